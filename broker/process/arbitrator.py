@@ -21,12 +21,13 @@ from broker.machine.version import MACHINE_VERSION, MACHINE_VERSION_MIN
 from broker.options.broker import BrokerOptions
 from broker.process.arbiter import Arbiter
 from broker.process.arbitrator_record import ArbiterRecord, RecordFile
-from broker.process.ring_setup import discovery_for
+from broker.process.ring_setup import code_of, discovery_for
 from broker.watchdogs.clock_skew import PREFIX, ClockSkew
 from broker.watchdogs.reply_lease import ReplyLease
 from vsync.io.driver import Driver
 from vsync.io.redundant_transport import SEPARATOR
 from vsync.io.transport import Transport
+from vsync.primary.door import PrimaryDoor, Refusal
 from vsync.totem.config import RingConfig
 from vsync.totem.events import Direct, Output, View
 from vsync.totem.node import Node
@@ -55,8 +56,11 @@ class Arbitrator:
             payload_version=MACHINE_VERSION, payload_version_min=MACHINE_VERSION_MIN
         )
         self._kept_lease = KeptLease(file.data_dir, config, loop)
+        door = PrimaryDoor(
+            self.me, options.cluster_size, options.requested, transient=False, barred=self._barred
+        )
         self.node = Node(
-            self.me, options.cluster_name, config, random.Random(), self._kept_lease.tempo
+            self.me, options.cluster_name, config, random.Random(), self._kept_lease.tempo, door
         )
         self.driver = Driver(self.node, transport, self._on_output, loop=loop)
         self.discovery = discovery_for(options, self.me, log.warning)
@@ -65,6 +69,7 @@ class Arbitrator:
             self.me, file.record, self.driver, ReplyLease(self.node.lease), self,
             size=options.cluster_size, requested=options.requested,
         )  # fmt: skip
+        door.opens(self._arbiter.primary)
         # It only answers: a member that starts waits for the clocks of all members of its view.
         self._clocks = ClockSkew(
             self.me,
@@ -91,6 +96,10 @@ class Arbitrator:
     def _found(self, address: str) -> None:
         if address not in self.me.address.split(SEPARATOR):
             self.driver.add_peer(address)
+
+    def _barred(self, refusal: Refusal) -> None:
+        # The node is in the middle of a frame.
+        self.loop.call_soon(self.stop, code_of(refusal), f"cannot join: {refusal.why}")
 
     def _ring_closed(self, closed: asyncio.Future[None]) -> None:
         if closed.exception() is not None:

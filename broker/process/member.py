@@ -161,7 +161,7 @@ class BrokerMember:
 
     def start(self) -> None:
         """Begin to take part."""
-        self._ring.start(self.stop)
+        self._ring.start(self._controller.primary, self.stop)
         self._log.tend()
         self._watchdogs.gauge.start()
         self.observation.start()

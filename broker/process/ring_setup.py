@@ -18,6 +18,8 @@ from vsync.io.keys import Allowed, KeyFileError, read_secret
 from vsync.io.redundant_transport import SEPARATOR, RedundantTransport
 from vsync.io.security import Anonymous, Curve, Plain, Security
 from vsync.io.traced_driver import TracedDriver, Tracer
+from vsync.primary.component import Primary
+from vsync.primary.door import PrimaryDoor, Refusal
 from vsync.totem.config import RingConfig
 from vsync.totem.events import Output
 from vsync.totem.node import Node
@@ -77,6 +79,11 @@ def ring_transport(options: BrokerOptions, warn: Callable[[str], None]) -> Redun
     return RedundantTransport(binds, wire_bytes_max(RingConfig().frame_bytes_max), security)
 
 
+def code_of(refusal: Refusal) -> Exit:
+    """Return with which code a member ends that is not let in."""
+    return Exit.PROTOCOL if refusal.settings else Exit.DATA
+
+
 class RingEndpoint:
     """A member with data on the ring: its node, what drives it, and how it finds the others.
 
@@ -93,6 +100,7 @@ class RingEndpoint:
     ) -> None:
         self.transport = transport
         self._loop = loop
+        self._stop: Callable[[Exit, str], None] | None = None
         self._links_down: tuple[str, ...] = ()
         self._link_timer: asyncio.TimerHandle | None = None
         self.me = Member(identity.name, identity.incarnation, transport.address)
@@ -100,8 +108,12 @@ class RingEndpoint:
             payload_version=MACHINE_VERSION, payload_version_min=MACHINE_VERSION_MIN
         )
         self._kept_lease = KeptLease(identity.data_dir, config, loop)
+        self.door = PrimaryDoor(
+            self.me, options.cluster_size, options.requested, transient=identity.temporary,
+            barred=self._barred,
+        )  # fmt: skip
         self.node = Node(
-            self.me, identity.ring_name, config, random.Random(), self._kept_lease.tempo
+            self.me, identity.ring_name, config, random.Random(), self._kept_lease.tempo, self.door
         )
         path = options.trace if options.trace is not None else identity.data_dir / "ring.trace"
         tracer = Tracer(self.node, options.cluster_name, path, loop)
@@ -109,20 +121,27 @@ class RingEndpoint:
         self.driver = TracedDriver(self.node, transport, on_output, tracer, loop)
         self._discovery = discovery_for(options, self.me, log.warning)
 
-    def start(self, stop: Callable[[Exit, str], None]) -> None:
-        """Begin to take part; `stop` is called when the ring fails here."""
+    def start(self, primary: Primary, stop: Callable[[Exit, str], None]) -> None:
+        """Begin to take part; `stop` is called when the ring fails, or this one may not join."""
+        self.door.opens(primary)
 
         def closed(ended: asyncio.Future[None]) -> None:
             if ended.exception() is not None:
                 log.error("the ring failed", exc_info=ended.exception())
                 stop(Exit.INTERNAL, "the ring failed here")
 
+        self._stop = stop
         self.driver.closed.add_done_callback(closed)
         self.driver.start()
         self._kept_lease.start()
         self._look_at_links()
         if self._discovery is not None:
             self._discovery.start(self._found)
+
+    def _barred(self, refusal: Refusal) -> None:
+        assert self._stop is not None
+        # The node is in the middle of a frame.
+        self._loop.call_soon(self._stop, code_of(refusal), f"cannot join: {refusal.why}")
 
     def _look_at_links(self) -> None:
         """Log the links that are lost or back, of members that are reached over another one."""

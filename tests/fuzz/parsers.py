@@ -54,7 +54,7 @@ from vsync.admin.protocol import QuerySession
 from vsync.io.diagnosis import read_mechanism
 from vsync.io.discovery import Announcement
 from vsync.totem.config import RingConfig
-from vsync.totem.membership.compatibility import Handshake, Hello, settings_of
+from vsync.totem.membership.compatibility import Handshake, Hello, OpenDoor, settings_of
 from vsync.types import Member
 from vsync.wire.codec import WIRE_VERSION, Codec
 
@@ -98,7 +98,9 @@ def beacon(_: random.Random, data: bytes) -> str:
 def hello(_: random.Random, data: bytes) -> str:
     config = RingConfig()
     codec = Codec(A._replace(name="me"), "prod", 32_768, b"sets")
-    return Handshake(A._replace(name="me"), "prod", config, codec).on_hello(data, 1.0)[0]
+    return Handshake(A._replace(name="me"), "prod", config, codec, OpenDoor()).on_hello(data, 1.0)[
+        0
+    ]
 
 
 def greeting(_: random.Random, data: bytes) -> str:

@@ -27,6 +27,8 @@ applies nothing and sends its clients nothing.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgpack
 
 from vsync.primary.durable_mark import PrimaryMark
@@ -221,6 +223,11 @@ class Primary:
     def labels(self) -> dict[str, str]:
         """Return the label that each member of the view reported, by name."""
         return {m.name: s.label for m, s in self._reports.items()}
+
+    @property
+    def reports(self) -> Mapping[Member, StateReport]:
+        """What the members of the view have reported so far."""
+        return self._reports
 
     def newest(self) -> tuple[Member, StateReport] | None:
         """Return the member of the view with the newest usable state, and its report."""

@@ -8,8 +8,9 @@ at once, each with both values.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from itertools import groupby
+from typing import Protocol
 
 from vsync.primary.events import StateReport
 from vsync.quorum.voter_set import Terms, parse
@@ -17,6 +18,18 @@ from vsync.types import Member
 
 SIZE = "cluster-size"
 """The name of `StateReport.size` for operators."""
+
+
+class Settings(Protocol):
+    """What is compared of a member: a state report has it, and a card at the door."""
+
+    @property
+    def size(self) -> int:
+        """How many members it was told that there are."""
+
+    @property
+    def settings(self) -> tuple[tuple[str, str, bool], ...]:
+        """(name, value, whether it must be equal)."""
 
 
 def standard(reports: Mapping[Member, StateReport]) -> list[Member]:
@@ -27,20 +40,26 @@ def standard(reports: Mapping[Member, StateReport]) -> list[Member]:
 
 
 def settings_refusal(me: Member, reports: Mapping[Member, StateReport], voters: Terms) -> str:
-    """Return in what a member that starts differs from those that it joins; empty: in nothing.
-
-    The size may also be the number of voters that there are now: after a change of the voters the
-    option files are changed one by one.
-    """
+    """Return in what a member that starts differs from those that it joins; empty: in nothing."""
     guides = standard(reports)
     mine = reports[me]
     if me in guides or mine.ran:
         return ""
-    guide = guides[0]
-    rows = _differences(mine, reports[guide], guide, must=True)
-    sizes = {reports[m].size for m in guides} | {len(parse(voters).data_names)}
-    if mine.size not in sizes:
-        rows.insert(0, f"{SIZE} is {mine.size} here and {reports[guide].size} at {guide.name}")
+    sizes = {reports[m].size for m in guides}
+    return differences(mine, reports[guides[0]], guides[0].name, sizes, voters)
+
+
+def differences(
+    mine: Settings, guide: Settings, who: str, sizes: Collection[int], voters: Terms
+) -> str:
+    """Return in what one that starts differs from `guide`, which is `who`; empty: in nothing.
+
+    The size may be any of `sizes`, and also the number of voters that there are now: after a change
+    of the voters the option files are changed one by one.
+    """
+    rows = _differences(mine, guide, who, must=True)
+    if mine.size not in {*sizes, len(parse(voters).data_names)}:
+        rows.insert(0, f"{SIZE} is {mine.size} here and {guide.size} at {who}")
     if not rows:
         return ""
     return f"settings differ that must be equal: {'; '.join(rows)}; give all members the same"
@@ -76,16 +95,16 @@ def advice(me: Member, reports: Mapping[Member, StateReport]) -> list[str]:
         row
         for m in sorted(reports)
         if m != me
-        for row in _differences(mine, reports[m], m, must=False)
+        for row in _differences(mine, reports[m], m.name, must=False)
     ]
 
 
-def _differences(mine: StateReport, other: StateReport, who: Member, *, must: bool) -> list[str]:
+def _differences(mine: Settings, other: Settings, who: str, *, must: bool) -> list[str]:
     """What both know and have otherwise."""
     here = {name: value for name, value, needed in mine.settings if needed is must}
     there = {name: value for name, value, needed in other.settings if needed is must}
     return [
-        f"{name} is {here[name]} here and {there[name]} at {who.name}"
+        f"{name} is {here[name]} here and {there[name]} at {who}"
         for name in sorted(here.keys() & there.keys())
         if here[name] != there[name]
     ]

@@ -126,11 +126,16 @@ def refuse(me: Member, report: StateReport, plan: Plan) -> str:
             f"executes version {plan.version}"
         )
     if me in plan.mixed:
-        kinds = ("keeps its state on disk", "has no data directory")
-        mine, theirs = kinds if report.transient else kinds[::-1]
-        return f"{MIXING}: this member {theirs}, the cluster here {mine}"
+        return mixing(transient=report.transient)
     # The options of a member that has run are those of its start; what was ordered since holds.
     return "" if report.ran else contradiction(me.name, report.voter(), plan.voters)
+
+
+def mixing(*, transient: bool) -> str:
+    """Return why a member joins no cluster of the other kind."""
+    kinds = ("keeps its state on disk", "has no data directory")
+    theirs, mine = kinds if transient else kinds[::-1]
+    return f"{MIXING}: this member {mine}, the cluster here {theirs}"
 
 
 def common_version(reports: Iterable[StateReport]) -> int:

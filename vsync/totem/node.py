@@ -17,7 +17,14 @@ from vsync.errors import FrameError, PayloadTooLarge
 from vsync.totem.config import RingConfig
 from vsync.totem.context import Context
 from vsync.totem.events import Direct, Output
-from vsync.totem.membership.compatibility import FOREIGN, Handshake, settings_hash, settings_of
+from vsync.totem.membership.compatibility import (
+    FOREIGN,
+    Door,
+    Handshake,
+    OpenDoor,
+    settings_hash,
+    settings_of,
+)
 from vsync.totem.membership.protocol import Membership
 from vsync.totem.ordering.application import Delivery, Intake
 from vsync.totem.ordering.lease import Lease
@@ -53,12 +60,14 @@ class Node:
         config: RingConfig,
         rng: random.Random,
         tempo: Tempo | None = None,
+        door: Door | None = None,
     ) -> None:
         self.me = me
         self.config = config
-        settings = settings_hash(settings_of(config))
+        door = door if door is not None else OpenDoor()
+        settings = settings_hash(settings_of(config), door.digest)
         self.codec = Codec(me, cluster, config.frame_bytes_max, settings)
-        self.handshake = Handshake(me, cluster, config, self.codec)
+        self.handshake = Handshake(me, cluster, config, self.codec, door)
         self.context = Context(me, config, rng, self.codec)
         self.counters = self.context.counters
         self.lease = Lease(config.lease_max_ms)

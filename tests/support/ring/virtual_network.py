@@ -46,15 +46,14 @@ class Net:
         for name in names.split() if " " in names else names:
             self.boot(name)
 
+    def make(self, me: Member) -> Node:
+        """Return the node of a member."""
+        return Node(me, "test", self.config, random.Random(self.rng.random()))
+
     def boot(self, name: str) -> Node:
         """Start a member, or a new incarnation of it."""
         self._incarnations += 1
-        node = Node(
-            Member(name, self._incarnations, f"{name}:1"),
-            "test",
-            self.config,
-            random.Random(self.rng.random()),
-        )
+        node = self.make(Member(name, self._incarnations, f"{name}:1"))
         self.nodes[name] = node
         self.seen[name] = []
         node.start(self.now)

@@ -16,7 +16,7 @@ from vsync.io.diagnosis import FOREIGN_FRAMES_MAX
 from vsync.io.keys import Allowed, make_pair, public_text
 from vsync.io.security import Anonymous, Curve, KeyRefused, Plain, Security
 from vsync.totem.config import RingConfig
-from vsync.totem.membership.compatibility import Handshake, Hello, settings_of
+from vsync.totem.membership.compatibility import Handshake, Hello, OpenDoor, settings_of
 from vsync.types import Member, RingId
 from vsync.wire.codec import WIRE_VERSION, Codec
 
@@ -39,7 +39,7 @@ class Start:
         self.me = ME
         self.counters: dict[str, int] = {}
         codec = Codec(ME, "shop", 32_768, b"sets")
-        self.handshake = Handshake(ME, "shop", RingConfig(), codec)
+        self.handshake = Handshake(ME, "shop", RingConfig(), codec, OpenDoor())
         self.security: Security = Anonymous()
         self.refusals: dict[str, KeyRefused] = {}
         self.stopped: list[tuple[Exit, str]] = []

@@ -9,8 +9,12 @@ times a second at most: version, cluster and settings in clear.  The joining mem
 report what differs, with both values; or, when the settings differ without harm, either side
 accepts the other's hash from then on.
 
+The layer above the ring has a say (`Door`): a digest of its own settings goes into the hash, and
+where digests differ it judges a *card* in the other's hello, which the ring does not read.
+
 The layout is frozen for all versions: the envelope with zeros for version and tag, kind 1 when it
-asks for the receiver's own and 0 when not, then msgpack `[version, cluster, [[name, value], ...]]`.
+asks for the receiver's own and 0 when not, then msgpack `[version, cluster, [[name, value], ...],
+digest, card]`.
 """
 
 from __future__ import annotations
@@ -19,7 +23,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, fields
 from struct import Struct
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, Protocol
 from zlib import crc32
 
 import msgpack
@@ -34,6 +38,7 @@ HELLO_EVERY_S: Final = 0.25
 HELLOS_MAX: Final = 32
 """Within that time, to different addresses: enough for a ring that finds another one."""
 HELLO_BYTES_MAX: Final = 8_192
+CARD_BYTES_MAX: Final = 6_000
 SETTINGS_MAX: Final = 128
 FOREIGN_MEMBERS_MAX: Final = 64
 
@@ -55,19 +60,51 @@ FOREIGN: Final = frozenset(("frame_hello", "frame_version", "frame_cluster", "fr
 """Drops after which a hello is sent to the sender."""
 
 
+class Door(Protocol):
+    """What the layer above the ring compares before two members may hear each other."""
+
+    @property
+    def digest(self) -> bytes:
+        """Of all that it compares; members with the same need not judge each other."""
+
+    def card(self) -> bytes:
+        """Return what it shows of itself now."""
+
+    def refuses(self, other: Member, data: bytes) -> str:
+        """Return why the two may not be in one ring, by the other's card; empty: they may."""
+
+
+class OpenDoor:
+    """Of a ring with nothing above it that would compare anything."""
+
+    digest = b""
+
+    def card(self) -> bytes:
+        """Nothing is shown."""
+        return b""
+
+    def refuses(self, other: Member, data: bytes) -> str:
+        """Everybody may come in; the other side may see it otherwise."""
+        return ""
+
+
 class Hello(NamedTuple):
-    """The content of a hello: a member, its version, cluster and settings."""
+    """The content of a hello: a member, its version, cluster and settings, and what its door
+    shows."""
 
     sender: Member
     version: int
     cluster: str
     settings: Mapping[str, int]
+    digest: bytes = b""
+    card: bytes = b""
 
     def encode(self, *, asks: bool = False) -> bytes:
         """The frame; one that `asks` is answered with the receiver's own hello."""
         name, address = self.sender.name.encode(), self.sender.address.encode()
         head = _HEAD.pack(0, asks, 0, bytes(8), self.sender.incarnation, len(name), len(address))
-        body = msgpack.packb([self.version, self.cluster, sorted(self.settings.items())])
+        settings = sorted(self.settings.items())
+        body = msgpack.packb([self.version, self.cluster, settings, self.digest, self.card])
         rest = head[_CRC_END:] + name + address + bytes(body)
         return head[:2] + _CRC.pack(crc32(rest, crc32(head[:2]))) + rest
 
@@ -85,26 +122,28 @@ def read_hello(frame: bytes) -> Hello | None:
         sender = Member(
             frame[_HEAD.size : middle].decode(), incarnation, frame[middle:start].decode()
         )
-        version, cluster, pairs = msgpack.unpackb(
-            frame[start:], max_str_len=1_024, max_bin_len=0, max_map_len=0, max_ext_len=0,
-            max_array_len=SETTINGS_MAX,
+        version, cluster, pairs, digest, card = msgpack.unpackb(
+            frame[start:], max_str_len=1_024, max_bin_len=CARD_BYTES_MAX, max_map_len=0,
+            max_ext_len=0, max_array_len=SETTINGS_MAX,
         )  # fmt: skip
         settings = {name: value for name, value in pairs}  # noqa: C416 - pairs may be anything
     except (ValueError, TypeError, msgpack.UnpackException, RecursionError):
         return None
     good = type(version) is int and type(cluster) is str and bool(sender.name)
+    good = good and type(digest) is bytes and type(card) is bytes
     if not good or not all(type(k) is str and type(v) is int for k, v in settings.items()):
         return None
     # These texts end up in a log, and anybody may have sent them.
     if not all(map(str.isprintable, (cluster, sender.name, sender.address, *settings))):
         return None
-    return Hello(sender, version, cluster, settings)
+    return Hello(sender, version, cluster, settings, digest, card)
 
 
-def settings_hash(settings: Mapping[str, int]) -> bytes:
-    """Hash of a member's settings, four bytes, as each of its frames carries it."""
+def settings_hash(settings: Mapping[str, int], digest: bytes = b"") -> bytes:
+    """Hash of a member's settings and its door's, four bytes, as each of its frames carries it."""
     text = "\n".join(f"{name}={value}" for name, value in sorted(settings.items()))
-    return hashlib.blake2b(text.encode(), digest_size=4, person=b"vsync.set").digest()
+    data = text.encode() + b"\n" + digest
+    return hashlib.blake2b(data, digest_size=4, person=b"vsync.set").digest()
 
 
 def settings_of(config: RingConfig) -> dict[str, int]:
@@ -114,14 +153,15 @@ def settings_of(config: RingConfig) -> dict[str, int]:
 class Handshake:
     """Exchanges hellos with incompatible members, and finds what differs.  No I/O."""
 
-    def __init__(self, me: Member, cluster: str, config: RingConfig, codec: Codec) -> None:
-        self.mine = Hello(me, WIRE_VERSION, cluster, settings_of(config))
+    def __init__(
+        self, me: Member, cluster: str, config: RingConfig, codec: Codec, door: Door
+    ) -> None:
+        self.mine = Hello(me, WIRE_VERSION, cluster, settings_of(config), door.digest)
         self.refused: dict[str, tuple[Member, str]] = {}
         """By name: an incompatible member, and in one sentence what differs."""
         self.foreign_version = 0
         """Version of the last frame of another version."""
-        self._codec = codec
-        self._frames = self.mine.encode(), self.mine.encode(asks=True)
+        self._codec, self._door = codec, door
         self._sent_until: dict[tuple[str, bool], float] = {}
 
     def on_foreign(self, frame: bytes, now: float) -> Hail | None:
@@ -150,7 +190,9 @@ class Handshake:
                 self.refused.clear()
             self.refused[hello.sender.name] = hello.sender, reason
             return "hello_refused", answer
-        self._codec.accept(settings_hash(hello.settings))
+        if hello.digest != self.mine.digest and self._door.refuses(hello.sender, hello.card):
+            return "hello_refused", answer
+        self._codec.accept(settings_hash(hello.settings, hello.digest))
         return "hello_accepted", answer
 
     def _hello(self, address: str, now: float, *, asks: bool) -> Hail | None:
@@ -165,7 +207,7 @@ class Handshake:
             if len(sent_until) >= HELLOS_MAX:
                 return None
         sent_until[whom] = now + HELLO_EVERY_S
-        return Hail(address, self._frames[asks])
+        return Hail(address, self.mine._replace(card=self._door.card()).encode(asks=asks))
 
     def difference(self, theirs: Hello) -> str:
         """The first incompatibility, as a sentence with both values; "" if there is none."""

@@ -22,6 +22,7 @@ from vsync.totem.membership.compatibility import (
     HELLOS_MAX,
     Handshake,
     Hello,
+    OpenDoor,
     read_hello,
     settings_hash,
     settings_of,
@@ -40,7 +41,7 @@ def codec(me: Member, config: RingConfig, cluster: str = "test") -> Codec:
 
 def handshake(config: RingConfig | None = None, cluster: str = "test") -> Handshake:
     config = config or RingConfig()
-    return Handshake(A, cluster, config, codec(A, config, cluster))
+    return Handshake(A, cluster, config, codec(A, config, cluster), OpenDoor())
 
 
 def hello(

@@ -1,0 +1,125 @@
+"""The ring's door: who is let in before there is a view, and what a card may be."""
+
+from __future__ import annotations
+
+import random
+from types import SimpleNamespace
+from typing import cast
+
+import msgpack
+import pytest
+
+from tests.support.ring.virtual_network import Net
+from tests.unit.vsync.primary.test_settings import VOTERS, A, B, C, member
+from vsync.primary.component import Primary
+from vsync.primary.door import Card, PrimaryDoor, Refusal, card_of, read_card, refusal
+from vsync.quorum.voter_set import Terms
+from vsync.totem.node import Node
+from vsync.types import Member
+
+RUNNING = member(ran=True, position=9)
+GUIDE = card_of(RUNNING, {A: RUNNING, B: RUNNING})
+COMER = card_of(member(), {})
+
+
+def test_a_card_is_read_back_and_nothing_else_is_one() -> None:
+    card = card_of(
+        member(4, ran=True, position=9, LIMIT="10"), {A: RUNNING, B: member(5, ran=True)}
+    )
+    assert read_card(card.encode()) == card
+    assert (card.sizes, card.voters) == ((3, 5), VOTERS)
+    fields = tuple(card)
+    odd: tuple[object, ...] = (None, 7.5, "x\n", (1.5,), b"", {}, ((("a",),),))
+    broken = [(*fields[:at], one, *fields[at + 1 :]) for at in range(len(fields)) for one in odd]
+    for data in (b"", b"\xc1", *map(msgpack.packb, (1, fields[:-1], *broken))):
+        assert read_card(data) is None, data
+    whole = card.encode()
+    for at in range(len(whole)):
+        read_card(whole[:at])  # whatever it is, it does not raise
+        read_card(whole[:at] + bytes([whole[at] ^ 0x55]) + whole[at + 1 :])
+
+
+def test_whoever_differs_from_one_that_has_run_is_told_all_at_once() -> None:
+    comer = COMER._replace(
+        size=1, transient=True, requested=("a=2",), settings=(("LIMIT", "20", True),)
+    )
+    guide = GUIDE._replace(settings=(("LIMIT", "10", True),))
+    found = refusal(comer, "c", guide, "a")
+    assert found.settings
+    for part in (
+        "settings differ that must be equal: cluster-size is 1 here and 3 at a; "
+        "LIMIT is 20 here and 10 at a; give all members the same",
+        "this member has no data directory, the cluster here keeps its state on disk",
+        "this member was started with 2 votes for a, the cluster's voter set has 1",
+    ):
+        assert part in found.why
+
+
+@pytest.mark.parametrize(
+    ("comer", "guide"),
+    [
+        (COMER, GUIDE),
+        (COMER._replace(size=1), GUIDE._replace(ran=False)),  # nobody knows which is meant
+        (COMER._replace(size=1, ran=True), GUIDE),
+        (COMER._replace(size=4), GUIDE._replace(sizes=(3, 4))),
+        (COMER._replace(size=4), GUIDE._replace(voters=("a", "b", "c", "d"))),
+        # It saw a change of the voters that the other one has missed.
+        (
+            COMER._replace(size=4, cluster_id="c1", epoch=3, voters=("a", "b", "c", "d")),
+            GUIDE,
+        ),
+        (COMER, GUIDE._replace(transient=True, arbitrator=True)),
+    ],
+)
+def test_whom_the_exchange_of_states_would_not_refuse_comes_in(comer: Card, guide: Card) -> None:
+    assert refusal(comer, C.name, guide, A.name) == Refusal("", settings=False)
+
+
+class Doors(Net):
+    """A ring of a and b, which have run with size 3, where n may come, started with another size.
+
+    `voters` are those that a and b know.
+    """
+
+    def __init__(self, size_of_newcomer: int, voters: Terms = VOTERS) -> None:
+        self.told: dict[str, list[Refusal]] = {}
+        self.size_of_newcomer, self.voters = size_of_newcomer, voters
+        super().__init__("ab")
+        self.run(2.0, lambda: all(len(node.members) == 2 for node in self.nodes.values()))
+        self.rings = self.rings_now()
+
+    def make(self, me: Member) -> Node:
+        report = member(ran=True, position=9)._replace(voters=self.voters)
+        if me.name == "n":
+            report = member(self.size_of_newcomer)
+        told = self.told.setdefault(me.name, [])
+        door = PrimaryDoor(me, report.size, (), transient=False, barred=told.append)
+        above = SimpleNamespace(app=SimpleNamespace(state_report=lambda: report), reports={})
+        door.opens(cast("Primary", above))
+        return Node(me, "test", self.config, random.Random(self.rng.random()), door=door)
+
+    def rings_now(self) -> list[object]:
+        """The rings of those that run."""
+        return [self.nodes[name].ring for name in "ab"]
+
+
+def test_a_newcomer_with_other_settings_changes_no_view() -> None:
+    """G15: it is told at the door what differs, and those that run go on as they were."""
+    net = Doors(2)
+    newcomer = net.boot("n")
+    net.run(3.0)
+    assert net.rings_now() == net.rings
+    assert newcomer.members in ((), (newcomer.me,))
+    why = net.told["n"][0]
+    assert why.settings
+    assert "cluster-size is 2 here and 3 at " in why.why
+    assert not net.told["a"]
+
+
+def test_a_newcomer_whose_option_file_follows_a_change_of_the_voters_joins() -> None:
+    """It was started with something else than those that run, and fits."""
+    net = Doors(4, ("a", "b", "c", "n"))
+    net.boot("n")
+    net.run(5.0)
+    assert all(len(node.members) == 3 for node in net.nodes.values())
+    assert not any(net.told.values())
