@@ -94,6 +94,7 @@ from tools.commands.voter_commands import (
     wait_until,
     with_voter_options,
 )
+from tools.stores.diagnosis import diagnose, sought, with_diagnosis_options
 from vsync.types import record
 
 EXIT_FAILURE = 1
@@ -123,6 +124,7 @@ Examples:
   qpid-cluster --add-voter d            let d vote, which runs and is ACTIVE
   qpid-cluster --replace-voter c d      d votes in the place of c, which is gone for good
   qpid-cluster --set-votes a 2          a has two votes from now on
+  qpid-cluster --diagnose report.tar.gz --data-dir /var/lib/qpidd --log-file /var/log/qpidd.log
 \b
 A member that is drained lets no client in until it is undrained or restarted. Refused, but with
 --force, when no other member would take clients.
@@ -179,6 +181,7 @@ class Target:
 @click.option("-f", "--force", is_flag=True, help="Do not ask for confirmation.")
 @with_timeout
 @with_voter_options
+@with_diagnosis_options
 @with_json
 @click.argument("broker", default="localhost")
 def qpid_cluster(
@@ -187,11 +190,12 @@ def qpid_cluster(
     stop: str | None, all_stop: bool, upgrade: bool, force: bool, timeout: float,
     as_json: bool, broker: str,
     add_voter: str | None, remove_voter: str | None, replace_voter: tuple[str, str] | None,
-    set_votes: tuple[str, str] | None, expected_votes: str | None,
+    set_votes: tuple[str, str] | None, expected_votes: str | None, **given: object,
 ) -> int:  # fmt: skip
     """Show the cluster that BROKER belongs to, or its clients; or stop it, or change who votes."""
     change = change_of(add_voter, remove_voter, replace_voter, set_votes, expected_votes)
-    verbs = (of, client, drained, undrained, awaited, stop, change)
+    archive = sought(given)
+    verbs = (of, client, drained, undrained, awaited, stop, change, archive)
     flags = all_connections + all_stop + upgrade + even_out
     if sum(verb is not None for verb in verbs) + flags > 1:
         raise click.UsageError("Only one command option may be supplied")
@@ -202,6 +206,11 @@ def qpid_cluster(
             print(json.dumps(document, indent=2, sort_keys=True) if as_json else text)
         return Exit.OK
 
+    if archive is not None:
+        document = diagnose(archive, members_of(target))
+        problems = document["problems"]
+        assert isinstance(problems, list)
+        return said(document, "\n".join([f"{archive.file} is written", *map(str, problems)]))
     with answered():
         if all_connections or of is not None:
             members = connections(target, of or "")
@@ -242,6 +251,23 @@ def rebalanced(closed_at: dict[str, int]) -> str:
     if not closed:
         return "no member has more clients than its share"
     return f"closed {', '.join(closed)}; each client connects again to whom its list names next"
+
+
+def members_of(target: Target) -> dict[str, Target]:
+    """The members that can be asked, by name; the one that was named, if it tells of no other."""
+    try:
+        status = target.status()
+    except ManagementError:
+        return {str(target.address): target}
+    found: dict[str, Target] = {}
+    for member in status.members:
+        place = member.url.partition("tcp:")[2].partition(",")[0]
+        if member.local:
+            found[member.id] = target
+        elif place and member.state != "DOWN" and not member.arbitrator:
+            address = parse_address(place, AMQP_PORT)
+            found[member.id] = Target(address, target.user, target.password, target.timeout_seconds)
+    return found
 
 
 def parse_client(text: str) -> tuple[str, int]:

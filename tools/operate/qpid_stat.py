@@ -21,7 +21,7 @@ will do.
 Examples:
   qpid-stat -q                      queues: depth, what went in and out, consumers
   qpid-stat -q -S msgIn -L 10       the ten busiest
-  qpid-stat -e -I orders otherhost  the exchanges whose names have "orders" in them
+  qpid-stat -e -F orders otherhost  the exchanges whose names have "orders" in them
   qpid-stat -c --json               connections, for a program
   qpid-stat -q -i 2                 again every two seconds
 \b
@@ -69,7 +69,9 @@ def general(api: Api) -> list[Object]:
         ("product", f"{overview.get('product_name')} {overview.get('product_version')}"),
     ]  # fmt: skip
     for found in (totals, queued):
-        pairs += sorted(found.items()) if isinstance(found, dict) else []
+        pairs += [
+            (name, value) for name, value in sorted(found.items()) if isinstance(value, int)
+        ] if isinstance(found, dict) else []  # fmt: skip
     stats = overview.get("message_stats")
     pairs += [
         (name, value) for name, value in sorted(stats.items()) if isinstance(value, int)

@@ -2,8 +2,11 @@
 
 import { svg } from "./dom.js";
 
-const SIZE = 340, MIDDLE = SIZE / 2, RADIUS = 108, NODE = 33;
+const SIZE = 340, MIDDLE = SIZE / 2, RADIUS = 104, NODE = 33;
 export const KINDS = { ACTIVE: "good", JOINING: "warn", DOWN: "off" };
+
+// Names are addresses as a rule, and those of one cluster differ at their ends.
+const tail = (name) => (name.length > 20 ? `…${name.slice(-19)}` : name);
 
 export function ringPicture(cluster) {
   const members = cluster.members ?? [];
@@ -30,8 +33,8 @@ export function ringPicture(cluster) {
       const role = member.arbitrator ? "arbitrator" : member.voter ? `${member.votes ?? 1} vote${member.votes > 1 ? "s" : ""}` : "no vote";
       return svg("g", { class: `member ${KINDS[member.state] ?? "warn"}${member.local ? " local" : ""}`, transform: `translate(${x} ${y})` },
         svg("circle", { r: NODE }),
-        svg("text", { class: "name", y: -6 }, member.id.length > 9 ? `${member.id.slice(0, 8)}…` : member.id),
-        svg("text", { class: "role", y: 8 }, member.state),
-        svg("text", { class: "role", y: 20 }, role));
+        svg("text", { class: "role", y: -3 }, member.state),
+        svg("text", { class: "role", y: 11 }, role),
+        svg("text", { class: "name", y: NODE + 16 }, tail(member.id)));
     }));
 }
