@@ -47,7 +47,7 @@ TRIMMED_MAX = 1_024
 goes on."""
 POLICIES_MAX = 200
 """Policies of one virtual host, and as many of the operator."""
-POLICIES_WORK_MAX = 10_000
+POLICIES_WORK_MAX = 5_000
 """Units of looking which policies apply to the queues after a change; the next position goes on."""
 
 WORDS_PER_UNIT = 16
