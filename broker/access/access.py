@@ -53,6 +53,12 @@ class Access:
 
     # -- users -----------------------------------------------------------------------------------
 
+    @property
+    def has_state(self) -> bool:
+        """Whether this member has had any state of its cluster, and so any users."""
+        state = self._state()
+        return state.version > 0 or bool(state.definitions)
+
     def knows(self, user: str) -> bool:
         """Whether there is such a user."""
         return self._defined("user", "", user) is not None

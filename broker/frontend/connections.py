@@ -22,6 +22,7 @@ from broker.machine.commands import Command
 from broker.machine.effects import Defined, Effect
 from broker.machine.state import State
 from broker.options.access import AccessOptions
+from vsync.admin.protocol import QueryRefused
 
 DRAIN_S = 30.0
 """How long a client whose connection was closed may take to read why."""
@@ -189,8 +190,18 @@ class Connections:
         self._links.pop(link.client, None)
 
     def login(self, user: str, password: str, peer: str) -> tuple[str, ...] | None:
-        """The tags of the user whose credentials these are; None: they are not good from there."""
+        """The tags of the user whose credentials these are; None: they are not good from there.
+
+        A member that has no state yet knows no users, and does nothing but answer: to who could
+        log in at any new cluster, and to others that it cannot tell.  Raises QueryRefused.
+        """
         access = self.gateway.access
+        if not access.has_state:
+            if user == password == "guest" and is_loopback(peer):
+                return ("administrator",)
+            raise QueryRefused(
+                "not-active", "this member has no state yet, so it does not know who may log in"
+            )
         good = access.login(user, password, is_local=is_loopback(peer))
         if not good:
             self.gateway.login_delays.failed(host_of(peer), user, time.monotonic())

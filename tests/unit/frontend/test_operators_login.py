@@ -1,0 +1,37 @@
+"""Who may ask a member as an operator, before and after it has the state of its cluster."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from broker.access.access import Access
+from broker.access.login_delays import LoginDelays
+from broker.frontend.connections import Connections
+from broker.machine.state import State
+from vsync.admin.protocol import QueryRefused
+
+HERE, ELSEWHERE = "127.0.0.1:50000", "192.0.2.1:50000"
+
+
+def login(state: State, user: str, password: str, peer: str) -> tuple[str, ...] | None:
+    gateway = SimpleNamespace(access=Access(lambda: state), login_delays=LoginDelays())
+    return Connections.login(
+        cast("Connections", SimpleNamespace(gateway=gateway)), user, password, peer
+    )
+
+
+def test_a_member_without_state_answers_guest_on_its_own_machine_and_tells_others_why() -> None:
+    state = State("a")
+    assert login(state, "guest", "guest", HERE) == ("administrator",)
+    for user, peer in (("guest", ELSEWHERE), ("ada", HERE)):
+        with pytest.raises(QueryRefused, match="no state yet") as refused:
+            login(state, user, user, peer)
+        assert refused.value.code == "not-active"
+
+
+def test_with_a_state_only_its_users_count_even_if_there_is_none() -> None:
+    state = State("a", version=8)
+    assert login(state, "guest", "guest", HERE) is None
