@@ -163,6 +163,7 @@ def test_each_cell(call: Call) -> None:
 
 
 def test_what_is_withdrawn_is_refused_from_then_on() -> None:
+    """G22."""
     loop = member()
     peer = Peer(loop)
     peer.client.connection.trust("u")

@@ -1,4 +1,4 @@
-"""What operators define: ordered, part of the state; and the end of a virtual host."""
+"""What operators define: ordered, part of the state; and the end of a virtual host (G22)."""
 
 from __future__ import annotations
 
