@@ -53,6 +53,7 @@ from tests.support.amqp_peer import method, opening, publish
 from vsync.admin.protocol import QuerySession
 from vsync.io.diagnosis import read_mechanism
 from vsync.io.discovery import Announcement
+from vsync.primary.door import Card, PrimaryDoor, read_card
 from vsync.totem.config import RingConfig
 from vsync.totem.membership.compatibility import Handshake, Hello, OpenDoor, settings_of
 from vsync.types import Member
@@ -101,6 +102,20 @@ def hello(_: random.Random, data: bytes) -> str:
     return Handshake(A._replace(name="me"), "prod", config, codec, OpenDoor()).on_hello(data, 1.0)[
         0
     ]
+
+
+def card(_: random.Random, data: bytes) -> str:
+    """Judged by one that has run, and by one that has not."""
+    theirs = read_card(data)
+    if theirs is None:
+        return "none"
+    for mine in (CARD, CARD._replace(ran=False)):
+        door = PrimaryDoor(A, 3, (), transient=False, barred=lambda _: None)
+        assert door.judges(mine, A._replace(name="you"), theirs).isprintable()
+    return "read"
+
+
+CARD = Card(True, False, False, 3, (3,), (), (("LIMIT", "9", True),), "c", 1, 9, ("a", "b=2"))
 
 
 def greeting(_: random.Random, data: bytes) -> str:
@@ -248,6 +263,7 @@ def targets() -> dict[str, Target]:
     return {
         "beacon": Target([announced], resealed_end, beacon),
         "hello": Target([word], resealed_head, hello),
+        "card": Target([CARD.encode()], packed, card),
         "greeting": Target([said_hello], mutate, greeting),
         "transfer": Target([one[9:] for one in received], packed, transfer),
         "amqp": Target([conversation, conversation + calls], mutate, amqp),

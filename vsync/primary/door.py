@@ -139,9 +139,13 @@ class PrimaryDoor:
 
     def refuses(self, other: Member, data: bytes) -> str:
         """Return why one of the two does not let the other in; empty: both do."""
-        mine, theirs = self._card(), read_card(data)
+        theirs = read_card(data)
         if theirs is None:
             return ""  # of a layer that shows none: the exchange of states finds out
+        return self.judges(self._card(), other, theirs)
+
+    def judges(self, mine: Card, other: Member, theirs: Card) -> str:
+        """Return the same, by both cards."""
         try:
             if mine.ran:
                 return refusal(theirs, other.name, mine, self._me.name).why
