@@ -100,6 +100,8 @@ class Sampler:
         """When the last whole sweep began."""
         self._tracks: dict[Tally, Track] = {}
         self._machine: Machine | None = None
+        self._queues: list[Queue] = []  # all, as they were created; kept from sweep to sweep
+        self._listed = 0  # up to this number of a queue
         self._began = 0.0  # the sweep before
         self._sweep: Iterator[None] | None = None
         self._started = -PERIOD_S
@@ -108,6 +110,7 @@ class Sampler:
         """Go on while there is `more` time; whether a sweep came to its end."""
         if machine is not self._machine:
             self._machine, self._sweep, self._tracks, self.sweeps = machine, None, {}, 0
+            self._queues, self._listed = [], 0
         if self._sweep is None:
             if now - self._started < PERIOD_S:
                 return False
@@ -130,24 +133,26 @@ class Sampler:
     def _all(self, machine: Machine, share: Share, at: float) -> Iterator[None]:
         """Take each tally; a place to pause after some of them."""
         tracks: dict[Tally, Track] = {}
-        by_vhost: dict[str, Depths] = {}
-        own = Depths()
         for totals in list(machine.totals.values()):
             counts = _counts_of(totals.messages) + _churn_of(totals)
             self._take(tracks, at, totals.messages, counts)
             yield
+        sums = {name: [0, 0, 0, 0] for name in machine.vhosts}
+        own = [0, 0, 0, 0]
+        self._list_new(machine)
+        kept = start = 0
+        while start < len(self._queues):
+            some = [one for one in self._queues[start : start + LOOK_EVERY] if not one.deleted]
+            self._queues[kept : kept + len(some)] = some  # those that are gone close up
+            start, kept = start + LOOK_EVERY, kept + len(some)
+            self._take_queues(tracks, at, some, share, sums, own)
+            yield
+        del self._queues[kept:]
         for vhost in list(machine.vhosts.values()):
-            by_vhost[vhost.name] = Depths()
-            queues = list(vhost.queues.values())
-            for start in range(0, len(queues), LOOK_EVERY):
-                some = queues[start : start + LOOK_EVERY]
-                by_vhost[vhost.name], own = self._take_queues(
-                    tracks, at, some, share, by_vhost[vhost.name], own
-                )
-                yield
             others = [exchange.tally for exchange in vhost.exchanges.values()]
             yield from self._take_plain(tracks, at, others)
         yield from self._take_plain(tracks, at, [one.tally for one in machine.channels.values()])
+        by_vhost = {name: Depths(*counts) for name, counts in sums.items()}
         depths = Depths(*map(sum, zip(Depths(), *by_vhost.values(), strict=True)))
         interval = max(at - self._began, 1e-6)
         if self.sweeps:
@@ -157,35 +162,41 @@ class Sampler:
                 (depths.unacked - before.unacked) / interval,
             )
         self._tracks, self.at = tracks, at
-        self.depths, self.by_vhost, self.share = depths, by_vhost, own
+        self.depths, self.by_vhost, self.share = depths, by_vhost, Depths(*own)
+
+    def _list_new(self, machine: Machine) -> None:
+        """Add the queues that were created since the sweep before.  To copy a directory of a
+        hundred thousand each time would hold the loop for milliseconds."""
+        for vhost in machine.vhosts.values():
+            for queue in reversed(vhost.queues.values()):
+                if queue.number < self._listed:
+                    break  # what is in a directory is in the order in which it was created
+                self._queues.append(queue)
+        self._listed = machine.next_queue
 
     def _take_queues(
         self, tracks: dict[Tally, Track], at: float, queues: list[Queue], share: Share,
-        inside: Depths, own: Depths,
-    ) -> tuple[Depths, Depths]:  # fmt: skip
-        """Return both sums with these queues in them: of their virtual host, of this member."""
+        by_vhost: dict[str, list[int]], own: list[int],
+    ) -> None:  # fmt: skip
+        """Take some queues, and add them up: by virtual host, and those that are reported here."""
         place, members = share
         known, counts_of = self._tracks, _counts_of
-        all_ready, all_unacked, all_queues, all_consumers = inside
-        own_ready, own_unacked, own_queues, own_consumers = own
         for queue in queues:
             ready, unacked = len(queue.ready) + len(queue.returned), queue.unacked
             consumers, tally = len(queue.consumers), queue.tally
-            all_ready += ready
-            all_unacked += unacked
-            all_consumers += consumers
+            sums = by_vhost.setdefault(queue.vhost.name, [0, 0, 0, 0])
+            sums[0] += ready
+            sums[1] += unacked
+            sums[2] += 1
+            sums[3] += consumers
             if members and queue.number % members == place:
-                own_ready += ready
-                own_unacked += unacked
-                own_queues += 1
-                own_consumers += consumers
+                own[0] += ready
+                own[1] += unacked
+                own[2] += 1
+                own[3] += consumers
             now = (*counts_of(tally), ready, unacked)
             if now != tally.sampled or tally in known:
                 self._take(tracks, at, tally, now)
-        return (
-            Depths(all_ready, all_unacked, all_queues + len(queues), all_consumers),
-            Depths(own_ready, own_unacked, own_queues, own_consumers),
-        )
 
     def _take_plain(
         self, tracks: dict[Tally, Track], at: float, tallies: list[Tally]

@@ -21,10 +21,11 @@ from tools.demo.local_cluster import LocalCluster
 pytestmark = pytest.mark.system
 
 PUBLISHES = 20
-FILES_OPENED, FILES_ENTERED = 20, 68
-"""To follow a publish by the table, and in all, from the client's bytes to its confirm: eight more
+FILES_OPENED, FILES_ENTERED = 20, 70
+"""To follow a publish by the table, and in all, from the client's bytes to its confirm: ten more
 than before the member log and the store's logic left their threads' files, links could be doubled,
-the token carried a lease, and commands had a weight.  Each is a subject of its own."""
+the token carried a lease, commands had a weight, a user's permission was asked, and the confirm was
+timed.  Each is a subject of its own."""
 
 
 class Traces(NamedTuple):

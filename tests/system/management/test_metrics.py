@@ -16,6 +16,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from broker.options.broker import Address
 from broker.statistics.metrics import DETAILED
 from tests.support.promql import Query
+from tests.system.management.http import Api
 from tests.system.support.clusters import START_SECONDS, admitted
 from tools.demo.local_cluster import ClusterTrouble, LocalCluster
 
@@ -219,3 +220,15 @@ def test_a_taken_port_is_said_at_the_start(
         pytest.raises(ClusterTrouble, match="--prometheus-port"),
     ):
         other.start(START_SECONDS)
+
+
+def test_the_management_port_has_the_pages_behind_a_login(api: Api) -> None:
+    for path in ("/metrics", "/metrics/per-object", "/metrics/detailed?family=queue_metrics"):
+        answered = api.ask("GET", path)
+        assert (answered.status, isinstance(answered.body, bytes)) == (200, True)
+        assert isinstance(answered.body, bytes)
+        names = {name for name, _ in parsed(answered.body.decode())}
+        assert "rabbitmq_identity_info" in names
+    wrong = Api(api.address, "guest", "wrong")
+    assert wrong.ask("GET", "/metrics").status == 401
+    assert api.ask("GET", "/metrics/other").status == 404

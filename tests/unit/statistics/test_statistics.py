@@ -128,6 +128,24 @@ def test_a_sweep_over_many_objects_goes_on_in_later_steps() -> None:
     assert seen.statistics.sampler.depths.queues == 99
 
 
+def test_queues_that_come_and_go_between_sweeps_are_counted_once() -> None:
+    seen = Observed()
+    client = seen.rig.client()
+    other = seen.rig.client(vhost="other")
+    for number in range(3):
+        client.queue(f"q{number}")
+        other.queue(f"q{number}")
+        seen.sweep()
+    client.delete("q0")
+    client.queue("q0")
+    other.delete("q1")
+    seen.sweep()
+    assert {name: one.queues for name, one in seen.statistics.sampler.by_vhost.items()} == {
+        "/": 3, "other": 2,
+    }  # fmt: skip
+    assert seen.statistics.sampler.depths.queues == 5
+
+
 def test_an_idle_object_keeps_no_track() -> None:
     seen = Observed()
     publishing(seen)
