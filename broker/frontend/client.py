@@ -74,6 +74,9 @@ class Port(Protocol):
     def note(self, counter: str, text: str) -> None:
         """One fact for the log, and its counter."""
 
+    def tell(self, kind: str, text: str) -> None:
+        """One line for the log, of a kind."""
+
 
 class Client:
     """What the shell holds for a socket."""
@@ -97,6 +100,9 @@ class Client:
         self.withheld_channels: set[int] = set()
         self.is_told_blocked = False
         self.conn = 0  # the machine's number for this connection; 0: it does not know it (any more)
+        self.conn_was = 0  # the same, and it stays when the machine has forgotten the connection
+        self.vhost = ""
+        self.end_reason = ""  # why it ended, as soon as anybody knows
         self.closing_conn = 0  # the number it had, while the machine's close-ok is awaited
         self.is_publisher = False  # brings load: its socket is not read while the member is full
         self.requests = 0  # methods sent to the machine: many of them are load as well
@@ -113,6 +119,20 @@ class Client:
         # Encoded once: consumer tags, and exchange with key, of what is delivered here.
         self.short_tags: dict[str, bytes] = {}
         self.short_addresses: dict[tuple[str, str], bytes] = {}
+
+    def describe(self) -> str:
+        """Who it is, for the log."""
+        how = f" over {self.encryption.describe()}" if self.encryption else ""
+        properties = self.connection.client_properties
+        product = " ".join(
+            str(value)[:64] for name in ("product", "version") if (value := properties.get(name))
+        )
+        name = properties.get("connection_name")
+        return (
+            f"client {self.peer}{how}: user '{self.connection.user}', vhost '{self.vhost}'"
+            + (f", {product}" if product else "")
+            + (f", '{name[:128]}'" if isinstance(name, str) and name else "")
+        )
 
     # -- the shell's side ------------------------------------------------------------------------
 
@@ -232,6 +252,7 @@ class Client:
     def refuse(self, code: int, text: str, class_id: int = 10, method_id: int = 40) -> None:
         """End the connection for what the client requested; the machine forgets it."""
         self.port.note("refused", f"client {self.peer}: {text}")
+        self.end_reason = self.end_reason or text
         self.connection.close(code, text, class_id, method_id)
         self.port.mark_writable(self)
         self.deregister()
@@ -268,6 +289,7 @@ class Client:
     def ended_by_machine(self, code: int, text: str, class_id: int, method_id: int) -> None:
         """A hard error: the machine has ended the connection, for this reason."""
         self.port.note("refused", f"client {self.peer}: {text}")
+        self.end_reason = self.end_reason or text
         self._forget_all()
         self.connection.close(code, text, class_id, method_id)
         self.port.mark_writable(self)
@@ -278,6 +300,7 @@ class Client:
         self._forget_all()
         self.waiting.clear()
         text = reply_text(errors.CONNECTION_FORCED, reason)
+        self.end_reason = self.end_reason or text
         self.connection.close(errors.CONNECTION_FORCED, text)
         self.port.mark_writable(self)
 

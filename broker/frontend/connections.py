@@ -48,6 +48,22 @@ class Options(Protocol):
         """How they log in."""
 
 
+class ClientPorts(Protocol):
+    """The ports that clients come by."""
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Return what was counted there."""
+
+    @property
+    def negotiate_s(self) -> float:
+        """How long a client may take to log in."""
+
+    @property
+    def log(self) -> Callable[[str, str], None]:
+        """A log about clients, by kind of line and text, that clients cannot flood."""
+
+
 class ClientLink:
     """One client's transport and its half in the gateway."""
 
@@ -134,7 +150,7 @@ class Connections:
         options: Options,
         on_work: Callable[[], None],
         later: Callable[[float, Callable[[], object]], object],
-        log: Callable[[str], None],
+        ports: ClientPorts,
         on_defined: Callable[[Defined], None],
         state: Callable[[], State],
     ) -> None:
@@ -143,10 +159,11 @@ class Connections:
             member,
             cluster=options.cluster_name,
             access=Access(state, options.access.loopback_users),
-            log=log,
+            log=ports.log,
             on_defined=on_defined,
             cert_login_from=options.access.cert_login_from,
         )
+        self.gateway.set_negotiate_time(ports.negotiate_s)
         self.outbox = Outbox(self.gateway)
         self._links: dict[Client, ClientLink] = {}
         self._paused = False

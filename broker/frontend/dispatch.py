@@ -35,6 +35,7 @@ from broker.machine.commands import (
     TxPublish,
 )
 
+REPLY_SUCCESS = 200
 WITHHELD_OVERHEAD_BYTES = 200
 """What an event that is kept costs beside its body."""
 
@@ -164,7 +165,9 @@ def _on_other_event(client: Client, event: Event) -> None:
                 limit = port.limits.message_bytes_max
                 code = errors.PRECONDITION_FAILED
                 client.refuse_channel(number, code, f"{text} {limit}", 60, 40)
-        case CloseRequested():
+        case CloseRequested(code, text):
+            said = "" if code == REPLY_SUCCESS else f" with {code} {text!r}"
+            client.end_reason = f"it closed the connection{said}"
             # The machine replies, so that what the client sent before has been done. A fenced
             # member closes the connection at once.
             conn = client.conn
@@ -176,6 +179,7 @@ def _on_other_event(client: Client, event: Event) -> None:
                 client.connection.close_ok()
         case Faulted(_, text):
             port.note("faults", f"client {client.peer}: {text}")
+            client.end_reason = client.end_reason or text
             client.deregister()
         case Called() | Published():
             pass

@@ -88,7 +88,7 @@ class Gateway:
         access: Access,
         limits: Limits | None = None,
         new_name: Callable[[str], str] = random_name,
-        log: Callable[[str], None] | None = None,
+        log: Callable[[str, str], None] | None = None,
         on_defined: Callable[[Defined], None] | None = None,
         cert_login_from: str = SOURCES[0],
     ) -> None:
@@ -156,6 +156,9 @@ class Gateway:
 
     def connection_lost(self, client: Client) -> None:
         """Its socket is gone."""
+        if client.conn_was:
+            why = client.end_reason or "it closed its socket without closing the connection"
+            self.tell("disconnected", f"{client.describe()} disconnected: {why}")
         client.deregister()
         for clients in (self._everyone, self._writable, self._drained, self._waiting):
             clients.pop(client, None)
@@ -262,6 +265,10 @@ class Gateway:
                 client.tell_unblocked()
                 on_events(client, client.take_withheld())
 
+    def set_negotiate_time(self, seconds: float) -> None:
+        """How long a client may take to log in, of those that come from now on."""
+        self.limits = self.limits._replace(handshake_s=seconds)
+
     def drop_all(self, reason: str) -> None:
         """The member stops: every connection is closed with the reason."""
         for client in list(self._everyone):
@@ -324,6 +331,9 @@ class Gateway:
         self._last_conn += 1
         self.clients[self._last_conn] = client
         self.counters["opened"] += 1
+        client.conn_was = self._last_conn
+        client.vhost = vhost
+        self.tell("connected", f"{client.describe()} connected")
         return self._last_conn
 
     def _not_ordered(self) -> list[tuple[str, str]]:
@@ -345,5 +355,9 @@ class Gateway:
     def note(self, counter: str, text: str) -> None:
         """One fact for the log, and its counter. Clients cannot break the line with their names."""
         self.counters[counter] += 1
+        self.tell(counter, text)
+
+    def tell(self, kind: str, text: str) -> None:
+        """One line for the log, of a kind."""
         if self._log is not None:
-            self._log(text if text.isprintable() else repr(text)[1:-1])
+            self._log(kind, text if text.isprintable() else repr(text)[1:-1])

@@ -16,13 +16,20 @@ from typing import NamedTuple
 
 from broker.options import access as access_options
 from broker.options import backups as backup_options
+from broker.options import bounds as bound_options
+from broker.options import client_limits as client_options
+from broker.options import logs as log_options
 from broker.options import management as management_options
 from broker.options import memberlog as memberlog_options
 from broker.options import quorum as quorum_options
 from broker.options import security as security_options
+from broker.options import tls as tls_options
 from broker.options.access import AccessOptions, read_access_options
 from broker.options.backups import BackupPolicy, read_backup_options
+from broker.options.bounds import Bounds, read_bounds
+from broker.options.client_limits import ClientLimits, read_client_limits
 from broker.options.equality import settings_of
+from broker.options.logs import LogOptions, read_log_options
 from broker.options.management import ManagementOptions, read_management_options
 from broker.options.memberlog import MemberlogOptions, read_memberlog_options
 from broker.options.quorum import read_quorum_options
@@ -32,15 +39,14 @@ from broker.options.security import (
     is_loopback,
     read_security_options,
 )
-from broker.options.values import OptionError, amount, choice, number, yes
+from broker.options.tls import AMQPS_PORT, PORT_MAX, TlsOptions, read_tls_options
+from broker.options.values import OptionError, number, yes
 from vsync.quorum.voter_set import Terms
 from vsync.types import record
 
-LOG_LEVELS = ("debug", "info", "warning", "error")
 AMQP_PORT = 5672
 RING_PORT_OFFSET = 20_000
 """The ring listens this far above the client port unless --cluster-bind says otherwise."""
-PORT_MAX = 65_535
 CLUSTER_SIZE_MAX = 16
 """A token ring of more members spends its time rotating; Totem's authors stop near here too."""
 CLUSTER_NAME_CHARACTERS_MAX = 128
@@ -59,21 +65,19 @@ DEFAULTS: Mapping[str, str] = {
     "interface": "127.0.0.1",
     "data-dir": "",
     "no-data-dir": "no",
-    "log-level": "info",
     "trace": "",
-    "clock-bound": "10",
-    "disk-lag-max": "30",
-    "disk-backlog-max": "256",
-    "disk-free-limit": "auto",
-    "memory-limit": "0.6",
     "scrub-rate": "2000",
     "watchdog-interval": "60",
     **access_options.DEFAULTS,
     **backup_options.DEFAULTS,
     **management_options.DEFAULTS,
+    **bound_options.DEFAULTS,
+    **client_options.DEFAULTS,
+    **log_options.DEFAULTS,
     **memberlog_options.DEFAULTS,
     **quorum_options.DEFAULTS,
     **security_options.DEFAULTS,
+    **tls_options.DEFAULTS,
 }
 """Every option that an option file may set, with its default."""
 _RING_ONLY = (
@@ -101,16 +105,11 @@ class Address(NamedTuple):
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-class Bounds(NamedTuple):
-    """What an operator allows of a member's own machine (`broker.watchdogs.watchdogs`)."""
+class OptionTexts(dict[str, str]):
+    """Options as they were given, of which a log shows none: there are secrets among them."""
 
-    clock_s: float
-    lag_s: float
-    backlog_bytes: int
-    disk_free: int | float | None
-    """Bytes, or a share of the file system; 0: never an alarm; None: what the state needs."""
-    memory: int | float
-    """Bytes, or a share of the memory that this process may hold; 0: never an alarm."""
+    def __repr__(self) -> str:
+        return f"<{len(self)} options>"
 
 
 @record
@@ -131,16 +130,21 @@ class BrokerOptions:
     """Its port; 0: the usual one."""
     cluster_url: str
     """This broker's client address, as members and tools are given it: `amqp:tcp:HOST:PORT,...`."""
-    port: int
-    """Where clients and management tools connect; 0 = any free port, logged at start."""
+    port: int | None
+    """Where clients and management tools connect; 0 = any free port, logged at start; None: they
+    connect over TLS only."""
+    tls: TlsOptions | None
+    """Where clients connect over TLS, and how; None: nowhere."""
+    clients: ClientLimits
+    """What clients may take."""
     interface: str
     """The address that the client listener binds."""
     data_dir: Path | None
     """Absolute.  None: a temporary one, gone with the process; a restart comes back empty."""
     trace: Path | None
     """Absolute.  Where the ring's trace goes from the start on; None: off until switched on."""
-    log_level: str
-    """One of LOG_LEVELS."""
+    log: LogOptions
+    """How much is logged, where, and in which form."""
     watchdog_s: int
     """A process whose event loop stands still for so long is ended; 0: never."""
     scrub_rate: int
@@ -165,6 +169,8 @@ class BrokerOptions:
     """What is compared with the other members' (`vsync.primary.settings`)."""
     security: SecurityOptions
     """How members prove to each other who they are."""
+    text: OptionTexts
+    """What the options were read from, defaults filled in."""
     cluster_bind_also: tuple[Address, ...] = ()
     """Addresses of the ring's socket on further networks; every frame goes over all of them."""
 
@@ -174,9 +180,9 @@ class BrokerOptions:
         return bool(self.cluster_name)
 
     @property
-    def listen(self) -> Address:
-        """Where clients connect, as configured."""
-        return Address(self.interface, self.port)
+    def listen(self) -> Address | None:
+        """Where clients connect without TLS, as configured."""
+        return None if self.port is None else Address(self.interface, self.port)
 
 
 def broker_options(given: Mapping[str, str]) -> BrokerOptions:
@@ -192,9 +198,11 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
     interface = text["interface"].removeprefix("[").removesuffix("]")
     if not _is_host(interface):
         raise OptionError("interface", f"{text['interface']!r} is not a host name or an IP address")
-    port = number("port", text["port"], 0, PORT_MAX)
+    tls = read_tls_options(text)
+    port = _port(text["port"], tls)
+    own_port = port if port is not None else tls.port if tls else 0
     nodes = _addresses("cluster-nodes", text["cluster-nodes"])
-    bind, *also = _ring_addresses(text["cluster-bind"], interface, port)
+    bind, *also = _ring_addresses(text["cluster-bind"], interface, own_port)
     if nodes and bind.port == 0:
         raise OptionError(
             "cluster-bind",
@@ -214,39 +222,30 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
         cluster_nodes=nodes,
         beacon_group=group,
         beacon_port=group_port,
-        cluster_url=_cluster_url(text["cluster-url"], Address(interface, port)),
+        cluster_url=_cluster_url(
+            text["cluster-url"], Address(interface, own_port), "ssl" if port is None else "tcp"
+        ),
         port=port,
+        tls=tls,
+        clients=read_client_limits(text),
         interface=interface,
         data_dir=_data_dir(text, needed=bool(cluster_name)),
         watchdog_s=number("watchdog-interval", text["watchdog-interval"], 0, 86_400),
         scrub_rate=number("scrub-rate", text["scrub-rate"], 0, SCRUB_RATE_MAX),
         access=read_access_options(text),
         backups=read_backup_options(text),
-        management=read_management_options(text, interface, port),
+        management=read_management_options(text, interface, own_port),
         memberlog=read_memberlog_options(text),
-        bounds=Bounds(
-            number("clock-bound", text["clock-bound"], 1, 86_400),
-            number("disk-lag-max", text["disk-lag-max"], 1, 3600),
-            number("disk-backlog-max", text["disk-backlog-max"], 8, 1 << 20) << 20,
-            *read_limits(text),
-        ),
+        bounds=read_bounds(text),
         trace=Path(text["trace"]).expanduser().absolute() if text["trace"] else None,
-        log_level=choice("log-level", text["log-level"].lower(), LOG_LEVELS),
+        log=read_log_options(text),
         requested=read_quorum_options(text, size),
         cman=yes("cluster-cman", text["cluster-cman"]),
         arbitrator=arbitrator == str(bind),
         settings=settings_of(text),
         security=_security(text, (bind, *also)) if cluster_name else OPEN,
+        text=OptionTexts(text),
         cluster_bind_also=tuple(also),
-    )
-
-
-def read_limits(text: Mapping[str, str]) -> tuple[int | float | None, int | float]:
-    """Read what is to be free on the disk, and the memory that may be used."""
-    free = text["disk-free-limit"]
-    return (
-        None if free.lower() == "auto" else amount("disk-free-limit", free),
-        amount("memory-limit", text["memory-limit"]),
     )
 
 
@@ -271,6 +270,14 @@ def parse_address(text: str, default_port: int | None = None) -> Address:
     if not (port_text.isascii() and port_text.isdigit()) or int(port_text) > PORT_MAX:
         raise ValueError(f"'{port_text}' in '{text}' is not a port number (0 to {PORT_MAX})")
     return Address(host, int(port_text))
+
+
+def _port(text: str, tls: TlsOptions | None) -> int | None:
+    if text.lower() != "none":
+        return number("port", text, 0, PORT_MAX)
+    if tls is None:
+        raise OptionError("port", "'none' needs --tls-cert and --tls-key, or nobody could connect")
+    return None
 
 
 def _ring_addresses(text: str, interface: str, port: int) -> tuple[Address, ...]:
@@ -330,28 +337,29 @@ def _beacon_group(text: Mapping[str, str], *, listed: bool) -> tuple[str, int]:
     return group, number("cluster-mcastport", port, 1, PORT_MAX) if port else 0
 
 
-def _cluster_url(text: str, listen: Address) -> str:
-    """Read `[amqp:][USER[/PASSWORD]@]ADDRESS,...`, an ADDRESS being `[tcp:]HOST[:PORT]`.
+def _cluster_url(text: str, listen: Address, over: str) -> str:
+    """Read `[amqp:][USER[/PASSWORD]@]ADDRESS,...`, an ADDRESS being `[tcp:|ssl:]HOST[:PORT]`.
 
     User and password are not passed on: whoever is shown the address has to be known here by its
     own.  No part of what is wrong is quoted from before the `@`.
     """
     if not text:
-        return f"amqp:tcp:{listen}"
+        return f"amqp:{over}:{listen}"
     rest = text.removeprefix("amqp:").removeprefix("//")
     credentials, at, addresses = rest.rpartition("@")
     if at and not credentials.partition("/")[0]:
         raise OptionError("cluster-url", "there is no user name before the @")
     parsed = []
     for part in addresses.split(","):
-        scheme, colon, _ = part.partition(":")
-        if colon and scheme in ("ssl", "rdma"):
-            raise OptionError("cluster-url", f"'{part}': this broker listens on tcp only")
-        address = part.strip().removeprefix("tcp:").rstrip("/")
+        if part.strip().startswith("rdma:"):
+            raise OptionError("cluster-url", f"'{part}': this broker listens on tcp and ssl only")
+        scheme = "ssl" if part.strip().startswith("ssl:") else "tcp"
+        address = part.strip().removeprefix(f"{scheme}:").rstrip("/")
         if not address or "://" in part:
             raise OptionError("cluster-url", f"'{part}' is not of the form amqp:tcp:HOST:PORT,...")
-        parsed.append(_address("cluster-url", address, AMQP_PORT))
-    return "amqp:" + ",".join(f"tcp:{address}" for address in parsed)
+        default_port = AMQPS_PORT if scheme == "ssl" else AMQP_PORT
+        parsed.append(f"{scheme}:{_address('cluster-url', address, default_port)}")
+    return "amqp:" + ",".join(parsed)
 
 
 def _cluster_name(text: str) -> str:

@@ -71,6 +71,17 @@ KINDS: Mapping[str, Kind] = {
     "memberlog-drop-unverified": Kind.OWN,
     "trace": Kind.OWN,
     "log-level": Kind.OWN,
+    "log-file": Kind.OWN,
+    "log-format": Kind.OWN,
+    "tls-port": Kind.OWN,
+    "tls-cert": Kind.OWN,
+    "tls-key": Kind.OWN,
+    "tls-ca": Kind.OWN,
+    "tls-verify": Kind.OWN,
+    "max-connections": Kind.OWN,
+    "connection-limit-per-ip": Kind.OWN,
+    "max-negotiating": Kind.OWN,
+    "max-negotiate-time": Kind.OWN,
 }
 
 

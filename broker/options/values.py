@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import re
 
+SECRET_OPTIONS = frozenset(("cluster-password",))
+"""Options whose values are shown to nobody."""
+
 
 class OptionError(Exception):
     """One option's value cannot be used, alone or together with the others.

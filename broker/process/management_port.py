@@ -6,6 +6,7 @@ import asyncio
 import logging
 from pathlib import Path
 
+from broker.listener.client_listener import PortTaken, bind_sentence
 from broker.management.access import Logins
 from broker.management.amqp_client import AmqpRefused
 from broker.management.call import Broker, Problem
@@ -18,10 +19,6 @@ from broker.statistics.endpoint import MetricsPort, Pages
 from broker.statistics.metrics import Metrics
 
 log = logging.getLogger("qpidd")
-
-
-class PortTaken(Exception):
-    """The port that an operator chose cannot be had; the text says what to do."""
 
 
 class BadDefinitions(Exception):
@@ -54,13 +51,11 @@ class ManagementPort:
         try:
             self._port = await server.listen(options.interface, options.port)
         except OSError as error:
-            why = (
-                f"the management API cannot listen on {options.interface}:{options.port}: "
-                f"{error.strerror or error}"
-            )
+            said = bind_sentence(options.interface, options.port, "--management-port", error)
+            why = f"the management API {said}"
             if options.chosen:
-                raise PortTaken(f"{why}; give another --management-port, or off") from error
-            log.warning("%s; it is off, give --management-port", why)
+                raise PortTaken(why) from error
+            log.warning("%s; it is off until then", why)
             return
         self._server = server
 

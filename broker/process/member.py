@@ -23,10 +23,10 @@ from broker.durability.startup import resume
 from broker.durability.store_writer import PATIENCE_S, DataDirectoryDevice, close_store
 from broker.durability.transfer import StateTransfer
 from broker.exit_codes import Exit
-from broker.frontend.connections import Connections
+from broker.frontend.connections import ClientPorts, Connections
 from broker.machine.commands import Command
 from broker.memberlog.writer import LogWriteFailed
-from broker.options.broker import Bounds, BrokerOptions
+from broker.options.broker import BrokerOptions
 from broker.process.member_life import MemberLife
 from broker.process.member_log import MemberLog
 from broker.process.ring_setup import RingEndpoint
@@ -44,7 +44,6 @@ from vsync.io.redundant_transport import RedundantTransport
 from vsync.totem.events import Direct, Note, Output, View
 
 log = logging.getLogger("qpidd")
-client_log = logging.getLogger("qpidd.client")
 
 SLICE_S = 0.0005
 LEAVE_MS = 100
@@ -89,8 +88,9 @@ class BrokerMember:
         transport: RedundantTransport,
         loop: asyncio.AbstractEventLoop,
         url: str,
+        ports: ClientPorts,
     ) -> None:
-        self._identity, self._loop = identity, loop
+        self._identity, self._loop, self._ports = identity, loop, ports
         self.done: asyncio.Future[Exit] = loop.create_future()
         self._stopping, self._turn_due, self.disk_stuck = "", False, False
         self._beat_handle: asyncio.TimerHandle | None = None
@@ -105,7 +105,7 @@ class BrokerMember:
         )
         memberlog.recorder.start(replica.history if filled else History(), replica.machine)
         self.clients = Connections(
-            identity.name, options, self.schedule, loop.call_later, client_log.info,
+            identity.name, options, self.schedule, loop.call_later, ports,
             lambda done: self.operations.defined(done), lambda: self._controller.replica.machine,
         )  # fmt: skip
         self._watchdogs = Watchdogs(
@@ -168,9 +168,10 @@ class BrokerMember:
         self._beat()
         self.operations.begin(self._identity.data_dir, kept=not self._identity.temporary)
 
-    def set_limits(self, bounds: Bounds) -> None:
-        """Go by other limits of disk and memory from here on."""
-        self._watchdogs.set_limits(bounds.disk_free, bounds.memory)
+    def set_limits(self, options: BrokerOptions) -> None:
+        """Go by other limits of disk, memory, and the time to log in from here on."""
+        self._watchdogs.set_limits(options.bounds.disk_free, options.bounds.memory)
+        self.clients.gateway.set_negotiate_time(options.clients.negotiate_s)
 
     @property
     def controller(self) -> Controller:
@@ -357,7 +358,8 @@ class BrokerMember:
             replica=controller.replica.counters,
             store=self._member.persister.writer.all_counters(),
             votes=controller.judgement.counters,
-            clients=self.clients.counters, memberlog=self._log.counters,
+            clients=self.clients.counters, listener=self._ports.counters,
+            memberlog=self._log.counters,
             transfer=self._transfer.counters,
             care=self._supervisor.all_counters(),
             statistics=self.observation.members.counters, **self._watchdogs.counters,

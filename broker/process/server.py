@@ -1,4 +1,4 @@
-"""The client listener and the process around one member: sockets in, exit code out."""
+"""The process around one member: options in, exit code out."""
 
 from __future__ import annotations
 
@@ -10,24 +10,24 @@ import signal
 import sys
 from collections.abc import Callable, Iterator
 from functools import partial
-from typing import cast
 
 from broker.durability.data_directory import DataDirectory, truncated
 from broker.exit_codes import Exit
-from broker.frontend.connections import ClientLink
-from broker.frontend.management import ManagementSession
+from broker.listener.client_listener import ClientListener, PortTaken
+from broker.listener.tls import TlsFileError, server_tls
 from broker.memberlog.writer import LogWriteFailed
 from broker.options.broker import BrokerOptions
 from broker.process.arbitrator import Arbitrator
 from broker.process.arbitrator_record import RecordFile
-from broker.process.management_port import BadDefinitions, ManagementPort, PortTaken
+from broker.process.management_port import BadDefinitions, ManagementPort
 from broker.process.member import BrokerMember
 from broker.process.member_life import LifeState, prefix
-from broker.process.messages import Messages
+from broker.process.reload import Reload
 from broker.process.ring_setup import ring_transport
 from broker.replication.replica import Divergence
+from broker.service.messages import LogFileError, Messages
+from broker.service.notify import ServiceManager
 from store.errors import NoSpace, NotWritable, StoreBusy, StoreError
-from vsync.admin.protocol import PREAMBLE
 from vsync.io.keys import KeyFileError
 from vsync.io.redundant_transport import RedundantTransport
 from vsync.io.traced_driver import TraceError
@@ -35,9 +35,6 @@ from vsync.io.transport import TransportError
 
 log = logging.getLogger("qpidd")
 
-WRITE_BUFFER_HIGH = 1 << 20
-"""Above this much unsent output a client is too slow to read: its own input waits."""
-BACKLOG = 512
 MESSAGES_S = 2.0
 """How long the last messages may take to be written."""
 
@@ -45,66 +42,6 @@ ONE_VOTE = (
     "--cluster-size is 1: where no running cluster of this name is found, this member forms one in "
     "which it alone votes"
 )
-
-
-class ClientProtocol(asyncio.Protocol):
-    """One client socket: AMQP or management, by its first bytes."""
-
-    def __init__(self, member: BrokerMember) -> None:
-        self._member = member
-        self._transport: asyncio.Transport | None = None
-        self._peer = "unknown"
-        self._first = b""
-        self._link: ClientLink | None = None
-        self._management: ManagementSession | None = None
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A client connected."""
-        # Not every loop's transport derives from asyncio.Transport (uvloop's does not).
-        self._transport = cast("asyncio.Transport", transport)
-        name = transport.get_extra_info("peername")
-        if isinstance(name, tuple):
-            self._peer = f"{name[0]}:{name[1]}"
-        self._transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
-
-    def data_received(self, data: bytes) -> None:
-        """Bytes came; the first eight decide which protocol it is."""
-        if self._link is not None:
-            self._link.data_received(data)
-        elif self._management is not None:
-            self._answer(data)
-        else:
-            self._first += data
-            if PREAMBLE.startswith(self._first[:8]):
-                if len(self._first) >= len(PREAMBLE):
-                    self._management = ManagementSession(self._member.operations, self._peer)
-                    self._answer(self._first[len(PREAMBLE) :])
-                return
-            assert self._transport is not None
-            self._link = self._member.clients.connect(self._peer, self._transport)
-            self._link.data_received(self._first)
-
-    def _answer(self, data: bytes) -> None:
-        assert self._management is not None
-        assert self._transport is not None
-        self._transport.write(self._management.data_received(data))
-        if self._management.closing:
-            self._transport.close()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """The socket is gone."""
-        if self._link is not None:
-            self._link.connection_lost()
-
-    def pause_writing(self) -> None:
-        """The client reads too slowly."""
-        if self._link is not None:
-            self._link.pause_writing()
-
-    def resume_writing(self) -> None:
-        """The client caught up."""
-        if self._link is not None:
-            self._link.resume_writing()
 
 
 class _Refused(Exception):
@@ -122,7 +59,11 @@ def run(
 
     `reread` reads the options again, on a thread; what it raises is for the operator.
     """
-    messages = Messages(options.log_level.upper())
+    try:
+        messages = Messages(options.log)
+    except LogFileError as error:
+        print(f"qpidd: {error}", file=sys.stderr)
+        return Exit.CANNOT_CREATE
     factory: Callable[[], asyncio.AbstractEventLoop] = asyncio.new_event_loop
     with contextlib.suppress(ImportError):
         import uvloop
@@ -144,9 +85,11 @@ async def _run(
     try:
         if truncate and (options.arbitrator or options.data_dir is None):
             raise _Refused(Exit.USAGE, "--truncate: there is no store without --data-dir")
+        loop = asyncio.get_running_loop()
+        manager = ServiceManager(os.environ, loop.call_later, os.getpid())
         if options.arbitrator:
-            return await _arbitrate(options)
-        return await _serve(options, reread, messages, truncate)
+            return await _arbitrate(options, manager)
+        return await _serve(options, reread, messages, manager, truncate)
     except _Refused as refused:
         messages.end(MESSAGES_S)
         print(f"qpidd: {refused.reason}", file=sys.stderr)
@@ -154,26 +97,20 @@ async def _run(
 
 
 async def _serve(
-    options: BrokerOptions, reread: Callable[[], BrokerOptions], messages: Messages, truncate: bool
+    options: BrokerOptions,
+    reread: Callable[[], BrokerOptions],
+    messages: Messages,
+    manager: ServiceManager,
+    truncate: bool,
 ) -> Exit:
     loop = asyncio.get_running_loop()
     if options.clustered:
         messages.prefix = partial(prefix, str(options.cluster_bind), LifeState.PRE_INIT)
-    holder: list[BrokerMember] = []
-    # The ports are taken before the store is touched: a wrong one changes nothing on disk.
+    listener = ClientListener(options.clients, loop)
     try:
-        server = await loop.create_server(
-            lambda: ClientProtocol(holder[0]),
-            options.interface,
-            options.port,
-            backlog=BACKLOG,
-            start_serving=False,
-        )
-    except OSError as error:
-        reason = f"cannot listen on {options.listen}: {error.strerror or error}"
-        raise _Refused(Exit.UNAVAILABLE, reason) from error
-    try:
-        await _taken(api := ManagementPort(options.management, options.cluster_name))
+        # The ports are taken before the store is touched: a wrong one changes nothing on disk.
+        api = ManagementPort(options.management, options.cluster_name)
+        ports = await _bound(options, listener, api)
         transport = _transport(options)
         if options.clustered:
             log.info("ring on %s, %s", transport.address, transport.security.describe())
@@ -186,42 +123,62 @@ async def _serve(
             if options.cluster_size == 1 and not identity.store.meta.cluster_id:
                 log.warning("%s", ONE_VOTE)
         try:
-            port = server.sockets[0].getsockname()[1]
-            url = options.cluster_url.replace(":0", f":{port}") if not options.port else ""
-            member = _member(options, identity, transport, loop, url or options.cluster_url)
+            url = options.cluster_url
+            if options.port == 0:
+                url = url.replace(":0", f":{ports[0]}")
+            member = _member(options, identity, transport, loop, url, listener)
         except BaseException:
             identity.close()
             raise
-        holder.append(member)
         if options.clustered:
             messages.prefix = member.life.prefix
-        _handle_signals(loop, member.terminate, partial(_reread_limits, loop, reread, member))
+        reload = Reload(options, reread, loop, member, listener, messages)
+        _handle_signals(loop, member.terminate, reload.begin)
         member.start()
-        await server.start_serving()
-        log.info("listening for clients on %s:%d", options.interface, port)
-        await api.serve(member, (options.interface, port))
+        await listener.serve(member)
+        for port, how in zip(ports, _how(options), strict=True):
+            log.info("listening for clients on %s:%d%s", options.interface, port, how)
+        await api.serve(member, (options.interface, ports[0]))
+        manager.ready(lambda: member.life.state.value)
         code = await member.done
+        manager.stopping()
         await api.close()
         if member.disk_stuck:
             messages.end(MESSAGES_S)
             os._exit(code)  # a thread is in the disk: nothing of this process can be tidied up
     finally:
-        server.close()
-        with contextlib.suppress(TimeoutError):
-            await asyncio.wait_for(server.wait_closed(), 1.0)
+        await listener.close()
     return code
 
 
-async def _taken(api: ManagementPort) -> None:
+async def _bound(
+    options: BrokerOptions, listener: ClientListener, api: ManagementPort
+) -> list[int]:
+    """Read the TLS files and take the client ports; return their numbers."""
     try:
+        if options.tls is not None:
+            listener.tls = server_tls(options.tls)
+            log.info("TLS: %s", listener.tls.describe())
+            if listener.tls.warning:
+                log.warning("TLS: %s", listener.tls.warning)
+        ports = []
+        if options.port is not None:
+            ports.append(await listener.bind(options.interface, options.port))
+        if options.tls is not None:
+            ports.append(await listener.bind(options.interface, options.tls.port, tls=True))
         await api.take()
-    except PortTaken as taken:
-        raise _Refused(Exit.UNAVAILABLE, str(taken)) from taken
-    except BadDefinitions as bad:
-        raise _Refused(Exit.CONFIG, str(bad)) from bad
+    except (TlsFileError, BadDefinitions) as error:
+        raise _Refused(Exit.CONFIG, str(error)) from error
+    except PortTaken as error:
+        raise _Refused(Exit.UNAVAILABLE, str(error)) from error
+    return ports
 
 
-async def _arbitrate(options: BrokerOptions) -> Exit:
+def _how(options: BrokerOptions) -> list[str]:
+    return [""] * (options.port is not None) + [", TLS"] * (options.tls is not None)
+
+
+async def _arbitrate(options: BrokerOptions, manager: ServiceManager) -> Exit:
     """Run an arbitrator: no client port, no store."""
     loop = asyncio.get_running_loop()
     transport = _transport(options)
@@ -234,7 +191,10 @@ async def _arbitrate(options: BrokerOptions) -> Exit:
     member = Arbitrator(options, file, transport, transport.address, loop)
     _handle_signals(loop, member.terminate, partial(log.info, "SIGHUP: nothing to read again"))
     member.start()
-    return await member.done
+    manager.ready(lambda: "arbitrator")
+    code = await member.done
+    manager.stopping()
+    return code
 
 
 def _handle_signals(
@@ -244,21 +204,6 @@ def _handle_signals(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, terminate)
     loop.add_signal_handler(signal.SIGHUP, hang_up)
-
-
-def _reread_limits(
-    loop: asyncio.AbstractEventLoop, reread: Callable[[], BrokerOptions], member: BrokerMember
-) -> None:
-    """Take --disk-free-limit and --memory-limit from the option file as it is now."""
-
-    def take(done: asyncio.Future[BrokerOptions]) -> None:
-        if error := done.exception():
-            log.error("SIGHUP: the limits stay as they are: %s", error)
-            return
-        member.set_limits(done.result().bounds)
-        log.info("SIGHUP: --disk-free-limit and --memory-limit were read again, and nothing else")
-
-    loop.run_in_executor(None, reread).add_done_callback(take)
 
 
 def _transport(options: BrokerOptions) -> RedundantTransport:
@@ -291,9 +236,10 @@ def _member(
     transport: RedundantTransport,
     loop: asyncio.AbstractEventLoop,
     url: str,
+    listener: ClientListener,
 ) -> BrokerMember:
     try:
-        return BrokerMember(options, identity, transport, loop, url)
+        return BrokerMember(options, identity, transport, loop, url, listener)
     except (LogWriteFailed, TraceError) as error:
         raise _Refused(Exit.CANNOT_CREATE, str(error)) from error
     except NoSpace as error:

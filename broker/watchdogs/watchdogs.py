@@ -14,7 +14,7 @@ from collections.abc import Callable
 
 from broker.durability.store_writer import LmdbPersister
 from broker.exit_codes import Exit
-from broker.options.broker import Bounds
+from broker.options.bounds import Bounds
 from broker.replication.controller import Controller
 from broker.watchdogs.clock_skew import PREFIX, ClockSkew
 from broker.watchdogs.disk_lag import DiskLag, DurableProgress

@@ -41,7 +41,7 @@ class Loop:
         self.log: list[str] = []
         self.gateway = Gateway(
             "a", cluster="test", access=Access(lambda: self.machine), new_name=self._new_name,
-            log=self.log.append, cert_login_from=cert_login_from,
+            log=lambda _, text: self.log.append(text), cert_login_from=cert_login_from,
         )  # fmt: skip
         self.outbox = Outbox(self.gateway)
         self.position = 0

@@ -18,11 +18,10 @@ from broker.exit_codes import Exit
 from broker.options.broker import DEFAULTS, BrokerOptions, broker_options
 from broker.options.broker import Address as Address
 from broker.options.broker import parse_address as parse_address
-from broker.options.values import OptionError
+from broker.options.values import SECRET_OPTIONS, OptionError
 from tools.cli.failures import ToolError
 
 ENVIRONMENT_PREFIX = "QPIDD_"
-SECRET_OPTIONS = frozenset(("cluster-password",))
 
 
 class Given(NamedTuple):

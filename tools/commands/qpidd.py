@@ -174,7 +174,8 @@ Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken
 @click.option(
     "--port",
     metavar="PORT",
-    help="Where clients and tools connect; 0 takes any free port. Default 5672.",
+    help="Where clients and tools connect; 0 takes any free port, none listens for TLS only. "
+    "Default 5672.",
 )
 @click.option(
     "--interface",
@@ -216,6 +217,52 @@ Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken
     metavar="FILE",
     help="Definitions (users, queues, policies ...) to load when this member serves, as the "
     "management API exports them. What is there already is kept or brought in line.",
+)
+@click.option(
+    "--tls-cert",
+    metavar="FILE",
+    help="Listen for TLS, too, with this certificate (PEM, followed by those between it and its "
+    "root). Read again at SIGHUP.",
+)
+@click.option(
+    "--tls-key",
+    metavar="FILE",
+    help="Its private key (PEM, without a password). Default: in the file of the certificate.",
+)
+@click.option("--tls-port", metavar="PORT", help="Where clients connect over TLS. Default 5671.")
+@click.option(
+    "--tls-ca",
+    metavar="FILE",
+    help="Certificates (PEM) of who may have signed those of clients.",
+)
+@click.option(
+    "--tls-verify",
+    metavar="WHOM",
+    help="none: clients are asked for no certificate; peer: one that is given must be good; "
+    "require: there must be one. Default peer with --tls-ca, else none.",
+)
+@click.option(
+    "--max-connections",
+    metavar="N",
+    help="How many clients may be connected. Default auto: what the open files of the process "
+    "allow.",
+)
+@click.option(
+    "--connection-limit-per-ip",
+    metavar="N",
+    help="How many of one address (of IPv6, of one network of 64 bits). Default 0: no limit.",
+)
+@click.option(
+    "--max-negotiating",
+    metavar="N",
+    help="How many may be connected and not logged in yet; one address may have half. "
+    "Default 1000.",
+)
+@click.option(
+    "--max-negotiate-time",
+    metavar="MS",
+    help="How long a client may take from its connection to its login, TLS included. "
+    "Default 10000.",
 )
 @click.option(
     "--data-dir",
@@ -326,6 +373,14 @@ Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken
 )
 @click.option("--log-level", metavar="LEVEL", help="debug, info, warning or error. Default info.")
 @click.option(
+    "--log-file",
+    metavar="FILE",
+    help="Log into FILE, which is opened again at SIGHUP. Default: standard error.",
+)
+@click.option(
+    "--log-format", metavar="FORM", help="text, or json: one object a line. Default text."
+)
+@click.option(
     "--truncate",
     is_flag=True,
     help="Start with an empty store; the present one is kept as DIR/_cluster.bak.NNNN. Among other "
@@ -338,7 +393,8 @@ def qpidd(config: str | None, truncate: bool, **typed: str | None) -> int:
     """Run an AMQP 0-9-1 message broker, alone or as one member of an active-active cluster.
 
     Clients may connect to any member; all members hold the same queues and messages.
-    The broker runs in the foreground and logs to stderr; SIGTERM or SIGINT stops it cleanly.
+    The broker runs in the foreground and logs to stderr, or to --log-file. SIGTERM or SIGINT stops
+    it cleanly; SIGHUP reads the options again, and the log names what changed.
     """
     if not __debug__:
         raise ToolError(

@@ -13,7 +13,7 @@ import json
 from collections.abc import Callable, Mapping
 
 PREAMBLE = b"QPIDMGT1"
-LINE_BYTES_MAX = 1 << 20
+LINE_BYTES_MAX = 64 * 1024
 
 Json = dict[str, object]
 Op = Callable[[Json], Json]

@@ -16,10 +16,10 @@ from pathlib import Path
 from types import CodeType, FrameType
 
 from broker.durability.data_directory import DataDirectory
+from broker.listener.client_listener import ClientListener
 from broker.options.broker import broker_options
 from broker.process.member import BrokerMember
 from broker.process.ring_setup import ring_transport
-from broker.process.server import ClientProtocol
 from tests.architecture import ROOT, Step
 from tests.support.amqp_peer import ServerMethod, method, methods_in, opening
 from tools.client.management import ManagementError
@@ -105,15 +105,19 @@ async def member_of(cluster: LocalCluster) -> AsyncIterator[None]:
     options = broker_options(dict(zip((w[2:] for w in words[::2]), words[1::2], strict=True)))
     loop = asyncio.get_running_loop()
     transport = ring_transport(options, print)
-    member = BrokerMember(options, DataDirectory(options), transport, loop, options.cluster_url)
-    server = await loop.create_server(lambda: ClientProtocol(member), HOST, options.port)
+    listener = ClientListener(options.clients, loop)
+    assert options.port is not None
+    await listener.bind(HOST, options.port)
+    identity = DataDirectory(options)
+    member = BrokerMember(options, identity, transport, loop, options.cluster_url, listener)
+    await listener.serve(member)
     member.start()
     try:
         yield
     finally:
         member.terminate()
         await asyncio.wait_for(member.done, SETTLE_S)
-        server.close()
+        await listener.close()
 
 
 async def serves(cluster: LocalCluster, size: int) -> None:

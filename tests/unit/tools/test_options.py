@@ -62,7 +62,7 @@ def test_everything_set() -> None:
     assert str(options.cluster_nodes[1]) == "[::1]:7001"
     assert options.cluster_url == "amqp:tcp:a.example:5672,tcp:[::1]:5673"
     assert options.data_dir == Path("/var/tmp/x")
-    assert options.log_level == "debug"
+    assert options.log.level == "debug"
 
 
 @pytest.mark.parametrize(
@@ -92,7 +92,7 @@ def test_the_ring_port_follows_the_client_port(port: str, ring: int) -> None:
         ("cluster-url", "http://a:1"),
         ("cluster-url", "amqp:"),
         ("cluster-url", "amqp:/word@a:1"),
-        ("cluster-url", "amqp:ssl:a:1"),
+        ("cluster-url", "amqp:rdma:a:1"),
         ("cluster-url", "amqp:tcp:a:1,,tcp:b:1"),
         ("cluster-mcastaddr", "10.0.0.1"),
         ("cluster-mcastaddr", "ff02::1"),
@@ -174,6 +174,7 @@ def test_a_member_that_knows_others_and_not_how_many_vote_is_refused() -> None:
         ("ann@tcp:a:1", "amqp:tcp:a:1"),
         ("amqp://a:1/", "amqp:tcp:a:1"),
         ("a", "amqp:tcp:a:5672"),
+        ("amqp:ssl:a,tcp:b", "amqp:ssl:a:5671,tcp:b:5672"),
     ],
 )
 def test_a_url_as_the_original_writes_it(text: str, advertised: str) -> None:

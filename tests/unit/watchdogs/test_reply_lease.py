@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from broker.frontend.connections import Connections, Options
+from broker.frontend.connections import ClientPorts, Connections, Options
 from broker.machine.machine import Machine
 from broker.options.access import AccessOptions
 from broker.watchdogs.reply_lease import ReplyLease
@@ -89,8 +89,9 @@ def test_what_was_put_into_words_before_a_pause_is_said_only_with_leave() -> Non
     """G7: a process that was stopped between formatting and writing."""
     machine = Machine("a")
     options = cast("Options", SimpleNamespace(cluster_name="c", access=AccessOptions()))
+    ports = SimpleNamespace(log=lambda *_: None, negotiate_s=10.0, counters={})
     clients = Connections(
-        "a", options, lambda: None, lambda _delay, _call: None, lambda _text: None,
+        "a", options, lambda: None, lambda *_: None, cast("ClientPorts", ports),
         lambda _defined: None, lambda: machine,
     )  # fmt: skip
     wire = Wire()

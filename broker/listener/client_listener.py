@@ -1,0 +1,180 @@
+"""The ports at which clients connect: bound before the store is touched, opened when it serves.
+
+Each new connection takes the TLS files and limits that are in force when it comes, so that others
+can be given while the broker runs; connections that are open keep what they have.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import errno
+import logging
+import resource
+import socket
+import ssl
+import time
+
+from broker.listener.client_socket import ClientSocket, Served
+from broker.listener.connection_limits import Admission, ConnectionLimits
+from broker.listener.tls import ServerTls, tls_reason
+from broker.listener.tls_transport import TlsTransport
+from broker.options.client_limits import ClientLimits
+from broker.rationed_log import RationedLog
+
+log = logging.getLogger("qpidd.client")
+
+BACKLOG = 512
+SWEEP_S = 0.25
+OPEN_FILES_WANTED = 65_536
+LEVELS = {"connected": logging.INFO, "disconnected": logging.INFO}
+"""Of the lines about clients by kind; the others are warnings."""
+
+
+class PortTaken(Exception):
+    """An address cannot be bound; the text says what to do."""
+
+
+class ClientListener:
+    """All client ports of one member."""
+
+    def __init__(self, limits: ClientLimits, loop: asyncio.AbstractEventLoop) -> None:
+        self.limits = ConnectionLimits(limits, raise_open_files())
+        self.tls: ServerTls | None = None
+        self.log = RationedLog(_write, time.monotonic)
+        self._loop = loop
+        self._member: Served | None = None
+        self._servers: list[asyncio.Server] = []
+        self._sockets: dict[Admission, ClientSocket] = {}
+        self._counters = {"tls_handshakes": 0, "tls_handshakes_failed": 0}
+        self._sweeping: asyncio.TimerHandle | None = None
+
+    @property
+    def member(self) -> Served:
+        """Who serves."""
+        assert self._member is not None
+        return self._member
+
+    @property
+    def negotiate_s(self) -> float:
+        """How long a client may take to log in."""
+        return self.limits.limits.negotiate_s
+
+    @property
+    def counters(self) -> dict[str, int]:
+        """Return what was counted here; the prefix `listener.` is the caller's."""
+        return {
+            **self._counters, **self.limits.counters,
+            "negotiating": self.limits.negotiating, "sockets": self.limits.connections,
+        }  # fmt: skip
+
+    async def bind(self, host: str, port: int, *, tls: bool = False) -> int:
+        """Take the port and return its number; nobody is served yet.  Raises PortTaken."""
+        try:
+            server = await self._loop.create_server(
+                lambda: ClientSocket(self, tls=tls),
+                host, port, backlog=BACKLOG, start_serving=False,
+            )  # fmt: skip
+        except OSError as error:
+            option = "--tls-port" if tls else "--port"
+            raise PortTaken(bind_sentence(host, port, option, error)) from error
+        self._servers.append(server)
+        return int(server.sockets[0].getsockname()[1])
+
+    async def serve(self, member: Served) -> None:
+        """Let clients in."""
+        self._member = member
+        for server in self._servers:
+            await server.start_serving()
+        self._sweep()
+
+    async def close(self) -> None:
+        """Give the ports back; connections are not touched."""
+        if self._sweeping is not None:
+            self._sweeping.cancel()
+        for server in self._servers:
+            server.close()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(1.0):
+                for server in self._servers:
+                    await server.wait_closed()
+
+    # -- called by sockets (`Listening`) ---------------------------------------------------------
+
+    def accept(self, one: ClientSocket, host: str) -> Admission | None:
+        """Count it in; None: it is not let in, which is logged."""
+        found = self.limits.accept(host, time.monotonic())
+        if isinstance(found, str):
+            self.log("refused", f"client {one.peer} is not let in: {found}")
+            return None
+        self._sockets[found] = one
+        return found
+
+    def opened(self, one: Admission) -> None:
+        """It has logged in."""
+        self.limits.opened(one)
+
+    def closed(self, one: Admission) -> None:
+        """It is gone."""
+        self.limits.closed(one)
+        self._sockets.pop(one, None)
+
+    def tls_transport(self, raw: asyncio.Transport) -> TlsTransport:
+        """A TLS handshake begins, with the certificate that is in force."""
+        assert self.tls is not None
+        return TlsTransport(raw, self.tls.context)
+
+    def secured(self) -> None:
+        """It is done."""
+        self._counters["tls_handshakes"] += 1
+
+    def not_secured(self, peer: str, error: ssl.SSLError) -> None:
+        """It came to nothing, or TLS was broken later."""
+        self._counters["tls_handshakes_failed"] += 1
+        self.log("tls", f"client {peer}: TLS failed: {tls_reason(error)}")
+
+    def _sweep(self) -> None:
+        """End what negotiates for too long."""
+        self._sweeping = self._loop.call_later(SWEEP_S, self._sweep)
+        now = time.monotonic()
+        for admission in self.limits.overdue(now):
+            one = self._sockets.get(admission)
+            if one is not None and one.overdue(now):
+                self.limits.counters["negotiation_timeouts"] += 1
+                seconds = self.limits.limits.negotiate_s
+                self.log("slow", f"client {one.peer} is closed: it said nothing in {seconds:g} s")
+                one.abort()
+        self.log.wake()
+
+
+def _write(kind: str, text: str) -> None:
+    log.log(LEVELS.get(kind, logging.WARNING), "%s", text)
+
+
+def bind_sentence(host: str, port: int, option: str, error: OSError) -> str:
+    """Why a port cannot be had, and what to do."""
+    where = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    what = f"cannot listen on {where}"
+    match error.errno:
+        case errno.EADDRINUSE:
+            return f"{what}: another program listens there; stop it, or give another {option}"
+        case errno.EADDRNOTAVAIL:
+            return f"{what}: this machine has no such address; give one of its own to --interface"
+        case errno.EACCES:
+            return f"{what}: not permitted to this user; give a {option} from 1024 on"
+        case _:
+            pass
+    if isinstance(error, socket.gaierror):
+        return f"{what}: the name cannot be resolved; give an address to --interface"
+    return f"{what}: {error.strerror or error}"
+
+
+def raise_open_files() -> int:
+    """Let this process have as many open files as it may; return how many."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    wanted = OPEN_FILES_WANTED if hard == resource.RLIM_INFINITY else min(hard, OPEN_FILES_WANTED)
+    if soft != resource.RLIM_INFINITY and soft < wanted:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+    return OPEN_FILES_WANTED if soft == resource.RLIM_INFINITY else soft

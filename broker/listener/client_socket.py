@@ -1,0 +1,206 @@
+"""One accepted socket: its TLS handshake, then AMQP or management, by the first bytes."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+import time
+from typing import Protocol, cast
+
+from broker.frontend.connections import ClientLink
+from broker.frontend.encryption import Encryption
+from broker.frontend.management import Managed, ManagementSession
+from broker.listener.connection_limits import Admission
+from broker.listener.tls import encryption_of
+from broker.listener.tls_transport import TlsTransport
+from vsync.admin.protocol import PREAMBLE
+
+WRITE_BUFFER_HIGH = 1 << 20
+"""Above this much unsent output a client is too slow to read: its own input waits."""
+MANAGEMENT_IDLE_S = 60.0
+"""A management connection is for one question, or a few."""
+TLS_RECORD = b"\x16\x03"
+
+
+class Clients(Protocol):
+    """Where AMQP clients are served (`broker.frontend.connections.Connections`)."""
+
+    def connect(
+        self, peer: str, transport: asyncio.Transport, encryption: Encryption | None = None
+    ) -> ClientLink:
+        """A socket is ready."""
+
+
+class Served(Protocol):
+    """The member behind the port."""
+
+    @property
+    def clients(self) -> Clients:
+        """Where AMQP clients are served."""
+
+    @property
+    def operations(self) -> Managed:
+        """What management asks."""
+
+
+class Listening(Protocol):
+    """The listener, as a socket sees it."""
+
+    @property
+    def member(self) -> Served:
+        """Who serves."""
+
+    def accept(self, one: ClientSocket, host: str) -> Admission | None:
+        """Count it in; None: it is not let in, which is logged."""
+
+    def tls_transport(self, raw: asyncio.Transport) -> TlsTransport:
+        """A TLS handshake begins, with the certificate that is in force."""
+
+    def secured(self) -> None:
+        """It is done."""
+
+    def not_secured(self, peer: str, error: ssl.SSLError) -> None:
+        """It came to nothing, or TLS was broken later."""
+
+    def opened(self, one: Admission) -> None:
+        """It has logged in."""
+
+    def closed(self, one: Admission) -> None:
+        """It is gone."""
+
+    def log(self, kind: str, text: str) -> None:
+        """A line, unless there are too many of its kind."""
+
+
+class ClientSocket(asyncio.Protocol):
+    """One client socket: AMQP or management, by its first bytes."""
+
+    def __init__(self, listener: Listening, *, tls: bool) -> None:
+        self._listener, self._tls = listener, tls
+        self.peer = "unknown"
+        self.transport: asyncio.Transport | None = None
+        self._secure: TlsTransport | None = None
+        self._encryption: Encryption | None = None
+        self._admission: Admission | None = None
+        self._first = b""
+        self._link: ClientLink | None = None
+        self._management: ManagementSession | None = None
+        self._asked_at = 0.0
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client connected."""
+        # Not every loop's transport derives from asyncio.Transport (uvloop's does not).
+        self.transport = cast("asyncio.Transport", transport)
+        name = transport.get_extra_info("peername")
+        host = ""
+        if isinstance(name, tuple):
+            host, self.peer = str(name[0]), f"{name[0]}:{name[1]}"
+        self._admission = self._listener.accept(self, host)
+        if self._admission is None:
+            self.transport.abort()
+            return
+        self.transport.set_write_buffer_limits(high=WRITE_BUFFER_HIGH)
+        if self._tls:
+            self.transport = self._secure = self._listener.tls_transport(self.transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came: plain, or what TLS makes of them."""
+        tls = self._secure
+        if tls is None:
+            self._received(data)
+            return
+        if tls.is_closing() or tls.ended:
+            return
+        try:
+            data = tls.receive(data)
+        except ssl.SSLError as error:
+            self._listener.not_secured(self.peer, error)
+            tls.close()
+            return
+        if tls.is_open and self._encryption is None:
+            self._encryption = encryption_of(tls.connection)
+            self._listener.secured()
+        if data:
+            self._received(data)
+        if tls.ended:
+            tls.close()
+
+    def _received(self, data: bytes) -> None:
+        """The first eight decide which protocol it is."""
+        if self._link is not None:
+            self._link.data_received(data)
+            self._look_whether_open(self._link)
+        elif self._management is not None:
+            self._answer(data)
+        else:
+            self._first += data
+            self._choose()
+
+    def _choose(self) -> None:
+        assert self.transport is not None
+        if PREAMBLE.startswith(self._first[:8]):
+            if len(self._first) >= len(PREAMBLE):
+                self._asked_at = time.monotonic()
+                self._management = ManagementSession(self._listener.member.operations, self.peer)
+                self._answer(self._first[len(PREAMBLE) :])
+            return
+        if not self._tls and self._first.startswith(TLS_RECORD):
+            text = f"client {self.peer} speaks TLS at the port without it; see --tls-port"
+            self._listener.log("refused", text)
+        self._link = self._listener.member.clients.connect(
+            self.peer, self.transport, self._encryption
+        )
+        self._link.data_received(self._first)
+        self._first = b""
+        self._look_whether_open(self._link)
+
+    def _look_whether_open(self, link: ClientLink) -> None:
+        if self._admission is not None and link.client.conn:
+            self._listener.opened(self._admission)
+
+    def _answer(self, data: bytes) -> None:
+        assert self._management is not None
+        assert self.transport is not None
+        if answers := self._management.data_received(data):
+            self._asked_at = time.monotonic()
+            self.transport.write(answers)
+        if self._management.closing:
+            self.transport.close()
+
+    def overdue(self, now: float) -> bool:
+        """Asked when the time to log in is over: whether the socket is to be closed for that.
+
+        What speaks AMQP has a time limit of its own, and is told why it is closed.
+        """
+        if self._link is not None:
+            self._look_whether_open(self._link)
+            return False
+        if self._management is not None:
+            return now - self._asked_at > MANAGEMENT_IDLE_S
+        return True
+
+    def abort(self) -> None:
+        """Close it at once."""
+        if self.transport is not None:
+            self.transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone."""
+        if self._admission is not None:
+            self._listener.closed(self._admission)
+        if self._link is not None:
+            self._link.connection_lost()
+
+    def pause_writing(self) -> None:
+        """The client reads too slowly."""
+        if self._link is not None:
+            self._link.pause_writing()
+        elif self._management is not None and self.transport is not None:
+            self.transport.pause_reading()  # no more answers than it reads
+
+    def resume_writing(self) -> None:
+        """The client caught up."""
+        if self._link is not None:
+            self._link.resume_writing()
+        elif self._management is not None and self.transport is not None:
+            self.transport.resume_reading()

@@ -1,0 +1,118 @@
+"""Who is let in: how many connections at one time, of one address, and of those not open yet.
+
+It counts; it knows no sockets.  A connection is *negotiating* from its accepted socket to its
+connection.open (TLS, login), and costs memory and work before anybody knows who it is; so these
+have a limit and a time of their own, and one address may have half of them.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+from collections import Counter
+from collections.abc import Iterator
+
+from broker.options.client_limits import ClientLimits
+
+FILES_KEPT = 200
+"""Open files that clients may not have: the store, the log, the ring, transfers, management."""
+
+
+def source_of(host: str) -> str:
+    """What counts as one address: of IPv6 the network, all of which one host may use."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return host
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address, 64), strict=False))
+
+
+class Admission:
+    """One accepted connection, from its accepted socket on."""
+
+    def __init__(self, source: str, since: float) -> None:
+        self.source, self.since = source, since
+
+
+class ConnectionLimits:
+    """All connections of one member, counted.  `open_files`: what this process may have."""
+
+    def __init__(self, limits: ClientLimits, open_files: int) -> None:
+        self.limits = limits
+        self.counters = dict.fromkeys(
+            ("refused_full", "refused_of_address", "refused_negotiating", "negotiation_timeouts"), 0
+        )
+        self._open_files = open_files
+        self._connections = 0
+        self._of_source: Counter[str] = Counter()
+        self._negotiating: dict[Admission, None] = {}
+        self._negotiating_of: Counter[str] = Counter()
+
+    @property
+    def connections_max(self) -> int:
+        """How many connections there may be."""
+        if self.limits.connections is not None:
+            return self.limits.connections
+        return max(16, self._open_files - FILES_KEPT)
+
+    @property
+    def connections(self) -> int:
+        """How many there are."""
+        return self._connections
+
+    @property
+    def negotiating(self) -> int:
+        """How many of them are not open yet."""
+        return len(self._negotiating)
+
+    def accept(self, host: str, now: float) -> Admission | str:
+        """A socket was accepted: count it in, or say why it is not let in."""
+        source, limits = source_of(host), self.limits
+        if self._connections >= self.connections_max:
+            self.counters["refused_full"] += 1
+            return f"there are {self._connections} connections, more are not let in"
+        if limits.per_address and self._of_source[source] >= limits.per_address:
+            self.counters["refused_of_address"] += 1
+            return f"{source} has {limits.per_address} connections (--connection-limit-per-ip)"
+        if len(self._negotiating) >= limits.negotiating:
+            self.counters["refused_negotiating"] += 1
+            return f"{limits.negotiating} connections are not open yet (--max-negotiating)"
+        if self._negotiating_of[source] >= limits.negotiating // 2:
+            self.counters["refused_negotiating"] += 1
+            return (
+                f"{self._negotiating_of[source]} connections of {source} are not open yet, half of "
+                "--max-negotiating"
+            )
+        one = Admission(source, now)
+        self._connections += 1
+        self._of_source[source] += 1
+        self._negotiating[one] = None
+        self._negotiating_of[source] += 1
+        return one
+
+    def opened(self, one: Admission) -> None:
+        """It has logged in; harmless when that is known already."""
+        if one in self._negotiating:
+            del self._negotiating[one]
+            _less(self._negotiating_of, one.source)
+
+    def closed(self, one: Admission) -> None:
+        """Its socket is gone.  To be called once."""
+        self.opened(one)
+        self._connections -= 1
+        _less(self._of_source, one.source)
+
+    def overdue(self, now: float) -> Iterator[Admission]:
+        """Those that have negotiated for too long; whoever calls ends them."""
+        for one in list(self._negotiating):
+            if now - one.since > self.limits.negotiate_s:
+                yield one
+
+
+def _less(counted: Counter[str], source: str) -> None:
+    counted[source] -= 1
+    if not counted[source]:
+        del counted[source]

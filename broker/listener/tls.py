@@ -1,0 +1,179 @@
+"""TLS of the client port: files into a context, errors into sentences that name the file.
+
+Only TLS 1.2 and 1.3, and of 1.2 only ciphers with forward secrecy and authenticated encryption.
+Reading files blocks: at the start, and at SIGHUP on a thread.
+"""
+
+from __future__ import annotations
+
+import ssl
+import stat
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+from broker.frontend.encryption import Encryption, Name, distinguished_name, peer_certificate
+from broker.options.tls import TlsOptions
+
+CIPHERS_OF_1_2 = "ECDHE+AESGCM:ECDHE+CHACHA20"
+PEM_BYTES_MAX = 1 << 20
+_VERIFY_MODES = {
+    "none": ssl.CERT_NONE,
+    "peer": ssl.CERT_OPTIONAL,
+    "require": ssl.CERT_REQUIRED,
+}
+
+
+class TlsFileError(Exception):
+    """A file cannot be used; the text names the option, the file, and what is wrong."""
+
+
+class ServerTls(NamedTuple):
+    """What new connections are encrypted with, until other files are read."""
+
+    context: ssl.SSLContext
+    subject: str
+    """Of the server's own certificate; empty when it could not be read back."""
+    not_after: str
+    warning: str
+    """What clients will find wrong with the certificate; empty: nothing that can be seen here."""
+
+    def describe(self) -> str:
+        """For the log."""
+        return f"certificate {self.subject or '(unknown)'}, good until {self.not_after or '?'}"
+
+
+def server_tls(options: TlsOptions) -> ServerTls:
+    """Read the files.  Raises TlsFileError; nothing of what was read before is changed."""
+    _check(options.certificate, "--tls-cert", "BEGIN CERTIFICATE", "a certificate")
+    _load_authorities(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), options.certificate, "--tls-cert")
+    _check(options.key, "--tls-key", "PRIVATE KEY", "a private key", secret=True)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.set_ciphers(CIPHERS_OF_1_2)
+    # A client that asks for new keys again and again has us compute for nothing.
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+    try:
+        context.load_cert_chain(options.certificate, options.key, _no_password(options.key))
+    except ssl.SSLError as error:
+        if error.reason == "KEY_VALUES_MISMATCH":
+            why = f"the key does not belong to the certificate in {options.certificate}"
+        else:
+            why = f"it cannot be used: {_words(error)}"
+        raise TlsFileError(f"--tls-key {options.key}: {why}") from None
+    if options.ca is not None:
+        _check(options.ca, "--tls-ca", "BEGIN CERTIFICATE", "a certificate")
+        _load_authorities(context, options.ca, "--tls-ca")
+    context.verify_mode = _VERIFY_MODES[options.verify]
+    subject, not_after, warning = _as_clients_see_it(options)
+    return ServerTls(context, subject, not_after, warning)
+
+
+def encryption_of(connection: ssl.SSLObject) -> Encryption:
+    """What a finished handshake agreed on."""
+    cipher = connection.cipher()
+    name, bits = (cipher[0], cipher[2]) if cipher else ("", 0)
+    certificate = peer_certificate(connection.getpeercert())
+    return Encryption(connection.version() or "", name, bits or 0, certificate)
+
+
+_REASONS = {
+    "WRONG_VERSION_NUMBER": "it does not speak TLS",
+    "UNKNOWN_PROTOCOL": "it does not speak TLS",
+    "HTTP_REQUEST": "it speaks HTTP without TLS",
+    "UNSUPPORTED_PROTOCOL": "it offers no version of TLS from 1.2 on",
+    "NO_SHARED_CIPHER": "it offers no cipher that is taken here",
+    "PEER_DID_NOT_RETURN_A_CERTIFICATE": "it gave no certificate, and --tls-verify is require",
+    "TLSV1_ALERT_UNKNOWN_CA": "it does not trust who signed our certificate",
+    "SSLV3_ALERT_BAD_CERTIFICATE": "it does not take our certificate",
+    "SSLV3_ALERT_CERTIFICATE_EXPIRED": "for it our certificate has expired",
+    "SSLV3_ALERT_CERTIFICATE_UNKNOWN": "it does not take our certificate",
+    "UNEXPECTED_EOF_WHILE_READING": "it closed the socket",
+}
+
+
+def tls_reason(error: ssl.SSLError) -> str:
+    """Why a handshake came to nothing, for the log."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"its certificate is not taken: {error.verify_message}"
+    reason = error.reason or ""
+    return _REASONS.get(reason, reason.replace("_", " ").lower() or str(error))
+
+
+def _load_authorities(context: ssl.SSLContext, path: Path, option: str) -> None:
+    try:
+        context.load_verify_locations(path)
+    except ssl.SSLError as error:
+        raise TlsFileError(f"{option} {path}: it cannot be used: {_words(error)}") from None
+
+
+def _words(error: ssl.SSLError) -> str:
+    return (error.reason or "it is torn, or not PEM").replace("_", " ").lower()
+
+
+def _no_password(key: Path) -> Callable[[], str]:
+    def refuse() -> str:
+        why = "it is encrypted; give one without a password, that only the broker's user can read"
+        raise TlsFileError(f"--tls-key {key}: {why}")
+
+    return refuse
+
+
+def _check(path: Path, option: str, mark: str, what: str, *, secret: bool = False) -> None:
+    """Whether the file can be read and holds something of the kind."""
+    try:
+        with path.open("rb") as file:
+            text = file.read(PEM_BYTES_MAX)
+            mode = path.stat().st_mode
+    except OSError as error:
+        why = (error.strerror or str(error)).lower()
+        raise TlsFileError(f"{option} {path}: {why}") from None
+    if mark.encode() not in text:
+        raise TlsFileError(f"{option} {path}: there is not {what} in it (PEM is needed)")
+    if secret and mode & stat.S_IRWXO:
+        raise TlsFileError(f"{option} {path}: everybody can read or write it; run: chmod o= {path}")
+
+
+def _as_clients_see_it(options: TlsOptions) -> tuple[str, str, str]:
+    """Shake hands with ourselves: subject and end of the certificate, and what is wrong with it.
+
+    The ssl module shows only certificates that a handshake verified; here the certificate itself
+    is what is trusted, so that its dates are all that can be wrong.
+    """
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        client.load_verify_locations(options.certificate)
+        server.load_cert_chain(options.certificate, options.key)
+        found = _shake(client, server)
+    except ssl.SSLCertVerificationError as error:
+        return "", "", f"clients will not take the certificate: {error.verify_message}"
+    except ssl.SSLError as error:
+        return "", "", f"clients will not take the certificate: {error.reason or error}"
+    subject = found.get("subject", ())
+    return distinguished_name(_name(subject)), str(found.get("notAfter", "")), ""
+
+
+def _name(found: object) -> Name:
+    return found if isinstance(found, tuple) else ()
+
+
+def _shake(client: ssl.SSLContext, server: ssl.SSLContext) -> dict[str, object]:
+    """Return what the client verified."""
+    there, here = ssl.MemoryBIO(), ssl.MemoryBIO()
+    ends = [
+        client.wrap_bio(here, there, server_side=False),
+        server.wrap_bio(there, here, server_side=True),
+    ]
+    waiting = list(ends)
+    for _ in range(8):
+        for end in list(waiting):
+            try:
+                end.do_handshake()
+                waiting.remove(end)
+            except ssl.SSLWantReadError:
+                pass
+    certificate = ends[0].getpeercert()
+    return dict(certificate) if certificate else {}

@@ -1,0 +1,156 @@
+"""SIGHUP: the options are read again, on a thread, and what may change is put in force.
+
+One line names what changed, one what needs a restart.  A file with a mistake changes nothing; a
+TLS file with one leaves TLS as it was.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Mapping
+from typing import NamedTuple, Protocol
+
+from broker.listener.client_listener import ClientListener
+from broker.listener.tls import ServerTls, TlsFileError, server_tls
+from broker.options.broker import BrokerOptions
+from broker.options.values import SECRET_OPTIONS
+from broker.service.messages import LogFileError, Messages
+
+log = logging.getLogger("qpidd")
+
+
+RELOADED = frozenset(
+    (
+        "disk-free-limit", "memory-limit",
+        "log-level", "log-file", "log-format",
+        "tls-cert", "tls-key", "tls-ca", "tls-verify",
+        "max-connections", "connection-limit-per-ip", "max-negotiating", "max-negotiate-time",
+    )
+)  # fmt: skip
+OF_LOGS = frozenset(("log-level", "log-file", "log-format"))
+OF_TLS = frozenset(("tls-cert", "tls-key", "tls-ca", "tls-verify"))
+
+
+class Bounded(Protocol):
+    """The member, as far as options reach it."""
+
+    def set_limits(self, options: BrokerOptions) -> None:
+        """Go by other limits from here on."""
+
+
+class _Read(NamedTuple):
+    """What the thread found."""
+
+    options: BrokerOptions
+    tls: ServerTls | None
+    tls_error: str
+    switch_log: Callable[[], None] | None
+    log_error: str
+
+
+class Reload:
+    """The options in force, and how others take their place."""
+
+    def __init__(
+        self,
+        options: BrokerOptions,
+        reread: Callable[[], BrokerOptions],
+        loop: asyncio.AbstractEventLoop,
+        member: Bounded,
+        listener: ClientListener,
+        messages: Messages,
+    ) -> None:
+        self._in_force = dict(options.text)
+        self._reread, self._loop = reread, loop
+        self._member, self._listener, self._messages = member, listener, messages
+        self._under_way = self._again = False
+
+    def begin(self) -> None:
+        """The signal came."""
+        if self._under_way:
+            self._again = True
+            return
+        self._under_way = True
+        self._loop.run_in_executor(None, self._read).add_done_callback(self._take)
+
+    def _read(self) -> _Read:
+        """On a thread: options, certificates and the log file."""
+        options = self._reread()
+        tls, tls_error, switch, log_error = None, "", None, ""
+        if options.tls is not None and self._listener.tls is not None:
+            try:
+                tls = server_tls(options.tls)
+            except TlsFileError as error:
+                tls_error = str(error)
+        try:
+            switch = self._messages.reopen(options.log)
+        except LogFileError as error:
+            log_error = str(error)
+        return _Read(options, tls, tls_error, switch, log_error)
+
+    def _take(self, done: asyncio.Future[_Read]) -> None:
+        """On the loop."""
+        self._under_way = False
+        if error := done.exception():
+            log.error("SIGHUP: everything stays as it is: %s", error)
+        else:
+            self._put_in_force(done.result())
+        if self._again:
+            self._again = False
+            self.begin()
+
+    def _put_in_force(self, read: _Read) -> None:
+        options, without = read.options, frozenset[str]()
+        if read.tls is None:
+            without |= OF_TLS
+        else:
+            self._listener.tls = read.tls
+        if read.switch_log is None:
+            without |= OF_LOGS
+        else:
+            read.switch_log()
+        self._listener.limits.limits = options.clients
+        self._member.set_limits(options)
+        found = changes(self._in_force, options.text, without=without)
+        self._in_force.update({name: options.text[name] for name in found.names})
+        log.info("SIGHUP: read again; changed: %s", "; ".join(found.taken) or "nothing")
+        if read.tls is not None:
+            log.info("SIGHUP: TLS of new connections: %s", read.tls.describe())
+            if read.tls.warning:
+                log.warning("SIGHUP: TLS: %s", read.tls.warning)
+        if options.log.file is not None and read.switch_log is not None:
+            log.info("SIGHUP: the log goes on here")
+        for problem in filter(None, (read.tls_error, read.log_error)):
+            log.error("SIGHUP: what was in force stays: %s", problem)
+        if found.restart:
+            log.warning("SIGHUP: only a restart changes: %s", "; ".join(found.restart))
+
+
+class Changes(NamedTuple):
+    """Options whose text differs, as sentences' parts: `log-level info -> debug`."""
+
+    names: tuple[str, ...]
+    """Of those that are taken."""
+    taken: tuple[str, ...]
+    restart: tuple[str, ...]
+
+
+def changes(
+    before: Mapping[str, str], after: Mapping[str, str], *, without: frozenset[str]
+) -> Changes:
+    """Compare; `without` are the reloaded ones that cannot be taken this time."""
+    differ = [name for name in after if after[name] != before.get(name, "")]
+    taken = [name for name in differ if name in RELOADED - without]
+    restart = [name for name in differ if name not in RELOADED]
+    return Changes(
+        tuple(taken),
+        tuple(_change(name, before, after) for name in taken),
+        tuple(_change(name, before, after) for name in restart),
+    )
+
+
+def _change(name: str, before: Mapping[str, str], after: Mapping[str, str]) -> str:
+    if name in SECRET_OPTIONS:
+        return name
+    return f"{name} {before.get(name) or '(none)'} -> {after[name] or '(none)'}"

@@ -1,0 +1,63 @@
+"""A log that many may write to: of each kind of line only so many in a while, then their number.
+
+Who connects can have lines written, a thousand a second if it wants to, and a disk full of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+LINES = 20
+WINDOW_S = 10.0
+KINDS_MAX = 64
+
+
+class _Window:
+    """What was written of one kind since `began`."""
+
+    def __init__(self, began: float) -> None:
+        self.began = began
+        self.written = 0
+        self.left_out = 0
+
+
+class RationedLog:
+    """Writes with `log(kind, text)`; `clock` counts seconds.  Call `wake` now and then."""
+
+    def __init__(
+        self,
+        log: Callable[[str, str], None],
+        clock: Callable[[], float],
+        lines: int = LINES,
+        window_s: float = WINDOW_S,
+    ) -> None:
+        self._log, self._clock = log, clock
+        self._lines, self._window_s = lines, window_s
+        self._windows: dict[str, _Window] = {}
+
+    def __call__(self, kind: str, text: str) -> None:
+        """One line, unless there were too many of its kind."""
+        self.wake()
+        window = self._windows.get(kind)
+        if window is None:
+            if len(self._windows) >= KINDS_MAX:
+                kind = next(iter(self._windows))  # told apart no further
+            window = self._windows.setdefault(kind, _Window(self._clock()))
+        if window.written < self._lines:
+            window.written += 1
+            self._log(kind, text)
+        else:
+            window.left_out += 1
+
+    def wake(self) -> None:
+        """Say what was left out of the windows that are over."""
+        now = self._clock()
+        for kind, window in list(self._windows.items()):
+            if now - window.began > self._window_s:
+                del self._windows[kind]
+                if window.left_out:
+                    self._log(
+                        kind,
+                        f"{window.left_out} more lines like the last {self._lines} ({kind}) were "
+                        f"left out in {now - window.began:.0f} s",
+                    )

@@ -1,0 +1,439 @@
+"""The client ports over real sockets on loopback: TLS, who is let in, and who says nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import gc
+import logging
+import ssl
+import time
+import tracemalloc
+from collections.abc import AsyncIterator, Awaitable, Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+import uvloop
+
+from broker.frontend.client import Client
+from broker.frontend.connections import Connections, Options
+from broker.frontend.management import Managed
+from broker.listener.client_listener import ClientListener, PortTaken
+from broker.listener.tls import server_tls
+from broker.options.access import AccessOptions
+from broker.options.client_limits import ClientLimits
+from broker.options.tls import TlsOptions
+from tests.support.amqp_peer import methods_in, opening
+from tests.support.certificates import Authority, Files
+from tests.support.gateway_loop import Loop
+from vsync.admin.protocol import LINE_BYTES_MAX, PREAMBLE
+
+HOST = "127.0.0.1"
+PATIENCE_S = 8.0
+QUICK = ClientLimits(negotiate_s=0.3)
+
+
+class Member:
+    """Clients are admitted and get what the gateway itself says; no ring, no machine."""
+
+    def __init__(self, listener: ClientListener, loop: asyncio.AbstractEventLoop) -> None:
+        def work() -> None:
+            loop.call_soon(lambda: self.clients.flush(may_reply=True))
+
+        options = cast("Options", SimpleNamespace(cluster_name="c", access=AccessOptions()))
+        machine = Loop().machine  # in which guest may log in
+        self.clients = Connections(
+            "a", options, work, loop.call_later, listener, lambda _: None, lambda: machine
+        )
+        self.clients.session_started(1)
+        self.clients.flush(may_reply=True)
+        self.operations = cast(
+            "Managed",
+            SimpleNamespace(login=lambda *_: True, status=lambda: {"fill": "x" * 100_000}),
+        )
+
+    @property
+    def all(self) -> list[Client]:
+        """The clients that are here."""
+        return list(self.clients._links)
+
+
+class Here:
+    """A listener that serves, and its two ports."""
+
+    def __init__(self, listener: ClientListener, member: Member, plain: int, tls: int) -> None:
+        self.listener, self.member, self.plain, self.tls = listener, member, plain, tls
+
+
+@contextlib.asynccontextmanager
+async def serving(
+    limits: ClientLimits, files: Files, verify: str = "none", ca: Path | None = None
+) -> AsyncIterator[Here]:
+    loop = asyncio.get_running_loop()
+    listener = ClientListener(limits, loop)
+    listener.tls = server_tls(TlsOptions(0, files.certificate, files.key, ca, verify))
+    ports = [await listener.bind(HOST, 0), await listener.bind(HOST, 0, tls=True)]
+    member = Member(listener, loop)
+    await listener.serve(member)
+
+    async def beat() -> None:
+        while True:
+            await asyncio.sleep(0.05)
+            member.clients.wake(time.monotonic())
+            member.clients.flush(may_reply=True)
+
+    beating = asyncio.create_task(beat())
+    try:
+        yield Here(listener, member, *ports)
+    finally:
+        beating.cancel()
+        member.clients.drop_all("the test is over")
+        await listener.close()
+        for _ in range(3):
+            await asyncio.sleep(0)
+
+
+Story = Callable[[], Awaitable[None]]
+
+
+@pytest.fixture(params=["asyncio", "uvloop"])
+def run(request: pytest.FixtureRequest) -> Callable[[Story], None]:
+    """Run a coroutine on either loop: brokers have uvloop where it is installed."""
+    factory = uvloop.new_event_loop if request.param == "uvloop" else asyncio.new_event_loop
+
+    def go(story: Story) -> None:
+        async def bounded() -> None:
+            await asyncio.wait_for(story(), PATIENCE_S)
+
+        with asyncio.Runner(loop_factory=factory) as runner:
+            runner.run(bounded())
+
+    return go
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "pki")
+
+
+@pytest.fixture
+def files(authority: Authority) -> Files:
+    return authority.issue("server", HOST)
+
+
+def trusting(files: Files, own: Files | None = None) -> ssl.SSLContext:
+    context = ssl.create_default_context(cafile=str(files.ca))
+    if own is not None:
+        context.load_cert_chain(own.certificate, own.key)
+    return context
+
+
+async def opened(
+    port: int, context: ssl.SSLContext | None = None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """A client that has logged in."""
+    reader, writer = await asyncio.open_connection(HOST, port, ssl=context)
+    writer.write(opening())
+    received = b""
+    while "connection.open-ok" not in [one.method for one in methods_in(received)]:
+        data = await reader.read(65536)
+        assert data, received
+        received += data
+    return reader, writer
+
+
+async def gone(reader: asyncio.StreamReader) -> bytes:
+    """What still comes, until the other end closes."""
+    received = b""
+    with contextlib.suppress(ConnectionError):
+        while data := await reader.read(65536):
+            received += data
+    return received
+
+
+async def until(true_now: Callable[[], bool]) -> None:
+    while not true_now():  # noqa: ASYNC110 (what is waited for tells nobody)
+        await asyncio.sleep(0.01)
+
+
+def test_a_client_over_tls_and_one_without(run: Callable[[Story], None], files: Files) -> None:
+    async def story() -> None:
+        async with serving(ClientLimits(), files) as here:
+            _, secured = await opened(here.tls, trusting(files))
+            _, plain = await opened(here.plain)
+            how = {client.encryption is None for client in here.member.all}
+            assert how == {True, False}
+            (details,) = [d for d in here.member.clients.details().values() if d["ssl"]]
+            assert details["ssl_protocol"] == "tlsv1.3"
+            assert str(details["ssl_cipher"]).startswith("TLS_")
+            assert "peer_cert_subject" not in details
+            secured.close()
+            plain.close()
+            await until(lambda: not here.member.all)
+            assert here.listener.counters["sockets"] == 0
+
+    run(story)
+
+
+def test_large_frames_over_tls_are_whole(run: Callable[[Story], None], files: Files) -> None:
+    """What is written in many pieces, before the handshake's end is noticed, too."""
+
+    async def story() -> None:
+        async with serving(ClientLimits(), files) as here:
+            reader, writer = await asyncio.open_connection(HOST, here.tls, ssl=trusting(files))
+            writer.write(PREAMBLE + b'{"op":"status"}\n' * 50)
+            received = 0
+            while received < 50 * 100_000:
+                received += len(await reader.read(1 << 20))
+            writer.close()
+
+    run(story)
+
+
+def test_a_verified_certificate_reaches_the_client(
+    run: Callable[[Story], None], authority: Authority, files: Files
+) -> None:
+    """EXTERNAL logs in by it."""
+    own = authority.issue("app", "app@shop", common_name="app")
+
+    async def story() -> None:
+        async with serving(ClientLimits(), files, "peer", files.ca) as here:
+            _, writer = await opened(here.tls, trusting(files, own))
+            (client,) = here.member.all
+            assert client.encryption is not None
+            certificate = client.encryption.certificate
+            assert certificate is not None
+            assert certificate.common_name == "app"
+            assert certificate.alternative("email") == "app@shop"
+            assert "CN=app" in client.describe()
+            _, without = await opened(here.tls, trusting(files))
+            assert here.member.all[1].encryption is not None
+            assert here.member.all[1].encryption.certificate is None
+            writer.close()
+            without.close()
+
+    run(story)
+
+
+def test_a_certificate_is_required_and_must_be_of_the_authority(
+    run: Callable[[Story], None], files: Files, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    stranger = Authority(tmp_path / "other").issue("app", "app@shop")
+
+    async def story() -> None:
+        async with serving(ClientLimits(), files, "require", files.ca) as here:
+            for context in (trusting(files), trusting(files, stranger)):
+                with pytest.raises((OSError, AssertionError)):
+                    await opened(here.tls, context)
+            await until(lambda: here.listener.counters["tls_handshakes_failed"] == 2)
+            assert here.listener.counters["sockets"] == 0
+
+    with caplog.at_level(logging.INFO, "qpidd.client"):
+        run(story)
+    said = caplog.text
+    assert "it gave no certificate" in said
+    assert "its certificate is not taken" in said
+
+
+def test_new_certificates_are_for_new_connections(
+    run: Callable[[Story], None], authority: Authority, files: Files
+) -> None:
+    """What SIGHUP does; who is connected stays so."""
+
+    def shown(writer: asyncio.StreamWriter) -> str:
+        return str(writer.get_extra_info("peercert")["serialNumber"])
+
+    async def story() -> None:
+        async with serving(ClientLimits(), files) as here:
+            reader, writer = await opened(here.tls, trusting(files))
+            renewed = authority.issue("server", HOST)
+            here.listener.tls = server_tls(
+                TlsOptions(0, renewed.certificate, renewed.key, None, "none")
+            )
+            _, later = await opened(here.tls, trusting(files))
+            assert shown(later) != shown(writer)
+            assert len(here.member.all) == 2
+            assert not reader.at_eof()
+            writer.close()
+            later.close()
+
+    run(story)
+
+
+@pytest.mark.parametrize(
+    ("first", "said"),
+    [(b"AMQP\0\0\x09\x01", "it does not speak TLS"), (b"GET / HTTP/1.1\r\n\r\n", "HTTP")],
+)
+def test_who_does_not_speak_tls_is_told_apart_in_the_log(
+    run: Callable[[Story], None],
+    files: Files,
+    first: bytes,
+    said: str,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    async def story() -> None:
+        async with serving(ClientLimits(), files) as here:
+            reader, writer = await asyncio.open_connection(HOST, here.tls)
+            writer.write(first)
+            await gone(reader)
+            writer.close()
+            await until(lambda: here.listener.counters["sockets"] == 0)
+
+    with caplog.at_level(logging.INFO, "qpidd.client"):
+        run(story)
+    assert said in caplog.text
+
+
+def test_old_versions_of_tls_are_refused(run: Callable[[Story], None], files: Files) -> None:
+    """The handshake fails; so it does for a cipher without authentication."""
+
+    async def story() -> None:
+        async with serving(ClientLimits(), files) as here:
+            weak = trusting(files)
+            weak.maximum_version = ssl.TLSVersion.TLSv1_2
+            weak.set_ciphers("ECDHE+AES+SHA256:!AESGCM:ECDHE+SHA384:!AESGCM")
+            with pytest.raises((ssl.SSLError, ConnectionError)):
+                await asyncio.open_connection(HOST, here.tls, ssl=weak)
+            good = trusting(files)
+            good.maximum_version = ssl.TLSVersion.TLSv1_2
+            _, writer = await opened(here.tls, good)
+            writer.close()
+
+    run(story)
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_slowloris(run: Callable[[Story], None], files: Files, tls: bool) -> None:
+    """Who connects and says nothing, a byte at a time, or half a handshake, is closed in time."""
+
+    async def story() -> None:
+        async with serving(QUICK, files) as here:
+            port = here.tls if tls else here.plain
+            ends = [await asyncio.open_connection(HOST, port) for _ in range(10)]
+            for number, (_, writer) in enumerate(ends):
+                writer.write((b"\x16\x03\x01\x02\x00\x01" if tls else b"AMQP\0\0\x09")[:number])
+            _, quick = await opened(here.tls, trusting(files))
+            for reader, writer in ends:
+                await gone(reader)
+                writer.close()
+            await until(lambda: here.listener.counters["sockets"] == 1)
+            assert here.listener.counters["negotiating"] == 0
+            quick.close()
+
+    run(story)
+
+
+def test_who_begins_amqp_and_does_not_log_in_is_closed(
+    run: Callable[[Story], None], files: Files
+) -> None:
+    """What speaks AMQP gets its own time limit, of the same length."""
+
+    async def story() -> None:
+        async with serving(QUICK, files) as here:
+            reader, writer = await asyncio.open_connection(HOST, here.plain)
+            writer.write(opening()[:8])
+            assert (await gone(reader)).startswith(b"\x01\0\0")
+            writer.close()
+            await until(lambda: here.listener.counters["sockets"] == 0)
+
+    run(story)
+
+
+def test_more_than_may_negotiate_are_closed_at_once(
+    run: Callable[[Story], None], files: Files, caplog: pytest.LogCaptureFixture
+) -> None:
+    """And who logs in makes room for the next."""
+
+    async def story() -> None:
+        async with serving(ClientLimits(negotiating=4), files) as here:
+            held = [await asyncio.open_connection(HOST, here.plain) for _ in range(2)]
+            reader, writer = await asyncio.open_connection(HOST, here.plain)
+            assert await gone(reader) == b""
+            writer.close()
+            for _, one in held:
+                one.write(opening())
+            await until(lambda: len(here.member.all) == 2)
+            await until(lambda: here.listener.counters["negotiating"] == 0)
+            _, another = await opened(here.plain)
+            for one in (another, *(writer for _, writer in held)):
+                one.close()
+
+    with caplog.at_level(logging.INFO, "qpidd.client"):
+        run(story)
+    assert "half of --max-negotiating" in caplog.text
+
+
+def test_memory_before_login_is_bounded(run: Callable[[Story], None], files: Files) -> None:
+    """Hundreds that send what never ends hold a few kilobytes each."""
+
+    async def story() -> None:
+        async with serving(ClientLimits(), files) as here:
+            began = here.listener.counters["sockets"]
+            tracemalloc.start()
+            before = tracemalloc.get_traced_memory()[0]
+            ends = [await asyncio.open_connection(HOST, here.plain) for _ in range(200)]
+            line = PREAMBLE + b"x" * LINE_BYTES_MAX
+            frame = opening()[:8] + b"\x01\0\0\x00\x00\x0f\xff" + b"y" * 4000
+            for number, (_, writer) in enumerate(ends):
+                writer.write(line if number % 2 else frame)
+            await until(lambda: here.listener.counters["sockets"] >= began + 200)
+            for _, writer in ends:
+                await writer.drain()
+            await asyncio.sleep(0.1)
+            gc.collect()
+            held = tracemalloc.get_traced_memory()[0] - before
+            tracemalloc.stop()
+            assert held < 200 * (LINE_BYTES_MAX + 40_000), held
+            for _, writer in ends:
+                writer.close()
+
+    run(story)
+
+
+def test_management_gets_no_more_answers_than_it_reads(
+    run: Callable[[Story], None], files: Files
+) -> None:
+    """Questions wait in the socket while the answers are not read."""
+
+    async def story() -> None:
+        async with serving(ClientLimits(), files) as here:
+            reader, writer = await asyncio.open_connection(HOST, here.plain, limit=1024)
+            writer.write(PREAMBLE)
+            question = b'{"op":"status"}\n' * 64
+            sockets = here.listener._sockets
+            await until(lambda: len(sockets) == 1)
+            (one,) = sockets.values()
+            sent = 0
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(1.0):
+                    for _ in range(400):
+                        writer.write(question)
+                        await writer.drain()
+                        sent += 64
+                        await asyncio.sleep(0)
+            assert one.transport is not None
+            await asyncio.sleep(0.1)
+            assert one.transport.get_write_buffer_size() < 300 * 64 * 100_000 // 16
+            assert not one.transport.is_reading()
+            writer.transport.abort()
+            assert reader is not None
+            await until(lambda: here.listener.counters["sockets"] == 0)
+
+    run(story)
+
+
+def test_a_port_that_is_taken_says_what_to_do(run: Callable[[Story], None], files: Files) -> None:
+    async def story() -> None:
+        async with serving(ClientLimits(), files) as here:
+            for tls, option in ((False, "--port"), (True, "--tls-port")):
+                with pytest.raises(PortTaken, match="another program listens there") as caught:
+                    await here.listener.bind(HOST, here.plain, tls=tls)
+                assert str(caught.value).endswith(f"give another {option}")
+            with pytest.raises(PortTaken, match="no such address; give one of its own"):
+                await here.listener.bind("203.0.113.1", 0)
+            with pytest.raises(PortTaken, match="cannot be resolved"):
+                await here.listener.bind("no-such-host.invalid", 0)
+
+    run(story)

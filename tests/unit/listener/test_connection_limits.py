@@ -1,0 +1,100 @@
+"""How many are let in, of whom, and for how long without a login."""
+
+import pytest
+
+from broker.listener.connection_limits import (
+    FILES_KEPT,
+    Admission,
+    ConnectionLimits,
+    source_of,
+)
+from broker.options.client_limits import ClientLimits
+
+
+def let_in(limits: ConnectionLimits, host: str = "10.0.0.1", now: float = 0.0) -> Admission:
+    found = limits.accept(host, now)
+    assert isinstance(found, Admission), found
+    return found
+
+
+def refused(limits: ConnectionLimits, host: str = "10.0.0.1") -> str:
+    found = limits.accept(host, 0.0)
+    assert isinstance(found, str)
+    return found
+
+
+def test_all_of_them() -> None:
+    limits = ConnectionLimits(ClientLimits(connections=2), 1000)
+    one = let_in(limits)
+    let_in(limits)
+    assert "2 connections" in refused(limits)
+    limits.closed(one)
+    let_in(limits)
+    assert limits.counters["refused_full"] == 1
+
+
+def test_by_default_what_the_open_files_allow() -> None:
+    """The store, the ring and transfers must be able to open files when clients come in crowds."""
+    limits = ConnectionLimits(ClientLimits(negotiating=10_000), FILES_KEPT + 20)
+    for number in range(20):
+        let_in(limits, f"10.0.0.{number}")
+    assert "20 connections" in refused(limits)
+
+
+def test_of_one_address() -> None:
+    limits = ConnectionLimits(ClientLimits(per_address=2), 1000)
+    for _ in range(2):
+        limits.opened(let_in(limits))
+    assert "--connection-limit-per-ip" in refused(limits)
+    let_in(limits, "10.0.0.2")
+    assert limits.counters["refused_of_address"] == 1
+
+
+def test_one_address_may_have_half_of_those_that_negotiate() -> None:
+    """Who connects and says nothing keeps out itself, not others."""
+    limits = ConnectionLimits(ClientLimits(negotiating=4), 1000)
+    held = [let_in(limits), let_in(limits)]
+    assert "half of --max-negotiating" in refused(limits)
+    let_in(limits, "10.0.0.2")
+    let_in(limits, "10.0.0.3")
+    assert "4 connections are not open yet" in refused(limits, "10.0.0.4")
+    limits.opened(held[0])
+    let_in(limits, "10.0.0.4")
+    assert limits.negotiating == 4
+    assert limits.connections == 5
+
+
+def test_who_logged_in_is_not_overdue() -> None:
+    limits = ConnectionLimits(ClientLimits(negotiate_s=10), 1000)
+    slow, quick = let_in(limits), let_in(limits, now=1.0)
+    limits.opened(quick)
+    limits.opened(quick)
+    assert list(limits.overdue(10.0)) == []
+    assert list(limits.overdue(30.0)) == [slow]
+    limits.closed(slow)
+    limits.closed(quick)
+    assert (limits.connections, limits.negotiating) == (0, 0)
+
+
+def test_nothing_is_kept_of_addresses_that_are_gone() -> None:
+    limits = ConnectionLimits(ClientLimits(), 1000)
+    for number in range(256):
+        limits.closed(let_in(limits, f"10.0.1.{number}"))
+    assert not limits._of_source
+    assert not limits._negotiating_of
+
+
+@pytest.mark.parametrize(
+    ("host", "source"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("2001:db8::1:2", "2001:db8::/64"),
+        ("2001:db8:0:0:ffff::9", "2001:db8::/64"),
+        ("fe80::1%eth0", "fe80::/64"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("", ""),
+    ],
+)
+def test_what_counts_as_one_address(host: str, source: str) -> None:
+    """A host has a whole network of IPv6 addresses to choose from."""
+    assert source_of(host) == source

@@ -1,0 +1,125 @@
+"""TLS files: what is taken, and what a wrong one says."""
+
+from __future__ import annotations
+
+import datetime
+import ssl
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from broker.listener.tls import TlsFileError, server_tls
+from broker.options.tls import TlsOptions
+from tests.support.certificates import Authority, Files
+
+
+@pytest.fixture
+def authority(tmp_path: Path) -> Authority:
+    return Authority(tmp_path / "pki")
+
+
+@pytest.fixture
+def files(authority: Authority) -> Files:
+    return authority.issue("server", "localhost", "127.0.0.1", common_name="broker.shop")
+
+
+def options(files: Files, verify: str = "none", ca: Path | None = None) -> TlsOptions:
+    return TlsOptions(0, files.certificate, files.key, ca, verify)
+
+
+def problem(options: TlsOptions) -> str:
+    with pytest.raises(TlsFileError) as caught:
+        server_tls(options)
+    return str(caught.value)
+
+
+def test_good_files(files: Files) -> None:
+    found = server_tls(options(files))
+    assert "CN=broker.shop" in found.subject
+    assert found.not_after.endswith("GMT")
+    assert found.warning == ""
+    assert found.context.minimum_version is ssl.TLSVersion.TLSv1_2
+    assert found.context.verify_mode is ssl.CERT_NONE
+
+
+def test_ciphers_have_forward_secrecy_and_authenticate(files: Files) -> None:
+    for cipher in server_tls(options(files)).context.get_ciphers():
+        assert cipher["aead"], cipher["name"]
+        assert cipher["name"].startswith(("TLS_", "ECDHE-")), cipher["name"]
+
+
+@pytest.mark.parametrize(
+    ("verify", "mode"), [("peer", ssl.CERT_OPTIONAL), ("require", ssl.CERT_REQUIRED)]
+)
+def test_whom_it_verifies(files: Files, verify: str, mode: ssl.VerifyMode) -> None:
+    assert server_tls(options(files, verify, files.ca)).context.verify_mode is mode
+
+
+def test_one_file_for_both(files: Files, tmp_path: Path) -> None:
+    both = tmp_path / "both.pem"
+    both.write_bytes(files.certificate.read_bytes() + files.key.read_bytes())
+    both.chmod(0o600)
+    assert server_tls(TlsOptions(0, both, both, None, "none")).subject
+
+
+def test_a_file_that_is_not_there(files: Files, tmp_path: Path) -> None:
+    missing = tmp_path / "nothing.pem"
+    assert problem(options(files._replace(certificate=missing))) == (
+        f"--tls-cert {missing}: no such file or directory"
+    )
+    assert problem(options(files._replace(key=missing))).startswith(f"--tls-key {missing}:")
+    assert problem(options(files, "peer", missing)).startswith(f"--tls-ca {missing}:")
+    assert "is a directory" in problem(options(files._replace(certificate=tmp_path)))
+
+
+def test_a_file_without_what_it_should_hold(files: Files, tmp_path: Path) -> None:
+    other = tmp_path / "notes.txt"
+    other.write_text("certificates: see the wiki\n")
+    assert "not a certificate in it" in problem(options(files._replace(certificate=other)))
+    assert "not a private key in it" in problem(options(files._replace(key=other)))
+    assert "not a certificate in it" in problem(options(files, "peer", other))
+
+
+def test_a_torn_file(files: Files) -> None:
+    """As a copy that is under way leaves it."""
+    text = files.certificate.read_text()
+    files.certificate.write_text(text[: len(text) // 2])
+    assert problem(options(files)).startswith(f"--tls-cert {files.certificate}: it cannot be used")
+
+
+def test_a_torn_key(files: Files) -> None:
+    text = files.key.read_text()
+    files.key.write_text(text[: len(text) // 2])
+    assert problem(options(files)).startswith(f"--tls-key {files.key}: it cannot be used")
+
+
+def test_the_key_of_another_certificate(authority: Authority, files: Files) -> None:
+    other = authority.issue("other", "localhost")
+    said = problem(options(files._replace(key=other.key)))
+    assert said == (
+        f"--tls-key {other.key}: the key does not belong to the certificate in {files.certificate}"
+    )
+
+
+def test_an_encrypted_key_asks_nobody(files: Files, tmp_path: Path) -> None:
+    """OpenSSL would ask at the terminal, and a service has none."""
+    key = tmp_path / "locked.key"
+    subprocess.run(
+        ["openssl", "pkcs8", "-topk8", "-in", files.key, "-out", key, "-passout", "pass:secret"],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    key.chmod(0o600)
+    assert "it is encrypted" in problem(options(files._replace(key=key)))
+
+
+def test_a_key_that_everybody_can_read(files: Files) -> None:
+    files.key.chmod(0o644)
+    assert f"chmod o= {files.key}" in problem(options(files))
+
+
+def test_a_certificate_that_has_expired_is_served_with_a_warning(authority: Authority) -> None:
+    """The clients decide; some take it."""
+    past = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
+    found = server_tls(options(authority.issue("old", "localhost", not_after=past)))
+    assert "expired" in found.warning

@@ -1,0 +1,1 @@
+"""Tests of the log, notices and other duties of a service."""
