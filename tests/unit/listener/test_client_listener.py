@@ -51,7 +51,9 @@ class Member:
         self.clients.flush(may_reply=True)
         self.operations = cast(
             "Managed",
-            SimpleNamespace(login=lambda *_: True, status=lambda: {"fill": "x" * 100_000}),
+            SimpleNamespace(
+                login=lambda *_: ("administrator",), status=lambda: {"fill": "x" * 100_000}
+            ),
         )
 
     @property
