@@ -17,9 +17,11 @@ import time
 
 from broker.listener.client_socket import ClientSocket, Served
 from broker.listener.connection_limits import Admission, ConnectionLimits
-from broker.listener.tls import ServerTls, tls_reason
+from broker.listener.tls import ServerTls, server_tls, tls_reason
+from broker.listener.tls import TlsFileError as TlsFileError
 from broker.listener.tls_transport import TlsTransport
 from broker.options.client_limits import ClientLimits
+from broker.options.tls import TlsOptions
 from broker.rationed_log import RationedLog
 
 log = logging.getLogger("qpidd.client")
@@ -67,6 +69,13 @@ class ClientListener:
             **self._counters, **self.limits.counters,
             "negotiating": self.limits.negotiating, "sockets": self.limits.connections,
         }  # fmt: skip
+
+    def begin_tls(self, options: TlsOptions) -> None:
+        """Read the files, at the start.  Raises TlsFileError."""
+        self.tls = server_tls(options)
+        log.info("TLS: %s", self.tls.describe())
+        if self.tls.warning:
+            log.warning("TLS: %s", self.tls.warning)
 
     async def bind(self, host: str, port: int, *, tls: bool = False) -> int:
         """Take the port and return its number; nobody is served yet.  Raises PortTaken."""

@@ -222,9 +222,7 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
         cluster_nodes=nodes,
         beacon_group=group,
         beacon_port=group_port,
-        cluster_url=_cluster_url(
-            text["cluster-url"], Address(interface, own_port), "ssl" if port is None else "tcp"
-        ),
+        cluster_url=_cluster_url(text["cluster-url"], Address(interface, own_port), port),
         port=port,
         tls=tls,
         clients=read_client_limits(text),
@@ -337,14 +335,14 @@ def _beacon_group(text: Mapping[str, str], *, listed: bool) -> tuple[str, int]:
     return group, number("cluster-mcastport", port, 1, PORT_MAX) if port else 0
 
 
-def _cluster_url(text: str, listen: Address, over: str) -> str:
+def _cluster_url(text: str, listen: Address, plain_port: int | None) -> str:
     """Read `[amqp:][USER[/PASSWORD]@]ADDRESS,...`, an ADDRESS being `[tcp:|ssl:]HOST[:PORT]`.
 
     User and password are not passed on: whoever is shown the address has to be known here by its
     own.  No part of what is wrong is quoted from before the `@`.
     """
     if not text:
-        return f"amqp:{over}:{listen}"
+        return f"amqp:{'ssl' if plain_port is None else 'tcp'}:{listen}"
     rest = text.removeprefix("amqp:").removeprefix("//")
     credentials, at, addresses = rest.rpartition("@")
     if at and not credentials.partition("/")[0]:

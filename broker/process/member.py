@@ -81,6 +81,8 @@ class BrokerMember:
     `disk_stuck`: the disk did not answer in the end, so nothing can be tidied up.
     """
 
+    _beat_handle: asyncio.TimerHandle | None = None
+
     def __init__(
         self,
         options: BrokerOptions,
@@ -93,7 +95,6 @@ class BrokerMember:
         self._identity, self._loop, self._ports = identity, loop, ports
         self.done: asyncio.Future[Exit] = loop.create_future()
         self._stopping, self._turn_due, self.disk_stuck = "", False, False
-        self._beat_handle: asyncio.TimerHandle | None = None
         self._counters = {"turns": 0, "datagrams_of_strangers": 0}
         self._supervisor = supervisor = Supervisor(identity.data_dir, identity.name)
         replica, filled = resume(identity.store, supervisor.quarantine)

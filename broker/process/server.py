@@ -13,8 +13,7 @@ from functools import partial
 
 from broker.durability.data_directory import DataDirectory, truncated
 from broker.exit_codes import Exit
-from broker.listener.client_listener import ClientListener, PortTaken
-from broker.listener.tls import TlsFileError, server_tls
+from broker.listener.client_listener import ClientListener, PortTaken, TlsFileError
 from broker.memberlog.writer import LogWriteFailed
 from broker.options.broker import BrokerOptions
 from broker.process.arbitrator import Arbitrator
@@ -157,10 +156,7 @@ async def _bound(
     """Read the TLS files and take the client ports; return their numbers."""
     try:
         if options.tls is not None:
-            listener.tls = server_tls(options.tls)
-            log.info("TLS: %s", listener.tls.describe())
-            if listener.tls.warning:
-                log.warning("TLS: %s", listener.tls.warning)
+            listener.begin_tls(options.tls)
         ports = []
         if options.port is not None:
             ports.append(await listener.bind(options.interface, options.port))
