@@ -20,8 +20,7 @@ from broker.listener.connection_limits import Admission, ConnectionLimits
 from broker.listener.tls import ServerTls, server_tls, tls_reason
 from broker.listener.tls import TlsFileError as TlsFileError
 from broker.listener.tls_transport import TlsTransport
-from broker.options.client_limits import ClientLimits
-from broker.options.tls import TlsOptions
+from broker.options.client_ports import ClientLimits, TlsOptions
 from broker.rationed_log import RationedLog
 
 log = logging.getLogger("qpidd.client")

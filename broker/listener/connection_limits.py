@@ -11,7 +11,7 @@ import ipaddress
 from collections import Counter
 from collections.abc import Iterator
 
-from broker.options.client_limits import ClientLimits
+from broker.options.client_ports import ClientLimits
 
 FILES_KEPT = 200
 """Open files that clients may not have: the store, the log, the ring, transfers, management."""

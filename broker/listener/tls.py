@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from broker.frontend.encryption import Encryption, Name, distinguished_name, peer_certificate
-from broker.options.tls import TlsOptions
+from broker.options.client_ports import TlsOptions
 
 CIPHERS_OF_1_2 = "ECDHE+AESGCM:ECDHE+CHACHA20"
 PEM_BYTES_MAX = 1 << 20

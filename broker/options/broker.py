@@ -17,17 +17,23 @@ from typing import NamedTuple
 from broker.options import access as access_options
 from broker.options import backups as backup_options
 from broker.options import bounds as bound_options
-from broker.options import client_limits as client_options
+from broker.options import client_ports as client_options
 from broker.options import logs as log_options
 from broker.options import management as management_options
 from broker.options import memberlog as memberlog_options
 from broker.options import quorum as quorum_options
 from broker.options import security as security_options
-from broker.options import tls as tls_options
 from broker.options.access import AccessOptions, read_access_options
 from broker.options.backups import BackupPolicy, read_backup_options
 from broker.options.bounds import Bounds, read_bounds
-from broker.options.client_limits import ClientLimits, read_client_limits
+from broker.options.client_ports import (
+    AMQPS_PORT,
+    PORT_MAX,
+    ClientLimits,
+    TlsOptions,
+    read_client_limits,
+    read_tls_options,
+)
 from broker.options.equality import settings_of
 from broker.options.logs import LogOptions, read_log_options
 from broker.options.management import ManagementOptions, read_management_options
@@ -39,7 +45,6 @@ from broker.options.security import (
     is_loopback,
     read_security_options,
 )
-from broker.options.tls import AMQPS_PORT, PORT_MAX, TlsOptions, read_tls_options
 from broker.options.values import OptionError, number, yes
 from vsync.quorum.voter_set import Terms
 from vsync.types import record
@@ -77,7 +82,6 @@ DEFAULTS: Mapping[str, str] = {
     **memberlog_options.DEFAULTS,
     **quorum_options.DEFAULTS,
     **security_options.DEFAULTS,
-    **tls_options.DEFAULTS,
 }
 """Every option that an option file may set, with its default."""
 _RING_ONLY = (

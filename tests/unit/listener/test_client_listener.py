@@ -23,8 +23,7 @@ from broker.frontend.management import Managed
 from broker.listener.client_listener import ClientListener, PortTaken
 from broker.listener.tls import server_tls
 from broker.options.access import AccessOptions
-from broker.options.client_limits import ClientLimits
-from broker.options.tls import TlsOptions
+from broker.options.client_ports import ClientLimits, TlsOptions
 from tests.support.amqp_peer import methods_in, opening
 from tests.support.certificates import Authority, Files
 from tests.support.gateway_loop import Loop

@@ -8,7 +8,7 @@ from broker.listener.connection_limits import (
     ConnectionLimits,
     source_of,
 )
-from broker.options.client_limits import ClientLimits
+from broker.options.client_ports import ClientLimits
 
 
 def let_in(limits: ConnectionLimits, host: str = "10.0.0.1", now: float = 0.0) -> Admission:

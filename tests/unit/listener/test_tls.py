@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from broker.listener.tls import TlsFileError, server_tls
-from broker.options.tls import TlsOptions
+from broker.options.client_ports import TlsOptions
 from tests.support.certificates import Authority, Files
 
 

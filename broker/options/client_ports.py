@@ -1,6 +1,7 @@
-"""The options of TLS for clients: where it listens, with which files, and whom it verifies.
+"""The options of the ports that clients connect to: TLS, and what clients may take.
 
-Nothing here touches the disk: `broker.listener.tls` reads the files.
+The names of limits are Qpid's where it has them.  Nothing here touches the disk: certificates are
+read by `broker.listener.tls`.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from broker.options.values import OptionError, choice, number
 AMQPS_PORT = 5671
 VERIFY = ("none", "peer", "require")
 PORT_MAX = 65_535
+CONNECTIONS_MAX = 1_000_000
 
 DEFAULTS: Mapping[str, str] = {
     "tls-port": "",
@@ -21,6 +23,10 @@ DEFAULTS: Mapping[str, str] = {
     "tls-key": "",
     "tls-ca": "",
     "tls-verify": "",
+    "max-connections": "auto",
+    "connection-limit-per-ip": "0",
+    "max-negotiating": "1000",
+    "max-negotiate-time": "10000",
 }
 
 
@@ -41,7 +47,7 @@ class TlsOptions(NamedTuple):
 
 def read_tls_options(text: Mapping[str, str]) -> TlsOptions | None:
     """Read the options; None where none of them is given.  Raises OptionError."""
-    given = [name for name in DEFAULTS if text[name]]
+    given = [name for name in DEFAULTS if name.startswith("tls-") and text[name]]
     if not given:
         return None
     if not text["tls-cert"]:
@@ -67,3 +73,29 @@ def read_tls_options(text: Mapping[str, str]) -> TlsOptions | None:
 
 def _path(text: str) -> Path:
     return Path(text).expanduser().absolute()
+
+
+class ClientLimits(NamedTuple):
+    """What clients may take of this member."""
+
+    connections: int | None = None
+    """At one time; None: what the open files of this process allow."""
+    per_address: int = 0
+    """Of one address; 0: no limit of its own."""
+    negotiating: int = 1000
+    """Of those that are not open yet (TLS, login), of which one address may have half."""
+    negotiate_s: float = 10.0
+    """From the accepted socket to an open connection."""
+
+
+def read_client_limits(text: Mapping[str, str]) -> ClientLimits:
+    """Read the options.  Raises OptionError."""
+    connections = text["max-connections"].lower()
+    return ClientLimits(
+        None
+        if connections == "auto"
+        else number("max-connections", connections, 1, CONNECTIONS_MAX),
+        number("connection-limit-per-ip", text["connection-limit-per-ip"], 0, CONNECTIONS_MAX),
+        number("max-negotiating", text["max-negotiating"], 2, CONNECTIONS_MAX),
+        number("max-negotiate-time", text["max-negotiate-time"], 100, 3_600_000) / 1000,
+    )
