@@ -72,7 +72,7 @@ ANSWERS: dict[str, Json] = {
     },
     "qpid/cluster": {
         "cluster": "shop", "status": "ACTIVE", "size": 3, "epoch": 3, "position": 4711,
-        "reason": "", "alarms": [], "drained": [], "transfers": [],
+        "reason": "", "alarms": [], "drained": [],
         "quorum": {"expected_votes": 3, "total_votes": 3, "quorum": 2, "quorate": True},
         "members": [member("a"), member("b"), member("c", state="JOINING", position=1200)],
         "views": [

@@ -15,7 +15,7 @@ import pytest
 
 from broker.management.server import STATIC
 from tests.support.dashboard import chromium
-from tests.support.dashboard.canned_api import CONNECTION, HOSTILE, CannedApi
+from tests.support.dashboard.canned_api import CONNECTION, HOSTILE, CannedApi, member
 from tests.support.dashboard.chromium import Browser, browser, executable
 
 pytestmark = [
@@ -292,6 +292,18 @@ def test_alarms_and_lost_quorum_are_seen_at_a_glance(page: Browser, api: CannedA
     page.wait_text("INQUORATE")
     go(page, "health")
     page.wait_text("b: disk_free 12 MB is below 50 MB")
+
+
+def test_a_join_is_seen_to_progress(page: Browser, api: CannedApi) -> None:
+    go(page, "members")
+    page.wait_text("c is at position 1,200 of 4,711")
+    cluster = api.answers["qpid/cluster"]
+    assert isinstance(cluster, dict)
+    members = cluster["members"]
+    assert isinstance(members, list)
+    arrived = member("c")
+    api.answers["qpid/cluster"] = {**cluster, "members": [*members[:2], arrived]}
+    page.wait_text("No join is under way.")
 
 
 def test_a_member_that_went_away_is_said_to_be_away(started: Browser) -> None:

@@ -45,11 +45,12 @@ export function members() {
     const cluster = now.cluster;
     if (!cluster) return;
     replace(picture, ringPicture(cluster));
-    const moving = (cluster.transfers ?? []).filter((one) => one.to);
-    replace(joins, moving.length ? moving.map((one) => h("div", { class: "transfer" },
-      h("label", {}, `${one.from} sends the state to ${one.to}: ${Math.round(one.percent ?? 0)} % `, h("progress", { max: 100, value: one.percent ?? 0 }))))
-      : cluster.members.some((one) => one.state === "JOINING") || cluster.status === "JOINING" ? h("p", {}, cluster.reason || "A member is joining.")
-      : h("p", { class: "empty" }, "No join is under way."));
+    const joining = cluster.members.filter((one) => one.state === "JOINING");
+    replace(joins, joining.map((one) => h("div", { class: "transfer" },
+      h("label", {}, `${one.id} is at position ${count(one.position)} of ${count(cluster.position)} `,
+        h("progress", { max: Math.max(1, cluster.position), value: Math.min(one.position, cluster.position) })))),
+      cluster.status === "JOINING" ? h("p", {}, cluster.reason || "This member is joining.")
+      : !joining.length && h("p", { class: "empty" }, "No join is under way."));
     const views = [...(cluster.views ?? [])].reverse();
     replace(history, views.length ? views.map((view) => h("li", {},
       h("time", {}, when(view.at_ms)), ` ring ${view.ring}: `, view.members.join(", ") || "nobody",
