@@ -89,7 +89,7 @@ class Broker:
 
 
 class Reply(NamedTuple):
-    """What is sent back: a status, and a body if there is one."""
+    """What is sent back: a status, and a body if there is one; bytes are JSON already."""
 
     status: int = 200
     body: object = None

@@ -245,7 +245,8 @@ def _response(reply: Reply) -> web.Response:
     if reply.body is None:
         return web.Response(status=reply.status, headers=headers)
     return web.Response(
-        status=reply.status, body=text_of(reply.body), headers=headers,
+        status=reply.status, headers=headers,
+        body=reply.body if isinstance(reply.body, bytes) else text_of(reply.body),
         content_type="application/json",
     )  # fmt: skip
 
