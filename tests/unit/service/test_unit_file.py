@@ -1,0 +1,29 @@
+"""The systemd unit: which exit codes are tried again is in step with the list of codes."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from broker.exit_codes import Exit
+
+UNIT = Path(__file__).resolve().parents[3] / "conf" / "service" / "qpidd.service"
+OF_TOOLS = {Exit.OK, Exit.NO_INPUT}
+
+
+def test_every_exit_code_is_tried_again_or_not() -> None:
+    text = UNIT.read_text()
+    (line,) = re.findall(r"^RestartPreventExitStatus=(.*)$", text, re.MULTILINE)
+    prevented = {int(word) for word in line.split()}
+    comment = text[text.index("# What passes") : text.index("Restart=")]
+    again, mend = comment.split("# What an operator")
+    named = [{int(n) for n in re.findall(r"\b(\d{1,2})\b", part)} for part in (again, mend)]
+    assert named[1] == prevented
+    assert named[0] | named[1] == {int(code) for code in Exit} - OF_TOOLS
+    assert not named[0] & named[1]
+
+
+def test_it_is_of_the_kind_that_the_broker_speaks() -> None:
+    text = UNIT.read_text()
+    assert "Type=notify" in text
+    assert re.search(r"^ExecReload=/bin/kill -HUP \$MAINPID$", text, re.MULTILINE)
