@@ -27,3 +27,11 @@ def test_it_is_of_the_kind_that_the_broker_speaks() -> None:
     text = UNIT.read_text()
     assert "Type=notify" in text
     assert re.search(r"^ExecReload=/bin/kill -HUP \$MAINPID$", text, re.MULTILINE)
+
+
+def test_rotation_has_the_log_opened_again() -> None:
+    """The file is moved away, then the main process gets SIGHUP; nothing is truncated."""
+    text = (UNIT.parent / "qpidd.logrotate").read_text()
+    assert f"--signal=HUP --kill-whom=main {UNIT.name}" in text
+    assert "copytruncate" not in text
+    assert text.count("{") == text.count("}") == 1
