@@ -1,6 +1,6 @@
 // The HTTP API of the member that served this page, and the login, which this tab keeps until it is closed.
 
-const KEY = "login";
+const KEY = "login", TIMEOUT_MS = 30000;
 let unauthorised = () => {};
 
 export class ApiError extends Error {
@@ -40,6 +40,7 @@ async function send(method, address, body, secret = sessionStorage.getItem(KEY))
       cache: "no-store",
       credentials: "omit",
       redirect: "error",
+      signal: AbortSignal.timeout(TIMEOUT_MS),
       headers: { Authorization: `Basic ${secret}`, ...(body === undefined ? {} : { "Content-Type": "application/json" }) },
       body: body === undefined ? undefined : JSON.stringify(body),
     });

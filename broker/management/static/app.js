@@ -28,7 +28,7 @@ const BELONGS = { queue: "queues", exchange: "exchanges" };
 const UPDATE_MS = 3000;
 
 const main = document.getElementById("main"), top = document.getElementById("top");
-let shown = null, updating = false, user = null;
+let shown = null, user = null;
 
 function heading() {
   const health = h("span", { class: "health" }), place = h("strong", {}), member = h("span", { class: "member-name" });
@@ -119,8 +119,8 @@ function open() {
 
 async function update() {
   const page = shown;
-  if (!page?.update || updating) return;
-  updating = true;
+  if (!page?.update || page.updating) return;
+  page.updating = true; // of this page: a slow answer to another one holds nothing up
   try {
     await page.update();
     page.trouble.hidden = true;
@@ -128,9 +128,8 @@ async function update() {
     page.trouble.textContent = problem.message;
     page.trouble.hidden = false;
   } finally {
-    updating = false;
+    page.updating = false;
   }
-  if (page !== shown) update();
 }
 
 onUnauthorised(() => { if (user) showLogin("You were logged out: the broker does not accept this login any more."); });
