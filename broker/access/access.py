@@ -57,7 +57,7 @@ class Access:
     def has_state(self) -> bool:
         """Whether this member has had any state of its cluster, and so any users."""
         state = self._state()
-        return state.version > 0 or bool(state.definitions)
+        return state.version > 0 or any(state.definitions.values())
 
     def knows(self, user: str) -> bool:
         """Whether there is such a user."""

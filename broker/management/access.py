@@ -94,5 +94,5 @@ class Logins:
             tags = frozenset(found)
             if len(self._kept) >= KEPT_MAX:
                 self._kept.clear()
-            self._kept[key] = (now + KEPT_S, tags)
+            self._kept[key] = (loop.time() + KEPT_S, tags)  # the check may have taken long
         return Identity(user, tags, address)

@@ -1,0 +1,48 @@
+"""Who asks: logins that are kept for a moment, and a member that knows no users yet."""
+
+from __future__ import annotations
+
+import asyncio
+
+from broker.access.access import Access
+from broker.machine.handlers.definitions import define_first
+from broker.machine.machine import Machine
+from broker.management.access import KEPT_S, Logins
+
+
+class VirtualLoop(asyncio.SelectorEventLoop):
+    """Its clock goes only by what is slept."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.at = 0.0
+
+    def time(self) -> float:
+        return self.at
+
+
+def test_a_login_whose_check_took_long_is_kept_as_long() -> None:
+    loop = VirtualLoop()
+    asked = []
+
+    async def check(user: str, _password: str, _address: str) -> tuple[str, ...]:
+        asked.append(user)
+        loop.at += 2 * KEPT_S
+        return ("management",)
+
+    async def twice() -> None:
+        logins = Logins(check, lambda: 0)
+        for _ in range(2):
+            assert await logins.login("u", "p", "a:1") is not None
+
+    loop.run_until_complete(twice())
+    loop.close()
+    assert asked == ["u"]
+
+
+def test_a_member_without_any_state_knows_no_users() -> None:
+    machine = Machine("a")
+    access = Access(lambda: machine)
+    assert not access.has_state
+    define_first(machine)
+    assert access.has_state
