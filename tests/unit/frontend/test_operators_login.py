@@ -10,6 +10,7 @@ import pytest
 from broker.access.access import Access
 from broker.access.login_delays import LoginDelays
 from broker.frontend.connections import Connections
+from broker.machine.machine import Machine
 from broker.machine.state import State
 from vsync.admin.protocol import QueryRefused
 
@@ -24,7 +25,7 @@ def login(state: State, user: str, password: str, peer: str) -> tuple[str, ...] 
 
 
 def test_a_member_without_state_answers_guest_on_its_own_machine_and_tells_others_why() -> None:
-    state = State("a")
+    state = Machine("a")
     assert login(state, "guest", "guest", HERE) == ("administrator",)
     for user, peer in (("guest", ELSEWHERE), ("ada", HERE)):
         with pytest.raises(QueryRefused, match="no state yet") as refused:
