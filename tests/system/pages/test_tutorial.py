@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.support.dashboard.chromium import browser, executable
-from tests.system.support.page_shell import Shell, blocks_of, shell_in
+from tests.system.pages.page_shell import Shell, blocks_of, shell_in
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(240)]
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.system.pages.page_shell import blocks_of, shell_in
 from tests.system.support.clusters import wait_until
-from tests.system.support.page_shell import blocks_of, shell_in
 from tools.demo.local_cluster import HOST, ROOT, command, free_ports
 from tools.demo.stream import Arrivals, write_input
 

@@ -1,0 +1,1 @@
+"""Pages for operators, followed word by word."""
