@@ -165,6 +165,11 @@ class Gateway:
         self._judged.pop(client, None)
         self.counters["closed"] += 1
 
+    @property
+    def knows_users(self) -> bool:
+        """Whether a refused login says something of the client: users here may be old, or none."""
+        return bool(self.session) and not self.fenced
+
     def _authenticate(self, credentials: Credentials, client: Client) -> str | None:
         user, password, mechanism = credentials
         if mechanism == "EXTERNAL":
@@ -173,7 +178,7 @@ class Gateway:
             good = good and self.access.may_come_from(user, is_local=client.is_local)
         else:
             good = self.access.login(user, password, is_local=client.is_local)
-        if not good and (self.fenced or not self.session):
+        if not good and not self.knows_users:
             # What is known of users here may be old, or nothing: the client is to try another one.
             raise ProtocolFault(errors.CONNECTION_FORCED, self._inactive)
         verdict = user if good else ""

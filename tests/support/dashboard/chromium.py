@@ -132,7 +132,11 @@ class Browser:
             const box = found.getBoundingClientRect();
             return [box.x + box.width / 2, box.y + box.height / 2];
         }})()"""
-        x, y = self.wait(where)
+        place, before = self.wait(where), None
+        while place != before:  # what is filled above it moves it
+            time.sleep(0.1)
+            place, before = self.wait(where), place
+        x, y = place
         button: Found = {"x": x, "y": y, "button": "left", "clickCount": 1}
         self.call("Input.dispatchMouseEvent", type="mousePressed", **button)
         self.call("Input.dispatchMouseEvent", type="mouseReleased", **button)

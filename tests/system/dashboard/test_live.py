@@ -122,6 +122,7 @@ def test_every_page_shows_a_real_broker_and_messages_move(page: Browser, command
         page.wait_text(text)
         assert page.evaluate("document.querySelector('main > .problem').hidden"), place
     page.evaluate("location.hash = '#/queue/%2F/from'")
+    page.wait_text("Effective policy")
     page.click("summary", "Publish a message")
     page.fill("Payload", "moved by hand")
     page.click("button", "Publish")
@@ -132,6 +133,7 @@ def test_every_page_shows_a_real_broker_and_messages_move(page: Browser, command
     page.wait_text("1 message moved to to.")
     page.evaluate("location.hash = '#/queue/%2F/to'")
     page.wait("document.querySelector('h1').textContent === 'Queue to'")
+    page.wait_text("Effective policy")
     page.click("button", "Get")
     page.wait_text("moved by hand")
     counted = command("qpidctl", "list_queues", "name", "messages", "--json").stdout

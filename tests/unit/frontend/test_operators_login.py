@@ -18,7 +18,18 @@ HERE, ELSEWHERE = "127.0.0.1:50000", "192.0.2.1:50000"
 
 
 def login(state: State, user: str, password: str, peer: str) -> tuple[str, ...] | None:
-    gateway = SimpleNamespace(access=Access(lambda: state), login_delays=LoginDelays())
+    return login_at(gateway_of(state), user, password, peer)
+
+
+def gateway_of(state: State, *, knows_users: bool = True) -> SimpleNamespace:
+    return SimpleNamespace(
+        access=Access(lambda: state), login_delays=LoginDelays(), knows_users=knows_users
+    )
+
+
+def login_at(
+    gateway: SimpleNamespace, user: str, password: str, peer: str
+) -> tuple[str, ...] | None:
     return Connections.login(
         cast("Connections", SimpleNamespace(gateway=gateway)), user, password, peer
     )
@@ -36,3 +47,14 @@ def test_a_member_without_state_answers_guest_on_its_own_machine_and_tells_other
 def test_with_a_state_only_its_users_count_even_if_there_is_none() -> None:
     state = State("a", version=8)
     assert login(state, "guest", "guest", HERE) is None
+
+
+def test_who_asked_before_the_users_were_known_is_not_slowed_as_one_who_guesses() -> None:
+    state = State("a", version=8)
+    for knows_users, slowed in ((False, False), (True, True)):
+        gateway = gateway_of(state, knows_users=knows_users)
+        for _ in range(20):
+            assert login_at(gateway, "guest", "guest", HERE) is None
+        asked = SimpleNamespace(gateway=gateway)
+        delay_s = Connections.login_delay_s(cast("Connections", asked), "guest", HERE)
+        assert (delay_s > 0) is slowed
