@@ -45,6 +45,8 @@ EXPIRED_PER_GET_MAX = 256
 TRIMMED_MAX = 1_024
 """Messages that are dropped at one position because a queue holds more than it may; the next one
 goes on."""
+TRIMMED_PER_MESSAGE_MAX = 2
+"""Of these as each message comes in or back, which may be many at one position, in many queues."""
 POLICIES_MAX = 200
 """Policies of one virtual host, and as many of the operator."""
 POLICIES_WORK_MAX = 5_000

@@ -164,6 +164,8 @@ def _define(state: State, what: str, vhost: str, name: str, body: Table | None) 
         assert isinstance(exchange, str)
         one: Value = {"write": body["write"], "read": body["read"]}
         body = {**defined.get(key, {}), exchange: one}
+        if len(canonical(body)) > DEFINITION_BYTES_MAX:
+            return BAD, f"{what} '{name}' has more than {DEFINITION_BYTES_MAX} bytes"
     new = key not in defined
     _put(state, what, key, body)
     if what == "vhost" and new:
@@ -295,7 +297,7 @@ def end_leaving_vhosts(state: State, work_max: int) -> None:
         delete_queue(state, queue)
     if vhost.queues or vhost.connections or work >= work_max:
         return
-    if any(letter.vhost is vhost for letter in state.late_letters):
+    if any(letter.vhost is vhost for letter in (*state.dead_letters, *state.late_letters)):
         return
     _end_exchanges(state, vhost, work_max - work)
     if not vhost.exchanges:

@@ -104,9 +104,10 @@ class Scrub:
     def _rest(self) -> Fault | None:
         state = self._state
         held = (len(one.unacked) + len(one.unsent) for one in state.channels.values())
-        things = sum(held) + 2 * len(state.channels)
+        things = sum(held) + 2 * len(state.channels) + sum(map(len, state.definitions.values()))
         for vhost in state.vhosts.values():
-            things += len(vhost.queues) + sum(1 + len(e.bindings) for e in vhost.exchanges.values())
+            things += sum(1 + len(queue.returns) for queue in vhost.queues.values())
+            things += sum(1 + len(e.bindings) for e in vhost.exchanges.values())
         if things > REST_MAX:
             self.left_out = True
             return None

@@ -9,7 +9,7 @@ Between commands a queue never has both a ready message and a consumer with cred
 
 from broker.machine.digest import held_element
 from broker.machine.effects import DeliverEffect
-from broker.machine.limits import CHANNEL_HELD_MAX, TRIMMED_MAX
+from broker.machine.limits import CHANNEL_HELD_MAX, TRIMMED_PER_MESSAGE_MAX
 from broker.machine.move_log import (
     DELIVERED,
     FLAG,
@@ -69,7 +69,7 @@ def enqueue(state: State, queue: Queue, message: Message) -> bool:
                 dead_letter(state, queue, message, "maxlen")
             return False
         append(state, queue, message)
-        trim(state, queue, TRIMMED_MAX)
+        trim(state, queue, TRIMMED_PER_MESSAGE_MAX)
     else:
         append(state, queue, message)
     return True
@@ -220,7 +220,7 @@ def requeue(state: State, channel: Channel, tag: int, held: Held, what: int) -> 
         return
     release(state, channel, tag, held, content, what, content)
     put_back(state, queue, seq, message)
-    trim(state, queue, TRIMMED_MAX)
+    trim(state, queue, TRIMMED_PER_MESSAGE_MAX)
 
 
 def _came_back_too_often(state: State, queue: Queue, seq: int, what: int) -> bool:

@@ -369,8 +369,9 @@ def purge(state: State, queue: Queue, what: int) -> int:
     state.remove(queue.ready_sum)
     queue.ready_sum = 0
     queue.ready_bytes = 0
-    for place in queue.returned if queue.returns else ():
-        forget_returns(state, queue, seq_at(queue, place)[0])
+    back = 0 if queue.max_priority < 0 else 1  # the places of those that came back (`put_back`)
+    for seq in [seq for seq in queue.returns if seq | back in queue.returned]:
+        forget_returns(state, queue, seq)
     # To free a million messages takes too long for one position: the member does it in slices.
     state.discarded += (queue.ready, list(queue.returned.values()))
     queue.ready, queue.returned, queue.returned_order = deque(), {}, []

@@ -102,6 +102,15 @@ def test_topic_permissions_of_a_user_are_one_for_each_exchange() -> None:
     assert list(rig.machine.definitions["topic_permission"]["/", "guest"]) == ["x", "y"]
 
 
+def test_topic_permissions_of_a_user_are_bounded_together() -> None:
+    rig = Rig()
+    body: Table = {"exchange": "x", "write": "w" * 40_000, "read": "r"}
+    assert rig.define("topic_permission", "/", "guest", body)[0] == 201
+    told = rig.define("topic_permission", "/", "guest", {**body, "exchange": "y"})
+    assert told == (400, "topic_permission 'guest' has more than 65536 bytes")
+    assert list(rig.machine.definitions["topic_permission"]["/", "guest"]) == ["x"]
+
+
 def test_the_first_administrator_is_exactly_one() -> None:
     rig = Rig()
     assert rig.define("user", "", "admin", {**USER, "first": True}, "b") == (201, "")
@@ -218,3 +227,25 @@ def test_a_large_vhost_goes_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
             depths.append(len(rig.machine.vhosts["v"].queues))
     assert depths[:4] == [3, 1, 0, 0]
     assert len(depths) == 5, "its exchanges go in slices, too"
+
+
+def test_letters_of_this_position_keep_a_deleted_vhost(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is late belongs to a virtual host that a snapshot has."""
+    monkeypatch.setattr("broker.machine.handlers.definitions.LEAVING_WORK_MAX", 80)
+    monkeypatch.setattr("broker.machine.handlers.publish.LETTERS_WORK_MAX", 1)
+    rig = Rig()
+    client = rig.client(vhost="v")
+    for number in range(10):
+        client.queue(f"q{number}")
+    client.queue("q", {"x-delivery-limit": 0, "x-dead-letter-exchange": ""})
+    for _ in range(3):
+        client.publish("q", b"m")
+        client.get("q")
+    rig.define("vhost", "", "v", None)
+    assert list(rig.machine.vhosts["v"].queues) == ["q"]
+    client.close()
+    assert rig.machine.late_letters
+    rig.machines["b"] = Machine.restore("b", rig.machine.snapshot())
+    while rig.machine.wants_tick:
+        rig.tick("a", 0)
+    assert list(rig.machine.vhosts) == ["/"]

@@ -256,7 +256,6 @@ def test_a_letter_that_reaches_too_many_queues_is_dropped(
 def test_a_large_message_drops_small_ones_in_slices(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.machine.queueing.dispatch.TRIMMED_MAX", 2)
     monkeypatch.setattr("broker.machine.handlers.policies.TRIMMED_MAX", 2)
     rig = client.rig
     client.queue("q", {"x-max-length-bytes": 8})

@@ -169,6 +169,25 @@ def test_a_lower_limit_drops_in_slices(client: Client, monkeypatch: pytest.Monke
     assert not client.rig.machine.wants_tick
 
 
+def test_a_publish_to_many_queues_that_hold_too_much_stays_short(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each message drops two at most on its way in or back; the rest goes on with all queues."""
+    monkeypatch.setattr("broker.machine.handlers.policies.TRIMMED_MAX", 3)
+    for name in ("q0", "q1", "q2"):
+        client.queue(name)
+        client.bind(name, "amq.fanout")
+    for _ in range(20):
+        client.publish("", b"m", "amq.fanout")
+    set_policy(client, "p", max_length=1)
+    before = sum(client.rig.depth(f"q{n}") for n in range(3))
+    client.publish("", b"m", "amq.fanout")
+    assert sum(client.rig.depth(f"q{n}") for n in range(3)) == before + 3 - 6 - 3
+    while client.rig.machine.wants_tick:
+        client.rig.tick("a", 0)
+    assert [client.rig.depth(f"q{n}") for n in range(3)] == [1, 1, 1]
+
+
 def test_a_queue_that_refuses_publishes_drops_nothing(client: Client) -> None:
     client.queue("q")
     fill(client, 5)
