@@ -11,7 +11,7 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple, cast
 
 from broker.access import passwords, patterns
-from broker.machine.commands import Table
+from broker.machine.commands import Table, Value
 from broker.machine.state import State
 
 LOOPBACK_USERS = frozenset(("guest",))
@@ -158,9 +158,10 @@ class Access:
         body = self.topics(user, vhost, exchange)
         if body is None:
             return ""
-        found = self._state().vhosts[vhost].exchanges.get(exchange)
-        if found is None or found.type != "topic":
-            return ""
+        there = self._state().vhosts.get(vhost)
+        found = there.exchanges.get(exchange) if there is not None else None
+        if found is not None and found.type != "topic":
+            return ""  # one that is not there yet may be declared by what is under way
         pattern = cast("str", body[permission])
         pattern = pattern.replace("{username}", user).replace("{vhost}", vhost)
         if not patterns.fault_of(pattern) and patterns.matches(pattern, key):
@@ -170,10 +171,11 @@ class Access:
             f"'{user}'"
         )
 
-    def has_exchange(self, vhost: str, exchange: str) -> bool:
-        """Whether there is such an exchange now."""
-        found = self._state().vhosts.get(vhost)
-        return found is not None and exchange in found.exchanges
+    def alternate(self, vhost: str, exchange: str) -> Value:
+        """Where an exchange sends what it cannot route, as it was declared; None: there is none."""
+        there = self._state().vhosts.get(vhost)
+        found = there.exchanges.get(exchange) if there is not None else None
+        return found.arguments.get("alternate-exchange") if found is not None else None
 
 
 class Rights:

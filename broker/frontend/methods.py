@@ -322,7 +322,9 @@ def _may_declare_exchange(client: Client, number: int, name: str, arguments: Tab
     needed = [Resource("configure", "exchange", name)]
     alternate = arguments.get("alternate-exchange")
     rights = client.rights
-    if isinstance(alternate, str) and not rights.access.has_exchange(rights.vhost, name):
+    # Declared again as it is it gives nobody anything. That it is there is not enough: its deletion
+    # may be under way, and this would be a new one.
+    if isinstance(alternate, str) and alternate != rights.access.alternate(rights.vhost, name):
         needed.append(Resource("read", "exchange", name))
         needed.append(Resource("write", "exchange", alternate))
     return _may(client, number, "exchange.declare", *needed)

@@ -301,3 +301,40 @@ def test_a_member_that_knows_no_users_sends_clients_on() -> None:
     assert received.args[:2] == (
         320, "CONNECTION_FORCED - member 'a' is not part of the primary view at this time"
     )  # fmt: skip
+
+
+def test_an_exchange_deleted_just_before_is_no_way_around_permissions() -> None:
+    """Both methods come in one read: what is asked of the state is older than the first of them."""
+    loop = member()
+    loop.define("permission", "/", "u", {"configure": "^x$", "write": "", "read": ""})
+    peer = as_u(loop).open(1)
+    received = peer.send(
+        method(1, "exchange.delete", "x", False, False)
+        + method(1, "exchange.declare", *exchange("x", {"alternate-exchange": "y"}))
+    )
+    assert received[-1].args[:2] == (403, text_of(can("read", *_X)))
+    assert "x" not in loop.machine.vhosts["/"].exchanges
+
+
+def test_an_exchange_may_be_declared_again_as_it_is() -> None:
+    loop = member()
+    owner = loop.connect().open(1)
+    arguments: Table = {"alternate-exchange": "y"}
+    owner.call(1, "exchange.declare", *exchange("fresh", arguments))
+    loop.define("permission", "/", "u", {"configure": "^fresh$", "write": "", "read": ""})
+    peer = as_u(loop).open(1)
+    again = peer.call(1, "exchange.declare", *exchange("fresh", arguments))
+    assert again == [("exchange.declare-ok",)]
+
+
+def test_keys_of_an_exchange_that_is_not_there_yet_are_looked_at() -> None:
+    """It may be declared by what stands before in the same read."""
+    loop = member()
+    loop.define("topic_permission", "/", "u", {"exchange": "t", "write": "^w", "read": "^r"})
+    peer = as_u(loop).open(1)
+    topic: tuple[Value, ...] = ("t", "topic", False, False, False, False, False, {})
+    received = peer.send(
+        method(1, "exchange.declare", *topic) + method(1, "queue.bind", "q", "t", "#", False, {})
+    )
+    assert received[-1].args[0] == 403
+    assert not loop.machine.vhosts["/"].exchanges["t"].bindings
