@@ -38,6 +38,13 @@ class LoginDelays:
         )
         return min(FIRST_S * 2.0 ** min(over, 16), LONGEST_S) if over >= 0 else 0.0
 
+    def wait_s(self, address: str, user: str, now: float) -> float:
+        """For whom nobody can delay: how long from now on the next login is not looked at."""
+        _, user_at = self._failed.get((address, user), (0, 0.0))
+        _, address_at = self._failed.get((address, ""), (0, 0.0))
+        delay = self.delay_s(address, user, now)
+        return max(0.0, max(user_at, address_at) + delay - now) if delay else 0.0
+
     def _count(self, key: tuple[str, str], now: float) -> int:
         count, at = self._failed.get(key, (0, now))
         return count if now - at <= FORGET_S else 0

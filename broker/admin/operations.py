@@ -41,8 +41,10 @@ log = logging.getLogger("qpidd")
 class KnownClients(Clients, Protocol):
     """The clients of this member, and who may log in."""
 
-    def login(self, user: str, password: str, peer: str) -> Collection[str] | None:
-        """The tags of the user whose credentials these are; None: they are not good from there."""
+    def operator_login(self, user: str, password: str, peer: str) -> Collection[str] | None:
+        """The tags of the user whose credentials these are; None: they are not good from there.
+
+        Raises QueryRefused while too many logins have failed from there."""
 
 
 class Operations:
@@ -71,7 +73,7 @@ class Operations:
         self._views = ViewHistory(controller)
         self.definitions = Definitions(controller)
         self.defined = self.definitions.done
-        self.login = clients.login
+        self.login = clients.operator_login
         self.all_counters = lambda: counters_of(**counters())
         tracer.watch(lambda: primary_fact(controller))
 

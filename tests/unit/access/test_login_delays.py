@@ -29,6 +29,17 @@ def test_the_verdict_comes_later_with_each_failure() -> None:
     assert delays.delay_s("h", "u", 2.0 + FORGET_S) == 0.0
 
 
+def test_who_is_answered_at_once_waits_since_the_last_failure() -> None:
+    delays = LoginDelays()
+    for _ in range(USER_FREE + 2):
+        assert delays.wait_s("h", "u", 1.0) in (0.0, FIRST_S, 2 * FIRST_S)
+        delays.failed("h", "u", 1.0)
+    assert delays.wait_s("h", "u", 1.0) == 4 * FIRST_S
+    assert delays.wait_s("h", "u", 1.0 + 3 * FIRST_S) == FIRST_S
+    assert delays.wait_s("h", "u", 1.0 + 4 * FIRST_S) == 0.0
+    assert delays.wait_s("h", "other", 1.0) == 0.0
+
+
 def test_trying_many_users_is_slowed_as_well() -> None:
     delays = LoginDelays()
     for number in range(ADDRESS_FREE):

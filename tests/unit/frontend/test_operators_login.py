@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
 import pytest
 
 from broker.access.access import Access
-from broker.access.login_delays import LoginDelays
+from broker.access.login_delays import USER_FREE, LoginDelays
 from broker.frontend.connections import Connections
 from broker.machine.machine import Machine
 from broker.machine.state import State
+from tests.support.gateway_loop import Loop
 from vsync.admin.protocol import QueryRefused
 
 HERE, ELSEWHERE = "127.0.0.1:50000", "192.0.2.1:50000"
@@ -58,3 +60,20 @@ def test_who_asked_before_the_users_were_known_is_not_slowed_as_one_who_guesses(
         asked = SimpleNamespace(gateway=gateway)
         delay_s = Connections.login_delay_s(cast("Connections", asked), "guest", HERE)
         assert (delay_s > 0) is slowed
+
+
+def test_who_guesses_an_operators_password_is_not_heard_for_a_while() -> None:
+    """A right one is not either: else guessing goes on, and only failures are slow."""
+    loop = Loop({"ada": "right"})
+    clients = SimpleNamespace(gateway=loop.gateway)
+    clients.login = partial(Connections.login, cast("Connections", clients))
+
+    def ask(password: str, peer: str = ELSEWHERE) -> tuple[str, ...] | None:
+        return Connections.operator_login(cast("Connections", clients), "ada", password, peer)
+
+    for _ in range(USER_FREE):
+        assert ask("wrong") is None
+    with pytest.raises(QueryRefused, match="try again in 1 s") as refused:
+        ask("right")
+    assert refused.value.code == "access-refused"
+    assert ask("right", "192.0.2.2:1") == ()
