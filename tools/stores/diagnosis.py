@@ -39,6 +39,8 @@ QUESTIONS = ("status", "quorum", "groups", "counters")
 HIDDEN = "(hidden)"
 _SECRET = re.compile(r"password|passwd|secret|token|credential", re.IGNORECASE)
 _IN_URL = re.compile(r"(?<=://)[^/\s@]+(?=@)|\b[\w.+-]+/[^/\s@]+(?=@[\w.-]+:\d)")
+_IN_LOG = re.compile(rb"(?<=with the password )[\w-]+")
+"""A new cluster's administrator, whom the log of its first start names."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -137,7 +139,10 @@ def diagnose(wanted: Sought, members: Mapping[str, Askable]) -> dict[str, Json]:
     for number, directory in enumerate(wanted.data_dirs):
         _of_directory(archive, f"data-dirs/{number}-{_plain(directory.name)}", directory)
     for number, log in enumerate(wanted.logs):
-        archive.end_of(f"logs/{number}-{_plain(log.name)}", log, LOG_END_BYTES)
+        name = f"logs/{number}-{_plain(log.name)}"
+        archive.end_of(name, log, LOG_END_BYTES)
+        if name in archive.files:
+            archive.files[name] = _IN_LOG.sub(HIDDEN.encode(), archive.files[name])
     for number, config in enumerate(wanted.configs):
         try:
             text = config.read_text(encoding="utf-8", errors="replace")
