@@ -65,10 +65,10 @@ def credentials(header: str) -> tuple[str, str] | None:
 class Logins:
     """Logins that were good, so that a page of ten requests asks the back end once."""
 
-    def __init__(self, check: Check, version: Callable[[], int]) -> None:
+    def __init__(self, check: Check, version: Callable[[], object]) -> None:
         """`version` is another one whenever users have changed."""
         self._check, self._version = check, version
-        self._kept_version = 0
+        self._kept_version: object = None
         self._secret = secrets.token_bytes(32)
         self._kept: dict[bytes, tuple[float, frozenset[str]]] = {}
         self.counters = {"logins": 0, "logins_refused": 0}
@@ -77,9 +77,7 @@ class Logins:
         """Return who it is; None: these credentials are not good from there."""
         loop = asyncio.get_running_loop()
         host = address.rpartition(":")[0]
-        key = hmac.new(
-            self._secret, "\0".join((user, password, host)).encode(), hashlib.sha256
-        ).digest()
+        key = hmac.new(self._secret, repr((user, password, host)).encode(), hashlib.sha256).digest()
         now, version = loop.time(), self._version()
         if version != self._kept_version:
             self._kept.clear()

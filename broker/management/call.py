@@ -36,6 +36,8 @@ HEADERS = {
 
 NAME_BYTES_MAX = 255
 """What AMQP can carry."""
+VALUES_MAX = 20_000
+"""In a body that is not the definitions of a cluster: to read them takes some milliseconds."""
 
 
 class Problem(Exception):
@@ -113,12 +115,12 @@ class Call:
 
     # -- what was asked --------------------------------------------------------------------------
 
-    def json(self) -> Object:
+    def json(self, values_max: int = VALUES_MAX) -> Object:
         """Return the body, an object; an empty body is an empty one."""
         if not self._body.strip():
             return {}
         try:
-            found: Json = parse(self._body)
+            found: Json = parse(self._body, values_max)
         except BadJson as bad:
             raise Problem(400, "bad_request", str(bad)) from None
         if not isinstance(found, dict):

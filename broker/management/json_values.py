@@ -5,7 +5,9 @@ from __future__ import annotations
 import base64
 import json
 import math
+import re
 from collections.abc import Mapping
+from itertools import islice
 from typing import TypeAlias, cast
 
 from broker.amqp.fields import Value
@@ -15,6 +17,8 @@ Object: TypeAlias = dict[str, Json]
 
 DEPTH_MAX = 32
 INTEGER_MAX = 1 << 63
+# A text that has no end reaches to the end of all, so that nothing is looked at twice.
+_MARK = re.compile(rb'[,\[{]|"(?:[^"\\]++|\\.)*+"?', re.DOTALL)
 
 
 class BadJson(Exception):
@@ -25,8 +29,10 @@ def _no_constant(name: str) -> float:
     raise BadJson(f"{name} is no JSON")
 
 
-def parse(text: bytes) -> Json:
-    """Read JSON text."""
+def parse(text: bytes, values_max: int | None = None) -> Json:
+    """Read JSON text; with no more than so many values, or to read it would hold up the ring."""
+    if values_max is not None and _has_more(text, values_max):
+        raise BadJson(f"the body holds more than {values_max} values")
     try:
         found = cast("Json", json.loads(text.decode(), parse_constant=_no_constant))
     except UnicodeDecodeError:
@@ -37,6 +43,13 @@ def parse(text: bytes) -> Json:
         raise BadJson(f"the body is no JSON: {error}") from None
     check_depth(found, DEPTH_MAX)
     return found
+
+
+def _has_more(text: bytes, most: int) -> bool:
+    """Whether there are more commas, brackets and texts, before anything is made of them."""
+    if text.count(b",") + text.count(b"[") + text.count(b"{") <= most:
+        return False  # most bodies: what stands in texts counts here, too
+    return next(islice(_MARK.finditer(text), most, None), None) is not None
 
 
 def check_depth(value: Json, depth: int) -> None:

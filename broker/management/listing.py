@@ -29,10 +29,12 @@ FREED_ITEMS = 4096
 PIECE_BYTES = 64 * 1024
 PAGE_DEFAULT, PAGE_MAX = 100, 500
 NAME_BYTES_MAX = 1024
+COLUMNS_MAX, STEPS_MAX = 100, 8
 
 _CASELESS = re2.Options()
 _CASELESS.case_sensitive = False
 _CASELESS.log_errors = False  # whoever asked is told
+_CASELESS.max_mem = 1 << 20  # of each expression; re2 keeps 128 of them
 
 Item = TypeVar("Item")
 Key: TypeAlias = tuple[object, ...]
@@ -69,6 +71,7 @@ class Listing(Generic[Item]):
     async def reply(self, call: Call) -> Reply | StreamResponse:
         """Answer the request: all of it, or a page."""
         slices = Slices()
+        _columns(call)  # refused before anything is sent
         with _no_collection():
             ordered, total = await self._ordered(call, slices)
         try:
@@ -97,7 +100,7 @@ class Listing(Generic[Item]):
         path = call.query.get("sort", "")
         if not path:
             return self.order
-        steps = path.split(".")
+        steps = _steps(path)
         return lambda item: _sortable(_at(self.row(item), steps))
 
     async def _page(self, call: Call, found: Sequence[Item], total: int, slices: Slices) -> Reply:
@@ -240,7 +243,17 @@ def _count(call: Call, name: str, default: int, most: int) -> int:
 
 
 def _columns(call: Call) -> list[list[str]]:
-    return [one.split(".") for one in call.query.get("columns", "").split(",") if one]
+    columns = [_steps(one) for one in call.query.get("columns", "").split(",") if one]
+    if len(columns) > COLUMNS_MAX:
+        raise bad_request(f"there are more than {COLUMNS_MAX} columns")
+    return columns
+
+
+def _steps(path: str) -> list[str]:
+    steps = path.split(".")
+    if len(steps) > STEPS_MAX:
+        raise bad_request(f"a column is nested deeper than {STEPS_MAX} levels")
+    return steps
 
 
 def _only(row: Object, columns: Sequence[Sequence[str]]) -> Object:

@@ -154,7 +154,7 @@ class ManagementServer:
         except Exception:
             number = secrets.token_hex(4)
             self.counters["failed"] += 1
-            log.exception("request %s failed: %s %s", number, request.method, request.path)
+            log.exception("request %s failed: %s %r", number, request.method, request.path)
             text = f"this is a fault of the broker; its log has it under number {number}"
             return self._refuse(Problem(500, "internal_error", text))
         finally:

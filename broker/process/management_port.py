@@ -96,7 +96,9 @@ class ManagementPort:
             await asyncio.sleep(member.clients.login_delay_s(user, address))
             return member.clients.login(user, password, address)
 
-        await self._server.serve(broker, Logins(check, lambda: broker.machine.defined))
+        await self._server.serve(
+            broker, Logins(check, lambda: member.clients.gateway.access.version)
+        )
         log.info("management API on http://%s:%d/", where, self._port)
 
     async def _load(self, broker: Broker, document: Object) -> None:

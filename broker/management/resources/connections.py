@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from aiohttp.web import StreamResponse
 
 from broker.machine.state import Channel, ConnectionRecord, Consumer
-from broker.management.call import Call, Reply, Route, not_found
+from broker.management.call import Call, Problem, Reply, Route, not_found
 from broker.management.json_values import Json, Object, figures
 from broker.management.listing import Listing, chosen
 
@@ -142,6 +142,9 @@ async def close_of_user(call: Call) -> Reply:
 
 
 def _close(call: Call, one: ConnectionRecord) -> None:
+    """Whoever monitors sees the connections of others, and ends none."""
+    if not call.user.administers and one.user != call.user.name:
+        raise Problem(401, "not_authorised", "User not authorised to access object")
     call.broker.operations.disconnect(one.peer, _member_of(call, one.key[0]))
 
 

@@ -34,6 +34,10 @@ WORDS = {404: "Object Not Found", 409: "conflict", 503: "service_unavailable"}
 LIMITS = "limits"
 VHOST_LIMITS = ("max-connections", "max-queues")
 USER_LIMITS = ("max-connections", "max-channels")
+OF_OTHER_PATHS = {
+    "vhost-limits": "vhost-limits", "operator_policy": "operator-policies", "policy": "policies",
+}  # fmt: skip
+"""Components that RabbitMQ keeps among the parameters, as documents of definitions do."""
 
 
 async def define(
@@ -327,8 +331,12 @@ def _value_body(_call: Call, body: Object) -> Table:
 
 
 def _parameter_name(call: Call) -> str:
-    if "/" in call.names["component"]:
+    component = call.names["component"]
+    if "/" in component:
         raise bad_request("the name of a component has no slash")
+    if path := OF_OTHER_PATHS.get(component):
+        # Exported, these would come in again as what only an administrator may define.
+        raise bad_request(f"{component} is no component of parameters: use /api/{path}")
     return f"{call.names['component']}/{call.names['name']}"
 
 

@@ -20,9 +20,12 @@ async def show_overview(call: Call) -> Reply:
     broker, machine = call.broker, call.broker.machine
     vhosts = call.vhosts()
     slices = Slices()
-    consumers = 0
-    for channel in list(machine.channels.values()):
-        consumers += len(channel.consumers)
+    connections = channels = consumers = 0
+    for one in list(machine.connections.values()):
+        if call.user.monitors or one.user == call.user.name:
+            connections += 1
+            channels += len(one.channels)
+            consumers += sum([len(channel.consumers) for channel in one.channels.values()])
         await slices.step()
     row: Object = {
         "management_version": version(),
@@ -40,8 +43,8 @@ async def show_overview(call: Call) -> Reply:
             for name in EXCHANGE_TYPES
         ],
         "object_totals": {
-            "channels": len(machine.channels),
-            "connections": len(machine.connections),
+            "channels": channels,
+            "connections": connections,
             "consumers": consumers,
             "exchanges": sum(len(vhost.exchanges) for vhost in vhosts),
             "queues": sum(len(vhost.queues) for vhost in vhosts),

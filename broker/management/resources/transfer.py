@@ -48,6 +48,8 @@ from broker.release import version
 
 BATCH = 64
 """So many declarations are under way at once."""
+VALUES_MAX = 1_000_000
+"""What only an administrator can send: the definitions of some ten thousand queues."""
 SERVING_POLL_S = 0.2
 LOADER = "--load-definitions"
 """Who defined it, in the logs."""
@@ -188,7 +190,7 @@ async def take_in(call: Call) -> Reply:
     call.broker.demand_serving()
     if "vhost" in call.names:
         call.vhost()
-    await Import(call.broker, call.user, call.json(), call.names.get("vhost")).run()
+    await Import(call.broker, call.user, call.json(VALUES_MAX), call.names.get("vhost")).run()
     return Reply(204)
 
 

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from urllib.parse import quote
 
+import pika
 import pytest
 
 from broker.management.access import Identity
@@ -100,3 +102,43 @@ def test_a_policymaker_makes_policies_where_it_may_enter(users: dict[str, Api]) 
     assert api.ask("PUT", "policies/others/p", policy).status == 401
     assert api.ask("PUT", "operator-policies/theirs/p", policy).status == 401
     assert api.ask("DELETE", "policies/theirs/p").status == 204
+
+
+def test_only_administrators_and_its_own_user_end_a_connection(
+    users: dict[str, Api], amqp: pika.BlockingConnection
+) -> None:
+    """Whoever monitors sees all of them."""
+    admin = Api(users["monitoring"].address)
+    amqp.channel()
+    (name,) = admin.rows("connections")
+    path = quote(name, safe="")
+    monitoring = users["monitoring"]
+    assert monitoring.ask("GET", f"connections/{path}").status == 200
+    assert monitoring.ask("DELETE", f"connections/{path}").status == 401
+    assert monitoring.ask("DELETE", "connections/username/guest").status == 401
+    amqp.process_data_events(0)
+    assert amqp.is_open
+    assert users["management"].ask("DELETE", f"connections/{path}").status == 404
+
+
+def test_a_policymaker_forges_no_limits_and_no_operator_policies(users: dict[str, Api]) -> None:
+    """As parameters they would become the real ones where definitions are exported and loaded."""
+    api = users["policymaker"]
+    for component in ("vhost-limits", "operator_policy", "policy"):
+        path = f"parameters/{component}/theirs/limits"
+        answered = api.ask("PUT", path, {"value": {"max-connections": 0}})
+        assert answered.status == 400, component
+    assert api.ask("PUT", "parameters/own/theirs/x", {"value": {"a": 1}}).status == 201
+    assert api.ask("DELETE", "parameters/own/theirs/x").status == 204
+
+
+def test_only_own_connections_are_counted_for_a_user_who_does_not_monitor(
+    users: dict[str, Api], amqp: pika.BlockingConnection
+) -> None:
+    amqp.channel()
+    seen = {
+        tag: users[tag].row("overview")["object_totals"] for tag in ("monitoring", "management")
+    }
+    assert seen["monitoring"]["connections"] >= 1  # type: ignore[index]
+    for what in ("connections", "channels", "consumers"):
+        assert seen["management"][what] == 0  # type: ignore[index]

@@ -109,3 +109,23 @@ def test_replies_forbid_what_browsers_should_not_do(api: Api) -> None:
 def test_a_method_that_a_path_has_not(api: Api) -> None:
     answered = api.ask("DELETE", "overview")
     assert answered.status == 405
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [("PUT", "queues/%2F/never"), ("POST", "exchanges/%2F/amq.topic/publish"),
+     ("POST", "definitions")],
+)  # fmt: skip
+def test_bodies_of_very_many_values(api: Api, method: str, path: str) -> None:
+    """To read them would hold up the ring for seconds and take hundreds of megabytes."""
+    bomb = b'{"payload": [' + b",".join([b"{}"] * 1_000_000) + b"]}"
+    answered = api.ask(method, path, raw=bomb)
+    assert answered.status == 400
+    assert "values" in str(answered.body)
+
+
+@pytest.mark.parametrize("columns", ["name" + ".a" * 4000, ",".join(f"c{n}" for n in range(200))])
+def test_columns_that_nothing_has(api: Api, columns: str) -> None:
+    for path in ("exchanges", "exchanges?page=1&", "overview", "exchanges/%2F/amq.topic"):
+        mark = "" if path.endswith("&") else "?"
+        assert api.ask("GET", f"{path}{mark}columns={columns}").status == 400

@@ -46,3 +46,21 @@ def test_a_member_without_any_state_knows_no_users() -> None:
     assert not access.has_state
     define_first(machine)
     assert access.has_state
+
+
+def test_a_kept_login_is_of_one_user_with_one_password() -> None:
+    """However the two are cut: a NUL may be in either."""
+    asked: list[tuple[str, str]] = []
+
+    async def check(user: str, password: str, _address: str) -> tuple[str, ...] | None:
+        asked.append((user, password))
+        return ("management",) if len(asked) == 1 else None
+
+    async def work() -> None:
+        logins = Logins(check, lambda: 0)
+        assert await logins.login("a", "b\0c", "a:1") is not None
+        assert await logins.login("a\0b", "c", "a:1") is None
+        assert await logins.login("a", "b\0c", "a:1") is not None
+
+    asyncio.run(work())
+    assert asked == [("a", "b\0c"), ("a\0b", "c")]

@@ -1,0 +1,30 @@
+"""JSON from requests: what would take too long to read is refused before it is."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from broker.management.json_values import BadJson, parse
+
+
+@pytest.mark.parametrize(
+    "text",
+    [b"[" + b",".join([b"{}"] * 200) + b"]", b'["' + b'","' * 200 + b'"]',
+     b"[" * 200, b'{"a":1,' * 200],
+)  # fmt: skip
+def test_more_values_than_are_taken(text: bytes) -> None:
+    with pytest.raises(BadJson, match="more than 100 values"):
+        parse(text, 100)
+
+
+def test_what_stands_in_a_text_counts_as_one() -> None:
+    body = {"payload": json.dumps([{"a": [1, 2], "b": '"'}] * 500)}
+    assert parse(json.dumps(body).encode(), 100) == body
+
+
+def test_a_text_without_an_end_is_looked_at_once() -> None:
+    """Not again from each quotation mark on: that would take hours."""
+    with pytest.raises(BadJson, match="no JSON"):
+        parse(b",[" * 60 + b'"' + b'\\"' * 500_000, 200)
