@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Sequence
 from pathlib import Path
 
 from broker.listener.client_listener import PortTaken, bind_sentence
@@ -19,6 +20,10 @@ from broker.statistics.endpoint import MetricsPort, Pages
 from broker.statistics.metrics import Metrics
 
 log = logging.getLogger("qpidd")
+
+
+Listening = tuple[str, str, int]
+"""A port that listens: the protocol as RabbitMQ names it, the address, the number."""
 
 
 class BadDefinitions(Exception):
@@ -63,12 +68,14 @@ class ManagementPort:
         try:
             await self._metrics.take()
         except OSError as error:
-            where = f"{self._options.interface}:{self._options.prometheus}"
-            why = f"metrics cannot be served on {where}: {error.strerror or error}"
-            raise PortTaken(f"{why}; give another --prometheus-port, or off") from error
+            options = self._options
+            assert options.prometheus is not None  # else no port was taken
+            where = options.interface, options.prometheus
+            said = bind_sentence(*where, "--prometheus-port", error)
+            raise PortTaken(f"the port for metrics {said}") from error
 
-    async def serve(self, member: BrokerMember, amqp: tuple[str, int]) -> None:
-        """Show this member, whose clients come to `amqp`, from here on."""
+    async def serve(self, member: BrokerMember, clients: Sequence[Listening]) -> None:
+        """Show this member, whose clients come to these ports, from here on."""
         name = member.controller.me.name
         metrics = Metrics(member.observation, member.clients, name, self._cluster or name)
         pages = Pages(metrics)
@@ -76,7 +83,7 @@ class ManagementPort:
         if self._server is None:
             return
         where = self._options.interface
-        listeners = (("amqp", *amqp), ("http", where, self._port))
+        listeners = (*clients, ("http", where, self._port), *self._metrics.listening())
         broker = Broker(
             member.controller,
             member.clients,

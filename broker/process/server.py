@@ -137,7 +137,13 @@ async def _serve(
         await listener.serve(member)
         for port, how in zip(ports, _how(options), strict=True):
             log.info("listening for clients on %s:%d%s", options.interface, port, how)
-        await api.serve(member, (options.interface, ports[0]))
+        await api.serve(
+            member,
+            [
+                ("amqp/ssl" if how else "amqp", options.interface, port)
+                for port, how in zip(ports, _how(options), strict=True)
+            ],
+        )
         manager.ready(lambda: member.life.state.value)
         code = await member.done
         manager.stopping()

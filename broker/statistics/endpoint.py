@@ -126,6 +126,13 @@ class MetricsPort:
             port = self._listener.sockets[0].getsockname()[1]
             log.info("metrics on http://%s:%d/metrics", self._interface, port)
 
+    def listening(self) -> tuple[tuple[str, str, int], ...]:
+        """The port as a list of listeners shows it; nothing where there is none."""
+        if self._listener is None:
+            return ()
+        port = self._listener.sockets[0].getsockname()[1]
+        return (("http/prometheus", self._interface, port),)
+
     async def close(self) -> None:
         """End."""
         for due in self._waiting.values():

@@ -137,6 +137,12 @@ def os_reason(problem: OSError) -> str:
     return (problem.strerror or str(problem) or type(problem).__name__).lower()
 
 
+def _asked(name: str, problem: click.ClickException) -> str:
+    """The command, and the verb if it was one that was used wrongly: that has help of its own."""
+    context = problem.ctx if isinstance(problem, click.UsageError) else None
+    return name if context is None else context.command_path
+
+
 def run_command(
     command: click.Command,
     arguments: Sequence[str] | None = None,
@@ -157,7 +163,10 @@ def run_command(
         sys.exit(ended.exit_code)
     except click.ClickException as problem:
         sentence = problem.format_message().rstrip(".")
-        print(f"{name}: {sentence}. Try '{name} --help'.", file=sys.stderr)
+        if sentence.startswith("Usage: "):  # a command without its verb: the help says it all
+            print(sentence, file=sys.stderr)
+            sys.exit(usage_code)
+        print(f"{name}: {sentence}. Try '{_asked(name, problem)} --help'.", file=sys.stderr)
         sys.exit(usage_code)
     except (click.Abort, KeyboardInterrupt):
         print(file=sys.stderr)

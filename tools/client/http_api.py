@@ -146,7 +146,8 @@ def parse_api(text: str, user: str | None, password: str | None, timeout: float 
     if at:
         separator = "/" if "/" in credentials else ":"
         named, found, secret = credentials.partition(separator)
-        user = user or named
-        password = password if password is not None or not found else secret
+        # The address was typed with them; the others may come from the environment.
+        user = named or user
+        password = secret if found else password
     address = parse_address(place.rstrip("/") or "localhost", PORT)
     return Api(address, user or "guest", "guest" if password is None else password, timeout, tls)

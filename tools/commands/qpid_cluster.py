@@ -62,6 +62,7 @@ Codes: `refused` (a change that must not be), `bad-request`,
 from __future__ import annotations
 
 import json
+import os
 import sys
 from pathlib import Path
 
@@ -109,7 +110,8 @@ PROMPT_UPGRADE = (
     "Are you sure? [N]: "
 )
 EPILOG = """\b
-BROKER is [user/password@]host[:port], default localhost:5672. Any member will do.
+BROKER is [user/password@]host[:port], default localhost:5672. Any member will do. Without a user in
+it: QPID_USER and QPID_PASSWORD of the environment, else guest, who may ask on the member's machine.
 \b
 Examples:
   qpid-cluster                          the cluster that localhost belongs to
@@ -371,12 +373,15 @@ def confirm(prompt: str, force: bool) -> None:
 def parse_target(broker: str, timeout_seconds: float | None) -> Target:
     """Read [user/password@]host[:port]; `user:password@` and a leading amqp:// do as well.
 
+    Who asks is without them what QPID_USER and QPID_PASSWORD say, as for qpidctl, else guest.
+
     `unix:/a/path` is the socket of a program that uses the ring as a library.
     """
     if broker.startswith("unix:"):
         return Target(Path(broker.removeprefix("unix:")), "guest", "guest", timeout_seconds)
     credentials, at, place = broker.removeprefix("amqp://").rpartition("@")
-    user, password = "guest", "guest"
+    user = os.environ.get("QPID_USER") or "guest"
+    password = os.environ.get("QPID_PASSWORD") or "guest"
     if at:
         separator = "/" if "/" in credentials else ":"
         user, _, password = credentials.partition(separator)

@@ -71,7 +71,7 @@ def refuse(given: dict[str, object]) -> None:
 )
 @click.option("-a", "--broker-addr", "addressed", metavar="BROKER", help="The same as --broker.")
 @click.option("-r", "--recursive", "-b", "--bindings", "bindings", is_flag=True,
-              help="Show bindings in lists of queues and exchanges.")  # fmt: skip
+              help="Show bindings in lists; the broker is named by -a.")  # fmt: skip
 @click.option("-V", "--vhost", default="/", help='The virtual host; "/" unless given.')
 @click.option("--json", "as_json", is_flag=True, help="Print lists as one JSON document.")
 @with_target

@@ -41,7 +41,8 @@ REFUSED = {
     "stop_app": "a member stops as a whole: qpid-cluster -s ID",
     "start_app": "a member starts with its process: qpidd, or your service manager",
     "reset": "start the member with an empty --data-dir, or with another one",
-    "join_cluster": "start the member with --cluster-name, and --cluster-size 0",
+    "join_cluster": "start the member with the --cluster-name and --cluster-nodes of those that "
+    "run; qpid-cluster --add-voter gives it a vote",
     "forget_cluster_node": "take its vote by qpid-cluster --remove-voter ID",
     "rotate_logs": "send the broker SIGHUP, or let logrotate do it",
     "report": "qpid-cluster --diagnose writes one archive",

@@ -16,6 +16,10 @@ from broker.management.json_values import Json, Object, figures
 from broker.management.listing import Listing, chosen
 
 PROTOCOL = "AMQP 0-9-1"
+TLS_KEYS = (
+    "ssl", "ssl_protocol", "ssl_cipher", "peer_cert_subject", "peer_cert_issuer",
+    "peer_cert_validity",
+)  # fmt: skip
 
 
 def _member_of(call: Call, session: int) -> str:
@@ -82,6 +86,7 @@ def connection_row(
         if "connection_name" in properties:
             row["user_provided_name"] = properties["connection_name"]
         row["connected_s"] = _json(here.get("connected_s"))
+        row |= {name: _json(here[name]) for name in TLS_KEYS if name in here}
     return row
 
 

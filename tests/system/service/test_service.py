@@ -19,6 +19,7 @@ from broker.exit_codes import Exit
 from tests.support.amqp_peer import methods_in, opening
 from tests.support.certificates import Authority, Files
 from tests.system.support.clusters import admitted, wait_until
+from tools.client.http_api import parse_api
 from tools.demo.local_cluster import HOST, ROOT, command, free_ports
 
 pytestmark = pytest.mark.system
@@ -131,6 +132,29 @@ def test_pika_over_tls_while_the_certificate_is_renewed(tmp_path: Path) -> None:
         one.until("disconnected: it closed the connection")
         assert "CN=app" in one.text()
         assert "TLSv1.3" in one.text()
+
+
+def test_management_names_each_port_and_who_comes_over_tls(tmp_path: Path) -> None:
+    files = Authority(tmp_path / "pki").issue("server", HOST)
+    with service(tmp_path) as one:
+        management, metrics = free_ports(2)
+        one.configure(
+            **tls_options(one, files), management_port=management, prometheus_port=metrics
+        )
+        one.start()
+        one.until("management API on")
+        client = admitted(lambda: pika.BlockingConnection(parameters(one, files)))
+        api = parse_api(f"{HOST}:{management}", "guest", "guest", START_S)
+        listeners = api.fields("overview")["listeners"]
+        assert isinstance(listeners, list)
+        assert [(row["protocol"], row["port"]) for row in listeners if isinstance(row, dict)] == [
+            ("amqp", one.port), ("amqp/ssl", one.tls_port),
+            ("http", management), ("http/prometheus", metrics),
+        ]  # fmt: skip
+        (connection,) = api.rows("connections")
+        assert connection["ssl"] is True
+        assert connection["ssl_protocol"] == "tlsv1.3"
+        client.close()
 
 
 def test_what_sighup_changes_and_what_it_does_not(tmp_path: Path) -> None:

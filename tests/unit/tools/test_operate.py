@@ -219,6 +219,19 @@ def test_exit_codes_are_those_that_scripts_know(run: Run, api: CannedApi) -> Non
     assert run(qpidctl, "no_such_verb").code == Exit.USAGE
 
 
+def test_wrong_usage_of_a_verb_leads_to_the_help_of_that_verb(run: Run) -> None:
+    ended = run(qpidctl, "set_policy", "caps")
+    assert ended.code == 64
+    assert ended.err == ("qpidctl: Missing argument 'PATTERN'. Try 'qpidctl set_policy --help'.\n")
+
+
+def test_a_command_without_a_verb_is_answered_by_its_help(run: Run) -> None:
+    ended = run(qpidctl)
+    assert ended.code == 64
+    assert ended.err.startswith("Usage: qpidctl [OPTIONS] COMMAND")
+    assert "Try 'qpidctl" not in ended.err
+
+
 def test_every_verb_explains_itself(run: Run) -> None:
     assert CHANGES.keys() <= qpidctl.commands.keys()
     for verb in qpidctl.commands:
@@ -325,6 +338,8 @@ def test_addresses_and_credentials() -> None:
         ("broker", 15672), "bob", "from the environment"
     )  # fmt: skip
     assert two.tls
+    three = parse_api("bob/word@broker", "of the environment", "of the environment", None)
+    assert (three.user, three.password) == ("bob", "word")
 
 
 def test_a_name_cannot_steer_a_terminal() -> None:

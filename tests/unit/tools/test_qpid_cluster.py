@@ -14,6 +14,7 @@ import pytest
 
 from tools.client.management import PREAMBLE, Json
 from tools.client.member_operations import client_lines
+from tools.commands.qpid_cluster import parse_target
 
 ROOT = Path(__file__).resolve().parents[3]
 Answerer = Callable[[dict[str, Json]], bytes]
@@ -125,6 +126,16 @@ def test_credentials_are_sent(broker: FakeBroker) -> None:
     ended = qpid_cluster(f"ann/secret@127.0.0.1:{broker.port}")
     assert ended.returncode == 0
     assert broker.requests == [{"op": "status", "user": "ann", "password": "secret"}]
+
+
+def test_credentials_may_stand_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A password on a command line is seen by everyone on that machine."""
+    monkeypatch.setenv("QPID_USER", "ada")
+    monkeypatch.setenv("QPID_PASSWORD", "secret")
+    asked = parse_target("localhost", 1.0)
+    assert (asked.user, asked.password) == ("ada", "secret")
+    asked = parse_target("bob/word@localhost", 1.0)
+    assert (asked.user, asked.password) == ("bob", "word")
 
 
 def test_json_is_the_answer_itself(broker: FakeBroker) -> None:
