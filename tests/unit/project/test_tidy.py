@@ -132,6 +132,9 @@ def test_every_module_says_what_it_is() -> None:
 
 
 LOADED_BY = {
+    "conf/container/Containerfile": "tests/unit/service/test_container_files.py",
+    "conf/container/compose.yaml": "tests/unit/service/test_container_files.py",
+    "conf/container/kubernetes.yaml": "tests/unit/service/test_container_files.py",
     "conf/grafana/qpidd-overview.json": "tests/system/management/test_metrics.py",
     "conf/prometheus/alerts.yml": "tests/system/management/test_metrics.py",
     "conf/prometheus/prometheus.yml": "tests/system/management/test_metrics.py",
