@@ -165,11 +165,13 @@ def _words(tags: Value) -> Value:
     return tuple(cast("list[Value]", tags)) if isinstance(tags, list | tuple) else tags
 
 
-def _with_patterns(*keys: str) -> Callable[[Table], Table | Outcome]:
+def _with_patterns(
+    *keys: str, fault_of: Callable[[str], str] = patterns.fault_of
+) -> Callable[[Table], Table | Outcome]:
     def prepare(body: Table) -> Table | Outcome:
         for key in keys:
             pattern = body.get(key)
-            if isinstance(pattern, str) and (fault := patterns.fault_of(pattern)):
+            if isinstance(pattern, str) and (fault := fault_of(pattern)):
                 return Outcome(BAD, f"{key}: invalid regular expression '{pattern}': {fault}")
         return body
 
@@ -181,6 +183,6 @@ _PREPARE: dict[str, Callable[[Table], Table | Outcome]] = {
     "vhost": _vhost,
     "permission": _with_patterns("configure", "write", "read"),
     "topic_permission": _with_patterns("write", "read"),
-    "policy": _with_patterns("pattern"),
-    "operator_policy": _with_patterns("pattern"),
+    "policy": _with_patterns("pattern", fault_of=patterns.fault_of_policy),
+    "operator_policy": _with_patterns("pattern", fault_of=patterns.fault_of_policy),
 }

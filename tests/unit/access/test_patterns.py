@@ -27,3 +27,15 @@ def test_what_is_wrong_is_said_in_the_words_of_re2() -> None:
 def test_no_pattern_takes_more_than_linear_time() -> None:
     """A backtracking matcher would not end within the test's time limit."""
     assert not patterns.matches("^(a+)+$", "a" * 5000 + "b")
+
+
+def test_the_pattern_of_a_policy_is_small() -> None:
+    """Matched for 100,000 queues, at all members: it must fit the automaton's memory."""
+    large = "|".join(f"a{{{count}}}b" for count in range(100, 120))
+    assert patterns.fault_of(large) == ""
+    assert patterns.fault_of_policy(large).startswith("more than 1000")
+    assert patterns.fault_of_policy(f"^(?!{large})q").startswith("more than 1000")
+    names = "|".join(f"queue-{number:08}" for number in range(200))
+    for pattern in (f"^({names})$", "^(?!amq\\.).*", ".{0,50}x", ""):
+        assert patterns.fault_of_policy(pattern) == ""
+    assert patterns.fault_of_policy("(") == "missing ): ("

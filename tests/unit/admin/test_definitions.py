@@ -94,6 +94,9 @@ def test_the_deletion_of_a_virtual_host_waits_for_its_last_connection() -> None:
     [
         ("permission", {"configure": "(", "write": "", "read": ""},
             "configure: invalid regular expression '(': missing ): ("),
+        ("policy", {"pattern": "(a?){900}"},
+            "pattern: invalid regular expression '(a?){900}': more than 1000 steps, too many for a "
+            "policy: use no large counts such as {500}, or several policies"),
         ("policy", {"pattern": "a(?=b)"},
             "pattern: invalid regular expression 'a(?=b)': invalid perl operator: (?="),
         ("user", {"password": 7}, "password must be text"),
