@@ -10,13 +10,14 @@ import contextlib
 import json
 import logging
 import logging.handlers
+import os
 import queue
 import sys
 import threading
 from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import BinaryIO, cast
+from typing import BinaryIO
 
 from broker.options.logs import LogOptions
 
@@ -136,10 +137,15 @@ def _opened(options: LogOptions) -> BinaryIO:
 
 def _open(path: Path) -> BinaryIO:
     try:
-        return cast("BinaryIO", path.open("ab", buffering=0))  # nothing is kept that failed
+        return open(path, "ab", buffering=0, opener=_make)  # nothing is kept that failed
     except OSError as error:
         why = (error.strerror or str(error)).lower()
         raise LogFileError(f"--log-file {path}: {why}") from None
+
+
+def _make(path: str, flags: int) -> int:
+    """Not for everybody: the log of a first start has the administrator's password."""
+    return os.open(path, flags, 0o640)
 
 
 def _format(options: LogOptions) -> logging.Formatter:

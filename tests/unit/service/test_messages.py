@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import logging
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -44,6 +45,18 @@ def test_json_is_one_object_a_line(tmp_path: Path) -> None:
     assert (first["level"], first["logger"]) == ("info", "qpidd.test")
     assert first["time"].endswith("+00:00")
     assert "ZeroDivisionError: why" in second["message"] + second.get("exception", "")
+
+
+def test_others_cannot_read_the_log(tmp_path: Path) -> None:
+    """That of a first start has the administrator's password."""
+    path = tmp_path / "log"
+    before = os.umask(0)
+    try:
+        with logging_to(LogOptions("info", path)):
+            log.info("said")
+    finally:
+        os.umask(before)
+    assert path.stat().st_mode & 0o777 == 0o640
 
 
 def test_a_file_that_was_moved_away(tmp_path: Path) -> None:
