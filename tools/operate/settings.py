@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any, TypeAlias
 
@@ -36,8 +37,12 @@ PASSWORD = click.Argument(["new_password"], required=False, metavar="[PASSWORD]"
 
 
 def asked_password(given: Given) -> str:
-    """The password that was given, or is typed now."""
+    """The password that was given, is typed now, or is the line that a script pipes in."""
     found = given["new_password"]
+    if found is None and not sys.stdin.isatty():
+        found = sys.stdin.readline().rstrip("\r\n")
+        if not found:
+            raise ValueError("no password was given, neither as an argument nor on stdin")
     if found is None:
         found = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
     return str(found)
@@ -208,6 +213,16 @@ def delete_queue(vhost: str, given: Given) -> tuple[str, Callable[[Api], str | N
     return f"Deleting queue {name} of virtual host {vhost}", call
 
 
+def purge_queue(vhost: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
+    """Its ready messages."""
+    name = str(given["name"])
+
+    def call(api: Api) -> None:
+        api.delete("queues", vhost, name, "contents")
+
+    return f"Deleting the messages of queue {name} of virtual host {vhost}", call
+
+
 def policy(kind: str) -> Change:
     """`set_policy` and `set_operator_policy`."""
     shown = ("all", "queues", "exchanges", "classic_queues") if kind == "policies" else (
@@ -351,8 +366,7 @@ CHANGES: dict[str, Change] = {
         delete_queue,
     ),
     "purge_queue": Change(
-        "Remove all ready messages of a queue.", arguments("name"),
-        deleting("the messages of", "queues", "{vhost}", "{name}", "contents"),
+        "Remove all ready messages of a queue.", arguments("name"), purge_queue
     ),
     "sync_queue": Change("Synchronise a queue.", arguments("name"), synchronise("sync")),
     "cancel_sync_queue": Change(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
@@ -182,6 +183,24 @@ def test_a_password_is_changed_and_the_tags_stay(run: Run, api: CannedApi) -> No
              "tags": "management"},
         ),
     ]  # fmt: skip
+
+
+def test_a_script_pipes_a_password_in(
+    run: Run, api: CannedApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("s3cret\n"))
+    assert run(qpidctl, "add_user", "bob").code == 0
+    assert api.changes == [("PUT", "users/bob", {"password": "s3cret", "tags": ""})]
+    monkeypatch.setattr("sys.stdin", io.StringIO(""))
+    ended = run(qpidctl, "add_user", "eve")
+    assert ended.code == Exit.DATA
+    assert ended.err.endswith("no password was given, neither as an argument nor on stdin\n")
+
+
+def test_what_is_purged_is_named(run: Run) -> None:
+    assert run(qpidctl, "purge_queue", "orders").err.startswith(
+        "Deleting the messages of queue orders of virtual host / ..."
+    )
 
 
 def test_a_user_who_is_there_is_not_added_again(run: Run, api: CannedApi) -> None:
