@@ -146,6 +146,8 @@ def _define(state: State, what: str, vhost: str, name: str, body: Table | None) 
         return BAD, f"nothing is called a {what}"
     if kind.in_vhost != bool(vhost):
         return BAD, f"a {what} {'needs a' if kind.in_vhost else 'has no'} virtual host"
+    if what == "global_parameter" and name == FIRST_ADMINISTRATOR:
+        return CONFLICT, f"'{name}' is set by the cluster itself, once"
     defined, key = state.definitions[what], (vhost, name)
     if body is None:
         if key not in defined:

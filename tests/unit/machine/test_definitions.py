@@ -123,6 +123,18 @@ def test_the_first_administrator_is_exactly_one() -> None:
     assert value == {"value": ("admin", "guest")}
 
 
+def test_the_mark_of_the_first_administrator_stays() -> None:
+    """Without it a member that starts would define another one, with a password in its log."""
+    rig = Rig()
+    rig.define("user", "", "admin", {**USER, "first": True}, "b")
+    told = (409, "'first_administrator' is set by the cluster itself, once")
+    other: Table = {"value": "me"}
+    for body in (None, other):
+        assert rig.define("global_parameter", "", "first_administrator", body) == told
+    rig.define("user", "", "admin", None)
+    assert rig.define("user", "", "admin", {**USER, "first": True}, "c")[0] == 409
+
+
 def test_the_first_administrator_takes_no_other_users_place() -> None:
     rig = Rig()
     rig.define("user", "", "admin", USER)
