@@ -221,7 +221,7 @@ class Connections:
                 "not-active", "this member has no state yet, so it does not know who may log in"
             )
         good = access.login(user, password, is_local=is_loopback(peer))
-        if not good and self.gateway.knows_users:
+        if not good:
             self.gateway.login_delays.failed(host_of(peer), user, time.monotonic())
         return access.tags(user) if good else None
 

@@ -165,11 +165,6 @@ class Gateway:
         self._judged.pop(client, None)
         self.counters["closed"] += 1
 
-    @property
-    def knows_users(self) -> bool:
-        """Whether a refused login says something of the client: users here may be old, or none."""
-        return bool(self.session) and not self.fenced
-
     def _authenticate(self, credentials: Credentials, client: Client) -> str | None:
         user, password, mechanism = credentials
         if mechanism == "EXTERNAL":
@@ -178,14 +173,14 @@ class Gateway:
             good = good and self.access.may_come_from(user, is_local=client.is_local)
         else:
             good = self.access.login(user, password, is_local=client.is_local)
-        if not good and not self.knows_users:
+        address, delays = host_of(client.peer), self.login_delays
+        delay_s = delays.delay_s(address, user, self._now)
+        if not good and self.access.has_state:
+            delays.failed(address, user, self._now)
+        if not good and not delay_s and (self.fenced or not self.session):
             # What is known of users here may be old, or nothing: the client is to try another one.
             raise ProtocolFault(errors.CONNECTION_FORCED, self._inactive)
         verdict = user if good else ""
-        address, delays = host_of(client.peer), self.login_delays
-        delay_s = delays.delay_s(address, user, self._now)
-        if not good:
-            delays.failed(address, user, self._now)
         if delay_s:
             self.counters["slowed"] += 1
             self._judged[client] = (self._now + delay_s, verdict)

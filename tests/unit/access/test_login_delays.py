@@ -76,6 +76,15 @@ def test_a_client_waits_for_its_verdict_and_is_not_read_meanwhile() -> None:
     assert good.client.may_be_read
 
 
+def test_guessing_at_a_member_that_serves_nobody_is_slowed_too() -> None:
+    """It sends clients away whom it does not know, but not as often as one likes."""
+    loop = Loop()
+    loop.gateway.fenced = True
+    for _ in range(USER_FREE):
+        assert login(loop, "wrong").take()[-1].args[0] == 320
+    assert [one.method for one in login(loop, "wrong").take()] == ["connection.start"]
+
+
 def test_a_client_that_leaves_before_its_verdict_is_forgotten() -> None:
     loop = Loop()
     for _ in range(USER_FREE):
