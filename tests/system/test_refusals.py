@@ -11,7 +11,7 @@ import pytest
 from broker.exit_codes import Exit
 from tools.demo.local_cluster import HOST, ROOT, LocalCluster, command, free_ports
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 
 def qpidd(*arguments: str) -> tuple[int, str]:

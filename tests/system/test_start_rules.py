@@ -17,7 +17,7 @@ from tests.system.test_cluster_faults import closed_connections as closed_connec
 from tools.client.management import ManagementError
 from tools.demo.local_cluster import HOST, ROOT, BrokerProcess, LocalCluster, command, free_ports
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(90)]
 
 PAGE = ROOT / "docs" / "OPERATIONS.md"
 MARK = "<!-- a test runs these commands -->"

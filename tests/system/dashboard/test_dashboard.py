@@ -20,6 +20,7 @@ from tests.support.dashboard.chromium import Browser, browser, executable
 
 pytestmark = [
     pytest.mark.system,
+    pytest.mark.slow,
     pytest.mark.skipif(
         executable() is None, reason="no Chromium: apt-get install chromium-headless-shell"
     ),
@@ -51,14 +52,15 @@ def api() -> Iterator[CannedApi]:
 
 
 @pytest.fixture
-def page(started: Browser, api: CannedApi) -> Browser:
+def page(started: Browser, api: CannedApi) -> Iterator[Browser]:
     """The page, logged in; another port is another origin, so no test knows another's login."""
     started.complaints.clear()
     started.screen()
     started.open(f"{api.url}/")
     log_in(started)
     started.wait_text("Messages in queues")
-    return started
+    yield started
+    started.open("about:blank")  # before its answers are gone, and it complains in the next test
 
 
 def log_in(page: Browser, password: str = "pw") -> None:

@@ -18,7 +18,7 @@ from tests.support.dashboard.chromium import Browser, browser, executable
 from tests.system.support.clusters import START_SECONDS
 from tools.demo.local_cluster import LocalCluster
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
 

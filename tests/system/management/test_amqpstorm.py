@@ -15,7 +15,7 @@ management = pytest.importorskip("amqpstorm.management")
 if TYPE_CHECKING:
     from amqpstorm.management import ManagementApi
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from tests.system.management.http import Api
 from tests.system.support.clusters import START_SECONDS, admitted
 from tools.demo.local_cluster import ClusterTrouble, LocalCluster
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 CONF = Path(__file__).resolve().parents[3] / "conf"
 

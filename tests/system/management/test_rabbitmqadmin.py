@@ -18,7 +18,7 @@ import pytest
 
 from tests.system.management.http import Api
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 Admin = Callable[..., str]
 PACKAGE = "rabbitmq-server"

@@ -14,7 +14,7 @@ from tests.system.management.http import Api
 from tests.system.support.clusters import START_SECONDS, wait_until
 from tools.demo.local_cluster import LocalCluster, command, free_ports
 
-pytestmark = pytest.mark.system
+pytestmark = [pytest.mark.system, pytest.mark.slow]
 
 
 def refused(*options: str) -> tuple[int, str]:
