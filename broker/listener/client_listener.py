@@ -127,6 +127,11 @@ class ClientListener:
         self.limits.closed(one)
         self._sockets.pop(one, None)
 
+    def tls_context(self) -> ssl.SSLContext:
+        """Return what new connections are encrypted with; there is TLS."""
+        assert self.tls is not None
+        return self.tls.context
+
     def tls_transport(self, raw: asyncio.Transport) -> TlsTransport:
         """A TLS handshake begins, with the certificate that is in force."""
         assert self.tls is not None

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
@@ -38,6 +39,7 @@ IDLE_S = 30.0
 CONNECTIONS_MAX = 512
 BACKLOG = 128
 REAP_S = 1.0
+HANDSHAKE_S = 5.0
 API = "/api/"
 METRICS = "/metrics"
 REALM = 'Basic realm="qpidd management"'
@@ -74,37 +76,40 @@ class ManagementServer:
             lingering_time=2.0,
         )
         self._idle: dict[RequestHandler, float] = {}  # until when each may wait for a head
-        self._listener: asyncio.Server | None = None
+        self._listeners: list[asyncio.Server] = []
         self._reaper: asyncio.TimerHandle | None = None
         self.counters = dict.fromkeys(("requests", "refused", "failed", "too_many", "reaped"), 0)
 
-    async def listen(self, host: str, port: int) -> int:
-        """Take the port, and return it.  Raises OSError when it is taken."""
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+        """Take a port, and return it.  Raises OSError when it is taken."""
         loop = asyncio.get_running_loop()
-        self._listener = await loop.create_server(
-            self._protocol, host, port, backlog=BACKLOG, start_serving=False
-        )
-        return int(self._listener.sockets[0].getsockname()[1])
+        listener = await loop.create_server(
+            self._protocol, host, port, backlog=BACKLOG, start_serving=False, ssl=tls,
+            ssl_handshake_timeout=HANDSHAKE_S if tls else None,
+        )  # fmt: skip
+        self._listeners.append(listener)
+        return int(listener.sockets[0].getsockname()[1])
 
     async def serve(self, broker: Broker, logins: Logins) -> None:
         """Begin to answer."""
-        assert self._listener is not None
         self._broker, self._logins = broker, logins
-        await self._listener.start_serving()
+        for listener in self._listeners:
+            await listener.start_serving()
         self._reap()
 
     async def close(self) -> None:
         """End all connections."""
         if self._reaper is not None:
             self._reaper.cancel()
-        if self._listener is not None:
-            self._listener.close()
+        for listener in self._listeners:
+            listener.close()
         await self._server.shutdown(0.5)
 
     # -- connections -----------------------------------------------------------------------------
 
     def _protocol(self) -> asyncio.Protocol:
-        if len(self._server.connections) >= CONNECTIONS_MAX:
+        # Those in a handshake are no connections of the server yet, but wait for a head.
+        if max(len(self._server.connections), len(self._idle)) >= CONNECTIONS_MAX:
             self.counters["too_many"] += 1
             return _Refusing()
         handler = self._server()

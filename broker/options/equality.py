@@ -52,6 +52,7 @@ KINDS: Mapping[str, Kind] = {
     "loopback-users": Kind.OWN,
     "cert-login-from": Kind.OWN,
     "management-port": Kind.OWN,
+    "management-tls-port": Kind.OWN,
     "management-interface": Kind.OWN,
     "load-definitions": Kind.OWN,
     "prometheus-port": Kind.OWN,

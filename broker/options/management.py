@@ -1,4 +1,4 @@
-"""The options of the management API over HTTP: where it listens, and what it loads at the start."""
+"""The options of the management API: where it listens, and what it loads at the start."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from broker.options.values import OptionError, number
 
 DEFAULTS: Mapping[str, str] = {
     "management-port": "auto",
+    "management-tls-port": "off",
     "management-interface": "",
     "load-definitions": "",
     "prometheus-port": "off",
@@ -29,6 +30,8 @@ class ManagementOptions(NamedTuple):
     """By the operator: then a port that is taken ends the start; else it is only a warning."""
     definitions: Path | None
     """Loaded once this member serves, before the API reports ready."""
+    tls_port: int | None
+    """The same over TLS, with the certificate for clients; 0: any free one.  None: not over TLS."""
     prometheus: int | None
     """A port for metrics alone, without a login; 0: any free one.  None: there is none."""
 
@@ -60,4 +63,19 @@ def read_management_options(
         prometheus = number("prometheus-port", metrics, 0, PORT_MAX)
     if prometheus and prometheus in (port, client_port):
         raise OptionError("prometheus-port", f"{prometheus} is taken by another option")
-    return ManagementOptions(host, port, given != "auto", path, prometheus)
+    tls_port = _tls_port(text, (port, client_port, prometheus))
+    return ManagementOptions(host, port, given != "auto", path, tls_port, prometheus)
+
+
+def _tls_port(text: Mapping[str, str], others: tuple[int | None, ...]) -> int | None:
+    given = text["management-tls-port"].lower()
+    if given in ("off", "no"):
+        return None
+    if not text["tls-cert"]:
+        raise OptionError(
+            "management-tls-port", "TLS needs a certificate: give --tls-cert, and --tls-key"
+        )
+    port = number("management-tls-port", given, 0, PORT_MAX)
+    if port and port in others:
+        raise OptionError("management-tls-port", f"{port} is taken by another option")
+    return port

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Sequence
+import ssl
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from broker.listener.client_listener import PortTaken, bind_sentence
@@ -37,12 +38,12 @@ class ManagementPort:
         self._options, self._cluster = options, cluster
         self._metrics = MetricsPort(options.interface, options.prometheus)
         self._server: ManagementServer | None = None
-        self._port = 0
+        self._ports: list[Listening] = []
         self._document: Object | None = None
         self._loading: asyncio.Task[None] | None = None
 
-    async def take(self) -> None:
-        """Read the definitions, and take the port.
+    async def take(self, tls: Callable[[], ssl.SSLContext]) -> None:
+        """Read the definitions, and take the ports; `tls` returns the context that is in force.
 
         Raises BadDefinitions, and PortTaken; a port that nobody chose is no reason not to start.
         """
@@ -50,19 +51,31 @@ class ManagementPort:
         if options.definitions is not None:
             self._document = _read(options.definitions)
         await self._take_metrics()
-        if options.port is None:
-            return
         server = ManagementServer()
+        if options.port is not None:
+            await self._listen(server, "http", options.port, chosen=options.chosen)
+        if options.tls_port is not None:
+            await self._listen(server, "https", options.tls_port, chosen=True, tls=follow(tls))
+        if self._ports:
+            self._server = server
+
+    async def _listen(
+        self,
+        server: ManagementServer,
+        scheme: str,
+        port: int,
+        *,
+        chosen: bool,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        host, option = self._options.interface, f"--management-{'tls-' * bool(tls)}port"
         try:
-            self._port = await server.listen(options.interface, options.port)
+            self._ports.append((scheme, host, await server.listen(host, port, tls)))
         except OSError as error:
-            said = bind_sentence(options.interface, options.port, "--management-port", error)
-            why = f"the management API {said}"
-            if options.chosen:
+            why = f"the management API {bind_sentence(host, port, option, error)}"
+            if chosen:
                 raise PortTaken(why) from error
             log.warning("%s; it is off until then", why)
-            return
-        self._server = server
 
     async def _take_metrics(self) -> None:
         try:
@@ -82,8 +95,7 @@ class ManagementPort:
         await self._metrics.serve(pages)
         if self._server is None:
             return
-        where = self._options.interface
-        listeners = (*clients, ("http", where, self._port), *self._metrics.listening())
+        listeners = (*clients, *self._ports, *self._metrics.listening())
         broker = Broker(
             member.controller,
             member.clients,
@@ -106,7 +118,8 @@ class ManagementPort:
         await self._server.serve(
             broker, Logins(check, lambda: member.clients.gateway.access.version)
         )
-        log.info("management API on http://%s:%d/", where, self._port)
+        for scheme, where, port in self._ports:
+            log.info("management API on %s://%s:%d/", scheme, where, port)
 
     async def _load(self, broker: Broker, document: Object) -> None:
         file = self._options.definitions
@@ -124,6 +137,21 @@ class ManagementPort:
         await self._metrics.close()
         if self._server is not None:
             await self._server.close()
+
+
+def follow(tls: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
+    """A context for browsers and tools that asks for no certificate of theirs, and shows the one
+    that is in force, also after SIGHUP.
+    """
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.options |= ssl.OP_NO_COMPRESSION | ssl.OP_NO_RENEGOTIATION
+
+    def show(connection: ssl.SSLObject, _name: str | None, _context: ssl.SSLContext) -> None:
+        connection.context = tls()
+
+    context.sni_callback = show  # called for each client, whether it names a host or not
+    return context
 
 
 def _read(path: Path) -> Object:

@@ -168,7 +168,7 @@ async def _bound(
             ports.append(await listener.bind(options.interface, options.port))
         if options.tls is not None:
             ports.append(await listener.bind(options.interface, options.tls.port, tls=True))
-        await api.take()
+        await api.take(listener.tls_context)
     except (TlsFileError, BadDefinitions) as error:
         raise _Refused(Exit.CONFIG, str(error)) from error
     except PortTaken as error:

@@ -201,6 +201,12 @@ Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken
     "Default: the client port + 10000, so 15672.",
 )
 @click.option(
+    "--management-tls-port",
+    metavar="PORT",
+    help="Where the management API is served over TLS, with --tls-cert. RabbitMQ has 15671. "
+    "Default off; with --management-port off it is the only way to the API.",
+)
+@click.option(
     "--management-interface",
     metavar="ADDRESS",
     help="The address to listen on for the management API. Default: the one of --interface.",

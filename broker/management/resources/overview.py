@@ -56,7 +56,7 @@ async def show_overview(call: Call) -> Reply:
                 "port": str(port), "ip": host,
             }
             for protocol, host, port in broker.listeners
-            if protocol == "http"
+            if protocol in ("http", "https")
         ],
     }  # fmt: skip
     if call.user.monitors:

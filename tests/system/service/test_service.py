@@ -8,6 +8,7 @@ import signal
 import socket
 import ssl
 import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,7 +20,7 @@ from broker.exit_codes import Exit
 from tests.support.amqp_peer import methods_in, opening
 from tests.support.certificates import Authority, Files
 from tests.system.support.clusters import admitted, wait_until
-from tools.client.http_api import parse_api
+from tools.client.http_api import ApiError, parse_api
 from tools.demo.local_cluster import HOST, ROOT, command, free_ports
 
 pytestmark = pytest.mark.system
@@ -155,6 +156,47 @@ def test_management_names_each_port_and_who_comes_over_tls(tmp_path: Path) -> No
         assert connection["ssl"] is True
         assert connection["ssl_protocol"] == "tlsv1.3"
         client.close()
+
+
+def test_management_over_tls_alone_while_the_certificate_is_renewed(tmp_path: Path) -> None:
+    authority = Authority(tmp_path / "pki")
+    files = authority.issue("server", HOST)
+    with service(tmp_path) as one:
+        (management,) = free_ports(1)
+        one.configure(
+            **tls_options(one, files), tls_ca=files.ca, tls_verify="require",
+            management_port="off", management_tls_port=management,
+        )  # fmt: skip
+        one.start()
+        one.until(f"management API on https://{HOST}:{management}/")
+
+        def shown() -> str:
+            context = ssl.create_default_context(cafile=files.ca)
+            with (
+                socket.create_connection((HOST, management), START_S) as plain,
+                context.wrap_socket(plain, server_hostname=HOST) as encrypted,
+            ):
+                found = encrypted.getpeercert()
+                assert found is not None
+                return str(found["serialNumber"])
+
+        before = shown()
+        authority.issue("server", HOST)
+        one.hang_up("TLS of new connections")
+        assert shown() != before
+        asked = [
+            sys.executable, "-m", "tools.operate.qpidctl", "--broker", f"https://{HOST}:{management}",
+            "--json", "list_vhosts",
+        ]  # fmt: skip
+        told = {**os.environ, "SSL_CERT_FILE": str(files.ca)}
+        trusting = subprocess.run(asked, env=told, capture_output=True, text=True, check=False)
+        assert (trusting.returncode, json.loads(trusting.stdout)) == (0, [{"name": "/"}])
+        wary = subprocess.run(asked, capture_output=True, text=True, check=False)
+        assert wary.returncode != 0
+        assert "certificate" in wary.stderr
+        clear = parse_api(f"{HOST}:{management}", "guest", "guest", START_S)
+        with pytest.raises(ApiError):
+            clear.get("overview")
 
 
 def test_what_sighup_changes_and_what_it_does_not(tmp_path: Path) -> None:
