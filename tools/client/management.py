@@ -87,6 +87,15 @@ MemberAddress: TypeAlias = Address | Path
 """Address of a member: a client port, or the Unix socket of a library program."""
 
 
+OTHERS = {
+    b"AMQP": "an AMQP broker, but not one of this cluster software",
+    b"\xff\0\0\0": "the port of a ring, on which members talk: give the client port",
+    b"\x15\x03": "a port for TLS, which this command does not speak: give the client port without",
+    b"HTTP/": "a port for HTTP: give the client port, or ask it by qpidctl",
+}
+"""How what is no management port begins to answer, and what it is."""
+
+
 def _connect(place: MemberAddress, timeout_seconds: float | None) -> socket.socket:
     if isinstance(place, Address):
         return socket.create_connection(place, timeout=timeout_seconds)
@@ -123,8 +132,9 @@ def ask(
             raise ConnectionAborted(f"connection aborted: {os_reason(problem)}") from None
     if not line:
         raise ConnectionAborted(f"connection aborted: {broker} closed it without an answer")
-    if line.startswith(b"AMQP"):
-        raise Unreachable(f"{broker} is an AMQP broker, but not one of this cluster software")
+    for beginning, what in OTHERS.items():
+        if line.startswith(beginning):
+            raise Unreachable(f"{broker} is {what}")
     return _answer(line, broker)
 
 
@@ -187,6 +197,6 @@ def _read_line(connection: socket.socket) -> bytes:
             break
         chunks.append(chunk)
         held += len(chunk)
-        if b"\n" in chunk or (held >= 4 and chunks[0].startswith(b"AMQP")):
+        if b"\n" in chunk or chunks[0].startswith(tuple(OTHERS)):
             break
     return b"".join(chunks).partition(b"\n")[0]

@@ -383,6 +383,22 @@ def test_a_refusal_is_passed_on(broker: FakeBroker) -> None:
     assert (ended.returncode, ended.stderr) == (1, "qpid-cluster: Failed: no quorum\n")
 
 
+@pytest.mark.parametrize(
+    ("answer", "what"),
+    [
+        (b"\xff\0\0\0\0\0\0\0\1\x7f\3", "the port of a ring"),
+        (b"\x15\3\3\0\2\2\x46", "a port for TLS"),
+        (b"HTTP/1.1 400 Bad Request\r\n\r\n", "a port for HTTP"),
+        (b"AMQP\0\0\x09\1", "an AMQP broker, but not one of this"),
+    ],
+)
+def test_another_port_is_named_at_once(broker: FakeBroker, answer: bytes, what: str) -> None:
+    broker.answers["status"] = answer
+    ended = broker.run("-t", "60")
+    assert ended.returncode == 1
+    assert f"127.0.0.1:{broker.port} is {what}" in ended.stderr
+
+
 @pytest.mark.parametrize("answer", [b"nonsense\n", b"[]\n", b"\n", b"AMQP\x00\x00\x09\x01", b""])
 def test_something_else_listens_there(broker: FakeBroker, answer: bytes) -> None:
     broker.answers["status"] = answer
