@@ -9,6 +9,7 @@ from __future__ import annotations
 import stat
 import sys
 from collections.abc import Mapping, Sequence
+from difflib import get_close_matches
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
@@ -60,7 +61,7 @@ def read_option_file(path: Path) -> dict[str, Given]:
         if not equals:
             raise ToolError(f"{place}: '{stripped}' is not of the form name = value", Exit.CONFIG)
         if name not in DEFAULTS:
-            raise ToolError(f"{place}: there is no option '{name}'", Exit.CONFIG)
+            raise ToolError(f"{place}: there is no option '{name}'{_meant(name)}", Exit.CONFIG)
         if name in given:
             raise ToolError(f"{place}: '{name}' is already set above", Exit.CONFIG)
         given[name] = Given(_unquoted(value.strip(), name, place), f"{place}: {name}", Exit.CONFIG)
@@ -71,6 +72,24 @@ def read_option_file(path: Path) -> dict[str, Given]:
             Exit.CONFIG,
         )
     return given
+
+
+def _meant(name: str) -> str:
+    """A question, where an option has nearly this name."""
+    near = get_close_matches(name, DEFAULTS, 1, 0.75)
+    return f"; is --{near[0]} meant?" if near else ""
+
+
+def ignored(environment: Mapping[str, str]) -> str:
+    """One sentence about variables that look like options and are none; empty: there are none."""
+    known = {environment_name(option) for option in (*DEFAULTS, "config")}
+    names = [name for name in environment if name.startswith(ENVIRONMENT_PREFIX)]
+    found = sorted(set(names) - known)
+    if not found:
+        return ""
+    option = found[0].removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", "-")
+    are = "is no option" if len(found) == 1 else "are no options"
+    return f"of the environment {', '.join(found)} {are} and ignored{_meant(option)}"
 
 
 def _unquoted(value: str, name: str, place: str) -> str:

@@ -15,7 +15,7 @@ import click
 
 from broker.exit_codes import Exit
 from tools.cli.failures import ToolError
-from tools.cli.options import read_options, run_command
+from tools.cli.options import ignored, read_options, run_command
 
 EPILOG = """\b
 Examples:
@@ -411,6 +411,8 @@ def qpidd(config: str | None, truncate: bool, **typed: str | None) -> int:
     file = Path(config).absolute() if config else None
     read = partial(read_options, named, os.environ, file)
     options = read()
+    if sentence := ignored(os.environ):
+        print(f"qpidd: {sentence}", file=sys.stderr)
     # Imported late: --help and a bad option need neither the ring nor the store.
     from broker.process.server import run
 

@@ -14,7 +14,7 @@ from broker.options.broker import Address, BrokerOptions, broker_options, parse_
 from broker.options.memberlog import Policy
 from broker.options.values import OptionError
 from tools.cli.failures import ToolError
-from tools.cli.options import brokers, collect, read_option_file, resolve, run_command
+from tools.cli.options import brokers, collect, ignored, read_option_file, resolve, run_command
 from tools.commands.qpidd import qpidd as qpidd_command
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -205,6 +205,19 @@ def test_default_port_of_an_address() -> None:
     for wrong in ("", "a:", "a:b:c"):
         with pytest.raises(ToolError):
             brokers(wrong)
+
+
+def test_what_looks_like_an_option_and_is_none_is_said(tmp_path: Path) -> None:
+    assert ignored({"QPIDD_PORT": "1", "QPIDD_CONFIG": "f", "HOME": "/"}) == ""
+    assert ignored({"QPIDD_CLUSTERNAME": "x"}) == (
+        "of the environment QPIDD_CLUSTERNAME is no option and ignored; is --cluster-name meant?"
+    )
+    several = {"QPIDD_SERVICE_HOST": "10.0.0.1", "QPIDD_PORT_5672_TCP": "x"}
+    assert "QPIDD_PORT_5672_TCP, QPIDD_SERVICE_HOST are no options" in ignored(several)
+    file = tmp_path / "qpidd.conf"
+    file.write_text("data_dir = /tmp\n")
+    with pytest.raises(ToolError, match="there is no option 'data_dir'; is --data-dir meant"):
+        read_option_file(file)
 
 
 def test_command_line_beats_environment_beats_file(tmp_path: Path) -> None:
