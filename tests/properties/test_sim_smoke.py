@@ -1,6 +1,6 @@
 """The simulator's gate: a fixed set of seeds, and the same run under another hash seed.
 
-Broad campaigns run outside (`python -m tests.sim --gate 500`, `--soak`); what they find becomes a
+Broad campaigns run outside (`python -m tests.sim --gate 400`, `--soak`); what they find becomes a
 named seed in `tests/scenarios/test_sim_seeds.py`.
 """
 
