@@ -31,6 +31,10 @@ log = logging.getLogger("qpidd.management")
 HEAD_BYTES_MAX = 16 * 1024
 BODY_BYTES_MAX = 24 * 1024 * 1024
 """A message of the largest size in base64, and the definitions of some ten thousand queues."""
+SMALL_BODY_BYTES_MAX = 256 * 1024
+"""Of any other request: reading a large body holds up the ring."""
+LARGE_BODIES = ("publish", "definitions")
+"""Parts of the paths that take a large one."""
 REQUEST_S = 30.0
 LIST_S = 300.0
 """A list of many queues to a slow reader."""
@@ -192,7 +196,8 @@ class ManagementServer:
         body = b""
         if method != "GET":
             _demand_own_page(request)
-            body = await _body(request)
+            large = not set(route.path.split("/")).isdisjoint(LARGE_BODIES)
+            body = await _body(request, BODY_BYTES_MAX if large else SMALL_BODY_BYTES_MAX)
         assert self._broker is not None
         call = Call(self._broker, user, request, names, dict(request.query), body)
         answer = await route.handlers[method](call)
@@ -279,18 +284,18 @@ def _demand_own_page(request: web.BaseRequest) -> None:
         raise Problem(403, "forbidden", f"a page of {origin[:200]} may not change anything here")
 
 
-async def _body(request: web.BaseRequest) -> bytes:
+async def _body(request: web.BaseRequest, most: int) -> bytes:
     """Return the body, which is JSON if there is one: forms of other sites' pages are none."""
     announced = request.content_length
-    if announced is not None and announced > BODY_BYTES_MAX:
-        raise _too_large()
+    if announced is not None and announced > most:
+        raise _too_large(most)
     parts: list[bytes] = []
     size = 0
     async for part in request.content.iter_chunked(1 << 16):
         parts.append(part)
         size += len(part)
-        if size > BODY_BYTES_MAX:
-            raise _too_large()
+        if size > most:
+            raise _too_large(most)
     if size and request.content_type != "application/json":
         raise Problem(
             415, "unsupported_media_type",
@@ -299,8 +304,8 @@ async def _body(request: web.BaseRequest) -> bytes:
     return b"".join(parts)
 
 
-def _too_large() -> Problem:
-    return Problem(413, "payload_too_large", f"the body is larger than {BODY_BYTES_MAX} bytes")
+def _too_large(most: int) -> Problem:
+    return Problem(413, "payload_too_large", f"the body is larger than {most} bytes")
 
 
 def _static_files(root: Path) -> dict[str, tuple[str, bytes]]:
