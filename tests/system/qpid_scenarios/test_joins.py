@@ -17,6 +17,7 @@ from pika import frame, spec
 from pika.adapters.blocking_connection import BlockingChannel
 
 from broker.options.broker import Address
+from tests.support.amqp_peer import opening
 from tests.system.qpid_scenarios.clients import (
     Clients,
     clients_of,
@@ -480,19 +481,26 @@ def local_address(channel: BlockingChannel) -> str:
 def bad_client_data(clients: Clients) -> Halves:
     """testBadClientData: an illegal frame ends the connection that sent it, and no other."""
     good = [clients.channel(member) for member in range(JOINER)]
-    bad = [socket.create_connection(clients.cluster[0].address, 10)]
+    bad = [logged_in(clients.cluster[0].address)]  # who says nothing is not kept for so long
     yield
     good.append(clients.channel(JOINER))
-    bad.append(socket.create_connection(clients.cluster[JOINER].address, 10))
+    bad.append(logged_in(clients.cluster[JOINER].address))
     for one in bad:
         with one:
-            one.sendall(b"AMQP\0\0\x09\x01" + b"\x09\0\0\0\0\0\x04what\0")
+            one.sendall(b"\x09\0\0\0\0\0\x04what\0")
             told = b""
             while b"FRAME_ERROR" not in told:
                 told += (part := one.recv(4096))
                 assert part, told
     for channel in good:
         channel.queue_declare("", exclusive=True)
+
+
+def logged_in(address: Address) -> socket.socket:
+    """A connection that is open, without a client library that would keep to the protocol."""
+    link = socket.create_connection(address, 10)
+    link.sendall(opening())
+    return link
 
 
 def write_past_the_logs(clients: Clients) -> None:
