@@ -9,11 +9,13 @@ import pytest
 
 from broker.exit_codes import Exit
 from broker.machine.version import MACHINE_VERSION, MACHINE_VERSION_MIN
+from broker.options.broker import broker_options
 from tests.system.support.clusters import wait_until
 from tests.system.test_refusals import one_sentence
 from tests.system.test_versions import send_frames
 from tools.client.management import ManagementError, ask
 from tools.demo.local_cluster import HOST, ROOT, BrokerProcess, LocalCluster, command, free_ports
+from vsync.primary.door import PrimaryDoor
 from vsync.totem.config import RingConfig
 from vsync.totem.membership.compatibility import settings_hash, settings_of
 from vsync.types import Member
@@ -151,16 +153,14 @@ def test_a_newcomer_that_does_not_belong_here_says_why_and_nobody_else_notices(
 
     # A frame as good as any, with the order to stop, from one that is not in the view.
     stranger = Member(f"{HOST}:1", 1, f"{HOST}:1")
-    codec = Codec(
-        stranger,
-        "test",
-        32_768,
-        settings_hash(
-            settings_of(
-                RingConfig(payload_version=MACHINE_VERSION, payload_version_min=MACHINE_VERSION_MIN)
-            )
-        ),
+    config = RingConfig(payload_version=MACHINE_VERSION, payload_version_min=MACHINE_VERSION_MIN)
+    options = broker_options(
+        {"cluster-name": "test", "cluster-size": "3", "cluster-nodes": nodes, "data-dir": "none"}
     )
+    door = PrimaryDoor(
+        stranger, options.cluster_size, options.requested, transient=False, barred=lambda _: None
+    )
+    codec = Codec(stranger, "test", 32_768, settings_hash(settings_of(config), door.digest))
     with Undisturbed(cluster):
         send_frames(nodes, [codec.encode(Datagram(b"S"))] * 20)
         counters = ask(cluster[0].address, {"op": "counters"})["counters"]
