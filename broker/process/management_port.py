@@ -93,8 +93,6 @@ class ManagementPort:
         metrics = Metrics(member.observation, member.clients, name, self._cluster or name)
         pages = Pages(metrics)
         await self._metrics.serve(pages)
-        if self._server is None:
-            return
         listeners = (*clients, *self._ports, *self._metrics.listening())
         broker = Broker(
             member.controller,

@@ -72,3 +72,15 @@ def test_definitions_are_loaded_at_the_start(tmp_path: Path) -> None:
             assert len(nodes) == 3
             row = api.row(path)
             assert len(row["slave_nodes"]) == 2  # type: ignore[arg-type]
+
+
+def test_definitions_are_loaded_without_an_api(tmp_path: Path) -> None:
+    file = tmp_path / "definitions.json"
+    content = {"queues": [{"name": "from-file", "vhost": "/", "durable": True, "arguments": {}}]}
+    file.write_text(json.dumps(content), encoding="utf-8")
+    extra = {"load-definitions": str(file)}
+    with LocalCluster(tmp_path, 1, "loading", extra=extra) as cluster:
+        cluster.start(START_SECONDS)
+        (member,) = cluster.members
+        assert member.management is None
+        wait_until(lambda: f"{file} is loaded" in member.log_tail(200), 20, "the definitions")
