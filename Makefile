@@ -10,6 +10,10 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 	"$$p" -c 'import sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' \
 	>/dev/null 2>&1 && { echo "$$p"; break; }; done)
 
+# Byte code is kept, whatever the caller's environment says: without it each broker that a test starts
+# compiles the whole product (a second of CPU), and each run of pytest all tests (15 s).
+unexport PYTHONDONTWRITEBYTECODE
+
 EVERYDAY := not slow and not spark
 SEED ?= 1
 COUNT ?=
@@ -78,6 +82,7 @@ format: $(VENV)/.test
 
 clean:
 	rm -rf $(VENV) build dist *.egg-info demo-data .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { \
