@@ -1,4 +1,4 @@
-"""The tables of docs/reference/ that are drawn from the code of the ring.
+"""The tables of docs/reference/ that are drawn from code: of the ring, and of the management API.
 
     python -m tests.protocol_tables            # fails when a page is behind the code
     python -m tests.protocol_tables --write    # brings the pages up to date
@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
+from tests.support.management import demands
 from vsync.totem.config import RingConfig
 from vsync.totem.counters import table
 from vsync.totem.phases import MOVES, Phase
@@ -71,6 +72,7 @@ PAGES: dict[str, dict[str, Callable[[str], str]]] = {
     "ring-phases.md": {"diagram": diagram, "moves": moves},
     "ring-settings.md": {"settings": settings, "relations": relations},
     "counters.md": {"counters": counters},
+    "http-api.md": {"demands": lambda _old: demands.table()},
 }
 
 

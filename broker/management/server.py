@@ -95,11 +95,12 @@ class ManagementServer:
         return int(listener.sockets[0].getsockname()[1])
 
     async def serve(self, broker: Broker, logins: Logins) -> None:
-        """Begin to answer."""
+        """Begin to answer, or go on with another member's state."""
         self._broker, self._logins = broker, logins
         for listener in self._listeners:
             await listener.start_serving()
-        self._reap()
+        if self._reaper is None:
+            self._reap()
 
     async def close(self) -> None:
         """End all connections."""

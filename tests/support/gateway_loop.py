@@ -39,11 +39,7 @@ class Loop:
         self.names = 0
         self.machine = Machine("a")
         self.log: list[str] = []
-        self.gateway = Gateway(
-            "a", cluster="test", access=Access(lambda: self.machine), new_name=self._new_name,
-            log=lambda _, text: self.log.append(text), cert_login_from=cert_login_from,
-        )  # fmt: skip
-        self.outbox = Outbox(self.gateway)
+        self.gateway, self.outbox = self.make_parts(cert_login_from)
         self.position = 0
         self.epoch = 0
         self.blob_no = 0
@@ -56,6 +52,14 @@ class Loop:
         for user, password in (users or {}).items():
             self.define("user", "", user, self.hashed(password))
             self.define("permission", "/", user, dict.fromkeys(PERMISSIONS, ".*"))
+
+    def make_parts(self, cert_login_from: str) -> tuple[Gateway, Outbox]:
+        """The gateway and the outbox of this member."""
+        gateway = Gateway(
+            "a", cluster="test", access=Access(lambda: self.machine), new_name=self._new_name,
+            log=lambda _, text: self.log.append(text), cert_login_from=cert_login_from,
+        )  # fmt: skip
+        return gateway, Outbox(gateway)
 
     @staticmethod
     def hashed(password: str, *tags: str) -> Table:
@@ -82,7 +86,7 @@ class Loop:
         self.apply(0, Activate(ACTIVATE, self.epoch, members, False, ("a",), "id"))
         self.blob_no = self.machine.sessions["a"].last_blob_no
 
-    def apply(self, session: int, command: Command) -> None:
+    def apply(self, session: int, command: Command) -> int:
         self.position += 1
         outcome = self.machine.apply(self.position, session, self.position * 1000, command)
         self.applied.append((command, outcome))
@@ -90,6 +94,7 @@ class Loop:
             (self.position, effect) for effect in self.machine.take_effects()
         ]
         self.outbox.effects(effects)
+        return outcome
 
     def turn(self) -> None:
         """Until nothing is under way any more."""

@@ -13,7 +13,7 @@ import secrets
 from broker.amqp import codec
 from broker.amqp.fields import Table
 from broker.machine.queueing.queue import ready_count
-from broker.management.amqp_client import Answer, InternalClient
+from broker.management.amqp_client import AmqpRefused, Answer, InternalClient
 from broker.management.call import (
     Call,
     Reply,
@@ -190,10 +190,18 @@ async def aliveness(call: Call) -> Reply:
     call.broker.demand_serving()
     vhost = call.vhost()
     name = "aliveness-test"
-    async with call.amqp(vhost.name) as client:
-        await client.call("queue.declare", (name, False, False, False, False, False, {}))
-        await _there_and_back(client, name)
-        await client.call("queue.delete", (name, False, False, False))
+    there = name in vhost.queues
+    try:
+        async with call.amqp(vhost.name) as client:
+            await client.call("queue.declare", (name, False, False, False, False, False, {}))
+            await _there_and_back(client, name)
+            await client.call("queue.delete", (name, False, False, False))
+    except AmqpRefused:
+        if not there and name in vhost.queues:
+            # The refusal closed the channel; a check leaves nothing behind.
+            async with call.amqp(vhost.name) as client:
+                await client.call("queue.delete", (name, False, False, False))
+        raise
     return Reply(body={"status": "ok"})
 
 

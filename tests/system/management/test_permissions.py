@@ -1,4 +1,7 @@
-"""What users may see and do over HTTP who are not administrators."""
+"""What users may see and do over HTTP who are not administrators, at a broker.
+
+All cells are in tests/unit/management/test_permission_matrix.py.
+"""
 
 from __future__ import annotations
 
@@ -8,8 +11,6 @@ from urllib.parse import quote
 import pika
 import pytest
 
-from broker.management.access import Identity
-from broker.management.routes import ROUTES, permits
 from tests.system.management.http import Api
 
 pytestmark = pytest.mark.system
@@ -40,27 +41,6 @@ def users(broker: object) -> Iterator[dict[str, Api]]:
         api.ask("DELETE", f"users/user-{tag}")
     api.ask("DELETE", "vhosts/theirs")
     api.ask("DELETE", "vhosts/others")
-
-
-def test_every_path_asks_for_its_tag(users: dict[str, Api]) -> None:
-    """All paths that are read, by each kind of user: let in exactly where the table says so."""
-    names = {
-        "vhost": "theirs", "queue": "readable", "exchange": "amq.topic", "user": "user-",
-        "node": "n", "component": "c", "port": "1", "protocol": "amqp",
-    }  # fmt: skip
-    for route in ROUTES:
-        if "GET" not in route.handlers or route.path.startswith("aliveness-test"):
-            continue  # that one takes the permissions of AMQP beside the tag
-        path = "/".join(
-            names.get(part[1:-1], "x") if part.startswith("{") else part
-            for part in route.path.split("/")
-        )
-        for tag, api in users.items():
-            answered = api.ask("GET", path)
-            who = Identity("", frozenset({tag}), "")
-            refused = answered.status == 401
-            assert refused is not permits(route, who), (path, tag, answered)
-            assert answered.status != 500, (path, answered)
 
 
 def test_changes_take_the_permissions_of_amqp(users: dict[str, Api]) -> None:

@@ -1,0 +1,184 @@
+"""One member with its management API on a real port, without ring, store and other processes.
+
+Everything between the socket of HTTP and the machine is what a broker runs: listener, logins,
+routes, the client without a socket, gateway, permissions, definitions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import Mapping
+from types import SimpleNamespace
+from typing import NamedTuple, cast
+
+import aiohttp
+from aiohttp import web
+from yarl import URL
+
+from broker.admin.definitions import Definitions
+from broker.admin.operations import Operations
+from broker.frontend.connections import ClientPorts, Connections, Options
+from broker.frontend.gateway import Gateway
+from broker.frontend.outbox import Outbox
+from broker.machine import commands as c
+from broker.management.access import Logins
+from broker.management.call import Broker
+from broker.management.server import ManagementServer
+from broker.options.access import AccessOptions
+from broker.replication.controller import Controller
+from broker.statistics.endpoint import Pages
+from broker.statistics.figures import FIGURES
+from broker.statistics.members import MemberFigures
+from broker.statistics.statistics import Statistics
+from tests.support.gateway_loop import Loop
+from tests.support.observed import MEMBERS
+from tests.support.three_machines import Client, Rig
+
+PEER = "10.0.0.1:7000"
+
+
+class Answered(NamedTuple):
+    """One reply."""
+
+    status: int
+    body: bytes
+    headers: Mapping[str, str]
+
+
+class ApiMember(Loop):
+    """The member; whatever its clients ask for is applied in the next turn of the event loop."""
+
+    def __init__(self) -> None:
+        self.asked: list[tuple[object, ...]] = []  # of operations that concern members
+        self._due = False
+        self._later: list[c.Command] = []
+        self.connections = Connections(
+            "a", cast("Options", SimpleNamespace(cluster_name="test", access=AccessOptions())),
+            self.on_work, lambda _s, _call: None,
+            cast("ClientPorts", SimpleNamespace(
+                log=lambda _, text: self.log.append(text), negotiate_s=10.0)),
+            lambda defined: self.definitions.done(defined), lambda: self.machine,
+        )  # fmt: skip
+        super().__init__()
+        self.connections.may_reply = True
+        controller = self._controller()
+        self.definitions = Definitions(controller)
+        self.statistics = Statistics(
+            controller,
+            MemberFigures(
+                MEMBERS[0], controller.primary, lambda: self.gateway.session,
+                lambda: self.machine.connections, lambda: dict.fromkeys(FIGURES, 1.0), list,
+                lambda _to, _payload: None,
+            ),
+            lambda: 0,
+        )  # fmt: skip
+        self.broker = Broker(
+            controller, self.connections, cast("Operations", self._operations()), "test",
+            (("amqp", "127.0.0.1", 5672),), self.statistics,
+            cast("Pages", SimpleNamespace(reply=_metrics)),
+        )  # fmt: skip
+
+    def make_parts(self, cert_login_from: str) -> tuple[Gateway, Outbox]:
+        """Those of its connections."""
+        del cert_login_from
+        return self.connections.gateway, self.connections.outbox
+
+    def _controller(self) -> Controller:
+        primary = SimpleNamespace(
+            caught_up_names=frozenset("a"), mark=SimpleNamespace(without_data=frozenset()),
+            members=MEMBERS[:1], active=True, reason="", labels=dict,
+        )  # fmt: skip
+        found = SimpleNamespace(
+            me=MEMBERS[0], serving=True, halted="", primary=primary,
+            label="amqp:tcp:127.0.0.1:5672",
+            replica=SimpleNamespace(machine=self.machine), submit=self._submit,
+            submissions=SimpleNamespace(session=self.gateway.session),
+            promise=SimpleNamespace(voters=("a",)),
+        )  # fmt: skip
+        return cast("Controller", found)
+
+    def _operations(self) -> SimpleNamespace:
+        def ask(what: str) -> object:
+            return lambda *given, **more: self.asked.append((what, *given, *more.values()))
+
+        member = {"id": "a", "state": "ACTIVE", "voter": True, "votes": 1, "arbitrator": False,
+                  "url": "", "position": 1, "local": True}  # fmt: skip
+        return SimpleNamespace(
+            definitions=self.definitions, disconnect=ask("disconnect"), drain=ask("drain"),
+            stop_member=ask("stop"), status=lambda: {"members": [member], "drained": []},
+        )  # fmt: skip
+
+    # -- the loop of the member ------------------------------------------------------------------
+
+    def on_work(self) -> None:
+        """There is something to do."""
+        if not self._due:
+            self._due = True
+            asyncio.get_running_loop().call_soon(self._turn)
+
+    def _submit(self, commands: list[c.Command]) -> None:
+        self._later += commands
+        self.on_work()
+
+    def _turn(self) -> None:
+        self._due = False
+        commands, self._later = self._later, []
+        for command in commands:
+            self.apply(self.gateway.session, command)
+        self.outbox.release(self.position)
+        self.turn()
+
+    def write(self) -> None:
+        """As a member does after each turn."""
+        self.connections.flush(may_reply=True)
+
+    def client(self, user: str, vhost: str, peer: str = PEER, conn: int = 1000) -> Client:
+        """A client that is connected already, with a channel."""
+        session = self.gateway.session
+        opened = c.ConnectionOpen(c.CONNECTION_OPEN, conn, vhost, user, peer)
+        assert self.apply(session, opened) == c.OK
+        return Client(cast("Rig", self), session, conn, 0).channel(1)
+
+
+async def _metrics(_request: web.BaseRequest) -> web.StreamResponse:
+    return web.Response(text="")
+
+
+class Http:
+    """The API of a member, and a client of it: `async with`."""
+
+    def __init__(self, server: ManagementServer | None = None) -> None:
+        self.server = server or ManagementServer()
+        self.port = 0
+
+    async def __aenter__(self) -> Http:
+        self.port = await self.server.listen("127.0.0.1", 0)
+        self._session = aiohttp.ClientSession()
+        return self
+
+    async def serve(self, member: ApiMember) -> None:
+        """Show this member from here on."""
+
+        async def check(user: str, password: str, address: str) -> tuple[str, ...] | None:
+            return member.connections.login(user, password, address)
+
+        await self.server.serve(member.broker, Logins(check, lambda: member.gateway.access.version))
+
+    async def ask(
+        self, method: str, path: str, body: str | bytes | None = None, login: str = ""
+    ) -> Answered:
+        """Send one request; `login` is USER:PASSWORD."""
+        headers = {"Content-Type": "application/json"}
+        if login:
+            headers["Authorization"] = f"Basic {base64.b64encode(login.encode()).decode()}"
+        url = f"http://127.0.0.1:{self.port}{path}"
+
+        async with self._session.request(
+            method, URL(url, encoded=True), data=body, headers=headers
+        ) as reply:
+            return Answered(reply.status, await reply.read(), dict(reply.headers))
+
+    async def __aexit__(self, *_: object) -> None:
+        await self._session.close()
+        await self.server.close()

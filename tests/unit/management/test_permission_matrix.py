@@ -1,0 +1,227 @@
+"""Who may do what over HTTP: every path and method, as every kind of user, all cells."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from itertools import product
+from typing import NamedTuple
+from urllib.parse import quote
+
+from broker.machine.queueing.queue import ready_count
+from broker.management.access import Identity
+from broker.management.routes import ROUTES
+from tests.support.management.demands import (
+    DEMANDS,
+    ENTER,
+    EXCHANGE,
+    NAMES,
+    OTHER_EXCHANGE,
+    OTHER_QUEUE,
+    OWN,
+    QUEUE,
+    SEE,
+    SUBJECT,
+    VHOST,
+    Demand,
+)  # fmt: skip
+from tests.support.management.member import PEER, ApiMember, Http
+
+TAGS = ("", "management", "policymaker", "monitoring", "administrator")
+PERMISSIONS: dict[str, dict[str, str] | None] = {
+    "none": None,
+    "empty": {"configure": "^$", "write": "^$", "read": "^$"},
+    "configure": {"configure": ".*", "write": "^$", "read": "^$"},
+    "write": {"configure": "^$", "write": ".*", "read": "^$"},
+    "read": {"configure": "^$", "write": "^$", "read": ".*"},
+    "all": {"configure": ".*", "write": ".*", "read": ".*"},
+}
+"""In the virtual host of the path."""
+STRANGERS = ("", "asker:wrong", "nobody:pw")
+
+
+class Asker(NamedTuple):
+    """Who asks."""
+
+    tag: str
+    permission: str
+
+    @property
+    def identity(self) -> Identity:
+        return Identity("asker", frozenset({self.tag} - {""}), "")
+
+    @property
+    def may(self) -> frozenset[str]:
+        given = PERMISSIONS[self.permission] or {}
+        return frozenset(what for what, pattern in given.items() if pattern == ".*")
+
+
+def member(asker: Asker) -> ApiMember:
+    """A member with one of everything, and the user who asks."""
+    made = ApiMember()
+    for name in (VHOST, "empty"):
+        made.define("vhost", "", name, {"description": "", "tags": ()})
+    made.define("user", "", SUBJECT, made.hashed("pw"))
+    made.define("user", "", "asker", made.hashed("pw", *asker.identity.tags))
+    given = PERMISSIONS[asker.permission]
+    if given is not None:
+        made.define("permission", VHOST, "asker", dict(given))
+    made.define("permission", VHOST, SUBJECT, {"configure": "", "write": "", "read": ""})
+    made.define("topic_permission", VHOST, SUBJECT, {
+        "exchange": "amq.topic", "write": "", "read": ""
+    })  # fmt: skip
+    for kind in ("policy", "operator_policy"):
+        made.define(kind, VHOST, "kept", {
+            "pattern": "^nothing$", "definition": {"max-length": 1}, "priority": 0,
+            "apply-to": "all",
+        })  # fmt: skip
+    made.define("parameter", VHOST, "shown/kept", {"value": 1})
+    made.define("global_parameter", "", "set", {"value": 1})
+    made.define("vhost_limit", VHOST, "limits", {"max-queues": 100})
+    made.define("user_limit", "", SUBJECT, {"max-connections": 100})
+    client = made.client(SUBJECT, VHOST)
+    client.queue(QUEUE)
+    client.queue(OTHER_QUEUE)
+    client.exchange(EXCHANGE)
+    client.exchange(OTHER_EXCHANGE, "fanout")
+    client.bind(QUEUE, EXCHANGE, "key")
+    client.bind_exchange(OTHER_EXCHANGE, EXCHANGE, "key")
+    client.publish(QUEUE, b"x")
+    return made
+
+
+def kept(made: ApiMember) -> tuple[object, ...]:
+    """What nobody may change without permission."""
+    vhost = made.machine.vhosts.get(VHOST)
+    return (
+        repr(made.machine.definitions), list(made.asked),
+        vhost and [(name, ready_count(one)) for name, one in vhost.queues.items()],
+        vhost and [(name, len(one.bindings)) for name, one in vhost.exchanges.items()],
+    )  # fmt: skip
+
+
+def expected(one: Demand, who: Asker) -> int:
+    """The status that the table promises this user."""
+    user = who.identity
+    has_tag = {
+        "": True, "management": user.manages, "policymaker": user.makes_policies,
+        "monitoring": user.monitors, "administrator": user.administers,
+    }[one.tag]  # fmt: skip
+    if not has_tag:
+        return 401
+    enters = who.permission != "none"
+    if one.vhost == SEE and not (enters or user.monitors):
+        return 401
+    if one.vhost == ENTER and not (enters and who.may >= set(one.amqp)):
+        return 401
+    if one.vhost == OWN and not (user.monitors if one.method == "GET" else user.administers):
+        if user.monitors:
+            return 401
+        return one.good if "username" in one.path else 404  # as if there were none
+    return one.good
+
+
+def changes(one: Demand, who: Asker) -> bool:
+    """Whether this request is to change something."""
+    if one.method == "GET" or expected(one, who) != one.good:
+        return False
+    return one.vhost != OWN or who.identity.administers
+
+
+def path_of(one: Demand, made: ApiMember) -> str:
+    names = {**NAMES, "props": "key", **dict(one.names)}
+    if one.path.startswith("connections/{name}"):
+        names["name"] = PEER
+    names["channel"] = f"{PEER} -> 127.0.0.1:5672 (1)"
+    parts = [
+        quote(names[part[1:-1]], safe="") if part.startswith("{") else part
+        for part in one.path.split("/")
+    ]
+    return "/api/" + "/".join(parts)
+
+
+def askers() -> Iterator[Asker]:
+    for tag, permission in product(TAGS, PERMISSIONS):
+        yield Asker(tag, permission)
+
+
+async def ask_all(who: Asker) -> list[str]:
+    """What differs from the table."""
+    wrong: list[str] = []
+    async with Http() as http:
+        made = member(who)
+        await http.serve(made)
+        for one in DEMANDS:
+            path, before = path_of(one, made), kept(made)
+            found = await http.ask(one.method, path, one.body, "asker:pw")
+            wanted = expected(one, who)
+            if found.status != wanted:
+                wrong.append(f"{who}: {one.method} {path}: {found.status} is not {wanted}: "
+                             f"{found.body[:200]!r}")  # fmt: skip
+            sees = who.permission != "none" or who.identity.monitors
+            if not sees and QUEUE.encode() in found.body:
+                wrong.append(f"{who}: {one.method} {path} shows what is not theirs")
+            if not changes(one, who) and kept(made) != before:
+                wrong.append(f"{who}: {one.method} {path} changed something")
+            if kept(made) != before or (one.method != "GET" and found.status < 300):
+                made = member(who)
+                await http.serve(made)
+    return wrong
+
+
+def test_every_path_and_method_is_in_the_table() -> None:
+    routes = {(method, route.path) for route in ROUTES for method in route.handlers}
+    assert {(one.method, one.path) for one in DEMANDS} == routes
+    assert len(DEMANDS) == len(routes)
+
+
+def test_each_kind_of_user_may_do_what_the_table_says_and_no_more() -> None:
+    async def run() -> list[str]:
+        return [line for who in askers() for line in await ask_all(who)]
+
+    assert asyncio.run(run()) == []
+
+
+def test_strangers_may_ask_the_orchestrators_checks_and_nothing_else() -> None:
+    async def run() -> None:
+        async with Http() as http:
+            made = member(Asker("administrator", "all"))
+            await http.serve(made)
+            before = kept(made)
+            for one, login in product(DEMANDS, STRANGERS):
+                path = path_of(one, made)
+                found = await http.ask(one.method, path, one.body, login)
+                wanted = 200 if one.tag == "" and not login else 401
+                assert found.status == wanted, (login, one, found)
+                asks = found.headers.get("WWW-Authenticate")
+                assert (asks is not None) is (wanted == 401 and not login), (login, one)
+            assert kept(made) == before
+
+    asyncio.run(run())
+
+
+def test_metrics_are_for_who_monitors() -> None:
+    async def run() -> None:
+        async with Http() as http:
+            for tag, path in product(TAGS, ("/metrics", "/metrics/per-object")):
+                who = Asker(tag, "all")
+                await http.serve(member(who))
+                found = await http.ask("GET", path, login="asker:pw")
+                assert found.status == (200 if who.identity.monitors else 401), (tag, path)
+                assert (await http.ask("GET", path)).status == 401
+
+    asyncio.run(run())
+
+
+def test_a_user_sees_and_ends_its_own_connection() -> None:
+    async def run() -> None:
+        async with Http() as http:
+            made = member(Asker("management", "all"))
+            await http.serve(made)
+            made.client("asker", VHOST, "10.0.0.2:7000", 1001)
+            path = f"/api/connections/{quote('10.0.0.2:7000')}"
+            assert (await http.ask("GET", path, login="asker:pw")).status == 200
+            assert (await http.ask("DELETE", path, login="asker:pw")).status == 204
+            assert made.asked == [("disconnect", "10.0.0.2:7000", "a")]
+
+    asyncio.run(run())
