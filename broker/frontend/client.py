@@ -103,6 +103,7 @@ class Client:
         self.conn_was = 0  # the same, and it stays when the machine has forgotten the connection
         self.vhost = ""
         self.end_reason = ""  # why it ended, as soon as anybody knows
+        self.purpose = ""  # of a client of this process; one with a socket has none that is known
         self.closing_conn = 0  # the number it had, while the machine's close-ok is awaited
         self.is_publisher = False  # brings load: its socket is not read while the member is full
         self.requests = 0  # methods sent to the machine: many of them are load as well
@@ -128,8 +129,9 @@ class Client:
             str(value)[:64] for name in ("product", "version") if (value := properties.get(name))
         )
         name = properties.get("connection_name")
+        who = self.purpose or f"client {self.peer}"
         return (
-            f"client {self.peer}{how}: user '{self.connection.user}', vhost '{self.vhost}'"
+            f"{who}{how}: user '{self.connection.user}', vhost '{self.vhost}'"
             + (f", {product}" if product else "")
             + (f", '{name[:128]}'" if isinstance(name, str) and name else "")
         )

@@ -197,9 +197,13 @@ class Connections:
         self._links[client] = link
         return link
 
-    def attach(self, peer: str, user: str, transport: asyncio.Transport) -> ClientLink:
-        """A client of this process, without a socket: `user` was authenticated already."""
+    def attach(
+        self, peer: str, user: str, purpose: str, transport: asyncio.Transport
+    ) -> ClientLink:
+        """A client of this process, without a socket: `user` was authenticated already, and the log
+        names it by its `purpose`."""
         link = self.connect(peer, transport)
+        link.client.purpose = purpose
         link.client.connection.trust(user)
         return link
 

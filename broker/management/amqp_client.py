@@ -75,7 +75,9 @@ class _Wire(asyncio.Transport):
 class InternalClient:
     """One connection with one channel; `async with` opens and closes it."""
 
-    def __init__(self, connections: Connections, peer: str, user: str, vhost: str) -> None:
+    def __init__(
+        self, connections: Connections, peer: str, user: str, vhost: str, purpose: str
+    ) -> None:
         self._loop = asyncio.get_running_loop()
         self._vhost = vhost
         self._answers: asyncio.Queue[Answer | AmqpRefused] = asyncio.Queue()
@@ -85,7 +87,7 @@ class InternalClient:
         self._unsent = bytearray()
         self._held = self._ended = False
         self._refused: AmqpRefused | None = None
-        self._link: ClientLink | None = connections.attach(peer, user, _Wire(self))
+        self._link: ClientLink | None = connections.attach(peer, user, purpose, _Wire(self))
 
     async def __aenter__(self) -> InternalClient:
         out = bytearray()
@@ -225,5 +227,6 @@ class InternalClient:
         link, self._link = self._link, None
         self._ended = True
         if link is not None:
+            link.client.end_reason = link.client.end_reason or "its request is done"
             link.transport.close()
             link.connection_lost()

@@ -162,7 +162,9 @@ class Call:
     def amqp(self, vhost: str, user: str | None = None) -> InternalClient:
         """An AMQP client as this user, unless another one is named."""
         name = self.user.name if user is None else user
-        return InternalClient(self.broker.clients, self.user.address, name, vhost)
+        address = self.user.address
+        purpose = f"management API, request from {address}"
+        return InternalClient(self.broker.clients, address, name, vhost, purpose)
 
 
 Handler: TypeAlias = Callable[[Call], Awaitable[Reply | StreamResponse]]

@@ -1,7 +1,8 @@
 """SIGHUP: the options are read again, on a thread, and what may change is put in force.
 
 One line names what changed, one what needs a restart.  A file with a mistake changes nothing; a
-TLS file with one leaves TLS as it was.
+TLS file with one leaves TLS as it was.  An arbitrator, which serves no clients, takes what concerns
+its log.
 """
 
 from __future__ import annotations
@@ -39,6 +40,13 @@ class Bounded(Protocol):
         """Go by other limits from here on."""
 
 
+class Serving(NamedTuple):
+    """What a member has that serves clients."""
+
+    member: Bounded
+    listener: ClientListener
+
+
 class _Read(NamedTuple):
     """What the thread found."""
 
@@ -57,13 +65,12 @@ class Reload:
         options: BrokerOptions,
         reread: Callable[[], BrokerOptions],
         loop: asyncio.AbstractEventLoop,
-        member: Bounded,
-        listener: ClientListener,
+        serving: Serving | None,
         messages: Messages,
     ) -> None:
         self._in_force = dict(options.text)
         self._reread, self._loop = reread, loop
-        self._member, self._listener, self._messages = member, listener, messages
+        self._serving, self._messages = serving, messages
         self._under_way = self._again = False
 
     def begin(self) -> None:
@@ -78,7 +85,8 @@ class Reload:
         """On a thread: options, certificates and the log file."""
         options = self._reread()
         tls, tls_error, switch, log_error = None, "", None, ""
-        if options.tls is not None and self._listener.tls is not None:
+        serving = self._serving
+        if serving is not None and options.tls is not None and serving.listener.tls is not None:
             try:
                 tls = server_tls(options.tls)
             except TlsFileError as error:
@@ -104,14 +112,18 @@ class Reload:
         options, without = read.options, frozenset[str]()
         if read.tls is None:
             without |= OF_TLS
-        else:
-            self._listener.tls = read.tls
         if read.switch_log is None:
             without |= OF_LOGS
         else:
             read.switch_log()
-        self._listener.limits.limits = options.clients
-        self._member.set_limits(options)
+        if self._serving is None:
+            without |= RELOADED - OF_LOGS
+        else:
+            member, listener = self._serving
+            if read.tls is not None:
+                listener.tls = read.tls
+            listener.limits.limits = options.clients
+            member.set_limits(options)
         found = changes(self._in_force, options.text, without=without)
         self._in_force.update({name: options.text[name] for name in found.names})
         log.info("SIGHUP: read again; changed: %s", "; ".join(found.taken) or "nothing")

@@ -21,7 +21,7 @@ from broker.process.arbitrator_record import RecordFile
 from broker.process.management_port import BadDefinitions, ManagementPort
 from broker.process.member import BrokerMember
 from broker.process.member_life import LifeState, prefix
-from broker.process.reload import Reload
+from broker.process.reload import Reload, Serving
 from broker.process.ring_setup import ring_transport
 from broker.replication.replica import Divergence
 from broker.service.messages import LogFileError, Messages
@@ -87,7 +87,7 @@ async def _run(
         loop = asyncio.get_running_loop()
         manager = ServiceManager(os.environ, loop.call_later, os.getpid())
         if options.arbitrator:
-            return await _arbitrate(options, manager)
+            return await _arbitrate(options, reread, messages, manager)
         return await _serve(options, reread, messages, manager, truncate)
     except _Refused as refused:
         messages.end(MESSAGES_S)
@@ -131,7 +131,7 @@ async def _serve(
             raise
         if options.clustered:
             messages.prefix = member.life.prefix
-        reload = Reload(options, reread, loop, member, listener, messages)
+        reload = Reload(options, reread, loop, Serving(member, listener), messages)
         _handle_signals(loop, member.terminate, reload.begin)
         member.start()
         await listener.serve(member)
@@ -180,7 +180,12 @@ def _how(options: BrokerOptions) -> list[str]:
     return [""] * (options.port is not None) + [", TLS"] * (options.tls is not None)
 
 
-async def _arbitrate(options: BrokerOptions, manager: ServiceManager) -> Exit:
+async def _arbitrate(
+    options: BrokerOptions,
+    reread: Callable[[], BrokerOptions],
+    messages: Messages,
+    manager: ServiceManager,
+) -> Exit:
     """Run an arbitrator: no client port, no store."""
     loop = asyncio.get_running_loop()
     transport = _transport(options)
@@ -191,7 +196,8 @@ async def _arbitrate(options: BrokerOptions, manager: ServiceManager) -> Exit:
     with _opening():
         file = RecordFile(options.data_dir, options.cluster_name, str(options.cluster_bind))
     member = Arbitrator(options, file, transport, transport.address, loop)
-    _handle_signals(loop, member.terminate, partial(log.info, "SIGHUP: nothing to read again"))
+    reload = Reload(options, reread, loop, None, messages)
+    _handle_signals(loop, member.terminate, reload.begin)
     member.start()
     manager.ready(lambda: "arbitrator")
     code = await member.done

@@ -9,6 +9,7 @@ from __future__ import annotations
 import base64
 import http.client
 import json
+import re
 import ssl
 from collections.abc import Mapping
 from typing import TypeAlias
@@ -94,6 +95,8 @@ class Api:
             content = json.dumps(body).encode()
             headers["Content-Type"] = "application/json"
         status, text = self._exchange(method, path, content, headers)
+        if status == 404:
+            raise ApiError(absent(method, names), status)
         return self._read(status, text)
 
     def _exchange(
@@ -132,7 +135,69 @@ class Api:
         reason = found.get("reason") if isinstance(found, dict) else None
         if status == 401 and reason in (None, "Login failed"):
             reason = f"user '{self.user}' and this password are refused"
-        raise ApiError(str(reason or f"HTTP status {status}"), status)
+        raise ApiError(plain(str(reason or f"HTTP status {status}")), status)
+
+
+def absent(method: str, names: tuple[str, ...]) -> str:
+    """Say what is not there for a request, by its path's parts."""
+    match names:
+        case ("bindings", vhost, "e", source, "q" | "e" as kind, end) if method == "POST":
+            target = "queue" if kind == "q" else "exchange"
+            return f"virtual host '{vhost}' has no exchange '{source}' or no {target} '{end}'"
+        case (kind, vhost, *_) if kind in _OF_VHOST and method == "PUT":
+            return f"there is no virtual host '{vhost}'"
+        case ("permissions" | "topic-permissions" as kind, vhost, user, *_):
+            what = kind.replace("-", " ")
+            return (
+                f"user '{user}' has no {what} in virtual host '{vhost}', "
+                "or one of the two is not there"
+            )
+        case ("bindings", vhost, "e", source, "q" | "e" as kind, end, *_):
+            target = "queue" if kind == "q" else "exchange"
+            return (
+                f"there is no such binding of exchange '{source}' to {target} '{end}' "
+                f"in virtual host '{vhost}'"
+            )
+        case (kind, name, *_) if kind in _OF_ALL:
+            return f"there is no {_OF_ALL[kind]} '{name}'"
+        case (kind, vhost) if kind in _OF_VHOST:
+            return f"there is no virtual host '{vhost}'"
+        case (kind, vhost, name, *_) if kind in _OF_VHOST:
+            return f"there is no {_OF_VHOST[kind]} '{name}' in virtual host '{vhost}'"
+        case _:
+            return f"there is nothing at /api/{'/'.join(names)}"
+
+
+_OF_ALL = {
+    "vhosts": "virtual host",
+    "users": "user",
+    "user-limits": "user",
+    "connections": "connection",
+    "channels": "channel",
+    "nodes": "member",
+    "global-parameters": "global parameter",
+}
+_OF_VHOST = {
+    "queues": "queue",
+    "exchanges": "exchange",
+    "policies": "policy",
+    "operator-policies": "operator policy",
+    "vhost-limits": "limit",
+    "parameters": "parameter",
+    "bindings": "binding",
+    "consumers": "consumer",
+    "permissions": "permissions",
+    "topic-permissions": "topic permissions",
+    "definitions": "definitions",
+}
+
+
+def plain(reason: str) -> str:
+    """A refusal without the brackets in which Erlang prints its strings: `<<"x">>` is `"x"`."""
+    return _ERLANG_STRING.sub(r"\1", reason)
+
+
+_ERLANG_STRING = re.compile(r'<<("(?:[^"\\]|\\.)*")>>')
 
 
 def _query_text(value: str | float | bool) -> str:

@@ -77,11 +77,7 @@ def answered() -> Iterator[None]:
             Exit.UNAVAILABLE,
         ) from None
     except ApiError as problem:
-        raise ToolError(_sentence(problem), code_of(problem.status)) from None
-
-
-def _sentence(problem: ApiError) -> str:
-    return "there is no such object" if problem.status == 404 else str(problem)
+        raise ToolError(str(problem), code_of(problem.status)) from None
 
 
 def code_of(status: int) -> Exit:

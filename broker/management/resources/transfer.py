@@ -344,7 +344,10 @@ class Import:
 
     async def _declare(self, vhost: str, declarations: list[_Declaration]) -> None:
         """Several at once: each waits for a turn of the ring and for the disks."""
-        async with InternalClient(self._broker.clients, self._by.address, SYSTEM, vhost) as client:
+        purpose = f"management API, definitions loaded by {self._by.name}"
+        async with InternalClient(
+            self._broker.clients, self._by.address, SYSTEM, vhost, purpose
+        ) as client:
             for at in range(0, len(declarations), BATCH):
                 batch = declarations[at : at + BATCH]
                 for one in batch:

@@ -55,4 +55,5 @@ async function send(method, address, body, secret = sessionStorage.getItem(KEY))
   throw new ApiError(answer.status, content?.reason ? reason(content.reason) : `${answer.status} ${answer.statusText}`);
 }
 
-const reason = (given) => (typeof given === "string" ? given : JSON.stringify(given));
+// Without the brackets in which Erlang prints strings, and RabbitMQ and so the API, for tools: <<"x">>.
+const reason = (given) => (typeof given === "string" ? given.replace(/<<("(?:[^"\\]|\\.)*")>>/g, "$1") : JSON.stringify(given));

@@ -43,13 +43,13 @@ class Service:
         }
         self.config.write_text("".join(f"{name} = {value}\n" for name, value in given.items()))
 
-    def start(self) -> None:
+    def start(self, until: str = "listening for clients") -> None:
         self.process = subprocess.Popen(
             [*command("qpidd"), "--config", str(self.config)],
             cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL, env={**os.environ, **self.environment},
         )  # fmt: skip
-        self.until("listening for clients")
+        self.until(until)
 
     def hang_up(self, expected: str) -> None:
         """SIGHUP, and the line that it leads to."""
@@ -244,6 +244,37 @@ def test_who_connects_and_how_it_ends_is_in_the_log(tmp_path: Path) -> None:
             while "connection.open-ok" not in [one.method for one in methods_in(received)]:
                 received += rude.recv(65536)
         one.until("without closing the connection")
+
+
+def test_a_request_over_http_is_named_as_what_it_is(tmp_path: Path) -> None:
+    """It is a client without a socket: nobody is to look for one that was not closed."""
+    with service(tmp_path) as one:
+        (management,) = free_ports(1)
+        one.configure(management_port=management)
+        one.start("READY, was")
+        parse_api(f"{HOST}:{management}", "guest", "guest", START_S).put("queues", "/", "work")
+        one.until("disconnected: its request is done")
+        assert f"management API, request from {HOST}:" in one.text()
+        assert f"client {HOST}:" not in one.text()
+
+
+@pytest.mark.slow
+def test_an_arbitrators_log_is_opened_again(tmp_path: Path) -> None:
+    """It serves no clients: only what concerns its log is taken without a restart."""
+    with service(tmp_path) as one:
+        (ring,) = free_ports(1)
+        mine = f"{HOST}:{ring}"
+        cluster = {
+            "cluster_name": "shop", "cluster_bind": mine, "cluster_arbitrator": mine,
+            "cluster_nodes": mine, "cluster_size": 3, "data_dir": tmp_path / "data",
+        }  # fmt: skip
+        one.configure(**cluster)
+        one.start("arbitrator: no data, no clients")
+        moved = one.log.rename(tmp_path / "qpidd.log.1")
+        one.configure(**cluster, log_level="debug", max_connections=7)
+        one.hang_up("SIGHUP: read again; changed: log-level info -> debug")
+        assert "max-connections" not in one.text()
+        assert "arbitrator: no data" in moved.read_text()
 
 
 def test_a_manager_is_told(tmp_path: Path) -> None:

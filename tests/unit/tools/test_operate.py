@@ -14,7 +14,8 @@ import pytest
 from broker.exit_codes import Exit
 from tests.support.dashboard.canned_api import CONNECTION, HOSTILE, CannedApi
 from tools.cli.options import run_command
-from tools.client.http_api import parse_api
+from tools.client.http_api import absent, parse_api
+from tools.client.http_api import plain as plain_text
 from tools.operate.listings import LISTINGS
 from tools.operate.output import aligned, plain
 from tools.operate.qpid_config import qpid_config
@@ -227,7 +228,8 @@ def test_exit_codes_are_those_that_scripts_know(run: Run, api: CannedApi) -> Non
     )  # fmt: skip
     assert run(qpidctl, "set_policy", "p", "^", "{").code == Exit.DATA
     api.refusals["users/x"] = (404, "Not Found")
-    assert run(qpidctl, "delete_user", "x").code == Exit.USAGE
+    ended = run(qpidctl, "delete_user", "x")
+    assert (ended.code, "there is no user 'x'" in ended.err) == (Exit.USAGE, True)
     assert run(qpidctl, "--password", "wrong", "list_users").code == Exit.DATA
     api.refusals["health/checks/alarms"] = (503, "b has an alarm")
     assert run(qpidctl, "check_alarms").code == Exit.UNAVAILABLE
@@ -366,3 +368,31 @@ def test_a_name_cannot_steer_a_terminal() -> None:
     assert aligned([["name", "n"], ["a", "5"], ["bb", "12"]], [["a", 5], ["bb", 12]]) == [
         "name   n", "a      5", "bb    12"
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("request_line", "says"),
+    [
+        ("DELETE queues shop work", "no queue 'work' in virtual host 'shop'"),
+        ("GET queues shop", "no virtual host 'shop'"),
+        ("PUT policies shop short", "no virtual host 'shop'"),
+        ("DELETE policies shop short", "no policy 'short' in virtual host 'shop'"),
+        ("DELETE users ada", "no user 'ada'"),
+        ("PUT user-limits ada max-channels", "no user 'ada'"),
+        ("DELETE permissions shop ada", "user 'ada' has no permissions in virtual host 'shop'"),
+        ("POST bindings shop e news q work", "no exchange 'news' or no queue 'work'"),
+        ("DELETE bindings shop e news q work k", "binding of exchange 'news' to queue 'work'"),
+        ("GET something else", "nothing at /api/something/else"),
+    ],
+)
+def test_what_is_not_there_is_named(request_line: str, says: str) -> None:
+    method, *names = request_line.split()
+    assert says in absent(method, tuple(names))
+
+
+def test_a_refusal_is_shown_without_erlangs_brackets() -> None:
+    """The API keeps them: programs compare RabbitMQ's sentences."""
+    given = 'Validation failed\n\n<<"x">> is not a valid ha-mode value, nor <<"a\\"b">>'
+    assert plain_text(given) == (
+        'Validation failed\n\n"x" is not a valid ha-mode value, nor "a\\"b"'
+    )

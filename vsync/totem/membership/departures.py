@@ -3,6 +3,10 @@
 Evidence is a host that refuses connections to a process that was there, a leave notice, a newer
 incarnation, or a member that passes tokens and receives nothing.  All else is silence, and silence
 may be wrong: a member that comes back as the same incarnation ran all the time.
+
+The members of a ring do not all see the same: one finds its link refused, and its join is at the
+others before their own links are.  These tell who gave the member up and leave the reason to it,
+rather than tell a silence of some milliseconds that nobody has judged.
 """
 
 from __future__ import annotations
@@ -26,12 +30,23 @@ class Departures:
     def __init__(self, context: Context, tempo: Tempo) -> None:
         self._context, self._tempo = context, tempo
         self._evidence: dict[Member, str] = {}
+        self._told: dict[Member, Member] = {}  # given up by another member first
+        self._refused: set[str] = set()  # addresses whose host refuses connections
         self._silent: dict[Member, None] = {}  # given up for silence
 
     def evidence(self, members: Iterable[Member], why: str) -> None:
         """These are gone, or will be."""
         for member in members:
             self._evidence.setdefault(member, why)
+
+    def given_up(self, by: Member, members: Iterable[Member]) -> None:
+        """Another member gave these up, before this one did."""
+        for member in members:
+            self._told.setdefault(member, by)
+
+    def refused(self, address: str) -> None:
+        """The host of `address` refuses connections: why, if its member was given up."""
+        self._refused.add(address)
 
     def on_ring(
         self,
@@ -56,7 +71,8 @@ class Departures:
                 )
         while len(self._silent) > REMEMBERED_MAX:
             del self._silent[next(iter(self._silent))]
-        self._evidence.clear()
+        for known in (self._evidence, self._told, self._refused):
+            known.clear()
 
     def _why(
         self, member: Member, new: tuple[Member, ...], last_frame: dict[Member, float], now: float
@@ -65,10 +81,14 @@ class Departures:
             return RESTARTED
         if (why := self._evidence.get(member)) is not None:
             return why
+        by = self._told.get(member)
+        if by is not None and member.address in self._refused:
+            return KILLED
         self._silent[member] = None
         if member in new:
             return "it was in another ring meanwhile"
         at = last_frame.get(member)
         if at is None:
             return "another member gave it up"
-        return f"silent for {round(1000 * (now - at))} ms"
+        silence = f"silent for {round(1000 * (now - at))} ms"
+        return silence if by is None else f"{by.name} gave it up; {silence} here"

@@ -134,6 +134,8 @@ class Prober:
 
     def suspect(self, address: str, now: float, *, refused: bool) -> None:
         """The link to `address` broke; or, `refused`, nobody listens there any more."""
+        if refused:
+            self._departures.refused(address)
         member = next((m for m in self._watched() if m.address == address), None)
         if member is None or member == self._context.me:
             self._context.count("suspect_stranger")

@@ -152,14 +152,14 @@ class Membership:
         else:
             self.merges.learn(sender, join.reception, 1, now)
         ring = self.current
-        if (
-            ring is not None
-            and sender in ring.members
-            and join.ring_seq < ring.id.seq
-            and not join.leaving
-        ):
+        ours = ring is not None and sender in ring.members and not join.leaving
+        if ours and ring is not None and join.ring_seq < ring.id.seq:
             self._context.count("join_stale")  # sent before the ring was formed (pitfall 28)
-        elif self.operational is not None:
+            return
+        if ours:
+            mine = () if self.gather is None else self.gather.sets.failed
+            self.departures.given_up(sender, set(join.failed).difference(mine))
+        if self.operational is not None:
             self.merges.on_join(self.operational.ring, sender, join, now)
         elif self.gather is None:
             self._context.count("join_outside")

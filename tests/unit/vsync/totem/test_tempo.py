@@ -7,6 +7,7 @@ import pytest
 from tests.support.ring.virtual_network import Net
 from vsync.totem.config import RingConfig
 from vsync.totem.events import Note
+from vsync.totem.membership.departures import KILLED
 from vsync.totem.ordering.tempo import WINDOW_S, Tempo
 
 CONFIG = RingConfig()
@@ -119,7 +120,30 @@ def test_a_killed_member_is_out_at_once_on_a_slow_ring_too() -> None:
     net.run(1.0)
     net.crash("b", noticed=True)
     net.settle("ac", within=0.15)
-    assert gone(net, "a") == ["b: its process ended, its host refuses connections"]
+    assert gone(net, "a") == [f"b: {KILLED}"]
+
+
+@pytest.mark.parametrize("refused_late", [False, True])
+def test_members_that_see_a_death_differently_do_not_contradict_each_other(
+    refused_late: bool,
+) -> None:
+    """The join of who found the link refused is here before the own link is."""
+    net = Net("abc")
+    net.settle("abc")
+    dead = net.nodes["b"].me.address
+    net.crash("b")
+    net.suspect("a", dead, False)
+    net.suspect("a", dead, True)
+    if refused_late:
+        net.run(0.01)
+        net.suspect("c", dead, True)
+    net.settle("ac", within=0.2)
+    assert gone(net, "a") == [f"b: {KILLED}"]
+    (line,) = gone(net, "c")
+    if refused_late:
+        assert line == f"b: {KILLED}"
+    else:
+        assert line.startswith("b: a gave it up; silent for ")
 
 
 def test_silence_is_told_with_its_length() -> None:
