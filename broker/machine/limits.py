@@ -28,19 +28,20 @@ NO_ACK_HELD_MAX = 1_000
 """Of one consumer without acknowledgement, until its member has written them."""
 LETTERS_WORK_MAX = 10_000
 """Units of dead-lettering at one position; the other letters follow at the next ones."""
-SESSION_WORK_MAX = 10_000
-"""Units of ending the connections of a member that is gone, at one position; the others follow at
-the next ones. A connection is not divided."""
+ENDING_WORK_MAX = 5_000
+"""Units of ending connections, at one position: those of a member that is gone, and one that was
+closed and takes more. The rest follows at the next positions."""
 DEFINITIONS_MAX = 20_000
 """Users, permissions, policies and what else operators define, together."""
 DEFINITION_BYTES_MAX = 64 * 1024
 """Of one of them."""
-LEAVING_WORK_MAX = 10_000
+LEAVING_WORK_MAX = 5_000
 """Units of deleting the queues and exchanges of virtual hosts that were deleted, at one position;
 the others follow at the next ones."""
 EXPIRED_PER_TICK_MAX = 2_048
-LEASES_PER_TICK_MAX = 512
-"""Messages and unused queues that expire at one tick; the next tick goes on."""
+"""Messages that expire at one tick, and queues that are looked at; the next one goes on."""
+LEASES_WORK_MAX = 5_000
+"""Units of deleting unused queues at one tick; the next one goes on."""
 EXPIRED_PER_GET_MAX = 256
 TRIMMED_MAX = 1_024
 """Messages that are dropped at one position because a queue holds more than it may; the next one
@@ -52,5 +53,10 @@ POLICIES_MAX = 200
 POLICIES_WORK_MAX = 5_000
 """Units of looking which policies apply to the queues after a change; the next position goes on."""
 
+QUEUE_WORK = 8
+BINDING_WORK = 3
+CONSUMER_WORK = 4
+HELD_WORK = 3
+"""Units to delete a queue, a binding, a consumer, and to put back a message that was held."""
 WORDS_PER_UNIT = 16
 """Words of topic patterns, or bytes of headers, that are looked at for one unit."""

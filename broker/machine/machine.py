@@ -30,7 +30,7 @@ from broker.machine.handlers.transactions import on_tx_commit
 from broker.machine.image import invariants as checks
 from broker.machine.image import restore as restoring
 from broker.machine.image import snapshot as snapshots
-from broker.machine.limits import SESSION_WORK_MAX
+from broker.machine.limits import ENDING_WORK_MAX
 from broker.machine.queueing.queue import ready_count
 from broker.machine.queueing.refusals import poisonous
 from broker.machine.state import Channel, Queue, QueueRow, State
@@ -63,14 +63,14 @@ class Machine(State):
             # All these kinds have the connection and the channel in their second and third item.
             key = (session, command[1], command[2])  # type: ignore[misc]
             channel = self.channels.get(key)  # type: ignore[arg-type]
-            if channel is None:
+            if channel is None or not channel.open:
                 outcome = IGNORED
             elif self.poison and poison.in_force(self, command):
                 outcome = connections.refuse(self, channel, kind, poisonous())
             else:
                 outcome = on_channel(self, channel, command)
         if self.ending:
-            sessions.end_gone_connections(self, SESSION_WORK_MAX)
+            sessions.end_what_ended(self, ENDING_WORK_MAX)
         if self.leaving or self.stale or self.trimming:
             definitions.go_on(self)
         if self.dead_letters or self.late_letters:
@@ -110,7 +110,7 @@ class Machine(State):
     @property
     def due_in_us(self) -> int:
         """Nothing can expire within this time: how often to tick may depend on it."""
-        return 0 if self._goes_on else self.due_us - self.now_us
+        return 0 if self._goes_on else cluster_time.due_us(self) - self.now_us
 
     def free(self, count: int) -> int:
         """Free up to so many of the messages that were purged; return how many. It takes time, and

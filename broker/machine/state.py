@@ -13,7 +13,8 @@ from broker.machine.digest import MASK, body_hash, message_hash
 from broker.machine.effects import Effect
 from broker.machine.limits import CHANNEL_HELD_MAX
 from broker.machine.move_log import MARK_MASK
-from broker.machine.tally import Tally, Totals
+from broker.machine.schedule import Schedule
+from broker.machine.tally import Tally, Totals, merged
 
 # A message, shared by all queues that hold it: a plain tuple of atomic values, its fields named by
 # index. No NamedTuple: the garbage collector stops tracking a tuple of atomic values, but never
@@ -187,7 +188,7 @@ class ConnectionRecord:
     local: bool
     channels: "dict[int, Channel]" = field(default_factory=dict)
     exclusive: dict[str, Queue] = field(default_factory=dict)
-    ended: bool = False  # with its session, but not taken out of the state yet
+    ended: bool = False  # it, or its session: is in state.ending
     totals: Totals = field(default_factory=Totals)  # shared by those of its member and vhost
 
 
@@ -290,7 +291,6 @@ class State:
     now_us: int = 0  # the machine's time: moves by Tick (clock/cluster_time.py)
     horizon_us: int = 0  # what is created now counts from here; follows from the state
     clocks: dict[str, Clock] = field(default_factory=dict)  # by member
-    due_us: int = 0  # nothing expires before; no part of the state, see cluster_time.py
     digest: int = 0  # the root
     epoch: int = 0
     version: int = 0  # of the machine, in force (version.py); 0: before the first activation
@@ -303,10 +303,12 @@ class State:
     vhosts: dict[str, Vhost] = field(default_factory=dict)
     connections: dict[tuple[int, int], ConnectionRecord] = field(default_factory=dict)
     channels: dict[tuple[int, int, int], Channel] = field(default_factory=dict)
-    # queues with a ready message that can expire
+    # queues with a ready message that can expire; follows from the state
     expiring: dict[int, Queue] = field(default_factory=dict)
-    # queues that expire when unused, and are unused
+    expiry: Schedule = field(default_factory=Schedule)
+    # queues that expire when unused, and are unused; follows from the state
     leased: dict[int, Queue] = field(default_factory=dict)
+    lease_ends: Schedule = field(default_factory=Schedule)
     # (kind, content) of commands of which members died, to the names of those members
     poison: dict[tuple[int, bytes], tuple[str, ...]] = field(default_factory=dict)
     # (member, subject) to the detail: what members run out of
@@ -318,7 +320,7 @@ class State:
     leaving: list[Vhost] = field(default_factory=list)
     # connections of each user; follows from the state
     connected: dict[str, int] = field(default_factory=dict)
-    # connections of sessions that ended, in the order of `connections`; follows from the state
+    # connections that ended and are not taken out of the state yet, in the order of their turn
     ending: deque[ConnectionRecord] = field(default_factory=deque)
     # queues that a change of policies may concern, not looked at yet
     stale: deque[Queue] = field(default_factory=deque)
@@ -327,7 +329,7 @@ class State:
     # to publish: those of this position, and those that were too many at earlier ones
     dead_letters: list[Letter] = field(default_factory=list)
     late_letters: deque[Letter] = field(default_factory=deque)
-    # by member and vhost; "": no member's doing. No part of the state.
+    # by member and vhost; "": no member's doing; vhosts that are gone. No part of the state.
     totals: dict[tuple[str, str], Totals] = field(default_factory=dict)
     # what a purge took out: nothing refers to it, it is freed in slices (machine.free)
     discarded: "list[deque[Message] | list[Message] | list[tuple[int, bool, Message]]]" = field(
@@ -345,3 +347,9 @@ class State:
         """Where it is counted what clients of this session do there."""
         found = [name for name, record in self.sessions.items() if record.session == session]
         return self.totals.setdefault((found[0] if found else "", vhost), Totals())
+
+    def close_totals(self, vhost: str) -> None:
+        """The virtual host is gone: what was counted there counts for its members only."""
+        for key in [key for key in self.totals if key[1] == vhost]:
+            gone, rest = self.totals.pop(key), (key[0], "")
+            self.totals[rest] = merged(self.totals[rest], gone) if rest in self.totals else gone

@@ -5,7 +5,7 @@ It counts from its own start: a tally is neither in the digest nor in a snapshot
 differ in it.  `broker/statistics` makes rates of it.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -40,6 +40,20 @@ class Totals:
     queues_declared: int = 0
     queues_created: int = 0
     queues_deleted: int = 0
+
+
+def merged(one: Totals, other: Totals) -> Totals:
+    """Both together, as if they had been counted in one from the beginning."""
+    sums = {name: getattr(one, name) + getattr(other, name) for name in _CHURN}
+    both = one.messages, other.messages
+    messages = Tally(**{name: sum(getattr(of, name) for of in both) for name in _COUNTS})
+    if all(of.sampled for of in both):
+        messages.sampled = tuple(map(sum, zip(*(of.sampled for of in both), strict=True)))
+    return Totals(messages, **sums)
+
+
+_COUNTS = tuple(one.name for one in fields(Tally) if one.name != "sampled")
+_CHURN = tuple(one.name for one in fields(Totals) if one.name != "messages")
 
 
 def count_delivery(

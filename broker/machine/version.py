@@ -11,5 +11,5 @@ MACHINE_VERSION_MIN when code for older versions is deleted.
 Decision: docs/decisions/0029-new-behaviour-is-switched-on-by-a-command.md.
 """
 
-MACHINE_VERSION = 8
-MACHINE_VERSION_MIN = 8
+MACHINE_VERSION = 9
+MACHINE_VERSION_MIN = 9

@@ -17,6 +17,7 @@ Decision: docs/decisions/0020-messages-expire-late-rather-than-early.md.
 
 from broker.machine.clock.voters import voter_names
 from broker.machine.digest import item_hash
+from broker.machine.schedule import NEVER_US
 from broker.machine.state import (
     CREATED_US,
     NO_TTL,
@@ -31,7 +32,6 @@ LEAD_US = 300_000
 """How far beyond the machine's time a member's clock may be, if it named no limit."""
 LIMIT_US_MAX = 2_000_000
 """How far beyond the machine's time a member may set its limit."""
-NEVER_US = 1 << 62
 
 
 def clock_element(name: str, clock: Clock) -> int:
@@ -83,8 +83,18 @@ def horizon(state: State) -> int:
 
 
 # -- deadlines -----------------------------------------------------------------------------------
-# `state.due_us` is never later than the first thing that can expire. It only saves looking: what
-# a tick does is decided by the time and the queues, so it is no part of the state.
+# A queue of which a message can expire is noted for the deadline of its head or for earlier
+# (schedule.py), whichever way its head changes; one that expires itself, for the end of its lease.
+
+
+def due_us(state: State) -> int:
+    """Nothing expires before."""
+    return min(state.expiry.next_us, state.lease_ends.next_us)
+
+
+def head(queue: Queue) -> Message:
+    """The first ready message. There is one."""
+    return queue.returned[queue.returned_order[0]] if queue.returned_order else queue.ready[0]
 
 
 def deadline(queue: Queue, message: Message) -> int:
@@ -95,22 +105,13 @@ def deadline(queue: Queue, message: Message) -> int:
     return NEVER_US if ttl_us == NO_TTL else message[CREATED_US] + ttl_us
 
 
-def add_deadline(state: State, queue: Queue, message: Message) -> None:
-    """A message that can expire is ready."""
-    if message[TTL_US] != NO_TTL:
-        queue.timed += 1
-    queue.expiring = True
-    state.expiring[queue.number] = queue
-    state.due_us = min(state.due_us, deadline(queue, message))
-
-
 def recheck_deadlines(state: State, queue: Queue) -> None:
-    """Messages left the queue, or its time to live is another one."""
+    """The head of the queue may be another one, or its time to live."""
     waits = bool(queue.ready or queue.returned)
     queue.expiring = queue.timed > 0 or (waits and queue.ttl_us != NO_TTL)
     if queue.expiring:
         state.expiring[queue.number] = queue
-        state.due_us = 0  # what is at the head now may have expired long ago
+        state.expiry.note(queue.number, deadline(queue, head(queue)))
     else:
         state.expiring.pop(queue.number, None)
 
@@ -118,7 +119,7 @@ def recheck_deadlines(state: State, queue: Queue) -> None:
 def lease(state: State, queue: Queue) -> None:
     """Nobody consumes from a queue that expires when unused."""
     state.leased[queue.number] = queue
-    state.due_us = min(state.due_us, lease_end(queue))
+    state.lease_ends.note(queue.number, lease_end(queue))
 
 
 def lease_end(queue: Queue) -> int:

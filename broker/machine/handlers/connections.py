@@ -5,6 +5,9 @@ queues that depend on them are deleted, held messages are requeued in place, fla
 and other consumers are served.
 """
 
+from collections import deque
+from itertools import islice
+
 from broker.machine.commands import (
     IGNORED,
     OK,
@@ -16,11 +19,17 @@ from broker.machine.commands import (
 )
 from broker.machine.digest import item_hash
 from broker.machine.effects import ChannelError, ConnectionError_, Reply
+from broker.machine.limits import CONSUMER_WORK, ENDING_WORK_MAX, HELD_WORK
 from broker.machine.move_log import CLOSED
 from broker.machine.queueing.dispatch import dispatch, offer, requeue
-from broker.machine.queueing.queue import consumer_element, delete_queue, mark_used
+from broker.machine.queueing.queue import (
+    consumer_element,
+    delete_queue,
+    deletion_work,
+    mark_used,
+)
 from broker.machine.queueing.refusals import METHODS, Refusal, no_vhost, second_open
-from broker.machine.state import Channel, ConnectionRecord, Consumer, Queue, State
+from broker.machine.state import Channel, ConnectionRecord, Consumer, Held, Queue, State
 
 
 def connection_element(connection: ConnectionRecord) -> int:
@@ -70,18 +79,18 @@ def session_exists(state: State, session: int) -> bool:
 
 def on_connection_close(state: State, session: int, command: ConnectionClose) -> int:
     connection = state.connections.get((session, command[1]))
-    if connection is None:
+    if connection is None or connection.ended:
         return IGNORED
     if connection.local:
         state.effects.append(Reply(command[1], 0, "connection.close-ok", (), False))
-    end_connections(state, [connection])
+    _end_connection(state, connection)
     return OK
 
 
 def on_channel_open(state: State, session: int, command: ChannelOpen) -> int:
     _, conn, chan = command
     connection = state.connections.get((session, conn))
-    if connection is None:
+    if connection is None or connection.ended:
         return IGNORED
     old = connection.channels.get(chan)
     if old is not None:
@@ -116,12 +125,60 @@ def refuse(state: State, channel: Channel, kind: int, refusal: Refusal) -> int:
     if hard:
         if channel.local:
             state.effects.append(ConnectionError_(conn, code, text, class_id, method_id))
-        end_connections(state, [channel.connection])
+        _end_connection(state, channel.connection)
     else:
         if channel.local:
             state.effects.append(ChannelError(conn, chan, code, text, class_id, method_id))
         end_channels(state, [channel], [])
     return code
+
+
+def _end_connection(state: State, connection: ConnectionRecord) -> None:
+    """At this position, or as positions go by if that is too much for one."""
+    channels = connection.channels.values()
+    work = sum(map(channel_work, channels)) + sum(map(deletion_work, connection.exclusive.values()))
+    if work > ENDING_WORK_MAX:
+        end_later(state, connection)
+    else:
+        end_connections(state, [connection])
+
+
+def end_later(state: State, connection: ConnectionRecord) -> None:
+    """It is sent nothing more, and nothing of it counts; handlers/sessions.py ends it."""
+    connection.ended, connection.local = True, False
+    for channel in connection.channels.values():
+        channel.open = channel.local = False
+    state.ending.append(connection)
+
+
+def channel_work(channel: Channel) -> int:
+    """Units of ending the channel (limits.py)."""
+    held = len(channel.unacked) + len(channel.unsent)
+    return 8 + HELD_WORK * held + CONSUMER_WORK * len(channel.consumers)
+
+
+def end_some_channels(state: State, connection: ConnectionRecord, what: int, work_max: int) -> int:
+    """Of a connection that ended, within so many units; return how many it took. Of a channel that
+    is too much for one position the messages go back first."""
+    ending, work = [], 0
+    for channel in list(connection.channels.values()):
+        if work >= work_max:
+            break
+        room = max(1, (work_max - work) // HELD_WORK)
+        work += channel_work(channel)
+        if len(channel.unacked) + len(channel.unsent) <= room:
+            ending.append(channel)
+            continue
+        affected: dict[int, Queue] = {}
+        for held_by_tag in (channel.unacked, channel.unsent):
+            tags = list(islice(held_by_tag, room))
+            room -= len(tags)
+            _put_back(state, channel, held_by_tag, tags, what, affected)
+        for queue in affected.values():
+            resume_service(state, queue)
+        break
+    end_channels(state, ending, [], what)
+    return work
 
 
 def end_connections(state: State, connections: list[ConnectionRecord], what: int = CLOSED) -> None:
@@ -143,9 +200,10 @@ def end_channels(
     affected: dict[int, Queue] = {}
     for channel in channels:
         for consumer in list(channel.consumers.values()):
-            remove_consumer(state, consumer)
+            _take_out(state, consumer)
             affected[consumer.queue.number] = consumer.queue
     for queue in affected.values():
+        queue.service = deque(one for one in queue.service if one.waiting)
         if queue.auto_delete and not queue.consumers:
             delete_queue(state, queue)
     for queue in exclusive_queues:
@@ -153,12 +211,7 @@ def end_channels(
             delete_queue(state, queue)
     for channel in channels:
         for held_by_tag in (channel.unacked, channel.unsent):
-            for tag, held in held_by_tag.items():
-                queue, *_ = held
-                requeue(state, channel, tag, held, what)
-                affected[queue.number] = queue
-        channel.unacked = {}
-        channel.unsent = {}
+            _put_back(state, channel, held_by_tag, list(held_by_tag), what, affected)
         del channel.connection.channels[channel.key[2]]
         channel.connection.totals.channels_closed += 1
         del state.channels[channel.key]
@@ -167,14 +220,34 @@ def end_channels(
         resume_service(state, queue)
 
 
+def _put_back(
+    state: State,
+    channel: Channel,
+    held_by_tag: dict[int, Held],
+    tags: list[int],
+    what: int,
+    affected: dict[int, Queue],
+) -> None:
+    """Messages that the channel held; the queues are noted in `affected`."""
+    for tag in tags:
+        held = held_by_tag.pop(tag)
+        queue, *_ = held
+        requeue(state, channel, tag, held, what, counts=held_by_tag is channel.unacked)
+        affected[queue.number] = queue
+
+
 def remove_consumer(state: State, consumer: Consumer) -> None:
     """Held messages stay with the channel. The caller sees to auto-delete and the successor."""
+    if consumer.waiting:
+        consumer.queue.service.remove(consumer)
+    _take_out(state, consumer)
+
+
+def _take_out(state: State, consumer: Consumer) -> None:
+    """But for its place in the queue's service: to look for many, one by one, takes long."""
     queue = consumer.queue
     channel = consumer.channel
-    consumer.active = False
-    if consumer.waiting:
-        consumer.waiting = False
-        queue.service.remove(consumer)
+    consumer.active = consumer.waiting = False
     if consumer.exclusive:
         queue.exclusive_consumer = False
     del queue.consumers[(*channel.key, consumer.tag)]

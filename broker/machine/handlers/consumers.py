@@ -151,7 +151,7 @@ def on_get(state: State, channel: Channel, command: Get) -> int:
         return refuse(state, channel, GET, _holds_too_much(len(held_by_tag) + 1))
     tallies = queue.tally, channel.tally, channel.total
     mark_used(state, queue)
-    if queue.number in state.expiring:
+    if queue.expiring:
         expire(state, queue, EXPIRED_PER_GET_MAX)
     if not ready_count(queue):
         count_get(tallies, False, no_ack, False)

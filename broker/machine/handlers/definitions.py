@@ -20,19 +20,23 @@ from broker.machine.commands import IGNORED, OK, Define, Table, Value
 from broker.machine.digest import canonical, item_hash
 from broker.machine.effects import Defined
 from broker.machine.handlers.connections import session_exists
+from broker.machine.handlers.poison import in_force
 from broker.machine.handlers.policies import POLICIES, follow_policies, go_on_with_policies
 from broker.machine.limits import (
+    BINDING_WORK,
     DEFINITION_BYTES_MAX,
     DEFINITIONS_MAX,
     LEAVING_WORK_MAX,
     POLICIES_MAX,
+    QUEUE_WORK,
 )
 from broker.machine.policies.settings import operator_policy_fault, policy_fault
-from broker.machine.queueing.queue import delete_queue
+from broker.machine.queueing.queue import delete_queue, deletion_work
+from broker.machine.queueing.refusals import poisonous
 from broker.machine.queueing.routing import add_vhost, remove_exchange
 from broker.machine.state import State, Vhost
 
-CREATED, REPLACED, BAD, ABSENT, CONFLICT = 201, 204, 400, 404, 409
+CREATED, REPLACED, BAD, ABSENT, CONFLICT, FAULT = 201, 204, 400, 404, 409, 500
 """The codes of `Defined`, as HTTP has them; a deletion is 204."""
 NAME_BYTES_MAX = 255
 DEFAULT_VHOST, DEFAULT_USER = "/", "guest"
@@ -131,7 +135,9 @@ def on_define(state: State, session: int, command: Define) -> int:
     _, request, by, what, vhost, name, body = command
     if not session_exists(state, session):
         return IGNORED
-    if body is not None and body.get("first") is True:
+    if state.poison and in_force(state, command):
+        code, text = FAULT, poisonous().text
+    elif body is not None and body.get("first") is True:
         code, text = _define_first_administrator(state, what, name, body, by)
     else:
         code, text = _define(state, what, vhost, name, body)
@@ -289,28 +295,35 @@ def go_on(state: State) -> None:
 
 
 def end_leaving_vhosts(state: State, work_max: int) -> None:
-    """Delete what is in the first of them, as much as one position may cost."""
-    vhost = state.leaving[0]
+    """Delete what is in them, as much as one position may cost. One that has to wait for its
+    connections, or for letters on their way, keeps no other waiting."""
     work = 0
-    for queue in list(islice(vhost.queues.values(), work_max // 8)):
+    for vhost in list(state.leaving):
+        for queue in list(islice(vhost.queues.values(), (work_max - work) // QUEUE_WORK + 1)):
+            if work >= work_max:
+                return
+            work += deletion_work(queue)
+            delete_queue(state, queue)
+        if vhost.queues or vhost.connections or _has_letters(state, vhost):
+            continue
+        work += _end_exchanges(state, vhost, work_max - work)
+        if not vhost.exchanges:
+            del state.vhosts[vhost.name]
+            state.leaving.remove(vhost)
+            state.close_totals(vhost.name)
+
+
+def _has_letters(state: State, vhost: Vhost) -> bool:
+    letters = (*state.dead_letters, *state.late_letters)
+    return any(letter.vhost is vhost for letter in letters)
+
+
+def _end_exchanges(state: State, vhost: Vhost, work_max: int) -> int:
+    work = 0
+    for exchange in list(vhost.exchanges.values()):
         if work >= work_max:
-            return
-        work += 8 + len(queue.bindings) + len(queue.consumers)
-        delete_queue(state, queue)
-    if vhost.queues or vhost.connections or work >= work_max:
-        return
-    if any(letter.vhost is vhost for letter in (*state.dead_letters, *state.late_letters)):
-        return
-    _end_exchanges(state, vhost, work_max - work)
-    if not vhost.exchanges:
-        del state.vhosts[vhost.name]
-        state.leaving.remove(vhost)
-
-
-def _end_exchanges(state: State, vhost: Vhost, work: int) -> None:
-    for exchange in list(islice(vhost.exchanges.values(), max(1, work // 8))):
+            break
         if vhost.exchanges.get(exchange.name) is exchange:  # not gone with an earlier one
-            work -= 8 + len(exchange.bindings) + len(exchange.inbound)
+            work += QUEUE_WORK + BINDING_WORK * (len(exchange.bindings) + len(exchange.inbound))
             remove_exchange(state, vhost, exchange)
-        if work <= 0:
-            return
+    return work

@@ -44,6 +44,7 @@ _CONTENT: dict[int, slice] = {
     c.CONSUME: slice(5, None),
     c.GET: slice(3, None),
     c.TX_COMMIT: slice(3, 4),
+    c.DEFINE: slice(3, None),
 }
 
 
@@ -55,7 +56,10 @@ def content_of(command: Command) -> bytes | None:
         return None
     items = cast("tuple[Value, ...]", command)
     head = (items[0], items[3]) if items[0] == c.CONSUME else (items[0],)
-    packed = msgpack.packb((*head, *(ordered(item) for item in items[part])))
+    rest = [ordered(item) for item in items[part]]
+    if items[0] == c.DEFINE and isinstance(rest[-1], dict):
+        rest[-1].pop("password_hash", None)  # salted anew each time
+    packed = msgpack.packb((*head, *rest))
     return blake2b(packed, digest_size=CONTENT_BYTES).digest()
 
 
@@ -93,7 +97,7 @@ def _drop(state: State, key: tuple[int, bytes]) -> None:
 
 def in_force(state: State, command: Command) -> bool:
     """Whether a majority of the voters died of a command like this one: then it is refused, like
-    any hard error of a client. All kinds with content are commands on a channel."""
+    any hard error of a client."""
     kind = command[0]
     if not any(kind == one for one, _ in state.poison):
         return False

@@ -10,8 +10,7 @@ import sys
 from collections import deque
 
 from broker.machine.clock.cluster_time import (
-    NEVER_US,
-    deadline,
+    due_us,
     forget_clock,
     horizon,
     lease_end,
@@ -32,17 +31,25 @@ from broker.machine.commands import (
 from broker.machine.digest import MASK, item_hash, ready_element
 from broker.machine.effects import SessionStarted
 from broker.machine.handlers.alarms import forget_alarms
-from broker.machine.handlers.connections import end_connections
+from broker.machine.handlers.connections import end_connections, end_later, end_some_channels
 from broker.machine.handlers.definitions import define_first
 from broker.machine.handlers.poison import forget_poison
 from broker.machine.handlers.publish import letter_element
-from broker.machine.limits import EXPIRED_PER_TICK_MAX, LEASES_PER_TICK_MAX
-from broker.machine.move_log import FORGOTTEN, INDEX_MASK, MARK_MASK, MEMBER_LOST, RECOVERED, row
+from broker.machine.limits import EXPIRED_PER_TICK_MAX, LEASES_WORK_MAX
+from broker.machine.move_log import (
+    CLOSED,
+    FORGOTTEN,
+    INDEX_MASK,
+    MARK_MASK,
+    MEMBER_LOST,
+    RECOVERED,
+    row,
+)
 from broker.machine.queueing.queue import (
     delete_queue,
+    deletion_work,
     expire,
     forget_all_returns,
-    head,
     mark_used,
     purge,
     put_back,
@@ -55,7 +62,6 @@ from broker.machine.state import (
     IS_PERSISTENT,
     NO_TTL,
     TTL_US,
-    ConnectionRecord,
     Queue,
     SessionRecord,
     State,
@@ -97,7 +103,7 @@ def on_activate(state: State, session: int, command: Activate) -> int:
     ]
     _end_sessions(state, ending)
     if cold:
-        end_gone_connections(state, sys.maxsize)  # nobody is served yet
+        end_what_ended(state, sys.maxsize)  # nobody is served yet
         _forget_volatile(state)
         forget_poison(state)
     if not state.epoch:
@@ -139,26 +145,29 @@ def _end_sessions(state: State, names: list[str]) -> None:
 def find_ended(state: State) -> None:
     """The connections without a session are sent nothing more, and end as positions go by."""
     live = {record.session: True for record in state.sessions.values()}
-    gone = [one for key, one in state.connections.items() if key[0] not in live]
-    for connection in gone:
-        connection.ended, connection.local = True, False
-        for channel in connection.channels.values():
-            channel.open = channel.local = False
-    state.ending = deque(gone)
+    for key, connection in state.connections.items():
+        if key[0] not in live and not connection.ended:
+            end_later(state, connection)
 
 
-def end_gone_connections(state: State, work_max: int) -> None:
-    """Those of members that are gone, as many as one position may cost, and at least one."""
-    batch: list[ConnectionRecord] = []
+def end_what_ended(state: State, work_max: int) -> None:
+    """Connections that ended, as much of them as one position may cost. Nothing is delivered to
+    them meanwhile, so what they hold may go back in parts."""
+    live = {record.session: True for record in state.sessions.values()}
     work = 0
     while state.ending and work < work_max:
-        connection = state.ending.popleft()
-        batch.append(connection)
-        held = [4 + len(c.unacked) + len(c.unsent) for c in connection.channels.values()]
-        consumers = [4 * len(c.consumers) for c in connection.channels.values()]
-        queues = [8 + len(queue.bindings) for queue in connection.exclusive.values()]
-        work += 8 + sum(held) + sum(consumers) + sum(queues)
-    end_connections(state, batch, MEMBER_LOST)
+        connection = state.ending[0]
+        what = CLOSED if connection.key[0] in live else MEMBER_LOST
+        while connection.exclusive and work < work_max:
+            queue = next(iter(connection.exclusive.values()))
+            work += deletion_work(queue)
+            delete_queue(state, queue)
+        work += end_some_channels(state, connection, what, work_max - work)
+        if connection.channels or connection.exclusive:
+            return
+        end_connections(state, [connection])
+        state.ending.popleft()
+        work += 8
 
 
 def _forget_volatile(state: State) -> None:
@@ -257,21 +266,41 @@ def on_tick(state: State, session: int, command: Tick) -> int:
         state.now_us = now_us
         state.add(cluster_element(state))
     state.horizon_us = horizon(state)
-    if state.now_us >= state.due_us:
-        _end_what_is_due(state)
+    if state.now_us >= due_us(state):
+        _end_messages(state)
+        _end_leases(state)
     return OK if moved else IGNORED
 
 
-def _end_what_is_due(state: State) -> None:
+def _end_messages(state: State) -> None:
+    """Those that expired, of the queues whose time has come."""
     budget = EXPIRED_PER_TICK_MAX
-    for queue in list(state.expiring.values()):
-        budget -= expire(state, queue, budget)
-    unused = [n for n, queue in state.leased.items() if lease_end(queue) <= state.now_us]
-    for number in sorted(unused)[:LEASES_PER_TICK_MAX]:
-        delete_queue(state, state.leased[number])
-    heads = [deadline(queue, head(queue)) for queue in state.expiring.values()]
-    leases = [lease_end(queue) for queue in state.leased.values()]
-    state.due_us = min((*heads, *leases), default=NEVER_US)
+    while budget > 0:
+        number = state.expiry.take(state.now_us)
+        if number is None:
+            return
+        queue = state.expiring.get(number)
+        if queue is not None:
+            budget -= expire(state, queue, budget)
+            state.expiry.forget(number)
+            recheck_deadlines(state, queue)
+        budget -= 1
+
+
+def _end_leases(state: State) -> None:
+    """Unused queues whose time has come."""
+    work = 0
+    while work < LEASES_WORK_MAX:
+        number = state.lease_ends.take(state.now_us)
+        if number is None:
+            return
+        queue = state.leased.get(number)
+        work += 1
+        if queue is not None and lease_end(queue) > state.now_us:
+            state.lease_ends.note(number, lease_end(queue))
+        elif queue is not None:
+            work += deletion_work(queue)
+            delete_queue(state, queue)
 
 
 def on_voters(state: State, _session: int, command: Voters) -> int:

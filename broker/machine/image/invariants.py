@@ -2,7 +2,13 @@
 
 from itertools import islice
 
-from broker.machine.clock.cluster_time import clock_element, horizon
+from broker.machine.clock.cluster_time import (
+    clock_element,
+    deadline,
+    head,
+    horizon,
+    lease_end,
+)
 from broker.machine.digest import MASK, held_element, ready_element, ready_elements
 from broker.machine.handlers.alarms import alarm_element
 from broker.machine.handlers.connections import channel_element, connection_element
@@ -23,6 +29,7 @@ from broker.machine.queueing.queue import (
     seq_at,
 )
 from broker.machine.queueing.routing import binding_element, exchange_element
+from broker.machine.schedule import NEVER_US
 from broker.machine.state import (
     BODY,
     CONTENT_HASH,
@@ -112,9 +119,18 @@ def check(state: State) -> None:
     assert len(state.channels) == sum(len(one.channels) for one in state.connections.values())
     live = {record.session: True for record in state.sessions.values()}
     assert len(live) == len(state.sessions), "sessions are unique"
-    gone = [one for key, one in state.connections.items() if key[0] not in live]
-    assert gone == list(state.ending), "each connection has a session, or is about to end"
-    assert all(one.ended and not one.local for one in gone)
+    ending = {one.key: True for one in state.ending}
+    for connection in state.connections.values():
+        assert connection.ended == (connection.key in ending), "what ended is about to be taken out"
+        assert connection.ended or connection.key[0] in live, "each connection has a session, or ended"
+        assert not (connection.ended and connection.local)
+        assert all(one.open != connection.ended for one in connection.channels.values())
+    assert len(ending) == len(state.ending)
+    numbers = [queue.number for vhost in state.vhosts.values() for queue in vhost.queues.values()]
+    scheduled = {**state.expiry.times, **state.lease_ends.times}
+    assert scheduled.keys() <= dict.fromkeys(numbers).keys(), (
+        "nobody looks for queues that are gone"
+    )
     _check_definitions(state)
     _check_policies(state)
     for vhost in state.vhosts.values():
@@ -213,11 +229,14 @@ def _check_queue(state: State, queue: Queue, held_of_queue: dict[int, int]) -> N
     assert not over or queue.number in state.trimming, "what is too much is about to be dropped"
     unused = queue.expires_us >= 0 and not queue.consumers
     assert unused == (queue.number in state.leased)
+    assert not unused or state.lease_ends.times[queue.number] <= lease_end(queue)
     assert queue.returns_sum == returns_sum(queue)
     assert queue.delivery_limit >= 0 or not queue.returns, "nobody counts"
     assert queue.timed == sum(message[TTL_US] != NO_TTL for message in waiting)
     expiring = queue.timed > 0 or (queue.ttl_us != NO_TTL and bool(waiting))
     assert expiring == queue.expiring == (queue.number in state.expiring)
+    due_us = deadline(queue, head(queue)) if expiring else NEVER_US
+    assert state.expiry.times.get(queue.number, NEVER_US) <= due_us, "it is looked at in time"
     if queue.owner is not None:
         assert queue.owner.exclusive[queue.name] is queue
         assert state.connections[queue.owner.key] is queue.owner

@@ -11,13 +11,12 @@ from typing import cast
 
 import msgpack
 
-from broker.machine.clock.cluster_time import horizon
+from broker.machine.clock.cluster_time import horizon, recheck_deadlines
 from broker.machine.commands import Table
 from broker.machine.digest import ALGORITHM, canonical, item_hash, message_hashes
 from broker.machine.handlers import definitions
-from broker.machine.handlers.connections import count_connection
+from broker.machine.handlers.connections import count_connection, end_later
 from broker.machine.handlers.policies import policies_defined
-from broker.machine.handlers.sessions import find_ended
 from broker.machine.image.invariants import ready_sum, recompute_root, returns_sum
 from broker.machine.image.snapshot import BY_CONSUMER, BY_GONE, VERSION
 from broker.machine.policies.choice import policy_of
@@ -105,8 +104,8 @@ class _Reader:
                 queue.returns_sum = returns_sum(queue)
             if queue.expires_us >= 0 and not queue.consumers:
                 state.leased[queue.number] = queue
+            recheck_deadlines(state, queue)
         state.horizon_us = horizon(state)
-        find_ended(state)
         definitions.follow(state)
         state.digest = recompute_root(state, fresh=True)
         if state.digest != self.claimed_root:
@@ -364,10 +363,17 @@ class _Reader:
         at, found = self.state.vhosts[vhost], self.messages[message]
         self.state.late_letters.append(Letter(at, exchange, key, queue, found, reason))
 
-    def _on_expiring(self, numbers: tuple[int, ...]) -> None:
-        for number in numbers:
-            self.state.expiring[number] = self.queues[number]
-            self.queues[number].expiring = True
+    def _on_expiry(self, times: tuple[tuple[int, int], ...]) -> None:
+        for number, at_us in times:
+            self.state.expiry.note(number, at_us)
+
+    def _on_lease_ends(self, times: tuple[tuple[int, int], ...]) -> None:
+        for number, at_us in times:
+            self.state.lease_ends.note(number, at_us)
+
+    def _on_ending(self, keys: tuple[tuple[int, int], ...]) -> None:
+        for key in keys:
+            end_later(self.state, self.state.connections[key])
 
     def _on_former(self, vhost: str, name: str, body: Table, operator: bool) -> None:
         policy = policy_of(vhost, name, body, operator)

@@ -33,7 +33,7 @@ from broker.machine.state import (
 )
 
 CHUNK_BYTES = 256 * 1024
-VERSION = 6
+VERSION = 7
 _BATCH_BYTES = 64 * 1024
 _BATCH_ITEMS = 8192
 _PAGE = 4096
@@ -222,7 +222,10 @@ def _last_items(state: State) -> Iterator[_Item]:
                 list(queue.consumers),
                 [(*consumer.channel.key, consumer.tag) for consumer in queue.service],
             )
-    yield ("expiring", list(state.expiring))
+    for name, schedule in (("expiry", state.expiry), ("lease_ends", state.lease_ends)):
+        for part in _parts(schedule.times.items()):
+            yield (name, part)
+    yield ("ending", [one.key for one in state.ending])
     yield ("stale", [queue.number for queue in state.stale if not queue.deleted])
     yield ("trimming", list(state.trimming))
     yield ("end", state.digest)

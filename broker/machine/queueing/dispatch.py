@@ -207,14 +207,17 @@ def offer_all(state: State, channel: Channel) -> None:
         dispatch(state, consumer.queue)
 
 
-def requeue(state: State, channel: Channel, tag: int, held: Held, what: int) -> None:
-    """Put a held message back in its place; the caller dispatches. A deleted queue takes none."""
+def requeue(
+    state: State, channel: Channel, tag: int, held: Held, what: int, *, counts: bool = True
+) -> None:
+    """Put a held message back in its place; the caller dispatches. A deleted queue takes none.
+    `counts`: it comes nearer to the queue's limit of deliveries."""
     queue, seq, message, _, _ = held
     content = message[CONTENT_HASH]
     if queue.deleted:
         release(state, channel, tag, held, content, LAPSED, tag)
         return
-    if _came_back_too_often(state, queue, seq, what):
+    if counts and _came_back_too_often(state, queue, seq, what):
         release(state, channel, tag, held, rehash(message), GIVEN_UP, tag)
         dead_letter(state, queue, message, "delivery_limit")
         return

@@ -10,8 +10,8 @@ from collections import deque
 from heapq import heappop, heappush
 
 from broker.machine.clock.cluster_time import (
-    add_deadline,
     deadline,
+    head,
     lease,
     recheck_deadlines,
     unlease,
@@ -19,6 +19,7 @@ from broker.machine.clock.cluster_time import (
 from broker.machine.commands import Table
 from broker.machine.digest import MASK, canonical, item_hash, ready_element
 from broker.machine.effects import CancelNotify
+from broker.machine.limits import BINDING_WORK, CONSUMER_WORK, QUEUE_WORK
 from broker.machine.move_log import (
     DECLARED,
     ENQUEUED,
@@ -217,8 +218,10 @@ def _count_ready(state: State, queue: Queue, seq: int, message: Message, redeliv
     element = ready_element(message[CONTENT_HASH], queue.number, seq, redelivered)
     queue.ready_sum = (queue.ready_sum + element) & MASK
     queue.ready_bytes += len(message[BODY])
-    if message[TTL_US] != NO_TTL or queue.ttl_us != NO_TTL:
-        add_deadline(state, queue, message)
+    if message[TTL_US] != NO_TTL:
+        queue.timed += 1
+    if queue.timed or queue.ttl_us != NO_TTL:
+        recheck_deadlines(state, queue)
     return element
 
 
@@ -355,11 +358,6 @@ def expire(state: State, queue: Queue, count_max: int) -> int:
     return count
 
 
-def head(queue: Queue) -> Message:
-    """The first ready message. There is one."""
-    return queue.returned[queue.returned_order[0]] if queue.returned_order else queue.ready[0]
-
-
 def purge(state: State, queue: Queue, what: int) -> int:
     """Drop all ready messages; `what` is the move."""
     count = ready_count(queue)
@@ -379,6 +377,11 @@ def purge(state: State, queue: Queue, what: int) -> int:
     if queue.expiring:
         recheck_deadlines(state, queue)
     return count
+
+
+def deletion_work(queue: Queue) -> int:
+    """Units of deleting the queue (limits.py), but for what its consumers hold."""
+    return QUEUE_WORK + BINDING_WORK * len(queue.bindings) + CONSUMER_WORK * len(queue.consumers)
 
 
 def delete_queue(state: State, queue: Queue) -> int:
@@ -402,6 +405,8 @@ def delete_queue(state: State, queue: Queue) -> int:
         queue.owner.exclusive.pop(queue.name, None)
     remove_bindings(state, vhost, list(queue.bindings.values()))
     unlease(state, queue)
+    state.expiry.forget(queue.number)
+    state.lease_ends.forget(queue.number)
     state.remove(queue_element(queue) + policies_element(queue) + lease_element(queue))
     state.remove(queue.salt * queue.next_seq)
     state.trimming.pop(queue.number, None)

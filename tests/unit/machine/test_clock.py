@@ -238,9 +238,9 @@ def test_how_long_nothing_is_due(rig: Rig) -> None:
     rig.pass_time(LEAD_US)
     assert rig.machine.due_in_us == 60 * SECOND
     client.publish("q", b"m", properties=EXPIRES_IN_A_SECOND)
-    assert rig.machine.due_in_us == SECOND + LEAD_US
+    assert rig.machine.due_in_us == 60 * SECOND, "it waits behind the first"
     rig.pass_time(2 * SECOND)
-    assert rig.depth("q") == 2, "it waits behind the first"
+    assert rig.depth("q") == 2
     assert rig.machine.due_in_us == 58 * SECOND
     client.get("q")
     assert rig.machine.due_in_us <= 0, "what is at the head now may have expired long ago"

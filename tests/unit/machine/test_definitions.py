@@ -241,6 +241,36 @@ def test_a_large_vhost_goes_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(depths) == 5, "its exchanges go in slices, too"
 
 
+def test_a_connection_that_lingers_keeps_no_other_vhost_waiting() -> None:
+    rig = Rig()
+    lingering, other = rig.client(vhost="v"), rig.client(vhost="w")
+    other.queue("q")
+    other.publish("q", b"m")
+    rig.define("vhost", "", "v", None)
+    rig.define("vhost", "", "w", None)
+    other.close()
+    assert list(rig.machine.vhosts) == ["/", "v"]
+    lingering.close()
+    assert list(rig.machine.vhosts) == ["/"]
+
+
+def test_what_was_counted_in_vhosts_that_are_gone_counts_for_the_members() -> None:
+    """Each virtual host that was ever deleted left its counts behind."""
+    rig = Rig()
+    for name in ("v", "w"):
+        client = rig.client(vhost=name)
+        client.queue("q")
+        client.publish("q", b"m")
+        rig.machine.totals["a", name].messages.sampled = (1, 2)
+        client.close()
+        rig.define("vhost", "", name, None)
+    assert {vhost for _, vhost in rig.machine.totals} == {""}
+    gone = rig.machine.totals["a", ""]
+    assert (gone.messages.publish, gone.queues_declared, gone.connections_closed) == (2, 2, 2)
+    assert gone.messages.sampled == (2, 4), "a rate does not jump by all that was counted"
+    assert rig.machine.totals["", ""].queues_deleted == 2
+
+
 def test_letters_of_this_position_keep_a_deleted_vhost(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is late belongs to a virtual host that a snapshot has."""
     monkeypatch.setattr("broker.machine.handlers.definitions.LEAVING_WORK_MAX", 80)

@@ -56,6 +56,21 @@ def test_what_a_closed_channel_held_counts_too(client: Client) -> None:
     assert (client.rig.depth("q"), client.rig.depth("grave")) == (0, 1)
 
 
+def test_what_was_sent_without_acknowledgement_and_comes_back_does_not_count(
+    client: Client,
+) -> None:
+    """Its client has not got it: RabbitMQ settles such a message when it hands it over."""
+    for _ in range(4):
+        other = client.channel(2)
+        other.consume("q", no_ack=True)
+        other.close_channel()
+        third = client.channel(3)
+        third.get("q", no_ack=True)
+        third.close_channel()
+    assert (client.rig.depth("q"), client.rig.depth("grave")) == (1, 0)
+    assert get_and_return(client) is None
+
+
 def test_that_a_member_was_lost_does_not_count(client: Client) -> None:
     rig = client.rig
     watcher = rig.client("b")

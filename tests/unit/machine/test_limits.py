@@ -6,6 +6,7 @@ from unittest.mock import Mock
 import pytest
 
 from broker.machine import commands as c
+from broker.machine.effects import Reply
 from broker.machine.handlers import publish
 from broker.machine.image.scrub import Scrub
 from broker.machine.machine import Machine
@@ -271,7 +272,7 @@ def test_a_large_message_drops_small_ones_in_slices(
 
 
 def test_unused_queues_expire_in_slices(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.machine.handlers.sessions.LEASES_PER_TICK_MAX", 2)
+    monkeypatch.setattr("broker.machine.handlers.sessions.LEASES_WORK_MAX", 16)
     for number in range(5):
         client.queue(f"q{number}", {"x-expires": 1000})
     rig = client.rig
@@ -288,7 +289,7 @@ def test_the_connections_of_a_member_that_is_gone_end_in_slices(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Meanwhile nothing is delivered to them, and whoever comes back gets its own queue again."""
-    monkeypatch.setattr("broker.machine.machine.SESSION_WORK_MAX", 1)
+    monkeypatch.setattr("broker.machine.machine.ENDING_WORK_MAX", 12)
     rig = Rig()
     other = rig.client("a")
     other.queue("q")
@@ -320,8 +321,38 @@ def test_the_connections_of_a_member_that_is_gone_end_in_slices(
     ]
 
 
+def test_a_connection_that_holds_much_ends_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """G15: one of 25 channels with 4,096 messages each took a second at one position."""
+    for module in ("machine", "handlers.connections"):
+        monkeypatch.setattr(f"broker.machine.{module}.ENDING_WORK_MAX", 12)
+    rig = Rig()
+    other, heavy = rig.client("b"), rig.client("a")
+    other.queue("q")
+    heavy.queue("own", exclusive=True)
+    for number in range(10):
+        other.publish("q", bytes([number]))
+    for channel in (heavy, heavy.channel(2)):
+        for _ in range(5):
+            channel.get("q")
+    assert heavy.close() == c.OK
+    assert [one.method for one in rig.effects if isinstance(one, Reply)] == ["connection.close-ok"]
+    machine = rig.machine
+    assert [len(machine.ending), rig.has_queue("own"), rig.depth("q")] == [1, False, 1]
+    assert machine.wants_tick
+    rig.machines["c"] = Machine.restore("c", machine.snapshot())
+    assert heavy.close() == heavy.ack(2) == heavy.publish("q", b"late") == c.IGNORED
+    assert rig.apply(heavy.session, c.ChannelOpen(c.CHANNEL_OPEN, heavy.conn, 9)) == c.IGNORED
+    rig.activate(members=("b", "c"))
+    for _ in range(3):
+        rig.tick("b", 0)
+    assert [len(machine.ending), rig.depth("q"), len(machine.connections)] == [0, 10, 1]
+    assert not machine.wants_tick
+    other.consume("q", prefetch=20)
+    assert [body for _, body, _ in other.deliveries()] == [bytes([number]) for number in range(10)]
+
+
 def test_a_cold_start_ends_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.machine.machine.SESSION_WORK_MAX", 1)
+    monkeypatch.setattr("broker.machine.machine.ENDING_WORK_MAX", 1)
     rig = Rig()
     for _ in range(3):
         rig.client("b")

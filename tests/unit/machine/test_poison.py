@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from broker.machine import commands as c
-from broker.machine.effects import ConnectionError_
+from broker.machine.effects import ConnectionError_, Defined
 from broker.machine.handlers.poison import KEPT_MAX, content_of
 from broker.machine.machine import Machine
 from tests.support.three_machines import EMPTY, Rig
@@ -50,6 +50,26 @@ def test_the_likeness_of_commands() -> None:
         c.QUEUE_DECLARE, 1, 1, "q", False, True, False, False, False, {"a": 1, "b": 2}
     )
     assert content_of(declare) == content_of(declare._replace(arguments={"b": 2, "a": 1}))
+
+
+def test_a_definition_that_killed_a_majority_is_refused() -> None:
+    """G16: also with a password that is salted anew each time."""
+    rig = Rig()
+
+    def define(salt: str, name: str = "u") -> c.Define:
+        body: c.Table = {"password_hash": salt, "hashing_algorithm": "sha", "tags": ()}
+        return c.Define(c.DEFINE, 7, "guest", "user", "", name, body)
+
+    for member in "ab":
+        assert report(rig, member, define(member)) == c.OK
+    session = rig.machine.sessions["c"].session
+    assert rig.apply(session, define("c")) == 500
+    (told,) = rig.effects
+    assert isinstance(told, Defined)
+    assert told.text.startswith("INTERNAL_ERROR - a command like this one stopped a majority")
+    assert ("", "u") not in rig.machine.definitions["user"]
+    assert rig.apply(session, define("c", "another")) == c.OK
+    assert rig.define("user", "", "u", None)[0] == 404, "a deletion is another command"
 
 
 def test_it_survives_a_snapshot_and_a_cold_start_forgets_it() -> None:
