@@ -7,6 +7,7 @@ import random
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from tools.demo.local_cluster import HOST, free_ports
 from vsync.io.driver import Driver
 from vsync.io.keys import Allowed, KeyPair, make_pair, public_text
 from vsync.io.security import Curve, Security
@@ -16,7 +17,12 @@ from vsync.totem.events import Deliver, Direct, Output, View
 from vsync.totem.node import Node
 from vsync.types import Member
 
-CONFIG = RingConfig(token_timeout_ms=500, hold_ms=20, join_timeout_ms=20, merge_interval_ms=50)
+CONFIG = RingConfig(
+    token_timeout_ms=5_000, probe_ms=50, hold_ms=20, join_timeout_ms=20, merge_interval_ms=50
+)
+"""The loss of a token is far away: a machine that is busy elsewhere changes no view."""
+QUICK = RingConfig(token_timeout_ms=500, hold_ms=20, join_timeout_ms=20, merge_interval_ms=50)
+"""Where a test waits for that loss."""
 ANYWHERE = "127.0.0.1:0"
 
 
@@ -53,15 +59,16 @@ class Process:
         peers: Iterable[str] = (),
         incarnation: int = 1,
         name: str = "",
+        config: RingConfig = CONFIG,
     ) -> None:
-        self.transport = ZmqTransport(address, 3 * CONFIG.frame_bytes_max, security=security)
+        self.transport = ZmqTransport(address, 3 * config.frame_bytes_max, security=security)
         self.address = self.transport.address
         self.me = Member(name or self.address, incarnation, self.address)
         self.members: tuple[Member, ...] = ()
         self.views = 0
         self.delivered: list[bytes] = []
         self.datagrams: list[bytes] = []
-        self.node = Node(self.me, "test", CONFIG, random.Random(incarnation))
+        self.node = Node(self.me, "test", config, random.Random(incarnation))
         self.driver = Driver(self.node, self.transport, self.on_event)
         self.driver.start(peers)
 
@@ -87,11 +94,7 @@ def together(*processes: Process) -> Callable[[], bool]:
 
 def free_addresses(count: int) -> list[str]:
     """Addresses that were free a moment ago: keys are made for addresses."""
-    held = [ZmqTransport(ANYWHERE, 1_000) for _ in range(count)]
-    addresses = [one.address for one in held]
-    for one in held:
-        one.close()
-    return addresses
+    return [f"{HOST}:{port}" for port in free_ports(count)]
 
 
 def keys_for(addresses: Iterable[str]) -> list[KeyPair]:

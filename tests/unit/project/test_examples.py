@@ -6,7 +6,6 @@ import asyncio
 import json
 import os
 import runpy
-import socket
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -17,6 +16,7 @@ from typing import IO, Any, cast
 import pytest
 
 from tests.unit.vsync.cpg.test_cpg import Office
+from tools.demo.local_cluster import HOST, free_ports
 from vsync.cpg.events import GroupMessage, GroupView
 
 ROOT = Path(__file__).parents[3]
@@ -120,11 +120,7 @@ def test_the_senior_member_dies_before_it_told_the_state() -> None:
 @pytest.fixture
 def addresses() -> list[str]:
     """Three free ones."""
-    sockets = [socket.create_server(("127.0.0.1", 0)) for _ in range(3)]
-    found = [f"127.0.0.1:{s.getsockname()[1]}" for s in sockets]
-    for one in sockets:
-        one.close()
-    return found
+    return [f"{HOST}:{port}" for port in free_ports(3)]
 
 
 class Process:

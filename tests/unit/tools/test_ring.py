@@ -80,7 +80,7 @@ def test_groups_and_quorum_of_library_programs(tmp_path: Path) -> None:
                 assert done.code == 0
                 assert json.loads(done.out)["flags"] == ["Quorate", "NoVoters"]
             watching = asyncio.ensure_future(
-                tool(quorumtool, "-m", "-i", "0.01", "-c", "200", place)
+                tool(quorumtool, "-m", "-i", "0.01", "-c", "50", place)
             )
             await asyncio.sleep(0)
             async with Cluster("shop", "c", peers=[a.address], config=CONFIG):

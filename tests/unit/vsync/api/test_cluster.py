@@ -33,7 +33,10 @@ from vsync.io.transport import ZmqTransport
 from vsync.totem.node import Node
 from vsync.types import Member
 
-CONFIG = RingConfig(token_timeout_ms=500, hold_ms=20, join_timeout_ms=20, merge_interval_ms=50)
+CONFIG = RingConfig(
+    token_timeout_ms=5_000, probe_ms=50, hold_ms=20, join_timeout_ms=20, merge_interval_ms=50
+)
+"""The loss of a token is far away: a machine that is busy elsewhere changes no view."""
 
 
 def run(main: Callable[[], Awaitable[None]]) -> None:

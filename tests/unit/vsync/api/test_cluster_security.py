@@ -117,11 +117,11 @@ def test_members_with_keys_form_a_ring_and_others_learn_why_not(tmp_path: Path) 
             await until(lambda: all(fourth.public in one.names for one in lists))
             window = CONFIG.window_frames
             other = replace(CONFIG, window_frames=window // 2)
-            slow = RingConfig(token_timeout_ms=5000, hold_ms=500, join_timeout_ms=20)
+            slow = RingConfig(token_timeout_ms=50_000, hold_ms=5_000, join_timeout_ms=20)
             for name, config, payloads in (
                 ("tset", CONFIG, ("'groups of test'", "'groups of tset'")),
                 ("test", other, (f"window_frames {window}", f"with {window // 2}")),
-                ("test", slow, ("do not go together", "token_timeout_ms 500", "with 5000")),
+                ("test", slow, ("do not go together", "token_timeout_ms 5000", "with 50000")),
             ):
                 async with keys.member(
                     3, keys.curve(fourth), cluster=name, config=config
