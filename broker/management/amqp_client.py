@@ -83,7 +83,8 @@ class InternalClient:
         self._answers: asyncio.Queue[Answer | AmqpRefused] = asyncio.Queue()
         self._rest = bytearray()
         self._content: Answer | None = None
-        self._size = 0
+        self._body: list[bytes] = []  # of the content, as far as it came
+        self._left = 0  # bytes of it
         self._unsent = bytearray()
         self._held = self._ended = False
         self._refused: AmqpRefused | None = None
@@ -167,8 +168,7 @@ class InternalClient:
             if kind == codec.METHOD:
                 self._on_method(taken, start, stop)
             elif kind == codec.HEADER and self._content is not None:
-                size, properties = codec.decode_content_header(taken, start, stop)
-                self._size = size
+                self._left, properties = codec.decode_content_header(taken, start, stop)
                 self._content = self._content._replace(properties=properties)
                 self._complete(b"")
             elif kind == codec.BODY:
@@ -186,13 +186,14 @@ class InternalClient:
             self._answers.put_nowait(Answer(method.name, args))
 
     def _complete(self, chunk: bytes) -> None:
-        content = self._content
-        if content is None:
+        if self._content is None:
             return
-        content = self._content = content._replace(body=content.body + chunk)
-        if len(content.body) >= self._size:
-            self._content = None
-            self._answers.put_nowait(content)
+        self._body.append(chunk)
+        self._left -= len(chunk)
+        if self._left <= 0:
+            content, self._content = self._content, None
+            self._answers.put_nowait(content._replace(body=b"".join(self._body)))
+            self._body.clear()
 
     def lost(self) -> None:
         """The broker closed the connection."""

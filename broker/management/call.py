@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
 from aiohttp.web import BaseRequest, StreamResponse
@@ -11,9 +11,11 @@ from broker.admin.operations import Operations
 from broker.frontend.connections import Connections
 from broker.machine.machine import Machine
 from broker.machine.state import Vhost
+from broker.management import json_reader
 from broker.management.access import Identity
 from broker.management.amqp_client import InternalClient
-from broker.management.json_values import BadJson, Json, Object, parse
+from broker.management.json_values import Json, Object, parse
+from broker.management.slices import Slices, no_collection
 from broker.replication.controller import Controller
 from broker.statistics.endpoint import Pages
 from broker.statistics.statistics import Statistics
@@ -38,6 +40,8 @@ NAME_BYTES_MAX = 255
 """What AMQP can carry."""
 VALUES_MAX = 20_000
 """In a body that is not the definitions of a cluster: to read them takes some milliseconds."""
+AT_ONCE_BYTES = 64 * 1024
+"""A body that may be large and is not is read in one step."""
 
 
 class Problem(Exception):
@@ -108,24 +112,32 @@ class Call:
         request: BaseRequest,
         names: Mapping[str, str],
         query: Mapping[str, str],
-        body: bytes,
+        body: Sequence[bytes],
     ) -> None:
+        """`body` in parts, as they came."""
         self.broker, self.user, self.request = broker, user, request
         self.names, self.query, self._body = names, query, body
 
     # -- what was asked --------------------------------------------------------------------------
 
-    def json(self, values_max: int = VALUES_MAX) -> Object:
+    def json(self) -> Object:
         """Return the body, an object; an empty body is an empty one."""
-        if not self._body.strip():
-            return {}
-        try:
-            found: Json = parse(self._body, values_max)
-        except BadJson as bad:
-            raise Problem(400, "bad_request", str(bad)) from None
-        if not isinstance(found, dict):
-            raise bad_request("the body is no JSON object")
-        return found
+        body = b"".join(self._body)
+        return _object(parse(body, VALUES_MAX)) if body.strip() else {}
+
+    async def large_json(self, values_max: int = VALUES_MAX) -> Object:
+        """The same of a body that may be large: it is read in slices, while the loop turns."""
+        if sum(map(len, self._body)) <= AT_ONCE_BYTES:
+            return self.json()
+        slices = Slices()
+        with no_collection():
+            reading = json_reader.read(self._body, values_max)
+            while True:
+                try:
+                    next(reading)
+                except StopIteration as end:
+                    return _object(end.value)
+                await slices.step()
 
     def flag(self, name: str) -> bool:
         """Whether a parameter of the query says true."""
@@ -176,6 +188,12 @@ class Route(NamedTuple):
     path: str
     handlers: Mapping[str, Handler]
     tag: str = "management"
+
+
+def _object(found: Json) -> Object:
+    if not isinstance(found, dict):
+        raise bad_request("the body is no JSON object")
+    return found
 
 
 def text_field(body: Object, name: str, default: str | None = None) -> str:

@@ -25,7 +25,8 @@ class BadJson(Exception):
     """A body that is no JSON, or none that is taken here; the text is for whoever sent it."""
 
 
-def _no_constant(name: str) -> float:
+def no_constant(name: str) -> float:
+    """Refuse NaN and the infinities."""
     raise BadJson(f"{name} is no JSON")
 
 
@@ -34,7 +35,7 @@ def parse(text: bytes, values_max: int | None = None) -> Json:
     if values_max is not None and _has_more(text, values_max):
         raise BadJson(f"the body holds more than {values_max} values")
     try:
-        found = cast("Json", json.loads(text.decode(), parse_constant=_no_constant))
+        found = cast("Json", json.loads(text.decode(), parse_constant=no_constant))
     except UnicodeDecodeError:
         raise BadJson("the body is no UTF-8") from None
     except RecursionError:

@@ -1,18 +1,16 @@
 """Lists of any length: filtered, sorted, paged, and sent in pieces while the ring turns.
 
 The loop belongs to the token: whatever grows with the number of queues is done in slices of
-`SLICE_S`, with a turn of the loop in between.  What changes meanwhile may or may not be in a list.
+half a millisecond (`slices.py`), with a turn of the loop in between.  What changes meanwhile may or
+may not be in a list.
 Decision: docs/decisions/0032-the-management-api-runs-in-slices.md.
 """
 
 from __future__ import annotations
 
 import asyncio
-import gc
 import heapq
-import time
 from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
 from typing import Generic, TypeAlias, TypeVar
 
 import re2
@@ -20,9 +18,8 @@ from aiohttp.web import StreamResponse
 
 from broker.management.call import HEADERS, Call, Problem, Reply, bad_request
 from broker.management.json_values import Json, Object, text_of
+from broker.management.slices import Slices, no_collection
 
-SLICE_S = 0.0005
-"""As long as one turn of applying may take."""
 RUN_ITEMS = 256
 FREED_ITEMS = 4096
 """So many are sorted at once."""
@@ -38,19 +35,6 @@ _CASELESS.max_mem = 1 << 20  # of each expression; re2 keeps 128 of them
 
 Item = TypeVar("Item")
 Key: TypeAlias = tuple[object, ...]
-
-
-class Slices:
-    """Gives the loop a turn whenever a slice is over."""
-
-    def __init__(self) -> None:
-        self._until = time.perf_counter() + SLICE_S
-
-    async def step(self) -> None:
-        """To be called for each item."""
-        if time.perf_counter() >= self._until:
-            await asyncio.sleep(0)
-            self._until = time.perf_counter() + SLICE_S
 
 
 class Listing(Generic[Item]):
@@ -72,7 +56,7 @@ class Listing(Generic[Item]):
         """Answer the request: all of it, or a page."""
         slices = Slices()
         _columns(call)  # refused before anything is sent
-        with _no_collection():
+        with no_collection():
             ordered, total = await self._ordered(call, slices)
         try:
             if "page" in call.query:
@@ -152,24 +136,6 @@ class Listing(Generic[Item]):
                 piece.clear()
             await slices.step()
         yield bytes(piece) + b"]"
-
-
-_ordering = 0
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Without the collector of cycles: what a list is made of is many objects that all go again, of
-    which it would think that they stay, and look through the whole state for it."""
-    global _ordering
-    _ordering += 1
-    gc.disable()
-    try:
-        yield
-    finally:
-        _ordering -= 1
-        if _ordering == 0:
-            gc.enable()
 
 
 async def stream(call: Call, pieces: AsyncIterator[bytes]) -> StreamResponse:

@@ -11,8 +11,9 @@ import asyncio
 import logging
 import secrets
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import cast
 from urllib.parse import urlsplit
 
 from aiohttp import web
@@ -41,6 +42,8 @@ LIST_S = 300.0
 IDLE_S = 30.0
 """Between connecting or a reply and the next request's head, whole."""
 CONNECTIONS_MAX = 512
+CONNECTIONS_OF_ADDRESS_MAX = 256
+"""One address leaves room for others."""
 BACKLOG = 128
 REAP_S = 1.0
 HANDSHAKE_S = 5.0
@@ -60,6 +63,7 @@ AMQP_STATUS = {403: 401, 404: 404, 530: 401, 320: 503, 405: 400, 506: 503, 541: 
 """What an AMQP reply code is over HTTP; any other is a bad request, as RabbitMQ has it."""
 
 
+COUNTERS = ("requests", "refused", "failed", "too_many", "too_many_of_address", "reaped")
 STRANGER = Identity("(nobody)", frozenset(), "unknown:0")
 
 
@@ -79,10 +83,11 @@ class ManagementServer:
             max_field_size=HEAD_BYTES_MAX,
             lingering_time=2.0,
         )
+        self._entering: dict[_Entrance, float] = {}  # until when each may take for its handshake
         self._idle: dict[RequestHandler, float] = {}  # until when each may wait for a head
         self._listeners: list[asyncio.Server] = []
         self._reaper: asyncio.TimerHandle | None = None
-        self.counters = dict.fromkeys(("requests", "refused", "failed", "too_many", "reaped"), 0)
+        self.counters = dict.fromkeys(COUNTERS, 0)
 
     async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
         """Take a port, and return it.  Raises OSError when it is taken."""
@@ -113,21 +118,42 @@ class ManagementServer:
     # -- connections -----------------------------------------------------------------------------
 
     def _protocol(self) -> asyncio.Protocol:
-        # Those in a handshake are no connections of the server yet, but wait for a head.
-        if max(len(self._server.connections), len(self._idle)) >= CONNECTIONS_MAX:
+        if len(self._server.connections) + len(self._entering) >= CONNECTIONS_MAX:
             self.counters["too_many"] += 1
-            return _Refusing()
+            return _Refusing(f"there are {CONNECTIONS_MAX} connections already")
+        entrance = _Entrance(self._enter)
+        self._entering[entrance] = asyncio.get_running_loop().time() + 2 * HANDSHAKE_S
+        return entrance
+
+    def _enter(self, entrance: _Entrance, transport: asyncio.Transport) -> None:
+        """A client is there, and its TLS handshake is done if there is one."""
+        self._entering.pop(entrance, None)
+        host = _host_of(transport)
+        same = sum(
+            one.transport is not None and _host_of(one.transport) == host
+            for one in self._server.connections
+        )
+        if same >= CONNECTIONS_OF_ADDRESS_MAX:
+            self.counters["too_many_of_address"] += 1
+            text = f"there are {CONNECTIONS_OF_ADDRESS_MAX} connections from {host} already"
+            _Refusing(text).connection_made(transport)
+            return
         handler = self._server()
         self._idle[handler] = asyncio.get_running_loop().time() + IDLE_S
-        return handler
+        transport.set_protocol(handler)
+        handler.connection_made(transport)
 
     def _reap(self) -> None:
         """Close connections whose next request does not come whole in time."""
         loop = asyncio.get_running_loop()
         self._reaper = loop.call_later(REAP_S, self._reap)
-        now, known = loop.time(), set(self._server.connections)
+        now = loop.time()
+        for entrance, until in list(self._entering.items()):
+            if until < now:  # the handshake failed, which nobody was told
+                del self._entering[entrance]
+        known = set(self._server.connections)
         for handler, until in list(self._idle.items()):
-            if handler not in known and until - now < IDLE_S - REAP_S:
+            if handler not in known:
                 del self._idle[handler]
             elif until < now:
                 self.counters["reaped"] += 1
@@ -194,7 +220,7 @@ class ManagementServer:
             raise Problem(405, "method_not_allowed", f"{request.method} is not among {allowed}")
         if not permits(route, user):
             raise Problem(401, "not_authorised", f"Not {route.tag} user")
-        body = b""
+        body: list[bytes] = []
         if method != "GET":
             _demand_own_page(request)
             large = not set(route.path.split("/")).isdisjoint(LARGE_BODIES)
@@ -244,11 +270,35 @@ class _Unauthenticated(Problem):
         super().__init__(401, "not_authorised", reason)
 
 
-class _Refusing(asyncio.Protocol):
-    """A connection too many."""
+class _Entrance(asyncio.Protocol):
+    """A connection until its handshake is done; before that nothing is known of it."""
+
+    def __init__(self, enter: Callable[[_Entrance, asyncio.Transport], None]) -> None:
+        self._enter = enter
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()
+        self._enter(self, cast("asyncio.Transport", transport))
+
+
+class _Refusing(asyncio.Protocol):
+    """A connection too many: it is told so, and closed."""
+
+    def __init__(self, reason: str) -> None:
+        self._reason = reason
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        body = text_of({"error": "too_many_connections", "reason": self._reason})
+        to = cast("asyncio.Transport", transport)
+        to.write(
+            b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
+            b"Connection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+        )
+        to.close()
+
+
+def _host_of(transport: asyncio.BaseTransport) -> str:
+    peer = transport.get_extra_info("peername")
+    return str(peer[0]) if isinstance(peer, tuple) else "unknown"
 
 
 def _response(reply: Reply) -> web.Response:
@@ -285,8 +335,8 @@ def _demand_own_page(request: web.BaseRequest) -> None:
         raise Problem(403, "forbidden", f"a page of {origin[:200]} may not change anything here")
 
 
-async def _body(request: web.BaseRequest, most: int) -> bytes:
-    """Return the body, which is JSON if there is one: forms of other sites' pages are none."""
+async def _body(request: web.BaseRequest, most: int) -> list[bytes]:
+    """Return the body in parts; it is JSON, if any: forms of other sites' pages are not."""
     announced = request.content_length
     if announced is not None and announced > most:
         raise _too_large(most)
@@ -302,7 +352,7 @@ async def _body(request: web.BaseRequest, most: int) -> bytes:
             415, "unsupported_media_type",
             "the body is taken as JSON only: send it with Content-Type: application/json",
         )  # fmt: skip
-    return b"".join(parts)
+    return parts
 
 
 def _too_large(most: int) -> Problem:

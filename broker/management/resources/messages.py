@@ -8,7 +8,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import binascii
+import codecs
 import secrets
+from collections.abc import AsyncIterator, Iterator
+
+from aiohttp.web import StreamResponse
 
 from broker.amqp import codec
 from broker.amqp.fields import Table
@@ -25,9 +29,11 @@ from broker.management.call import (
     text_field,
     unavailable,
 )
-from broker.management.json_values import Json, Object, table, to_amqp
+from broker.management.json_values import Object, table, text_of, to_amqp
+from broker.management.listing import PIECE_BYTES, stream
 from broker.management.resources.exchanges import exchange_of
 from broker.management.resources.queues import queue_of
+from broker.management.slices import Slices
 
 GET_MAX = 5000
 GET_BYTES_MAX = 32 * 1024 * 1024
@@ -35,6 +41,8 @@ GET_BYTES_MAX = 32 * 1024 * 1024
 MOVE_S = 20.0
 """One call moves as many messages as fit in this; what is left takes another call."""
 TRUNCATE_DEFAULT = 1 << 31
+PIECE = 3 << 14
+"""Of a payload, handled at once: whole groups of base64, which are of three bytes, or four."""
 MODES = {
     "ack_requeue_true": (True, True), "reject_requeue_true": (True, True),
     "ack_requeue_false": (False, False), "reject_requeue_false": (False, True),
@@ -49,8 +57,8 @@ NUMBERS = {"delivery_mode": 255, "priority": 255, "timestamp": (1 << 64) - 1}
 
 async def publish(call: Call) -> Reply:
     vhost, exchange = exchange_of(call)
-    body = call.json()
-    payload = _payload(body)
+    body = await call.large_json()
+    payload = await _payload(body)
     key = short(text_field(body, "routing_key"), "routing_key")
     properties = _properties(table_field(body, "properties"))
     if alarm := call.broker.machine.alarm:
@@ -60,16 +68,30 @@ async def publish(call: Call) -> Reply:
     return Reply(body={"routed": routed})
 
 
-def _payload(body: Object) -> bytes:
+async def _payload(body: Object) -> bytes:
     text = text_field(body, "payload")
     encoding = text_field(body, "payload_encoding", "string")
-    if encoding == "string":
-        try:
-            return text.encode()
-        except UnicodeEncodeError:
-            raise bad_request("payload holds half of a surrogate pair") from None
-    if encoding != "base64":
+    if encoding not in ("string", "base64"):
         raise bad_request(f"unsupported encoding {encoding[:50]!r}: string or base64")
+    decode = _utf8 if encoding == "string" else _from_base64
+    slices = Slices()
+    found = bytearray()
+    for start in range(0, len(text), PIECE):
+        if start and encoding == "base64" and found and text[start - 1] == "=":
+            raise bad_request("payload is no base64")  # its end is not at its end
+        found += decode(text[start : start + PIECE])
+        await slices.step()
+    return bytes(found)
+
+
+def _utf8(text: str) -> bytes:
+    try:
+        return text.encode()
+    except UnicodeEncodeError:
+        raise bad_request("payload holds half of a surrogate pair") from None
+
+
+def _from_base64(text: str) -> bytes:
     try:
         return base64.b64decode(text, validate=True)
     except (binascii.Error, ValueError):
@@ -90,7 +112,7 @@ def _properties(given: Object) -> Table:
     return found
 
 
-async def get(call: Call) -> Reply:
+async def get(call: Call) -> StreamResponse:
     """Take some messages, and settle or return them as was asked."""
     queue = queue_of(call)
     body = call.json()
@@ -105,7 +127,7 @@ async def get(call: Call) -> Reply:
     if encoding not in ("auto", "base64"):
         raise bad_request("encoding is neither auto nor base64")
     truncate = max(0, number_field(body, "truncate", TRUNCATE_DEFAULT))
-    found: list[Json] = []
+    found: list[Answer] = []
     size, last = 0, 0
     async with call.amqp(queue.vhost.name) as client:
         while len(found) < count and size < GET_BYTES_MAX:
@@ -114,12 +136,12 @@ async def get(call: Call) -> Reply:
                 break
             last = _number(answer.args[0])
             size += len(answer.body)
-            found.append(_message(answer, encoding, truncate))
+            found.append(answer)
         if last and reject:
             client.tell("basic.nack", (last, True, requeue))
         elif last:
             client.tell("basic.ack", (last, True))
-    return Reply(body=found)
+    return await stream(call, _rows(found, encoding, truncate))
 
 
 async def move(call: Call) -> Reply:
@@ -157,17 +179,28 @@ def _mode_before(body: Object) -> str | None:
     return "ack_requeue_true" if body["requeue"] in (True, "true") else "ack_requeue_false"
 
 
-def _message(answer: Answer, encoding: str, truncate: int) -> Object:
+async def _rows(answers: list[Answer], encoding: str, truncate: int) -> AsyncIterator[bytes]:
+    """The messages in JSON, in pieces: some of them are as large as a message may be."""
+    slices = Slices()
+    piece = bytearray(b"[")
+    for number, answer in enumerate(answers):
+        piece += b"," if number else b""
+        body = memoryview(answer.body)[:truncate]
+        as_text = encoding == "auto" and await _is_text(body, slices)
+        piece += text_of(_head(answer, "string" if as_text else "base64"))[:-1] + b',"payload":"'
+        for part in _quoted(body) if as_text else _in_base64(body):
+            piece += part
+            if len(piece) >= PIECE_BYTES:
+                yield bytes(piece)
+                piece.clear()
+            await slices.step()
+        piece += b'"}'
+    yield bytes(piece) + b"]"
+
+
+def _head(answer: Answer, encoding: str) -> Object:
+    """All of a message but its payload."""
     _, redelivered, exchange, key, left = answer.args
-    body = answer.body[:truncate]
-    text, kind = "", "base64"
-    if encoding == "auto":
-        try:
-            text, kind = body.decode(), "string"
-        except UnicodeDecodeError:
-            kind = "base64"
-    if kind == "base64":
-        text = base64.b64encode(body).decode()
     return {
         "payload_bytes": len(answer.body),
         "redelivered": bool(redelivered),
@@ -175,9 +208,32 @@ def _message(answer: Answer, encoding: str, truncate: int) -> Object:
         "routing_key": str(key),
         "message_count": _number(left),
         "properties": table(codec.decode_properties(answer.properties)),
-        "payload": text,
-        "payload_encoding": kind,
+        "payload_encoding": encoding,
     }
+
+
+async def _is_text(body: memoryview, slices: Slices) -> bool:
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    try:
+        for start in range(0, len(body), PIECE):
+            decoder.decode(body[start : start + PIECE])
+            await slices.step()
+        decoder.decode(b"", final=True)
+    except UnicodeDecodeError:
+        return False
+    return True
+
+
+def _quoted(body: memoryview) -> Iterator[bytes]:
+    """A text of JSON, without its quotation marks."""
+    decoder = codecs.getincrementaldecoder("utf-8")()
+    for start in range(0, len(body), PIECE):
+        yield text_of(decoder.decode(body[start : start + PIECE]))[1:-1]
+
+
+def _in_base64(body: memoryview) -> Iterator[bytes]:
+    for start in range(0, len(body), PIECE):
+        yield base64.b64encode(body[start : start + PIECE])
 
 
 def _number(value: object) -> int:

@@ -6,7 +6,8 @@ from aiohttp.web import StreamResponse
 
 from broker.management.call import Call, Reply, Route, not_found
 from broker.management.json_values import Json, Object, figures
-from broker.management.listing import Listing, Slices, chosen
+from broker.management.listing import Listing, chosen
+from broker.management.slices import Slices
 from broker.release import version
 
 API_RELEASE = "3.10.8"

@@ -33,7 +33,7 @@ from broker.management.call import (
     text_field,
 )
 from broker.management.json_values import Json, Object, table, text_of, to_amqp
-from broker.management.listing import PIECE_BYTES, Slices, stream
+from broker.management.listing import PIECE_BYTES, stream
 from broker.management.resources.bindings import binding_row, bound
 from broker.management.resources.definitions import (
     Defined,
@@ -44,6 +44,7 @@ from broker.management.resources.definitions import (
     user_row,
 )
 from broker.management.resources.overview import API_RELEASE
+from broker.management.slices import Slices
 from broker.release import version
 
 BATCH = 64
@@ -190,7 +191,8 @@ async def take_in(call: Call) -> Reply:
     call.broker.demand_serving()
     if "vhost" in call.names:
         call.vhost()
-    await Import(call.broker, call.user, call.json(VALUES_MAX), call.names.get("vhost")).run()
+    document = await call.large_json(VALUES_MAX)
+    await Import(call.broker, call.user, document, call.names.get("vhost")).run()
     return Reply(204)
 
 

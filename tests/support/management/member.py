@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import base64
+import io
 from collections.abc import Mapping
 from types import SimpleNamespace
 from typing import NamedTuple, cast
@@ -173,9 +174,9 @@ class Http:
         if login:
             headers["Authorization"] = f"Basic {base64.b64encode(login.encode()).decode()}"
         url = f"http://127.0.0.1:{self.port}{path}"
-
+        content = body.encode() if isinstance(body, str) else body or b""
         async with self._session.request(
-            method, URL(url, encoded=True), data=body, headers=headers
+            method, URL(url, encoded=True), data=io.BytesIO(content), headers=headers
         ) as reply:
             return Answered(reply.status, await reply.read(), dict(reply.headers))
 

@@ -1,0 +1,46 @@
+"""Long work of the API in slices: the loop belongs to the token, and has a turn in between.
+
+Decision: docs/decisions/0032-the-management-api-runs-in-slices.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+SLICE_S = 0.0005
+"""As long as one turn of applying may take."""
+
+
+class Slices:
+    """Gives the loop a turn whenever a slice is over."""
+
+    def __init__(self) -> None:
+        self._until = time.perf_counter() + SLICE_S
+
+    async def step(self) -> None:
+        """To be called for each item."""
+        if time.perf_counter() >= self._until:
+            await asyncio.sleep(0)
+            self._until = time.perf_counter() + SLICE_S
+
+
+_ordering = 0
+
+
+@contextmanager
+def no_collection() -> Iterator[None]:
+    """Without the collector of cycles: what is read or listed is many objects that all go again, of
+    which it would think that they stay, and look through the whole state for it."""
+    global _ordering
+    _ordering += 1
+    gc.disable()
+    try:
+        yield
+    finally:
+        _ordering -= 1
+        if _ordering == 0:
+            gc.enable()

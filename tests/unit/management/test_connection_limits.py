@@ -1,0 +1,187 @@
+"""What a client of the API may hold before it says anything sensible: sockets and time."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import ssl
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from broker.management import server as limits
+from broker.management.access import Logins
+from broker.management.server import ManagementServer
+from tests.support.certificates import Authority
+from tests.support.management.member import ApiMember
+
+LOOPS: dict[str, Callable[[], asyncio.AbstractEventLoop]] = {
+    "asyncio": asyncio.new_event_loop, "uvloop": uvloop.new_event_loop,
+}  # fmt: skip
+Link = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+ASK = b"GET /api/overview HTTP/1.1\r\nHost: x\r\n\r\n"
+
+
+class Clients:
+    """A listening API, and connections to it."""
+
+    def __init__(self, server: ManagementServer, port: int, tls: ssl.SSLContext | None) -> None:
+        self.server, self.port, self.tls = server, port, tls
+        self._links: list[Link] = []
+
+    async def connect(self) -> Link:
+        name = "localhost" if self.tls else None
+        link = await asyncio.open_connection(
+            "127.0.0.1", self.port, ssl=self.tls, server_hostname=name
+        )
+        self._links.append(link)
+        return link
+
+    async def status(self, link: Link, sent: bytes = ASK) -> int:
+        """Return the status of the reply."""
+        link[1].write(sent)
+        return int((await link[0].readline()).split()[1])
+
+    def close(self) -> None:
+        for _, writer in self._links:
+            writer.close()
+
+
+def run(
+    loop: str,
+    work: Callable[[Clients], Coroutine[None, None, None]],
+    tls: tuple[ssl.SSLContext, ssl.SSLContext] | None = None,
+) -> None:
+    async def serve() -> None:
+        server = ManagementServer()
+        port = await server.listen("127.0.0.1", 0, tls[0] if tls else None)
+        clients = Clients(server, port, tls[1] if tls else None)
+        member = ApiMember()
+
+        async def check(user: str, password: str, address: str) -> tuple[str, ...] | None:
+            return member.connections.login(user, password, address)
+
+        await server.serve(member.broker, Logins(check, lambda: 0))
+        try:
+            await asyncio.wait_for(work(clients), 30)
+        finally:
+            clients.close()
+            await server.close()
+
+    with asyncio.Runner(loop_factory=LOOPS[loop]) as runner:
+        runner.run(serve())
+
+
+@pytest.fixture(params=list(LOOPS))
+def loop(request: pytest.FixtureRequest) -> str:
+    found: str = request.param
+    return found
+
+
+def contexts(tmp_path: Path) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    files = Authority(tmp_path).issue("server", "localhost")
+    server = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    server.load_cert_chain(files.certificate, files.key)
+    return server, ssl.create_default_context(cafile=str(files.ca))
+
+
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_one_address_may_have_so_many(
+    loop: str, encrypted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "CONNECTIONS_OF_ADDRESS_MAX", 3)
+
+    async def work(clients: Clients) -> None:
+        links = [await clients.connect() for _ in range(3)]
+        assert [await clients.status(link) for link in links] == [401] * 3
+        refused = await clients.connect()
+        assert await clients.status(refused, b"") == 503
+        assert b"3 connections from 127.0.0.1 already" in await refused[0].read()
+        assert clients.server.counters["too_many_of_address"] == 1
+        links[0][1].close()
+        await links[0][1].wait_closed()
+        for _ in range(1000):  # until the server knows that one of them is gone
+            if await clients.status(await clients.connect()) == 401:
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError
+
+    run(loop, work, contexts(tmp_path) if encrypted else None)
+
+
+def test_all_together_may_have_so_many(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(limits, "CONNECTIONS_MAX", 2)
+
+    async def work(clients: Clients) -> None:
+        links = [await clients.connect() for _ in range(2)]
+        assert [await clients.status(link) for link in links] == [401] * 2
+        refused = await clients.connect()
+        assert await clients.status(refused, b"") == 503
+        assert b"2 connections already" in await refused[0].read()
+
+    run(loop, work)
+
+
+@pytest.mark.parametrize("sent", [b"", b"GET /api/over", ASK[:-2], b"\r\n"])
+def test_a_head_that_does_not_come_in_time(
+    loop: str, sent: bytes, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "IDLE_S", 0.05)
+    monkeypatch.setattr(limits, "REAP_S", 0.02)
+
+    async def work(clients: Clients) -> None:
+        reader, writer = await clients.connect()
+        writer.write(sent)
+        assert await reader.read() == b""  # it is closed, and nothing was said
+
+    run(loop, work)
+
+
+def test_a_connection_that_is_kept_alive_is_closed_when_nothing_follows(
+    loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "IDLE_S", 0.05)
+    monkeypatch.setattr(limits, "REAP_S", 0.02)
+
+    async def work(clients: Clients) -> None:
+        link = await clients.connect()
+        assert await clients.status(link) == 401
+        await link[0].read()  # to its end
+
+    run(loop, work)
+
+
+def test_a_handshake_that_does_not_come_in_time_is_not_counted_for_ever(
+    loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "HANDSHAKE_S", 0.05)
+    monkeypatch.setattr(limits, "REAP_S", 0.02)
+    monkeypatch.setattr(limits, "CONNECTIONS_MAX", 2)
+
+    async def work(clients: Clients) -> None:
+        tls, clients.tls = clients.tls, None
+        silent = [await clients.connect() for _ in range(2)]
+        for reader, _ in silent:
+            assert await reader.read() == b""
+        clients.tls = tls
+        await asyncio.sleep(0.15)
+        assert await clients.status(await clients.connect()) == 401
+
+    run(loop, work, contexts(tmp_path))
+
+
+def test_a_body_that_does_not_come_in_time(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who has not logged in is refused at once, and so is what is too large: neither is waited for;
+    a body that stops half way is, for as long as a request may take."""
+    monkeypatch.setattr(limits, "REQUEST_S", 0.05)
+    login = b"Authorization: Basic %b\r\n" % base64.b64encode(b"guest:guest")
+
+    async def work(clients: Clients) -> None:
+        head = b"PUT /api/queues/%%2F/q HTTP/1.1\r\nHost: x\r\n%bContent-Length: %d\r\n\r\n{"
+        assert await clients.status(await clients.connect(), head % (b"", 100)) == 401
+        assert await clients.status(await clients.connect(), head % (login, 1 << 30)) == 413
+        assert await clients.status(await clients.connect(), head % (login, 100)) == 503
+
+    run(loop, work)

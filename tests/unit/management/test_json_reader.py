@@ -1,0 +1,89 @@
+"""A large body is read bit by bit, to the same value as at once, and refused alike."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from broker.management import json_reader
+from broker.management.json_reader import SMALL_CHARACTERS, STEP_CHARACTERS
+from broker.management.json_values import BadJson, Json, parse
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    | st.text(),
+    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
+)  # fmt: skip
+
+
+def read(text: bytes, part: int = 1 << 16, values_max: int = 1 << 30) -> tuple[Json, int]:
+    """The value, and in how many steps."""
+    reading = json_reader.read(
+        [text[start : start + part] for start in range(0, len(text), part)], values_max
+    )
+    for step in range(1 << 30):
+        try:
+            next(reading)
+        except StopIteration as end:
+            value: Json = end.value
+            return value, step
+    raise AssertionError
+
+
+@settings(max_examples=60)
+@given(VALUES, st.booleans(), st.integers(1, 7))
+def test_any_value_is_read_as_at_once(value: object, ascii_only: bool, part: int) -> None:
+    text = json.dumps(value, ensure_ascii=ascii_only, indent=part % 2 or None)
+    found, _ = read(text.encode("utf-8", "surrogatepass"), part)
+    assert found == value
+
+
+@settings(max_examples=60)
+@given(VALUES, st.integers(0, 200), st.sampled_from(b'{}[]",:\\0x -'))
+def test_broken_texts_are_refused_as_at_once(value: object, at: int, mark: int) -> None:
+    text = bytearray(json.dumps([value, {"a": value}]).encode())
+    text[at % len(text)] = mark
+    try:
+        wanted: Json = parse(bytes(text))
+    except BadJson:
+        with pytest.raises(BadJson, match=r"the body is no|deeper"):
+            read(bytes(text))
+    else:
+        assert read(bytes(text))[0] == wanted
+
+
+@pytest.mark.parametrize("letter", ["a", "é", "\n", '"', "\\", "😀", "\ud83d", "a\n😀é"])
+@pytest.mark.parametrize("shift", range(3))
+def test_a_long_text_is_read_in_pieces(letter: str, shift: int) -> None:
+    """Wherever a piece ends: within an escape, or between the two escapes of one character."""
+    value = {"payload": "b" * shift + letter * STEP_CHARACTERS}
+    found, steps = read(json.dumps(value).encode())
+    assert found == value
+    assert steps >= len(json.dumps(value)) // STEP_CHARACTERS
+
+
+def test_many_values_take_many_steps() -> None:
+    value = {"queues": [{"name": f"q{number}", "arguments": {}} for number in range(10_000)]}
+    found, steps = read(json.dumps(value).encode())
+    assert found == value
+    assert steps > 20
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [(b"[" * 100, "nested deeper"), (b'{"a":' * 100, "nested deeper"),
+     (b"[" * SMALL_CHARACTERS + b"]" * SMALL_CHARACTERS, "nested deeper"),
+     (b'{"a": ' + b"[" * 40 + b"]" * 40 + b"}", "nested deeper"),
+     (b"[" + b"1," * 200 + b"1]", "more than 100 values"),
+     (b"[" + b"[1,2]," * 60 + b"1]", "more than 100 values"),
+     (b'{"a": NaN}', "NaN is no JSON"), (b'[{"a": Infinity}]', "Infinity is no JSON"),
+     (b'"\xff"', "no UTF-8"), (b'"' + b"a" * 200_000, "no end"), (b"[1] 2", "behind its end"),
+     (b'{"a" 1}', "':' is expected"), (b"[1 2]", "',' or ']' is expected"),
+     (b"[" + b"9" * 5000 + b"]", "a value is expected"), (b"", "a value is expected")],
+)  # fmt: skip
+def test_what_is_refused(text: bytes, said: str) -> None:
+    with pytest.raises(BadJson, match=said):
+        read(text, values_max=100)

@@ -1,0 +1,79 @@
+"""Messages of some megabytes over HTTP: whole on both ways, and made in slices."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+
+import pytest
+
+from broker.management.resources import messages
+from tests.support.management.member import ApiMember, Http
+
+ADMIN = "guest:guest"
+TEXT = 'a"\n\\é😀' * 60_000
+BINARY = bytes(range(256)) * 2000
+
+
+def exchange(body: dict[str, object], get: dict[str, object]) -> dict[str, object]:
+    """Publish to a queue, and get the message back as it is shown."""
+
+    async def run() -> list[dict[str, object]]:
+        async with Http() as http:
+            member = ApiMember()
+            await http.serve(member)
+            member.client("guest", "/").queue("q")
+            message = {"routing_key": "q", "properties": {}, "payload_encoding": "string", **body}
+            path = "/api/exchanges/%2F/amq.default/publish"
+            found = await http.ask("POST", path, json.dumps(message), ADMIN)
+            assert (found.status, found.body) == (200, b'{"routed":true}')
+            wanted = {"count": 5, "ackmode": "ack_requeue_false", "encoding": "auto", **get}
+            found = await http.ask("POST", "/api/queues/%2F/q/get", json.dumps(wanted), ADMIN)
+            assert found.status == 200
+            rows: list[dict[str, object]] = json.loads(found.body)
+            return rows
+
+    (row,) = asyncio.run(run())
+    return row
+
+
+def test_a_text() -> None:
+    row = exchange({"payload": TEXT}, {})
+    assert (row["payload"], row["payload_encoding"]) == (TEXT, "string")
+    assert row["payload_bytes"] == len(TEXT.encode())
+
+
+def test_bytes_that_are_no_text() -> None:
+    text = base64.b64encode(BINARY).decode()
+    row = exchange({"payload": text, "payload_encoding": "base64"}, {})
+    assert (row["payload"], row["payload_encoding"]) == (text, "base64")
+
+
+def test_a_text_that_is_cut_within_a_letter_is_shown_in_base64() -> None:
+    row = exchange({"payload": TEXT}, {"truncate": 5})
+    assert row["payload"] == base64.b64encode(TEXT.encode()[:5]).decode()
+    assert row["payload_bytes"] == len(TEXT.encode())
+
+
+def test_base64_that_ends_before_its_end_is_refused() -> None:
+    piece = base64.b64encode(b"x" * (messages.PIECE // 4 * 3 - 1)).decode()
+    with pytest.raises(AssertionError, match="no base64"):
+        exchange({"payload": piece + piece, "payload_encoding": "base64"}, {})
+
+
+def test_the_loop_turns_while_bodies_are_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slice is over at once here, so each piece is followed by a turn."""
+    turns = 0
+    sleep = asyncio.sleep
+
+    async def counted(delay: float) -> None:
+        nonlocal turns
+        turns += 1
+        await sleep(delay)
+
+    monkeypatch.setattr("broker.management.slices.SLICE_S", 0.0)
+    monkeypatch.setattr("broker.management.slices.asyncio.sleep", counted)
+    exchange({"payload": TEXT}, {})
+    pieces = len(TEXT.encode()) // messages.PIECE
+    assert turns > 3 * pieces
