@@ -7,6 +7,7 @@ name of the reply code before them; empty text: it may.
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Callable, Collection
 from typing import NamedTuple, cast
 
@@ -32,6 +33,15 @@ class Resource(NamedTuple):
     kind: str
     """exchange or queue."""
     name: str
+
+
+def how_to_let_in(user: str, vhost: str) -> str:
+    """What an operator does so that the user may do everything in a virtual host."""
+    return (
+        f"user '{user}' has no permissions in vhost '{vhost}', nor have administrators unless "
+        f"somebody gives them: qpidctl set_permissions -p {shlex.quote(vhost)} "
+        f"{shlex.quote(user)} '.*' '.*' '.*'"
+    )
 
 
 class Access:

@@ -2,9 +2,13 @@
 
 Counted for a user at an address, so that one client with an old password does not slow the others
 of its machine, and at a higher number for the address, so that trying many users is slowed, too.
+Who is slowed waits in line: many connections at once guess no faster than one.
 """
 
 from __future__ import annotations
+
+import ipaddress
+from typing import NamedTuple
 
 USER_FREE, ADDRESS_FREE = 5, 50
 """So many may fail before anything is slowed."""
@@ -15,36 +19,79 @@ FORGET_S = 60.0
 KEPT_MAX = 4096
 
 
+def source_of(host: str) -> str:
+    """What counts as one address: of IPv6 the network, all of which one host may use."""
+    try:
+        address = ipaddress.ip_address(host.partition("%")[0].strip("[]"))
+    except ValueError:
+        return host
+    if isinstance(address, ipaddress.IPv4Address):
+        return host
+    if address.ipv4_mapped is not None:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address, 64), strict=False))
+
+
+class _Failures(NamedTuple):
+    logins: int
+    at: float
+    """When the last login failed."""
+    free_at: float
+    """When all verdicts that were promised are told."""
+
+
+_NONE = _Failures(0, 0.0, 0.0)
+_Key = tuple[str, str]
+
+
 class LoginDelays:
     """The logins that failed lately, by address and user."""
 
     def __init__(self) -> None:
-        self._failed: dict[tuple[str, str], tuple[int, float]] = {}
+        self._failed: dict[_Key, _Failures] = {}
 
     def failed(self, address: str, user: str, now: float) -> None:
         """Count a login that was refused."""
-        for key in ((address, user), (address, "")):
-            count = self._count(key, now) + 1
+        source = source_of(address)
+        for key in ((source, user), (source, "")):
+            known = self._known(key, now)
             self._failed.pop(key, None)
             if len(self._failed) >= KEPT_MAX:
                 del self._failed[next(iter(self._failed))]  # the one that failed longest ago
-            self._failed[key] = (count, now)
+            self._failed[key] = _Failures(known.logins + 1, now, known.free_at)
 
-    def delay_s(self, address: str, user: str, now: float) -> float:
-        """Return how much later than known the verdict on the next login is told."""
-        over = max(
-            self._count((address, user), now) - USER_FREE,
-            self._count((address, ""), now) - ADDRESS_FREE,
-        )
-        return min(FIRST_S * 2.0 ** min(over, 16), LONGEST_S) if over >= 0 else 0.0
+    def turn_s(self, address: str, user: str, now: float) -> float | None:
+        """Return how much later than known the verdict on this login is told, and take that place
+        in the line of its address; None: too many are before it, it is not to be looked at."""
+        delay, key = self._delay_s(address, user, now)
+        if not delay:
+            return 0.0
+        known = self._failed[key]
+        due = max(now, known.free_at) + delay
+        if due - now > LONGEST_S:
+            return None
+        self._failed[key] = known._replace(free_at=due)
+        return due - now
 
     def wait_s(self, address: str, user: str, now: float) -> float:
         """For whom nobody can delay: how long from now on the next login is not looked at."""
-        _, user_at = self._failed.get((address, user), (0, 0.0))
-        _, address_at = self._failed.get((address, ""), (0, 0.0))
-        delay = self.delay_s(address, user, now)
-        return max(0.0, max(user_at, address_at) + delay - now) if delay else 0.0
+        delay, _ = self._delay_s(address, user, now)
+        if not delay:
+            return 0.0
+        source = source_of(address)
+        last = max(self._known(key, now).at for key in ((source, user), (source, "")))
+        return max(0.0, last + delay - now)
 
-    def _count(self, key: tuple[str, str], now: float) -> int:
-        count, at = self._failed.get(key, (0, now))
-        return count if now - at <= FORGET_S else 0
+    def _delay_s(self, address: str, user: str, now: float) -> tuple[float, _Key]:
+        """The delay of the next login, and whose failures it comes from."""
+        source = source_of(address)
+        of_user, of_address = (source, user), (source, "")
+        over = self._known(of_user, now).logins - USER_FREE
+        over_address = self._known(of_address, now).logins - ADDRESS_FREE
+        key = of_user if over >= over_address else of_address
+        over = max(over, over_address)
+        return (min(FIRST_S * 2.0 ** min(over, 16), LONGEST_S) if over >= 0 else 0.0), key
+
+    def _known(self, key: _Key, now: float) -> _Failures:
+        known = self._failed.get(key, _NONE)
+        return known if now - known.at <= FORGET_S else _NONE

@@ -2,7 +2,8 @@
 
 The first member of the first view defines the user `admin`.  The password stands in a file of
 mode 600 before it is ordered, so that no crash in between leaves a user whose password nobody
-knows; the machine takes one first administrator in the life of a cluster, whoever asks.
+knows.  A terminal is shown it once; no log has it.  The machine takes one first administrator in
+the life of a cluster, whoever asks.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import contextlib
 import logging
 import os
 import secrets
+import sys
 from pathlib import Path
 
 from broker.admin.definitions import Definitions
@@ -32,7 +34,7 @@ async def see_to_it(
 ) -> None:
     """Define the first administrator if nobody has; return when there is one.
 
-    `kept`: the data directory outlives the member, so that the file is worth naming.
+    `kept`: the data directory outlives the member.
     """
     path, me = data_dir / FILE, controller.me.name
     while True:
@@ -49,13 +51,22 @@ async def see_to_it(
             outcome = await definitions.define("user", "", USER, body, by=me)
             if outcome.good:
                 log.warning(
-                    "this new cluster has an administrator '%s' with the password %s%s", USER,
-                    password, f"; it is kept in {path}" if kept else "",
+                    "this new cluster has an administrator '%s'; its password is in %s%s", USER,
+                    path, "" if kept else ", which is gone with this broker",
                 )  # fmt: skip
+                await asyncio.to_thread(_show, password)
             if outcome.code == CONFLICT:
                 await asyncio.to_thread(path.unlink, missing_ok=True)
                 return
         await asyncio.sleep(LOOK_S)
+
+
+def _show(password: str) -> None:
+    """To a person who sits there; where standard error is a file, that is a log."""
+    with contextlib.suppress(OSError, ValueError):
+        if sys.stderr is not None and sys.stderr.isatty():
+            sys.stderr.write(f"qpidd: user {USER}, password {password} (shown once)\n")
+            sys.stderr.flush()
 
 
 def password_in(path: Path) -> str:

@@ -26,6 +26,7 @@ from broker.amqp.events import (
     Event,
     Faulted,
     OpenRequested,
+    SecretUpdated,
 )
 from broker.amqp.fields import Table, Value, clip
 from broker.amqp.frame_reader import FrameReader, ReaderPhase
@@ -320,34 +321,44 @@ class ServerConnection(FrameReader):
             raise ProtocolFault(errors.COMMAND_INVALID, text, 10, 11)
         credentials = credentials_of(mechanism, cast("bytes", response))
         self._mechanism, self._claimed = mechanism, credentials.user
-        user = self._authenticate(credentials)
+        try:
+            user = self._authenticate(credentials)
+        except ProtocolFault as fault:
+            if fault.code != errors.ACCESS_REFUSED:
+                raise
+            self._refuse_login(fault.text)
+            return
         if user is None:
             self.phase = ReaderPhase.LOGIN
         else:
             self._log_in(user)
 
-    def logged_in(self, user: str, now: float) -> list[Event]:
-        """It is known now who it is (empty: refused): go on with what came meanwhile."""
+    def logged_in(self, user: str, now: float, note: str = "") -> list[Event]:
+        """It is known now who it is (empty: refused, and `note` is told beside): go on with what
+        came meanwhile."""
         if self.phase is not ReaderPhase.LOGIN:
             return []
         self._now = now
         try:
-            self._log_in(user)
+            self._log_in(user, note)
         except ProtocolFault as fault:
             self._on_fault(fault)
         return [*self._take_events(), *self.receive(b"", now)]
 
-    def _log_in(self, user: str) -> None:
+    def _refuse_login(self, text: str) -> None:
+        """With the reason, if the client expects one; else its socket is closed."""
+        claimed, mechanism = self._claimed, self._mechanism
+        refused = Faulted(errors.ACCESS_REFUSED, f"login of '{claimed}' refused ({mechanism})")
+        if not has_capability(self.client_properties, "authentication_failure_close"):
+            self._end(refused)
+            return
+        self.close(errors.ACCESS_REFUSED, reply_text(errors.ACCESS_REFUSED, text))
+        self.events.append(refused)
+
+    def _log_in(self, user: str, note: str = "") -> None:
         if not user:
-            claimed, mechanism = self._claimed, self._mechanism
-            refused = Faulted(errors.ACCESS_REFUSED, f"login of '{claimed}' refused ({mechanism})")
-            if not has_capability(self.client_properties, "authentication_failure_close"):
-                self._end(refused)
-                return
-            text = f"Login was refused using authentication mechanism {mechanism}. "
-            text = reply_text(errors.ACCESS_REFUSED, text + "For details see the broker logfile.")
-            self.close(errors.ACCESS_REFUSED, text)
-            self.events.append(refused)
+            text = f"Login was refused using authentication mechanism {self._mechanism}. "
+            self._refuse_login(f"{text}For details see the broker logfile.{note}")
             return
         self.user = user
         limits = self.limits
@@ -369,9 +380,9 @@ class ServerConnection(FrameReader):
         vhost = cast("str", args[0])
         self.events.append(OpenRequested(vhost, self.user, self.client_properties))
 
-    def _on_update_secret(self, _args: tuple[Value, ...]) -> None:
-        """Passwords do not expire here, so there is nothing to renew."""
-        self.send(0, "connection.update-secret-ok")
+    def _on_update_secret(self, args: tuple[Value, ...]) -> None:
+        secret = cast("bytes", args[0]).decode("utf-8", "replace")
+        self.events.append(SecretUpdated(secret, cast("str", args[1])))
 
     def _on_close(self, args: tuple[Value, ...]) -> None:
         self.channels.clear()

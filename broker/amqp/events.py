@@ -59,6 +59,14 @@ class CloseRequested(NamedTuple):
     text: str
 
 
+class SecretUpdated(NamedTuple):
+    """The client presents another secret for its user: the owner sends update-secret-ok, or closes
+    the connection."""
+
+    secret: str
+    reason: str
+
+
 class Faulted(NamedTuple):
     """The client broke the protocol or fell silent: the connection has sent why and is ending."""
 
@@ -74,5 +82,6 @@ Event: TypeAlias = (
     | ChannelOpened
     | ChannelCloseRequested
     | CloseRequested
+    | SecretUpdated
     | Faulted
 )

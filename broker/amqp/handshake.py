@@ -31,8 +31,8 @@ CAPABILITIES: Table = {
 }
 
 
-MECHANISMS = ("PLAIN", "AMQPLAIN", "ANONYMOUS")
-ANONYMOUS_USER = "guest"
+MECHANISMS = ("PLAIN", "AMQPLAIN")
+"""Those that take a password."""
 
 
 class Limits(NamedTuple):
@@ -103,7 +103,8 @@ class Credentials(NamedTuple):
     user: str
     password: str
     mechanism: str
-    """With EXTERNAL the client is who its certificate names; user and password are empty."""
+    """With EXTERNAL the client is who its certificate names, with ANONYMOUS who the operator says;
+    user and password are empty."""
 
 
 def credentials_of(mechanism: str, response: bytes) -> Credentials:
@@ -113,9 +114,7 @@ def credentials_of(mechanism: str, response: bytes) -> Credentials:
             user, password = _plain(response)
         case "AMQPLAIN":
             user, password = _amqplain(response)
-        case "ANONYMOUS":
-            user = password = ANONYMOUS_USER
-        case "EXTERNAL":
+        case "ANONYMOUS" | "EXTERNAL":
             user = password = ""
         case _:
             text = f"unknown authentication mechanism '{mechanism}'"

@@ -16,7 +16,6 @@ from broker.amqp.errors import reply_text
 from broker.amqp.events import Event
 from broker.amqp.fields import Value, clip, encode_short_string
 from broker.amqp.handshake import (
-    MECHANISMS,
     Authenticate,
     Limits,
     ServerIdentity,
@@ -52,6 +51,8 @@ class Port(Protocol):
     counters: dict[str, int]
     limits: Limits
     access: Access
+    mechanisms: tuple[str, ...]
+    """How a client may log in, but for those that take a certificate."""
     identity: ServerIdentity
     new_name: Callable[[str], str]
     fenced: bool
@@ -64,6 +65,9 @@ class Port(Protocol):
     def admit(self, client: Client, user: str, vhost: str) -> int | None:
         """A number for this connection, never used again; 0 if it was refused, and None if it is
         to wait until this is known."""
+
+    def is_secret_of(self, client: Client, secret: str) -> bool:
+        """Whether it could log in with this as well."""
 
     def mark_writable(self, client: Client) -> None:
         """It has output, or has ended."""
@@ -113,7 +117,7 @@ class Client:
         self.unreported: dict[int, LocalChannel] = {}  # channels with writes to report as SENT
         self.rights = Rights(port.access, "", "")  # of its user, once a virtual host is open
         proven = encryption is not None and encryption.certificate is not None
-        mechanisms = (*MECHANISMS, "EXTERNAL") if proven else MECHANISMS
+        mechanisms = (*port.mechanisms, "EXTERNAL") if proven else port.mechanisms
         self.connection = ServerConnection(
             authenticate, port.limits, port.identity, now, mechanisms
         )

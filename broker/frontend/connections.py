@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from broker.access.access import Access
+from broker.access.login_delays import LONGEST_S
 from broker.frontend.client import Client
 from broker.frontend.encryption import Encryption
 from broker.frontend.gateway import Gateway, host_of
@@ -163,6 +164,7 @@ class Connections:
             log=ports.log,
             on_defined=on_defined,
             cert_login_from=options.access.cert_login_from,
+            anonymous_user=options.access.anonymous_user,
         )
         self.gateway.set_negotiate_time(ports.negotiate_s)
         self.outbox = Outbox(self.gateway)
@@ -241,9 +243,16 @@ class Connections:
             raise QueryRefused("access-refused", text)
         return self.login(user, password, peer)
 
-    def login_delay_s(self, user: str, peer: str) -> float:
-        """How long a login from there is to wait, since others failed."""
-        return self.gateway.login_delays.delay_s(host_of(peer), user, time.monotonic())
+    async def patient_login(self, user: str, password: str, peer: str) -> tuple[str, ...] | None:
+        """As `login`, when it is this one's turn. Raises QueryRefused, too, where too many wait."""
+        turn_s = self.gateway.login_delays.turn_s(host_of(peer), user, time.monotonic())
+        if turn_s != 0.0:
+            self.gateway.counters["slowed"] += 1
+        if turn_s is None:
+            text = f"too many logins failed from {host_of(peer)}: try again in {LONGEST_S:g} s"
+            raise QueryRefused("access-refused", text)
+        await asyncio.sleep(turn_s)
+        return self.login(user, password, peer)
 
     def disconnect(self, address: str, reason: str) -> None:
         """Close the connection from `address`."""

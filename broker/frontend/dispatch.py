@@ -19,6 +19,7 @@ from broker.amqp.events import (
     OpenRequested,
     Oversized,
     Published,
+    SecretUpdated,
 )
 from broker.frontend.channel import TX_BYTES_MAX, LocalChannel
 from broker.frontend.client import Client
@@ -177,12 +178,26 @@ def _on_other_event(client: Client, event: Event) -> None:
                 port.clients[conn] = client
             else:
                 client.connection.close_ok()
+        case SecretUpdated(secret, reason):
+            _on_secret(client, secret, reason)
         case Faulted(_, text):
             port.note("faults", f"client {client.peer}: {text}")
             client.end_reason = client.end_reason or text
             client.deregister()
         case Called() | Published():
             pass
+
+
+def _on_secret(client: Client, secret: str, reason: str) -> None:
+    """A wrong one closes the connection, with RabbitMQ's code and words."""
+    if client.port.is_secret_of(client, secret):
+        client.rights.forget()
+        client.send(0, "connection.update-secret-ok")
+        said = f": {reason[:128]}" if reason else ""
+        client.port.tell("connected", f"{client.describe()} renewed its secret{said}")
+    else:
+        text = "New secret was refused by one of the backends"
+        client.refuse(errors.NOT_ALLOWED, reply_text(errors.NOT_ALLOWED, text), 10, 70)
 
 
 def _refuses_channel(client: Client) -> bool:

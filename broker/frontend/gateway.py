@@ -50,11 +50,11 @@ import base64
 import secrets
 from collections.abc import Callable
 
-from broker.access.access import SYSTEM, Access
-from broker.access.login_delays import LoginDelays
+from broker.access.access import SYSTEM, Access, how_to_let_in
+from broker.access.login_delays import LONGEST_S, LoginDelays
 from broker.amqp import errors
 from broker.amqp.errors import ProtocolFault, reply_text
-from broker.amqp.handshake import Credentials, Limits, ServerIdentity
+from broker.amqp.handshake import MECHANISMS, Credentials, Limits, ServerIdentity
 from broker.frontend.client import Client
 from broker.frontend.dispatch import on_events
 from broker.frontend.encryption import Encryption
@@ -65,6 +65,8 @@ from broker.options.access import SOURCES
 WAIT_S = 2.0
 """How long a client waits to be admitted or refused: longer than the token timeout, the forming of
 a ring and the activation of its view take together, and less than any client waits."""
+
+SLOWED = " Logins have failed from there before, so this answer came late."
 
 
 def random_name(prefix: str) -> str:
@@ -91,6 +93,7 @@ class Gateway:
         log: Callable[[str, str], None] | None = None,
         on_defined: Callable[[Defined], None] | None = None,
         cert_login_from: str = SOURCES[0],
+        anonymous_user: str = "",
     ) -> None:
         self.member = member
         self.session = 0
@@ -111,7 +114,10 @@ class Gateway:
         self.new_name = new_name
         self.access = access
         self.limits = limits or Limits()
-        self._cert_login_from = cert_login_from
+        self._cert_login_from, self._anonymous_user = cert_login_from, anonymous_user
+        self.mechanisms: tuple[str, ...] = (
+            (*MECHANISMS, "ANONYMOUS") if anonymous_user else MECHANISMS
+        )
         self.on_defined = on_defined or (lambda _: None)
         self.identity = ServerIdentity(member=member, cluster=cluster)
 
@@ -169,12 +175,19 @@ class Gateway:
         user, password, mechanism = credentials
         if mechanism == "EXTERNAL":
             user = self._certificate_user(client)
+        elif mechanism == "ANONYMOUS":
+            user = self._anonymous_user
+        address, delays = host_of(client.peer), self.login_delays
+        delay_s = delays.turn_s(address, user, self._now)
+        if delay_s is None:
+            text = f"too many logins have failed from {address}: try again in {LONGEST_S:g} s"
+            self.note("slowed", f"client {client.peer}: login of '{user}' is not looked at: {text}")
+            raise ProtocolFault(errors.ACCESS_REFUSED, text)
+        if mechanism in ("EXTERNAL", "ANONYMOUS"):
             good = self.access.knows(user)
             good = good and self.access.may_come_from(user, is_local=client.is_local)
         else:
             good = self.access.login(user, password, is_local=client.is_local)
-        address, delays = host_of(client.peer), self.login_delays
-        delay_s = delays.delay_s(address, user, self._now)
         if not good and self.access.has_state:
             delays.failed(address, user, self._now)
         if not good and not delay_s and (self.fenced or not self.session):
@@ -182,7 +195,8 @@ class Gateway:
             raise ProtocolFault(errors.CONNECTION_FORCED, self._inactive)
         verdict = user if good else ""
         if delay_s:
-            self.counters["slowed"] += 1
+            text = f"logins have failed from {address}: this one is answered {delay_s:g} s late"
+            self.note("slowed", f"client {client.peer}: login of '{user}': {text}")
             self._judged[client] = (self._now + delay_s, verdict)
             return None
         return verdict
@@ -299,7 +313,7 @@ class Gateway:
         """Refuse whoever has waited for too long; tell the verdicts that are due."""
         for client in [one for one, (due, _) in self._judged.items() if due <= now]:
             _, user = self._judged.pop(client)
-            on_events(client, client.connection.logged_in(user, now))
+            on_events(client, client.connection.logged_in(user, now, SLOWED))
             self.mark_writable(client)
         for client in [one for one in self._waiting if now - one.connected_at > WAIT_S]:
             del self._waiting[client]
@@ -327,6 +341,8 @@ class Gateway:
             return 0
         if refusal := self.access.refuses_open(user, vhost, self._not_ordered):
             client.refuse(errors.NOT_ALLOWED, reply_text(errors.NOT_ALLOWED, refusal))
+            if self.access.has_vhost(vhost) and not self.access.may_enter(user, vhost):
+                self.tell("no rights", how_to_let_in(user, vhost))
             return 0
         self._last_conn += 1
         self.clients[self._last_conn] = client
@@ -335,6 +351,15 @@ class Gateway:
         client.vhost = vhost
         self.tell("connected", f"{client.describe()} connected")
         return self._last_conn
+
+    def is_secret_of(self, client: Client, secret: str) -> bool:
+        user = client.connection.user
+        good = self.access.login(user, secret, is_local=client.is_local)
+        if not good:
+            self.login_delays.failed(host_of(client.peer), user, self._now)
+            text = f"user '{user}' presented a new secret, and it is not this user's password"
+            self.note("refused", f"client {client.peer}: {text}")
+        return good
 
     def _not_ordered(self) -> list[tuple[str, str]]:
         """User and virtual host of the clients that the machine does not count yet."""

@@ -7,27 +7,14 @@ have a limit and a time of their own, and one address may have half of them.
 
 from __future__ import annotations
 
-import ipaddress
 from collections import Counter
 from collections.abc import Iterator
 
+from broker.access.login_delays import source_of
 from broker.options.client_ports import ClientLimits
 
 FILES_KEPT = 200
 """Open files that clients may not have: the store, the log, the ring, transfers, management."""
-
-
-def source_of(host: str) -> str:
-    """What counts as one address: of IPv6 the network, all of which one host may use."""
-    try:
-        address = ipaddress.ip_address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if isinstance(address, ipaddress.IPv4Address):
-        return host
-    if address.ipv4_mapped is not None:
-        return str(address.ipv4_mapped)
-    return str(ipaddress.ip_network((address, 64), strict=False))
 
 
 class Admission:

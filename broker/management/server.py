@@ -322,6 +322,8 @@ def _of_query(refused: QueryRefused) -> Problem:
     match refused.code:
         case "not-active":
             return Problem(503, "service_unavailable", refused.reason)
+        case "access-refused":
+            return Problem(401, "not_authorised", refused.reason)
         case "no-such-member":
             return Problem(404, "Object Not Found", refused.reason)
         case _:

@@ -10,6 +10,7 @@ from broker.options.values import OptionError
 DEFAULTS: Mapping[str, str] = {
     "loopback-users": "guest",
     "cert-login-from": "distinguished-name",
+    "anonymous-user": "",
 }
 SOURCES = ("distinguished-name", "common-name", "dns", "email", "uri")
 
@@ -21,6 +22,8 @@ class AccessOptions(NamedTuple):
     """Who may log in from this machine only."""
     cert_login_from: str = SOURCES[0]
     """Which name of a verified certificate is the user, with EXTERNAL: one of SOURCES."""
+    anonymous_user: str = ""
+    """Who clients are that name nobody, with ANONYMOUS; empty: they are refused."""
 
 
 def read_access_options(text: Mapping[str, str]) -> AccessOptions:
@@ -32,4 +35,4 @@ def read_access_options(text: Mapping[str, str]) -> AccessOptions:
     source = text["cert-login-from"].lower().replace("_", "-")
     if source not in SOURCES:
         raise OptionError("cert-login-from", f"'{source}' is none of {', '.join(SOURCES)}")
-    return AccessOptions(frozenset(users), source)
+    return AccessOptions(frozenset(users), source, text["anonymous-user"])

@@ -51,6 +51,7 @@ KINDS: Mapping[str, Kind] = {
     "interface": Kind.OWN,
     "loopback-users": Kind.OWN,
     "cert-login-from": Kind.OWN,
+    "anonymous-user": Kind.OWN,
     "management-port": Kind.OWN,
     "management-tls-port": Kind.OWN,
     "management-interface": Kind.OWN,

@@ -108,14 +108,8 @@ class ManagementPort:
             self._loading = asyncio.create_task(self._load(broker, self._document))
         if self._server is None:
             return
-
-        async def check(user: str, password: str, address: str) -> tuple[str, ...] | None:
-            await asyncio.sleep(member.clients.login_delay_s(user, address))
-            return member.clients.login(user, password, address)
-
-        await self._server.serve(
-            broker, Logins(check, lambda: member.clients.gateway.access.version)
-        )
+        logins = Logins(member.clients.patient_login, lambda: member.clients.gateway.access.version)
+        await self._server.serve(broker, logins)
         for scheme, where, port in self._ports:
             log.info("management API on %s://%s:%d/", scheme, where, port)
 

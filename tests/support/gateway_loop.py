@@ -34,11 +34,15 @@ class Loop:
     """Durable at once, unless `durable` is set to False."""
 
     def __init__(
-        self, users: dict[str, str] | None = None, cert_login_from: str = SOURCES[0]
+        self,
+        users: dict[str, str] | None = None,
+        cert_login_from: str = SOURCES[0],
+        anonymous_user: str = "",
     ) -> None:
         self.names = 0
         self.machine = Machine("a")
         self.log: list[str] = []
+        self._anonymous_user = anonymous_user
         self.gateway, self.outbox = self.make_parts(cert_login_from)
         self.position = 0
         self.epoch = 0
@@ -58,6 +62,7 @@ class Loop:
         gateway = Gateway(
             "a", cluster="test", access=Access(lambda: self.machine), new_name=self._new_name,
             log=lambda _, text: self.log.append(text), cert_login_from=cert_login_from,
+            anonymous_user=self._anonymous_user,
         )  # fmt: skip
         return gateway, Outbox(gateway)
 

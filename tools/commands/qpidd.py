@@ -195,6 +195,12 @@ Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken
     "distinguished-name (default), common-name, or the first alternative name: dns, email, uri.",
 )
 @click.option(
+    "--anonymous-user",
+    metavar="NAME",
+    help="Let clients in that name nobody (the mechanism ANONYMOUS), as this user, from where this "
+    "user may log in. Default: they are refused.",
+)
+@click.option(
     "--management-port",
     metavar="PORT",
     help="Where the management API (HTTP) listens; 0 takes any free port, off: there is none. "

@@ -40,7 +40,7 @@ HIDDEN = "(hidden)"
 _SECRET = re.compile(r"password|passwd|secret|token|credential", re.IGNORECASE)
 _IN_URL = re.compile(r"(?<=://)[^/\s@]+(?=@)|\b[\w.+-]+/[^/\s@]+(?=@[\w.-]+:\d)")
 _IN_LOG = re.compile(rb"(?<=with the password )[\w-]+")
-"""A new cluster's administrator, whom the log of its first start names."""
+"""A new cluster's administrator: an older broker's log of its first start has the password."""
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 

@@ -8,13 +8,14 @@ may bring in users and permissions needs none for what is declared.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import AsyncIterator, Iterator
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 from aiohttp.web import StreamResponse
 
-from broker.access.access import SYSTEM
+from broker.access.access import SYSTEM, how_to_let_in
 from broker.machine.commands import Table, Value
 from broker.machine.digest import canonical
 from broker.machine.state import Exchange, Vhost
@@ -46,6 +47,8 @@ from broker.management.resources.definitions import (
 from broker.management.resources.overview import API_RELEASE
 from broker.management.slices import Slices
 from broker.release import version
+
+log = logging.getLogger("qpidd.management")
 
 BATCH = 64
 """So many declarations are under way at once."""
@@ -228,6 +231,20 @@ class Import:
                 await self._slices.step()
             for name, declarations in wanted.items():
                 await self._declare(name, declarations)
+        self._hint()
+
+    def _hint(self) -> None:
+        """Say which virtual hosts came in that no administrator may enter, and what to do."""
+        definitions = self._broker.machine.definitions
+        administrators = [
+            name
+            for (_, name), body in definitions["user"].items()
+            if "administrator" in cast("tuple[str, ...]", body.get("tags", ()))
+        ]
+        for vhost in [text_field(row, "name") for row in self._rows("vhosts")]:
+            if not any((vhost, name) in definitions["permission"] for name in administrators):
+                user = min(administrators, default="NAME")
+                log.warning("definitions were taken in: %s", how_to_let_in(user, vhost))
 
     def _rows(self, kind: str) -> list[Object]:
         found = self._document.get(kind, [])

@@ -16,17 +16,43 @@ from tests.support.amqp_peer import start_ok
 from tests.support.gateway_loop import Loop, Peer
 
 
+def turn_of_one(delays: LoginDelays, user: str, now: float = 1.0) -> float | None:
+    """The delay of one login, when nobody is before it."""
+    known = dict(delays._failed)
+    turn_s = delays.turn_s("h", user, now)
+    delays._failed = known
+    return turn_s
+
+
 def test_the_verdict_comes_later_with_each_failure() -> None:
     delays = LoginDelays()
     seen = []
     for _ in range(USER_FREE + 8):
-        seen.append(delays.delay_s("h", "u", 1.0))
+        seen.append(turn_of_one(delays, "u"))
         delays.failed("h", "u", 1.0)
     assert seen[: USER_FREE + 3] == [0.0] * USER_FREE + [FIRST_S, 2 * FIRST_S, 4 * FIRST_S]
     assert seen[-1] == LONGEST_S
-    assert delays.delay_s("h", "other", 1.0) == 0.0
-    assert delays.delay_s("elsewhere", "u", 1.0) == 0.0
-    assert delays.delay_s("h", "u", 2.0 + FORGET_S) == 0.0
+    assert turn_of_one(delays, "other") == 0.0
+    assert delays.turn_s("elsewhere", "u", 1.0) == 0.0
+    assert turn_of_one(delays, "u", 2.0 + FORGET_S) == 0.0
+
+
+def test_many_at_once_guess_no_faster_than_one() -> None:
+    delays = LoginDelays()
+    for _ in range(USER_FREE + 3):
+        delays.failed("h", "u", 1.0)
+    turns = [delays.turn_s("h", "u", 1.0) for _ in range(6)]
+    assert turns == [2.0, 4.0, 6.0, 8.0, None, None]
+    assert delays.turn_s("h", "other", 1.0) == 0.0
+    assert delays.turn_s("h", "u", 3.0) == LONGEST_S  # the first has had its verdict
+
+
+def test_the_network_of_an_address_counts_where_hosts_have_many() -> None:
+    delays = LoginDelays()
+    for number in range(USER_FREE):
+        delays.failed(f"[2001:db8::{number:x}]", "u", 1.0)
+    assert delays.turn_s("[2001:db8::ffff]", "u", 1.0) == FIRST_S
+    assert delays.turn_s("[2001:db8:0:1::1]", "u", 1.0) == 0.0
 
 
 def test_who_is_answered_at_once_waits_since_the_last_failure() -> None:
@@ -43,9 +69,10 @@ def test_who_is_answered_at_once_waits_since_the_last_failure() -> None:
 def test_trying_many_users_is_slowed_as_well() -> None:
     delays = LoginDelays()
     for number in range(ADDRESS_FREE):
-        assert delays.delay_s("h", f"u{number}", 1.0) == 0.0
+        assert delays.turn_s("h", f"u{number}", 1.0) == 0.0
         delays.failed("h", f"u{number}", 1.0)
-    assert delays.delay_s("h", "fresh", 1.0) == FIRST_S
+    assert delays.turn_s("h", "fresh", 1.0) == FIRST_S
+    assert delays.turn_s("h", "newer", 1.0) == 2 * FIRST_S  # behind the other
 
 
 def test_what_is_kept_is_bounded() -> None:
@@ -71,9 +98,26 @@ def test_a_client_waits_for_its_verdict_and_is_not_read_meanwhile() -> None:
         assert not peer.client.may_be_read
     loop.gateway.refuse_overdue(LONGEST_S)
     loop.turn()
-    assert wrong.take()[-1].args[0] == 403
+    code, text = wrong.take()[-1].args[:2]
+    assert (code, str(text).endswith("failed from there before, so this answer came late.")) == (
+        403, True
+    )  # fmt: skip
+    assert any("login of 'guest': logins have failed from 127.0.0.1" in line for line in loop.log)
     assert good.take()[-1].method == "connection.tune"
     assert good.client.may_be_read
+
+
+def test_who_comes_when_too_many_wait_is_told_so_whatever_the_password() -> None:
+    loop = Loop()
+    for _ in range(USER_FREE):
+        login(loop, "wrong")
+    for _ in range(40):
+        login(loop, "wrong")
+    (_, closed) = login(loop, "guest").take()
+    assert closed.args[:2] == (
+        403, "ACCESS_REFUSED - too many logins have failed from 127.0.0.1: try again in 8 s"
+    )  # fmt: skip
+    assert any("login of 'guest' is not looked at" in line for line in loop.log)
 
 
 def test_guessing_at_a_member_that_serves_nobody_is_slowed_too() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from io import StringIO
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
@@ -60,7 +61,8 @@ def test_it_is_made_once_and_its_password_is_kept(
     assert cluster.passwords == [password]
     assert len(password) == 20
     assert file.stat().st_mode & 0o777 == 0o600
-    assert password in caplog.text
+    assert password not in caplog.text
+    assert f"its password is in {file}" in caplog.text
     caplog.clear()
     asyncio.run(cluster.start(tmp_path, "a", "a", "b"))
     assert password_in(file) == password
@@ -91,3 +93,16 @@ def test_a_password_that_was_kept_before_a_crash_is_the_one(tmp_path: Path) -> N
 def test_a_torn_file_is_made_anew(tmp_path: Path) -> None:
     (tmp_path / FILE).write_text("user admin pass")
     assert len(password_in(tmp_path / FILE)) == 20
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_terminal_is_shown_the_password_and_a_file_is_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_terminal: bool
+) -> None:
+    shown = StringIO()
+    monkeypatch.setattr(shown, "isatty", lambda: is_terminal)
+    monkeypatch.setattr("sys.stderr", shown)
+    cluster = Cluster()
+    asyncio.run(cluster.start(tmp_path, "a", "a"))
+    line = f"qpidd: user admin, password {cluster.passwords[0]} (shown once)\n"
+    assert shown.getvalue() == (line if is_terminal else "")

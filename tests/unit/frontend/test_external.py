@@ -29,7 +29,7 @@ def login(loop: Loop, certificate: PeerCertificate | None) -> list[ServerMethod]
 def test_the_name_that_counts_is_an_option(source: str, name: str) -> None:
     loop = Loop({name: "unused"}, cert_login_from=source)
     start, tune = login(loop, CERTIFICATE)
-    assert start.args[3] == b"PLAIN AMQPLAIN ANONYMOUS EXTERNAL"
+    assert start.args[3] == b"PLAIN AMQPLAIN EXTERNAL"
     assert tune.method == "connection.tune"
 
 
@@ -49,7 +49,7 @@ def test_a_certificate_without_that_name_is_refused() -> None:
 
 def test_without_a_verified_certificate_there_is_no_external() -> None:
     start, closed = login(Loop({NAMES[0]: "unused"}), None)
-    assert start.args[3] == b"PLAIN AMQPLAIN ANONYMOUS"
+    assert start.args[3] == b"PLAIN AMQPLAIN"
     assert closed.args[:2] == (
         503, "COMMAND_INVALID - unknown authentication mechanism 'EXTERNAL'"
     )  # fmt: skip

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import time
 from contextlib import suppress
 from functools import partial
 from types import SimpleNamespace
@@ -10,7 +12,7 @@ from typing import cast
 import pytest
 
 from broker.access.access import Access
-from broker.access.login_delays import USER_FREE, LoginDelays
+from broker.access.login_delays import FIRST_S, USER_FREE, LoginDelays
 from broker.frontend.connections import Connections
 from broker.machine.machine import Machine
 from broker.machine.state import State
@@ -56,9 +58,8 @@ def test_who_asked_before_there_was_a_state_is_not_slowed_as_one_who_guesses() -
         for _ in range(20):
             with suppress(QueryRefused):
                 assert login_at(gateway, "ada", "wrong", HERE) is None
-        asked = SimpleNamespace(gateway=gateway)
-        delay_s = Connections.login_delay_s(cast("Connections", asked), "ada", HERE)
-        assert (delay_s > 0) is slowed
+        turn_s = gateway.login_delays.turn_s("127.0.0.1", "ada", time.monotonic())
+        assert (turn_s != 0.0) is slowed
 
 
 def test_who_guesses_an_operators_password_is_not_heard_for_a_while() -> None:
@@ -76,3 +77,31 @@ def test_who_guesses_an_operators_password_is_not_heard_for_a_while() -> None:
         ask("right")
     assert refused.value.code == "access-refused"
     assert ask("right", "192.0.2.2:1") == ()
+
+
+def test_over_http_who_is_slowed_waits_in_line_and_past_its_end_is_told_so(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    waited: list[float] = []
+
+    async def sleep(seconds: float) -> None:
+        waited.append(seconds)
+
+    monkeypatch.setattr("broker.frontend.connections.asyncio.sleep", sleep)
+    gateway = Loop({"ada": "right"}).gateway
+    clients = SimpleNamespace(gateway=gateway)
+    clients.login = partial(Connections.login, cast("Connections", clients))
+
+    def ask(password: str) -> tuple[str, ...] | None:
+        work = Connections.patient_login(cast("Connections", clients), "ada", password, ELSEWHERE)
+        return asyncio.run(work)
+
+    for _ in range(USER_FREE + 2):
+        assert ask("wrong") is None
+    assert waited[:USER_FREE] == [0.0] * USER_FREE
+    assert waited[USER_FREE] == FIRST_S
+    assert ask("right") == ()
+    for _ in range(9):
+        gateway.login_delays.turn_s("192.0.2.1", "ada", time.monotonic())
+    with pytest.raises(QueryRefused, match="try again in 8 s"):
+        ask("right")

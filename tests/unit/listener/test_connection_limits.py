@@ -2,11 +2,11 @@
 
 import pytest
 
+from broker.access.login_delays import source_of
 from broker.listener.connection_limits import (
     FILES_KEPT,
     Admission,
     ConnectionLimits,
-    source_of,
 )
 from broker.options.client_ports import ClientLimits
 

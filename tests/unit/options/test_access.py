@@ -10,8 +10,12 @@ from broker.options.values import OptionError
 
 def test_guest_comes_from_this_machine_only_unless_told_otherwise() -> None:
     assert read_access_options(DEFAULTS) == AccessOptions()
-    given = {"loopback-users": "guest, test", "cert-login-from": "common_name"}
-    assert read_access_options(given) == (frozenset(("guest", "test")), "common-name")
+    given = {
+        "loopback-users": "guest, test",
+        "cert-login-from": "common_name",
+        "anonymous-user": "nobody",
+    }
+    assert read_access_options(given) == (frozenset(("guest", "test")), "common-name", "nobody")
     assert not read_access_options({**DEFAULTS, "loopback-users": "none"}).loopback_users
 
 

@@ -47,7 +47,6 @@ VOCABULARY = {
 SMALL_LINES = 60
 SMALL_FILES = {
     "vsync/totem/ordering/flow_control.py": "arithmetic with a section of the paper to itself",
-    "broker/access/login_delays.py": "a table with bounds of its own; the gateway is long enough",
     "broker/amqp/heartbeat.py": "a value that the connection polls; its file is long enough",
     "broker/replication/durable_gate.py": "a rule of order; the simulator's clients ask it as well",
     "broker/selfcheck/reexecution.py": "runs on a worker thread, the supervisor on the loop",

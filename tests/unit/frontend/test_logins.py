@@ -1,0 +1,79 @@
+"""Logins without a password, new secrets, and what is said to whom may not enter."""
+
+from __future__ import annotations
+
+from broker.amqp import codec
+from broker.amqp.fields import Table
+from tests.support.amqp_peer import ALL_CAPABILITIES, ServerMethod, method, opening
+from tests.support.gateway_loop import Loop, Peer
+
+
+def anonymous(loop: Loop, *, is_local: bool = True, properties: Table | None = None) -> Peer:
+    peer = Peer(loop, is_local=is_local)
+    given = ALL_CAPABILITIES if properties is None else properties
+    start = method(0, "connection.start-ok", given, "ANONYMOUS", b"whoever", "en_US")
+    peer.received = peer.send(codec.PROTOCOL_HEADER, start)
+    return peer
+
+
+def test_who_names_nobody_is_refused_unless_an_operator_says_who_that_is() -> None:
+    start, closed = anonymous(Loop({"nobody": "x"})).take()
+    assert start.args[3] == b"PLAIN AMQPLAIN"
+    assert closed.args[:2] == (
+        503, "COMMAND_INVALID - unknown authentication mechanism 'ANONYMOUS'"
+    )  # fmt: skip
+
+
+def test_an_anonymous_client_is_that_user() -> None:
+    loop = Loop({"nobody": "x"}, anonymous_user="nobody")
+    peer = anonymous(loop, is_local=False)
+    start, tune = peer.take()
+    assert (start.args[3], tune.method) == (b"PLAIN AMQPLAIN ANONYMOUS", "connection.tune")
+    assert peer.client.connection.user == "nobody"
+
+
+def test_an_anonymous_user_must_exist_and_may_be_one_of_this_machine_only() -> None:
+    for name in ("missing", "guest"):
+        loop = Loop(anonymous_user=name)
+        assert anonymous(loop, is_local=False).take()[-1].args[0] == 403
+    assert anonymous(Loop(anonymous_user="guest")).take()[-1].method == "connection.tune"
+
+
+def test_a_client_that_does_not_know_the_refusal_gets_its_socket_closed() -> None:
+    peer = anonymous(Loop(anonymous_user="missing"), properties={})
+    assert [one.method for one in peer.take()] == ["connection.start"]
+    assert peer.client.wants_close
+
+
+def renewed(loop: Loop, secret: bytes) -> list[ServerMethod]:
+    peer = loop.connect()
+    peer.take()
+    return peer.send(method(0, "connection.update-secret", secret, "rotation"))
+
+
+def test_a_new_secret_is_good_when_it_would_be_at_a_login() -> None:
+    loop = Loop()
+    (answer,) = renewed(loop, b"guest")
+    assert answer.method == "connection.update-secret-ok"
+    assert loop.log[-1].endswith("renewed its secret: rotation")
+
+
+def test_a_wrong_new_secret_closes_the_connection() -> None:
+    loop = Loop()
+    (closed,) = renewed(loop, b"wrong")
+    assert closed.args == (
+        530, "NOT_ALLOWED - New secret was refused by one of the backends", 10, 70
+    )  # fmt: skip
+    assert any("it is not this user's password" in line for line in loop.log)
+    assert not any("wrong" in line for line in loop.log)
+
+
+def test_the_log_says_how_to_give_rights_to_whom_may_not_enter() -> None:
+    loop = Loop()
+    loop.define("vhost", "", "it's new", {"description": "", "tags": ()})
+    peer = Peer(loop)
+    (*_, closed) = peer.send(opening("it's new"))
+    assert closed.args[0] == 530
+    assert loop.log[-1].endswith(
+        """qpidctl set_permissions -p 'it'"'"'s new' guest '.*' '.*' '.*'"""
+    )
