@@ -25,9 +25,10 @@ import click
 from broker.memberlog.client_history import ClientHistory, Session
 from tests.bench.support.load_clients import BODY_BYTES_MIN, Consumer, Load, Producer
 from tools.cli.failures import ToolError
-from tools.cli.options import brokers, run_command
+from tools.cli.options import run_command
 from tools.client import history as histories
 from tools.client.amqp_client import AmqpConnection, BrokerRefused, ConnectionLost
+from tools.client.broker_url import brokers
 
 RATE_POLL_MS, FULL_POLL_MS = 2, 50
 """With a rate, time alone may be the reason to send; without one, only an answer is."""
@@ -250,7 +251,7 @@ def main(
     """Load a cluster and report throughput, latency, and what the generator itself costs."""
     report = run_load(
         Load(
-            addresses=brokers(broker),
+            addresses=tuple(one.address for one in brokers(broker)),
             producers=producers,
             consumers=consumers,
             window=window,

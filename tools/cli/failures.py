@@ -1,4 +1,4 @@
-"""How a command ends when it cannot do what was asked."""
+"""How a command ends when it cannot do what was asked, and in which words."""
 
 from __future__ import annotations
 
@@ -11,3 +11,10 @@ class ToolError(Exception):
     def __init__(self, sentence: str, code: Exit = Exit.FAILURE) -> None:
         super().__init__(sentence)
         self.code = code
+
+
+def os_reason(problem: OSError) -> str:
+    """What the system said, in words for a sentence."""
+    if isinstance(problem, TimeoutError):
+        return "no answer in time"
+    return (problem.strerror or str(problem) or type(problem).__name__).lower()

@@ -138,24 +138,6 @@ def read_options(
     return resolve(collect(typed, environment, config))
 
 
-def brokers(text: str, default_port: int = 5672) -> tuple[Address, ...]:
-    """A client's list of brokers, `HOST[:PORT],...`, in the order in which they are tried."""
-    parts = [part.strip() for part in text.split(",") if part.strip()]
-    if not parts:
-        raise ToolError("--broker: give at least one HOST:PORT", Exit.USAGE)
-    try:
-        return tuple(parse_address(part, default_port) for part in parts)
-    except ValueError as problem:
-        raise ToolError(f"--broker: {problem}", Exit.USAGE) from None
-
-
-def os_reason(problem: OSError) -> str:
-    """What the system said, in words for a sentence."""
-    if isinstance(problem, TimeoutError):
-        return "no answer in time"
-    return (problem.strerror or str(problem) or type(problem).__name__).lower()
-
-
 def _asked(name: str, problem: click.ClickException) -> str:
     """The command, and the verb if it was one that was used wrongly: that has help of its own."""
     context = problem.ctx if isinstance(problem, click.UsageError) else None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 import select
 import socket
+import ssl
 import time
 from contextlib import suppress
 from typing import NamedTuple
@@ -20,8 +21,8 @@ from typing import NamedTuple
 from broker.amqp import codec, spec
 from broker.amqp.errors import CONNECTION_FORCED, INTERNAL_ERROR, RESOURCE_ERROR, ProtocolFault
 from broker.amqp.fields import Value
-from broker.options.broker import Address
-from tools.cli.options import os_reason
+from tools.client.broker_url import Address
+from tools.client.tls import connect, is_final, reason
 from vsync.types import record
 
 CHANNEL = 1
@@ -30,6 +31,15 @@ OUT_BYTES_HIGH = 1024 * 1024
 """With more than this unsent, `congested` asks publishers to wait for the socket."""
 TRANSIENT_CODES = frozenset({CONNECTION_FORCED, RESOURCE_ERROR, INTERNAL_ERROR})
 """Reasons for a connection.close that are the broker's: another broker may well say yes."""
+NOT_NOW = (BlockingIOError, ssl.SSLWantReadError, ssl.SSLWantWriteError)
+"""A socket has nothing more to give, or takes no more; the last two within TLS."""
+NOT_OURS = {
+    b"AMQP": "speaks another version of AMQP",
+    b"\x15\x03": "speaks TLS at this port: write amqps:// before it",
+    b"HTTP/": "speaks HTTP at this port: give the one for AMQP",
+}
+"""How what is no broker of ours begins to answer, and what it does."""
+OTHER_PROTOCOLS = tuple(NOT_OURS)
 CAPABILITIES: dict[str, Value] = {
     "publisher_confirms": True,
     "consumer_cancel_notify": True,
@@ -41,6 +51,10 @@ CAPABILITIES: dict[str, Value] = {
 
 class ConnectionLost(Exception):
     """The connection broke; what was not confirmed may or may not be there."""
+
+
+class TlsRefused(ConnectionLost):
+    """The broker is not trusted or speaks no TLS: it will not be another time either."""
 
 
 class BrokerRefused(Exception):
@@ -61,6 +75,8 @@ class Login:
     heartbeat_seconds: int = 10
     timeout_seconds: float = 10.0
     """Longest wait for a connection to open and for the answer to a method."""
+    tls: ssl.SSLContext | None = None
+    """How the connection is encrypted; None: it is not."""
 
 
 class Delivery(NamedTuple):
@@ -103,6 +119,8 @@ class AmqpConnection:
         self.frame_max = codec.FRAME_MAX_BYTES
         self.blocked = ""
         """Why the broker takes no publishes now; empty when it does."""
+        self._spoken = False
+        """Whether anything came; who speaks TLS there closes such a connection without a word."""
         self._answers: list[tuple[str, tuple[Value, ...]]] = []
         self._rest = b""
         self._deliver: codec.Deliver | None = None
@@ -113,9 +131,10 @@ class AmqpConnection:
         self._publish_no = 0
         self._heartbeat = 0.0
         try:
-            self._socket = socket.create_connection(broker, self.login.timeout_seconds)
+            self._socket = connect(broker, self.login.timeout_seconds, self.login.tls)
         except OSError as problem:
-            raise ConnectionLost(f"{broker}: {os_reason(problem)}") from None
+            kind = TlsRefused if is_final(problem) else ConnectionLost
+            raise kind(f"{broker}: {reason(problem, broker)}") from None
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._socket.setblocking(False)
         self._poll = select.poll()
@@ -268,10 +287,10 @@ class AmqpConnection:
         """Write what the socket takes; for callers with a loop of their own instead of `pump`."""
         try:
             sent = self._socket.send(self.out)
-        except BlockingIOError:
+        except NOT_NOW:
             return
         except OSError as problem:
-            raise ConnectionLost(f"{self.broker}: {os_reason(problem)}") from None
+            raise ConnectionLost(f"{self.broker}: {reason(problem, self.broker)}") from None
         del self.out[:sent]
         self._sent_at = time.monotonic()
 
@@ -279,12 +298,15 @@ class AmqpConnection:
         """Read once and take the frames in; call it when the socket is readable."""
         try:
             data = self._socket.recv(RECEIVE_BYTES)
-        except BlockingIOError:
+        except NOT_NOW:
             return
         except OSError as problem:
-            raise ConnectionLost(f"{self.broker}: {os_reason(problem)}") from None
+            raise ConnectionLost(f"{self.broker}: {reason(problem, self.broker)}") from None
         if not data:
-            raise ConnectionLost(f"{self.broker}: closed the connection")
+            mute = self.login.tls is None and not self._spoken
+            hint = " without a word; if this is a port for TLS, write amqps:// before it"
+            raise ConnectionLost(f"{self.broker}: closed the connection{hint if mute else ''}")
+        self._spoken = True
         self._received_at = time.monotonic()
         if self._rest:
             data = self._rest + data
@@ -308,10 +330,11 @@ class AmqpConnection:
 
     def take_frames(self, data: bytes) -> int:
         """Take every whole frame of `data`; where the first incomplete one starts."""
-        if data.startswith(b"AMQP"):
-            if len(data) < len(codec.PROTOCOL_HEADER):
+        if data.startswith(OTHER_PROTOCOLS):
+            if len(data) < len(codec.PROTOCOL_HEADER) and data.startswith(b"AMQP"):
                 return 0
-            raise BrokerRefused(0, f"{self.broker} speaks another version of AMQP")
+            beginning = next(begin for begin in OTHER_PROTOCOLS if data.startswith(begin))
+            raise BrokerRefused(0, f"{self.broker} {NOT_OURS[beginning]}")
         frames, at = codec.split_frames(data, 0, self.frame_max)
         for kind, channel, start, end in frames:
             if kind == codec.METHOD:

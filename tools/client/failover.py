@@ -6,8 +6,8 @@ import random
 import time
 from collections.abc import Callable, Sequence
 
-from broker.options.broker import Address
-from tools.client.amqp_client import AmqpConnection, ConnectionLost, Login
+from tools.client.amqp_client import AmqpConnection, ConnectionLost, Login, TlsRefused
+from tools.client.broker_url import Address
 
 BACKOFF_SECONDS_FIRST, BACKOFF_SECONDS_MAX = 0.1, 2.0
 
@@ -22,21 +22,24 @@ def connect_any(
     """Connect to the first broker that accepts, from place `first` on, in rounds.
 
     Rounds are spaced by a growing, jittered pause; after `patience_seconds` ConnectionLost gives
-    the reasons of the last round.  `on_failure` is called with each reason.  Returns the connection
+    the reasons of the last round; at once when TLS failed with all, which time does not mend.
+    `on_failure` is called with each reason.  Returns the connection
     and its place.
     """
     deadline = time.monotonic() + patience_seconds
     pause = BACKOFF_SECONDS_FIRST
     while True:
         reasons: list[str] = []
+        refusals = 0
         for step in range(len(brokers)):
             place = (first + step) % len(brokers)
             try:
                 return AmqpConnection(brokers[place], login), place
             except ConnectionLost as lost:
                 reasons.append(str(lost))
+                refusals += isinstance(lost, TlsRefused)
                 on_failure(str(lost))
-        if time.monotonic() + pause > deadline:
+        if refusals == len(brokers) or time.monotonic() + pause > deadline:
             raise ConnectionLost("no broker can be reached: " + "; ".join(reasons))
         time.sleep(pause * random.uniform(0.5, 1.0))
         pause = min(2 * pause, BACKOFF_SECONDS_MAX)

@@ -15,13 +15,14 @@ from collections.abc import Mapping
 from typing import TypeAlias
 from urllib.parse import quote, urlencode
 
-from tools.cli.options import Address, os_reason, parse_address
+from tools.client.broker_url import HTTP, Address, parse_url
+from tools.client.credentials import Credentials, from_environment
+from tools.client.tls import reason
 from vsync.types import record
 
 Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
 Object: TypeAlias = dict[str, Json]
 
-PORT = 15672
 ANSWER_BYTES_MAX = 1 << 30
 
 
@@ -45,7 +46,7 @@ class Api:
     user: str
     password: str
     timeout_seconds: float | None = 60.0
-    tls: bool = False
+    tls: ssl.SSLContext | None = None
 
     def get(self, *names: str, **query: str | int | bool) -> Json:
         """Read what is at a path; each name is one part of it, whatever characters it has."""
@@ -104,22 +105,27 @@ class Api:
     ) -> tuple[int, bytes]:
         host, port = self.address
         connection = (
-            http.client.HTTPSConnection(
-                host, port, timeout=self.timeout_seconds, context=ssl.create_default_context()
-            )
-            if self.tls
+            http.client.HTTPSConnection(host, port, timeout=self.timeout_seconds, context=self.tls)
+            if self.tls is not None
             else http.client.HTTPConnection(host, port, timeout=self.timeout_seconds)
         )
+        tls_hint = "speaks TLS at this port: write https:// before it"
         try:
             connection.request(method, path, content, dict(headers))
             answer = connection.getresponse()
             return answer.status, answer.read(ANSWER_BYTES_MAX)
-        except OSError as problem:
-            raise NoAnswer(f"cannot ask {self.address}: {os_reason(problem)}") from None
-        except http.client.HTTPException:
+        except http.client.RemoteDisconnected:
+            hint = "" if self.tls is not None else f"; perhaps it {tls_hint}"
             raise NoAnswer(
-                f"{self.address} does not speak HTTP: give the management port"
+                f"{self.address} closed the connection without an answer{hint}"
             ) from None
+        except OSError as problem:
+            raise NoAnswer(f"cannot ask {self.address}: {reason(problem, self.address)}") from None
+        except http.client.HTTPException as problem:
+            what = "does not speak HTTP: give the management port"
+            if isinstance(problem, http.client.BadStatusLine) and "\x15\x03" in str(problem):
+                what = tls_hint
+            raise NoAnswer(f"{self.address} {what}") from None
         finally:
             connection.close()
 
@@ -204,15 +210,10 @@ def _query_text(value: str | float | bool) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def parse_api(text: str, user: str | None, password: str | None, timeout: float | None) -> Api:
+def parse_api(
+    text: str, timeout_seconds: float | None, credentials: Credentials | None = None
+) -> Api:
     """Read [http[s]://][user[/password]@]host[:port]; ValueError has a text for the operator."""
-    tls = text.startswith("https://")
-    credentials, at, place = text.removeprefix("https://").removeprefix("http://").rpartition("@")
-    if at:
-        separator = "/" if "/" in credentials else ":"
-        named, found, secret = credentials.partition(separator)
-        # The address was typed with them; the others may come from the environment.
-        user = named or user
-        password = secret if found else password
-    address = parse_address(place.rstrip("/") or "localhost", PORT)
-    return Api(address, user or "guest", "guest" if password is None else password, timeout, tls)
+    url = parse_url(text, HTTP)
+    given = credentials or from_environment()
+    return Api(url.address, *given.login(url), timeout_seconds, given.context(url))

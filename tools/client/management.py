@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import json
 import socket
+import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Protocol, TypeAlias
 
-from broker.options.broker import Address
-from tools.cli.options import os_reason
+from tools.client import tls as tls_client
+from tools.client.broker_url import Address
 from vsync.types import record
 
 PREAMBLE = b"QPIDMGT1"
@@ -90,15 +91,17 @@ MemberAddress: TypeAlias = Address | Path
 OTHERS = {
     b"AMQP": "an AMQP broker, but not one of this cluster software",
     b"\xff\0\0\0": "the port of a ring, on which members talk: give the client port",
-    b"\x15\x03": "a port for TLS, which this command does not speak: give the client port without",
+    b"\x15\x03": "a port for TLS: write amqps:// before it",
     b"HTTP/": "a port for HTTP: give the client port, or ask it by qpidctl",
 }
 """How what is no management port begins to answer, and what it is."""
 
 
-def _connect(place: MemberAddress, timeout_seconds: float | None) -> socket.socket:
+def _connect(
+    place: MemberAddress, timeout_seconds: float | None, tls: ssl.SSLContext | None
+) -> socket.socket:
     if isinstance(place, Address):
-        return socket.create_connection(place, timeout=timeout_seconds)
+        return tls_client.connect(place, timeout_seconds, tls)
     connection = socket.socket(socket.AF_UNIX)
     try:
         connection.settimeout(timeout_seconds)
@@ -115,13 +118,14 @@ def ask(
     timeout_seconds: float | None = 10.0,
     user: str = "guest",
     password: str = "guest",
+    tls: ssl.SSLContext | None = None,
 ) -> dict[str, Json]:
     """Put one request to `broker` and return its answer; a refusal raises ManagementError."""
     question = json.dumps({**request, "user": user, "password": password}).encode() + b"\n"
     try:
-        connection = _connect(broker, timeout_seconds)
+        connection = _connect(broker, timeout_seconds, tls)
     except OSError as problem:
-        raise Unreachable(f"cannot connect to {broker}: {os_reason(problem)}") from None
+        raise Unreachable(_unreachable(broker, problem)) from None
     with connection:
         try:
             connection.sendall(PREAMBLE + question)
@@ -129,13 +133,28 @@ def ask(
         except TimeoutError:
             raise ManagementError(f"{broker} did not answer in time") from None
         except OSError as problem:
-            raise ConnectionAborted(f"connection aborted: {os_reason(problem)}") from None
+            why = tls_client.reason(problem, broker)
+            raise ConnectionAborted(f"connection aborted: {why}") from None
     if not line:
-        raise ConnectionAborted(f"connection aborted: {broker} closed it without an answer")
+        hint = "" if tls is not None else "; if this is a port for TLS, write amqps:// before it"
+        raise ConnectionAborted(f"connection aborted: {broker} closed it without an answer{hint}")
     for beginning, what in OTHERS.items():
         if line.startswith(beginning):
             raise Unreachable(f"{broker} is {what}")
     return _answer(line, broker)
+
+
+def _unreachable(broker: MemberAddress, problem: OSError) -> str:
+    """What is wrong, and what an operator looks at next."""
+    why = tls_client.reason(problem, broker)
+    text = f"cannot connect to {broker}: {why}"
+    if isinstance(problem, ConnectionRefusedError):
+        return f"{text}; does the broker run, and is this its --port (amqps://: its --tls-port)?"
+    if isinstance(problem, socket.gaierror):
+        return f"{text}; write the name as the broker's machine is known here, or its number"
+    if isinstance(problem, TimeoutError):
+        return f"{text}; is a firewall in between, and is --interface of the broker that address?"
+    return text
 
 
 def cluster_status(
@@ -143,9 +162,10 @@ def cluster_status(
     timeout_seconds: float | None = 10.0,
     user: str = "guest",
     password: str = "guest",
+    tls: ssl.SSLContext | None = None,
 ) -> ClusterStatus:
     """Ask `broker` for its view of the cluster."""
-    answer = ask(broker, {"op": "status"}, timeout_seconds, user, password)
+    answer = ask(broker, {"op": "status"}, timeout_seconds, user, password, tls)
     members = answer.get("members")
     if not isinstance(members, list):
         raise ManagementError(f"{broker} answered without a list of members")

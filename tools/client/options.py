@@ -12,7 +12,9 @@ from broker.exit_codes import Exit
 from tools.cli.failures import ToolError
 from tools.cli.progress import Progress
 from tools.client import history as histories
-from tools.client.amqp_client import BrokerRefused, ConnectionLost
+from tools.client.amqp_client import BrokerRefused, ConnectionLost, Login
+from tools.client.broker_url import Address, brokers
+from tools.client.credentials import Credentials, with_credentials
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -20,26 +22,34 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 def with_brokers(command: Command) -> Command:
     """Add --broker to a command, the list of brokers to try."""
     return click.option(
-        "-b", "--broker", default="localhost:5672", metavar="HOST:PORT,...",
-        help="Brokers of one cluster, tried in this order. Default localhost:5672.",
+        "-b", "--broker", default="localhost:5672", metavar="BROKER,...",
+        help="Brokers of one cluster, tried in this order, each "
+        "[amqp[s]://][user:password@]host[:port][/vhost]. Default localhost:5672.",
     )(command)  # fmt: skip
 
 
 def with_connection(command: Command) -> Command:
-    """Add --patience, --user, --password and --history, in this order."""
-    for option in reversed(
-        (
-            click.option(
-                "--patience", default=60.0, type=click.FloatRange(min=0), metavar="SECS",
-                help="Give up when no broker can be reached for so long. Default 60.",
-            ),
-            click.option("--user", default="guest", help="Default guest."),
-            click.option("--password", default="guest", help="Default guest."),
-            click.option("--history", metavar="DIR", help=histories.HELP),
-        )
-    ):  # fmt: skip
-        command = option(command)
-    return command
+    """Add --patience, those of `with_credentials`, and --history, in this order."""
+    command = click.option("--history", metavar="DIR", help=histories.HELP)(command)
+    return click.option(
+        "--patience", default=60.0, type=click.FloatRange(min=0), metavar="SECS",
+        help="Give up when no broker can be reached for so long. Default 60.",
+    )(with_credentials(command))  # fmt: skip
+
+
+def logins(text: str, credentials: Credentials) -> tuple[tuple[Address, ...], Login]:
+    """Where the brokers of a list are, and how a client logs in at each of them."""
+    found = brokers(text)
+    first = found[0]
+    for one in found[1:]:
+        if (one.user, one.vhost) not in ((None, None), (first.user, first.vhost)):
+            raise ToolError(
+                "--broker: all take the user and the virtual host of the first; name no others",
+                Exit.USAGE,
+            )
+    user, password = credentials.login(first)
+    login = Login(user, password, first.vhost or "/", tls=credentials.context(first))
+    return tuple(one.address for one in found), login
 
 
 @contextmanager

@@ -9,13 +9,14 @@ from collections.abc import Sequence
 import click
 
 from tools.cli.options import run_command
+from tools.client.credentials import Credentials, with_credentials
 from tools.client.management import Json
 from tools.commands.qpid_cluster import parse_target
 from tools.commands.target_options import asked, with_json, with_timeout
 
 EPILOG = """\b
-MEMBER is [user/password@]host[:port] of a broker, default localhost:5672; or, of a program
-that uses vsync as a library, what it gave as manage=: host:port or unix:/a/path.
+MEMBER is [amqp[s]://][user/password@]host[:port] of a broker, default localhost:5672; or, of a
+program that uses vsync as a library, what it gave as manage=: host:port or unix:/a/path.
 \b
 Members of a group are in order of seniority: the first has been there longest. Brokers are
 one group, named after the cluster: those that have its state.
@@ -38,10 +39,14 @@ Exit codes: 0 done, 1 no answer, or refused, 2 wrong usage.
 @click.option("-d", "--delimiter", metavar="TEXT", help="One line a member, without headings.")
 @with_json
 @with_timeout
+@with_credentials
 @click.argument("member", default="localhost")
-def cpgtool(names: bool, delimiter: str | None, as_json: bool, timeout: float, member: str) -> int:
+def cpgtool(
+    names: bool, delimiter: str | None, as_json: bool, timeout: float, member: str,
+    credentials: Credentials,
+) -> int:  # fmt: skip
     """Show the groups of the ring that MEMBER belongs to, and who is in them."""
-    target = parse_target(member, timeout or None)
+    target = parse_target(member, timeout or None, credentials)
     answer = asked(target, "groups")
     groups = listed(answer.get("groups"))
     if as_json:

@@ -21,13 +21,14 @@ from broker.amqp.codec import decode_properties
 from broker.exit_codes import Exit
 from broker.memberlog.client_history import ClientHistory, Session
 from broker.options.broker import Address
-from tools.cli.failures import ToolError
-from tools.cli.options import brokers, os_reason, run_command
+from tools.cli.failures import ToolError, os_reason
+from tools.cli.options import run_command
 from tools.cli.progress import Progress
 from tools.client import history as histories
 from tools.client.amqp_client import AmqpConnection, ConnectionLost, Delivery, Login
+from tools.client.credentials import Credentials
 from tools.client.failover import BrokerList
-from tools.client.options import client_errors, with_brokers, with_connection
+from tools.client.options import client_errors, logins, with_brokers, with_connection
 
 PUMP_SECONDS = 0.5
 EPILOG = """\b
@@ -241,12 +242,12 @@ def drain(
     acks: bool,
     prefetch: int,
     patience: float,
-    user: str,
-    password: str,
+    credentials: Credentials,
     history: str | None,
     quiet: bool,
 ) -> int:
     """Read messages from a queue and write them down, acking what is written."""
+    addresses, login = logins(broker, credentials)
     progress = Progress("drain", quiet=quiet)
     # A stop by `kill` should end like one by Ctrl-C: written messages acked, the rest returned.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -256,8 +257,8 @@ def drain(
         client_errors(progress),
     ):
         job = Drain(
-            brokers(broker),
-            Login(user, password),
+            addresses,
+            login,
             queue,
             out,
             FORMATS[form],

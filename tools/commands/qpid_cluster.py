@@ -62,8 +62,9 @@ Codes: `refused` (a change that must not be), `bad-request`,
 from __future__ import annotations
 
 import json
-import os
+import ssl
 import sys
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -71,6 +72,8 @@ import click
 from broker.exit_codes import Exit
 from broker.options.broker import AMQP_PORT, parse_address
 from tools.cli.options import run_command
+from tools.client.broker_url import AMQP, parse_url
+from tools.client.credentials import Credentials, from_environment, with_credentials
 from tools.client.management import (
     ClusterStatus,
     ConnectionAborted,
@@ -110,12 +113,14 @@ PROMPT_UPGRADE = (
     "Are you sure? [N]: "
 )
 EPILOG = """\b
-BROKER is [user/password@]host[:port], default localhost:5672. Any member will do. Without a user in
-it: QPID_USER and QPID_PASSWORD of the environment, else guest, who may ask on the member's machine.
+BROKER is [amqp[s]://][user/password@]host[:port], default localhost:5672, with amqps:// 5671. Any
+member will do, also as it is shown here (amqp:ssl:...). Without a user in it or in --user:
+QPID_USER and QPID_PASSWORD of the environment, else guest, who may ask on the member's machine.
 \b
 Examples:
   qpid-cluster                          the cluster that localhost belongs to
   qpid-cluster --json otherhost:5673    the same for programs
+  qpid-cluster --ssl-ca ca.pem amqps://otherhost   over TLS, where there is no port without
   qpid-cluster -C                       the clients of all members
   qpid-cluster -d 10.0.0.7:41234        close the connection of this client
   qpid-cluster --drain b                send b's clients away; b votes and replicates on
@@ -148,14 +153,17 @@ class Target:
     user: str
     password: str
     timeout_seconds: float | None
+    tls: ssl.SSLContext | None = None
 
     def ask(self, **request: Json) -> dict[str, Json]:
         """One question to the target."""
-        return ask(self.address, request, self.timeout_seconds, self.user, self.password)
+        return ask(self.address, request, self.timeout_seconds, self.user, self.password, self.tls)
 
     def status(self) -> ClusterStatus:
         """The target's view of its cluster."""
-        return cluster_status(self.address, self.timeout_seconds, self.user, self.password)
+        return cluster_status(
+            self.address, self.timeout_seconds, self.user, self.password, self.tls
+        )
 
 
 @click.command(
@@ -182,6 +190,7 @@ class Target:
 )
 @click.option("-f", "--force", is_flag=True, help="Do not ask for confirmation.")
 @with_timeout
+@with_credentials
 @with_voter_options
 @with_diagnosis_options
 @with_json
@@ -190,7 +199,7 @@ def qpid_cluster(
     all_connections: bool, of: str | None, client: str | None, numeric: bool,
     drained: str | None, undrained: str | None, even_out: bool, awaited: str | None,
     stop: str | None, all_stop: bool, upgrade: bool, force: bool, timeout: float,
-    as_json: bool, broker: str,
+    as_json: bool, broker: str, credentials: Credentials,
     add_voter: str | None, remove_voter: str | None, replace_voter: tuple[str, str] | None,
     set_votes: tuple[str, str] | None, expected_votes: str | None, **given: object,
 ) -> int:  # fmt: skip
@@ -201,7 +210,7 @@ def qpid_cluster(
     flags = all_connections + all_stop + upgrade + even_out
     if sum(verb is not None for verb in verbs) + flags > 1:
         raise click.UsageError("Only one command option may be supplied")
-    target = parse_target(broker, timeout or None)
+    target = parse_target(broker, timeout or None, credentials)
 
     def said(document: Json, text: str = "") -> int:
         if as_json or text:
@@ -263,12 +272,13 @@ def members_of(target: Target) -> dict[str, Target]:
         return {str(target.address): target}
     found: dict[str, Target] = {}
     for member in status.members:
-        place = member.url.partition("tcp:")[2].partition(",")[0]
+        kind = "tcp:" if target.tls is None else "ssl:"
+        place = member.url.partition(kind)[2].partition(",")[0]
         if member.local:
             found[member.id] = target
         elif place and member.state != "DOWN" and not member.arbitrator:
             address = parse_address(place, AMQP_PORT)
-            found[member.id] = Target(address, target.user, target.password, target.timeout_seconds)
+            found[member.id] = replace(target, address=address)
     return found
 
 
@@ -370,26 +380,18 @@ def confirm(prompt: str, force: bool) -> None:
         raise ManagementError("Operation canceled")
 
 
-def parse_target(broker: str, timeout_seconds: float | None) -> Target:
-    """Read [user/password@]host[:port]; `user:password@` and a leading amqp:// do as well.
-
-    Who asks is without them what QPID_USER and QPID_PASSWORD say, as for qpidctl, else guest.
-
-    `unix:/a/path` is the socket of a program that uses the ring as a library.
-    """
+def parse_target(
+    broker: str, timeout_seconds: float | None, credentials: Credentials | None = None
+) -> Target:
+    """Read what `tools.client.broker_url` says, or a library program's socket: unix:/a/path."""
     if broker.startswith("unix:"):
         return Target(Path(broker.removeprefix("unix:")), "guest", "guest", timeout_seconds)
-    credentials, at, place = broker.removeprefix("amqp://").rpartition("@")
-    user = os.environ.get("QPID_USER") or "guest"
-    password = os.environ.get("QPID_PASSWORD") or "guest"
-    if at:
-        separator = "/" if "/" in credentials else ":"
-        user, _, password = credentials.partition(separator)
+    given = credentials or from_environment()
     try:
-        address = parse_address(place.rstrip("/"), AMQP_PORT)
+        url = parse_url(broker, AMQP)
     except ValueError as problem:
         raise click.UsageError(f"BROKER: {problem}") from None
-    return Target(address, user, password, timeout_seconds)
+    return Target(url.address, *given.login(url), timeout_seconds, given.context(url))
 
 
 def main() -> None:

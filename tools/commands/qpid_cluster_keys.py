@@ -14,8 +14,8 @@ from pathlib import Path
 import click
 
 from broker.exit_codes import Exit
-from tools.cli.failures import ToolError
-from tools.cli.options import os_reason, parse_address, run_command
+from tools.cli.failures import ToolError, os_reason
+from tools.cli.options import parse_address, run_command
 from vsync.io.keys import (
     PUBLIC_SUFFIX,
     SECRET_SUFFIX,

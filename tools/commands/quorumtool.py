@@ -11,6 +11,7 @@ import click
 
 from broker.exit_codes import Exit
 from tools.cli.options import run_command
+from tools.client.credentials import Credentials, with_credentials
 from tools.client.management import Json, ManagementError
 from tools.commands.cpgtool import listed, table
 from tools.commands.qpid_cluster import Target, parse_target
@@ -18,8 +19,8 @@ from tools.commands.target_options import asked, with_json, with_timeout
 
 QUORATE, FAILED, NOT_QUORATE = Exit.OK, 1, 2
 EPILOG = """\b
-MEMBER is [user/password@]host[:port] of a broker, default localhost:5672; or, of a program
-that uses vsync as a library, what it gave as manage=: host:port or unix:/a/path.
+MEMBER is [amqp[s]://][user/password@]host[:port] of a broker, default localhost:5672; or, of a
+program that uses vsync as a library, what it gave as manage=: host:port or unix:/a/path.
 \b
 -m draws one line whenever something changed, a column for each voter: # is here, . is not.
   12:00:01  quorate      3/2  # # #  ring 4.a
@@ -51,6 +52,7 @@ Exit codes: 0 quorate, 1 no answer, refused or wrong usage, 2 not quorate.
 )  # fmt: skip
 @with_json
 @with_timeout
+@with_credentials
 @click.argument("member", default="localhost")
 def quorumtool(
     _: bool,
@@ -61,9 +63,10 @@ def quorumtool(
     as_json: bool,
     timeout: float,
     member: str,
+    credentials: Credentials,
 ) -> int:
     """Show whether MEMBER may act for its cluster, and how that is counted."""
-    target = parse_target(member, timeout or None)
+    target = parse_target(member, timeout or None, credentials)
     if monitor:
         return watch(target, interval, count)
     answer = asked(target, "quorum")

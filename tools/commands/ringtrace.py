@@ -13,8 +13,9 @@ from typing import IO, NamedTuple
 import click
 
 from broker.exit_codes import Exit
-from tools.cli.failures import ToolError
-from tools.cli.options import os_reason, run_command
+from tools.cli.failures import ToolError, os_reason
+from tools.cli.options import run_command
+from tools.client.credentials import Credentials, with_credentials
 from tools.client.management import Json
 from tools.commands.qpid_cluster import parse_target
 from tools.commands.target_options import answered
@@ -87,6 +88,7 @@ class Chosen(NamedTuple):
 @click.option("--kinds", is_flag=True, help="Explain the kinds of records, and end.")
 @click.option("--on", "switch", flag_value="on", help="Switch the trace of a running member on.")
 @click.option("--off", "switch", flag_value="off", help="Switch it off.")
+@with_credentials
 @click.argument("files", nargs=-1, metavar="FILE... | MEMBER")
 def ringtrace(
     kind: str,
@@ -98,6 +100,7 @@ def ringtrace(
     as_json: bool,
     kinds: bool,
     switch: str | None,
+    credentials: Credentials,
     files: tuple[str, ...],
 ) -> int:
     """Show traces of the ring protocol in aligned columns."""
@@ -105,7 +108,7 @@ def ringtrace(
         print("\n".join(f"{name:<21} {words}" for name, words in KINDS.items()))
         return Exit.OK
     if switch is not None:
-        return switched(files, switch == "on")
+        return switched(files, switch == "on", credentials)
     if not files:
         raise click.UsageError("Missing argument 'FILE...'")
     unknown = [name for name in parts(kind) if name not in KINDS]
@@ -249,13 +252,13 @@ class Views:
         self._write(f"{clock(row.at)}  {columns}  {row.member}: {text}")
 
 
-def switched(members: tuple[str, ...], on: bool) -> int:
+def switched(members: tuple[str, ...], on: bool, credentials: Credentials) -> int:
     """Switch the traces of running members."""
     if not members:
         raise click.UsageError("Missing argument 'MEMBER': host[:port] or unix:/a/path")
     for member in members:
         with answered(member):
-            answer = parse_target(member, 10.0).ask(op="trace", on=on)
+            answer = parse_target(member, 10.0, credentials).ask(op="trace", on=on)
         status = answer.get("trace")
         place = status.get("file") if isinstance(status, dict) else None
         print(f"{member}: {'on, in' if on else 'off, was in'} {place}")

@@ -22,13 +22,14 @@ from broker.amqp.fields import Value
 from broker.exit_codes import Exit
 from broker.memberlog.client_history import ClientHistory, Session
 from broker.options.broker import Address
-from tools.cli.failures import ToolError
-from tools.cli.options import brokers, os_reason, run_command
+from tools.cli.failures import ToolError, os_reason
+from tools.cli.options import run_command
 from tools.cli.progress import Progress
 from tools.client import history as histories
 from tools.client.amqp_client import AmqpConnection, ConnectionLost, Login, PublisherConfirm
+from tools.client.credentials import Credentials
 from tools.client.failover import BrokerList
-from tools.client.options import client_errors, with_brokers, with_connection
+from tools.client.options import client_errors, logins, with_brokers, with_connection
 from vsync.types import record
 
 READ_BYTES = 256 * 1024
@@ -41,6 +42,9 @@ Examples:
 \b
   A file over a cluster; each message carries its line number as message id:
     spout -b 10.0.0.1,10.0.0.2,10.0.0.3 -q work --file access.log --sequence
+\b
+  Over TLS, as another user whose password is in a file that only its owner can read:
+    spout -b amqps://10.0.0.1,10.0.0.2 --user ada --password-file ~/.ada --ssl-ca ca.pem -q work
 \b
   To an exchange, not surviving a cold start, with a summary for a script:
     tail -f app.log | spout -e logs -k web.info --transient --json
@@ -307,8 +311,7 @@ def spout(
     id_prefix: str | None,
     count: int | None,
     patience: float,
-    user: str,
-    password: str,
+    credentials: Credentials,
     history: str | None,
     as_json: bool,
     quiet: bool,
@@ -323,11 +326,12 @@ def spout(
         durable=durable,
         id_prefix=id_prefix if id_prefix is not None else "" if sequence else None,
     )
+    addresses, login = logins(broker, credentials)
     progress = Progress("spout", quiet=quiet)
     lines = Lines(files or ("-",))
     with client_errors(progress), histories.client_history(history, "spout") as kept:
         job = Spout(
-            brokers(broker), Login(user, password), lines, destination, window, count, patience,
+            addresses, login, lines, destination, window, count, patience,
             progress, kept,
         )  # fmt: skip
         job.run()

@@ -15,6 +15,7 @@ import click
 from broker.exit_codes import Exit
 from tools.cli.failures import ToolError
 from tools.cli.options import run_command
+from tools.client.credentials import Credentials
 from tools.client.http_api import Api, ApiError, Json, Object
 from tools.operate.output import plain, print_json, print_rows
 from tools.operate.target import answered, api_of, epilog, with_target
@@ -78,10 +79,10 @@ def refuse(given: dict[str, object]) -> None:
 @click.pass_context
 def qpid_config(
     ctx: click.Context, /, addressed: str | None, bindings: bool, vhost: str, as_json: bool,
-    broker: str | None, user: str | None, password: str | None, timeout: float,
+    broker: str | None, credentials: Credentials, timeout: float,
 ) -> None:  # fmt: skip
     """Show and change queues, exchanges and bindings."""
-    api = api_of(addressed or broker, user, password, timeout)
+    api = api_of(addressed or broker, credentials, timeout)
     ctx.obj = {"api": api, "vhost": vhost, "bindings": bindings, "as_json": as_json}
     if ctx.invoked_subcommand is None:
         with answered():

@@ -9,14 +9,15 @@ from collections.abc import Callable, Mapping
 import click
 
 from tools.cli.options import run_command
+from tools.client.credentials import Credentials, with_credentials
 from tools.client.http_api import Api, Json, Object
 from tools.operate.output import Column, aligned, at, plain, print_json
 from tools.operate.target import answered, api_of, epilog, with_timeout
 from vsync.types import record
 
 EXAMPLES = """\b
-BROKER is [user/password@]host[:port] of the management API, default localhost:15672. Any member
-will do.
+BROKER is [http[s]://][user/password@]host[:port] of the management API, default localhost:15672.
+Any member will do.
 \b
 Examples:
   qpid-stat -q                      queues: depth, what went in and out, consumers
@@ -152,20 +153,19 @@ TABLES: dict[str, Table] = {
 @click.option("-L", "--limit", type=click.IntRange(min=1), help="So many rows at most.")
 @click.option("-i", "--interval", type=click.FloatRange(min=0.1), help="Again every SECS.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
-@click.option("--user", envvar="QPID_USER", help="Default guest, or $QPID_USER.")
-@click.option("--password", envvar="QPID_PASSWORD", help="Default guest, or $QPID_PASSWORD.")
+@with_credentials
 @with_timeout
 @click.argument("broker", default="localhost", envvar="QPID_BROKER")
 def qpid_stat(
     shown: str | None, sort_by: str | None, increasing: bool, wanted: str | None, limit: int | None,
-    interval: float | None, as_json: bool, user: str | None, password: str | None, timeout: float,
+    interval: float | None, as_json: bool, credentials: Credentials, timeout: float,
     broker: str,
 ) -> None:  # fmt: skip
     """Show statistics of the cluster that BROKER belongs to; -g unless told otherwise."""
     table = TABLES[shown or "general"]
     if sort_by is not None and sort_by not in table.columns:
         raise click.UsageError(f"no column '{sort_by}'; there are: {', '.join(table.columns)}")
-    api = api_of(broker, user, password, timeout)
+    api = api_of(broker, credentials, timeout)
     while True:
         with answered():
             found = table.rows(api)

@@ -17,6 +17,7 @@ import click
 from broker.exit_codes import Exit
 from tools.cli.failures import ToolError
 from tools.cli.options import run_command
+from tools.client.credentials import Credentials
 from tools.client.http_api import Api, Json
 from tools.operate import states
 from tools.operate.listings import LISTINGS, Listing
@@ -83,14 +84,14 @@ def of_node(node: str | None) -> str | None:
 @click.pass_context
 def qpidctl(
     ctx: click.Context, /, node: str | None, vhost: str, quiet: bool, silent: bool, formatter: str,
-    as_json: bool, broker: str | None, user: str | None, password: str | None, timeout: float,
+    as_json: bool, broker: str | None, credentials: Credentials, timeout: float,
 ) -> None:  # fmt: skip
     """Ask and set what a cluster knows: lists, users, permissions, policies, state.
 
     Options may stand before the verb or behind it.
     """
     ctx.obj = {
-        "broker": broker or of_node(node), "user": user, "password": password, "timeout": timeout,
+        "broker": broker or of_node(node), "credentials": credentials, "timeout": timeout,
         "vhost": vhost, "quiet": quiet or silent, "heads": not silent,
         "form": "json" if as_json else formatter,
     }  # fmt: skip
@@ -109,7 +110,7 @@ def said(ctx: click.Context, /, **again: Any) -> Mapping[str, Any]:  # noqa: ANN
 
 def api(found: Mapping[str, Any]) -> Api:
     """The API to ask."""
-    return api_of(found["broker"], found["user"], found["password"], found["timeout"])
+    return api_of(found["broker"], found["credentials"], found["timeout"])
 
 
 AGAIN: tuple[Callable[[Any], Any], ...] = (

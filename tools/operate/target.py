@@ -11,20 +11,22 @@ import click
 
 from broker.exit_codes import Exit
 from tools.cli.failures import ToolError
+from tools.client.credentials import Credentials, with_credentials
 from tools.client.http_api import Api, ApiError, NoAnswer, parse_api
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 BROKER_HELP = (
-    "The member to ask, [user/password@]host[:port] of its management API; any member will do. "
-    "Default localhost:15672, or $QPID_BROKER."
+    "The member to ask, [http[s]://][user/password@]host[:port] of its management API; any member "
+    "will do. Default localhost:15672, or $QPID_BROKER."
 )
 COMPLETION = """\b
 Completion of verbs and options:
   bash:  eval "$(_{0}_COMPLETE=bash_source {1})"   in ~/.bashrc
   zsh:   eval "$(_{0}_COMPLETE=zsh_source {1})"    in ~/.zshrc
 \b
-A password on the command line is seen by everyone on this machine: set QPID_PASSWORD instead.
+A password on the command line is seen by everyone on this machine: use --password-file, or set
+QPID_PASSWORD. Over TLS: https://host:port, and --ssl-ca, or SSL_CERT_FILE of the environment.
 \b
 Exit codes: 0 done, 64 wrong usage or no such object, 65 wrong password or data,
 69 no answer or a check failed, 70 the broker refused for another reason.
@@ -37,14 +39,11 @@ def epilog(command: str) -> str:
 
 
 def with_target(command: Command) -> Command:
-    """Add --broker, --user, --password and --timeout."""
+    """Add --broker, those of `with_credentials` and --timeout."""
     for option in reversed(
         (
             click.option("--broker", envvar="QPID_BROKER", metavar="BROKER", help=BROKER_HELP),
-            click.option("--user", envvar="QPID_USER", help="Default guest, or $QPID_USER."),
-            click.option(
-                "--password", envvar="QPID_PASSWORD", help="Default guest, or $QPID_PASSWORD."
-            ),
+            with_credentials,
             with_timeout,
         )
     ):
@@ -58,10 +57,10 @@ with_timeout = click.option(
 )  # fmt: skip
 
 
-def api_of(broker: str | None, user: str | None, password: str | None, timeout: float) -> Api:
+def api_of(broker: str | None, credentials: Credentials, timeout: float) -> Api:
     """The API that these options name."""
     try:
-        return parse_api(broker or "localhost", user, password, timeout or None)
+        return parse_api(broker or "localhost", timeout or None, credentials)
     except ValueError as problem:
         raise click.UsageError(f"--broker: {problem}") from None
 

@@ -145,7 +145,7 @@ def test_management_names_each_port_and_who_comes_over_tls(tmp_path: Path) -> No
         one.start()
         one.until("management API on")
         client = admitted(lambda: pika.BlockingConnection(parameters(one, files)))
-        api = parse_api(f"{HOST}:{management}", "guest", "guest", START_S)
+        api = parse_api(f"{HOST}:{management}", START_S)
         listeners = api.fields("overview")["listeners"]
         assert isinstance(listeners, list)
         assert [(row["protocol"], row["port"]) for row in listeners if isinstance(row, dict)] == [
@@ -194,7 +194,7 @@ def test_management_over_tls_alone_while_the_certificate_is_renewed(tmp_path: Pa
         wary = subprocess.run(asked, capture_output=True, text=True, check=False)
         assert wary.returncode != 0
         assert "certificate" in wary.stderr
-        clear = parse_api(f"{HOST}:{management}", "guest", "guest", START_S)
+        clear = parse_api(f"{HOST}:{management}", START_S)
         with pytest.raises(ApiError):
             clear.get("overview")
 
@@ -252,7 +252,7 @@ def test_a_request_over_http_is_named_as_what_it_is(tmp_path: Path) -> None:
         (management,) = free_ports(1)
         one.configure(management_port=management)
         one.start("READY, was")
-        parse_api(f"{HOST}:{management}", "guest", "guest", START_S).put("queues", "/", "work")
+        parse_api(f"{HOST}:{management}", START_S).put("queues", "/", "work")
         one.until("disconnected: its request is done")
         assert f"management API, request from {HOST}:" in one.text()
         assert f"client {HOST}:" not in one.text()

@@ -15,13 +15,13 @@ from tests.bench.load import Run, quantiles, run_load
 from tests.bench.support.load_clients import STAMP, Load
 from tests.support.toy_broker import Stored, ToyCluster
 from tools.cli.failures import ToolError
-from tools.cli.options import brokers
+from tools.client.broker_url import brokers
 
 
 def small(toy: ToyCluster) -> Load:
     """A load of a fraction of a second."""
     return Load(
-        addresses=brokers(toy.brokers),
+        addresses=tuple(one.address for one in brokers(toy.brokers)),
         producers=2,
         consumers=2,
         window=20,

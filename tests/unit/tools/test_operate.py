@@ -14,6 +14,7 @@ import pytest
 from broker.exit_codes import Exit
 from tests.support.dashboard.canned_api import CONNECTION, HOSTILE, CannedApi
 from tools.cli.options import run_command
+from tools.client.credentials import Credentials
 from tools.client.http_api import absent, parse_api
 from tools.client.http_api import plain as plain_text
 from tools.operate.listings import LISTINGS
@@ -352,14 +353,13 @@ def test_an_option_without_a_counterpart_is_refused(run: Run, api: CannedApi) ->
 
 
 def test_addresses_and_credentials() -> None:
-    one = parse_api("bob/s3:c@[::1]:99", None, None, 5.0)
-    assert (one.address, one.user, one.password, one.tls) == (("::1", 99), "bob", "s3:c", False)
-    two = parse_api("https://bob@broker", None, "from the environment", None)
-    assert (two.address, two.user, two.password) == (
-        ("broker", 15672), "bob", "from the environment"
-    )  # fmt: skip
-    assert two.tls
-    three = parse_api("bob/word@broker", "of the environment", "of the environment", None)
+    one = parse_api("bob/s3:c@[::1]:99", 5.0)
+    assert (one.address, one.user, one.password, one.tls) == (("::1", 99), "bob", "s3:c", None)
+    other = Credentials("of an option", "of an option")
+    two = parse_api("https://bob@broker", None, other)
+    assert (two.address, two.user, two.password) == (("broker", 15671), "bob", "of an option")
+    assert two.tls is not None
+    three = parse_api("bob/word@broker", None, other)
     assert (three.user, three.password) == ("bob", "word")
 
 

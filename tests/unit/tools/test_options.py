@@ -14,7 +14,7 @@ from broker.options.broker import Address, BrokerOptions, broker_options, parse_
 from broker.options.memberlog import Policy
 from broker.options.values import OptionError
 from tools.cli.failures import ToolError
-from tools.cli.options import brokers, collect, ignored, read_option_file, resolve, run_command
+from tools.cli.options import collect, ignored, read_option_file, resolve, run_command
 from tools.commands.qpidd import qpidd as qpidd_command
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -201,10 +201,6 @@ def test_beacons_go_where_the_options_say_and_nowhere_beside_a_list() -> None:
 def test_default_port_of_an_address() -> None:
     assert parse_address("h", 5672) == Address("h", 5672)
     assert parse_address("[::1]", 5672) == Address("::1", 5672)
-    assert brokers("a,b:5673") == (Address("a", 5672), Address("b", 5673))
-    for wrong in ("", "a:", "a:b:c"):
-        with pytest.raises(ToolError):
-            brokers(wrong)
 
 
 def test_what_looks_like_an_option_and_is_none_is_said(tmp_path: Path) -> None:

@@ -414,7 +414,8 @@ def test_nobody_there() -> None:
     ended = qpid_cluster(f"127.0.0.1:{port}")
     assert ended.returncode == 1
     assert ended.stderr == (
-        f"qpid-cluster: Failed: cannot connect to 127.0.0.1:{port}: connection refused\n"
+        f"qpid-cluster: Failed: cannot connect to 127.0.0.1:{port}: connection refused; does the "
+        "broker run, and is this its --port (amqps://: its --tls-port)?\n"
     )
 
 

@@ -1,0 +1,117 @@
+"""Whom a command asks and as whom: URLs, users and passwords and where they come from."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+
+from broker.exit_codes import Exit
+from broker.options.broker import Address
+from tools.cli.failures import ToolError
+from tools.client.broker_url import AMQP, HTTP, BrokerUrl, brokers, parse_url
+from tools.client.credentials import Credentials, from_environment, with_credentials
+from tools.client.options import logins
+from tools.client.tls import TlsFiles
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("", BrokerUrl(Address("localhost", 5672))),
+        ("h", BrokerUrl(Address("h", 5672))),
+        ("amqps://", BrokerUrl(Address("localhost", 5671), True)),
+        ("amqps://h", BrokerUrl(Address("h", 5671), True)),
+        ("amqps://[::1]:99/", BrokerUrl(Address("::1", 99), True)),
+        ("ann/s:c@h:1", BrokerUrl(Address("h", 1), user="ann", password="s:c")),
+        ("ann:p%40@h", BrokerUrl(Address("h", 5672), user="ann", password="p%40")),
+        ("amqp://a%2Fb:p%40@h/%2F", BrokerUrl(Address("h", 5672), False, "a/b", "p@", "/")),
+        ("amqps://ann@h/shop", BrokerUrl(Address("h", 5671), True, "ann", None, "shop")),
+        ("amqp:ssl:10.0.0.1:99", BrokerUrl(Address("10.0.0.1", 99), True)),
+        ("amqp:tcp:10.0.0.1:99", BrokerUrl(Address("10.0.0.1", 99))),
+    ],
+)
+def test_what_a_url_says(text: str, found: BrokerUrl) -> None:
+    assert parse_url(text, AMQP) == found
+
+
+def test_a_url_of_another_protocol_names_those_that_are_spoken() -> None:
+    with pytest.raises(
+        ValueError, match=r"^'http://' is not spoken here: write amqp:// or amqps://$"
+    ):
+        parse_url("http://ada:secret@h", AMQP)
+    with pytest.raises(ValueError, match=r"write http:// or https://$"):
+        parse_url("amqps://h", HTTP)
+    with pytest.raises(ValueError, match="not a port number") as caught:
+        parse_url("amqps://ada:secret@h:x", AMQP)
+    assert "secret" not in str(caught.value)
+
+
+def test_a_list_of_brokers() -> None:
+    assert [one.address for one in brokers("a,b:5673")] == [("a", 5672), ("b", 5673)]
+    assert [one.tls for one in brokers("amqps://a, b")] == [True, True]
+    for wrong in ("", "a:", "a:b:c", "amqp://a,amqps://b", "http://a"):
+        with pytest.raises(ToolError):
+            brokers(wrong)
+
+
+def test_one_login_for_all_brokers_of_a_list() -> None:
+    addresses, login = logins("amqps://ada:pw@a/shop,b", Credentials("other", "other"))
+    assert addresses == (("a", 5671), ("b", 5671))
+    assert (login.user, login.password, login.virtual_host) == ("ada", "pw", "shop")
+    assert login.tls is not None
+    with pytest.raises(ToolError, match="name no others"):
+        logins("ada:pw@a,bob:pw@b", Credentials())
+
+
+def test_which_credentials_win(tmp_path: Path) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("of the file\nand more\n")
+    secret.chmod(0o600)
+    environment = {"QPID_USER": "ada", "QPID_PASSWORD": "of the environment"}
+    url = BrokerUrl(Address("h", 1))
+    assert from_environment(environment={}).login(url) == ("guest", "guest")
+    assert from_environment(environment=environment).login(url) == ("ada", "of the environment")
+    given = from_environment("bob", None, secret, environment=environment)
+    assert given.login(url) == ("bob", "of the file")
+    assert from_environment(environment={"QPID_PASSWORD_FILE": str(secret)}).login(url) == (
+        "guest", "of the file"
+    )  # fmt: skip
+    named = BrokerUrl(Address("h", 1), user="eve", password="")
+    assert given.login(named) == ("eve", "")
+    with pytest.raises(ToolError, match="not both"):
+        from_environment(None, "pw", secret)
+
+
+def test_a_password_file_that_will_not_do(tmp_path: Path) -> None:
+    missing, empty, public = (tmp_path / name for name in ("missing", "empty", "public"))
+    empty.write_text("")
+    public.write_text("pw\n")
+    public.chmod(0o644)
+    for path, said in (
+        (missing, "no such file"), (empty, "is empty: its first line is the password"),
+        (public, f"everybody can read or write it; run: chmod o= {public}"),
+    ):  # fmt: skip
+        with pytest.raises(ToolError, match=said) as caught:
+            from_environment(None, None, path)
+        assert caught.value.code == Exit.CONFIG
+
+
+def test_an_option_of_tls_is_not_ignored_where_there_is_none() -> None:
+    """Who names an authority would send a password in clear otherwise."""
+    found = Credentials(tls=TlsFiles(ca=Path("ca.pem")))
+    with pytest.raises(ToolError, match=r"h:1 would be asked in clear; write amqps://"):
+        found.context(BrokerUrl(Address("h", 1)))
+
+
+def test_the_options_of_a_command() -> None:
+    @click.command()
+    @with_credentials
+    def command(credentials: Credentials) -> Credentials:
+        return credentials
+
+    words = ["--user", "u", "--password", "p", "--ssl-ca", "ca", "--ssl-verify", "ca"]
+    assert command.main(words, standalone_mode=False) == Credentials(
+        "u", "p", TlsFiles(Path("ca"), None, None, "ca")
+    )

@@ -1,0 +1,220 @@
+"""Commands over TLS against a small server of it: what they trust, and what they say when not."""
+
+from __future__ import annotations
+
+import datetime
+import socket
+import ssl
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+from broker.options.broker import Address
+from tests.support.certificates import Authority, Files
+from tools.cli.failures import ToolError
+from tools.client.amqp_client import (
+    AmqpConnection,
+    BrokerRefused,
+    ConnectionLost,
+    Login,
+    TlsRefused,
+)
+from tools.client.failover import connect_any
+from tools.client.http_api import Api, NoAnswer
+from tools.client.management import ManagementError, Unreachable, ask
+from tools.client.tls import TlsFiles, client_context, reason
+
+HOST = "127.0.0.1"
+GONE = datetime.datetime(2020, 1, 1, tzinfo=datetime.UTC)
+Talk = Callable[[socket.socket], None]
+
+
+@pytest.fixture(scope="module")
+def authority(tmp_path_factory: pytest.TempPathFactory) -> Authority:
+    return Authority(tmp_path_factory.mktemp("pki"))
+
+
+@pytest.fixture(scope="module")
+def files(authority: Authority) -> Files:
+    return authority.issue("server", HOST)
+
+
+@contextmanager
+def server(
+    talk: Talk, files: Files | None = None, of_clients: Path | None = None
+) -> Iterator[Address]:
+    """Serves one connection after the other; over TLS where there are files."""
+    context = None
+    if files is not None:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(files.certificate, files.key)
+        if of_clients is not None:
+            context.load_verify_locations(of_clients)
+            context.verify_mode = ssl.CERT_REQUIRED
+    listener = socket.create_server((HOST, 0))
+
+    def serve() -> None:
+        while True:
+            try:
+                connection, _ = listener.accept()
+            except OSError:
+                return
+            if context is not None:
+                connection = context.wrap_socket(
+                    connection, server_side=True, do_handshake_on_connect=False
+                )
+            with connection, suppress(OSError):
+                if isinstance(connection, ssl.SSLSocket):
+                    try:
+                        connection.do_handshake()
+                    except ssl.SSLError:
+                        # What is unread when a socket is closed would take the alert with it.
+                        socket.socket.recv(connection, 4096)
+                        raise
+                talk(connection)
+
+    thread = threading.Thread(target=serve, daemon=True)
+    thread.start()
+    try:
+        yield Address(HOST, listener.getsockname()[1])
+    finally:
+        listener.shutdown(socket.SHUT_RDWR)
+        listener.close()
+        thread.join(5)
+
+
+def status(connection: socket.socket) -> None:
+    connection.recv(4096)
+    connection.sendall(b'{"ok": true, "status": "ACTIVE"}\n')
+
+
+def said(files: Files | None, tls: TlsFiles, of_clients: Path | None = None) -> str:
+    """What `ask` says when it is to be asked over TLS in this way."""
+    with server(status, files, of_clients) as address:
+        try:
+            return str(ask(address, {"op": "status"}, 5.0, tls=client_context(tls))["status"])
+        except Exception as problem:
+            return str(problem).replace(str(address), "ADDRESS")
+
+
+def test_an_authority_that_is_trusted(files: Files, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert said(files, TlsFiles(ca=files.ca)) == "ACTIVE"
+    monkeypatch.setenv("SSL_CERT_FILE", str(files.ca))
+    assert said(files, TlsFiles()) == "ACTIVE"
+
+
+def test_an_authority_that_is_unknown(files: Files, tmp_path: Path) -> None:
+    other = Authority(tmp_path)
+    text = said(files, TlsFiles(ca=other.path))
+    assert text.startswith("cannot connect to ADDRESS: its certificate is not trusted (")
+    assert text.endswith("): name its authority by --ssl-ca FILE, or by SSL_CERT_FILE")
+    assert said(files, TlsFiles(verify="none")) == "ACTIVE"
+
+
+def test_a_certificate_of_another_name_or_time(authority: Authority) -> None:
+    other = authority.issue("other", "broker.shop")
+    assert said(other, TlsFiles(ca=other.ca)) == (
+        "cannot connect to ADDRESS: its certificate is for another name than '127.0.0.1': connect "
+        "by a name in it, or check no name by --ssl-verify ca"
+    )
+    assert said(other, TlsFiles(ca=other.ca, verify="ca")) == "ACTIVE"
+    old = authority.issue("old", HOST, not_after=GONE)
+    assert "its certificate has expired" in said(old, TlsFiles(ca=old.ca, verify="ca"))
+
+
+def test_a_certificate_of_the_client(authority: Authority, files: Files, tmp_path: Path) -> None:
+    own = authority.issue("app", "app@shop")
+    trusting = TlsFiles(files.ca, own.certificate, own.key)
+    assert said(files, trusting, of_clients=files.ca) == "ACTIVE"
+    assert "asks for a certificate of yours: --ssl-cert" in said(
+        files, TlsFiles(files.ca), of_clients=files.ca
+    )
+    strange = Authority(tmp_path).issue("eve", "eve@else")
+    assert "refuses the certificate of --ssl-cert" in said(
+        files, TlsFiles(files.ca, strange.certificate, strange.key), of_clients=files.ca
+    )
+
+
+def test_tls_at_a_port_without_it(files: Files) -> None:
+    def amqp(connection: socket.socket) -> None:
+        connection.recv(4096)
+        connection.sendall(b"AMQP\0\0\x09\x01")
+
+    context = client_context(TlsFiles(files.ca))
+    with server(amqp) as address:
+        with pytest.raises(Unreachable, match="speaks no TLS at this port"):
+            ask(address, {"op": "status"}, 5.0, tls=context)
+        with pytest.raises(TlsRefused, match="speaks no TLS at this port"):
+            AmqpConnection(address, Login(tls=context))
+        with pytest.raises(NoAnswer, match="speaks no TLS at this port"):
+            Api(address, "u", "p", 5.0, context).get("overview")
+
+
+@pytest.mark.parametrize("answer", [b"", b"\x15\3\1\0\2\2\x46"])
+def test_no_tls_at_a_port_of_it(answer: bytes) -> None:
+    """Some close the connection without a word, others send an alert."""
+
+    def talk(connection: socket.socket) -> None:
+        connection.recv(4096)
+        connection.sendall(answer)
+
+    with server(talk) as address:
+        with pytest.raises(ManagementError, match=r"port for TLS.* write amqps:// before it"):
+            ask(address, {"op": "status"}, 5.0)
+        refused = pytest.raises(
+            (BrokerRefused, ConnectionLost), match=r"TLS.* write amqps:// before"
+        )
+        with refused:
+            AmqpConnection(address)
+        with pytest.raises(NoAnswer, match="speaks TLS at this port: write https:// before it"):
+            Api(address, "u", "p", 5.0).get("overview")
+
+
+def test_who_is_not_trusted_is_not_asked_again_for_a_minute(files: Files) -> None:
+    with (
+        server(status, files) as address,
+        pytest.raises(ConnectionLost, match="certificate is not trusted"),
+    ):
+        connect_any([address], Login(tls=client_context(TlsFiles())), 3600.0)
+
+
+def test_a_connection_that_is_cut_within_tls(files: Files) -> None:
+    """Whoever cuts it cannot make the beginning of an answer look like all of it."""
+
+    def half(connection: socket.socket) -> None:
+        connection.recv(4096)
+        connection.sendall(b'{"ok": true')
+        connection.shutdown(socket.SHUT_RDWR)
+
+    text = said_of(half, files)
+    assert text == "connection aborted: closed the connection within TLS; is this the port for TLS?"
+
+
+def said_of(talk: Talk, files: Files) -> str:
+    with server(talk, files) as address, pytest.raises(ManagementError) as caught:
+        ask(address, {"op": "status"}, 5.0, tls=client_context(TlsFiles(files.ca)))
+    return str(caught.value)
+
+
+def test_files_that_will_not_do(files: Files, tmp_path: Path) -> None:
+    nothing, text = tmp_path / "nothing", tmp_path / "text"
+    text.write_text("see the wiki\n")
+    for tls, said in (
+        (TlsFiles(nothing), f"--ssl-ca {nothing}: no such file"),
+        (TlsFiles(text), f"--ssl-ca {text}: the file does not hold authorities, in PEM"),
+        (TlsFiles(None, nothing), f"--ssl-cert {nothing}: no such file"),
+        (TlsFiles(None, text), f"--ssl-cert {text}: the file does not hold a certificate and"),
+        (TlsFiles(None, files.certificate), "a certificate and, there or in --ssl-key"),
+        (TlsFiles(None, None, text), "--ssl-key goes with --ssl-cert"),
+    ):  # fmt: skip
+        with pytest.raises(ToolError, match=said):
+            client_context(tls)
+
+
+def test_words_for_what_is_no_fault_of_tls() -> None:
+    assert reason(ConnectionRefusedError(111, "Connection refused"), Address("h", 1)) == (
+        "connection refused"
+    )

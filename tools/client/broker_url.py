@@ -1,0 +1,98 @@
+"""One word that says which broker to ask: whether over TLS, where, as whom, in which virtual host.
+
+`[SCHEME][USER[:PASSWORD]@]HOST[:PORT][/VHOST]`, as in `amqps://ada:secret@10.0.0.1:5671/shop`.
+Between user and password may stand a `/`, as Qpid's commands write it.  With a scheme that ends in
+`//` what is not plain is percent-encoded: the virtual host `/` is `%2F`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+from urllib.parse import unquote
+
+from broker.exit_codes import Exit
+from broker.options.broker import AMQP_PORT
+from broker.options.client_ports import AMQPS_PORT
+from tools.cli.failures import ToolError
+from tools.cli.options import Address as Address
+from tools.cli.options import parse_address
+from vsync.types import record
+
+
+class Scheme(NamedTuple):
+    """What a beginning of the word means."""
+
+    tls: bool
+    port: int
+    """The usual one, when none is given."""
+
+
+Schemes = Mapping[str, Scheme]
+AMQP: Schemes = {
+    "amqp://": Scheme(False, AMQP_PORT),
+    "amqps://": Scheme(True, AMQPS_PORT),
+    "amqp:tcp:": Scheme(False, AMQP_PORT),
+    "amqp:ssl:": Scheme(True, AMQPS_PORT),
+}
+"""The last two as `qpid-cluster` shows the members' addresses."""
+HTTP: Schemes = {"http://": Scheme(False, 15672), "https://": Scheme(True, 15671)}
+
+
+@record
+class BrokerUrl:
+    """Where a broker is; what the word did not say is None."""
+
+    address: Address
+    tls: bool = False
+    user: str | None = None
+    password: str | None = None
+    vhost: str | None = None
+
+
+def parse_url(text: str, schemes: Schemes) -> BrokerUrl:
+    """Read one word; without a scheme it is the first of `schemes`.  ValueError is for operators.
+
+    No text of an error quotes what stands before the `@`.
+    """
+    named = next((name for name in schemes if text.startswith(name)), "")
+    scheme = schemes[named] if named else next(iter(schemes.values()))
+    if not named and "://" in text:
+        known = " or ".join(name for name in schemes if name.endswith("//"))
+        raise ValueError(f"'{text.partition('://')[0]}://' is not spoken here: write {known}")
+    credentials, at, place = text.removeprefix(named).rpartition("@")
+    where, slash, path = place.partition("/")
+    decoded = unquote if named.endswith("//") else str
+    user, password = None, None
+    if at:
+        given, separator, secret = credentials.partition("/" if "/" in credentials else ":")
+        user = decoded(given) or None
+        password = decoded(secret) if separator else None
+    return BrokerUrl(
+        parse_address(where or "localhost", scheme.port), scheme.tls, user, password,
+        decoded(path) if slash and path else None,
+    )  # fmt: skip
+
+
+def brokers(text: str) -> tuple[BrokerUrl, ...]:
+    """A client's list of brokers, in the order in which they are tried.
+
+    What the first says holds for those after it that begin without a scheme.
+    """
+    parts = [part.strip() for part in text.split(",") if part.strip()]
+    if not parts:
+        raise ToolError("--broker: give at least one HOST:PORT", Exit.USAGE)
+    named = next((name for name in AMQP if parts[0].startswith(name)), "")
+    found: list[BrokerUrl] = []
+    for part in parts:
+        plain = not any(part.startswith(name) for name in AMQP) and "://" not in part
+        try:
+            found.append(parse_url(named + part if plain else part, AMQP))
+        except ValueError as problem:
+            raise ToolError(f"--broker: {problem}", Exit.USAGE) from None
+    if len({one.tls for one in found}) > 1:
+        raise ToolError(
+            "--broker: some are asked over TLS, some in clear; write amqps:// before all",
+            Exit.USAGE,
+        )
+    return tuple(found)
