@@ -20,7 +20,7 @@ from tests.system.support.clusters import admitted, running_cluster, wait_until
 from tools.client.management import ManagementError, ask
 from tools.demo.local_cluster import BrokerProcess, LocalCluster, command
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 
 QUEUE = "work"
 PERSISTENT = pika.BasicProperties(delivery_mode=2)

@@ -115,7 +115,7 @@ def test_a_broker_is_given_other_limits_while_it_runs(tmp_path: Path) -> None:
             broker.send_signal(signal.SIGHUP)
             until(said)
         broker.terminate()
-        assert broker.wait(20) == 0
+        assert broker.wait(60) == 0
     finally:
         broker.kill()
         broker.stderr.close()

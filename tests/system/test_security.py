@@ -22,7 +22,7 @@ from vsync.types import Member
 from vsync.wire.codec import Codec
 from vsync.wire.messages import Datagram
 
-pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(90)]
+pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(180)]
 
 
 def make_keys(folder: Path, *names: str, renew: bool = False) -> None:

@@ -13,7 +13,7 @@ from broker.exit_codes import Exit
 from tools.demo.local_cluster import HOST, BrokerProcess, LocalCluster, free_ports
 from vsync.wire.codec import WIRE_VERSION
 
-pytestmark = [pytest.mark.system, pytest.mark.timeout(60)]
+pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
 
 
 def speak_another_version(ring: str, frames: int) -> None:

@@ -121,13 +121,13 @@ class BrokerProcess:
         assert self._process is not None
         self._process.send_signal(number)
 
-    def terminate(self, timeout_seconds: float = 15.0) -> int:
+    def terminate(self, timeout_seconds: float = 30.0) -> int:
         """Ask it to stop cleanly, wait, and return its exit code."""
         assert self._process is not None
         self._process.terminate()
         return self.wait(timeout_seconds)
 
-    def wait(self, timeout_seconds: float = 15.0) -> int:
+    def wait(self, timeout_seconds: float = 30.0) -> int:
         """Wait for the process to end by itself."""
         assert self._process is not None
         try:
@@ -224,7 +224,7 @@ class LocalCluster:
         turned = self.members[first:] + self.members[:first]
         return ",".join(str(member.address) for member in turned)
 
-    def start(self, timeout_seconds: float = 30.0) -> None:
+    def start(self, timeout_seconds: float = 60.0) -> None:
         """Start every member that does not run, and wait until all serve together."""
         if self.arbitrator is not None and not self.arbitrator.alive:
             self.arbitrator.start()
@@ -234,7 +234,7 @@ class LocalCluster:
         self.wait_active(timeout_seconds=timeout_seconds)
 
     def wait_active(
-        self, members: Sequence[BrokerProcess] | None = None, timeout_seconds: float = 30.0
+        self, members: Sequence[BrokerProcess] | None = None, timeout_seconds: float = 60.0
     ) -> None:
         """Wait until each of `members` (default: all that run) sees exactly them all ACTIVE."""
         expected = [one for one in self.members if one.alive] if members is None else list(members)
@@ -263,7 +263,7 @@ class LocalCluster:
                     )
                 time.sleep(POLL_SECONDS)
 
-    def wait_stopped(self, timeout_seconds: float = 30.0) -> list[int]:
+    def wait_stopped(self, timeout_seconds: float = 60.0) -> list[int]:
         """Wait until every member has ended by itself; their exit codes."""
         deadline = time.monotonic() + timeout_seconds
         return [one.wait(max(0.1, deadline - time.monotonic())) for one in self.members]

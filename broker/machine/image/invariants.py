@@ -122,7 +122,9 @@ def check(state: State) -> None:
     ending = {one.key: True for one in state.ending}
     for connection in state.connections.values():
         assert connection.ended == (connection.key in ending), "what ended is about to be taken out"
-        assert connection.ended or connection.key[0] in live, "each connection has a session, or ended"
+        assert connection.ended or connection.key[0] in live, (
+            "each connection has a session, or ended"
+        )
         assert not (connection.ended and connection.local)
         assert all(one.open != connection.ended for one in connection.channels.values())
     assert len(ending) == len(state.ending)

@@ -75,7 +75,7 @@ def metrics_address(log: Path) -> Address:
     raise AssertionError("no line about metrics")
 
 
-def eventually(condition: Callable[[], bool], seconds: float = 15.0) -> None:
+def eventually(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, "it did not come true"

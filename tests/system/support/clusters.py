@@ -14,7 +14,7 @@ from typing import TypeVar
 
 from tools.demo.local_cluster import LocalCluster
 
-START_SECONDS = 30.0
+START_SECONDS = 60.0
 ADMITTED_SECONDS = 20.0
 """A view change takes a second, on a busy machine some; what lasts longer than this is none."""
 PAUSE_SECONDS = 0.1

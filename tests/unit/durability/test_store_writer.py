@@ -53,7 +53,7 @@ class Bench:
         async def whole() -> CheckpointWriter:
             loop = asyncio.get_running_loop()
             slices = CheckpointWriter(loop, steps, self.checkpoint, self.errors.append, self.clock)
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(30):
                 while not until(slices):  # noqa: ASYNC110  (a clock of its own)
                     await asyncio.sleep(0)
             slices.cancel()

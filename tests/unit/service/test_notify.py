@@ -33,7 +33,7 @@ def test_a_life(tmp_path: Path, abstract: bool) -> None:
     name = f"@qpidd-test-{os.getpid()}" if abstract else str(tmp_path / "notify")
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(name.replace("@", "\0"))
-        manager.settimeout(5)
+        manager.settimeout(30)
         later, state = Later(), ["INIT"]
         service = ServiceManager({"NOTIFY_SOCKET": name, "WATCHDOG_USEC": "3000000"}, later, 7)
         service.ready(lambda: state[0])

@@ -78,7 +78,7 @@ class Rig:
         self.writer.submit(f"{first}|".encode(), first, last, replace(FRESH, position=last))
 
     async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(30):
             while not condition():
                 self.changed.clear()
                 await asyncio.wait([asyncio.ensure_future(self.changed.wait())], timeout=0.01)

@@ -60,7 +60,7 @@ def test_drain(tmp_path: Path, acks: bool) -> None:
     with ToyCluster() as toy:
         assert run("spout", "-b", toy.brokers, "-q", "q", typed=b"a\nb\n")[0] == 0
         toy.queues["q"][0].redelivered = True  # type: ignore[misc]
-        arguments = ["-q", "q", "--timeout", "0.3", "--history", str(tmp_path)]
+        arguments = ["-q", "q", "--count", "2", "--history", str(tmp_path)]
         arguments += [] if acks else ["--no-ack"]
         code, out, err = run("drain", "-b", toy.brokers, *arguments)
         assert (code, out) == (0, b"a\nb\n"), err

@@ -142,7 +142,7 @@ def test_a_wrong_password_is_reported_once() -> None:
 def test_drain_writes_then_acks() -> None:
     with ToyCluster() as toy:
         run("spout", "-b", toy.brokers, "-q", "q", typed=lines(2500))
-        code, out, err = run("drain", "-b", toy.brokers, "-q", "q", "--timeout", "0.5")
+        code, out, err = run("drain", "-b", toy.brokers, "-q", "q", "--count", "2500")
         assert code == 0
         assert out == lines(2500)
         assert "2500 messages, 0 flagged redelivered, 0 failovers" in err
@@ -156,9 +156,7 @@ def test_count_returns_the_rest() -> None:
         code, out, _ = run("drain", "-b", toy.brokers, "-q", "q", "--count", "30")
         assert (code, out) == (0, lines(30))
         assert len(toy.queues["q"]) == 70
-        code, _, err = run(
-            "drain", "-b", toy.brokers, "-q", "q", "--count", "71", "--timeout", "0.3"
-        )
+        code, _, err = run("drain", "-b", toy.brokers, "-q", "q", "--count", "71", "--timeout", "2")
         assert code == 1
         assert "70 of 71 messages came before the timeout" in err
 
@@ -218,8 +216,9 @@ def test_a_stopped_drain_has_acked_what_it_wrote(tmp_path: Path) -> None:
         process.send_signal(signal.SIGTERM)
         process.communicate(timeout=30)
         assert process.returncode == 130
-        deadline = time.monotonic() + 5
-        while toy.links and time.monotonic() < deadline:
+        deadline = time.monotonic() + 30
+        while toy.links:
+            assert time.monotonic() < deadline
             time.sleep(0.01)
         assert not toy.queues["q"], "nothing came back"
 
@@ -227,7 +226,7 @@ def test_a_stopped_drain_has_acked_what_it_wrote(tmp_path: Path) -> None:
 def test_no_ack() -> None:
     with ToyCluster() as toy:
         run("spout", "-b", toy.brokers, "-q", "q", typed=lines(10))
-        code, out, _ = run("drain", "-b", toy.brokers, "-q", "q", "--no-ack", "--timeout", "0.3")
+        code, out, _ = run("drain", "-b", toy.brokers, "-q", "q", "--no-ack", "--count", "10")
         assert (code, out) == (0, lines(10))
         assert toy.acks == 0
 
@@ -258,7 +257,7 @@ def test_a_slow_writer_does_not_stop_the_heartbeats() -> None:
         assert process.stdin is not None
         process.stdin.write(b"first\nsec")
         process.stdin.flush()
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + 60
         while not toy.queues.get("q"):
             assert time.monotonic() < deadline
             time.sleep(0.01)
