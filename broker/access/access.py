@@ -12,12 +12,14 @@ from collections.abc import Callable, Collection
 from typing import NamedTuple, cast
 
 from broker.access import passwords, patterns
+from broker.access.backends import FILE, Backends, FileUser
 from broker.machine.commands import Table, Value
 from broker.machine.state import State
 
 LOOPBACK_USERS = frozenset(("guest",))
 IMPERSONATOR = "impersonator"
 _KEPT_MAX = 256
+_NOBODY = FileUser("", passwords.DEFAULT_ALGORITHM, ())
 
 
 SYSTEM = ""
@@ -48,15 +50,19 @@ class Access:
     """The users of the cluster, as this member knows them."""
 
     def __init__(
-        self, state: Callable[[], State], loopback_users: Collection[str] = LOOPBACK_USERS
+        self,
+        state: Callable[[], State],
+        loopback_users: Collection[str] = LOOPBACK_USERS,
+        backends: Backends | None = None,
     ) -> None:
         self._state, self._loopback_users = state, loopback_users
+        self._backends = backends or Backends()
 
     @property
-    def version(self) -> tuple[int, int]:
-        """Another one whenever definitions have changed."""
+    def version(self) -> tuple[int, int, int]:
+        """Another one whenever definitions, or the users of a file, have changed."""
         state = self._state()
-        return id(state), state.defined
+        return id(state), state.defined, self._backends.version
 
     def _defined(self, what: str, vhost: str, name: str) -> Table | None:
         return self._state().definitions.get(what, {}).get((vhost, name))
@@ -69,23 +75,45 @@ class Access:
         state = self._state()
         return state.version > 0 or any(state.definitions.values())
 
-    def knows(self, user: str) -> bool:
-        """Whether there is such a user."""
-        return self._defined("user", "", user) is not None
+    def _known(self, user: str, backend: str) -> FileUser | None:
+        """The user as a back end has it."""
+        if backend == FILE:
+            return self._backends.users.get(user)
+        body = self._defined("user", "", user)
+        if body is None:
+            return None
+        return FileUser(
+            cast("str", body.get("password_hash", "")),
+            cast("str", body.get("hashing_algorithm", passwords.DEFAULT_ALGORITHM)),
+            cast("tuple[str, ...]", body.get("tags", ())),
+        )
 
-    def tags(self, user: str) -> tuple[str, ...]:
-        """What the user may do beside AMQP."""
-        return cast("tuple[str, ...]", (self._defined("user", "", user) or {}).get("tags", ()))
+    def knows(self, user: str, backend: str) -> bool:
+        """Whether the back end that let this user in would know it now."""
+        return backend in self._backends.order and self._known(user, backend) is not None
 
-    def login(self, user: str, password: str, *, is_local: bool) -> bool:
-        """Whether these credentials are good from there; an unknown user takes as long."""
-        body = self._defined("user", "", user) or {}
-        password_hash = cast("str | None", body.get("password_hash"))
-        algorithm = cast("str", body.get("hashing_algorithm", passwords.DEFAULT_ALGORITHM))
-        good = passwords.matches(password, password_hash, algorithm)
-        return good and self.may_come_from(user, is_local=is_local)
+    def tags(self, user: str, backend: str) -> tuple[str, ...]:
+        """What the user may do beside AMQP, as the back end has it that let it in."""
+        known = self._known(user, backend)
+        return known.tags if known is not None else ()
 
-    def may_come_from(self, user: str, *, is_local: bool) -> bool:
+    def login(self, user: str, password: str, *, is_local: bool) -> str:
+        """The back end that takes these credentials from there; empty: none.  An unknown user takes
+        as long."""
+        taken = ""
+        for backend in self._backends.order:
+            known = self._known(user, backend) or _NOBODY
+            good = passwords.matches(password, known.password_hash or None, known.algorithm)
+            taken = taken or (backend if good else "")
+        return taken if self._may_come_from(user, is_local=is_local) else ""
+
+    def login_without_password(self, user: str, *, is_local: bool) -> str:
+        """The back end that knows a user who has proved otherwise who it is; empty: none."""
+        if not self._may_come_from(user, is_local=is_local):
+            return ""
+        return next((one for one in self._backends.order if self.knows(user, one)), "")
+
+    def _may_come_from(self, user: str, *, is_local: bool) -> bool:
         """Whether the user may log in from this machine, or from another one."""
         return is_local or user not in self._loopback_users
 

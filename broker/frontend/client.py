@@ -97,6 +97,7 @@ class Client:
         self.peer = peer
         self.encryption = encryption  # None: the connection is not encrypted
         self.connected_at = now
+        self.backend = ""  # that let it in (`broker.access.backends`)
         self.is_local = False  # from this machine's loopback address
         self.waiting: list[Event] = []  # from its open on, until it is admitted
         self.withheld: list[Event] = []  # publishes, and what follows them, until an alarm ends

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from broker.access.access import Access
+from broker.access.backends import Backends
 from broker.access.login_delays import LONGEST_S
 from broker.frontend.client import Client
 from broker.frontend.encryption import Encryption
@@ -60,6 +61,10 @@ class ClientPorts(Protocol):
     @property
     def negotiate_s(self) -> float:
         """How long a client may take to log in."""
+
+    @property
+    def backends(self) -> Backends:
+        """Where users are looked for."""
 
     @property
     def log(self) -> Callable[[str, str], None]:
@@ -160,7 +165,7 @@ class Connections:
         self.gateway = Gateway(
             member,
             cluster=options.cluster_name,
-            access=Access(state, options.access.loopback_users),
+            access=Access(state, options.access.loopback_users, ports.backends),
             log=ports.log,
             on_defined=on_defined,
             cert_login_from=options.access.cert_login_from,
@@ -226,10 +231,10 @@ class Connections:
             raise QueryRefused(
                 "not-active", "this member has no state yet, so it does not know who may log in"
             )
-        good = access.login(user, password, is_local=is_loopback(peer))
-        if not good:
+        backend = access.login(user, password, is_local=is_loopback(peer))
+        if not backend:
             self.gateway.login_delays.failed(host_of(peer), user, time.monotonic())
-        return access.tags(user) if good else None
+        return access.tags(user, backend) if backend else None
 
     def operator_login(self, user: str, password: str, peer: str) -> tuple[str, ...] | None:
         """As `login`, for who is answered at once: where a verdict would be delayed, there is none.

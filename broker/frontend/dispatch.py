@@ -125,7 +125,7 @@ def _may_publish(client: Client, number: int, channel: LocalChannel, message: Pu
     if (
         user_id is not None
         and user_id != user.encode()
-        and IMPERSONATOR not in client.port.access.tags(user)
+        and IMPERSONATOR not in client.port.access.tags(user, client.backend)
     ):
         shown = user_id.decode("ascii", "backslashreplace")
         text = f"user_id property set to '{shown}' but authenticated user was '{user}'"

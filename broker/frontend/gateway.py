@@ -121,7 +121,7 @@ class Gateway:
         self.on_defined = on_defined or (lambda _: None)
         self.identity = ServerIdentity(member=member, cluster=cluster)
 
-        self._access_version = (0, 0)  # of what was looked at last
+        self._access_version = (0, 0, 0)  # of what was looked at last
         self._log = log
         self._everyone: dict[Client, None] = {}
         self._writable: dict[Client, None] = {}
@@ -184,8 +184,7 @@ class Gateway:
             self.note("slowed", f"client {client.peer}: login of '{user}' is not looked at: {text}")
             raise ProtocolFault(errors.ACCESS_REFUSED, text)
         if mechanism in ("EXTERNAL", "ANONYMOUS"):
-            good = self.access.knows(user)
-            good = good and self.access.may_come_from(user, is_local=client.is_local)
+            good = self.access.login_without_password(user, is_local=client.is_local)
         else:
             good = self.access.login(user, password, is_local=client.is_local)
         if not good and self.access.has_state:
@@ -193,6 +192,7 @@ class Gateway:
         if not good and not delay_s and (self.fenced or not self.session):
             # What is known of users here may be old, or nothing: the client is to try another one.
             raise ProtocolFault(errors.CONNECTION_FORCED, self._inactive)
+        client.backend = good
         verdict = user if good else ""
         if delay_s:
             text = f"logins have failed from {address}: this one is answered {delay_s:g} s late"
@@ -222,14 +222,14 @@ class Gateway:
             return
         self._access_version = self.access.version
         if self.fenced:
-            self._access_version = (0, 0)  # what is known here may be old: look again
+            self._access_version = (0, 0, 0)  # what is known here may be old: look again
             return
         for client in list(self.clients.values()):
             rights = client.rights
             rights.forget()
             if not self.access.has_vhost(rights.vhost):
                 client.send_away(f"vhost '{rights.vhost}' is deleted")
-            elif rights.user != SYSTEM and not self.access.knows(rights.user):
+            elif rights.user != SYSTEM and not self.access.knows(rights.user, client.backend):
                 client.send_away(f"user '{rights.user}' is deleted")
 
     def take_commands(self) -> list[Command]:
@@ -344,6 +344,8 @@ class Gateway:
             if self.access.has_vhost(vhost) and not self.access.may_enter(user, vhost):
                 self.tell("no rights", how_to_let_in(user, vhost))
             return 0
+        if not client.backend:  # it is trusted to be this user
+            client.backend = self.access.login_without_password(user, is_local=True)
         self._last_conn += 1
         self.clients[self._last_conn] = client
         self.counters["opened"] += 1
@@ -355,11 +357,12 @@ class Gateway:
     def is_secret_of(self, client: Client, secret: str) -> bool:
         user = client.connection.user
         good = self.access.login(user, secret, is_local=client.is_local)
+        client.backend = good or client.backend
         if not good:
             self.login_delays.failed(host_of(client.peer), user, self._now)
             text = f"user '{user}' presented a new secret, and it is not this user's password"
             self.note("refused", f"client {client.peer}: {text}")
-        return good
+        return bool(good)
 
     def _not_ordered(self) -> list[tuple[str, str]]:
         """User and virtual host of the clients that the machine does not count yet."""

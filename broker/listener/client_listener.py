@@ -13,13 +13,17 @@ import logging
 import resource
 import socket
 import ssl
+import stat
 import time
+from pathlib import Path
 
+from broker.access.backends import Backends, BadUserFile, FileUser, read_users
 from broker.listener.client_socket import ClientSocket, Served
 from broker.listener.connection_limits import Admission, ConnectionLimits
 from broker.listener.tls import ServerTls, server_tls, tls_reason
 from broker.listener.tls import TlsFileError as TlsFileError
 from broker.listener.tls_transport import TlsTransport
+from broker.options.access import AccessOptions
 from broker.options.client_ports import ClientLimits, TlsOptions
 from broker.rationed_log import RationedLog
 
@@ -36,12 +40,32 @@ class PortTaken(Exception):
     """An address cannot be bound; the text says what to do."""
 
 
+class UserFileError(Exception):
+    """The file of users cannot be used; the text names option, file and line."""
+
+
+def users_in(path: Path | None) -> dict[str, FileUser]:
+    """Return the users of a file; it blocks.  Raises UserFileError."""
+    if path is None:
+        return {}
+    try:
+        if path.stat().st_mode & stat.S_IRWXO:
+            why = f"everybody can read or write it; run: chmod o= {path}"
+            raise UserFileError(f"--auth-file {path}: {why}")
+        return read_users(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserFileError(f"--auth-file {path}: {error.strerror or error}") from error
+    except (BadUserFile, UnicodeDecodeError) as bad:
+        raise UserFileError(f"--auth-file {path}: {bad}") from bad
+
+
 class ClientListener:
     """All client ports of one member."""
 
     def __init__(self, limits: ClientLimits, loop: asyncio.AbstractEventLoop) -> None:
         self.limits = ConnectionLimits(limits, raise_open_files())
         self.tls: ServerTls | None = None
+        self.backends = Backends()
         self.log = RationedLog(_write, time.monotonic)
         self._loop = loop
         self._member: Served | None = None
@@ -75,6 +99,13 @@ class ClientListener:
         log.info("TLS: %s", self.tls.describe())
         if self.tls.warning:
             log.warning("TLS: %s", self.tls.warning)
+
+    def begin_access(self, options: AccessOptions) -> None:
+        """Read the file of users, at the start.  Raises UserFileError."""
+        users = users_in(options.user_file)
+        self.backends = Backends(options.backends, users)
+        if options.user_file is not None:
+            log.info("%d users in %s", len(users), options.user_file)
 
     async def bind(self, host: str, port: int, *, tls: bool = False) -> int:
         """Take the port and return its number; nobody is served yet.  Raises PortTaken."""

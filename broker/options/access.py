@@ -1,8 +1,9 @@
-"""The options of logins: who may come from this machine only, and who a certificate names."""
+"""The options of logins: where users are looked for, and who may come how."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from broker.options.values import OptionError
@@ -11,7 +12,10 @@ DEFAULTS: Mapping[str, str] = {
     "loopback-users": "guest",
     "cert-login-from": "distinguished-name",
     "anonymous-user": "",
+    "auth-backends": "internal",
+    "auth-file": "",
 }
+BACKENDS = ("internal", "file")
 SOURCES = ("distinguished-name", "common-name", "dns", "email", "uri")
 
 
@@ -24,6 +28,10 @@ class AccessOptions(NamedTuple):
     """Which name of a verified certificate is the user, with EXTERNAL: one of SOURCES."""
     anonymous_user: str = ""
     """Who clients are that name nobody, with ANONYMOUS; empty: they are refused."""
+    backends: tuple[str, ...] = ("internal",)
+    """Where users are looked for, in this order: some of BACKENDS."""
+    user_file: Path | None = None
+    """The users of the back end `file`."""
 
 
 def read_access_options(text: Mapping[str, str]) -> AccessOptions:
@@ -35,4 +43,20 @@ def read_access_options(text: Mapping[str, str]) -> AccessOptions:
     source = text["cert-login-from"].lower().replace("_", "-")
     if source not in SOURCES:
         raise OptionError("cert-login-from", f"'{source}' is none of {', '.join(SOURCES)}")
-    return AccessOptions(frozenset(users), source, text["anonymous-user"])
+    backends, file = _backends(text["auth-backends"]), text["auth-file"]
+    if file and "file" not in backends:
+        raise OptionError("auth-file", "nobody looks there: name file in --auth-backends, too")
+    if "file" in backends and not file:
+        raise OptionError("auth-backends", "file needs the file of users: give --auth-file")
+    path = Path(file).expanduser().absolute() if file else None
+    return AccessOptions(frozenset(users), source, text["anonymous-user"], backends, path)
+
+
+def _backends(given: str) -> tuple[str, ...]:
+    names = tuple(name.strip().lower() for name in given.split(","))
+    for name in names:
+        if name not in BACKENDS:
+            raise OptionError("auth-backends", f"'{name}' is none of {', '.join(BACKENDS)}")
+    if len(set(names)) < len(names):
+        raise OptionError("auth-backends", f"'{given}' names one twice")
+    return names

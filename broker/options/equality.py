@@ -52,6 +52,8 @@ KINDS: Mapping[str, Kind] = {
     "loopback-users": Kind.OWN,
     "cert-login-from": Kind.OWN,
     "anonymous-user": Kind.OWN,
+    "auth-backends": Kind.ALIKE,
+    "auth-file": Kind.OWN,
     "management-port": Kind.OWN,
     "management-tls-port": Kind.OWN,
     "management-interface": Kind.OWN,

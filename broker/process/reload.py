@@ -1,8 +1,8 @@
 """SIGHUP: the options are read again, on a thread, and what may change is put in force.
 
 One line names what changed, one what needs a restart.  A file with a mistake changes nothing; a
-TLS file with one leaves TLS as it was.  An arbitrator, which serves no clients, takes what concerns
-its log.
+file of TLS or of users with one leaves these as they were.  An arbitrator, which serves no
+clients, takes what concerns its log.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
-from broker.listener.client_listener import ClientListener
+from broker.access.backends import FILE, FileUser
+from broker.listener.client_listener import ClientListener, UserFileError, users_in
 from broker.listener.tls import ServerTls, TlsFileError, server_tls
 from broker.options.broker import BrokerOptions
 from broker.options.values import SECRET_OPTIONS
@@ -24,6 +25,7 @@ log = logging.getLogger("qpidd")
 RELOADED = frozenset(
     (
         "disk-free-limit", "memory-limit",
+        "auth-file",
         "log-level", "log-file", "log-format",
         "tls-cert", "tls-key", "tls-ca", "tls-verify",
         "max-connections", "connection-limit-per-ip", "max-negotiating", "max-negotiate-time",
@@ -53,6 +55,8 @@ class _Read(NamedTuple):
     options: BrokerOptions
     tls: ServerTls | None
     tls_error: str
+    users: Mapping[str, FileUser] | None
+    users_error: str
     switch_log: Callable[[], None] | None
     log_error: str
 
@@ -82,20 +86,26 @@ class Reload:
         self._loop.run_in_executor(None, self._read).add_done_callback(self._take)
 
     def _read(self) -> _Read:
-        """On a thread: options, certificates and the log file."""
+        """On a thread: options, certificates, users and the log file."""
         options = self._reread()
         tls, tls_error, switch, log_error = None, "", None, ""
+        users, users_error = None, ""
         serving = self._serving
         if serving is not None and options.tls is not None and serving.listener.tls is not None:
             try:
                 tls = server_tls(options.tls)
             except TlsFileError as error:
                 tls_error = str(error)
+        if serving is not None and FILE in serving.listener.backends.order:
+            try:
+                users = users_in(options.access.user_file)
+            except UserFileError as error:
+                users_error = str(error)
         try:
             switch = self._messages.reopen(options.log)
         except LogFileError as error:
             log_error = str(error)
-        return _Read(options, tls, tls_error, switch, log_error)
+        return _Read(options, tls, tls_error, users, users_error, switch, log_error)
 
     def _take(self, done: asyncio.Future[_Read]) -> None:
         """On the loop."""
@@ -112,6 +122,8 @@ class Reload:
         options, without = read.options, frozenset[str]()
         if read.tls is None:
             without |= OF_TLS
+        if read.users is None:
+            without |= {"auth-file"}
         if read.switch_log is None:
             without |= OF_LOGS
         else:
@@ -122,6 +134,9 @@ class Reload:
             member, listener = self._serving
             if read.tls is not None:
                 listener.tls = read.tls
+            if read.users is not None:
+                listener.backends.replace(read.users)
+                log.info("SIGHUP: %d users in %s", len(read.users), options.access.user_file)
             listener.limits.limits = options.clients
             member.set_limits(options)
         found = changes(self._in_force, options.text, without=without)
@@ -133,7 +148,7 @@ class Reload:
                 log.warning("SIGHUP: TLS: %s", read.tls.warning)
         if options.log.file is not None and read.switch_log is not None:
             log.info("SIGHUP: the log goes on here")
-        for problem in filter(None, (read.tls_error, read.log_error)):
+        for problem in filter(None, (read.tls_error, read.users_error, read.log_error)):
             log.error("SIGHUP: what was in force stays: %s", problem)
         if found.restart:
             log.warning("SIGHUP: only a restart changes: %s", "; ".join(found.restart))

@@ -13,7 +13,7 @@ from functools import partial
 
 from broker.durability.data_directory import DataDirectory, truncated
 from broker.exit_codes import Exit
-from broker.listener.client_listener import ClientListener, PortTaken, TlsFileError
+from broker.listener.client_listener import ClientListener, PortTaken, TlsFileError, UserFileError
 from broker.memberlog.writer import LogWriteFailed
 from broker.options.broker import BrokerOptions
 from broker.process.arbitrator import Arbitrator
@@ -161,6 +161,7 @@ async def _bound(
 ) -> list[int]:
     """Read the TLS files and take the client ports; return their numbers."""
     try:
+        listener.begin_access(options.access)
         if options.tls is not None:
             listener.begin_tls(options.tls)
         ports = []
@@ -169,7 +170,7 @@ async def _bound(
         if options.tls is not None:
             ports.append(await listener.bind(options.interface, options.tls.port, tls=True))
         await api.take(listener.tls_context)
-    except (TlsFileError, BadDefinitions) as error:
+    except (TlsFileError, UserFileError, BadDefinitions) as error:
         raise _Refused(Exit.CONFIG, str(error)) from error
     except PortTaken as error:
         raise _Refused(Exit.UNAVAILABLE, str(error)) from error

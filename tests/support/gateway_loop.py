@@ -8,6 +8,7 @@ from typing import ClassVar
 
 from broker.access import passwords
 from broker.access.access import Access
+from broker.access.backends import Backends
 from broker.amqp.fields import Table, Value
 from broker.frontend.client import Client
 from broker.frontend.gateway import Gateway
@@ -38,11 +39,12 @@ class Loop:
         users: dict[str, str] | None = None,
         cert_login_from: str = SOURCES[0],
         anonymous_user: str = "",
+        backends: Backends | None = None,
     ) -> None:
         self.names = 0
         self.machine = Machine("a")
         self.log: list[str] = []
-        self._anonymous_user = anonymous_user
+        self._anonymous_user, self._backends = anonymous_user, backends
         self.gateway, self.outbox = self.make_parts(cert_login_from)
         self.position = 0
         self.epoch = 0
@@ -60,7 +62,8 @@ class Loop:
     def make_parts(self, cert_login_from: str) -> tuple[Gateway, Outbox]:
         """The gateway and the outbox of this member."""
         gateway = Gateway(
-            "a", cluster="test", access=Access(lambda: self.machine), new_name=self._new_name,
+            "a", cluster="test", access=Access(lambda: self.machine, backends=self._backends),
+            new_name=self._new_name,
             log=lambda _, text: self.log.append(text), cert_login_from=cert_login_from,
             anonymous_user=self._anonymous_user,
         )  # fmt: skip

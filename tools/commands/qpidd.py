@@ -201,6 +201,17 @@ Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken
     "user may log in. Default: they are refused.",
 )
 @click.option(
+    "--auth-backends",
+    metavar="LIST",
+    help="Where users are looked for, in this order: internal (the cluster's definitions), file. "
+    "Default: internal.",
+)
+@click.option(
+    "--auth-file",
+    metavar="FILE",
+    help="The users of the back end file: lines NAME:HASH:TAG,TAG. Read again at SIGHUP.",
+)
+@click.option(
     "--management-port",
     metavar="PORT",
     help="Where the management API (HTTP) listens; 0 takes any free port, off: there is none. "

@@ -58,7 +58,8 @@ class ApiMember(Loop):
             "a", cast("Options", SimpleNamespace(cluster_name="test", access=AccessOptions())),
             self.on_work, lambda _s, _call: None,
             cast("ClientPorts", SimpleNamespace(
-                log=lambda _, text: self.log.append(text), negotiate_s=10.0)),
+                log=lambda _, text: self.log.append(text), negotiate_s=10.0,
+                backends=None)),
             lambda defined: self.definitions.done(defined), lambda: self.machine,
         )  # fmt: skip
         super().__init__()

@@ -1,7 +1,18 @@
 """What SIGHUP takes, what needs a restart, and what is shown of it."""
 
-from broker.options.broker import DEFAULTS, broker_options
-from broker.process.reload import OF_LOGS, OF_TLS, RELOADED, changes
+import asyncio
+from collections.abc import Callable
+from pathlib import Path
+from typing import cast
+
+import pytest
+
+from broker.access import passwords
+from broker.listener.client_listener import ClientListener
+from broker.options.broker import DEFAULTS, BrokerOptions, broker_options
+from broker.options.logs import LogOptions
+from broker.process.reload import OF_LOGS, OF_TLS, RELOADED, Reload, Serving, changes
+from broker.service.messages import Messages
 
 
 def test_every_reloaded_option_exists() -> None:
@@ -30,3 +41,47 @@ def test_secrets_are_named_and_not_shown() -> None:
     found = changes(before, after, without=frozenset())
     assert found.restart == ("cluster-password",)
     assert "geheim" not in repr(before)
+
+
+class _Messages:
+    """A log that is where it was."""
+
+    def reopen(self, _options: LogOptions) -> Callable[[], None]:
+        return lambda: None
+
+
+class _Member:
+    """Takes any limits."""
+
+    def set_limits(self, options: BrokerOptions) -> None:
+        """Nothing is limited here."""
+
+
+def test_users_of_a_file_are_read_again_and_a_mistake_leaves_them(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    file = tmp_path / "users"
+    file.touch(0o600)
+    options = broker_options({"auth-backends": "file", "auth-file": str(file)})
+    loop = asyncio.new_event_loop()
+    try:
+        listener = ClientListener(options.clients, loop)
+        listener.begin_access(options.access)
+        serving = Serving(_Member(), listener)
+        messages = cast("Messages", _Messages())
+        reload = Reload(options, lambda: options, loop, serving, messages)
+        hashed = passwords.hashed("secret", b"salt")
+        for text, users in (
+            (f"ada:{hashed}", ["ada"]),
+            ("ada", ["ada"]),
+            (f"eve:{hashed}", ["eve"]),
+        ):
+            file.write_text(text)
+            before = listener.backends.version
+            reload._put_in_force(reload._read())
+            assert list(listener.backends.users) == users
+            assert (listener.backends.version == before) is (text == "ada")
+        (problem,) = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
+        assert problem.startswith(f"SIGHUP: what was in force stays: --auth-file {file}: line 1")
+    finally:
+        loop.close()

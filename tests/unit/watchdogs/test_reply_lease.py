@@ -89,7 +89,7 @@ def test_what_was_put_into_words_before_a_pause_is_said_only_with_leave() -> Non
     """G7: a process that was stopped between formatting and writing."""
     machine = Machine("a")
     options = cast("Options", SimpleNamespace(cluster_name="c", access=AccessOptions()))
-    ports = SimpleNamespace(log=lambda *_: None, negotiate_s=10.0, counters={})
+    ports = SimpleNamespace(log=lambda *_: None, negotiate_s=10.0, counters={}, backends=None)
     clients = Connections(
         "a", options, lambda: None, lambda *_: None, cast("ClientPorts", ports),
         lambda _defined: None, lambda: machine,

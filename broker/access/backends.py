@@ -1,0 +1,82 @@
+"""Where users are looked for when they log in: the cluster's definitions, a file, and their order.
+
+The order is the operator's; the first that takes the credentials is the one whose tags count, and
+who it does not know any more is sent away.  What a user may do in a virtual host is said by the
+definitions, whoever let it in (docs/decisions/0037-a-login-may-be-judged-beside-the-cluster.md).
+
+A file of users has a line for each, `NAME:HASH:TAG,TAG`: the hash as RabbitMQ has it, of SHA-256 or
+SHA-512 by its length; tags may be left out; empty lines and those that begin with # are none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import NamedTuple
+
+from broker.access import passwords
+
+INTERNAL, FILE = "internal", "file"
+LINE_MAX, USERS_MAX = 1024, 20_000
+
+
+class BadUserFile(Exception):
+    """A file of users cannot be taken; the text names the line and what is wrong."""
+
+
+class FileUser(NamedTuple):
+    """One line."""
+
+    password_hash: str
+    algorithm: str
+    tags: tuple[str, ...]
+
+
+class Backends:
+    """The order, and the users of the file."""
+
+    def __init__(
+        self, order: tuple[str, ...] = (INTERNAL,), users: Mapping[str, FileUser] | None = None
+    ) -> None:
+        self.order = order
+        self.users = users or {}
+        self.version = 0
+        """Another one whenever the file was read again."""
+
+    def replace(self, users: Mapping[str, FileUser]) -> None:
+        """The file was read again."""
+        self.users = users
+        self.version += 1
+
+
+def read_users(text: str) -> dict[str, FileUser]:
+    """Return the users of a file.  Raises BadUserFile; a hash is not quoted."""
+    users: dict[str, FileUser] = {}
+    for number, line in enumerate(text.splitlines(), 1):
+        if line.strip() and not line.lstrip().startswith("#"):
+            name, user = _user(number, line.strip())
+            if name in users:
+                raise BadUserFile(f"line {number}: user '{name}' has a line already; drop one")
+            users[name] = user
+    if len(users) > USERS_MAX:
+        raise BadUserFile(f"it has {len(users)} users, more than {USERS_MAX}")
+    return users
+
+
+def _user(number: int, line: str) -> tuple[str, FileUser]:
+    name, colon, rest = line.partition(":")
+    password_hash, _, tags = rest.partition(":")
+    if not (name and colon and password_hash) or len(line) > LINE_MAX or not name.isprintable():
+        raise BadUserFile(f"line {number}: it is not of the form NAME:HASH:TAG,TAG")
+    if password_hash.startswith(("$", "{")):
+        raise BadUserFile(
+            f"line {number}: the hash of '{name}' is of another kind than RabbitMQ's, which has no "
+            "$ or { before it; make a new one, docs/OPERATIONS.md has the command"
+        )
+    for algorithm in passwords.ALGORITHMS:
+        if not passwords.fault_of(password_hash, algorithm):
+            found = tuple(tag.strip() for tag in tags.split(",") if tag.strip())
+            return name, FileUser(password_hash, algorithm, found)
+    raise BadUserFile(
+        f"line {number}: the hash of '{name}' is not base64 of a salt of 4 bytes and a SHA-256 or "
+        "SHA-512 of salt and password"
+    )

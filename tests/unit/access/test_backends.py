@@ -1,0 +1,123 @@
+"""Users of a file beside those of the cluster: who gets in, with which tags, until when."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.access import passwords
+from broker.access.backends import Backends, BadUserFile, FileUser, read_users
+from broker.amqp import codec
+from broker.listener.client_listener import UserFileError, users_in
+from tests.support.amqp_peer import method, publish, start_ok, tune_ok
+from tests.support.gateway_loop import PERMISSIONS, Loop, Peer
+
+SHA256, SHA512 = passwords.ALGORITHMS
+HASH = passwords.hashed("secret", b"salt")
+
+
+def test_a_file_has_a_line_for_each_user() -> None:
+    long = passwords.hashed("secret", b"salt", SHA512)
+    text = f"# ours\n\nada:{HASH}:administrator, monitoring\n  bob:{long}\n"
+    assert read_users(text) == {
+        "ada": FileUser(HASH, SHA256, ("administrator", "monitoring")),
+        "bob": FileUser(long, SHA512, ()),
+    }
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("ada", "line 1: it is not of the form NAME:HASH:TAG,TAG"),
+        (f"\n:{HASH}:", "line 2: it is not of the form"),
+        ("ada:$2y$05$abc:", "line 1: the hash of 'ada' is of another kind than RabbitMQ's"),
+        ("ada:plain:", "line 1: the hash of 'ada' is not base64 of a salt"),
+        (f"ada:{HASH}:\nada:{HASH}:", "line 2: user 'ada' has a line already"),
+    ],
+)
+def test_what_is_wrong_with_a_file_is_said_with_its_line(text: str, said: str) -> None:
+    with pytest.raises(BadUserFile, match=said):
+        read_users(text)
+
+
+def test_a_file_that_others_read_or_that_is_bad_or_missing_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "users"
+    with pytest.raises(UserFileError, match=r"--auth-file .*users: No such file"):
+        users_in(file)
+    file.write_text(f"ada:{HASH}:")
+    file.chmod(0o644)
+    with pytest.raises(UserFileError, match=f"run: chmod o= {file}"):
+        users_in(file)
+    file.chmod(0o600)
+    assert list(users_in(file)) == ["ada"]
+    file.write_text("ada")
+    with pytest.raises(UserFileError, match="line 1"):
+        users_in(file)
+
+
+def member(*order: str) -> tuple[Loop, Backends]:
+    backends = Backends(order, {"ada": FileUser(HASH, SHA256, ("impersonator",))})
+    return Loop({"ada": "other", "bob": "hidden"}, backends=backends), backends
+
+
+def login(loop: Loop, user: str, password: str) -> Peer:
+    peer = Peer(loop, is_local=False)
+    opening = start_ok(user, password) + tune_ok() + method(0, "connection.open", "/")
+    peer.received = peer.send(codec.PROTOCOL_HEADER, opening)
+    return peer
+
+
+def backend_of(loop: Loop, user: str, password: str) -> str:
+    peer = login(loop, user, password)
+    assert (peer.take()[-1].method == "connection.open-ok") is bool(peer.client.backend)
+    return peer.client.backend
+
+
+def test_the_first_back_end_that_takes_the_credentials_lets_in() -> None:
+    for order in (("internal", "file"), ("file", "internal")):
+        loop, _ = member(*order)
+        assert backend_of(loop, "ada", "secret") == "file"
+        assert backend_of(loop, "ada", "other") == "internal"
+        assert backend_of(loop, "bob", "hidden") == "internal"
+        assert backend_of(loop, "bob", "secret") == ""
+
+
+def test_a_back_end_that_is_not_in_the_order_lets_nobody_in() -> None:
+    loop, _ = member("file")
+    assert backend_of(loop, "ada", "other") == ""
+    assert backend_of(loop, "bob", "hidden") == ""
+    loop, _ = member("internal")
+    assert backend_of(loop, "ada", "secret") == ""
+
+
+def test_the_tags_are_those_of_the_back_end_that_let_in() -> None:
+    loop, _ = member("internal", "file")
+    other = codec.encode_properties({"user_id": "bob"})
+    for password, refused in (("secret", []), ("other", [406])):
+        peer = login(loop, "ada", password).open(1)
+        received = peer.send(publish(1, "", "q", b"", other))
+        assert [one.args[0] for one in received] == refused
+
+
+def test_who_is_taken_out_of_the_file_is_sent_away_and_nobody_else() -> None:
+    loop, backends = member("internal", "file")
+    of_file, of_cluster = login(loop, "ada", "secret"), login(loop, "ada", "other")
+    for peer in (of_file, of_cluster):
+        peer.take()
+    backends.replace({})
+    loop.turn()
+    (closed,) = of_file.take()
+    assert closed.args[:2] == (320, "CONNECTION_FORCED - user 'ada' is deleted")
+    assert of_cluster.take() == []
+    assert backend_of(loop, "ada", "secret") == ""
+
+
+def test_what_a_user_of_a_file_may_do_is_said_by_the_definitions() -> None:
+    backends = Backends(("file",), {"eve": FileUser(HASH, SHA256, ("administrator",))})
+    loop = Loop(backends=backends)
+    assert login(loop, "eve", "secret").take()[-1].args[0] == 530
+    loop.define("user", "", "eve", {**Loop.hashed(""), "password_hash": ""})
+    loop.define("permission", "/", "eve", dict.fromkeys(PERMISSIONS, ".*"))
+    assert login(loop, "eve", "secret").take()[-1].method == "connection.open-ok"
+    assert backend_of(loop, "eve", "") == ""
