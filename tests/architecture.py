@@ -16,7 +16,7 @@ import ast
 import re
 import textwrap
 from collections import defaultdict
-from collections.abc import Collection
+from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
 from typing import NamedTuple
@@ -46,6 +46,16 @@ def modules() -> dict[str, Path]:
     return found
 
 
+def statements(tree: ast.AST) -> Iterator[ast.AST]:
+    """Each statement of a tree, at any depth: a tenth of the nodes that `ast.walk` visits."""
+    waiting = [tree]
+    while waiting:
+        node = waiting.pop()
+        yield node
+        for field in ("body", "orelse", "handlers", "finalbody", "cases"):
+            waiting += getattr(node, field, ())
+
+
 def imports_of(source: str, known: Collection[str]) -> set[str]:
     """The modules among those known that a source imports.
 
@@ -53,7 +63,7 @@ def imports_of(source: str, known: Collection[str]) -> set[str]:
     is used by name.
     """
     found: set[str] = set()
-    for node in ast.walk(ast.parse(source)):
+    for node in statements(ast.parse(source)):
         match node:
             case ast.Import(names=names):
                 found.update(alias.name for alias in names)

@@ -8,8 +8,11 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import NamedTuple
+
+from tests.architecture import statements
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = ("vsync", "store")
@@ -49,11 +52,11 @@ def through_self(target: ast.Attribute) -> bool:
 
 def classes_of(tree: ast.Module) -> Classes:
     found = Classes({}, {})
-    for node in ast.walk(tree):
+    for node in statements(tree):
         if isinstance(node, ast.ClassDef):
             found.bases[node.name] = [b.id for b in node.bases if isinstance(b, ast.Name)]
             own = found.own[node.name] = set[str]()
-            for inner in ast.walk(node):
+            for inner in statements(node):
                 own |= {target.attr for target in assigned(inner) if through_self(target)}
                 if isinstance(inner, ast.AnnAssign) and isinstance(inner.target, ast.Name):
                     own.add(inner.target.id)  # a field of a record
@@ -65,7 +68,7 @@ def assigned_from_outside(tree: ast.Module) -> set[str]:
     own = set[str]().union(*classes_of(tree).own.values())
     return {
         target.attr
-        for node in ast.walk(tree)
+        for node in statements(tree)
         for target in assigned(node)
         if not through_self(target) and target.attr not in own and not target.attr.startswith("__")
     }
@@ -86,6 +89,7 @@ def cut_by_inheritance(trees: Mapping[str, ast.Module]) -> Iterator[str]:
                     yield f"{path}: {name} assigns {sorted(both)} of {base} in {homes[base]}"
 
 
+@cache
 def product() -> dict[str, ast.Module]:
     return {
         path.relative_to(ROOT).as_posix(): ast.parse(path.read_text(encoding="utf-8"))

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
 
-from tests.architecture import folder, imported, importers, modules
+from tests.architecture import folder, imported, importers, modules, statements
 from tests.unit.project.test_tidy import PACKAGES, name, sources
 
 FUNCTION_LINES = 60
@@ -60,7 +60,7 @@ ROOM_FILES, TEST_ROOM_FILES = 12, 16
 
 def functions(path: Path) -> Iterator[tuple[str, int]]:
     """Each function of a file, and its length in lines."""
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+    for node in statements(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             assert node.end_lineno is not None
             yield f"{name(path)} {node.name}", node.end_lineno - node.lineno + 1
@@ -83,7 +83,10 @@ def test_the_ratchet_sees_both_ways() -> None:
 
 
 def test_functions_fit_on_a_screen() -> None:
-    found = {one: size for path in sources(*PACKAGES) for one, size in functions(path)}
+    found: dict[str, int] = {}
+    for path in sources(*PACKAGES):
+        for one, size in functions(path):
+            found[one] = max(size, found.get(one, 0))  # a file may have many of one name
     wrong = off_the_ratchet(found, LONG_FUNCTIONS, FUNCTION_LINES)
     assert not wrong, "\n".join(["lines of functions:", *wrong])
 
