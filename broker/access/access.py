@@ -8,10 +8,11 @@ name of the reply code before them; empty text: it may.
 from __future__ import annotations
 
 import shlex
-from collections.abc import Callable, Collection
-from typing import NamedTuple, cast
+from collections.abc import Callable, Collection, Mapping
+from typing import NamedTuple, TypeAlias, cast
 
 from broker.access import passwords, patterns
+from broker.access.acl_file import Acl, Question
 from broker.access.backends import FILE, Backends, FileUser
 from broker.machine.commands import Table, Value
 from broker.machine.state import State
@@ -25,6 +26,24 @@ _NOBODY = FileUser("", passwords.DEFAULT_ALGORITHM, ())
 SYSTEM = ""
 """The broker itself, when it brings in definitions.  No user can have this name, so nobody logs in
 as it."""
+
+
+DEFAULT_EXCHANGE = "amq.default"
+Asked: TypeAlias = tuple[str, Mapping[str, str]]
+_ACTIONS = {
+    ("exchange.declare", "configure"): "create",
+    ("queue.declare", "configure"): "create",
+    ("exchange.delete", "configure"): "delete",
+    ("queue.delete", "configure"): "delete",
+    ("queue.purge", "read"): "purge",
+    ("queue.bind", "read"): "bind",
+    ("exchange.bind", "read"): "bind",
+    ("queue.unbind", "read"): "unbind",
+    ("exchange.unbind", "read"): "unbind",
+    ("queue", "read"): "consume",
+    ("exchange", "write"): "publish",
+}
+"""What an ACL file calls it that needs a permission, by method or else by kind."""
 
 
 class Resource(NamedTuple):
@@ -123,8 +142,15 @@ class Access:
         """Whether there is such a virtual host."""
         return self._defined("vhost", "", vhost) is not None
 
+    @property
+    def acl(self) -> Acl | None:
+        """The ACL file that stands in for permissions; None: permissions count."""
+        return self._backends.acl
+
     def may_enter(self, user: str, vhost: str) -> bool:
         """Whether the user has any business there."""
+        if self.acl is not None and user != SYSTEM:
+            return self.acl.has_business_here(user)
         return user == SYSTEM or self._defined("permission", vhost, user) is not None
 
     def refuses_open(
@@ -180,14 +206,30 @@ class Access:
             return ""
         permission, kind, name = resource
         if kind == "exchange" and name == "":
-            name = "amq.default"
+            name = DEFAULT_EXCHANGE
         body = self._defined("permission", vhost, user)
         if body is not None and patterns.matches(cast("str", body[permission]), name):
             return ""
         return f"access to {kind} '{name}' in vhost '{vhost}' refused for user '{user}'"
 
+    def refuses_by_acl(
+        self, acl: Acl, user: str, vhost: str, resource: Resource, asked: Asked
+    ) -> str:
+        """The same by an ACL file, which distinguishes more."""
+        permission, kind, name = resource
+        method, facts = asked
+        action = _ACTIONS.get((method, permission)) or _ACTIONS.get((kind, permission))
+        name = name or DEFAULT_EXCHANGE if kind == "exchange" else name
+        if user == SYSTEM or action is None:
+            return ""
+        if acl.allows(user, Question(action, kind, {**facts, "name": name})):
+            return ""
+        return f"access to {kind} '{name}' in vhost '{vhost}' refused for user '{user}'"
+
     def topics(self, user: str, vhost: str, exchange: str) -> Table | None:
         """The topic permissions of the user there; None: there are none, all keys are allowed."""
+        if self.acl is not None:
+            return None
         body = self._defined("topic_permission", vhost, user) or {}
         return cast("Table | None", body.get(exchange))
 
@@ -231,8 +273,11 @@ class Rights:
         self.publishes.clear()
         self._allowed.clear()
 
-    def refuses(self, resource: Resource) -> str:
-        """Why this may not be done."""
+    def refuses(self, resource: Resource, asked: Asked = ("", {})) -> str:
+        """Why this may not be done; `asked` is by which method, and what is known beside."""
+        acl = self.access.acl
+        if acl is not None:
+            return self.access.refuses_by_acl(acl, self.user, self.vhost, resource, asked)
         if resource in self._allowed:
             return ""
         refusal = self.access.refuses(self.user, self.vhost, resource)
@@ -244,8 +289,9 @@ class Rights:
 
     def refuses_publish(self, exchange: str, key: str) -> str:
         """Why this may not be published."""
-        refusal = self.refuses(Resource("write", "exchange", exchange))
-        if refusal:
+        asked = "basic.publish", {"routingkey": key}
+        refusal = self.refuses(Resource("write", "exchange", exchange), asked)
+        if refusal or self.access.acl is not None:  # whose rules may look at each key
             return refusal
         if self.access.topics(self.user, self.vhost, exchange) is not None:
             # Its type may change with the next declaration: each key is looked at.

@@ -2,7 +2,8 @@
 
 The order is the operator's; the first that takes the credentials is the one whose tags count, and
 who it does not know any more is sent away.  What a user may do in a virtual host is said by the
-definitions, whoever let it in (docs/decisions/0037-a-login-may-be-judged-beside-the-cluster.md).
+definitions, whoever let it in, or by an ACL file in their place
+(docs/decisions/0037-a-login-may-be-judged-beside-the-cluster.md).
 
 A file of users has a line for each, `NAME:HASH:TAG,TAG`: the hash as RabbitMQ has it, of SHA-256 or
 SHA-512 by its length; tags may be left out; empty lines and those that begin with # are none.
@@ -14,6 +15,7 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 from broker.access import passwords
+from broker.access.acl_file import Acl
 
 INTERNAL, FILE = "internal", "file"
 LINE_MAX, USERS_MAX = 1024, 20_000
@@ -32,19 +34,23 @@ class FileUser(NamedTuple):
 
 
 class Backends:
-    """The order, and the users of the file."""
+    """The order, the users of the file, and the ACL file that stands in for permissions."""
 
     def __init__(
-        self, order: tuple[str, ...] = (INTERNAL,), users: Mapping[str, FileUser] | None = None
+        self,
+        order: tuple[str, ...] = (INTERNAL,),
+        users: Mapping[str, FileUser] | None = None,
+        acl: Acl | None = None,
     ) -> None:
         self.order = order
         self.users = users or {}
+        self.acl = acl
         self.version = 0
-        """Another one whenever the file was read again."""
+        """Another one whenever a file was read again."""
 
-    def replace(self, users: Mapping[str, FileUser]) -> None:
-        """The file was read again."""
-        self.users = users
+    def replace(self, users: Mapping[str, FileUser], acl: Acl | None = None) -> None:
+        """The files were read again."""
+        self.users, self.acl = users, acl
         self.version += 1
 
 

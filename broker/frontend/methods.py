@@ -32,10 +32,10 @@ TABLE_ITEMS_MAX = 4096
 
 
 def on_exchange_declare(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
-    name, _, passive, *_, arguments = args
-    if not _is_good_table(client, number, "exchange.declare", arguments):
+    passive = args[2]
+    if not _is_good_table(client, number, "exchange.declare", args[-1]):
         return
-    if passive or _may_declare_exchange(client, number, str(name), cast("Table", arguments)):
+    if passive or _may_declare_exchange(client, number, args):
         nowait = args[6]
         command = c.ExchangeDeclare._make((c.EXCHANGE_DECLARE, client.conn, number, *args))
         _request(client, channel, command, bool(nowait))
@@ -81,7 +81,7 @@ def on_queue_declare(client: Client, number: int, channel: LocalChannel, args: A
         text = f"queue name '{name}' contains reserved prefix 'amq.*'"
         client.refuse_channel(number, errors.ACCESS_REFUSED, text, 50, 10)
         return
-    if not passive and not _may_declare_queue(client, number, str(name), cast("Table", rest[-1])):
+    if not passive and not _may_declare_queue(client, number, str(name), tuple(rest)):
         return
     channel.last_queue = cast("str", name)
     command = c.QueueDeclare._make((c.QUEUE_DECLARE, client.conn, number, name, passive, *rest))
@@ -309,16 +309,19 @@ def _queue(
     return channel.last_queue
 
 
-def _may(client: Client, number: int, method: str, *resources: Resource) -> bool:
-    """Whether the client has these permissions; else its channel is closed."""
+def _may(client: Client, number: int, method: str, *resources: Resource, **facts: str) -> bool:
+    """Whether the client has these permissions; else its channel is closed.  `facts`: what an ACL
+    file may look at beside the name."""
     for resource in resources:
-        if refusal := client.rights.refuses(resource):
+        if refusal := client.rights.refuses(resource, (method, facts)):
             return _forbid(client, number, method, refusal)
     return True
 
 
-def _may_declare_exchange(client: Client, number: int, name: str, arguments: Table) -> bool:
+def _may_declare_exchange(client: Client, number: int, args: Args) -> bool:
     """To send on what it cannot route is to read it, and to write to the alternate exchange."""
+    name, kind, _, durable, auto_delete, *_ = args
+    name, arguments = str(name), cast("Table", args[-1])
     needed = [Resource("configure", "exchange", name)]
     alternate = arguments.get("alternate-exchange")
     rights = client.rights
@@ -327,17 +330,30 @@ def _may_declare_exchange(client: Client, number: int, name: str, arguments: Tab
     if isinstance(alternate, str) and alternate != rights.access.alternate(rights.vhost, name):
         needed.append(Resource("read", "exchange", name))
         needed.append(Resource("write", "exchange", alternate))
-    return _may(client, number, "exchange.declare", *needed)
+    return _may(
+        client, number, "exchange.declare", *needed, type=str(kind), durable=_word(durable),
+        autodelete=_word(auto_delete),
+    )  # fmt: skip
 
 
-def _may_declare_queue(client: Client, number: int, name: str, arguments: Table) -> bool:
+def _may_declare_queue(client: Client, number: int, name: str, rest: Args) -> bool:
     """To send on what dies in it is to read it, and to write to the dead-letter exchange."""
+    durable, exclusive, auto_delete, *_ = rest
+    arguments = cast("Table", rest[-1])
     needed = [Resource("configure", "queue", name)]
     letters = arguments.get("x-dead-letter-exchange")
     if isinstance(letters, str):
         needed.append(Resource("read", "queue", name))
         needed.append(Resource("write", "exchange", letters))
-    return _may(client, number, "queue.declare", *needed)
+    return _may(
+        client, number, "queue.declare", *needed, durable=_word(durable),
+        exclusive=_word(exclusive), autodelete=_word(auto_delete),
+    )  # fmt: skip
+
+
+def _word(value: Value) -> str:
+    """As an ACL file has it."""
+    return "true" if value else "false"
 
 
 def _may_bind(
@@ -345,7 +361,7 @@ def _may_bind(
 ) -> bool:
     destination, source, key = ends
     write, read = Resource("write", kind, destination), Resource("read", "exchange", source)
-    if not _may(client, number, method, write, read):
+    if not _may(client, number, method, write, read, queuename=destination, routingkey=key):
         return False
     refusal = client.rights.refuses_topic("read", source, key)
     return not refusal or _forbid(client, number, method, refusal)

@@ -17,6 +17,7 @@ import stat
 import time
 from pathlib import Path
 
+from broker.access.acl_file import Acl, BadAclFile, read_acl
 from broker.access.backends import Backends, BadUserFile, FileUser, read_users
 from broker.listener.client_socket import ClientSocket, Served
 from broker.listener.connection_limits import Admission, ConnectionLimits
@@ -40,23 +41,35 @@ class PortTaken(Exception):
     """An address cannot be bound; the text says what to do."""
 
 
-class UserFileError(Exception):
-    """The file of users cannot be used; the text names option, file and line."""
+class AccessFileError(Exception):
+    """A file of users or rules cannot be used; the text names option, file and line."""
+
+
+def acl_in(path: Path | None) -> Acl | None:
+    """Return the rules of a file; it blocks.  Raises AccessFileError."""
+    if path is None:
+        return None
+    try:
+        return read_acl(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise AccessFileError(f"--acl-file {path}: {error.strerror or error}") from error
+    except (BadAclFile, UnicodeDecodeError) as bad:
+        raise AccessFileError(f"--acl-file {path}: {bad}") from bad
 
 
 def users_in(path: Path | None) -> dict[str, FileUser]:
-    """Return the users of a file; it blocks.  Raises UserFileError."""
+    """Return the users of a file; it blocks.  Raises AccessFileError."""
     if path is None:
         return {}
     try:
         if path.stat().st_mode & stat.S_IRWXO:
             why = f"everybody can read or write it; run: chmod o= {path}"
-            raise UserFileError(f"--auth-file {path}: {why}")
+            raise AccessFileError(f"--auth-file {path}: {why}")
         return read_users(path.read_text(encoding="utf-8"))
     except OSError as error:
-        raise UserFileError(f"--auth-file {path}: {error.strerror or error}") from error
+        raise AccessFileError(f"--auth-file {path}: {error.strerror or error}") from error
     except (BadUserFile, UnicodeDecodeError) as bad:
-        raise UserFileError(f"--auth-file {path}: {bad}") from bad
+        raise AccessFileError(f"--auth-file {path}: {bad}") from bad
 
 
 class ClientListener:
@@ -101,9 +114,11 @@ class ClientListener:
             log.warning("TLS: %s", self.tls.warning)
 
     def begin_access(self, options: AccessOptions) -> None:
-        """Read the file of users, at the start.  Raises UserFileError."""
-        users = users_in(options.user_file)
-        self.backends = Backends(options.backends, users)
+        """Read the files of users and rules, at the start.  Raises AccessFileError."""
+        users, acl = users_in(options.user_file), acl_in(options.acl_file)
+        self.backends = Backends(options.backends, users, acl)
+        if acl is not None:
+            log.info("%d rules in %s, in place of permissions", len(acl), options.acl_file)
         if options.user_file is not None:
             log.info("%d users in %s", len(users), options.user_file)
 

@@ -14,6 +14,7 @@ DEFAULTS: Mapping[str, str] = {
     "anonymous-user": "",
     "auth-backends": "internal",
     "auth-file": "",
+    "acl-file": "",
 }
 BACKENDS = ("internal", "file")
 SOURCES = ("distinguished-name", "common-name", "dns", "email", "uri")
@@ -32,6 +33,8 @@ class AccessOptions(NamedTuple):
     """Where users are looked for, in this order: some of BACKENDS."""
     user_file: Path | None = None
     """The users of the back end `file`."""
+    acl_file: Path | None = None
+    """Qpid's rules, in place of permissions."""
 
 
 def read_access_options(text: Mapping[str, str]) -> AccessOptions:
@@ -48,8 +51,9 @@ def read_access_options(text: Mapping[str, str]) -> AccessOptions:
         raise OptionError("auth-file", "nobody looks there: name file in --auth-backends, too")
     if "file" in backends and not file:
         raise OptionError("auth-backends", "file needs the file of users: give --auth-file")
-    path = Path(file).expanduser().absolute() if file else None
-    return AccessOptions(frozenset(users), source, text["anonymous-user"], backends, path)
+    paths = [Path(text[name]).expanduser().absolute() if text[name] else None
+             for name in ("auth-file", "acl-file")]  # fmt: skip
+    return AccessOptions(frozenset(users), source, text["anonymous-user"], backends, *paths)
 
 
 def _backends(given: str) -> tuple[str, ...]:

@@ -54,6 +54,7 @@ KINDS: Mapping[str, Kind] = {
     "anonymous-user": Kind.OWN,
     "auth-backends": Kind.ALIKE,
     "auth-file": Kind.OWN,
+    "acl-file": Kind.OWN,
     "management-port": Kind.OWN,
     "management-tls-port": Kind.OWN,
     "management-interface": Kind.OWN,

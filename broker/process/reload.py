@@ -12,8 +12,9 @@ import logging
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, Protocol
 
-from broker.access.backends import FILE, FileUser
-from broker.listener.client_listener import ClientListener, UserFileError, users_in
+from broker.access.acl_file import Acl
+from broker.access.backends import FileUser
+from broker.listener.client_listener import AccessFileError, ClientListener, acl_in, users_in
 from broker.listener.tls import ServerTls, TlsFileError, server_tls
 from broker.options.broker import BrokerOptions
 from broker.options.values import SECRET_OPTIONS
@@ -25,12 +26,13 @@ log = logging.getLogger("qpidd")
 RELOADED = frozenset(
     (
         "disk-free-limit", "memory-limit",
-        "auth-file",
+        "auth-file", "acl-file",
         "log-level", "log-file", "log-format",
         "tls-cert", "tls-key", "tls-ca", "tls-verify",
         "max-connections", "connection-limit-per-ip", "max-negotiating", "max-negotiate-time",
     )
 )  # fmt: skip
+OF_ACCESS = frozenset(("auth-file", "acl-file"))
 OF_LOGS = frozenset(("log-level", "log-file", "log-format"))
 OF_TLS = frozenset(("tls-cert", "tls-key", "tls-ca", "tls-verify"))
 
@@ -55,8 +57,8 @@ class _Read(NamedTuple):
     options: BrokerOptions
     tls: ServerTls | None
     tls_error: str
-    users: Mapping[str, FileUser] | None
-    users_error: str
+    access: tuple[Mapping[str, FileUser], Acl | None] | None
+    access_error: str
     switch_log: Callable[[], None] | None
     log_error: str
 
@@ -89,23 +91,23 @@ class Reload:
         """On a thread: options, certificates, users and the log file."""
         options = self._reread()
         tls, tls_error, switch, log_error = None, "", None, ""
-        users, users_error = None, ""
+        access, access_error = None, ""
         serving = self._serving
         if serving is not None and options.tls is not None and serving.listener.tls is not None:
             try:
                 tls = server_tls(options.tls)
             except TlsFileError as error:
                 tls_error = str(error)
-        if serving is not None and FILE in serving.listener.backends.order:
+        if serving is not None:
             try:
-                users = users_in(options.access.user_file)
-            except UserFileError as error:
-                users_error = str(error)
+                access = users_in(options.access.user_file), acl_in(options.access.acl_file)
+            except AccessFileError as error:
+                access_error = str(error)
         try:
             switch = self._messages.reopen(options.log)
         except LogFileError as error:
             log_error = str(error)
-        return _Read(options, tls, tls_error, users, users_error, switch, log_error)
+        return _Read(options, tls, tls_error, access, access_error, switch, log_error)
 
     def _take(self, done: asyncio.Future[_Read]) -> None:
         """On the loop."""
@@ -122,8 +124,8 @@ class Reload:
         options, without = read.options, frozenset[str]()
         if read.tls is None:
             without |= OF_TLS
-        if read.users is None:
-            without |= {"auth-file"}
+        if read.access is None:
+            without |= OF_ACCESS
         if read.switch_log is None:
             without |= OF_LOGS
         else:
@@ -134,9 +136,8 @@ class Reload:
             member, listener = self._serving
             if read.tls is not None:
                 listener.tls = read.tls
-            if read.users is not None:
-                listener.backends.replace(read.users)
-                log.info("SIGHUP: %d users in %s", len(read.users), options.access.user_file)
+            if read.access is not None:
+                listener.backends.replace(*read.access)
             listener.limits.limits = options.clients
             member.set_limits(options)
         found = changes(self._in_force, options.text, without=without)
@@ -148,7 +149,7 @@ class Reload:
                 log.warning("SIGHUP: TLS: %s", read.tls.warning)
         if options.log.file is not None and read.switch_log is not None:
             log.info("SIGHUP: the log goes on here")
-        for problem in filter(None, (read.tls_error, read.users_error, read.log_error)):
+        for problem in filter(None, (read.tls_error, read.access_error, read.log_error)):
             log.error("SIGHUP: what was in force stays: %s", problem)
         if found.restart:
             log.warning("SIGHUP: only a restart changes: %s", "; ".join(found.restart))

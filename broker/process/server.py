@@ -13,7 +13,7 @@ from functools import partial
 
 from broker.durability.data_directory import DataDirectory, truncated
 from broker.exit_codes import Exit
-from broker.listener.client_listener import ClientListener, PortTaken, TlsFileError, UserFileError
+from broker.listener.client_listener import AccessFileError, ClientListener, PortTaken, TlsFileError
 from broker.memberlog.writer import LogWriteFailed
 from broker.options.broker import BrokerOptions
 from broker.process.arbitrator import Arbitrator
@@ -170,7 +170,7 @@ async def _bound(
         if options.tls is not None:
             ports.append(await listener.bind(options.interface, options.tls.port, tls=True))
         await api.take(listener.tls_context)
-    except (TlsFileError, UserFileError, BadDefinitions) as error:
+    except (TlsFileError, AccessFileError, BadDefinitions) as error:
         raise _Refused(Exit.CONFIG, str(error)) from error
     except PortTaken as error:
         raise _Refused(Exit.UNAVAILABLE, str(error)) from error

@@ -212,6 +212,12 @@ Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken
     help="The users of the back end file: lines NAME:HASH:TAG,TAG. Read again at SIGHUP.",
 )
 @click.option(
+    "--acl-file",
+    metavar="FILE",
+    help="Qpid's rules (acl allow|deny USER ACTION OBJECT ...) in place of the permissions of the "
+    "cluster, for clients of this member. Read again at SIGHUP.",
+)
+@click.option(
     "--management-port",
     metavar="PORT",
     help="Where the management API (HTTP) listens; 0 takes any free port, off: there is none. "

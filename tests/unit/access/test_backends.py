@@ -9,7 +9,7 @@ import pytest
 from broker.access import passwords
 from broker.access.backends import Backends, BadUserFile, FileUser, read_users
 from broker.amqp import codec
-from broker.listener.client_listener import UserFileError, users_in
+from broker.listener.client_listener import AccessFileError, users_in
 from tests.support.amqp_peer import method, publish, start_ok, tune_ok
 from tests.support.gateway_loop import PERMISSIONS, Loop, Peer
 
@@ -43,16 +43,16 @@ def test_what_is_wrong_with_a_file_is_said_with_its_line(text: str, said: str) -
 
 def test_a_file_that_others_read_or_that_is_bad_or_missing_is_refused(tmp_path: Path) -> None:
     file = tmp_path / "users"
-    with pytest.raises(UserFileError, match=r"--auth-file .*users: No such file"):
+    with pytest.raises(AccessFileError, match=r"--auth-file .*users: No such file"):
         users_in(file)
     file.write_text(f"ada:{HASH}:")
     file.chmod(0o644)
-    with pytest.raises(UserFileError, match=f"run: chmod o= {file}"):
+    with pytest.raises(AccessFileError, match=f"run: chmod o= {file}"):
         users_in(file)
     file.chmod(0o600)
     assert list(users_in(file)) == ["ada"]
     file.write_text("ada")
-    with pytest.raises(UserFileError, match="line 1"):
+    with pytest.raises(AccessFileError, match="line 1"):
         users_in(file)
 
 

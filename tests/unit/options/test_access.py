@@ -18,10 +18,11 @@ def test_guest_comes_from_this_machine_only_unless_told_otherwise() -> None:
         "anonymous-user": "nobody",
         "auth-backends": "FILE, internal",
         "auth-file": "/etc/users",
+        "acl-file": "/etc/acl",
     }
     assert read_access_options({**DEFAULTS, **given}) == (
         frozenset(("guest", "test")), "common-name", "nobody", ("file", "internal"),
-        Path("/etc/users"),
+        Path("/etc/users"), Path("/etc/acl"),
     )  # fmt: skip
     assert not read_access_options({**DEFAULTS, "loopback-users": "none"}).loopback_users
 
