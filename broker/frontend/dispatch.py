@@ -167,7 +167,8 @@ def _on_other_event(client: Client, event: Event) -> None:
                 code = errors.PRECONDITION_FAILED
                 client.refuse_channel(number, code, f"{text} {limit}", 60, 40)
         case CloseRequested(code, text):
-            said = "" if code == REPLY_SUCCESS else f" with {code} {text!r}"
+            in_order = code == REPLY_SUCCESS or not (code or text)  # py-amqp gives no code
+            said = "" if in_order else f" with {code} {text!r}"
             client.end_reason = f"it closed the connection{said}"
             # The machine replies, so that what the client sent before has been done. A fenced
             # member closes the connection at once.

@@ -120,7 +120,10 @@ class Api:
                 f"{self.address} closed the connection without an answer{hint}"
             ) from None
         except OSError as problem:
-            raise NoAnswer(f"cannot ask {self.address}: {reason(problem, self.address)}") from None
+            raise NoAnswer(
+                f"cannot ask {self.address}: {reason(problem, self.address)}; "
+                "is the member running, and is this its management port?"
+            ) from None
         except http.client.HTTPException as problem:
             what = "does not speak HTTP: give the management port"
             if isinstance(problem, http.client.BadStatusLine) and "\x15\x03" in str(problem):
@@ -150,6 +153,8 @@ def absent(method: str, names: tuple[str, ...]) -> str:
         case ("bindings", vhost, "e", source, "q" | "e" as kind, end) if method == "POST":
             target = "queue" if kind == "q" else "exchange"
             return f"virtual host '{vhost}' has no exchange '{source}' or no {target} '{end}'"
+        case ("permissions" | "topic-permissions", vhost, user, *_) if method == "PUT":
+            return f"there is no user '{user}' or no virtual host '{vhost}'"
         case (kind, vhost, *_) if kind in _OF_VHOST and method == "PUT":
             return f"there is no virtual host '{vhost}'"
         case ("permissions" | "topic-permissions" as kind, vhost, user, *_):
@@ -199,10 +204,13 @@ _OF_VHOST = {
 
 
 def plain(reason: str) -> str:
-    """A refusal without the brackets in which Erlang prints its strings: `<<"x">>` is `"x"`."""
-    return _ERLANG_STRING.sub(r"\1", reason)
+    """A refusal in one line, and values not as Erlang prints them: `<<"x">>` is `"x"`."""
+    text = _ERLANG_PAIR.sub(r"\1: \2", _ERLANG_STRING.sub(r"\1", reason))
+    text = "; ".join(part for line in text.split("\n") if (part := line.strip()))
+    return text.replace("Validation failed; ", "Validation failed: ", 1)
 
 
+_ERLANG_PAIR = re.compile(r'\{("(?:[^"\\]|\\.)*"),([^{}]*)\}')
 _ERLANG_STRING = re.compile(r'<<("(?:[^"\\]|\\.)*")>>')
 
 

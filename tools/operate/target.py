@@ -71,10 +71,7 @@ def answered() -> Iterator[None]:
     try:
         yield
     except NoAnswer as problem:
-        raise ToolError(
-            f"{problem}; is the member running, and is this its management port?",
-            Exit.UNAVAILABLE,
-        ) from None
+        raise ToolError(str(problem), Exit.UNAVAILABLE) from None
     except ApiError as problem:
         raise ToolError(str(problem), code_of(problem.status)) from None
 

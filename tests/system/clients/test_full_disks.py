@@ -133,7 +133,7 @@ def publish_until_blocked(cluster: LocalCluster) -> int:
 
 def fill(path: Path) -> None:
     """Take what space there is."""
-    with contextlib.suppress(OSError), (path / "filler").open("wb", buffering=0) as file:
+    with contextlib.suppress(OSError), (path / "filler").open("ab", buffering=0) as file:
         while True:
             file.write(bytes(4096))
 
@@ -163,3 +163,35 @@ def test_all_disks_become_full_and_are_drained(tmp_path: Path) -> None:
         for member in cluster.members:
             (member.data_dir / "filler").unlink(missing_ok=True)
         wait_until(lambda: "low on disk" not in alarms(cluster[2]), 20, "the alarms to end")
+
+
+def test_a_member_that_can_write_nothing_leaves_and_comes_back(tmp_path: Path) -> None:
+    """G21.  Only its disk is full, the reserve too: code 72, at the start on it again, and then no
+    more."""
+    with contextlib.ExitStack() as disks:
+        disks.enter_context(small_disk(tmp_path / "broker-3"))
+        cluster = disks.enter_context(running_cluster(tmp_path))
+        small = cluster[2]
+        with admitted(lambda: connect(cluster[0])) as connection:
+            channel = connection.channel()
+
+            def has_left() -> bool:
+                """What the member gives up to write with, somebody else takes."""
+                fill(small.data_dir)
+                channel.queue_declare("q", durable=True)
+                channel.queue_delete("q")
+                return not small.alive
+
+            wait_until(has_left, 60, "the member to leave")
+            assert small.exit_code == Exit.FULL
+            assert "disk full" in small.log_tail(30)
+            channel.queue_declare("after", durable=True)
+        cluster.wait_active(cluster.members[:2])
+        small.start()
+        wait_until(lambda: not small.alive, 30, "the refusal to start")
+        assert small.exit_code == Exit.FULL
+        (small.data_dir / "filler").unlink()
+        small.start()
+        cluster.wait_active()
+        with admitted(lambda: connect(small)) as connection:
+            connection.channel().queue_declare("after", passive=True)

@@ -379,6 +379,7 @@ def test_a_name_cannot_steer_a_terminal() -> None:
         ("DELETE policies shop short", "no policy 'short' in virtual host 'shop'"),
         ("DELETE users ada", "no user 'ada'"),
         ("PUT user-limits ada max-channels", "no user 'ada'"),
+        ("PUT permissions shop ghost", "no user 'ghost' or no virtual host 'shop'"),
         ("DELETE permissions shop ada", "user 'ada' has no permissions in virtual host 'shop'"),
         ("POST bindings shop e news q work", "no exchange 'news' or no queue 'work'"),
         ("DELETE bindings shop e news q work k", "binding of exchange 'news' to queue 'work'"),
@@ -392,7 +393,9 @@ def test_what_is_not_there_is_named(request_line: str, says: str) -> None:
 
 def test_a_refusal_is_shown_without_erlangs_brackets() -> None:
     """The API keeps them: programs compare RabbitMQ's sentences."""
-    given = 'Validation failed\n\n<<"x">> is not a valid ha-mode value, nor <<"a\\"b">>'
+    given = 'Validation failed\n\n<<"x">> is not a valid ha-mode value, nor <<"a\\"b">>\n'
+    assert plain_text(given) == ('Validation failed: "x" is not a valid ha-mode value, nor "a\\"b"')
+    given = 'Validation failed\n\n[{<<"max-lenth">>,5}] are not recognised policy settings\n'
     assert plain_text(given) == (
-        'Validation failed\n\n"x" is not a valid ha-mode value, nor "a\\"b"'
+        'Validation failed: ["max-lenth": 5] are not recognised policy settings'
     )
