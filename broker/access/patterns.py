@@ -3,6 +3,8 @@ with the matcher that policies have."""
 
 from __future__ import annotations
 
+import re
+
 from broker.machine.policies.pattern import POLICY_STEPS_MAX, PatternError, compiled
 
 
@@ -17,13 +19,41 @@ def fault_of(pattern: str) -> str:
 
 def fault_of_policy(pattern: str) -> str:
     """The same for the pattern of a policy, which must be small as well."""
-    fault = fault_of(pattern)
+    fault = fault_of(pattern) or _varying(pattern)
     if not fault and compiled(pattern).steps > POLICY_STEPS_MAX:
         return (
             f"more than {POLICY_STEPS_MAX} steps, too many for a policy: "
             "use no large counts such as {500}, or several policies"
         )
     return fault
+
+
+def steps_of(*expressions: str) -> int:
+    """Return how large they are together, as far as they are any."""
+    return sum(compiled(one).steps for one in expressions if not fault_of(one))
+
+
+def _varying(pattern: str) -> str:
+    """What in it may mean something else to another release of RE2: members may have different
+    ones, and must choose the same policy for each queue.
+
+    Decision: docs/decisions/0039-the-meaning-of-policies-patterns-is-fixed.md.
+    """
+    for found in _SPECIAL.finditer(pattern):
+        word = found.group()
+        if word[0] == "\\" and word[1:].isalpha() and word[1:] not in _ESCAPES:
+            return f"'{word}' depends on the release of RE2: list the characters instead"
+        if word[0] == "(" and not _GROUP.match(pattern, found.start()):
+            return f"'{word}' depends on the release of RE2: use (?:...) or (?P<name>...)"
+    if _FOLDING.search(pattern) and (not pattern.isascii() or "\\x" in pattern):
+        return "upper and lower case beyond ASCII depends on the release of RE2: leave (?i) out"
+    return ""
+
+
+_SPECIAL = re.compile(r"\\.|\(\?.{0,2}", re.DOTALL)
+_ESCAPES = frozenset("dDsSwWbBAzaftnrvxQE")
+_GROUP = re.compile(r"\(\?(?:[imsU-]*[:)]|P<\w+>|[=!])")
+_FOLDING = re.compile(r"\(\?[msU]*i")
 
 
 def matches(pattern: str, name: str) -> bool:

@@ -21,7 +21,10 @@ from broker.machine.command_codec import BlobMalformed, pack_blob, unpack_blob
 from broker.machine.commands import DEFINE, Define, Table, Value
 from broker.machine.effects import Defined
 from broker.machine.handlers.definitions import BAD
+from broker.machine.handlers.policies import POLICIES
 from broker.machine.limits import DEFINITION_BYTES_MAX
+from broker.machine.machine import Machine
+from broker.machine.policies.pattern import POLICIES_STEPS_MAX
 from broker.replication.controller import Controller
 
 NOT_NOW = 503
@@ -70,7 +73,8 @@ class Definitions:
             return Outcome(NOT_NOW, f"this member is not in the primary view: {reason}")
         self._requests += 1
         define = Define(DEFINE, self._requests, by, what, vhost, name, prepared)
-        if refusal := _misfit(define):
+        refusal = _misfit(define) or _too_many_steps(define, controller.replica.machine)
+        if refusal is not None:
             return refusal
         future: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         waiting = _Waiting(controller.submissions.session, self._now, future)
@@ -121,6 +125,24 @@ def _misfit(define: Define) -> Outcome | None:
         return Outcome(BAD, "its values are nested too deep, too many, or no text and numbers")
     if len(packed) > DEFINITION_BYTES_MAX:
         return Outcome(BAD, f"it has more than {DEFINITION_BYTES_MAX} bytes")
+    return None
+
+
+def _too_many_steps(define: Define, machine: Machine) -> Outcome | None:
+    """A queue that is declared is compared with all policies at one position."""
+    at = machine.vhosts.get(define.vhost)
+    if define.what not in POLICIES or define.body is None or at is None:
+        return None
+    key = define.name, define.what == "operator_policy"
+    others = [p.pattern for ranked in at.policies for p in ranked if (p.name, p.operator) != key]
+    pattern = define.body.get("pattern")
+    if isinstance(pattern, str) and patterns.steps_of(pattern, *others) > POLICIES_STEPS_MAX:
+        return Outcome(
+            BAD,
+            f"the patterns of the policies of vhost '{define.vhost}' have more than "
+            f"{POLICIES_STEPS_MAX} steps together, and each queue that is declared is compared "
+            "with all of them: use shorter patterns, or delete some",
+        )
     return None
 
 

@@ -26,7 +26,7 @@ CONSUMER_HELD_MAX = 2_000
 """Of one consumer without a prefetch of its own: what is in flight is held in memory."""
 NO_ACK_HELD_MAX = 1_000
 """Of one consumer without acknowledgement, until its member has written them."""
-LETTERS_WORK_MAX = 10_000
+LETTERS_WORK_MAX = 5_000
 """Units of dead-lettering at one position; the other letters follow at the next ones."""
 ENDING_WORK_MAX = 5_000
 """Units of ending connections, at one position: those of a member that is gone, and one that was
@@ -49,14 +49,17 @@ goes on."""
 TRIMMED_PER_MESSAGE_MAX = 2
 """Of these as each message comes in or back, which may be many at one position, in many queues."""
 POLICIES_MAX = 200
-"""Policies of one virtual host, and as many of the operator."""
+"""Policies of one virtual host, and as many of the operator. A queue that is declared is compared
+with all of them at its position."""
 POLICIES_WORK_MAX = 5_000
 """Units of looking which policies apply to the queues after a change; the next position goes on."""
 
-QUEUE_WORK = 8
+QUEUE_WORK = 12
 BINDING_WORK = 3
 CONSUMER_WORK = 4
 HELD_WORK = 3
-"""Units to delete a queue, a binding, a consumer, and to put back a message that was held."""
+POLICY_WORK = 2
+"""Units to delete a queue, a binding, a consumer, to put back a message that was held, and to
+compare a name with the pattern of a policy."""
 WORDS_PER_UNIT = 16
 """Words of topic patterns, or bytes of headers, that are looked at for one unit."""

@@ -113,13 +113,14 @@ class Machine(State):
         return 0 if self._goes_on else cluster_time.due_us(self) - self.now_us
 
     def free(self, count: int) -> int:
-        """Free up to so many of the messages that were purged; return how many. It takes time, and
-        changes nothing: nothing refers to them any more."""
+        """Free up to so many of the messages that were purged, and their places; return how many.
+        It takes time, and changes nothing: nothing refers to them any more."""
         freed = 0
         while self.discarded and freed < count:
             messages = self.discarded[-1]
+            drop = messages.popitem if isinstance(messages, dict) else messages.pop
             for _ in range(min(len(messages), count - freed)):
-                messages.pop()
+                drop()
                 freed += 1
             if not messages:
                 self.discarded.pop()

@@ -49,6 +49,7 @@ class Binding(NamedTuple):
     key: str
     arguments: Table
     packed: bytes  # canonical(arguments): part of the identity
+    element: int = 0  # in the digest: 20,000 bindings may go at one position
 
     def identity(self) -> "BindingId":
         return (self.source, self.to_queue, self.destination, self.key, self.packed)
@@ -276,6 +277,15 @@ class QueueRow(NamedTuple):
     digest: int  # additive hash of the ready messages
 
 
+Discarded: TypeAlias = (
+    deque[Message]
+    | dict[int, Message]
+    | list[int]
+    | list[Message]
+    | list[tuple[int, bool, Message]]
+)
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class State:
     """All of it. The handlers are functions of this, the session and the command."""
@@ -332,9 +342,7 @@ class State:
     # by member and vhost; "": no member's doing; vhosts that are gone. No part of the state.
     totals: dict[tuple[str, str], Totals] = field(default_factory=dict)
     # what a purge took out: nothing refers to it, it is freed in slices (machine.free)
-    discarded: "list[deque[Message] | list[Message] | list[tuple[int, bool, Message]]]" = field(
-        default_factory=list
-    )
+    discarded: list[Discarded] = field(default_factory=list)
 
     def add(self, element: int) -> None:
         """Add an element to the root, or a sum of several."""

@@ -13,7 +13,7 @@ from typing import cast
 
 from broker.machine import commands as c
 from broker.machine.commands import Command, TxCommit
-from broker.machine.limits import CHANNEL_HELD_MAX, FANOUT_MAX, WORDS_PER_UNIT
+from broker.machine.limits import CHANNEL_HELD_MAX, FANOUT_MAX, POLICY_WORK, WORDS_PER_UNIT
 from broker.machine.machine import Machine
 from broker.machine.state import Channel, Vhost
 
@@ -84,6 +84,13 @@ def _of_consume(channel: Channel, command: Command) -> int:
     return min(ready, CHANNEL_HELD_MAX)
 
 
+def _of_queue_declare(channel: Channel, command: Command) -> int:
+    """A new queue is compared with all policies."""
+    vhost = channel.connection.vhost
+    exists = cast("c.QueueDeclare", command)[3] in vhost.queues
+    return 0 if exists else POLICY_WORK * sum(map(len, vhost.policies))
+
+
 def _of_queue_delete(channel: Channel, command: Command) -> int:
     queue = channel.connection.vhost.queues.get(cast("c.QueueDelete", command)[3])
     return len(queue.bindings) + len(queue.consumers) if queue is not None else 0
@@ -102,6 +109,7 @@ _ON_CHANNEL: dict[int, Callable[[Channel, Command], int]] = {
     c.RECOVER: _of_recover,
     c.CHANNEL_CLOSE: _of_close,
     c.CONSUME: _of_consume,
+    c.QUEUE_DECLARE: _of_queue_declare,
     c.QUEUE_DELETE: _of_queue_delete,
     c.EXCHANGE_DELETE: _of_exchange_delete,
 }

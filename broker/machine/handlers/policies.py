@@ -9,7 +9,7 @@ makes too much is dropped in the same way.
 
 from itertools import islice
 
-from broker.machine.limits import POLICIES_WORK_MAX, TRIMMED_MAX
+from broker.machine.limits import POLICIES_WORK_MAX, POLICY_WORK, TRIMMED_MAX
 from broker.machine.policies.choice import NOTHING, policy_of, ranked
 from broker.machine.queueing.queue import apply_policies, trim
 from broker.machine.state import Policy, Ranked, State, Vhost
@@ -38,10 +38,10 @@ def follow_policies(state: State, vhost: Vhost) -> None:
         return
     vhost.policies = policies
     vhost.routes.clear()  # the alternate exchange of an exchange may be another one
-    for queue in vhost.queues.values():
-        if not queue.stale:
-            queue.stale = True
-            state.stale.append(queue)
+    fresh = [queue for queue in vhost.queues.values() if not queue.stale]
+    for queue in fresh:
+        queue.stale = True
+    state.stale.extend(fresh)
 
 
 def go_on_with_policies(state: State) -> None:
@@ -52,9 +52,9 @@ def go_on_with_policies(state: State) -> None:
         queue.stale = False
         if not queue.deleted:
             policies, operators = queue.vhost.policies
-            work += 2 + 2 * len(policies) + 2 * len(operators)
+            work += 4 + POLICY_WORK * (len(policies) + len(operators))
             if apply_policies(state, queue):
-                work += 8
+                work += 16
     dropped = 0
     for queue in list(islice(state.trimming.values(), TRIMMED_MAX)):
         dropped += max(1, trim(state, queue, TRIMMED_MAX - dropped))

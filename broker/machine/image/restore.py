@@ -21,7 +21,7 @@ from broker.machine.image.invariants import ready_sum, recompute_root, returns_s
 from broker.machine.image.snapshot import BY_CONSUMER, BY_GONE, VERSION
 from broker.machine.policies.choice import policy_of
 from broker.machine.queueing.arguments import apply_settings
-from broker.machine.queueing.routing import index_binding
+from broker.machine.queueing.routing import binding_element, index_binding
 from broker.machine.state import (
     BODY,
     NO_TTL,
@@ -282,6 +282,7 @@ class _Reader:
     ) -> None:
         at = self.state.vhosts[vhost]
         binding = Binding(source, to_queue, destination, key, arguments, canonical(arguments))
+        binding = binding._replace(element=binding_element(at, binding))
         identity = binding.identity()
         exchange = at.exchanges[source]
         exchange.bindings[identity] = binding

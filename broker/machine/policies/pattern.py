@@ -6,8 +6,9 @@ RE2 has no look-ahead, but most patterns of mirrored queues begin with one (`^(?
 but the broker's own"). Look-aheads at the very beginning, behind `^`, need no backtracking: each
 is a condition on the whole name, so they are matched by themselves.
 
-All members must decide alike. Should two releases of RE2 differ about a queue's name, the digests
-differ from the position on at which its policy was chosen (choice.policies_element).
+All members must decide alike: what may differ from one release of RE2 to the next is refused for
+policies where it is asked for (broker/access/patterns.py). Should two of them differ nevertheless,
+the digests differ from the position on at which a policy was chosen (choice.policies_element).
 """
 
 from functools import lru_cache
@@ -19,6 +20,8 @@ PATTERN_CHARS_MAX = 4096
 POLICY_STEPS_MAX = 1_000
 """Of the compiled expression of a policy, which each position may match thousands of times. Beyond
 it RE2 has too little memory for an automaton, and one name takes up to 0.1 s instead of 0.1 ms."""
+POLICIES_STEPS_MAX = 10_000
+"""Of all policies of a virtual host and of the operator there together."""
 _MEMORY_BYTES_MAX = 1 << 20  # of one compiled expression: more is refused as too large
 _CACHED = 4096
 

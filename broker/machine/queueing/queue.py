@@ -371,7 +371,7 @@ def purge(state: State, queue: Queue, what: int) -> int:
     for seq in [seq for seq in queue.returns if seq | back in queue.returned]:
         forget_returns(state, queue, seq)
     # To free a million messages takes too long for one position: the member does it in slices.
-    state.discarded += (queue.ready, list(queue.returned.values()))
+    state.discarded += (queue.ready, queue.returned, queue.returned_order)
     queue.ready, queue.returned, queue.returned_order = deque(), {}, []
     queue.timed = 0
     if queue.expiring:

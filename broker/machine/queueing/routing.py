@@ -65,10 +65,14 @@ def remove_exchange(state: State, vhost: Vhost, exchange: Exchange) -> None:
     """With its bindings both ways, and the auto-delete exchanges that this leaves unused."""
     pending = [exchange]
     for gone in pending:  # grows while it runs
-        for binding in (*gone.bindings.values(), *gone.inbound.values()):
+        state.remove(sum([binding.element for binding in gone.bindings.values()]))
+        for identity, binding in gone.bindings.items():
+            _forget_at_destination(vhost, identity, binding)
+        gone.bindings, gone.by_key, gone.patterns = {}, {}, {}
+        for binding in list(gone.inbound.values()):
             source = vhost.exchanges[binding.source]
-            taken = _take_out(state, vhost, source, binding)
-            if taken and source is not gone and source.auto_delete and not source.bindings:
+            _take_out(state, vhost, source, binding)
+            if source.auto_delete and not source.bindings:
                 pending.append(source)
         del vhost.exchanges[gone.name]
         state.remove(exchange_element(vhost, gone))
@@ -93,9 +97,10 @@ def add_binding(state: State, vhost: Vhost, binding: Binding) -> Refusal | None:
             f"bindings to '{name}'", len(inbound) + 1, DESTINATION_BINDINGS_MAX,
             "bind with patterns, or to several queues",
         )  # fmt: skip
+    binding = binding._replace(element=binding_element(vhost, binding))
     source.bindings[identity] = inbound[identity] = binding
     index_binding(source, identity, binding)
-    state.add(binding_element(vhost, binding))
+    state.add(binding.element)
     vhost.routes.clear()
     return None
 
@@ -127,19 +132,25 @@ def _take_out(state: State, vhost: Vhost, source: Exchange, binding: Binding) ->
     """Whether there was such a binding. Both ends are still in the directory, or the queue was
     taken out by its own end."""
     identity = binding.identity()
-    if source.bindings.pop(identity, None) is None:
+    taken = source.bindings.pop(identity, None)
+    if taken is None:
         return False
     same_key = source.by_key[binding.key]
     del same_key[identity]
     if not same_key:
         del source.by_key[binding.key]
         source.patterns.pop(binding.key, None)
-    if not binding.to_queue:
-        del vhost.exchanges[binding.destination].inbound[identity]
-    elif binding.destination in vhost.queues:
-        del vhost.queues[binding.destination].bindings[identity]
-    state.remove(binding_element(vhost, binding))
+    _forget_at_destination(vhost, identity, taken)
+    state.remove(taken.element)
     return True
+
+
+def _forget_at_destination(vhost: Vhost, identity: BindingId, binding: Binding) -> None:
+    name = binding.destination
+    if not binding.to_queue:
+        del vhost.exchanges[name].inbound[identity]
+    elif name in vhost.queues:
+        del vhost.queues[name].bindings[identity]
 
 
 def find_route(vhost: Vhost, exchange: Exchange, key: str, properties: bytes) -> Route | Refusal:

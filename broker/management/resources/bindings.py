@@ -48,8 +48,7 @@ class Bound(NamedTuple):
 
 
 def bound(vhost: Vhost, binding: Binding) -> Bound:
-    source, to_queue, destination, key, arguments, packed = binding
-    return Bound(vhost.name, source, to_queue, destination, key, arguments, packed)
+    return Bound(vhost.name, *binding[:6])
 
 
 def by_default(queue: Queue) -> Bound:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from broker.access import patterns
 
 
@@ -39,3 +41,37 @@ def test_the_pattern_of_a_policy_is_small() -> None:
     for pattern in (f"^({names})$", "^(?!amq\\.).*", ".{0,50}x", ""):
         assert patterns.fault_of_policy(pattern) == ""
     assert patterns.fault_of_policy("(") == "missing ): ("
+
+
+@pytest.mark.parametrize(
+    ("pattern", "word"),
+    [
+        ("^\\pL+$", "'\\p'"),
+        ("^\\PN", "'\\P'"),
+        ("a\\Cb", "'\\C'"),
+        ("(?<name>a)", "'(?<n'"),
+        ("(?i)ä", "upper and lower case beyond ASCII"),
+        ("(?i:[\\x{e4}])", "upper and lower case beyond ASCII"),
+    ],
+)
+def test_the_pattern_of_a_policy_means_the_same_to_all_releases(pattern: str, word: str) -> None:
+    """All members match it, each with the RE2 that it has; a permission only where it is asked."""
+    fault = patterns.fault_of_policy(pattern)
+    assert fault.startswith(word), fault
+    assert patterns.fault_of(pattern) in ("", fault) or pattern.startswith("(?<")
+
+
+@pytest.mark.parametrize(
+    "pattern",
+    [
+        "^(?!amq\\.)(?:a|b)",
+        "(?i)^Orders\\d",
+        "(?P<n>x)",
+        "äöü",
+        "[[:alpha:]]\\.\\w+",
+        "\\Qa.b\\E",
+        "a\\\\p",
+    ],
+)
+def test_what_policies_use_is_no_fault(pattern: str) -> None:
+    assert patterns.fault_of_policy(pattern) == ""

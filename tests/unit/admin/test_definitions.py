@@ -121,6 +121,24 @@ def test_what_can_be_told_at_once_is_not_ordered(
     assert len(member.loop.applied) == before
 
 
+def test_the_policies_of_a_virtual_host_are_bounded_together(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """G15: a queue that is declared is compared with all of them."""
+    monkeypatch.setattr("broker.admin.definitions.POLICIES_STEPS_MAX", 50)
+    member = Member()
+    body: dict[str, Value] = {"pattern": "o[a-z]+s", "definition": {"max-length": 1}}
+    found = [member.define("policy", f"p{number}", body, "/") for number in range(10)]
+    good = [one for one in found if one[0] == 201]
+    assert 1 < len(good) < 10
+    assert found[-1][0] == 400
+    assert "more than 50 steps together" in found[-1][1]
+    assert member.define("policy", "p0", body, "/")[0] == 204, "in the place of its former self"
+    assert member.define("operator_policy", "o", body, "/")[0] == 400
+    assert member.define("policy", "p1", None, "/")[0] == 204
+    assert member.define("operator_policy", "o", body, "/")[0] == 201
+
+
 def test_the_machine_has_the_last_word() -> None:
     assert Member().define("permission", "x", {"configure": "", "write": "", "read": ""}, "/") == (
         404, "there is no user 'x'",

@@ -225,7 +225,7 @@ def test_consumers_of_a_deleted_vhost_are_told() -> None:
 
 
 def test_a_large_vhost_goes_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.machine.handlers.definitions.LEAVING_WORK_MAX", 16)
+    monkeypatch.setattr("broker.machine.handlers.definitions.LEAVING_WORK_MAX", 24)
     rig = Rig()
     client = rig.client(vhost="v")
     for number in range(5):
@@ -273,7 +273,7 @@ def test_what_was_counted_in_vhosts_that_are_gone_counts_for_the_members() -> No
 
 def test_letters_of_this_position_keep_a_deleted_vhost(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is late belongs to a virtual host that a snapshot has."""
-    monkeypatch.setattr("broker.machine.handlers.definitions.LEAVING_WORK_MAX", 80)
+    monkeypatch.setattr("broker.machine.handlers.definitions.LEAVING_WORK_MAX", 120)
     monkeypatch.setattr("broker.machine.handlers.publish.LETTERS_WORK_MAX", 1)
     rig = Rig()
     client = rig.client(vhost="v")

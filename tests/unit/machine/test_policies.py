@@ -271,7 +271,7 @@ def test_counting_returns_ends_with_the_limit(client: Client) -> None:
 
 
 def test_many_queues_follow_in_slices(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.machine.handlers.policies.POLICIES_WORK_MAX", 36)
+    monkeypatch.setattr("broker.machine.handlers.policies.POLICIES_WORK_MAX", 66)
     for number in range(16):
         client.queue(f"q{number}")
     set_policy(client, "p", "^q", max_length=1)

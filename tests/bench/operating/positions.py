@@ -1,0 +1,224 @@
+"""The longest position of what is divided over several, or large: milliseconds of processor.
+
+    python -m tests.bench.operating.positions [queues [messages [only]]]
+
+Prints JSON: for each kind of large work how many positions it took and the longest of them, with
+`queues` queues (default 100000) and `messages` messages (default 1000000); of all, or of `only`.
+tests.bench.costs has what one command costs at its bound.
+"""
+
+from __future__ import annotations
+
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable
+
+from broker.machine import commands as c
+from broker.machine import limits
+from broker.machine.commands import Table
+from tests.bench.costs import Bench
+from tests.bench.machine import declare as declare_queue
+
+VHOST: Table = {"description": "", "tags": ()}
+Found = dict[str, float]
+
+
+class Timed(Bench):
+    """A machine whose positions are timed."""
+
+    def position(self, session: int, *items: object) -> float:
+        """Apply one command; return its milliseconds of processor."""
+        began = time.process_time()
+        self.machine.apply(self.machine.position + 1, session, 0, items)  # type: ignore[arg-type]
+        took = time.process_time() - began
+        self.machine.take_moves()
+        self.machine.take_effects()
+        return took * 1e3
+
+    def rest(self, first: float) -> Found:
+        """Tick until nothing goes on; return what it took together with the `first` position."""
+        took = [first]
+        while self.machine.due_in_us <= 0 and self.machine.wants_tick:
+            took.append(self.position(self.session, c.TICK, self.machine.now_us, 0))
+        took.sort()
+        middle = took[len(took) // 2]
+        return {"positions": len(took), "median_ms": round(middle, 1), "max_ms": round(took[-1], 1)}
+
+    def define(self, what: str, vhost: str, name: str, body: Table | None) -> float:
+        return self.position(self.session, c.DEFINE, 1, "guest", what, vhost, name, body)
+
+    def many(self, count: int, arguments: Table | None = None, *, bound: bool = False) -> None:
+        for number in range(count):
+            self.declare(f"x{number}", arguments)
+            if bound:
+                if number % (limits.EXCHANGE_BINDINGS_MAX // 2) == 0:
+                    self.exchange(f"e{number // (limits.EXCHANGE_BINDINGS_MAX // 2)}", "direct")
+                self.bind(f"x{number}", f"e{number // (limits.EXCHANGE_BINDINGS_MAX // 2)}", "k")
+
+    def go_to(self, now_us: int) -> list[float]:
+        """Let the clocks of all members come to this time."""
+        took = []
+        while self.machine.now_us < now_us:
+            at_us = min(now_us, self.machine.now_us + 200_000)
+            sessions = [record.session for record in self.machine.sessions.values()]
+            took += [self.position(session, c.TICK, at_us, 0) for session in sessions]
+        return took
+
+
+def vhost_delete(queues: int, _messages: int) -> Found:
+    """A virtual host of so many queues with a binding each."""
+    bench = Timed()
+    bench.define("vhost", "", "v", VHOST)
+    bench.do(c.CONNECTION_OPEN, 1 << 20, "v", "guest", "host:1")
+    bench.do(c.CHANNEL_OPEN, 1 << 20, 1)
+    for number in range(queues):
+        exchange = f"e{number // 10_000}"
+        if number % 10_000 == 0:
+            of_kind: tuple[object, ...] = (exchange, "direct", False, True, False, False, True, {})
+            bench.do(c.EXCHANGE_DECLARE, 1 << 20, 1, *of_kind)
+        bench.do(c.QUEUE_DECLARE, 1 << 20, 1, f"x{number}", False, True, False, False, True, {})
+        bench.do(c.QUEUE_BIND, 1 << 20, 1, f"x{number}", exchange, "k", True, {})
+    bench.do(c.CONNECTION_CLOSE, 1 << 20)
+    return bench.rest(bench.define("vhost", "", "v", None))
+
+
+def policy(queues: int, _messages: int) -> Found:
+    """A policy that applies to so many queues."""
+    bench = Timed()
+    bench.many(queues)
+    body: Table = {"pattern": "^x", "definition": {"max-length": 10}, "apply-to": "queues"}
+    return bench.rest(bench.define("policy", "/", "p", body))
+
+
+def tick(queues: int, _messages: int) -> Found:
+    """Ticks while so many queues hold a message that can expire, and each loses it sometime."""
+    bench = Timed()
+    bench.many(queues, {"x-message-ttl": 3_600_000})
+    for number in range(queues):
+        bench.do(c.PUBLISH, 1, 1, 0, "", f"x{number}", 0, b"\0\0", b"m")
+    took = bench.go_to(3_000_000)
+    found = {"idle_ticks_max_ms": round(max(took), 2)}
+    due_us = min(bench.machine.expiry.times.values())
+    bench.machine.now_us = due_us - 400_000  # nobody waits an hour
+    bench.go_to(due_us)
+    return found | bench.rest(0.0)
+
+
+def leases(queues: int, _messages: int) -> Found:
+    """So many unused queues expire at once."""
+    bench = Timed()
+    bench.many(queues, {"x-expires": 1_000})
+    first = max(bench.go_to(1_300_000))
+    return bench.rest(first)
+
+
+def purge(_queues: int, messages: int) -> Found:
+    bench = Timed()
+    bench.fill("q", messages)
+    return bench.rest(bench.position(bench.session, c.QUEUE_PURGE, 1, 1, "q", True))
+
+
+def queue_delete(_queues: int, messages: int) -> Found:
+    bench = Timed()
+    bench.fill("q", messages)
+    return bench.rest(bench.position(bench.session, c.QUEUE_DELETE, 1, 1, "q", False, False, True))
+
+
+def priority_delete(_queues: int, messages: int) -> Found:
+    bench = Timed()
+    bench.declare("p", {"x-max-priority": 3})
+    bench.fill("p", messages)
+    return bench.rest(bench.position(bench.session, c.QUEUE_DELETE, 1, 1, "p", False, False, True))
+
+
+def exchange_delete(_queues: int, _messages: int) -> Found:
+    """With as many bindings as it may have."""
+    bench = Timed()
+    bench.many(2_000)
+    bench.exchange("e", "direct")
+    for number in range(limits.EXCHANGE_BINDINGS_MAX):
+        bench.bind(f"x{number % 2_000}", "e", f"k{number}")
+    return bench.rest(bench.position(bench.session, c.EXCHANGE_DELETE, 1, 1, "e", False, True))
+
+
+def bound_queue_delete(_queues: int, _messages: int) -> Found:
+    """With as many bindings as it may have."""
+    bench = Timed()
+    bench.exchange("e", "direct")
+    for number in range(limits.DESTINATION_BINDINGS_MAX):
+        bench.bind("q", "e", f"k{number}")
+    return bench.rest(bench.position(bench.session, c.QUEUE_DELETE, 1, 1, "q", False, False, True))
+
+
+def connection_close(queues: int, _messages: int) -> Found:
+    """One that holds as many messages as `queues` says, in channels that are full."""
+    bench = Timed()
+    bench.do(c.CONNECTION_OPEN, 1 << 20, "/", "guest", "host:1")
+    bench.fill("q", queues)
+    for chan in range(1, 2 + queues // limits.CHANNEL_HELD_MAX):
+        bench.do(c.CHANNEL_OPEN, 1 << 20, chan)
+        for tag in range(3):
+            bench.do(c.CONSUME, 1 << 20, chan, "q", f"t{tag}", False, False, False, True, {}, 0)
+    return bench.rest(bench.position(bench.session, c.CONNECTION_CLOSE, 1 << 20))
+
+
+def consumers_close(_queues: int, _messages: int) -> Found:
+    """A channel with as many consumers as it may have, of a queue with as many as that may have."""
+    bench = Timed()
+    bench.do(c.CONNECTION_OPEN, 1 << 20, "/", "guest", "host:1")
+    for chan in range(1, 11):
+        bench.do(c.CHANNEL_OPEN, 1 << 20, chan)
+        for tag in range(limits.CHANNEL_CONSUMERS_MAX):
+            bench.do(c.CONSUME, 1 << 20, chan, "q", f"t{tag}", False, False, False, True, {}, 0)
+    return bench.rest(bench.position(bench.session, c.CHANNEL_CLOSE, 1 << 20, 10))
+
+
+def user_delete(_queues: int, _messages: int) -> Found:
+    """With permissions in as many virtual hosts as there may be definitions."""
+    bench = Timed()
+    body: Table = {"password_hash": "", "hashing_algorithm": "", "tags": ()}
+    bench.define("user", "", "u", body)
+    every: Table = {"configure": "", "write": "", "read": ""}
+    for number in range(1_000):
+        bench.define("vhost", "", f"v{number}", VHOST)
+        bench.define("permission", f"v{number}", "u", every)
+    return bench.rest(bench.define("user", "", "u", None))
+
+
+def declare(_queues: int, _messages: int) -> Found:
+    """A queue in a virtual host with as many policies as it may have, none of which applies."""
+    bench = Timed()
+    body: Table = {"definition": {"max-length": 10}, "apply-to": "queues"}
+    for number in range(limits.POLICIES_MAX):
+        for what in ("policy", "operator_policy"):
+            bench.define(what, "/", f"p{number}", {**body, "pattern": f"^tenant{number}\\..*done$"})
+    took = []
+    for number in range(200):
+        name = f"tenant.of.somebody.else.with.a.long.name.{number}"
+        took.append(bench.position(bench.session, *declare_queue(name, {})))
+    took.sort()
+    return {"median_ms": round(took[100], 2), "max_ms": round(took[-1], 2)}
+
+
+ALL: tuple[Callable[[int, int], Found], ...] = (
+    vhost_delete, policy, tick, leases, purge, queue_delete, priority_delete, exchange_delete,
+    bound_queue_delete, connection_close, consumers_close, user_delete, declare,
+)  # fmt: skip
+
+
+def main() -> None:
+    queues = int(sys.argv[1]) if len(sys.argv) > 1 else 100_000
+    messages = int(sys.argv[2]) if len(sys.argv) > 2 else 1_000_000
+    gc.disable()  # a collection may come anywhere; tests.bench.machine measures it
+    found = {}
+    for work in ALL:
+        if work.__name__ in sys.argv[3:] or len(sys.argv) <= 3:
+            found[work.__name__] = work(queues, messages)
+            gc.collect()
+    sys.stdout.write(json.dumps(found, indent=1) + "\n")
+
+
+if __name__ == "__main__":
+    main()
