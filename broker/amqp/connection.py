@@ -77,6 +77,21 @@ class ServerConnection(FrameReader):
         self.frame_bytes_max = self.limits.frame_bytes_max
 
     @property
+    def mechanism(self) -> str:
+        """How the client logs in, or did."""
+        return self._mechanism
+
+    @property
+    def heartbeat_s(self) -> int:
+        """The interval that was agreed on; 0: none."""
+        return self._heartbeat.interval_s
+
+    @property
+    def channel_max(self) -> int:
+        """The highest number of a channel."""
+        return self._channel_max
+
+    @property
     def now(self) -> float:
         """When it was called last with a time."""
         return self._now

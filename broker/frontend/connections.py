@@ -27,6 +27,9 @@ from broker.machine.state import State
 from broker.options.access import AccessOptions
 from vsync.admin.protocol import QueryRefused
 
+CLIENT_TEXTS = ("product", "version", "platform", "connection_name")
+"""What clients say of themselves that operators are shown."""
+CLIENT_TEXT_MAX = 256
 DRAIN_S = 30.0
 """How long a client whose connection was closed may take to read why."""
 
@@ -86,6 +89,23 @@ class ClientLink:
     def conn(self) -> int:
         """The machine's number of the connection; 0: it has none."""
         return self.client.conn
+
+    def details(self, now: float) -> dict[str, object]:
+        """Return what only this member knows of the client, as RabbitMQ's management names it."""
+        client, connection = self.client, self.client.connection
+        return {
+            "connected_s": round(now - client.connected_at),
+            "auth_mechanism": connection.mechanism,
+            "timeout": connection.heartbeat_s,
+            "channel_max": connection.channel_max,
+            "frame_max": connection.frame_bytes_max,
+            **(client.encryption.details() if client.encryption else {"ssl": False}),
+            **{
+                name: value[:CLIENT_TEXT_MAX]
+                for name in CLIENT_TEXTS
+                if isinstance(value := connection.client_properties.get(name), str)
+            },
+        }
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the client."""
@@ -272,18 +292,7 @@ class Connections:
     def details(self) -> dict[str, dict[str, object]]:
         """Return what only this member knows of its clients, by address."""
         now = time.monotonic()
-        return {
-            client.peer: {
-                "connected_s": round(now - client.connected_at),
-                **(client.encryption.details() if client.encryption else {"ssl": False}),
-                **{
-                    name: value
-                    for name in ("product", "version", "platform", "connection_name")
-                    if isinstance(value := client.connection.client_properties.get(name), str)
-                },
-            }
-            for client in self._links
-        }
+        return {client.peer: link.details(now) for client, link in self._links.items()}
 
     def take_commands(self) -> list[Command]:
         """Return what clients requested since the last turn, in order of arrival."""

@@ -126,6 +126,7 @@ class Queue:
     timed: int = 0  # how many of the ready messages have a time to live of their own
     expiring: bool = False  # some ready message can expire: is in state.expiring
     unacked: int = 0
+    unacked_bytes: int = 0  # of bodies
     # Consumers in the order in which they came; `service` those with credit, next one first.
     consumers: "dict[tuple[int, int, int, str], Consumer]" = field(default_factory=dict)
     service: "deque[Consumer]" = field(default_factory=deque)

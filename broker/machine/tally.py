@@ -13,6 +13,7 @@ class Tally:
     """What happened to the messages of a queue, an exchange, a channel, or a member's clients."""
 
     sampled: tuple[int, ...] = ()  # kept by whoever samples it; empty: not yet
+    changed_at: float = 0.0  # kept by the same; 0: nothing is known of it
 
     publish: int = 0  # of a queue, what came into it
     routed: int = 0  # copies that went on to queues
@@ -46,13 +47,13 @@ def merged(one: Totals, other: Totals) -> Totals:
     """Both together, as if they had been counted in one from the beginning."""
     sums = {name: getattr(one, name) + getattr(other, name) for name in _CHURN}
     both = one.messages, other.messages
-    messages = Tally(**{name: sum(getattr(of, name) for of in both) for name in _COUNTS})
+    messages = Tally(**{name: sum(getattr(of, name) for of in both) for name in COUNTS})
     if all(of.sampled for of in both):
         messages.sampled = tuple(map(sum, zip(*(of.sampled for of in both), strict=True)))
     return Totals(messages, **sums)
 
 
-_COUNTS = tuple(one.name for one in fields(Tally) if one.name != "sampled")
+COUNTS = tuple(one.name for one in fields(Tally) if one.type is int or one.type == "int")
 _CHURN = tuple(one.name for one in fields(Totals) if one.name != "messages")
 
 

@@ -1,8 +1,9 @@
 """What members tell one another of themselves, in datagrams outside the order.
 
 Each member sends its figures every few seconds, and the bytes of those of its connections on which
-something moved.  A datagram may be lost: the next one says it again, and figures that were not
-repeated for a while are not shown any more.
+something moved.  Who its clients are (product, encryption, certificate) it tells once in a while.
+A datagram may be lost: the next one says it again, and figures that were not repeated for a while
+are not shown any more.
 """
 
 from __future__ import annotations
@@ -18,12 +19,14 @@ from broker.statistics.figures import FIGURES, Figures
 from vsync.totem.events import Direct
 from vsync.types import Member
 
-FIGURES_ARE, TRAFFIC_IS = b"Of", b"Ot"
+FIGURES_ARE, TRAFFIC_IS, CLIENTS_ARE = b"Of", b"Ot", b"Op"
 """How datagrams begin."""
 TELL_S = 2.0
 HEARD_S = 10.0
 ROWS = 100
 """Connections looked at in one step, so in one datagram."""
+CLIENTS_EVERY, CLIENT_ROWS = 15, 20
+"""Who clients are is told in each so many rounds, of new ones at once; so many in a datagram."""
 
 
 class Link(Protocol):
@@ -36,6 +39,9 @@ class Link(Protocol):
     def conn(self) -> int:
         """The machine's number of the connection; 0: it has none."""
 
+    def details(self, now: float) -> Mapping[str, object]:
+        """Return what only this member knows of the client."""
+
 
 class View(Protocol):
     """What is looked at of the primary layer."""
@@ -43,6 +49,20 @@ class View(Protocol):
     @property
     def members(self) -> tuple[Member, ...]:
         """The members of the present view."""
+
+
+class Client(NamedTuple):
+    """A client at another member, as that one told of it."""
+
+    details: dict[str, object]
+    at: float
+    """When it was told."""
+
+    def now(self, now: float) -> dict[str, object]:
+        """Return it as it is now."""
+        since = self.details.get("connected_s")
+        passed = round(now - self.at)
+        return self.details | ({"connected_s": since + passed} if isinstance(since, int) else {})
 
 
 class Traffic(NamedTuple):
@@ -79,6 +99,9 @@ class MemberFigures:
         self._read, self._links, self._send = read, links, send
         self._heard: dict[str, tuple[float, Figures]] = {}
         self._traffic: dict[tuple[int, int], Traffic] = {}
+        self._clients: dict[tuple[int, int], Client] = {}  # of the others
+        self._told_clients: set[int] = set()  # of this member's connections
+        self._rounds = 0
         self._round: Iterator[None] = iter(())
         self._now = self._told_at = 0.0
 
@@ -96,6 +119,11 @@ class MemberFigures:
             return found._replace(received_rate=0.0, sent_rate=0.0)
         return found
 
+    def client(self, connection: tuple[int, int]) -> dict[str, object] | None:
+        """Return what another member told of its client; None where nothing was heard."""
+        found = self._clients.get(connection)
+        return found.now(self._now) if found is not None else None
+
     def step(self, now: float) -> None:
         """Tell the others what is due, and look at some of the connections."""
         self._now = now
@@ -109,12 +137,14 @@ class MemberFigures:
     def takes(self, direct: Direct) -> bool:
         """Whether this datagram was of here; then it is dealt with."""
         kind, content = direct.payload[:2], direct.payload[2:]
-        if kind not in (FIGURES_ARE, TRAFFIC_IS):
+        if kind not in (FIGURES_ARE, TRAFFIC_IS, CLIENTS_ARE):
             return False
         try:
             told = msgpack.unpackb(content, strict_map_key=True)
             if kind == FIGURES_ARE:
                 self._heard[direct.sender.name] = self._now, _figures(told)
+            elif kind == CLIENTS_ARE:
+                self._hear_clients(told)
             else:
                 self._hear_traffic(told)
         except (ValueError, TypeError, msgpack.UnpackException):
@@ -127,6 +157,13 @@ class MemberFigures:
         for conn, received, sent in rows:
             if (session, conn) in connections:
                 self._take((session, conn), received, sent)
+
+    def _hear_clients(self, told: object) -> None:
+        session, rows = _clients(told)
+        connections = self._connections()
+        for conn, details in rows:
+            if (session, conn) in connections:
+                self._clients[session, conn] = Client(details, self._now)
 
     def _take(self, key: tuple[int, int], received: int, sent: int) -> None:
         before = self._traffic.get(key)
@@ -146,6 +183,7 @@ class MemberFigures:
         session = self._session()
         links = self._links()
         began = self._now
+        yield from self._tell_clients(session, links)
         for place in range(0, len(links), ROWS):
             rows: list[tuple[int, int, int]] = []
             for link in links[place : place + ROWS]:
@@ -162,15 +200,43 @@ class MemberFigures:
             if rows:
                 self._tell(TRAFFIC_IS + bytes(msgpack.packb((session, rows))))
             yield
-        keys = list(self._traffic)
+        keys = [*self._traffic, *self._clients]
         for place in range(0, len(keys), ROWS):
             connections = self._connections()
             for key in keys[place : place + ROWS]:
                 if key not in connections:
                     self._traffic.pop(key, None)
+                    self._clients.pop(key, None)
             yield
         while self._now - began < TELL_S:
             yield
+
+    def _tell_clients(self, session: int, links: list[Link]) -> Iterator[None]:
+        """Tell of the new ones; once in a while of all: a member may have come, or missed it."""
+        here = {link.conn for link in links}
+        self._told_clients = self._told_clients & here if self._rounds % CLIENTS_EVERY else set()
+        self._rounds += 1
+        new = [link for link in links if link.conn and link.conn not in self._told_clients]
+        for place in range(0, len(new), CLIENT_ROWS):
+            some = new[place : place + CLIENT_ROWS]
+            rows = [(link.conn, link.details(self._now)) for link in some]
+            self._tell(CLIENTS_ARE + bytes(msgpack.packb((session, rows))))
+            self._told_clients.update(link.conn for link in some)
+            yield
+
+
+def _clients(told: object) -> tuple[int, list[tuple[int, dict[str, object]]]]:
+    if not isinstance(told, list) or len(told) != 2 or not isinstance(told[1], list):
+        raise ValueError("no clients")
+    rows: list[tuple[int, dict[str, object]]] = []
+    for conn, details in told[1]:
+        if not isinstance(details, dict):
+            raise ValueError("no details")
+        kept: dict[str, object] = {
+            str(name): one for name, one in details.items() if isinstance(one, str | int)
+        }
+        rows.append((int(conn), kept))
+    return int(told[0]), rows
 
 
 def _traffic(told: object) -> tuple[int, list[tuple[int, int, int]]]:

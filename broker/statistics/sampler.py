@@ -18,9 +18,8 @@ from typing import NamedTuple, TypeAlias
 
 from broker.machine.machine import Machine
 from broker.machine.state import Queue
-from broker.machine.tally import Tally, Totals
+from broker.machine.tally import COUNTS, Tally, Totals
 
-COUNTS = tuple(field.name for field in fields(Tally) if field.name != "sampled")
 CHURN = tuple(field.name for field in fields(Totals) if field.name != "messages")
 _counts_of: Callable[[Tally], tuple[int, ...]] = attrgetter(*COUNTS)
 _churn_of: Callable[[Totals], tuple[int, ...]] = attrgetter(*CHURN)
@@ -216,12 +215,15 @@ class Sampler:
             if not before:
                 if not self.sweeps:
                     return  # of this machine nothing is known yet
+                tally.changed_at = at
                 before = (0,) * len(now)
                 if now == before:
                     return
             track = Track(self._began, before)
         elif at - track.changed_at > MINUTE_S + STEP_S and now == before:
             return
+        if now != before:
+            tally.changed_at = at
         tally.sampled = now
         track.take(self._began, at, before, now)
         tracks[tally] = track

@@ -7,7 +7,8 @@ clients) it tells the others in a datagram every few seconds; what is missing wa
     statistics.queue(queue)             "message_stats", "messages_details" ... of one queue
     statistics.exchange(exchange)       "message_stats" with publish_in and publish_out
     statistics.channel(channel)         "message_stats" of one channel
-    statistics.connection(connection)   "recv_oct", "send_oct" and their rates, where known
+    statistics.connection(connection)   "message_stats"; "recv_oct", "send_oct", where known
+    statistics.user(name, channels)     "message_stats" of a user's open channels
     statistics.vhost(name)              "message_stats", "messages", "messages_ready" ...
     statistics.overview(age_s, step_s)  "message_stats", "queue_totals", "churn_rates"; with samples
     statistics.node(name)               "mem_used", "disk_free", "fd_used", "uptime", "qpidd" ...
@@ -21,15 +22,16 @@ Decision: docs/decisions/0033-every-member-counts-and-reports-its-share.md.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
 from typing import NamedTuple, TypeAlias
 
 from broker.machine.state import Channel, ConnectionRecord, Exchange, Queue
-from broker.machine.tally import Tally
+from broker.machine.tally import COUNTS, Tally
 from broker.replication.controller import Controller
 from broker.statistics.figures import Figures
 from broker.statistics.members import MemberFigures
-from broker.statistics.sampler import CHURN, COUNTS, READY, UNACKED, Sampler
+from broker.statistics.sampler import CHURN, READY, UNACKED, Sampler
 from vsync.quorum.voter_set import parse
 
 Fragment: TypeAlias = dict[str, object]
@@ -48,6 +50,8 @@ OF_QUEUE = (
     "publish", "deliver", "deliver_no_ack", "get", "get_no_ack", "get_empty", "redeliver", "ack",
 )  # fmt: skip
 TAKEN = ("deliver", "deliver_no_ack", "get", "get_no_ack")
+CLOCK_SET_MS = 1000.0
+"""Time of day goes on by the other clock, unless it was set by more than that."""
 FINE, COARSE_EVERY, COARSE = 120, 10, 360
 """So many samples of the whole are kept of each sweep, and of each tenth: two minutes, an hour."""
 
@@ -102,10 +106,14 @@ class Statistics:
         self._fine: deque[Whole] = deque(maxlen=FINE)
         self._coarse: deque[Whole] = deque(maxlen=COARSE)
         self._serving: tuple[str, ...] = ()
+        self._wall_at_0_ms = 0.0  # of the clock that the sampler goes by
 
     def step(self, now: float, more: Callable[[], bool]) -> None:
         """Go on with the sweep while there is `more` time."""
         self._serving = self._members_serving()
+        wall_at_0_ms = self._wall_ms() - now * 1000
+        if abs(wall_at_0_ms - self._wall_at_0_ms) > CLOCK_SET_MS:
+            self._wall_at_0_ms = wall_at_0_ms
         machine = self._controller.replica.machine
         serving, me = self._serving, self._controller.me.name
         share = (serving.index(me), len(serving)) if serving else (0, 0)
@@ -161,7 +169,7 @@ class Statistics:
             found["message_stats"] = stats
         rates = self.sampler.rates(queue.tally)
         ready, unacked = (rates.last[READY], rates.last[UNACKED]) if rates else (0.0, 0.0)
-        return found | _depth_details(ready, unacked)
+        return found | _depth_details(ready, unacked) | self._idle(queue.tally)
 
     def exchange(self, exchange: Exchange) -> Fragment:
         """Return the statistics of an exchange."""
@@ -180,14 +188,31 @@ class Statistics:
     def channel(self, channel: Channel) -> Fragment:
         """Return the statistics of a channel."""
         stats = self._sums(channel.tally).stats(OF_CHANNEL)
-        return {"message_stats": stats} if stats else {}
+        return ({"message_stats": stats} if stats else {}) | self._idle(channel.tally)
+
+    def user(self, name: str, channels: Sequence[Channel]) -> Fragment:
+        """Return what a user's open channels, which are these, did since they were opened."""
+        stats = self._sums(*[one.tally for one in channels]).stats(OF_CHANNEL)
+        connected = self._controller.replica.machine.connected.get(name, 0)
+        found: Fragment = {"connections": connected, "channels": len(channels)}
+        return found | ({"message_stats": stats} if stats else {})
+
+    def _idle(self, tally: Tally) -> Fragment:
+        """Since when nothing happened, if the last sweep saw nothing new and one before it did."""
+        if not tally.changed_at or tally.changed_at >= self.sampler.at:
+            return {}
+        since = datetime.fromtimestamp((self._wall_at_0_ms / 1000) + tally.changed_at, UTC)
+        return {"idle_since": since.isoformat(timespec="milliseconds")}
 
     def connection(self, connection: ConnectionRecord) -> Fragment:
-        """Return the bytes of a connection, as far as its member told them."""
+        """Return what its open channels did, and its bytes as far as its member told them."""
+        tallies = [one.tally for one in connection.channels.values()]
+        stats = self._sums(*tallies).stats(OF_CHANNEL) if tallies else {}
+        told: Fragment = {"message_stats": stats} if stats else {}
         found = self.members.traffic(connection.key)
         if found is None:
-            return {}
-        return {
+            return told
+        return told | {
             "recv_oct": found.received,
             "recv_oct_details": {"rate": round(found.received_rate, 3)},
             "send_oct": found.sent,

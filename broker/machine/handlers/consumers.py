@@ -74,6 +74,7 @@ from broker.machine.queueing.refusals import (
     unknown_tag,
 )
 from broker.machine.state import (
+    BODY,
     CONTENT_HASH,
     Channel,
     Consumer,
@@ -165,6 +166,7 @@ def on_get(state: State, channel: Channel, command: Get) -> int:
     held: Held = (queue, seq, message, None, redelivered)
     held_by_tag[tag] = held
     queue.unacked += 1
+    queue.unacked_bytes += len(message[BODY])
     count_get(tallies, True, no_ack, redelivered)
     what = GOT | FLAG if redelivered else GOT
     state.moves.append(

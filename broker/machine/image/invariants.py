@@ -111,7 +111,7 @@ def check(state: State) -> None:
     assert state.clocks.keys() <= state.sessions.keys()
     assert all(name in state.sessions for name, _ in state.alarms), "alarms end with sessions"
     assert not state.dead_letters, "they are published at their position, or late"
-    held_of_queue: dict[int, int] = {}
+    held_of_queue: dict[int, tuple[int, int]] = {}
     for key, channel in state.channels.items():
         assert channel.connection.channels[key[2]] is channel
         assert state.connections[key[:2]] is channel.connection
@@ -169,7 +169,7 @@ def _check_definitions(state: State) -> None:
             assert not vhost_name or vhost_name in defined, f"a {what} of no virtual host"
 
 
-def _check_channel(channel: Channel, held_of_queue: dict[int, int]) -> None:
+def _check_channel(channel: Channel, held_of_queue: dict[int, tuple[int, int]]) -> None:
     shared = 0
     outstanding: dict[str, int] = dict.fromkeys(channel.consumers, 0)
     for held_by_tag in (channel.unacked, channel.unsent):
@@ -177,8 +177,9 @@ def _check_channel(channel: Channel, held_of_queue: dict[int, int]) -> None:
         assert tags == sorted(tags), "delivery tags ascend"
         assert not tags or tags[-1] < channel.next_tag
         for held in held_by_tag.values():
-            queue, _, _, consumer, _ = held
-            held_of_queue[queue.number] = held_of_queue.get(queue.number, 0) + 1
+            queue, _, message, consumer, _ = held
+            count, size = held_of_queue.get(queue.number, (0, 0))
+            held_of_queue[queue.number] = count + 1, size + len(message[BODY])
             if consumer is not None:
                 assert consumer.no_ack == (held_by_tag is channel.unsent)
                 shared += not consumer.no_ack
@@ -205,9 +206,10 @@ def _check_policies(state: State) -> None:
             assert queue.stale or applied == (queue.policy, queue.operator_policy)
 
 
-def _check_queue(state: State, queue: Queue, held_of_queue: dict[int, int]) -> None:
+def _check_queue(state: State, queue: Queue, held_of_queue: dict[int, tuple[int, int]]) -> None:
     assert not queue.deleted
-    assert queue.unacked == held_of_queue.get(queue.number, 0), "unacked is counted"
+    held = held_of_queue.get(queue.number, (0, 0))
+    assert (queue.unacked, queue.unacked_bytes) == held, "what is unacked is counted"
     assert queue.ready_sum == ready_sum(queue, False), "the queue's own sum is of its messages"
     assert sorted(queue.returned_order) == sorted(queue.returned)
     first = queue.next_seq - len(queue.ready)

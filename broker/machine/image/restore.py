@@ -332,6 +332,7 @@ class _Reader:
             held: Held = (queue, seq, self.messages[message], consumer, redelivered)
             (channel.unsent if unsent else channel.unacked)[tag] = held
             queue.unacked += 1
+            queue.unacked_bytes += len(held[2][BODY])
             if consumer is not None:
                 consumer.outstanding += 1
                 channel.outstanding += not unsent

@@ -100,9 +100,9 @@ def deliver(
     channel = consumer.channel
     tag = channel.next_tag
     channel.next_tag = tag + 1
-    outstanding = consumer.outstanding + 1
-    consumer.outstanding = outstanding
+    outstanding = consumer.outstanding = consumer.outstanding + 1
     queue.unacked += 1
+    queue.unacked_bytes += len(message[BODY])
     content = message[CONTENT_HASH]
     state.moves.append(
         row(
@@ -241,7 +241,7 @@ def release(
     `content` is its hash, computed anew by the caller when the message leaves for good; `what` and
     `detail` are the kind and the last field of the move to record.
     """
-    queue, seq, _, consumer, redelivered = held
+    queue, seq, message, consumer, redelivered = held
     state.moves.append(
         row(
             what,
@@ -254,6 +254,7 @@ def release(
     )
     state.remove(held_element(content, queue.number, seq, channel.salt, tag + tag + redelivered))
     queue.unacked -= 1
+    queue.unacked_bytes -= len(message[BODY])
     if queue.returns and not is_return(what):
         forget_returns(state, queue, seq)
     if consumer is not None:

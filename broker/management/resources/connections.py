@@ -1,25 +1,29 @@
 """Connections, channels and consumers of all members over HTTP.
 
 Who is connected where is replicated; what only the client's own member knows (its product, its
-properties, since when) is shown there.
+encryption, since when) that one tells the others once in a while.
 """
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
 
 from aiohttp.web import StreamResponse
 
+from broker.frontend.connections import CLIENT_TEXTS
 from broker.machine.state import Channel, ConnectionRecord, Consumer
 from broker.management.call import Call, Problem, Reply, Route, not_found
 from broker.management.json_values import Json, Object, figures
 from broker.management.listing import Listing, chosen
 
 PROTOCOL = "AMQP 0-9-1"
-TLS_KEYS = (
+OF_CLIENT = (
+    "connected_s", "auth_mechanism", "timeout", "channel_max", "frame_max",
     "ssl", "ssl_protocol", "ssl_cipher", "peer_cert_subject", "peer_cert_issuer",
     "peer_cert_validity",
 )  # fmt: skip
+"""What its own member knows of a client, as it is shown."""
 
 
 def _member_of(call: Call, session: int) -> str:
@@ -75,18 +79,16 @@ def connection_row(
         "client_properties": {},
         **figures(call.broker.statistics.connection(one)),
     }
-    here = known.get(one.peer) if member == call.broker.name else None
-    if here:
-        properties: Object = {
-            name: str(here[name])
-            for name in ("product", "version", "platform", "connection_name")
-            if name in here
-        }
+    here = member == call.broker.name
+    told = known.get(one.peer) if here else call.broker.statistics.members.client(one.key)
+    if told:
+        properties: Object = {name: str(told[name]) for name in CLIENT_TEXTS if name in told}
         row["client_properties"] = properties
         if "connection_name" in properties:
             row["user_provided_name"] = properties["connection_name"]
-        row["connected_s"] = _json(here.get("connected_s"))
-        row |= {name: _json(here[name]) for name in TLS_KEYS if name in here}
+        row |= {name: _json(told[name]) for name in OF_CLIENT if name in told}
+        if isinstance(seconds := told.get("connected_s"), int):
+            row["connected_at"] = round((time.time() - seconds) * 1000)
     return row
 
 

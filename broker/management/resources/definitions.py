@@ -12,6 +12,7 @@ from typing import NamedTuple
 from aiohttp.web import StreamResponse
 
 from broker.machine.commands import Table, Value
+from broker.machine.state import Channel
 from broker.management.access import Identity
 from broker.management.call import (
     Broker,
@@ -28,6 +29,7 @@ from broker.management.call import (
 )
 from broker.management.json_values import Object, figures, from_amqp, table, to_amqp
 from broker.management.listing import Listing, chosen
+from broker.management.slices import Slices
 
 ADMINISTRATOR, POLICYMAKER, USER = "administrator", "policymaker", "management"
 WORDS = {404: "Object Not Found", 409: "conflict", 503: "service_unavailable"}
@@ -254,6 +256,23 @@ async def delete_users(call: Call) -> Reply:
     return Reply(204)
 
 
+async def show_user(call: Call) -> Reply:
+    """One user, with what its clients do."""
+    call.broker.demand_serving()
+    name = call.names["user"]
+    body = users(call).get(("", name))
+    if body is None:
+        raise not_found()
+    channels: list[Channel] = []
+    slices = Slices()
+    for one in list(call.broker.machine.connections.values()):
+        if one.user == name:
+            channels += one.channels.values()
+        await slices.step()
+    does = figures(call.broker.statistics.user(name, channels))
+    return chosen(call, {**user_row(call, Defined("", name, body)), **does})
+
+
 USERS = Kind("user", user_row, _user_body, lambda call: call.names["user"], False)
 
 
@@ -414,7 +433,7 @@ ROUTES = (
     Route("users", {"GET": lister(USERS)}, ADMINISTRATOR),
     Route("users/without-permissions", {"GET": users_without_permissions}, ADMINISTRATOR),
     Route("users/bulk-delete", {"POST": delete_users}, ADMINISTRATOR),
-    Route("users/{user}", crud(USERS), ADMINISTRATOR),
+    Route("users/{user}", {**crud(USERS), "GET": show_user}, ADMINISTRATOR),
     Route("users/{user}/permissions", {"GET": lister(PERMISSION)}, ADMINISTRATOR),
     Route("users/{user}/topic-permissions", {"GET": list_topics}, ADMINISTRATOR),
     Route("permissions", {"GET": lister(PERMISSION)}, ADMINISTRATOR),

@@ -5,7 +5,16 @@ from dataclasses import dataclass
 import msgpack
 import pytest
 
-from broker.statistics.members import FIGURES_ARE, HEARD_S, ROWS, TRAFFIC_IS
+from broker.statistics.members import (
+    CLIENT_ROWS,
+    CLIENTS_ARE,
+    CLIENTS_EVERY,
+    FIGURES_ARE,
+    HEARD_S,
+    ROWS,
+    TELL_S,
+    TRAFFIC_IS,
+)
 from tests.support.observed import MEMBERS, Observed
 from vsync.totem.events import Direct
 
@@ -15,6 +24,10 @@ class FakeLink:
     conn: int
     received: int = 0
     sent: int = 0
+    product: str = "pika"
+
+    def details(self, now: float) -> dict[str, object]:
+        return {"connected_s": round(now - 1000), "product": self.product, "ssl": True}
 
 
 def hear(listener: Observed, speaker: Observed) -> None:
@@ -67,10 +80,10 @@ def test_bytes_of_connections_are_known_at_other_members() -> None:
 def test_many_connections_are_told_in_small_pieces() -> None:
     seen = Observed()
     seen.links = [FakeLink(number, 1, 1) for number in range(1, 2 * ROWS + 2)]
-    seen.members.step(seen.now)
-    seen.members.step(seen.now)
+    for _ in range(20):
+        seen.members.step(seen.now)
     told = [payload for to, payload in seen.sent if payload[:2] == TRAFFIC_IS]
-    assert len(told) == 2 * (len(MEMBERS) - 1)
+    assert len(told) == 3 * (len(MEMBERS) - 1)
     assert all(len(payload) < 4096 for payload in told)
 
 
@@ -82,7 +95,7 @@ def test_many_connections_are_told_in_small_pieces() -> None:
         msgpack.packb([1, 7]),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("kind", [FIGURES_ARE, TRAFFIC_IS])
+@pytest.mark.parametrize("kind", [FIGURES_ARE, TRAFFIC_IS, CLIENTS_ARE])
 def test_a_malformed_datagram_is_counted_and_dropped(kind: bytes, content: bytes) -> None:
     seen = Observed()
     assert seen.members.takes(Direct(MEMBERS[1], kind + content))
@@ -91,3 +104,46 @@ def test_a_malformed_datagram_is_counted_and_dropped(kind: bytes, content: bytes
 
 def test_other_datagrams_are_for_others() -> None:
     assert not Observed().members.takes(Direct(MEMBERS[1], b"Oc127.0.0.1:1"))
+
+
+def test_who_a_client_is_is_known_at_other_members() -> None:
+    """Its encryption as well: an operator may look for clients without TLS at any member."""
+    ours = Observed("a")
+    theirs = Observed("b", ours.rig)
+    client = ours.rig.client("b")
+    key = client.session, client.conn
+    theirs.links = [FakeLink(client.conn)]
+    for _ in range(3):
+        theirs.sweep()
+        ours.sweep()
+        hear(ours, theirs)
+    told = ours.members.client(key)
+    assert told is not None
+    assert (told["product"], told["ssl"]) == ("pika", True)
+    since = told["connected_s"]
+    ours.sweep(5.0)
+    assert ours.members.client(key) == {**told, "connected_s": since + 5}  # type: ignore[operator]
+    theirs.sent.clear()
+    theirs.sweep(TELL_S)
+    assert not [one for _, one in theirs.sent if one.startswith(CLIENTS_ARE)]  # once is enough
+    client.close()
+    for _ in range(4):
+        ours.sweep(TELL_S)
+    assert ours.members.client(key) is None
+
+
+def test_who_clients_are_is_told_again_for_members_that_missed_it() -> None:
+    ours = Observed("a")
+    theirs = Observed("b", ours.rig)
+    clients = [ours.rig.client("b") for _ in range(CLIENT_ROWS + 1)]
+    theirs.links = [FakeLink(one.conn) for one in clients]
+    for _ in range(3):
+        theirs.sweep(TELL_S)
+    theirs.sent.clear()  # lost
+    for _ in range(2 * CLIENTS_EVERY + 3):
+        theirs.sweep(TELL_S)
+        ours.now = theirs.now
+        ours.sweep(0.0)
+        hear(ours, theirs)
+    for one in clients:
+        assert ours.members.client((one.session, one.conn)) is not None

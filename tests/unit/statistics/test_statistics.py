@@ -234,3 +234,40 @@ def test_each_queue_is_reported_by_one_member() -> None:
     ours.sweep()
     assert ours.statistics.sampler.share.queues == 0
     assert ours.statistics.home(queue_of(ours, "q0")) == ""
+
+
+def test_since_when_a_queue_is_idle() -> None:
+    """As flower reads it: when something happened last, as far as this member has seen it."""
+    seen = Observed()
+    seen.sweep()
+    client = publishing(seen)
+    seen.sweep()
+    before = seen.statistics.queue(queue_of(seen))["idle_since"]
+    client.publish("q", no=0)
+    seen.sweep()
+    assert "idle_since" not in seen.statistics.queue(queue_of(seen))
+    seen.sweep(90.0)
+    found = seen.statistics.queue(queue_of(seen))["idle_since"]
+    assert (before, found) == ("1970-01-01T00:16:42.000+00:00", "1970-01-01T00:16:44.000+00:00")
+
+
+def test_what_was_there_before_this_member_looked_has_no_time() -> None:
+    seen = Observed()
+    seen.rig.client("b").queue("q")
+    seen.sweep()
+    seen.sweep()
+    assert "idle_since" not in seen.statistics.queue(queue_of(seen))
+
+
+def test_a_connection_and_a_user_do_what_their_channels_do() -> None:
+    seen = Observed()
+    client = publishing(seen)
+    other = client.channel(2)
+    for one in (client, other, other):
+        one.publish("q", no=0)
+    seen.sweep()
+    connection = channel_of(seen, client).connection
+    assert stats(seen.statistics.connection(connection))["publish"] == 3
+    found = seen.statistics.user("guest", list(connection.channels.values()))
+    assert (found["connections"], found["channels"]) == (1, 2)
+    assert stats(found)["publish_details"]["rate"] == 3.0
