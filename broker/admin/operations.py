@@ -64,12 +64,13 @@ class Operations:
         counters: Callable[[], Mapping[str, Mapping[str, int]]],
         progress: Callable[[], str],
         watchdogs: Callable[[], Json],
+        received: Callable[[str], float | None],
     ) -> None:
         self._controller, self._cluster = controller, cluster
         self._tracer, self._voter_changes = tracer, voter_changes
         self._maintenance = Maintenance(controller, clients, send_direct, log.warning)
         self._later, self._send_direct, self._stop = later, send_direct, stop
-        self._progress, self._watchdogs = progress, watchdogs
+        self._progress, self._watchdogs, self._received = progress, watchdogs, received
         self._views = ViewHistory(controller)
         self.definitions = Definitions(controller)
         self.defined = self.definitions.done
@@ -84,7 +85,9 @@ class Operations:
 
     def status(self) -> Json:
         """Return the reply to `status`."""
-        reply = status_of(self._controller, self._cluster, self._progress(), self._watchdogs())
+        reply = status_of(
+            self._controller, self._cluster, self._progress(), self._watchdogs(), self._received
+        )
         views: list[Json] = self._views.reply()
         return reply | {"drained": sorted(self._maintenance.drained), "views": views}
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 from broker.release import version
 from broker.replication.controller import Controller
@@ -22,8 +22,17 @@ def counters_of(**parts: Mapping[str, int]) -> dict[str, int]:
     return {f"{part}.{k}": v for part, found in parts.items() for k, v in found.items()}
 
 
-def status_of(controller: Controller, cluster_name: str, progress: str, watchdogs: Json) -> Json:
-    """Return the reply to `status`: the cluster as this member sees it."""
+def status_of(
+    controller: Controller,
+    cluster_name: str,
+    progress: str,
+    watchdogs: Json,
+    received: Callable[[str], float | None],
+) -> Json:
+    """Return the reply to `status`: the cluster as this member sees it.
+
+    `received`: the part of the state that a member which joins has, if that was heard of it.
+    """
     primary = controller.primary
     labels, marks = primary.labels(), primary.marks()
     here = {m.name: m for m in primary.members}
@@ -52,6 +61,7 @@ def status_of(controller: Controller, cluster_name: str, progress: str, watchdog
                 "arbitrator": name in primary.mark.without_data | electorate.arbitrators,
                 "position": position,
                 "local": name == controller.me.name,
+                **(_received(received(name)) if state == "JOINING" else {}),
             }
         )
     status, reason = _status(controller)
@@ -87,6 +97,10 @@ def _quorum(controller: Controller) -> Json:
         "quorum": latest.quorum,
         "quorate": controller.primary.active,
     }
+
+
+def _received(share: float | None) -> Json:
+    return {} if share is None else {"received_percent": round(100 * share, 1)}
 
 
 def _status(controller: Controller) -> tuple[str, str]:

@@ -146,7 +146,7 @@ class BrokerMember:
             controller, options.cluster_name, ring.driver.tracer, self._timers.voter_changes,
             clients=self.clients, later=loop.call_later, stop=self.stop,
             send_direct=ring.driver.send_direct, counters=self._all_counters,
-            progress=lambda: self.life.reason,
+            progress=lambda: self.life.reason, received=lambda of: self.observation.received(of),
             watchdogs=lambda: {**self._watchdogs.status(), **self.life.status()},
         )  # fmt: skip
 

@@ -103,6 +103,11 @@ class Observation:
         if not open_fds.cancelled() and open_fds.exception() is None:
             self._open_fds = open_fds.result()
 
+    def received(self, member: str) -> float | None:
+        """Return the part of the state that a member has received; None: that was not heard."""
+        found = self.members.of(member)
+        return None if found is None else found["transfer_share"]
+
     def figures(self) -> Figures:
         """Return the figures of this member now."""
         return {

@@ -48,6 +48,8 @@ class MemberStatus:
     local: bool
     votes: int = 1
     arbitrator: bool = False
+    received_percent: float | None = None
+    """Of the state, by a member that joins; None: it is not known."""
 
 
 @record
@@ -179,6 +181,7 @@ def cluster_status(
 
 
 def _member(fields: dict[str, Json]) -> MemberStatus:
+    received = fields.get("received_percent")
     return MemberStatus(
         id=str(fields.get("id", "")),
         url=str(fields.get("url", "")),
@@ -188,6 +191,7 @@ def _member(fields: dict[str, Json]) -> MemberStatus:
         local=fields.get("local") is True,
         votes=_as_int(fields.get("votes")),
         arbitrator=fields.get("arbitrator") is True,
+        received_percent=received if isinstance(received, int | float) else None,
     )
 
 

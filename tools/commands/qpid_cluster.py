@@ -43,7 +43,8 @@ INQUORATE (no majority of voters: it serves nobody), WAITING (first start, --clu
 reached).  A member's `state` is one of ACTIVE, JOINING, DOWN (a voter that is not here); of itself
 the asked member says more, `member_state`: docs/OPERATIONS.md, what a log line begins with.  `size`
 counts the members that are not DOWN.  `id` is the member's name and is what `-s` takes; `position`
-is the last command position that the answering member knows to be durable there.
+is the last command position that the answering member knows to be durable there; of one that
+joins `received_percent` is the part of the state that it has received, where that is known.
 
 An answer to `stop` and `shutdown` means: ordered, and about to happen.  A connection that breaks
 before the answer means the same, because the asked broker may be the one that stops.  A
@@ -315,6 +316,8 @@ def overview(status: ClusterStatus) -> str:
     for member in status.members:
         state = own if member.local and own != "READY" else member.state
         marks = [] if state == "ACTIVE" else [state]
+        if member.received_percent is not None:
+            marks.append(f"{member.received_percent:g} % received")
         marks += [] if member.voter else ["no vote"]
         marks += ["arbitrator"] if member.arbitrator else []
         marks += [f"{member.votes} votes"] if member.votes > 1 else []

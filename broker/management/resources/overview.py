@@ -121,6 +121,7 @@ def node_rows(call: Call) -> list[Object]:
                 "url": member["url"],
                 "position": member["position"],
                 "local": member["local"],
+                **{name: member[name] for name in ("received_percent",) if name in member},
                 "being_drained": name in drained,
                 "mem_alarm": (name, "memory") in alarms,
                 "disk_free_alarm": (name, "disk") in alarms,

@@ -74,7 +74,10 @@ ANSWERS: dict[str, Json] = {
         "cluster": "shop", "status": "ACTIVE", "size": 3, "epoch": 3, "position": 4711,
         "reason": "", "alarms": [], "drained": [],
         "quorum": {"expected_votes": 3, "total_votes": 3, "quorum": 2, "quorate": True},
-        "members": [member("a"), member("b"), member("c", state="JOINING", position=1200)],
+        "members": [
+            member("a"), member("b"),
+            member("c", state="JOINING", position=1200, received_percent=41.5),
+        ],
         "views": [
             {"at_ms": 1_790_000_000_000, "ring": "a.4", "epoch": 2, "primary": True,
              "members": ["a", "b"], "reason": ""},

@@ -298,7 +298,7 @@ def test_alarms_and_lost_quorum_are_seen_at_a_glance(page: Browser, api: CannedA
 
 def test_a_join_is_seen_to_progress(page: Browser, api: CannedApi) -> None:
     go(page, "members")
-    page.wait_text("c is at position 1,200 of 4,711")
+    page.wait_text("c has received 41.5 % of the state")
     cluster = api.answers["qpid/cluster"]
     assert isinstance(cluster, dict)
     members = cluster["members"]

@@ -143,6 +143,13 @@ def test_json_is_the_answer_itself(broker: FakeBroker) -> None:
     assert json.loads(ended.stdout) == STATUS
 
 
+def test_a_join_shows_how_far_it_is(broker: FakeBroker) -> None:
+    joining = {**member("c", 5674, state="JOINING", voter=True), "received_percent": 41.5}
+    answer = {**STATUS, "members": [member("a", 5672), joining]}
+    broker.answers["status"] = json.dumps(answer).encode() + b"\n"
+    assert "ID=c URL=amqp:tcp:127.0.0.1:5674 (JOINING, 41.5 % received)" in broker.run().stdout
+
+
 def test_not_active_gives_the_reason_and_fails(broker: FakeBroker) -> None:
     answer = {
         **STATUS, "status": "INQUORATE", "size": 1, "reason": "1 of 3 voters is here",

@@ -47,8 +47,11 @@ export function members() {
     replace(picture, ringPicture(cluster));
     const joining = cluster.members.filter((one) => one.state === "JOINING");
     replace(joins, joining.map((one) => h("div", { class: "transfer" },
-      h("label", {}, `${one.id} is at position ${count(one.position)} of ${count(cluster.position)} `,
-        h("progress", { max: Math.max(1, cluster.position), value: Math.min(one.position, cluster.position) })))),
+      "received_percent" in one
+        ? h("label", {}, `${one.id} has received ${one.received_percent} % of the state `,
+          h("progress", { max: 100, value: one.received_percent }))
+        : h("label", {}, `${one.id} is at position ${count(one.position)} of ${count(cluster.position)} `,
+          h("progress", { max: Math.max(1, cluster.position), value: Math.min(one.position, cluster.position) })))),
       cluster.status === "JOINING" ? h("p", {}, cluster.reason || "This member is joining.")
       : !joining.length && h("p", { class: "empty" }, "No join is under way."));
     const views = [...(cluster.views ?? [])].reverse();
