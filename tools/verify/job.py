@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from broker.memberlog.records import RecordKind
 from tools.verify.checks import (
+    absent_logs,
     confirms,
     difference_search,
     digest_votes,
@@ -41,6 +42,14 @@ class CheckOptions:
     replay: int | None = REPLAYED  # segments for the second queue model; None: all
 
 
+class LogsAtHand(NamedTuple):
+    """The files of a check."""
+
+    segments: list[Path]  # of members, to be checked
+    settled: list[Path]  # of members, verified before
+    of_clients: list[Path]
+
+
 def verify(
     spark: SparkSession, places: list[Path], options: CheckOptions = CheckOptions()
 ) -> Report:
@@ -52,20 +61,20 @@ def verify(
     if options.export is not None and options.export.exists():
         raise BadInput(f"{options.export} exists already: name a new directory to export to")
     segments, client_segments = histories.split_clients(find_segments(places))
-    found = len(segments)
+    found = list(segments)
     saved: list[Row] = []
     if options.since is not None:
-        saved = checkpoint.load(options.since)
-        segments = checkpoint.unread(segments, saved)
+        saved = checkpoint.moved(checkpoint.load(options.since), found)
+        segments = checkpoint.unread(found, saved)
         if not segments:
             raise BadInput(f"there is nothing newer than {options.since} in these logs")
     scan = read_table(spark, "scan", segments).persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        report, rows = _verify(scan, segments, client_segments, saved, options)
+        logs = LogsAtHand(segments, [one for one in found if one not in segments], client_segments)
+        report, rows = _verify(scan, logs, saved, options)
         report.notes += dropped_before(segments)
         if options.since is not None:
-            skipped = found - len(segments)
-            report.notes.append(f"{skipped} segments were verified before and not read again")
+            report.notes.append(_skipped(logs))
         if options.save is not None:
             report.notes.append(_save(options.save, report, rows))
         if options.export is not None:
@@ -73,6 +82,11 @@ def verify(
         return report
     finally:
         scan.unpersist()
+
+
+def _skipped(logs: LogsAtHand) -> str:
+    what = f"{len(logs.settled)} segments were verified before and not read again"
+    return f"{what}, but for the comparison with clients" if logs.of_clients else what
 
 
 def _save(path: Path, report: Report, rows: list[Row]) -> str:
@@ -100,17 +114,13 @@ def _export(spark: SparkSession, rows: list[Row], directory: Path) -> str:
 
 
 def _verify(
-    scan: DataFrame,
-    segments: list[Path],
-    client_segments: list[Path],
-    saved: list[Row],
-    options: CheckOptions,
+    scan: DataFrame, logs: LogsAtHand, saved: list[Row], options: CheckOptions
 ) -> tuple[Report, list[Row]]:
     """Run all checks; return the report, and all control rows."""
     from tools.verify.contract import job as contract
     from tools.verify.input.source import read_records
 
-    spark = scan.sparkSession
+    spark, segments = scan.sparkSession, logs.segments
     read = _collect_control_rows(scan)
     rows = saved + read
     control = check_control_rows(rows)
@@ -130,14 +140,20 @@ def _verify(
     findings += contract.explain(spark, contract_result, read)
     notes = [*control.notes, *contract.limits(contract_result)]
     checks = measure_coverage(rows, control.incarnations, batches, contract_result)
+    all_segments = segments + logs.settled
     client_report = histories.check_histories(
-        scan, client_segments, segments, read, contract_result.stretches, contract_result.gaps
-    )
+        scan, logs.of_clients, all_segments, logs.settled,
+        histories.told_history(rows, control.epochs, all_segments),
+    )  # fmt: skip
     if client_report is not None:
         findings += client_report.findings
         notes += client_report.notes
         checks += client_report.coverage()
     findings.sort(key=_importance)
+    absent = absent_logs.find_absent(rows)
+    if not findings and not absent.enough:
+        raise BadInput(absent.reason())
+    notes = absent.notes() + notes
     counts = _count(segments, rows, control, batches, positions)
     timeline = build_timeline(scan, rows) if options.timeline else None
     return Report(counts, findings, notes, timeline, client_report, checks), rows

@@ -7,7 +7,7 @@ those that no file records are gaps.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Container, Iterable
 from typing import NamedTuple
 
 from broker.memberlog.records import RecordKind
@@ -37,10 +37,13 @@ class Gap(NamedTuple):
     last: int
 
 
-def plan(rows: Iterable[Row], primaries: dict[int, PrimaryView]) -> list[Stretch]:
+def plan(
+    rows: Iterable[Row], primaries: dict[int, PrimaryView], at_hand: Container[str] | None = None
+) -> list[Stretch]:
     """Return one source for each recorded position, ascending; few files rather than many.
 
-    A damaged file is a source only where there is no other.
+    A damaged file is a source only where there is no other; `at_hand` are the files that can be
+    sources, None: all.
     """
     rows = list(rows)
     bases = epoch_bases(rows, primaries)
@@ -52,7 +55,7 @@ def plan(rows: Iterable[Row], primaries: dict[int, PrimaryView]) -> list[Stretch
     for row in rows:
         if row.kind == FAULT:
             damaged.add(row.file)
-        elif row.kind == SEGMENT:
+        elif row.kind == SEGMENT and (at_hand is None or row.file in at_hand):
             for run in runs_of(row):
                 last = min(run.last, lowest.get(run.decided, run.last))
                 recorded.append((row.file, run._replace(last=last)))

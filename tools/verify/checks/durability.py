@@ -24,7 +24,7 @@ from tools.verify.checks.views_and_segments import (
 )
 from tools.verify.findings import Finding
 from tools.verify.input.rows import SEGMENT, Row
-from vsync.quorum.voter_set import Electorate, parse
+from tools.verify.input.voters import Voters, read_voters
 
 UNKNOWN = 1 << 64  # above every position
 
@@ -41,7 +41,7 @@ def check_marks(
                 continue
             # The voters may have changed in this epoch: those of the next one are accepted too.
             after = [later for later in sorted(primaries) if later > epoch][:1]
-            sets = [parse(primaries[one].voters) for one in (epoch, *after)]
+            sets = [read_voters(primaries[one].voters) for one in (epoch, *after)]
             disks = {
                 name: noted.get((name, number), {}).get(epoch, UNKNOWN)
                 for name, number in map(_incarnation_id, primary.members)
@@ -55,11 +55,11 @@ def check_marks(
                 yield Finding("G9", incarnation.member, incarnation.number, reached + 1, what, mark)
 
 
-def _reached(voters: Electorate, disks: dict[str, int]) -> int:
+def _reached(voters: Voters, disks: dict[str, int]) -> int:
     """Return the highest position that a quorate set may have on disk; 0: none."""
     held = {**disks, **dict.fromkeys(voters.arbitrators, UNKNOWN)}
     for position in sorted(set(held.values()), reverse=True):
-        if voters.quorate([name for name, at in held.items() if at >= position]):
+        if voters.is_majority([name for name, at in held.items() if at >= position]):
             return position
     return 0
 

@@ -20,7 +20,7 @@ from tools.verify.checks.views_and_segments import (
 from tools.verify.findings import Finding
 from tools.verify.input.log_sequence import digest, foreign_batch, out_of_sequence
 from tools.verify.input.rows import SEGMENT, EpochSums, Row, SegmentEnds, merge_sums
-from vsync.quorum.voter_set import parse
+from tools.verify.input.voters import read_voters
 
 
 @dataclass(slots=True)
@@ -208,10 +208,10 @@ def check_majority(
     for epoch, (position, (member, incarnation)) in _highest_confirmed(incarnations).items():
         # The voters may have changed in this epoch: those of the next one are accepted too.
         after = [later for later in sorted(primaries) if later > epoch][:1]
-        sets = [parse(primaries[one].voters) for one in (epoch, *after) if one in primaries]
+        sets = [read_voters(primaries[one].voters) for one in (epoch, *after) if one in primaries]
         have = {name for name, reached in durable.items() if reached >= position}
         unknown = {n for one in sets for n in one.names if open_ended.get(n, True)}
-        if sets and not any(one.quorate(have | unknown) for one in sets):
+        if sets and not any(one.is_majority(have | unknown) for one in sets):
             on_disks = len(have.intersection(sets[0].data_names))
             what = (
                 f"confirmed in epoch {epoch}, but on the disks of only {on_disks} "

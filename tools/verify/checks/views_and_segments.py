@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeVar
 from broker.memberlog.records import RecordKind
 from tools.verify.findings import BadInput, Finding
 from tools.verify.input.rows import FAULT, SEGMENT, UNREADABLE, Row, Run, SegmentEnds
-from vsync.quorum.voter_set import parse
+from tools.verify.input.voters import read_voters
 
 CONTROL_KINDS = (
     *(
@@ -335,16 +335,16 @@ def _split_primaries(
 
 def _succeeds(before: PrimaryView | None, primary: PrimaryView) -> Iterator[str]:
     present = primary.names()
-    electorate = parse(primary.voters)
-    if not electorate.quorate(present):
+    voters = read_voters(primary.voters)
+    if not voters.is_majority(present):
         yield (
             f"the primary of epoch {primary.epoch} has no majority of its voters: "
-            f"{electorate.describe(present)}"
+            f"{voters.describe(present)}"
         )
     if before is None:
         return
     # The voters may have changed in the earlier epoch: voters of either set count.
-    voting = {*electorate.names, *parse(before.voters).names}
+    voting = voters.names | read_voters(before.voters).names
     if not present & before.names() & voting:
         yield f"the primaries of epochs {before.epoch} and {primary.epoch} share no voter"
 

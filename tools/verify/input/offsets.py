@@ -16,11 +16,11 @@ from typing import NamedTuple, TypedDict
 from broker.memberlog.codec import FRAME, MAGIC, RECORD_BYTES_MAX, RecordMalformed, decode
 from broker.memberlog.reader import After, LogError
 from broker.memberlog.records import ROLE_CLIENT, SUFFIX
-from broker.memberlog.segments import is_segment, one_of_each, open_segment, plain_name
+from broker.memberlog.segments import one_of_each, open_segment, plain_name
 from tools.verify.findings import BadInput
 from tools.verify.input.batch_summaries import Continuation
 from tools.verify.input.rows import SEGMENT, Row
-from tools.verify.input.segments import HEADER_BYTES, header_of
+from tools.verify.input.segments import HEADER_BYTES, files_below, header_of
 
 STRETCH_BYTES = 32 << 20  # read of one incarnation at a time, unless one record is longer
 _NAME = re.compile(r"(.+\.\d+)\.(\d+)" + re.escape(SUFFIX))
@@ -133,7 +133,7 @@ def segments_by_incarnation(places: list[Path]) -> dict[str, dict[int, Path]]:
     """Return the files of segments, by incarnation and number."""
     found: dict[str, dict[int, Path]] = {}
     for place in places:
-        for path in one_of_each(path for path in place.rglob("*") if is_segment(path.name)):
+        for path in one_of_each(files_below(place)):
             if fits := _NAME.fullmatch(plain_name(path.name)):
                 found.setdefault(str(path.parent / fits[1]), {})[int(fits[2])] = path
     return found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator
 from glob import glob, has_magic
 from pathlib import Path
@@ -21,12 +22,39 @@ def find_segments(places: list[Path]) -> list[Path]:
     """Return all segments at or below the places, each once; a place may be a glob."""
     found: set[Path] = set()
     for place in _expand(places):
-        files = [place] if place.is_file() else place.rglob(f"*{SUFFIX}*")
-        found.update(file.resolve() for file in files if file == place or is_segment(file.name))
+        if place.is_dir():
+            found.update(_readable(file).resolve() for file in files_below(place))
+        else:
+            found.add(_readable(place).resolve())
     if not found:
         listed = ", ".join(map(str, places))
         raise BadInput(f"there is no member log (*{SUFFIX}) in {listed}")
     return sorted(one_of_each(found))
+
+
+def files_below(place: Path) -> Iterator[Path]:
+    """Yield what has the name of a segment at any depth; linked directories are followed, once."""
+    seen: set[tuple[int, int]] = set()
+    for folder, folders, names in os.walk(place, followlinks=True):
+        entered = os.stat(folder)
+        if (entered.st_dev, entered.st_ino) in seen:
+            folders.clear()
+            continue
+        seen.add((entered.st_dev, entered.st_ino))
+        folders.sort()
+        yield from (Path(folder, name) for name in names if is_segment(name))
+
+
+def _readable(file: Path) -> Path:
+    """Return a file that can be a segment; `BadInput` names any other."""
+    shown = str(file).encode(errors="surrogateescape").decode(errors="backslashreplace")
+    if shown != str(file):
+        raise BadInput(f"the name of {shown} is not UTF-8: rename it, or its directory")
+    if file.is_file():
+        return file
+    if file.is_symlink() and not file.exists():
+        raise BadInput(f"{shown} is a link to {file.readlink()}, which is not there")
+    raise BadInput(f"{shown} is no ordinary file: remove it, or name the logs one by one")
 
 
 def dropped_before(segments: list[Path]) -> list[str]:

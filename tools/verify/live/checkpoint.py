@@ -78,6 +78,26 @@ def unread(segments: list[Path], saved: list[Row]) -> list[Path]:
     return left
 
 
+def moved(saved: list[Row], segments: list[Path]) -> list[Row]:
+    """Return the saved rows with the present paths of their segments, where these are at hand."""
+    paths = {one: path for path in segments if (one := _identity(path)) is not None}
+    at = {
+        row.file: str(paths[row.member, row.incarnation, row.segment])
+        for row in saved
+        if (row.member, row.incarnation, row.segment) in paths
+    }
+    return [row._replace(file=at.get(row.file, row.file)) for row in saved]
+
+
+def _identity(path: Path) -> tuple[str, int, int] | None:
+    """Return member, incarnation and segment; None where they cannot be read."""
+    try:
+        header = segment_files.ends_of(path).header
+    except (OSError, LogError):
+        return None
+    return header.member, header.incarnation, header.segment
+
+
 def _named(kept: list[Row]) -> list[list[object]]:
     """Return how the member's own retention names these segments: `broker.memberlog.archive`."""
     return [[row.member, row.incarnation, row.segment, ends_of(row)["link"]] for row in kept]

@@ -10,10 +10,14 @@ import pytest
 from broker.memberlog.client_history import ClientHistory
 from broker.memberlog.records import Durable, RecordKind
 from broker.memberlog.writer import MemberLogWriter
-from tools.verify.checks.canonical_history import Gap
-from tools.verify.clients.histories import extent_of, is_history, split_clients
+from tests.system.verify.support.checks_without_spark import rows_in
+from tests.system.verify.support.make_logs import good_history
+from tools.verify.checks.canonical_history import Gap, Stretch
+from tools.verify.checks.views_and_segments import CONTROL_KINDS, primaries
+from tools.verify.clients.histories import extent_of, is_history, split_clients, told_history
 from tools.verify.findings import BadInput
 from tools.verify.input.rows import Row
+from tools.verify.live import checkpoint
 
 
 def a_client(directory: Path) -> Path:
@@ -69,3 +73,60 @@ def test_the_beginning_and_the_middle() -> None:
     assert [(extent.begin, extent.whole) for extent in extents] == [
         (True, True), (False, True), (False, False), (True, False),
     ]  # fmt: skip
+
+
+class TestSince:
+    """Clients are judged by all that the logs at hand tell, also what a check settled before."""
+
+    @pytest.fixture
+    def point(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+        monkeypatch.setattr("os.fsync", lambda _: None)
+        good_history(6).write(tmp_path / "logs", segment_bytes=1500)
+        killed = max((tmp_path / "logs" / "c").glob("c.1.*"))
+        killed.write_bytes(killed.read_bytes()[:-1])
+        checkpoint.save(tmp_path / "point", self.rows(self.logs(tmp_path)))
+        return tmp_path / "point"
+
+    @staticmethod
+    def logs(tmp_path: Path) -> list[Path]:
+        return sorted((tmp_path / "logs").rglob("*.qml"))
+
+    @staticmethod
+    def rows(files: list[Path]) -> list[Row]:
+        return [row for row in rows_in(files) if row.kind in CONTROL_KINDS]
+
+    def told(self, files: list[Path], saved: list[Row]) -> tuple[list[Stretch], list[bool]]:
+        rows = checkpoint.moved(saved, files)
+        left = checkpoint.unread(files, rows)
+        assert left
+        assert len(left) < len(files)
+        rows += self.rows(left)
+        told = told_history(rows, primaries(rows), files)
+        return told.stretches, list(told.extent)
+
+    def test_the_history_is_the_same_from_a_saved_point(self, point: Path) -> None:
+        files = self.logs(point.parent)
+        rows = self.rows(files)
+        whole = told_history(rows, primaries(rows), files)
+        found = self.told(files, checkpoint.load(point))
+        assert found == (whole.stretches, list(whole.extent))
+        assert len({one.file for one in found[0]}) > 3
+
+    def test_and_where_the_logs_were_moved(self, point: Path) -> None:
+        saved = checkpoint.load(point)
+        (point.parent / "elsewhere").mkdir()
+        (point.parent / "logs").rename(point.parent / "elsewhere" / "logs")
+        files = self.logs(point.parent / "elsewhere")
+        stretches, (begin, _, whole) = self.told(files, saved)
+        assert (begin, whole) == (True, True)
+        assert {one.file for one in stretches} <= set(map(str, files))
+
+    def test_what_was_archived_is_missing_and_not_the_end(self, point: Path) -> None:
+        """Only the log of a member that was killed is left: the end is told by nobody."""
+        saved = checkpoint.load(point)
+        files = self.logs(point.parent)
+        left = checkpoint.unread(files, saved)
+        rows = saved + self.rows(left)
+        stretches, extent = told_history(rows, primaries(rows), left)
+        assert stretches
+        assert not extent.whole

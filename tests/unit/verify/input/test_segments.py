@@ -2,10 +2,16 @@
 
 from __future__ import annotations
 
+import gzip
+import os
 from pathlib import Path
 
 import pytest
 
+pytest.importorskip("numpy")
+
+from tests.system.verify.support.checks_without_spark import rows_in
+from tools.verify.checks.views_and_segments import check_input
 from tools.verify.findings import BadInput
 from tools.verify.input.segments import TASK_BYTES, dropped_before, find_segments, share_out
 
@@ -67,3 +73,41 @@ def test_what_members_dropped_is_said(tmp_path: Path) -> None:
     note.write_text("[1]")
     (what,) = dropped_before(find_segments([tmp_path]))
     assert "does not say what was dropped" in what
+
+
+def test_directories_behind_links_are_searched_once(tmp_path: Path) -> None:
+    (tmp_path / "disk" / "deep").mkdir(parents=True)
+    (path,) = sized(tmp_path / "disk" / "deep", 1)
+    place = tmp_path / "place"
+    place.mkdir()
+    (place / "b").symlink_to(tmp_path / "disk")
+    (place / "again").symlink_to(tmp_path / "disk" / "deep")
+    (tmp_path / "disk" / "deep" / "round").symlink_to(place)
+    assert find_segments([place]) == [path]
+
+
+def test_what_cannot_be_a_segment_is_named(tmp_path: Path) -> None:
+    """A FIFO would be waited for, a link to nothing left out in silence."""
+    for name in ("fifo", "link", "folder", "nonsense"):
+        (tmp_path / name).mkdir()
+    os.mkfifo(tmp_path / "fifo" / "a.1.000000.qml")
+    with pytest.raises(BadInput, match=r"fifo/a\.1\.000000\.qml is no ordinary file"):
+        find_segments([tmp_path / "fifo"])
+    (tmp_path / "link" / "a.1.000000.qml").symlink_to("nowhere")
+    with pytest.raises(BadInput, match=r"a\.1\.000000\.qml is a link to nowhere"):
+        find_segments([tmp_path / "link"])
+    (tmp_path / "folder" / "a.1.000000.qml").mkdir()
+    with pytest.raises(BadInput, match="there is no member log"):
+        find_segments([tmp_path / "folder"])
+    odd = os.fsencode(tmp_path / "nonsense") + b"/\xff.1.000000.qml"
+    with open(odd, "wb") as file:
+        file.write(b"x")
+    with pytest.raises(BadInput, match=r"the name of .*\\xff\.1\.000000\.qml is not UTF-8"):
+        find_segments([tmp_path / "nonsense"])
+
+
+def test_a_compressed_file_of_something_else_is_named(tmp_path: Path) -> None:
+    (tmp_path / "a.1.000000.qml.gz").write_bytes(gzip.compress(b"noise"))
+    rows = rows_in(find_segments([tmp_path]))
+    with pytest.raises(BadInput, match=r"a\.1\.000000\.qml\.gz"):
+        check_input(rows)
