@@ -46,6 +46,7 @@ class Recorder:
         self._active_epoch = 0
         self._machine: Machine | None = None
         self._position, self._root = 0, 0  # of the state that the log has recorded so far
+        self._checked = -1  # the position of the last CHECKPOINT in this place
 
     def start(self, history: History, machine: Machine) -> None:
         """This incarnation begins with what recovery found."""
@@ -74,6 +75,7 @@ class Recorder:
                 a.members, a.voters, a.cold,
             )
         )  # fmt: skip
+        self._checkpoint_again()
 
     def decided(self, epoch: int) -> None:
         """What is applied next was unstable; the primary of `epoch` decided it."""
@@ -119,7 +121,9 @@ class Recorder:
         self._writer.append(Vote(position, chain, root, verdict))
 
     def stop(self, reason: str, history: History) -> None:
-        """The orderly end."""
+        """The orderly end, after the state of all queues there."""
+        if history.position == self._position:
+            self._checkpoint_again()
         self._writer.append(Stop(reason, history.position, history.chain))
 
     @property
@@ -137,8 +141,17 @@ class Recorder:
 
     def _checkpoint(self, position: int, machine: Machine) -> None:
         self._machine, self._position, self._root = machine, position, machine.root()
+        self._checked = position
         for record in self._checkpoint_records():
             self._writer.append(record)
+
+    def _checkpoint_again(self) -> None:
+        """Append how the queues stand here, unless the log has just said it; all are named."""
+        if self._position != self._checked:
+            self._checked = self._position
+            for record in self._checkpoint_records():
+                if isinstance(record, Checkpoint):
+                    self._writer.append(record)
 
     def _checkpoint_records(self) -> Iterator[Record]:
         """Yield the names and the state of all queues, for a reader that begins here.

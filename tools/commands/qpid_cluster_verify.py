@@ -13,8 +13,8 @@ from typing import NoReturn
 import click
 
 from tools.verify.checks.fast import FastReport, compare_ends
-from tools.verify.contract.rules import REPLAYED
-from tools.verify.findings import PROPERTIES, BadInput
+from tools.verify.contract.rules import Replayed
+from tools.verify.findings import BadInput
 from tools.verify.input.segments import find_segments, is_little
 from tools.verify.job import CheckOptions, verify
 from tools.verify.live.alert import alert
@@ -64,10 +64,11 @@ CONSISTENT, NOT_CONSISTENT, NO_VERDICT = 0, 1, 2
 )
 @click.option(
     "--replay",
-    default=str(REPLAYED),
+    default="sources",
     show_default=True,
-    metavar="N|all",
-    help="Make the moves of N segments, or of all, again in a second model of queues.",
+    metavar="sources|all|N",
+    help="Make moves again in a second model of queues: those of each position once, as one member "
+    "logged them; of all members' segments; or of N segments.",
 )
 @click.option(
     "--export",
@@ -168,11 +169,13 @@ def main(
     sys.exit(CONSISTENT if report.consistent else NOT_CONSISTENT)
 
 
-def _how_many(replay: str) -> int | None:
+def _how_many(replay: str) -> Replayed:
+    if replay == "sources":
+        return "sources"
     if replay == "all":
-        return None
-    if not replay.isdigit():
-        raise click.UsageError(f"--replay {replay}: give a number of segments, or all")
+        return "all"
+    if not (replay.isascii() and replay.isdigit()):
+        raise click.UsageError(f"--replay {replay}: give sources, all, or a number of segments")
     return int(replay)
 
 
@@ -270,8 +273,7 @@ def render(report: Report, seconds: float, *, verbose: bool = False) -> str:
     if verbose:
         lines += [f"{one.promise}: {one.check}: {one.rows:,} {one.of}" for one in report.checks]
     if report.consistent:
-        held = ", ".join(name for name in PROPERTIES if name != "LOG")
-        return "\n".join([*lines, f"consistent: {held} hold in these logs"])
+        return "\n".join([*lines, *report.verdict()])
     lines += [f"NOT CONSISTENT: {len(report.findings)} findings, the earliest first"]
     for finding in report.findings:
         lines += [f"  {finding}", *(f"      {line}" for line in finding.around)]

@@ -20,6 +20,7 @@ def measure_coverage(
     """Return how much each check examined; `rows` are the control rows."""
     kinds = [row.kind for row in rows]
     members = list(incarnations)
+    due = contract.within > 0
     confirms = sum(one.confirms for one in members)
     return [
         Coverage("LOG", "links, numbers, chains", sum(one.records for one in members), "records"),
@@ -28,16 +29,18 @@ def measure_coverage(
         Coverage(
             "G7", "primaries", kinds.count(RecordKind.ACTIVE), "activations as members tell them"
         ),
+        Coverage("G5", "E5 by source", contract.blobs, "submissions"),
         Coverage("G8 G9", "confirms", confirms, "confirms"),
         Coverage("G9", "durable at a majority", sum(len(one.epochs) for one in members), "epochs"),
+        Coverage("G10", "votes", sum(one.votes for one in members), "votes as members tell them"),
         Coverage("G20", "causes, C1 enqueue, balances", contract.moves, "moves"),
-        Coverage("G20", "what logs say is there", contract.balances, "checkpoints"),
+        Coverage("G20", "what logs say is there", contract.balances, "checkpoints", due),
         Coverage("G11 G13 G20", "C2 one end, C3 delivery, C4 holder", contract.examined, "moves"),
         Coverage("G20", "C2 one end", contract.messages, "messages"),
         Coverage("G20", "C2 cold starts", contract.recoveries, "queues that came back"),
         Coverage("G12", "C5 order", contract.high_waters, "queues and channels, by segment"),
-        Coverage("G12 G20", "H2 replay", contract.replayed, "moves"),
-        Coverage("G20", "H2 replay", contract.compared, "queues that the model arrived at"),
+        Coverage("G12 G20", "H2 replay", contract.replayed, "moves", due),
+        Coverage("G20", "H2 replay", contract.compared, "queues that the model arrived at", due),
     ]  # fmt: skip
 
 

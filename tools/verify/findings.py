@@ -47,6 +47,7 @@ class Coverage(NamedTuple):
     check: str
     rows: int
     of: str
+    due: bool = False  # there was something to examine: no rows are a hole in the proof
 
 
 class BadInput(Exception):

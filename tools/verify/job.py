@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from broker.memberlog.records import RecordKind
+from tools.verify import absent_logs
 from tools.verify.checks import (
-    absent_logs,
     confirms,
     difference_search,
     digest_votes,
@@ -18,7 +18,7 @@ from tools.verify.checks import (
 )
 from tools.verify.checks.control_checks import ControlResult, check_control_rows
 from tools.verify.clients import histories
-from tools.verify.contract.rules import REPLAYED
+from tools.verify.contract.rules import Replayed
 from tools.verify.coverage import measure_coverage, unexamined
 from tools.verify.findings import BadInput, Finding
 from tools.verify.input.rows import SEGMENT, Row
@@ -39,7 +39,7 @@ class CheckOptions:
     since: Path | None = None  # a saved checkpoint to begin from
     save: Path | None = None  # where to save the checkpoint that was reached
     export: Path | None = None  # a new directory for the closed segments as Parquet
-    replay: int | None = REPLAYED  # segments for the second queue model; None: all
+    replay: Replayed = "sources"  # segments for the second queue model
 
 
 class LogsAtHand(NamedTuple):

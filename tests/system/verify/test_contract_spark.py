@@ -33,10 +33,11 @@ def _without_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_every_check_examines_a_correct_history(tmp_path: Path) -> None:
     plain_history().write_all(tmp_path)
-    report = verify(shared_session(), [tmp_path], CheckOptions(replay=None))
+    report = verify(shared_session(), [tmp_path], CheckOptions())
     assert report.findings == []
     rows = {one.check: one.rows for one in report.checks}
     assert rows.pop("durable at a majority") > 0
+    assert rows.pop("votes") == 0  # these machines never disagreed
     assert [check for check, count in rows.items() if not count] == []
     assert not any("second model" in note for note in report.notes)
 

@@ -29,6 +29,7 @@ from broker.memberlog.reader import LogError, TornTail, read_segment
 from broker.memberlog.recorder import QUEUES_PER_RECORD
 from broker.memberlog.records import (
     CHECKPOINT_ROW,
+    Active,
     Batch,
     Checkpoint,
     Durable,
@@ -37,6 +38,7 @@ from broker.memberlog.records import (
     Queues,
     Snapshot,
     Start,
+    Stop,
 )
 from broker.memberlog.segments import open_segment, segments_in
 from broker.memberlog.writer import LogWriteFailed, MemberLogWriter
@@ -45,7 +47,8 @@ from broker.replication.chain import History
 from broker.replication.replica import ExecutionFailed, Item, Replica, records_of
 from tests.support.memberlog_writer import RING, Scene
 from tests.support.move_ledger import Ledger
-from vsync.primary.events import Activation
+from vsync.primary.events import Activated, Activation
+from vsync.types import Member
 
 
 def test_an_incarnation_begins_with_its_state_and_names_queues_before_moves_do(
@@ -124,6 +127,30 @@ def test_a_clock_that_is_set_back_does_not_keep_a_segment_open(tmp_path: Path) -
     assert len(segments_in(tmp_path)) == 2
 
 
+def test_the_queues_are_recorded_at_an_activation_and_at_the_end(tmp_path: Path) -> None:
+    """So that their moves are compared with something in a log of one segment."""
+    scene = Scene(tmp_path)
+    scene.traffic()
+    activation = Activation(2, (("a", 1, False), ("b", 1, False)), False, ("a", "b"), "c1")
+    event = Activated(RING, 9, Member("a", 1, ""), activation, True)
+    scene.book.activated(event, scene.replica.history)
+    scene.book.activated(event, scene.replica.history)  # nothing was applied in between
+    scene.publish("one")
+    scene.book.stop("shutdown", scene.replica.history)
+    records = list(scene.records())
+    kinds = [type(record) for record in records]
+    assert kinds[-6:] == [Active, Checkpoint, Active, Batch, Checkpoint, Stop]
+    first, last = (record for record in records[-5:] if isinstance(record, Checkpoint))
+    assert (last.position, last.root) == (
+        scene.replica.history.position, scene.replica.machine.root(),
+    )  # fmt: skip
+    ready = [
+        {number: ready for number, ready, *_ in CHECKPOINT_ROW.iter_unpack(one.queues)}
+        for one in (first, last)
+    ]
+    assert ready == [{1: 1, 2: 1}, {1: 2, 2: 1}]
+
+
 def test_a_transferred_state_is_recorded_whole(tmp_path: Path) -> None:
     donor = Scene(tmp_path / "donor")
     donor.traffic()
@@ -167,6 +194,8 @@ def test_a_command_that_breaks_off_leaves_no_checkpoint_of_half_a_change(
     scene.now_us += 1
     scene.book.durable(1)
     assert scene.kinds()[-1:] == [Header]
+    scene.book.stop("a command failed", scene.replica.history)
+    assert scene.kinds()[-2:] == [Header, Stop]
 
 
 def test_what_goes_straight_to_a_consumer_is_one_row_and_reads_as_two(tmp_path: Path) -> None:

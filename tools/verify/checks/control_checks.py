@@ -14,6 +14,7 @@ from tools.verify.checks import (
     lifetimes,
     view_changes,
     views_and_segments,
+    voter_changes,
 )
 from tools.verify.checks.lifetimes import Incarnation
 from tools.verify.checks.views_and_segments import PrimaryView
@@ -65,6 +66,8 @@ def check_control_rows(rows: list[Row], *, live: bool = False) -> ControlResult:
         *views_and_segments.check_views(rows),
         *view_changes.check_view_changes(rows),
         *views_and_segments.check_primaries(rows),
+        *voter_changes.check_voter_changes(rows),
+        *lifetimes.check_starts(rows),
         *lifetimes.check_synchrony(rows, incarnations),
         *lifetimes.check_next_primary(incarnations, epochs, bases),
         *lifetimes.check_majority(incarnations, epochs),

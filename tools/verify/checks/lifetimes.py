@@ -33,6 +33,7 @@ class Incarnation:
     durable: int = -1
     confirms: int = 0
     publishes: int = 0
+    votes: int = 0
     records: int = 0
     unpaired: int = 0
     unjudged: int = 0
@@ -141,9 +142,31 @@ def _add(one: Incarnation, ends: SegmentEnds) -> None:
     one.durable = max(one.durable, ends["durable"])
     one.confirms += ends["confirms"]
     one.publishes += ends["publishes"]
+    one.votes += ends.get("votes", 0)  # not in a point that an older release saved
     one.records += ends["records"]
     one.unpaired += ends["unpaired"]
     one.unjudged += ends["unjudged"]
+
+
+def check_starts(rows: list[Row]) -> Iterator[Finding]:
+    """G14: after an orderly stop a member begins with no more than what it had there.
+
+    After a crash its log may be behind its store, so nothing is known.
+    """
+    stops: dict[str, tuple[int, int]] = {}  # incarnation and position of each member's last one
+    for member, incarnation, records in records_by_incarnation(rows):
+        stopped_in, stopped_at = stops.get(member, (-1, -1))
+        first = records[0]
+        if first.kind == RecordKind.START and 0 <= stopped_at < (first.position or 0):
+            what = (
+                f"begins with this state, but its incarnation {stopped_in} stopped in order at "
+                f"position {stopped_at}: where the state is from, no log tells"
+            )
+            yield Finding("G14", member, incarnation, first.position or 0, what)
+        if records[-1].kind == RecordKind.STOP:
+            stops[member] = incarnation, records[-1].position or 0
+        else:
+            stops.pop(member, None)
 
 
 def check_synchrony(rows: list[Row], incarnations: list[Incarnation]) -> Iterator[Finding]:

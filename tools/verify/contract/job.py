@@ -19,7 +19,7 @@ from tools.verify.checks.canonical_history import Gap, Stretch, gaps, plan
 from tools.verify.checks.views_and_segments import PrimaryView
 from tools.verify.contract.explain import ContextLine, describe_breaches, find_context
 from tools.verify.contract.message_lifecycle import LifecycleCheck, QueueRecovery, check_recoveries
-from tools.verify.contract.rules import REPLAYED, Breach, first_by_rule
+from tools.verify.contract.rules import Breach, Replayed, first_by_rule
 from tools.verify.contract.segment import SegmentResult, check_segment, moves_within
 from tools.verify.contract.segment_rules import HighWater
 from tools.verify.findings import Finding
@@ -66,7 +66,9 @@ class ContractResult:
     within: int = 0  # those of messages, in the canonical history
     balances: int = 0
     replayed: int = 0  # moves
-    replayed_segments: int = 0
+    sources: int = 0  # segments of the canonical history
+    replayed_sources: int = 0
+    blobs: int = 0
     compared: int = 0
     messages: int = 0
     examined: int = 0  # moves of messages, in the lifecycle check
@@ -77,12 +79,9 @@ class ContractResult:
 
 
 def tasks_for(
-    rows: Sequence[Row], stretches: Iterable[Stretch], replayed: int | None
+    rows: Sequence[Row], stretches: Iterable[Stretch], replayed: Replayed
 ) -> list[SegmentTask]:
-    """Return the segments to check: sources of the canonical history, and those to replay.
-
-    `replayed` of all segments, evenly spread over the incarnations; None: all.
-    """
+    """Return the segments to check: sources of the canonical history, and those to replay."""
     segments = sorted(
         (row for row in rows if row.kind == SEGMENT),
         key=lambda row: (row.member, row.incarnation, row.segment),
@@ -91,8 +90,11 @@ def tasks_for(
     of: dict[str, list[FileRange]] = {}
     for stretch in stretches:
         of.setdefault(stretch.file, []).append(stretch.file_range)
-    wanted = len(segments) if replayed is None else min(replayed, len(segments))
-    chosen = {segments[i * len(segments) // wanted].file for i in range(wanted)}
+    if replayed == "sources":
+        chosen = set(of)
+    else:
+        wanted = len(segments) if replayed == "all" else min(replayed, len(segments))
+        chosen = {segments[i * len(segments) // wanted].file for i in range(wanted)}
     return [
         SegmentTask(
             row.file, next_of.get((row.member, row.incarnation, row.segment), ""),
@@ -107,7 +109,7 @@ def check_contract(
     spark: SparkSession,
     rows: Sequence[Row],
     primaries: dict[int, PrimaryView],
-    replayed: int | None = REPLAYED,
+    replayed: Replayed = "sources",
 ) -> ContractResult:
     """Check the queue contract; `rows` are the control rows of all segments at hand."""
     from pyspark import StorageLevel
@@ -126,7 +128,8 @@ def check_contract(
         results.unpersist()
     _add_lifecycles(spark, tasks, found)
     found.segments = len(tasks)
-    found.replayed_segments = sum(task.replay for task in tasks)
+    found.sources = sum(bool(task.ranges) for task in tasks)
+    found.replayed_sources = sum(task.replay for task in tasks if task.ranges)
     found.breaches = merge(found.breaches)
     return found
 
@@ -151,10 +154,10 @@ def limits(found: ContractResult) -> Iterator[str]:
         )
     if len(found.gaps) > _GAPS_TOLD:
         yield f"{len(found.gaps) - _GAPS_TOLD} more such gaps"
-    if found.segments > found.replayed_segments:
+    if found.sources > found.replayed_sources:
         yield (
-            f"{found.replayed_segments} of the segments were made again in the second model of "
-            "queues; --replay all does so with all of them"
+            f"{found.replayed_sources} of {found.sources} segments were made again in the second "
+            "model of queues; without --replay it does so with each position once"
         )
 
 
@@ -188,7 +191,7 @@ def _rows_of(result: SegmentResult) -> Iterator[tuple[Any, ...]]:
         yield ("breach", rule, position, ordinal, queue, seq, channel, since, n, more)
     for one in result.high_waters:
         yield ("reach", one.what, one.position, one.at, one.of, one.first, one.highest, 0, 1, "")
-    for name in ("moves", "within", "balances", "replayed", "compared"):
+    for name in ("moves", "within", "balances", "blobs", "replayed", "compared"):
         yield ("count", name, 0, 0, 0, 0, 0, 0, getattr(result, name), "")
 
 

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
-REPLAYED = 4
-"""Segments that are replayed in the reference model by default."""
-
+Replayed = int | Literal["sources", "all"]
+"""Which segments are replayed in the reference model: so many, evenly spread; those that are the
+sources of the canonical history, so each position once; or all of all members."""
 
 BREACHES_MAX = 100_000
 """Breaches that one task counts; a log that is wrong throughout must not fill the memory."""
@@ -95,7 +95,7 @@ RULES = {
     ),
     # H1: roots.
     "other root": Rule(
-        "G14", "H1 roots", "a checkpoint has another state root than what was applied before it"
+        "G14", "H1 roots", "a checkpoint has another state root than the state before it"
     ),
     # H2: a second model.
     "wrong message": Rule(

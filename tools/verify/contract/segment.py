@@ -24,6 +24,7 @@ class SegmentResult(NamedTuple):
     moves: int
     within: int  # of messages, and this segment is their source
     balances: int
+    blobs: int  # what sessions submitted, each compared with the one before
     replayed: int  # moves that were replayed
     compared: int  # queues whose figures were compared
 
@@ -49,7 +50,7 @@ def check_segment(
     rules.finish()
     return SegmentResult(
         first_by_rule(rules.breaches + replayed.breaches), rules.high_waters, rules.moves,
-        rules.within, rules.balances, replayed.moves, replayed.compared,
+        rules.within, rules.balances, rules.blobs, replayed.moves, replayed.compared,
     )  # fmt: skip
 
 

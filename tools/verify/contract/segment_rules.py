@@ -71,12 +71,13 @@ class SegmentRules:
         self.moves = 0
         self.within = 0  # moves of messages of which this segment is the source
         self.balances = 0  # checkpoints that were compared with the moves before them
+        self.blobs = 0  # of sessions, in their order
         self._cursor = RangeCursor(ranges)
         self._batches: list[Batch] = []
         self._commands = 0
         self._balance: Balance | None = None  # None: there was no checkpoint yet
         self._blobs: dict[int, int] = {}  # by session: the number of the one taken last
-        self._root = (-1, 0)  # position and state root of the batch before
+        self._root = (-1, 0)  # position and root of the state before
 
     def take(self, record: Record) -> None:
         """Take the next record."""
@@ -103,7 +104,7 @@ class SegmentRules:
                 self._check_batches()
                 self._cursor.advance(record)
                 self._balance = None
-                self._root = (-1, 0)
+                self._root = record.position, record.root
                 self._blobs.clear()
             case _:
                 pass
@@ -116,6 +117,7 @@ class SegmentRules:
         """Check that a session's blobs are applied in order, each once."""
         if not batch.session or batch.outcomes[:2] in _NOT_TAKEN:
             return
+        self.blobs += 1
         before = self._blobs.get(batch.session)
         if before is not None and batch.blob_no != before + 1:
             more = f"{batch.blob_no} after {before} of {batch.origin}"

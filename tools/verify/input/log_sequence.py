@@ -41,3 +41,9 @@ def confirmable(kinds: bytes, outcomes: bytes) -> tuple[int, ...]:
         for i, kind in enumerate(kinds)
         if kind in CONFIRMABLE and outcomes[2 * i : 2 * i + 2] in _OUTCOMES_OK
     )
+
+
+def accepted(kind: int, kinds: bytes, outcomes: bytes) -> list[int]:
+    """Return the indexes of the commands of this kind in a batch that were carried out."""
+    done = OK.to_bytes(2, "little")
+    return [i for i, k in enumerate(kinds) if k == kind and outcomes[2 * i : 2 * i + 2] == done]

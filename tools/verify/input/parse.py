@@ -14,6 +14,7 @@ from collections.abc import Iterator, Sequence
 
 from xxhash import xxh3_128_intdigest
 
+from broker.machine.commands import VOTERS
 from broker.memberlog.codec import FRAME, pack_positions
 from broker.memberlog.reader import (
     Entry,
@@ -53,7 +54,13 @@ from tools.verify.input.batch_summaries import (
     matches_batch,
 )
 from tools.verify.input.control_rows import control_rows
-from tools.verify.input.log_sequence import confirmable, digest, foreign_batch, out_of_sequence
+from tools.verify.input.log_sequence import (
+    accepted,
+    confirmable,
+    digest,
+    foreign_batch,
+    out_of_sequence,
+)
 from tools.verify.input.rows import (
     ACCEPTED,
     FAULT,
@@ -249,6 +256,7 @@ class _Parser:
             case Client():
                 return
             case Vote(position):
+                ends["votes"] += 1
                 self._check_applied("G10", "votes about its state there", position)
                 record, known = compare_vote(self._recent, record)
             case Checkpoint(position, root):
@@ -322,6 +330,8 @@ class _Parser:
             offsets = confirmable(kinds, outcomes)
             self._unconfirmed.update([first + i for i in offsets])
             self._ends["publishes"] += len(offsets)
+        if VOTERS in kinds:
+            self._ends["voters_at"] += [first + i for i in accepted(VOTERS, kinds, outcomes)]
         if self._every_record:
             decided = self._deciding or epoch
             self.rows.append(batch_row(self._source, lsn, record, self._active, decided, time_us))

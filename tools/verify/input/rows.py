@@ -159,6 +159,8 @@ class SegmentEnds(TypedDict):
     durable: int
     confirms: int
     publishes: int
+    votes: int
+    voters_at: list[int]  # positions of accepted commands that changed the voters
     unpaired: int
     unjudged: int  # confirms above the durable mark; the log does not record if they may be
 
@@ -169,7 +171,8 @@ def empty_ends() -> SegmentEnds:
         cluster=("", ""), records=0, first_lsn=-1, prev_link="", link="",
         torn_tail=False, closed=False, first_batch=None, entry_primary=[], entry_confirm=None,
         chain="", primary=None, active=None, deciding=None,
-        epochs={}, runs=[], durable=-1, confirms=0, publishes=0, unpaired=0, unjudged=0,
+        epochs={}, runs=[], durable=-1, confirms=0, publishes=0, votes=0,
+        voters_at=[], unpaired=0, unjudged=0,
     )  # fmt: skip
 
 

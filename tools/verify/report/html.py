@@ -30,6 +30,7 @@ body { font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 62re
 h1 { font-size: 1.4rem; margin-bottom: .2rem; } h2 { font-size: 1.1rem; margin-top: 2rem; }
 .verdict { padding: .6rem 1rem; border-radius: .4rem; font-weight: 600; }
 .good { background: #e2f2e0; color: #1d5216; } .bad { background: #fbe3e0; color: #84190d; }
+.unsure { background: #fdf0d0; color: #6b4a00; }
 table { border-collapse: collapse; width: 100%; } th, td { text-align: left; padding: .25rem .6rem;
   border-bottom: 1px solid #dde3ea; vertical-align: top; } td.n { text-align: right;
   font-variant-numeric: tabular-nums; } svg { width: 100%; height: auto; display: block; }
@@ -74,8 +75,10 @@ def page(report: Report, title: str) -> str:
 
 def _verdict(report: Report) -> Iterator[str]:
     if report.consistent:
-        held = ", ".join(name for name in PROPERTIES if name != "LOG")
-        yield f'<p class="verdict good">Consistent: {held} hold in these logs.</p>'
+        said, *more = report.verdict()
+        look = "unsure" if report.unseen else "good"
+        yield f'<p class="verdict {look}">{escape(said[0].upper() + said[1:])}.</p>'
+        yield from (f"<p>{escape(line[0].upper() + line[1:])}.</p>" for line in more)
     else:
         first = report.findings[0]
         yield (

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass, field
 
 from tools.verify.clients.check import ClientReport
@@ -42,10 +43,41 @@ class Report:
         """Whether no finding shows a broken promise."""
         return not self.findings
 
+    @property
+    def held(self) -> dict[str, str]:
+        """Return what each promise was examined on; a promise that no check saw is not there.
+
+        Of several checks of a promise the first one that saw something counts.
+        """
+        seen: dict[str, str] = {}
+        for one in self.checks:
+            for promise in one.promise.split() if one.rows else ():
+                seen.setdefault(promise, f"{one.rows:,} {one.of}")
+        return {promise: seen[promise] for promise in PROPERTIES if promise in seen}
+
+    @property
+    def unseen(self) -> list[Coverage]:
+        """Return the checks that saw nothing of what there was."""
+        return [one for one in self.checks if one.due and not one.rows]
+
+    def verdict(self) -> Iterator[str]:
+        """Yield, where no promise was broken, which of them were seen to hold, and on what."""
+        held = {promise: on for promise, on in self.held.items() if promise != "LOG"}
+        how = "consistent as far as looked" if self.unseen else "consistent"
+        yield f"{how}: {', '.join(held)} hold in these logs"
+        yield "seen: " + ", ".join(f"{promise} on {on}" for promise, on in held.items())
+        for one in self.unseen:
+            yield f"not seen: {one.promise}: {one.check}: no {one.of}"
+        never = [name for name in PROPERTIES if name not in self.held]
+        if never:
+            yield f"nothing to see of {', '.join(never)} in these logs"
+
     def as_document(self) -> dict[str, object]:
         """Return the report as plain values for JSON."""
         return {
             "consistent": self.consistent,
+            "held": self.held,
+            "not_seen": [f"{one.promise}: {one.check}" for one in self.unseen],
             "counts": asdict(self.counts),
             "findings": [
                 {**finding._asdict(), "title": PROPERTIES[finding.property]}

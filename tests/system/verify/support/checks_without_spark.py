@@ -35,7 +35,7 @@ def findings_without_spark(rows: list[Row]) -> list[Finding]:
 def contract_findings(rows: list[Row], primaries: dict[int, PrimaryView]) -> list[Finding]:
     """Return the findings of the queue contract; all segments are checked and replayed."""
     stretches = plan(rows, primaries)
-    tasks = tasks_for(rows, stretches, None)
+    tasks = tasks_for(rows, stretches, "all")
     breaches_found: list[tuple[Breach, int]] = []
     high_waters: list[HighWater] = []
     moves: list[Moves] = []

@@ -11,18 +11,22 @@ from click.testing import CliRunner
 pytest.importorskip("numpy")
 
 from broker.machine import commands as c
-from broker.memberlog.records import Batch, Checkpoint, Queues
+from broker.memberlog.records import Batch, Checkpoint, Queues, Snapshot
 from tests.support.three_machines import Client
 from tests.system.verify.corruption.contract_violations import VIOLATIONS, Violation
 from tests.system.verify.support.make_moves import INCARNATIONS, MoveMaker, contract_breaches
 from tests.system.verify.support.recorded_history import plain_history
 from tools.commands.qpid_cluster_verify import main
+from tools.verify.checks.canonical_history import Stretch
+from tools.verify.contract.job import tasks_for
 from tools.verify.contract.message_lifecycle import LifecycleCheck
-from tools.verify.contract.rules import RULES
+from tools.verify.contract.rules import RULES, Replayed
 from tools.verify.contract.segment import check_segment, moves_within
+from tools.verify.contract.segment_rules import SegmentRules
 from tools.verify.contract.sorting import MOVES_IN_BIN, arrange, bins_for, sort, split_into_bins
 from tools.verify.input.moves import join
 from tools.verify.input.ranges_of_file import FileRange
+from tools.verify.input.rows import SEGMENT, Row
 
 EVERYTHING = [FileRange(1, 1 << 40)]
 
@@ -245,4 +249,28 @@ def test_a_log_that_is_wrong_throughout_does_not_fill_the_memory(
 def test_an_invalid_number_of_replays() -> None:
     outcome = CliRunner().invoke(main, ["--replay", "some", "."])
     assert outcome.exit_code == 2
-    assert "give a number of segments, or all" in outcome.output
+    assert "give sources, all, or a number of segments" in outcome.output
+
+
+def test_each_position_is_replayed_once_unless_less_or_more_is_wanted() -> None:
+    """Redeliveries and priorities are judged by the model only: a sample would leave them out."""
+    rows = [Row(f"{m}{n}", m, 1, n, 9, SEGMENT, position=9) for m in "ab" for n in range(4)]
+    stretches = [Stretch("a0", 1, 5), Stretch("b1", 6, 8), Stretch("a2", 9, 9)]
+
+    def replayed(which: Replayed) -> list[str]:
+        return [task.file for task in tasks_for(rows, stretches, which) if task.replay]
+
+    assert replayed("sources") == ["a0", "a2", "b1"]
+    assert replayed("all") == [row.file for row in rows]
+    assert replayed(2) == ["a0", "b0"]
+    assert replayed(0) == []
+
+
+def test_the_checkpoint_of_a_received_state_has_its_root() -> None:
+    """H1: nothing was applied between START or SNAPSHOT and what is said of the queues there."""
+    state = Snapshot(1, 7, b"c" * 16, 77, "b")
+    rules = SegmentRules()
+    for record in (state, Checkpoint(7, 78, 1, b"")):
+        rules.take(record)
+    rules.finish()
+    assert [(one.rule, one.position) for one in rules.breaches] == [("other root", 7)]

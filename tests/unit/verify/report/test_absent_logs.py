@@ -10,7 +10,7 @@ pytest.importorskip("numpy")
 
 from tests.system.verify.support.checks_without_spark import rows_in
 from tests.system.verify.support.make_logs import good_history
-from tools.verify.checks.absent_logs import AbsentLogs, find_absent
+from tools.verify.absent_logs import AbsentLogs, find_absent
 from tools.verify.input.rows import Row
 
 

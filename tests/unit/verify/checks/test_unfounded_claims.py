@@ -1,0 +1,103 @@
+"""Claims that no other record contradicts, and that nothing in the logs explains (G7, G14)."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("numpy")
+
+from broker.machine.commands import PUBLISH, VOTERS
+from broker.memberlog.records import Active, Start, Stop
+from tests.system.verify.support.checks_without_spark import rows_in
+from tests.system.verify.support.make_logs import LogMaker, good_history
+from tools.verify.checks.control_checks import check_control_rows
+from tools.verify.input.rows import Row
+
+A, B, C, C2 = ("a", 1), ("b", 1), ("c", 1), ("c", 2)
+
+
+@pytest.fixture(autouse=True)
+def _without_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.fsync", lambda _: None)
+
+
+def rows_of(maker: LogMaker, directory: Path, segment_bytes: int = 1 << 20) -> list[Row]:
+    maker.write(directory, segment_bytes)
+    return rows_in(sorted(directory.rglob("*.qml")))
+
+
+def named(rows: list[Row]) -> list[tuple[str, str, int]]:
+    found = check_control_rows(rows).findings
+    return [(one.property, one.member, one.position) for one in found]
+
+
+def at_end_of(maker: LogMaker, epoch: int) -> int:
+    """Return the position after which this epoch began."""
+    return next(
+        record.base_position
+        for record in maker.logs[A]
+        if isinstance(record, Active) and record.epoch == epoch
+    )
+
+
+def with_voters(maker: LogMaker, epoch: int, *voters: str) -> LogMaker:
+    for records in maker.logs.values():
+        for at, record in enumerate(records):
+            if isinstance(record, Active) and record.epoch >= epoch:
+                records[at] = record._replace(voters=voters)
+    return maker
+
+
+class TestVoters:
+    def test_a_primary_that_makes_itself_voters_is_named_where_it_begins(
+        self, tmp_path: Path
+    ) -> None:
+        """G7 and not only what follows in its later life: a and b go on as voters of their own."""
+        maker = with_voters(good_history(3), 2, "a", "b")
+        assert named(rows_of(maker, tmp_path)) == [("G7", "a", at_end_of(maker, 2))]
+
+    @pytest.mark.parametrize("refuse", [0, 1])
+    def test_a_command_that_was_carried_out_explains_other_voters(
+        self, tmp_path: Path, refuse: int
+    ) -> None:
+        maker = LogMaker()
+        for incarnation in (A, B, C):
+            maker.start(incarnation)
+        maker.view(1, A, B, C)
+        maker.activate(A, B, C)
+        maker.item("a", bytes([VOTERS, PUBLISH]), A, B, C, refuse=refuse)
+        maker.leave(A, B, C)
+        maker.view(2, A, B, C)
+        maker.activate(A, B, C)
+        found = named(rows_of(with_voters(maker, 2, "a", "b"), tmp_path))
+        assert found == [("G7", "a", 3)] * refuse
+
+    def test_where_positions_are_missing_it_is_not_known(self, tmp_path: Path) -> None:
+        maker = with_voters(good_history(3), 2, "a", "b")
+        rows = rows_of(maker, tmp_path, 700)
+        later = [row for row in rows if row.segment >= 2]
+        assert not [one for one in check_control_rows(later).findings if "no command" in one.what]
+
+
+def test_a_state_after_an_orderly_stop_is_that_of_the_stop(tmp_path: Path) -> None:
+    """G14: what is above it came from nowhere."""
+    maker = good_history(3)
+    stop = maker.logs[C2][-1]
+    assert isinstance(stop, Stop)
+    again = Start(3, stop.position, stop.chain, 1)
+    maker.logs["c", 3] = [again]
+    assert named(rows_of(maker, tmp_path / "same")) == []
+    maker.logs["c", 3] = [again._replace(position=stop.position - 4)]  # an older copy of its store
+    assert named(rows_of(maker, tmp_path / "older")) == []
+    maker.logs["c", 3] = [again._replace(position=stop.position + 4)]
+    assert named(rows_of(maker, tmp_path / "beyond")) == [("G14", "c", stop.position + 4)]
+
+
+def test_after_a_crash_the_log_may_be_behind_the_store(tmp_path: Path) -> None:
+    maker = good_history(3)
+    maker.logs[C2].pop()
+    last = maker.history
+    maker.logs["c", 3] = [Start(3, last.position + 4, last.chain, 1)]
+    assert named(rows_of(maker, tmp_path)) == []
