@@ -118,9 +118,9 @@ class ClientListener:
         users, acl = users_in(options.user_file), acl_in(options.acl_file)
         self.backends = Backends(options.backends, users, acl)
         if acl is not None:
-            log.info("%d rules in %s, in place of permissions", len(acl), options.acl_file)
+            log.info("rules in place of permissions, in %s: %d", options.acl_file, len(acl))
         if options.user_file is not None:
-            log.info("%d users in %s", len(users), options.user_file)
+            log.info("users in %s: %d", options.user_file, len(users))
 
     async def bind(self, host: str, port: int, *, tls: bool = False) -> int:
         """Take the port and return its number; nobody is served yet.  Raises PortTaken."""

@@ -138,6 +138,7 @@ class Reload:
                 listener.tls = read.tls
             if read.access is not None:
                 listener.backends.replace(*read.access)
+                _tell_of_access(options, *read.access)
             listener.limits.limits = options.clients
             member.set_limits(options)
         found = changes(self._in_force, options.text, without=without)
@@ -153,6 +154,13 @@ class Reload:
             log.error("SIGHUP: what was in force stays: %s", problem)
         if found.restart:
             log.warning("SIGHUP: only a restart changes: %s", "; ".join(found.restart))
+
+
+def _tell_of_access(options: BrokerOptions, users: Mapping[str, FileUser], acl: Acl | None) -> None:
+    if options.access.user_file is not None:
+        log.info("SIGHUP: users in %s: %d", options.access.user_file, len(users))
+    if acl is not None:
+        log.info("SIGHUP: rules in %s: %d", options.access.acl_file, len(acl))
 
 
 class Changes(NamedTuple):
