@@ -25,6 +25,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from functools import partial
 from typing import Generic
 
 from broker.divergence.digest_vote import DigestVerdict
@@ -64,6 +65,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         self._ring, self._lease, self._clock, self._transfer = ports[:4]
         self._clients, self._log, self._host = ports[4:]
         self._transfer_retry_s, self._transfers_failed = transfer_retry_s, 0
+        self._transfers = 0  # that were begun
         self._made: list[tuple[int, Effect]] = []  # for clients, in this turn
         self._unlogged: deque[tuple[int, list[tuple[int, Effect]]]] = deque()
         """The same of earlier turns, each with what the log has to be written up to."""
@@ -198,6 +200,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
     def begin_transfer(self, donor: Member, base: int) -> None:
         """Reach the donor's state."""
         self._host.note("transfer", f"from {donor.name} at or beyond {base}")
+        self._transfers += 1
         self._clock.when_right(lambda: self._transfer.begin(donor, base))
 
     def abort_transfer(self) -> None:
@@ -205,11 +208,15 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         self._clock.when_right(self._transfer.abort)
 
     def transfer_failed(self, reason: str) -> None:
-        """No state came: try again, whatever the view is by then."""
+        """No state came: try again after a while, unless another transfer was begun until then."""
         self._host.note("transfer_failed", f"state transfer failed, trying again: {reason}")
         delay_s = self._transfer_retry_s * 2 ** min(self._transfers_failed, RETRY_DOUBLINGS)
         self._transfers_failed += 1
-        self._clock.later(delay_s, self.controller.transfer_failed)
+        self._clock.later(delay_s, partial(self._try_again, self._transfers))
+
+    def _try_again(self, transfer: int) -> None:
+        if transfer == self._transfers:
+            self.controller.transfer_failed()
 
     def tail_failed(self, reason: str) -> None:
         """What came does not lead on: drop the rest of it, and try again."""

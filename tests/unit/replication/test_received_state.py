@@ -129,6 +129,23 @@ def test_a_tail_that_failed_is_dropped_before_it_is_asked_for_again() -> None:
     assert rig.clock.later.call_count == 1
 
 
+def test_only_the_attempt_that_failed_is_tried_again() -> None:
+    """A view changes while a member waits to try again: the timer of the attempt before took the
+    transfer from the new donor down, and began it anew."""
+    rig = Rig(OWN)
+    donor = Member("a", 1, "a:1")
+    rig.member.begin_transfer(donor, 5)
+    rig.member.transfer_failed("the donor said nothing")
+    _, first = rig.clock.later.call_args.args
+    rig.member.begin_transfer(Member("c", 1, "c:1"), 7)
+    first()
+    assert not rig.controller.transfer_failed.called
+    rig.member.transfer_failed("nor did this one")
+    _, second = rig.clock.later.call_args.args
+    second()
+    rig.controller.transfer_failed.assert_called_once_with()
+
+
 def test_a_member_that_needs_no_state_any_more_keeps_none_that_it_was_given() -> None:
     """An earlier view may have left a received state, or a part, on its disk and in its memory."""
     rig = Rig(OWN)
