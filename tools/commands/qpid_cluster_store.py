@@ -18,10 +18,15 @@ from store.errors import StoreBusy, StoreError, StoreMissing, StoreUnreadable
 from store.lmdb_environment import inspect
 from store.swap import find_store
 from tools.stores.backups import backup_request, carry_out, with_backup_options
-from tools.stores.declarations import declare_clean, declare_quarantined
+from tools.stores.declarations import StoreRefused, declare_clean, declare_quarantined
 
 OK, FAILURE, MISSING, UNREADABLE, BUSY = 0, 1, 3, 4, 5
 
+PROMPT_SOLE_VOTER = (
+    "Warning: {others} will have no vote any more, and what only they confirmed is given up. "
+    "If one of them still runs or is started again, there are two clusters. "
+    "Are they gone for good? [N]: "
+)
 MEANING = {
     Marker.EMPTY: "never held a cluster's state; the member takes it from the others",
     Marker.DIRTY: "the member did not end in an ordered shutdown of the cluster, or runs now",
@@ -46,8 +51,9 @@ A cluster that lost power comes back by itself as soon as a majority of its vote
 whatever the markers say; -c is not needed for that. When a majority is lost FOR GOOD, show
 all stores that are left, choose the one with the highest epoch and in it the highest
 position (--compare says which), give it -c --sole-voter, and start its broker first; the
-others join it. What only the lost stores held is lost. Never do this to two stores of one
-cluster, or while the others may still run: there would be two clusters.
+others join it. It asks first whether the others are gone for good, but with -f. What only the
+lost stores held is lost. Never do this to two stores of one cluster, or while the others may
+still run: there would be two clusters.
 
 -c raises the incarnation, and the store's note records what was declared, for good. It
 refuses while a broker uses the store, and for a store that is empty or half received.
@@ -126,10 +132,23 @@ def main(
         if asked is not None:
             click.echo(carry_out(asked, directory, as_json))
         else:
+            if sole_voter and not backup["force"]:
+                _confirm_sole_voter(find_store(directory))
             _show_or_declare(directory, mark_clean, sole_voter, word, as_json)
     except StoreError as error:
         click.echo(f"qpid-cluster-store: {error}", err=True)
         sys.exit(_exit_code(error))
+
+
+def _confirm_sole_voter(path: Path) -> None:
+    """Go on only with an answer that starts with y: two such stores make two clusters."""
+    meta = inspect(path)
+    others = [voter for voter in meta.voters if voter != meta.member]
+    if not others:
+        return
+    click.echo(PROMPT_SOLE_VOTER.format(others=", ".join(others)), nl=False, err=True)
+    if not sys.stdin.readline().strip().lower().startswith("y"):
+        raise StoreRefused("Operation canceled")
 
 
 def _show_or_declare(

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from tools.client.http_api import Api, Json, Object
-from tools.operate.output import Column, at
+from tools.client.http_api import Api, Json
+from tools.operate.output import Column, asked, at
 from vsync.types import record
 
 PATHS_OF_VHOSTS = frozenset(
@@ -27,8 +27,9 @@ class Listing:
     def rows(self, api: Api, vhost: str | None, columns: Sequence[str]) -> list[list[Json]]:
         """Ask for the list and take the columns out."""
         inside = vhost is not None and self.path in PATHS_OF_VHOSTS
-        found = api.rows(self.path, vhost) if inside and vhost else api.rows(self.path)
         chosen = [self.columns[name] for name in columns]
+        names = (self.path, vhost) if inside and vhost else (self.path,)
+        found = api.rows(*names, columns=asked(chosen, "vhost"))
         return [
             [column(row) for column in chosen]
             for row in found
@@ -42,8 +43,7 @@ def fields(*names: str, **others: str) -> dict[str, Column]:
     return found | {name: at(path) for name, path in others.items()}
 
 
-def _tags(row: Object) -> Json:
-    tags = row.get("tags")
+def _tags(tags: Json) -> Json:
     if isinstance(tags, str):
         return [*tags.split(",")] if tags else []
     return tags or []
@@ -92,7 +92,7 @@ BINDINGS = Listing(
         "routing_key", "arguments", "vhost", "properties_key", source_name="source",
         destination_name="destination", destination_kind="destination_type",
     )
-    | {"source_kind": lambda _: "exchange"},
+    | {"source_kind": Column("source", lambda _: "exchange")},
     help="Bindings of one virtual host.",
 )  # fmt: skip
 CONNECTIONS = Listing(
@@ -134,8 +134,8 @@ CONSUMERS = Listing(
     help="Consumers of one virtual host.",
 )  # fmt: skip
 USERS = Listing(
-    "users", ("user", "tags"), fields(user="name") | {"tags": _tags}, per_vhost=False,
-    help="Users and their tags.",
+    "users", ("user", "tags"), fields(user="name") | {"tags": Column("tags", _tags)},
+    per_vhost=False, help="Users and their tags.",
 )  # fmt: skip
 VHOSTS = Listing(
     "vhosts", ("name",),

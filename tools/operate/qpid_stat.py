@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import click
 
 from tools.cli.options import run_command
 from tools.client.credentials import Credentials, with_credentials
 from tools.client.http_api import Api, Json, Object
-from tools.operate.output import Column, aligned, at, plain, print_json
+from tools.operate.listings import PATHS_OF_VHOSTS
+from tools.operate.output import Column, aligned, asked, at, plain, print_json
 from tools.operate.target import answered, api_of, epilog, with_timeout
 from vsync.types import record
 
@@ -22,6 +23,7 @@ Any member will do.
 Examples:
   qpid-stat -q                      queues: depth, what went in and out, consumers
   qpid-stat -q -S msgIn -L 10       the ten busiest
+  qpid-stat -q -V shop              those of one virtual host
   qpid-stat -e -F orders otherhost  the exchanges whose names have "orders" in them
   qpid-stat -c --json               connections, for a program
   qpid-stat -q -i 2                 again every two seconds
@@ -34,10 +36,24 @@ class Table:
     """What one option shows."""
 
     title: str
-    rows: Callable[[Api], list[Object]]
+    path: str
+    """The list of the API; empty: not a list, see `general`."""
     columns: Mapping[str, Column]
     name: Column
     """What --include-filter looks at."""
+    vhost: str = ""
+    """The field that names the virtual host; empty: what is shown is in none."""
+
+    def rows(self, api: Api, vhost: str | None) -> list[Object]:
+        """Ask for what the columns need."""
+        if not self.path:
+            return general(api)
+        if vhost is None:
+            return api.rows(self.path, columns=asked((*self.columns.values(), self.name)))
+        of_vhost = Column(self.vhost)
+        columns = asked((*self.columns.values(), self.name, of_vhost))
+        names = (self.path, vhost) if self.path in PATHS_OF_VHOSTS else (self.path,)
+        return [row for row in api.rows(*names, columns=columns) if of_vhost(row) == vhost]
 
 
 def total(stat: str) -> Column:
@@ -47,18 +63,7 @@ def total(stat: str) -> Column:
 
 def flag(name: str) -> Column:
     """Y, or nothing, as Qpid shows it."""
-    return lambda row: "Y" if row.get(name) else ""
-
-
-def queues_of(api: Api) -> list[Object]:
-    """All queues that the user may see."""
-    return api.rows("queues")
-
-
-def members_of(api: Api) -> list[Object]:
-    """The members, with what the API knows of each as a node."""
-    nodes = {str(one.get("name")): one for one in api.rows("nodes")}
-    return [*nodes.values()]
+    return Column(name, lambda value: "Y" if value else "")
 
 
 def general(api: Api) -> list[Object]:
@@ -80,57 +85,57 @@ def general(api: Api) -> list[Object]:
     return [{"name": name, "value": value} for name, value in pairs]
 
 
-def uptime(row: Object) -> Json:
-    """In seconds."""
-    found = row.get("uptime")
+def seconds(found: Json) -> Json:
+    """Of milliseconds."""
     return found // 1000 if isinstance(found, int) else None
 
 
 TABLES: dict[str, Table] = {
     "brokers": Table(
-        "Brokers", members_of,
+        "Brokers", "nodes",
         {"member": at("name"), "running": flag("running"), "state": at("state"),
-         "uptime_s": uptime, "voter": flag("voter"), "position": at("position"), "url": at("url")},
+         "uptime_s": Column("uptime", seconds), "voter": flag("voter"),
+         "position": at("position"), "url": at("url")},
         at("name"),
     ),
     "connections": Table(
-        "Connections", lambda api: api.rows("connections"),
+        "Connections", "connections",
         {"connection": at("name"), "cproc": at("client_properties.product"), "member": at("node"),
          "auth": at("user"), "vhost": at("vhost"), "channels": at("channels"),
          "bytesIn": at("recv_oct"), "bytesOut": at("send_oct"), "state": at("state")},
-        at("name"),
+        at("name"), "vhost",
     ),
     "exchanges": Table(
-        "Exchanges", lambda api: api.rows("exchanges"),
+        "Exchanges", "exchanges",
         {"exchange": at("name"), "vhost": at("vhost"), "type": at("type"), "dur": flag("durable"),
          "autoDel": flag("auto_delete"), "msgIn": total("publish_in"),
          "msgOut": total("publish_out")},
-        at("name"),
+        at("name"), "vhost",
     ),
     "queues": Table(
-        "Queues", queues_of,
+        "Queues", "queues",
         {"queue": at("name"), "vhost": at("vhost"), "dur": flag("durable"),
          "autoDel": flag("auto_delete"), "excl": flag("exclusive"), "msg": at("messages"),
          "msgIn": total("publish"), "msgOut": total("deliver_get"), "bytes": at("message_bytes"),
          "cons": at("consumers")},
-        at("name"),
+        at("name"), "vhost",
     ),
     "subscriptions": Table(
-        "Subscriptions", lambda api: api.rows("consumers"),
+        "Subscriptions", "consumers",
         {"subscr": at("consumer_tag"), "queue": at("queue.name"), "vhost": at("queue.vhost"),
          "conn": at("channel_details.name"), "excl": flag("exclusive"),
          "acked": flag("ack_required"), "prefetch": at("prefetch_count")},
-        at("queue.name"),
+        at("queue.name"), "queue.vhost",
     ),
     "memory": Table(
-        "Memory and disk of the members", members_of,
+        "Memory and disk of the members", "nodes",
         {"member": at("name"), "memUsed": at("mem_used"), "memLimit": at("mem_limit"),
          "memAlarm": flag("mem_alarm"), "diskFree": at("disk_free"),
          "diskLimit": at("disk_free_limit"), "diskAlarm": flag("disk_free_alarm")},
         at("name"),
     ),
     "general": Table(
-        "Cluster", general, {"name": at("name"), "value": at("value")}, at("name")
+        "Cluster", "", {"name": at("name"), "value": at("value")}, at("name")
     ),
 }  # fmt: skip
 
@@ -147,6 +152,7 @@ TABLES: dict[str, Table] = {
 @click.option("-q", "--queues", "shown", flag_value="queues", help="Queues.")
 @click.option("-u", "--subscriptions", "shown", flag_value="subscriptions", help="Consumers.")
 @click.option("-m", "--memory", "shown", flag_value="memory", help="Memory and disk of members.")
+@click.option("-V", "--vhost", help="Only what is in this virtual host. Default: in any.")
 @click.option("-S", "--sort-by", metavar="COLUMN", help="Sort by this column.")
 @click.option("-I", "--increasing", is_flag=True, help="The smallest first.")
 @click.option("-F", "--include", "wanted", metavar="TEXT", help="Only names with this in them.")
@@ -157,18 +163,20 @@ TABLES: dict[str, Table] = {
 @with_timeout
 @click.argument("broker", default="localhost", envvar="QPID_BROKER")
 def qpid_stat(
-    shown: str | None, sort_by: str | None, increasing: bool, wanted: str | None, limit: int | None,
-    interval: float | None, as_json: bool, credentials: Credentials, timeout: float,
-    broker: str,
+    shown: str | None, vhost: str | None, sort_by: str | None, increasing: bool,
+    wanted: str | None, limit: int | None, interval: float | None, as_json: bool,
+    credentials: Credentials, timeout: float, broker: str,
 ) -> None:  # fmt: skip
     """Show statistics of the cluster that BROKER belongs to; -g unless told otherwise."""
     table = TABLES[shown or "general"]
     if sort_by is not None and sort_by not in table.columns:
         raise click.UsageError(f"no column '{sort_by}'; there are: {', '.join(table.columns)}")
+    if vhost is not None and not table.vhost:
+        raise click.UsageError("--vhost goes with -c, -e, -q or -u")
     api = api_of(broker, credentials, timeout)
     while True:
         with answered():
-            found = table.rows(api)
+            found = table.rows(api, vhost)
         if wanted:
             found = [row for row in found if wanted in str(table.name(row))]
         if sort_by is not None:

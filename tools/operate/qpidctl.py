@@ -101,6 +101,8 @@ def said(ctx: click.Context, /, **again: Any) -> Mapping[str, Any]:  # noqa: ANN
     """The options before the verb, and over them those behind it."""
     found = dict(ctx.obj)
     found |= {name: value for name, value in again.items() if value not in (None, False)}
+    if again.get("node"):
+        found["broker"] = of_node(again["node"])
     if again.get("silent"):
         found |= {"quiet": True, "heads": False}
     if again.get("as_json"):
@@ -114,6 +116,7 @@ def api(found: Mapping[str, Any]) -> Api:
 
 
 AGAIN: tuple[Callable[[Any], Any], ...] = (
+    click.option("-n", "--node", metavar="[NAME@]HOST", help="The member to ask."),
     click.option("-p", "--vhost", help="The virtual host."),
     click.option("-q", "--quiet", is_flag=True, help="Do not say what is done."),
     click.option("-s", "--silent", is_flag=True, help="As -q, and no heads of columns."),
@@ -134,11 +137,15 @@ def with_common(command: Callable[..., Any]) -> Callable[..., Any]:
 def add_listing(verb: str, listing: Listing) -> None:
     """One `list_...`."""
     names = ", ".join(sorted(listing.columns))
+
+    def completed(_: click.Context, __: click.Parameter, begun: str) -> list[str]:
+        return [name for name in sorted(listing.columns) if name.startswith(begun)]
+
     text = f"{listing.help}\n\nColumns: {names}.\n\nWithout any: {' '.join(listing.default)}."
 
     @qpidctl.command(name=verb, help=text, short_help=listing.help)
     @with_common
-    @click.argument("columns", nargs=-1)
+    @click.argument("columns", nargs=-1, shell_complete=completed)
     @click.pass_context
     def command(ctx: click.Context, /, columns: tuple[str, ...], **again: object) -> None:
         found = said(ctx, **again)
@@ -163,7 +170,7 @@ def add_change(verb: str, change: Change) -> None:
     @click.pass_context
     def command(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  # as click has them
         again = {name: given.pop(name) for name in
-                 ("vhost", "quiet", "silent", "form", "as_json", "timeout")}  # fmt: skip
+                 ("node", "vhost", "quiet", "silent", "form", "as_json", "timeout")}  # fmt: skip
         found = said(ctx, **again)
         try:
             doing, call = change.act(found["vhost"], given)

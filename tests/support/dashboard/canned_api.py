@@ -161,6 +161,8 @@ class CannedApi:
     def __init__(self, user: str = "ada", password: str = "pw") -> None:
         self.changes: list[tuple[str, str, Json]] = []
         """Method, path below /api, body."""
+        self.queries: list[tuple[str, dict[str, str]]] = []
+        """What was read: path and query."""
         self.answers: dict[str, Json] = dict(ANSWERS)
         self.refusals: dict[str, tuple[int, str]] = {}
         """By path: a status and a reason, for any method."""
@@ -214,6 +216,7 @@ class CannedApi:
             status, reason = self.refusals[path]
             return refusal(status, "bad_request", reason)
         if request.method == "GET":
+            self.queries.append((path, dict(request.query)))
             return self._read(path, dict(request.query))
         text = await request.text()
         self.changes.append((request.method, path, json.loads(text) if text else None))

@@ -70,11 +70,24 @@ def test_marking_clean_raises_the_incarnation_and_is_noted(data_dir: Path) -> No
 
 def test_the_last_store_may_go_on_alone(data_dir: Path) -> None:
     assert run("-c", str(data_dir)).exit_code == 0
-    assert run("-c", "--sole-voter", str(data_dir)).exit_code == 0
+    assert run("-c", "--sole-voter", "-f", str(data_dir)).exit_code == 0
     document = json.loads(run("--json", str(data_dir)).output)
     assert document["voters"] == ["a:5672"]
     assert "the voters were a:5672, b:5672" in document["note"]
     assert run("--sole-voter", str(data_dir)).exit_code == 2
+
+
+def test_whether_the_others_are_gone_for_good_is_asked(data_dir: Path) -> None:
+    """Two stores that were told to go on alone are two clusters."""
+    for typed, code in (("\n", 1), ("no\n", 1), ("", 1), ("Yes\n", 0)):
+        before = json.loads(run("--json", str(data_dir)).output)
+        result = CliRunner().invoke(main, ["-c", "--sole-voter", str(data_dir)], input=typed)
+        assert result.exit_code == code
+        assert "Warning: b:5672 will have no vote any more" in result.output
+        assert "Are they gone for good? [N]: " in result.output
+        changed = json.loads(run("--json", str(data_dir)).output) != before
+        assert changed is (code == 0)
+        assert ("Operation canceled" in result.output) is (code == 1)
 
 
 @pytest.mark.parametrize("marker", [Marker.EMPTY, Marker.JOINING])

@@ -10,6 +10,7 @@ from urllib.parse import quote
 
 import click
 import pytest
+from click.shell_completion import BashComplete, ShellComplete, ZshComplete
 
 from broker.exit_codes import Exit
 from tests.support.dashboard.canned_api import CONNECTION, HOSTILE, CannedApi
@@ -18,7 +19,7 @@ from tools.client.credentials import Credentials
 from tools.client.http_api import absent, parse_api
 from tools.client.http_api import plain as plain_text
 from tools.operate.listings import LISTINGS
-from tools.operate.output import aligned, plain
+from tools.operate.output import FORMATS, aligned, plain
 from tools.operate.qpid_config import qpid_config
 from tools.operate.qpid_stat import TABLES, qpid_stat
 from tools.operate.qpidctl import REFUSED, qpidctl
@@ -399,3 +400,59 @@ def test_a_refusal_is_shown_without_erlangs_brackets() -> None:
     assert plain_text(given) == (
         'Validation failed: ["max-lenth": 5] are not recognised policy settings'
     )
+
+
+def test_a_list_asks_for_the_fields_of_its_columns_only(run: Run, api: CannedApi) -> None:
+    """A hundred thousand queues with all that is known of each are a hundred megabytes."""
+    api.queries.clear()
+    assert run(qpidctl, "list_queues", "name", "pid", "publish_rate").code == 0
+    assert api.queries == [
+        ("queues/%2F", {"columns": "name,node,message_stats.publish_details.rate,vhost"})
+    ]
+    api.queries.clear()
+    assert run(qpid_stat, "-u").code == 0
+    (query,) = api.queries
+    assert query[1]["columns"].startswith("consumer_tag,queue.name,queue.vhost,")
+
+
+def test_one_virtual_host_of_a_table(run: Run, api: CannedApi) -> None:
+    assert "orders" in run(qpid_stat, "-q").out
+    assert "orders" in run(qpid_stat, "-q", "-V", "/").out
+    assert "orders" not in run(qpid_stat, "-c", "--vhost", "none such").out
+    ended = run(qpid_stat, "-m", "-V", "/")
+    assert (ended.code, ended.err) == (
+        Exit.USAGE,
+        "qpid-stat: --vhost goes with -c, -e, -q or -u. Try 'qpid-stat --help'.\n",
+    )
+
+
+def test_the_member_may_be_named_behind_the_verb(
+    run: Run, api: CannedApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As scripts for rabbitmqctl do."""
+    monkeypatch.setenv("QPID_BROKER", "127.0.0.1:1")
+    ended = run(qpidctl, "list_vhosts", "-q", "-n", f"rabbit@127.0.0.1:{api.port}")
+    assert (ended.code, ended.out) == (0, "name\n/\nshop\n")
+
+
+@pytest.mark.parametrize("command", [qpidctl, qpid_stat, qpid_config], ids=lambda one: one.name)
+@pytest.mark.parametrize(("shell", "kind"), [("bash", BashComplete), ("zsh", ZshComplete)])
+def test_the_shell_is_told_verbs_options_and_values(
+    command: click.Command, shell: str, kind: type[ShellComplete]
+) -> None:
+    """What _NAME_COMPLETE=bash_source makes of these is click's; here is what it is given."""
+    name = str(command.name)
+    variable = f"_{name.upper().replace('-', '_')}_COMPLETE"
+    told = kind(command, {}, name, variable)
+    assert f"{variable}={shell}_complete" in told.source()
+    assert f'eval "$({variable}={shell}_source {name})"' in str(command.epilog)
+
+    def offered(words: list[str], begun: str) -> set[str]:
+        return {str(one.value) for one in told.get_completions(words, begun)}
+
+    assert {"--ssl-ca", "--ssl-cert", "--ssl-key", "--ssl-verify"} <= offered([], "--ssl")
+    assert offered(["--ssl-verify"], "") == {"full", "ca", "none"}
+    if command is qpidctl:
+        assert offered([], "list_q") == {"list_queues"}
+        assert offered(["list_queues", "--formatter"], "") == {*FORMATS}
+        assert "messages_ready" in offered(["list_queues", "name"], "messages_r")
