@@ -13,7 +13,7 @@ from tools.operate.listings import LISTINGS
 pytestmark = pytest.mark.system
 
 STEADY = frozenset(
-    (
+    [
         "name",
         "durable",
         "arguments",
@@ -44,7 +44,7 @@ STEADY = frozenset(
         "exchange",
         "component",
         "effective_policy_definition",
-    )
+    ]
 )
 NAMES = [f"listed-{number:04}" for number in range(700)]
 
@@ -96,7 +96,7 @@ def test_a_page_that_is_not_there(api: Api) -> None:
         "reason": "Page out of range, page: 9 page size: 100, len: 701",
     }
 
-    """They ask for no field that they do not show, and miss none that they do."""
+
 @pytest.mark.parametrize("query", ["page=0", "page=x", "page=1&page_size=501", "page=-1"])
 def test_a_page_that_cannot_be(api: Api, query: str) -> None:
     assert api.ask("GET", f"queues?{query}").status == 400
@@ -123,7 +123,7 @@ def test_a_regular_expression_that_explodes_elsewhere(api: Api) -> None:
 def test_what_commands_ask_for_is_what_their_columns_show(
     broker: LocalCluster, amqp: pika.BlockingConnection, verb: str
 ) -> None:
-    """They ask for no field that they do not show; none of those they show may be missed by that."""
+    """They ask for no field that they do not show, and miss none that they do."""
     amqp.channel().basic_consume("LISTED-capital", lambda *_: None)
     listing = LISTINGS[verb]
     address = broker[0].management

@@ -1,0 +1,1 @@
+"""Manual pages of the installed commands, made from their help."""
