@@ -1,8 +1,9 @@
 """Reads large JSON texts a bit at a time, so that the loop turns in between.
 
 The standard library reads a text in one call that lets no other thread run either: 24 MB of it take
-half a second.  Here a step is some hundred values or one piece of a long text.  What is read and
-what is refused are alike (`broker/management/json_values.py`).
+a third of a second.  Here a step is some values or one piece of a long text.  What is read and what
+is refused are alike (`broker/management/json_values.py`).
+Decision: docs/decisions/0038-large-bodies-are-read-in-slices.md.
 """
 
 from __future__ import annotations

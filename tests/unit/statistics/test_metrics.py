@@ -6,7 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from broker.machine.handlers.alarms import DISK
 from broker.statistics.exposition import Family, labels, lines
 from broker.statistics.metrics import DETAILED
-from tests.metrics_page import PAGE, renewed
+from tests.metrics_page import PAGE, busy_member, renewed
 from tests.support.observed import Observed
 
 Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -120,3 +120,75 @@ def test_each_family_can_be_asked_for_by_itself(family: str) -> None:
     of_objects = family.startswith(("queue", "channel", "exchange", "connection_c", "connection_m"))
     of_objects = of_objects and family != "connection_churn_metrics"
     assert (len(elsewhere) == 2) == of_objects
+
+
+OVERVIEW = [
+    "rabbitmq_build_info",
+    "rabbitmq_channels",
+    "rabbitmq_channels_closed_total",
+    "rabbitmq_channels_opened_total",
+    "rabbitmq_connections",
+    "rabbitmq_connections_closed_total",
+    "rabbitmq_connections_opened_total",
+    "rabbitmq_consumers",
+    "rabbitmq_disk_space_available_bytes",
+    "rabbitmq_global_consumers",
+    "rabbitmq_global_messages_acknowledged_total",
+    "rabbitmq_global_messages_confirmed_total",
+    "rabbitmq_global_messages_delivered_consume_auto_ack_total",
+    "rabbitmq_global_messages_delivered_consume_manual_ack_total",
+    "rabbitmq_global_messages_delivered_get_auto_ack_total",
+    "rabbitmq_global_messages_delivered_get_manual_ack_total",
+    "rabbitmq_global_messages_get_empty_total",
+    "rabbitmq_global_messages_received_confirm_total",
+    "rabbitmq_global_messages_received_total",
+    "rabbitmq_global_messages_redelivered_total",
+    "rabbitmq_global_messages_routed_total",
+    "rabbitmq_global_messages_unroutable_dropped_total",
+    "rabbitmq_global_messages_unroutable_returned_total",
+    "rabbitmq_global_publishers",
+    "rabbitmq_identity_info",
+    "rabbitmq_process_max_fds",
+    "rabbitmq_process_max_tcp_sockets",
+    "rabbitmq_process_open_fds",
+    "rabbitmq_process_open_tcp_sockets",
+    "rabbitmq_process_resident_memory_bytes",
+    "rabbitmq_queue_messages_ready",
+    "rabbitmq_queue_messages_unacked",
+    "rabbitmq_queues",
+    "rabbitmq_queues_created_total",
+    "rabbitmq_queues_declared_total",
+    "rabbitmq_queues_deleted_total",
+    "rabbitmq_resident_memory_limit_bytes",
+]
+"""What RabbitMQ's dashboard Overview of 3.10 queries (Grafana 10991)."""
+OVERVIEW_BEFORE = [
+    "rabbitmq_channel_get_ack_total",
+    "rabbitmq_channel_get_empty_total",
+    "rabbitmq_channel_get_total",
+    "rabbitmq_channel_messages_acked_total",
+    "rabbitmq_channel_messages_confirmed_total",
+    "rabbitmq_channel_messages_delivered_ack_total",
+    "rabbitmq_channel_messages_delivered_total",
+    "rabbitmq_channel_messages_published_total",
+    "rabbitmq_channel_messages_redelivered_total",
+    "rabbitmq_channel_messages_unroutable_dropped_total",
+    "rabbitmq_channel_messages_unroutable_returned_total",
+    "rabbitmq_queue_messages_published_total",
+]
+"""What that of 3.8 queries instead of the global ones."""
+
+
+def test_what_rabbitmqs_overview_dashboard_queries_is_there() -> None:
+    """Each with a sample that joins on `rabbitmq_identity_info` by the labels it is grouped by."""
+    series = parsed("".join(busy_member().metrics().aggregated()))
+    names = {name for name, _ in series}
+    assert [one for one in (*OVERVIEW, *OVERVIEW_BEFORE) if one not in names] == []
+    (identity,) = [dict(found) for name, found in series if name == "rabbitmq_identity_info"]
+    assert identity.keys() >= {"rabbitmq_node", "rabbitmq_cluster"}
+    (build,) = [dict(found) for name, found in series if name == "rabbitmq_build_info"]
+    assert build.keys() >= {"rabbitmq_version", "erlang_version", "product_name", "product_version"}
+    counted = [
+        dict(found) for name, found in series if name.startswith("rabbitmq_global_messages_")
+    ]
+    assert all("protocol" in found for found in counted)
