@@ -147,7 +147,7 @@ class BrokerMember:
             clients=self.clients, later=loop.call_later, stop=self.stop,
             send_direct=ring.driver.send_direct, counters=self._all_counters,
             progress=lambda: self.life.reason, received=lambda of: self.observation.received(of),
-            watchdogs=lambda: {**self._watchdogs.status(), **self.life.status()},
+            watchdogs=lambda: {**self._watchdogs.status(), **self.life.status(), **ring.status()},
         )  # fmt: skip
 
     @cached_property

@@ -336,6 +336,9 @@ def overview(status: ClusterStatus) -> str:
     alarms = status.raw.get("alarms")
     if isinstance(alarms, list):
         lines += [f"         Alarm: {alarm}" for alarm in alarms]
+    down = status.raw.get("links_down")
+    if isinstance(down, list):
+        lines += [f"     Link down: {link} (its member has another one)" for link in down]
     return "\n".join(lines)
 
 

@@ -127,6 +127,14 @@ def test_alarms_are_listed_below_the_members(broker: FakeBroker) -> None:
     assert broker.run().stdout.endswith("5674\n         Alarm: the disk lags\n")
 
 
+def test_links_that_are_down_are_listed_by_their_second_address(broker: FakeBroker) -> None:
+    """As the member that is asked sees it: another one may still reach it there."""
+    status = json.loads(broker.answers["status"]) | {"links_down": ["10.1.0.2:25672"]}
+    broker.answers["status"] = json.dumps(status).encode() + b"\n"
+    said = broker.run().stdout
+    assert said.endswith("5674\n     Link down: 10.1.0.2:25672 (its member has another one)\n")
+
+
 def test_credentials_are_sent(broker: FakeBroker) -> None:
     ended = qpid_cluster(f"ann/secret@127.0.0.1:{broker.port}")
     assert ended.returncode == 0
