@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shlex
 import sys
 import time
@@ -17,6 +18,7 @@ from tools.verify.contract.rules import Replayed
 from tools.verify.findings import BadInput
 from tools.verify.input.segments import find_segments, is_little
 from tools.verify.job import CheckOptions, verify
+from tools.verify.live import checkpoint
 from tools.verify.live.alert import alert
 from tools.verify.report.html import page
 from tools.verify.report.progress_bar import progress
@@ -150,7 +152,7 @@ def main(
     options = CheckOptions(html is not None, since, save, export, _how_many(replay))
     started = time.monotonic()
     try:
-        little = is_little(find_segments(list(logdir)))
+        little = _look_ahead(list(logdir), options, html)
         with spark_session(master, verbose, little=little) as spark:
             ready = time.monotonic()
             with progress(spark, wanted=not (as_json or verbose)):
@@ -167,6 +169,20 @@ def main(
     if html is not None:
         _write(html, page(report, "Consistency of " + ", ".join(map(str, logdir))))
     sys.exit(CONSISTENT if report.consistent else NOT_CONSISTENT)
+
+
+def _look_ahead(places: list[Path], options: CheckOptions, html: Path | None) -> bool:
+    """Return whether there is little to read.
+
+    Raises `BadInput` for a path that cannot be used: before Spark starts, not after the check.
+    """
+    outputs = {"--html": html, "--save": options.save, "--export": options.export}
+    for option, path in outputs.items():
+        if path is not None and not os.access(path.absolute().parent, os.W_OK):
+            raise BadInput(f"{option} {path}: {path.absolute().parent} cannot be written")
+    if options.since is not None:
+        checkpoint.load(options.since)
+    return is_little(find_segments(places))
 
 
 def _how_many(replay: str) -> Replayed:
@@ -254,7 +270,7 @@ def _write(path: Path, text: str) -> None:
         path.write_text(text, encoding="utf-8")
     except OSError as error:
         click.echo(f"qpid-cluster-verify: cannot write {path}: {error.strerror}", err=True)
-        sys.exit(NO_VERDICT)
+        return  # the verdict stands
     click.echo(f"the page is in {path}", err=True)
 
 

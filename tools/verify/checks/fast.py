@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from broker.memberlog.reader import Ends, LogError
+from broker.memberlog.records import ROLE_CLIENT
 from broker.memberlog.segment_totals import marks_of
 from broker.memberlog.segments import ends_of
 from tools.verify.checks.views_and_segments import IncarnationId
@@ -77,7 +78,10 @@ class FastReport:
 
 def compare_ends(places: list[Path]) -> FastReport:
     """Compare the closed segments at `places`; `BadInput` for what is no log or of two clusters."""
-    segments = [_ends(path) for path in find_segments(places)]
+    found = [_ends(path) for path in find_segments(places)]
+    segments = [one for one in found if one.ends.header.role != ROLE_CLIENT]
+    if not segments:
+        raise BadInput("these are histories of clients only: name the members' logs as well")
     _check_clusters(segments)
     report = FastReport(
         segments=len(segments),
