@@ -299,6 +299,8 @@ def end_leaving_vhosts(state: State, work_max: int) -> None:
     connections, or for letters on their way, keeps no other waiting."""
     work = 0
     for vhost in list(state.leaving):
+        if work >= work_max:
+            return
         for queue in list(islice(vhost.queues.values(), (work_max - work) // QUEUE_WORK + 1)):
             if work >= work_max:
                 return

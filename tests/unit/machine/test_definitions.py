@@ -241,6 +241,27 @@ def test_a_large_vhost_goes_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     assert len(depths) == 5, "its exchanges go in slices, too"
 
 
+def test_what_one_vhost_took_too_much_the_next_one_waits_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The last queue of the first may cost more than what was left for this position."""
+    monkeypatch.setattr("broker.machine.handlers.definitions.LEAVING_WORK_MAX", 24)
+    rig = Rig()
+    client, other = rig.client(vhost="v"), rig.client(vhost="w")
+    other.queue("q")
+    for number in range(4):
+        client.queue(f"q{number}")
+    for key in range(20):
+        client.bind("q3", "amq.direct", f"k{key}")
+    rig.define("vhost", "", "v", None)
+    rig.define("vhost", "", "w", None)
+    client.close()
+    other.close()
+    while rig.machine.wants_tick:
+        rig.tick("a", 0)
+    assert list(rig.machine.vhosts) == ["/"]
+
+
 def test_a_connection_that_lingers_keeps_no_other_vhost_waiting() -> None:
     rig = Rig()
     lingering, other = rig.client(vhost="v"), rig.client(vhost="w")
