@@ -27,6 +27,8 @@ ROWS = 100
 """Connections looked at in one step, so in one datagram."""
 CLIENTS_EVERY, CLIENT_ROWS = 15, 20
 """Who clients are is told in each so many rounds, of new ones at once; so many in a datagram."""
+CLIENTS_BYTES_MAX = 32 * 1024
+"""Of such a datagram: clients choose texts of their own, certificates have long names."""
 
 
 class Link(Protocol):
@@ -219,10 +221,30 @@ class MemberFigures:
         new = [link for link in links if link.conn and link.conn not in self._told_clients]
         for place in range(0, len(new), CLIENT_ROWS):
             some = new[place : place + CLIENT_ROWS]
-            rows = [(link.conn, link.details(self._now)) for link in some]
-            self._tell(CLIENTS_ARE + bytes(msgpack.packb((session, rows))))
+            rows = [bytes(msgpack.packb((link.conn, link.details(self._now)))) for link in some]
+            for datagram in _client_datagrams(session, rows):
+                self._tell(datagram)
             self._told_clients.update(link.conn for link in some)
             yield
+
+
+def _client_datagrams(session: int, rows: list[bytes]) -> Iterator[bytes]:
+    """These rows in datagrams that are small enough; a row that fits into none is left out."""
+    packer = msgpack.Packer()
+    head = CLIENTS_ARE + packer.pack_array_header(2) + packer.pack(session)
+    room = CLIENTS_BYTES_MAX - len(head) - len(packer.pack_array_header(CLIENT_ROWS))
+    some: list[bytes] = []
+    size = 0
+    for row in rows:
+        if len(row) > room:
+            continue
+        if size + len(row) > room:
+            yield head + packer.pack_array_header(len(some)) + b"".join(some)
+            some, size = [], 0
+        some.append(row)
+        size += len(row)
+    if some:
+        yield head + packer.pack_array_header(len(some)) + b"".join(some)
 
 
 def _clients(told: object) -> tuple[int, list[tuple[int, dict[str, object]]]]:

@@ -8,6 +8,7 @@ import pytest
 from broker.statistics.members import (
     CLIENT_ROWS,
     CLIENTS_ARE,
+    CLIENTS_BYTES_MAX,
     CLIENTS_EVERY,
     FIGURES_ARE,
     HEARD_S,
@@ -130,6 +131,21 @@ def test_who_a_client_is_is_known_at_other_members() -> None:
     for _ in range(4):
         ours.sweep(TELL_S)
     assert ours.members.client(key) is None
+
+
+def test_what_clients_say_of_themselves_fits_into_a_datagram_however_long_it_is() -> None:
+    """Clients choose these texts: twenty of them must not end what a member tells of itself."""
+    seen = Observed()
+    longest = "\N{PILE OF POO}" * 256
+    seen.links = [FakeLink(number, 1, 1, longest) for number in range(1, 8 * CLIENT_ROWS)]
+    seen.links.insert(3, FakeLink(9999, 1, 1, "x" * CLIENTS_BYTES_MAX))
+    for _ in range(40):
+        seen.members.step(seen.now)
+    told = [payload for to, payload in seen.sent if payload[:2] == CLIENTS_ARE and to.name == "b"]
+    assert all(len(payload) <= CLIENTS_BYTES_MAX for payload in told)
+    rows = [row for payload in told for row in msgpack.unpackb(payload[2:])[1]]
+    assert [conn for conn, _ in rows] == list(range(1, 8 * CLIENT_ROWS))  # but for the one
+    assert [payload for _, payload in seen.sent if payload[:2] == TRAFFIC_IS]
 
 
 def test_who_clients_are_is_told_again_for_members_that_missed_it() -> None:
