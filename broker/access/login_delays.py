@@ -2,12 +2,15 @@
 
 Counted for a user at an address, so that one client with an old password does not slow the others
 of its machine, and at a higher number for the address, so that trying many users is slowed, too.
+What is counted for an address leaks away: a client that is slowed and goes on failing for hours
+stays below it.
 Who is slowed waits in line: many connections at once guess no faster than one.
 """
 
 from __future__ import annotations
 
 import ipaddress
+import math
 from typing import NamedTuple
 
 USER_FREE, ADDRESS_FREE = 5, 50
@@ -15,7 +18,8 @@ USER_FREE, ADDRESS_FREE = 5, 50
 FIRST_S, LONGEST_S = 0.25, 8.0
 """Doubled with each failure; less than a client, and the time limit of a handshake, wait."""
 FORGET_S = 60.0
-"""Failures count until there was none for so long."""
+"""Failures of a user count until there was none for so long; of an address ADDRESS_FREE are
+forgotten in this time."""
 KEPT_MAX = 4096
 
 
@@ -33,7 +37,7 @@ def source_of(host: str) -> str:
 
 
 class _Failures(NamedTuple):
-    logins: int
+    logins: float
     at: float
     """When the last login failed."""
     free_at: float
@@ -87,11 +91,16 @@ class LoginDelays:
         source = source_of(address)
         of_user, of_address = (source, user), (source, "")
         over = self._known(of_user, now).logins - USER_FREE
-        over_address = self._known(of_address, now).logins - ADDRESS_FREE
+        over_address = math.floor(self._known(of_address, now).logins) - ADDRESS_FREE
         key = of_user if over >= over_address else of_address
         over = max(over, over_address)
         return (min(FIRST_S * 2.0 ** min(over, 16), LONGEST_S) if over >= 0 else 0.0), key
 
     def _known(self, key: _Key, now: float) -> _Failures:
         known = self._failed.get(key, _NONE)
-        return known if now - known.at <= FORGET_S else _NONE
+        past = now - known.at
+        if past > FORGET_S:
+            return _NONE
+        if key[1]:
+            return known
+        return known._replace(logins=max(0.0, known.logins - past * ADDRESS_FREE / FORGET_S))

@@ -75,6 +75,29 @@ def test_trying_many_users_is_slowed_as_well() -> None:
     assert delays.turn_s("h", "newer", 1.0) == 2 * FIRST_S  # behind the other
 
 
+def test_a_client_with_an_old_password_never_slows_the_others_of_its_machine() -> None:
+    """However long it goes on: it is slowed itself, and fails no faster than what leaks away."""
+    delays = LoginDelays()
+    now = 0.0
+    for _ in range(4 * ADDRESS_FREE):
+        now += LONGEST_S + 1.0
+        if delays.turn_s("h", "old", now) is not None:
+            delays.failed("h", "old", now)
+    assert delays.turn_s("h", "other", now) == 0.0
+
+
+def test_an_address_that_goes_on_trying_users_guesses_no_faster_than_it_is_forgotten() -> None:
+    delays = LoginDelays()
+    now, tried = 0.0, 0
+    while now < 20 * FORGET_S:
+        wait = delays.turn_s("h", f"u{tried}", now)
+        now += wait if wait is not None else 1.0
+        if wait is not None:
+            delays.failed("h", f"u{tried}", now)
+            tried += 1
+    assert tried <= 22 * ADDRESS_FREE
+
+
 def test_what_is_kept_is_bounded() -> None:
     delays = LoginDelays()
     for number in range(KEPT_MAX + 10):
