@@ -191,6 +191,8 @@ def _on_other_event(client: Client, event: Event) -> None:
 
 def _on_secret(client: Client, secret: str, reason: str) -> None:
     """A wrong one closes the connection, with RabbitMQ's code and words."""
+    if not client.conn:
+        return  # what came before it has closed the connection: it is no further guess
     if client.port.is_secret_of(client, secret):
         client.rights.forget()
         client.send(0, "connection.update-secret-ok")

@@ -68,6 +68,18 @@ def test_a_wrong_new_secret_closes_the_connection() -> None:
     assert not any("wrong" in line for line in loop.log)
 
 
+def test_of_secrets_that_come_at_once_none_behind_a_wrong_one_is_looked_at() -> None:
+    """Or one segment would be as many guesses as fit into it."""
+    loop = Loop()
+    peer = loop.connect()
+    peer.take()
+    guesses = [method(0, "connection.update-secret", one, "x") for one in (b"a", b"b", b"guest")]
+    (closed,) = peer.send(b"".join(guesses))
+    assert closed.args[0] == 530
+    assert len([line for line in loop.log if "not this user's password" in line]) == 1
+    assert not any("renewed its secret" in line for line in loop.log)
+
+
 def test_the_log_says_how_to_give_rights_to_whom_may_not_enter() -> None:
     loop = Loop()
     loop.define("vhost", "", "it's new", {"description": "", "tags": ()})
