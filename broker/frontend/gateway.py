@@ -339,6 +339,10 @@ class Gateway:
         if not self.session or self.fenced:
             self._refuse_inactive(client)
             return 0
+        if client.backend and not self.access.knows(user, client.backend):
+            text = reply_text(errors.NOT_ALLOWED, f"user '{user}' is deleted")
+            client.refuse(errors.NOT_ALLOWED, text)
+            return 0
         if refusal := self.access.refuses_open(user, vhost, self._not_ordered):
             client.refuse(errors.NOT_ALLOWED, reply_text(errors.NOT_ALLOWED, refusal))
             if self.access.has_vhost(vhost) and not self.access.may_enter(user, vhost):

@@ -74,6 +74,15 @@ def backend_of(loop: Loop, user: str, password: str) -> str:
     return peer.client.backend
 
 
+def test_who_was_taken_out_of_the_file_between_login_and_open_is_not_let_in() -> None:
+    loop, backends = member("file")
+    peer = Peer(loop, is_local=False)
+    peer.send(codec.PROTOCOL_HEADER, start_ok("ada", "secret") + tune_ok())
+    backends.replace({})
+    (closed,) = peer.send(method(0, "connection.open", "/"))
+    assert closed.args[:2] == (530, "NOT_ALLOWED - user 'ada' is deleted")
+
+
 def test_the_first_back_end_that_takes_the_credentials_lets_in() -> None:
     for order in (("internal", "file"), ("file", "internal")):
         loop, _ = member(*order)
