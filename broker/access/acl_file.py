@@ -39,6 +39,7 @@ PROPERTIES: Mapping[tuple[str, str], frozenset[str]] = {
     ("publish", "exchange"): frozenset(("name", "routingkey")),
 }
 """What is known when that is asked; of everything else the name."""
+_FLAGS = frozenset(("durable", "autodelete", "exclusive"))
 _ELSEWHERE = {
     "broker": "tags of users say who administers (qpidctl set_user_tags)",
     "method": "tags of users say who administers (qpidctl set_user_tags)",
@@ -74,11 +75,17 @@ class _Rule(NamedTuple):
         return self.who is None or user in self.who
 
     def fits(self, user: str, question: Question) -> bool:
+        """What is not known yet (the keys of dead letters) fits where it is denied."""
         return (
             self.concerns(user)
             and self.action in (ALL, question.action)
             and self.kind in (ALL, question.kind)
-            and all(_matches(key, text, user, question.facts) for key, text in self.properties)
+            and all(
+                _matches(key, text, user, question.facts[key])
+                if key in question.facts
+                else not self.allows
+                for key, text in self.properties
+            )
         )
 
 
@@ -103,11 +110,8 @@ class Acl:
         return any(rule.allows and rule.concerns(user) for rule in self._rules)
 
 
-def _matches(key: str, text: str, user: str, facts: Mapping[str, str]) -> bool:
+def _matches(key: str, text: str, user: str, found: str) -> bool:
     wanted = text.replace("${user}", user.replace("@", "_").replace(".", "_"))
-    found = facts.get(key)
-    if found is None:
-        return False
     words = wanted.split(".")
     if key == "routingkey" and ("#" in words or "*" in words):
         return _is_topic(words, found.split("."))
@@ -138,13 +142,15 @@ def _is_topic(pattern: list[str], words: list[str]) -> bool:
 def read_acl(text: str) -> Acl:
     """Return the rules of a file.  Raises BadAclFile."""
     groups: dict[str, frozenset[str]] = {}
+    users: set[str] = set()  # what was taken for a user: no group may have the name later
     rules: list[_Rule] = []
     for number, words in _lines(text):
         try:
             if words[0] == "group":
-                _add_group(groups, words)
+                _add_group(groups, users, words)
             elif words[0] == "acl":
                 rule = _rule(groups, words)
+                users |= {words[2]} - groups.keys()
                 if rule is not None:
                     rules.append(rule)
             elif words[0] == "quota":
@@ -177,12 +183,15 @@ def _lines(text: str) -> list[tuple[int, list[str]]]:
     return found
 
 
-def _add_group(groups: dict[str, frozenset[str]], words: list[str]) -> None:
+def _add_group(groups: dict[str, frozenset[str]], users: set[str], words: list[str]) -> None:
     if len(words) < 3:
         raise BadAclFile("a group has a name and members: group NAME USER ...")
     _, name, *members = words
     if name == ALL or name in groups:
         raise BadAclFile(f"there is a group '{name}' already; take another name")
+    if name in users:
+        raise BadAclFile(f"'{name}' was used for a user before; put groups before their use")
+    users |= set(members) - groups.keys()
     groups[name] = frozenset(
         user for member in members for user in groups.get(member, {member.removesuffix(REALM)})
     )
@@ -230,6 +239,8 @@ def _property(word: str, known: frozenset[str], what: str) -> tuple[str, str]:
             f"of '{what}' only {', '.join(sorted(known))} can be looked at, not '{key}'; "
             "limits of queues are set by policies (qpidctl set_policy)"
         )
+    if key in _FLAGS and text not in ("true", "false"):
+        raise BadAclFile(f"{key} is true or false, not '{text}'")
     if "${" in text.replace("${user}", ""):
         raise BadAclFile(f"of what stands for a part of the user only ${{user}} is known: '{word}'")
     return key, text

@@ -86,6 +86,9 @@ def test_a_key_of_many_words_takes_a_bounded_time() -> None:
         ("group one", "a group has a name and members"),
         ("group g a\ngroup g b", "line 2: there is a group 'g' already"),
         ("acl allow bob \\", "line 1: it goes on"),
+        ("acl deny g all\ngroup g bob", "line 2: 'g' was used for a user before"),
+        ("group h g ada\ngroup g bob", "line 2: 'g' was used for a user before"),
+        ("acl deny bob create queue durable=True", "durable is true or false, not 'True'"),
     ],
 )
 def test_what_cannot_be_done_here_is_refused_with_its_line(text: str, said: str) -> None:
@@ -162,6 +165,17 @@ def test_dead_letters_take_the_right_to_publish_there() -> None:
     assert peer.call(1, "queue.declare", *declare)[0][0] == "channel.close"  # type: ignore[arg-type]
     _, peer = member("\n".join([*rules, "acl allow guest publish exchange name=x"]))
     assert peer.call(1, "queue.declare", *declare)[0][0] == "queue.declare-ok"  # type: ignore[arg-type]
+
+
+def test_dead_letters_are_no_way_around_a_key_that_is_denied() -> None:
+    """Which keys they will have is not known when the queue is declared."""
+    _, peer = member("acl deny guest publish exchange name=x routingkey=secret\nacl allow all all")
+    arguments = {"x-dead-letter-exchange": "x", "x-dead-letter-routing-key": "secret"}
+    declare = ("new", False, False, False, False, False, arguments)
+    assert peer.call(1, "queue.declare", *declare)[0][:2] == ("channel.close", 403)  # type: ignore[arg-type]
+    alternate = ("y", "fanout", *(False,) * 5, {"alternate-exchange": "x"})
+    peer.open(2)
+    assert peer.call(2, "exchange.declare", *alternate)[0][:2] == ("channel.close", 403)  # type: ignore[arg-type]
 
 
 def test_whom_no_rule_allows_anything_may_not_enter() -> None:
