@@ -85,6 +85,7 @@ class Persister(Generic[StoreT, WriterT]):
         self._checkpoint_bytes_min = checkpoint_bytes_min
         self._log_bytes = self._checkpoint_bytes = 0
         self._uncounted = 0  # up to here it was handed over with the mark of a joining store
+        self._reported = 0  # of the present store
         self._requested = False
         self.switching = False  # a received store is about to take the place of `store`
         self._when_in_force: list[Callable[[], None]] = []
@@ -93,13 +94,18 @@ class Persister(Generic[StoreT, WriterT]):
 
     def _new_writer(self) -> WriterT:
         def on_durable(position: int) -> None:
-            # A commit of a store that is replaced is none of the new one, and one that does not
-            # count yet shows nothing.
-            if self.writer is writer and not self.switching and position > self._uncounted:
-                self._on_durable(position)
+            if position > self._uncounted:  # what does not count yet shows nothing
+                self._report(writer, position)
 
         writer = self._device.open_writer(self.store, on_durable)
         return writer
+
+    def _report(self, writer: WriterT, position: int) -> None:
+        """So much is durable.  What a store that is replaced has is no news, and no longer is what
+        was reported with a commit that held more."""
+        if self.writer is writer and not self.switching and position > self._reported:
+            self._reported = position
+            self._on_durable(position)
 
     def keep(self, replica: Replica, promise: Promise, *, counts: bool = True) -> None:
         """Hand over what was applied since the last call; `counts`: with it the store may vote.
@@ -167,12 +173,7 @@ class Persister(Generic[StoreT, WriterT]):
         if self.meta.marker is Marker.JOINING:
             self.meta = replace(self.meta, marker=Marker.DIRTY)
             writer, position = self.writer, self.meta.position
-
-            def done() -> None:
-                if self.writer is writer:  # else the store was replaced meanwhile
-                    self._on_durable(position)
-
-            writer.submit_meta(self.meta, done)
+            writer.submit_meta(self.meta, lambda: self._report(writer, position))
 
     @property
     def votes(self) -> bool:
@@ -193,7 +194,7 @@ class Persister(Generic[StoreT, WriterT]):
             voters=replica.machine.voters or self.meta.voters, version=replica.machine.version,
             promised_epoch=self.meta.promised_epoch,
         )  # fmt: skip
-        self._log_bytes = self._checkpoint_bytes = self._uncounted = 0
+        self._log_bytes = self._checkpoint_bytes = self._uncounted = self._reported = 0
         self.switching = True
         self._device.switch(self.writer, received, self.store, self.meta, self._in_force)
 

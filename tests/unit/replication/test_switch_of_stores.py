@@ -26,6 +26,7 @@ class SlowWriter:
         self.store, self.on_durable = store, on_durable
         self.metas: list[Meta] = []
         self.entries: list[tuple[int, int]] = []
+        self.waiting: list[Callable[[], None]] | None = None  # None: nothing waits for the disk
 
     def submit(self, entry: bytes, first: int, last: int, meta: Meta) -> None:
         self.entries.append((first, last))
@@ -33,7 +34,10 @@ class SlowWriter:
 
     def submit_meta(self, meta: Meta, done: Callable[[], None]) -> None:
         self.metas.append(meta)
-        done()
+        if self.waiting is None:
+            done()
+        else:
+            self.waiting.append(done)
 
     def checkpoint(
         self, replica: Replica, done: Callable[[], None], given_up: Callable[[], None]
@@ -122,6 +126,41 @@ def test_a_commit_of_the_old_store_is_no_news_once_it_is_being_replaced() -> Non
     assert not it.durable
     it.device.writers[1].on_durable(2)
     assert it.durable == [2]
+
+
+class Joining:
+    """A member whose store is marked as joining, with one item in it, and is to count now."""
+
+    def __init__(self) -> None:
+        it = self.it = Switch()
+        it.finish()
+        it.persister.adopt(it.received, it.replica, counts=False)
+        it.finish()
+        self.writer = it.device.writers[-1]
+        self.writer.waiting = []
+        self.position = it.persister.meta.position
+        it.persister.counts()
+
+    def mark_is_written(self) -> None:
+        assert self.writer.waiting
+        self.writer.waiting.pop()()
+
+
+def test_one_commit_with_the_mark_and_what_came_after_it_is_reported_to_its_end() -> None:
+    """What waits for the last position would wait for the next commit, should there be one."""
+    joining = Joining()
+    last = joining.position + 3
+    joining.writer.on_durable(last)
+    joining.mark_is_written()
+    assert joining.it.durable == [last]
+
+
+def test_the_mark_of_a_store_that_is_being_replaced_is_no_news() -> None:
+    """What lies in it may be of a history that nobody else has."""
+    joining = Joining()
+    joining.it.persister.adopt(joining.it.received, joining.it.replica, counts=True)
+    joining.mark_is_written()
+    assert not joining.it.durable
 
 
 def test_what_waits_for_the_store_is_called_in_order_once_it_is_in_force() -> None:
