@@ -82,6 +82,7 @@ class ClientLink:
         self.full = False  # the transport takes no more for now
         self.reading = True
         self.received = self.sent = 0  # bytes
+        self.connected_at_ms = round(time.time() * 1000)  # shown only: the same at each look
         self.unsent = b""  # output from before this member might not reply any more
         self._owner = owner
 
@@ -95,6 +96,7 @@ class ClientLink:
         client, connection = self.client, self.client.connection
         return {
             "connected_s": round(now - client.connected_at),
+            "connected_at": self.connected_at_ms,
             "auth_mechanism": connection.mechanism,
             "timeout": connection.heartbeat_s,
             "channel_max": connection.channel_max,

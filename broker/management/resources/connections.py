@@ -6,7 +6,6 @@ encryption, since when) that one tells the others once in a while.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Iterator
 
 from aiohttp.web import StreamResponse
@@ -19,7 +18,7 @@ from broker.management.listing import Listing, chosen
 
 PROTOCOL = "AMQP 0-9-1"
 OF_CLIENT = (
-    "connected_s", "auth_mechanism", "timeout", "channel_max", "frame_max",
+    "connected_s", "connected_at", "auth_mechanism", "timeout", "channel_max", "frame_max",
     "ssl", "ssl_protocol", "ssl_cipher", "peer_cert_subject", "peer_cert_issuer",
     "peer_cert_validity",
 )  # fmt: skip
@@ -87,8 +86,6 @@ def connection_row(
         if "connection_name" in properties:
             row["user_provided_name"] = properties["connection_name"]
         row |= {name: _json(told[name]) for name in OF_CLIENT if name in told}
-        if isinstance(seconds := told.get("connected_s"), int):
-            row["connected_at"] = round((time.time() - seconds) * 1000)
     return row
 
 
