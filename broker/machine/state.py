@@ -281,6 +281,7 @@ class QueueRow(NamedTuple):
 Discarded: TypeAlias = (
     deque[Message]
     | dict[int, Message]
+    | dict[int, int]
     | list[int]
     | list[Message]
     | list[tuple[int, bool, Message]]

@@ -244,8 +244,20 @@ def forget_returns(state: State, queue: Queue, seq: int) -> None:
 def forget_all_returns(state: State, queue: Queue) -> None:
     """Nobody counts any more, or from nothing again."""
     if queue.returns:
+        state.discarded.append(queue.returns)
         queue.returns = {}
         _add_returns(state, queue, -queue.returns_sum)
+
+
+def _keep_returns_of_held(state: State, queue: Queue) -> None:
+    """All that is ready goes. Only what stays is hashed: a million of them take seconds."""
+    back = 0 if queue.max_priority < 0 else 1  # the places of those that came back (`put_back`)
+    counts, gone = queue.returns, queue.returned
+    kept = {seq: n for seq, n in counts.items() if seq | back not in gone} if queue.unacked else {}
+    state.discarded.append(counts)
+    queue.returns = kept
+    rest = sum([returns_element(queue, seq, count) for seq, count in kept.items()])
+    _add_returns(state, queue, rest - queue.returns_sum)
 
 
 def _add_returns(state: State, queue: Queue, element: int) -> None:
@@ -367,9 +379,8 @@ def purge(state: State, queue: Queue, what: int) -> int:
     state.remove(queue.ready_sum)
     queue.ready_sum = 0
     queue.ready_bytes = 0
-    back = 0 if queue.max_priority < 0 else 1  # the places of those that came back (`put_back`)
-    for seq in [seq for seq in queue.returns if seq | back in queue.returned]:
-        forget_returns(state, queue, seq)
+    if queue.returns:
+        _keep_returns_of_held(state, queue)
     # To free a million messages takes too long for one position: the member does it in slices.
     state.discarded += (queue.ready, queue.returned, queue.returned_order)
     queue.ready, queue.returned, queue.returned_order = deque(), {}, []

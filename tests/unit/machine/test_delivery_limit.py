@@ -1,11 +1,14 @@
 """How often a message may come back before it is dead-lettered."""
 
+from unittest.mock import Mock
+
 import pytest
 
 from broker.machine import commands as c
 from broker.machine.effects import DeliverEffect, GetOk
 from broker.machine.machine import Machine
 from broker.machine.move_log import GIVEN_UP, MOVE
+from broker.machine.queueing import queue as queueing
 from broker.machine.queueing.properties import headers_of
 from tests.support.three_machines import Client, Rig
 
@@ -106,6 +109,28 @@ def test_counts_go_with_what_they_count(client: Client) -> None:
     queue = rig.machine.vhosts["/"].queues["q"]
     assert not queue.returns
     assert len(queue.ready) == 1
+
+
+@pytest.mark.parametrize("arguments", [ARGUMENTS, {**ARGUMENTS, "x-max-priority": 3}])
+def test_a_purge_hashes_only_the_counts_that_stay(
+    client: Client, arguments: c.Table, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of a million messages that came back it took seconds, at all members at once."""
+    client.queue("p", arguments)
+    for _ in range(5):
+        client.publish("p", b"m")
+    for _ in range(5):
+        client.get("p")
+    client.recover()
+    client.get("p")
+    hashed = Mock(wraps=queueing.returns_element)
+    monkeypatch.setattr(queueing, "returns_element", hashed)
+    client.purge("p")
+    queue = client.rig.machine.vhosts["/"].queues["p"]
+    assert list(queue.returns.values()) == [1]
+    assert hashed.call_count == len(client.rig.machines)
+    client.recover()
+    assert list(queue.returns.values()) == [2]
 
 
 def test_without_a_limit_nothing_is_counted(client: Client) -> None:
