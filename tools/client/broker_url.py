@@ -65,7 +65,8 @@ def parse_url(text: str, schemes: Schemes) -> BrokerUrl:
     decoded = unquote if named.endswith("//") else str
     user, password = None, None
     if at:
-        given, separator, secret = credentials.partition("/" if "/" in credentials else ":")
+        first = next((mark for mark in credentials if mark in ":/"), ":")
+        given, separator, secret = credentials.partition(first)
         user = decoded(given) or None
         password = decoded(secret) if separator else None
     return BrokerUrl(
@@ -89,7 +90,10 @@ def brokers(text: str) -> tuple[BrokerUrl, ...]:
         try:
             found.append(parse_url(named + part if plain else part, AMQP))
         except ValueError as problem:
-            raise ToolError(f"--broker: {problem}", Exit.USAGE) from None
+            said = str(problem)
+            if "@" in text and "@" not in part:  # it may be half of a password
+                said = "a part is no HOST:PORT; is there a comma in a password? write it %2C with amqp://"
+            raise ToolError(f"--broker: {said}", Exit.USAGE) from None
     if len({one.tls for one in found}) > 1:
         raise ToolError(
             "--broker: some are asked over TLS, some in clear; write amqps:// before all",

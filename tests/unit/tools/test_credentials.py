@@ -25,6 +25,8 @@ from tools.client.tls import TlsFiles
         ("amqps://h", BrokerUrl(Address("h", 5671), True)),
         ("amqps://[::1]:99/", BrokerUrl(Address("::1", 99), True)),
         ("ann/s:c@h:1", BrokerUrl(Address("h", 1), user="ann", password="s:c")),
+        ("ann:s/c@h:1", BrokerUrl(Address("h", 1), user="ann", password="s/c")),
+        ("amqp://ann:s/c@h", BrokerUrl(Address("h", 5672), user="ann", password="s/c")),
         ("ann:p%40@h", BrokerUrl(Address("h", 5672), user="ann", password="p%40")),
         ("amqp://a%2Fb:p%40@h/%2F", BrokerUrl(Address("h", 5672), False, "a/b", "p@", "/")),
         ("amqps://ann@h/shop", BrokerUrl(Address("h", 5671), True, "ann", None, "shop")),
@@ -54,6 +56,12 @@ def test_a_list_of_brokers() -> None:
     for wrong in ("", "a:", "a:b:c", "amqp://a,amqps://b", "http://a"):
         with pytest.raises(ToolError):
             brokers(wrong)
+
+
+def test_a_password_with_a_comma_is_not_shown_half() -> None:
+    with pytest.raises(ToolError, match=r"write it %2C with amqp://") as caught:
+        brokers("amqp://ada:se,cret@a,b")
+    assert "se'" not in str(caught.value)
 
 
 def test_one_login_for_all_brokers_of_a_list() -> None:
