@@ -19,6 +19,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
+from broker.access.login_delays import source_of
 from broker.amqp.errors import ProtocolFault
 from broker.management.access import Identity, Logins, credentials
 from broker.management.amqp_client import AmqpRefused
@@ -85,6 +86,7 @@ class ManagementServer:
         )
         self._entering: dict[_Entrance, float] = {}  # until when each may take for its handshake
         self._idle: dict[RequestHandler, float] = {}  # until when each may wait for a head
+        self._sources: dict[RequestHandler, str] = {}  # what counts as the address of each
         self._listeners: list[asyncio.Server] = []
         self._reaper: asyncio.TimerHandle | None = None
         self.counters = dict.fromkeys(COUNTERS, 0)
@@ -128,17 +130,15 @@ class ManagementServer:
     def _enter(self, entrance: _Entrance, transport: asyncio.Transport) -> None:
         """A client is there, and its TLS handshake is done if there is one."""
         self._entering.pop(entrance, None)
-        host = _host_of(transport)
-        same = sum(
-            one.transport is not None and _host_of(one.transport) == host
-            for one in self._server.connections
-        )
+        host = source_of(_host_of(transport))
+        same = sum(self._sources.get(one) == host for one in self._server.connections)
         if same >= CONNECTIONS_OF_ADDRESS_MAX:
             self.counters["too_many_of_address"] += 1
             text = f"there are {CONNECTIONS_OF_ADDRESS_MAX} connections from {host} already"
             _Refusing(text).connection_made(transport)
             return
         handler = self._server()
+        self._sources[handler] = host
         self._idle[handler] = asyncio.get_running_loop().time() + IDLE_S
         transport.set_protocol(handler)
         handler.connection_made(transport)
@@ -152,6 +152,8 @@ class ManagementServer:
             if until < now:  # the handshake failed, which nobody was told
                 del self._entering[entrance]
         known = set(self._server.connections)
+        for handler in self._sources.keys() - known:
+            del self._sources[handler]
         for handler, until in list(self._idle.items()):
             if handler not in known:
                 del self._idle[handler]

@@ -111,6 +111,22 @@ def test_one_address_may_have_so_many(
     run(loop, work, contexts(tmp_path) if encrypted else None)
 
 
+def test_a_network_of_ipv6_counts_as_one_address(
+    loop: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(limits, "CONNECTIONS_OF_ADDRESS_MAX", 2)
+    hosts = iter(("2001:db8::1", "2001:db8::2", "2001:db8::3", "2001:db8:0:1::1"))
+    monkeypatch.setattr(limits, "_host_of", lambda _: next(hosts))
+
+    async def work(clients: Clients) -> None:
+        links = [await clients.connect() for _ in range(2)]
+        assert [await clients.status(link) for link in links] == [401] * 2
+        assert await clients.status(await clients.connect(), b"") == 503
+        assert await clients.status(await clients.connect()) == 401
+
+    run(loop, work)
+
+
 def test_all_together_may_have_so_many(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(limits, "CONNECTIONS_MAX", 2)
 
