@@ -139,12 +139,20 @@ class Listing(Generic[Item]):
 
 
 async def stream(call: Call, pieces: AsyncIterator[bytes]) -> StreamResponse:
-    """Send a body in pieces; a reader that is slow holds up nobody else."""
+    """Send a body in pieces; a reader that is slow holds up nobody else.
+
+    What fails in the middle ends the connection: an error would be taken for a part of the body.
+    """
     response = StreamResponse(headers={**HEADERS, "Content-Type": "application/json"})
     await response.prepare(call.request)
-    async for piece in pieces:
-        await response.write(piece)
-    await response.write_eof()
+    try:
+        async for piece in pieces:
+            await response.write(piece)
+        await response.write_eof()
+    except BaseException:
+        if call.request.transport is not None:
+            call.request.transport.abort()
+        raise
     return response
 
 

@@ -5,9 +5,11 @@ from __future__ import annotations
 import asyncio
 import base64
 import json
+from contextlib import suppress
 
 import pytest
 
+from broker.management import server
 from broker.management.resources import messages
 from tests.support.management.member import ApiMember, Http
 
@@ -77,3 +79,50 @@ def test_the_loop_turns_while_bodies_are_made(monkeypatch: pytest.MonkeyPatch) -
     exchange({"payload": TEXT}, {})
     pieces = len(TEXT.encode()) // messages.PIECE
     assert turns > 3 * pieces
+
+
+def test_a_reply_with_messages_has_the_time_of_a_list(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may be taken out of the queue already: a slow reader is to get all of them."""
+    given: list[float] = []
+    timeout = asyncio.timeout
+
+    def noted(seconds: float | None) -> asyncio.Timeout:
+        if seconds is not None:  # as the client here has it
+            given.append(seconds)
+        return timeout(seconds)
+
+    monkeypatch.setattr("broker.management.server.asyncio.timeout", noted)
+    exchange({"payload": "x"}, {})
+    of_publish, of_get = [server.REQUEST_S] * 2, [server.LIST_S, server.REQUEST_S]  # all, the body
+    assert given == of_publish + of_get
+
+
+def test_no_error_stands_in_the_middle_of_a_reply(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> bytes:
+        async with Http() as http:
+            member = ApiMember()
+            await http.serve(member)
+            member.client("guest", "/").queue("q")
+            message = {"routing_key": "q", "properties": {}, "payload": "x" * (15 << 20)}
+            path = "/api/exchanges/%2F/amq.default/publish"
+            assert (await http.ask("POST", path, json.dumps(message), ADMIN)).status == 200
+            monkeypatch.setattr(server, "LIST_S", 0.1)
+            reader, writer = await asyncio.open_connection("127.0.0.1", http.port)
+            body = json.dumps({"count": 1, "ackmode": "ack_requeue_true"}).encode()
+            login = base64.b64encode(ADMIN.encode())
+            writer.write(
+                b"POST /api/queues/%%2F/q/get HTTP/1.1\r\nHost: x\r\nConnection: close\r\n"
+                b"Content-Type: application/json\r\nAuthorization: Basic %b\r\n"
+                b"Content-Length: %d\r\n\r\n%b" % (login, len(body), body)
+            )
+            await asyncio.sleep(0.2)  # does not read
+            got = bytearray()
+            with suppress(ConnectionResetError):
+                while part := await reader.read(1 << 20):
+                    got += part
+            writer.close()
+            return bytes(got)
+
+    got = asyncio.run(run())
+    assert not got.endswith(b"0\r\n\r\n")
+    assert got.count(b"HTTP/1.1") <= 1
