@@ -80,6 +80,11 @@ class Confirms:
     _settled: int = 0  # all publishes up to here are
     _early: set[int] = field(default_factory=set)
 
+    @property
+    def taken(self) -> int:
+        """How many are settled and were given out to be sent."""
+        return self._settled + len(self._early)
+
     def take(self) -> list[tuple[int, bool, bool]]:
         """What to send now: (number, multiple, ack)."""
         acks: list[tuple[int, bool, bool]] = []

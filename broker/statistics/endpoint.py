@@ -70,6 +70,8 @@ class Pages:
                 return await _sent(request, page)
         except (TimeoutError, ConnectionError):
             self.counters["broken_off"] += 1
+            if request.transport is not None:
+                request.transport.abort()  # an error would stand in the middle of the page
             raise
         finally:
             self._under_way -= 1

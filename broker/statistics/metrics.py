@@ -226,8 +226,14 @@ class Metrics:
                 ("queue_messages_unacked", QUEUE[1].text, share.unacked),
                 ("queue_messages", QUEUE[2].text, share.ready + share.unacked),
                 ("queue_consumers", QUEUE[3].text, share.consumers),
+                (
+                    "channel_consumers",
+                    "Consumers of the queues that this member reports",
+                    share.consumers,
+                ),
             ):
                 yield from lines(Family(f"rabbitmq_{name}", "gauge", text, [("", value)]))
+        yield from self._unconfirmed()
         sums = self._sums()
         for name, text, value in (
             ("queue_messages_published_total", "Messages that came into queues", sums.routed),
@@ -259,6 +265,17 @@ class Metrics:
         ):
             rows: list[Row] = [("", counters[count])]
             yield from lines(Family(f"rabbitmq_{name}", "counter", text, rows))
+
+    def _unconfirmed(self) -> Iterator[str]:
+        """One sum over all channels here: a pause after each connection, which has some."""
+        waiting = 0
+        for link in self._clients.links():
+            for channel in link.client.channels.values():
+                waiting += channel.publish_no - channel.confirms.taken
+            yield ""
+        text = "Messages published by clients of this member and not confirmed yet"
+        family = Family("rabbitmq_channel_messages_unconfirmed", "gauge", text, [("", waiting)])
+        yield from lines(family)
 
     def per_object(self) -> Iterator[str]:
         """Return /metrics/per-object: series for each queue, channel, connection and exchange."""

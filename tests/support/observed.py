@@ -4,9 +4,11 @@ from collections.abc import Callable
 from types import SimpleNamespace
 from typing import cast
 
+from broker.frontend.channel import LocalChannel
 from broker.frontend.connections import Connections
 from broker.histogram import Histogram
 from broker.machine.machine import Machine
+from broker.machine.state import ConnectionRecord
 from broker.replication.controller import Controller
 from broker.statistics.figures import FIGURES, Figures
 from broker.statistics.members import Link, MemberFigures
@@ -17,6 +19,16 @@ from tests.support.three_machines import Rig
 from vsync.types import Member
 
 MEMBERS = tuple(Member(name, 1, f"127.0.0.1:{port}") for port, name in enumerate("abc", 1))
+
+
+def local_channels(record: ConnectionRecord) -> dict[int, LocalChannel]:
+    """Its channels as its member has them: of three publishes two are confirmed, one of them
+    early."""
+    found = {number: LocalChannel(wants_confirms=True, publish_no=3) for number in record.channels}
+    for channel in found.values():
+        channel.confirms.fresh = [(1, True), (3, True)]
+        channel.confirms.take()
+    return found
 
 
 class Observed:
@@ -65,7 +77,7 @@ class Observed:
         links = [
             SimpleNamespace(
                 conn=key[1], received=100, sent=50,
-                client=SimpleNamespace(is_publisher=True, channels=record.channels),
+                client=SimpleNamespace(is_publisher=True, channels=local_channels(record)),
             )
             for key, record in self.machine.connections.items()
             if record.local

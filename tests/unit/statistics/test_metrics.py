@@ -97,6 +97,17 @@ def test_counters_are_those_of_the_own_clients_and_stay_when_these_leave() -> No
         assert value(series, "rabbitmq_connections_closed_total") == expected
 
 
+def test_messages_that_are_not_confirmed_are_those_of_all_channels_here() -> None:
+    seen = Observed()
+    for _ in range(2):
+        seen.rig.client().queue("q")
+    seen.sweep()
+    series = parsed("".join(seen.metrics().aggregated()))
+    channels = value(series, "rabbitmq_channels")
+    assert channels >= 2
+    assert value(series, "rabbitmq_channel_messages_unconfirmed") == channels  # one of each
+
+
 def test_alarms_are_those_of_this_member() -> None:
     seen = Observed()
     seen.sweep()
@@ -163,6 +174,7 @@ OVERVIEW = [
 ]
 """What RabbitMQ's dashboard Overview of 3.10 queries (Grafana 10991)."""
 OVERVIEW_BEFORE = [
+    "rabbitmq_channel_consumers",
     "rabbitmq_channel_get_ack_total",
     "rabbitmq_channel_get_empty_total",
     "rabbitmq_channel_get_total",
@@ -172,6 +184,7 @@ OVERVIEW_BEFORE = [
     "rabbitmq_channel_messages_delivered_total",
     "rabbitmq_channel_messages_published_total",
     "rabbitmq_channel_messages_redelivered_total",
+    "rabbitmq_channel_messages_unconfirmed",
     "rabbitmq_channel_messages_unroutable_dropped_total",
     "rabbitmq_channel_messages_unroutable_returned_total",
     "rabbitmq_queue_messages_published_total",
