@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import NamedTuple, TypeAlias
 
@@ -212,11 +213,15 @@ def flag_field(body: Object, name: str, default: bool = False) -> bool:
 
 def number_field(body: Object, name: str, default: int | None = None) -> int:
     found = body.get(name, default)
-    if isinstance(found, str) and found.lstrip("-").isdigit() and len(found) < 20:
+    if isinstance(found, str) and _NUMBER.fullmatch(found):
         return int(found)
     if isinstance(found, bool) or not isinstance(found, int):
         raise _wrong(body, name, "a number")
     return found
+
+
+_NUMBER = re.compile("-?[0-9]{1,18}")
+"""As form fields of some tools have it; other digits and signs are none."""
 
 
 def table_field(body: Object, name: str) -> Object:

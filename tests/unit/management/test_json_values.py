@@ -6,6 +6,7 @@ import json
 
 import pytest
 
+from broker.management.call import Problem, number_field
 from broker.management.json_values import BadJson, parse
 
 
@@ -28,3 +29,10 @@ def test_a_text_without_an_end_is_looked_at_once() -> None:
     """Not again from each quotation mark on: that would take hours."""
     with pytest.raises(BadJson, match="no JSON"):
         parse(b",[" * 60 + b'"' + b'\\"' * 500_000, 200)
+
+
+def test_a_number_may_be_a_text_of_digits_and_nothing_else() -> None:
+    assert [number_field({"n": one}, "n") for one in (5, "5", "-5")] == [5, 5, -5]
+    for wrong in ("\N{SUPERSCRIPT TWO}", "--5", "5-", "", " 5", "9" * 19, True, 1.5, None):
+        with pytest.raises(Problem, match="n is not a number"):
+            number_field({"n": wrong}, "n")
