@@ -13,7 +13,7 @@ from typing import NamedTuple, TypeAlias, cast
 
 from broker.access import passwords, patterns
 from broker.access.acl_file import Acl, Question
-from broker.access.backends import FILE, Backends, FileUser
+from broker.access.backends import FILE, INTERNAL, Backends, FileUser
 from broker.machine.commands import Table, Value
 from broker.machine.state import State
 
@@ -90,7 +90,10 @@ class Access:
 
     @property
     def has_state(self) -> bool:
-        """Whether this member has had any state of its cluster, and so any users."""
+        """Whether this member has had any state of its cluster, and so any users; those of a file
+        are there without it."""
+        if INTERNAL not in self._backends.order:
+            return True
         state = self._state()
         return state.version > 0 or any(state.definitions.values())
 

@@ -11,7 +11,9 @@ from typing import cast
 
 import pytest
 
+from broker.access import passwords
 from broker.access.access import Access
+from broker.access.backends import Backends, FileUser
 from broker.access.login_delays import FIRST_S, USER_FREE, LoginDelays
 from broker.frontend.connections import Connections
 from broker.machine.machine import Machine
@@ -45,6 +47,16 @@ def test_a_member_without_state_answers_guest_on_its_own_machine_and_tells_other
         with pytest.raises(QueryRefused, match="no state yet") as refused:
             login(state, user, user, peer)
         assert refused.value.code == "not-active"
+
+
+def test_a_member_that_asks_a_file_only_knows_its_users_without_a_state_and_no_guest() -> None:
+    ada = FileUser(
+        passwords.hashed("secret", b"salt"), passwords.DEFAULT_ALGORITHM, ("monitoring",)
+    )
+    access = Access(lambda: Machine("a"), backends=Backends(("file",), {"ada": ada}))
+    gateway = SimpleNamespace(access=access, login_delays=LoginDelays())
+    assert login_at(gateway, "guest", "guest", HERE) is None
+    assert login_at(gateway, "ada", "secret", ELSEWHERE) == ("monitoring",)
 
 
 def test_with_a_state_only_its_users_count_even_if_there_is_none() -> None:
