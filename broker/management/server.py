@@ -15,6 +15,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import cast
 from urllib.parse import urlsplit
+from weakref import WeakKeyDictionary
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
@@ -86,7 +87,9 @@ class ManagementServer:
             max_field_size=HEAD_BYTES_MAX,
             lingering_time=2.0,
         )
-        self._entering: dict[_Entrance, float] = {}  # until when each may take for its handshake
+        # Until when each may take for its handshake.  Nobody tells when one failed: its transport
+        # lets go of it then, at the latest with the collector of cycles.
+        self._entering: WeakKeyDictionary[_Entrance, float] = WeakKeyDictionary()
         self._idle: dict[RequestHandler, float] = {}  # until when each may wait for a head
         self._sources: dict[RequestHandler, str] = {}  # what counts as the address of each
         self._listeners: list[asyncio.Server] = []
@@ -151,7 +154,7 @@ class ManagementServer:
         self._reaper = loop.call_later(REAP_S, self._reap)
         now = loop.time()
         for entrance, until in list(self._entering.items()):
-            if until < now:  # the handshake failed, which nobody was told
+            if until < now:
                 del self._entering[entrance]
         known = set(self._server.connections)
         for handler in self._sources.keys() - known:

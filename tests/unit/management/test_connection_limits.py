@@ -6,6 +6,7 @@ import asyncio
 import base64
 import ssl
 from collections.abc import Callable, Coroutine
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -186,6 +187,25 @@ def test_a_handshake_that_does_not_come_in_time_is_not_counted_for_ever(
         assert await clients.status(await clients.connect()) == 401
 
     run(loop, work, contexts(tmp_path))
+
+
+def test_a_handshake_that_failed_is_not_counted_any_more(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or a few clients that speak no TLS keep all others out, without a password."""
+    monkeypatch.setattr(limits, "CONNECTIONS_MAX", 2)
+
+    async def work(clients: Clients) -> None:
+        tls, clients.tls = clients.tls, None
+        for _ in range(4):
+            reader, writer = await clients.connect()
+            writer.write(ASK)
+            with suppress(ConnectionResetError):
+                await reader.read()
+        clients.tls = tls
+        assert await clients.status(await clients.connect()) == 401
+
+    run("uvloop", work, contexts(tmp_path))
 
 
 def test_a_body_that_does_not_come_in_time(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
