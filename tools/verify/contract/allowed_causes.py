@@ -12,7 +12,6 @@ from tools.verify.input.moves import Bools
 ERRORS_FROM = 300  # outcomes from here on are reply codes that close a channel or connection
 
 _CLOSES = (c.CONNECTION_CLOSE, c.CHANNEL_CLOSE)
-_OF_CLIENTS = range(c.CONNECTION_OPEN, c.TX_COMMIT + 1)
 _ANY = tuple(c.CLASSES)
 """Whatever closes a channel returns what it held, which may then be delivered, dropped by limits or
 dead-lettered. An ACTIVATE closes the channels of lost members, a TICK expires messages. And what is
@@ -30,11 +29,11 @@ _CAUSED_BY: dict[tuple[Op, int], tuple[int, ...]] = {
     (Op.SETTLED, 2): (c.NACK, c.TX_COMMIT),
     (Op.SETTLED, 3): _ANY,
     (Op.SETTLED, 4): (c.TX_COMMIT,),
-    (Op.SETTLED, 5): tuple(_OF_CLIENTS),
+    (Op.SETTLED, 5): _ANY,
     (Op.RETURNED, 0): (c.NACK,),
     (Op.RETURNED, 1): (c.RECOVER,),
-    (Op.RETURNED, 2): tuple(_OF_CLIENTS),
-    (Op.RETURNED, 3): (c.ACTIVATE,),
+    (Op.RETURNED, 2): _ANY,
+    (Op.RETURNED, 3): _ANY,
     (Op.RETURNED, 4): (c.TX_COMMIT,),
     (Op.DROPPED, 0): (c.TICK, c.GET),
     (Op.DROPPED, 1): _ANY,
@@ -54,5 +53,14 @@ def _allowed() -> Bools:
     return table
 
 
+def _of_any() -> Bools:
+    table = np.zeros(128, np.bool_)
+    for (op, cause), kinds in _CAUSED_BY.items():
+        table[op | cause << CAUSE_SHIFT] = kinds is _ANY
+    return table
+
+
 ALLOWED = _allowed()
+OF_ANY = _of_any()
+"""The moves, by op and cause, that may go on from an earlier position, whatever is ordered."""
 CLOSES = np.isin(np.arange(256), _CLOSES)

@@ -31,7 +31,7 @@ RULES = {
     "late command": Rule("G20", "causes", "a command that came too late moved a message"),
     "wrong cause": Rule("G20", "causes", "a command of this kind cannot cause this move"),
     "return without cause": Rule(
-        "G11", "causes", "messages came back, but nothing was closed, refused or returned here"
+        "G11", "causes", "messages came back, but nothing was closed, refused or returned"
     ),
     "blob order": Rule(
         "G5", "E5 by source", "what one session submitted is not applied in its order, each once"

@@ -12,7 +12,14 @@ from typing import NamedTuple
 import numpy as np
 
 from broker.machine import commands as c
-from broker.machine.move_log import BY_DEAD_LETTER, CAUSE_SHIFT, MARK_MASK, Op
+from broker.machine.move_log import (
+    BY_DEAD_LETTER,
+    CAUSE_SHIFT,
+    CLOSED,
+    MARK_MASK,
+    MEMBER_LOST,
+    Op,
+)
 from broker.memberlog.records import (
     CHECKPOINT_ROW,
     Batch,
@@ -22,7 +29,7 @@ from broker.memberlog.records import (
     Snapshot,
     Start,
 )
-from tools.verify.contract.allowed_causes import ALLOWED, CLOSES, ERRORS_FROM
+from tools.verify.contract.allowed_causes import ALLOWED, CLOSES, ERRORS_FROM, OF_ANY
 from tools.verify.contract.queue_balance import Balance, QueueTotals, breach_at
 from tools.verify.contract.rules import BREACHES_MAX, Breach
 from tools.verify.input.moves import OPS_OF_MESSAGES, RANK_SHIFT, ROW, Bools, Ints, Moves, unpack
@@ -31,6 +38,7 @@ from tools.verify.input.ranges_of_file import FileRange, RangeCursor
 _NOT_TAKEN = tuple(code.to_bytes(2, "little") for code in (c.MALFORMED, c.OUT_OF_SEQUENCE))
 _COMMANDS_MAX = 1 << 18  # checked at once; bounds the memory
 _DEAD = BY_DEAD_LETTER >> CAUSE_SHIFT  # no client published it, and no channel
+_OF_CHANNELS = (Op.PUBLISHED, Op.DELIVERED, Op.SETTLED, Op.RETURNED)
 _SEQ_MASK = (1 << RANK_SHIFT) - 1
 
 
@@ -251,12 +259,26 @@ class _Block:
         at = np.where(self.beyond, 0, m.position - self.first)
         kind, outcome = self.kinds[at], self.outcomes[at]
         late = (outcome >= c.IGNORED) & (outcome < c.UNROUTABLE) & (kind != c.TICK)
-        yield "late command", late & ~self.beyond
-        allowed = ALLOWED[kind, m.op | (m.cause << 4)] | self.beyond
+        what = m.op | (m.cause << CAUSE_SHIFT)
+        yield "late command", late & ~self.beyond & ~OF_ANY[what]
+        allowed = ALLOWED[kind, what] | self.beyond
         yield "wrong cause", ~allowed
-        closed = (m.op == Op.RETURNED) & (m.cause == 2) & ~CLOSES[kind] & (outcome < ERRORS_FROM)
-        yield "return without cause", closed & allowed
+        closes = CLOSES[kind] | (outcome >= ERRORS_FROM)
+        later = ((what == CLOSED) & ~closes) | ((what == MEMBER_LOST) & (kind != c.ACTIVATE))
+        yield "return without cause", self._of_open_channels(later, ~OF_ANY[what]) & allowed
         yield from self._numbers()
+
+    def _of_open_channels(self, later: Bools, own: Bools) -> Bools:
+        """Return which of the returns that came after the end of their connection, as it held too
+        much for one position, are of a channel that does something of its `own` after that."""
+        channel, open_still = self.moves.of, np.zeros(len(later), np.bool_)
+        rows = np.flatnonzero(later)
+        if len(rows):
+            own = np.isin(self.moves.op, _OF_CHANNELS) & (own | (self.moves.op == Op.DELIVERED))
+            acts = np.flatnonzero(own & np.isin(channel, channel[rows]))
+            last = dict(zip(channel[acts].tolist(), acts.tolist(), strict=True))
+            open_still[[i for i in rows.tolist() if last.get(int(channel[i]), -1) > i]] = True
+        return open_still
 
     def _numbers(self) -> Iterator[tuple[str, Bools]]:
         m = self.moves

@@ -11,6 +11,7 @@ from click.testing import CliRunner
 pytest.importorskip("numpy")
 
 from broker.machine import commands as c
+from broker.machine.move_log import CLOSED, TAKEN_BACK
 from broker.memberlog.records import Batch, Checkpoint, Queues, Snapshot
 from tests.support.three_machines import Client
 from tests.system.verify.corruption.contract_violations import VIOLATIONS, Violation
@@ -70,6 +71,59 @@ def test_each_rule_is_broken_by_one() -> None:
 def test_what_a_machine_does_gives_no_finding(seed: int) -> None:
     maker = wander(random.Random(seed), 150)
     assert maker.breaches() == []
+
+
+@pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize("then", ["tick", "publish", "late command", "activate"])
+def test_an_end_that_goes_on_at_later_positions_gives_no_finding(
+    lost: bool, then: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What one position is too short for goes on at the next ones, whatever is ordered there."""
+    for module in ("broker.machine.handlers.connections", "broker.machine.machine"):
+        monkeypatch.setattr(f"{module}.ENDING_WORK_MAX", 9)
+    maker = MoveMaker()
+    rig = maker.rig
+    other, holder = rig.client("b"), rig.client("a")
+    other.queue("grave")
+    grave: c.Table = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "grave"}
+    holder.queue("q", {"x-delivery-limit": 1, **grave})
+    for _ in range(12):
+        holder.publish("q", b"m")
+    for again in (True, False):
+        for _ in range(12):
+            holder.get("q")
+        if again:
+            holder.recover()
+        elif lost:
+            rig.activate("a")
+        else:
+            holder.close()
+    assert rig.machine.ending
+    while rig.machine.ending:
+        if then == "tick":
+            rig.tick("b", 0)
+        elif then == "publish":
+            other.publish("grave", b"n")
+        elif then == "activate":
+            rig.activate()
+        else:
+            rig.apply(other.session, c.ConnectionClose(c.CONNECTION_CLOSE, 99))
+    maker.checkpoint()
+    assert maker.breaches() == []
+
+
+def test_a_return_that_nothing_caused_is_found_where_the_channel_goes_on() -> None:
+    """Only channels that ended have returns at the positions of other commands."""
+    maker = MoveMaker()
+    client = maker.rig.client()
+    client.queue("q")
+    client.publish("q", b"m")
+    client.publish("q", b"n")
+    client.get("q")
+    client.recover()
+    client.get("q")
+    at = maker.edit(lambda row: (CLOSED, *row[1:]) if row[0] == TAKEN_BACK else None)
+    assert [(one.rule, one.position) for one in maker.breaches()] == [("return without cause", at)]
 
 
 def test_pieces_of_any_length_give_the_same_verdict() -> None:

@@ -54,6 +54,7 @@ PARTLY: dict[str, str] = {
     "ENQUEUED.detail +1": "where the message is purged, as nothing names its content again",
     "PUBLISHED.flag negated": "where it reached no queue",
     "PUBLISHED.queue +1": "where the channel publishes nothing later: numbers may have holes",
+    "RETURNED.cause +1": "where the channel does nothing later: its end may go on at any command",
 }
 
 
