@@ -270,11 +270,14 @@ class Rights:
         self.publishes: dict[str, bool] = {}
         """Exchanges to which any key may be published: asked for each publish."""
         self._allowed: dict[Resource, bool] = {}
+        self._keys: dict[tuple[str, str], bool] = {}
+        """Exchanges and keys to which an ACL file lets it publish: its rules take long."""
 
     def forget(self) -> None:
         """The definitions have changed."""
         self.publishes.clear()
         self._allowed.clear()
+        self._keys.clear()
 
     def refuses(self, resource: Resource, asked: Asked = ("", {})) -> str:
         """Why this may not be done; `asked` is by which method, and what is known beside."""
@@ -292,10 +295,17 @@ class Rights:
 
     def refuses_publish(self, exchange: str, key: str) -> str:
         """Why this may not be published."""
+        if (exchange, key) in self._keys:
+            return ""
         asked = "basic.publish", {"routingkey": key}
         refusal = self.refuses(Resource("write", "exchange", exchange), asked)
-        if refusal or self.access.acl is not None:  # whose rules may look at each key
+        if refusal:
             return refusal
+        if self.access.acl is not None:  # whose rules may look at each key
+            if len(self._keys) >= _KEPT_MAX:
+                self._keys.clear()
+            self._keys[exchange, key] = True
+            return ""
         if self.access.topics(self.user, self.vhost, exchange) is not None:
             # Its type may change with the next declaration: each key is looked at.
             return self.refuses_topic("write", exchange, key)

@@ -6,10 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from broker.access.acl_file import BadAclFile, Question, read_acl
+from broker.access.access import Access, Rights
+from broker.access.acl_file import Acl, BadAclFile, Question, read_acl
 from broker.access.backends import Backends
 from broker.amqp.fields import Value
 from broker.listener.client_listener import AccessFileError, acl_in
+from broker.machine.machine import Machine
 from tests.support.amqp_peer import opening, publish
 from tests.support.gateway_loop import Loop, Peer
 
@@ -194,3 +196,27 @@ def test_other_rules_hold_at_once_for_who_is_connected() -> None:
     backends.replace({}, read_acl("acl deny all all"))
     loop.turn()
     assert peer.send(publish(1, "", "q"))[0].args[0] == 403
+
+
+def test_the_rules_are_looked_at_once_for_a_key_until_something_changes() -> None:
+    """Each look is at all rules, and each publish would wait for it."""
+    looks: list[str] = []
+    acl = read_acl("acl allow bob publish exchange routingkey=k*")
+
+    class Counted(Acl):
+        def allows(self, user: str, question: Question) -> bool:
+            looks.append(question.facts["routingkey"])
+            return acl.allows(user, question)
+
+    access = Access(lambda: Machine("a"), backends=Backends(acl=Counted(())))
+    rights = Rights(access, "bob", "/")
+    assert [bool(rights.refuses_publish("x", key)) for key in ("k1", "k1", "no", "no", "k2")] == [
+        False, False, True, True, False
+    ]  # fmt: skip
+    assert looks == ["k1", "no", "no", "k2"]
+    rights.forget()
+    assert not rights.refuses_publish("x", "k1")
+    assert looks[-1] == "k1"
+    for number in range(300):
+        rights.refuses_publish("x", f"k{number}")
+    assert len(rights._keys) <= 256
