@@ -177,6 +177,7 @@ class Vhost:
     routes: dict[tuple[str, str], Route] = field(default_factory=dict)
     max_queues: int = -1  # from its limits (handlers/definitions.py)
     connections: int = 0  # follows from the state
+    letters: int = 0  # in state.late_letters; follows from the state
     leaving: bool = False  # it was deleted, and what is in it goes; follows from the state
     policies: Ranked = ((), ())  # follows from the definitions
 

@@ -316,8 +316,7 @@ def end_leaving_vhosts(state: State, work_max: int) -> None:
 
 
 def _has_letters(state: State, vhost: Vhost) -> bool:
-    letters = (*state.dead_letters, *state.late_letters)
-    return any(letter.vhost is vhost for letter in letters)
+    return vhost.letters > 0 or any(letter.vhost is vhost for letter in state.dead_letters)
 
 
 def _end_exchanges(state: State, vhost: Vhost, work_max: int) -> int:

@@ -166,6 +166,7 @@ def publish_dead_letters(state: State) -> None:
     work = 0
     while late and work < LETTERS_WORK_MAX:
         letter = late.popleft()
+        letter.vhost.letters -= 1
         state.remove(letter_element(letter))
         work += _publish_letter(state, letter)
     place = 0
@@ -174,6 +175,7 @@ def publish_dead_letters(state: State) -> None:
         place += 1
     for letter in fresh[place:]:
         state.add(letter_element(letter))
+        letter.vhost.letters += 1
         late.append(letter)
     fresh.clear()
 

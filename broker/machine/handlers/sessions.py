@@ -184,6 +184,7 @@ def _forget_volatile(state: State) -> None:
     kept = [letter for letter in state.late_letters if letter.message[IS_PERSISTENT]]
     for letter in state.late_letters:
         if not letter.message[IS_PERSISTENT]:
+            letter.vhost.letters -= 1
             state.remove(letter_element(letter))
     state.late_letters = deque(kept)
 

@@ -164,6 +164,8 @@ def _check_definitions(state: State) -> None:
         held = sum(one.vhost is vhost for one in state.connections.values())
         assert held == vhost.connections, "connections of virtual hosts are counted"
         assert vhost.leaving == (vhost in state.leaving)
+        waiting = sum(letter.vhost is vhost for letter in state.late_letters)
+        assert waiting == vhost.letters, "letters of virtual hosts are counted"
     for what, found in state.definitions.items():
         for vhost_name, _ in found:
             assert not vhost_name or vhost_name in defined, f"a {what} of no virtual host"

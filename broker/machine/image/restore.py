@@ -363,6 +363,7 @@ class _Reader:
         self, vhost: str, exchange: str, key: str, queue: str, message: int, reason: str
     ) -> None:
         at, found = self.state.vhosts[vhost], self.messages[message]
+        at.letters += 1
         self.state.late_letters.append(Letter(at, exchange, key, queue, found, reason))
 
     def _on_expiry(self, times: tuple[tuple[int, int], ...]) -> None:

@@ -293,7 +293,8 @@ def test_what_was_counted_in_vhosts_that_are_gone_counts_for_the_members() -> No
 
 
 def test_letters_of_this_position_keep_a_deleted_vhost(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What is late belongs to a virtual host that a snapshot has."""
+    """What is late belongs to a virtual host that a snapshot has. It is counted: to look through a
+    million letters at each position takes 0.2 s."""
     monkeypatch.setattr("broker.machine.handlers.definitions.LEAVING_WORK_MAX", 120)
     monkeypatch.setattr("broker.machine.handlers.publish.LETTERS_WORK_MAX", 1)
     rig = Rig()
@@ -308,6 +309,7 @@ def test_letters_of_this_position_keep_a_deleted_vhost(monkeypatch: pytest.Monke
     assert list(rig.machine.vhosts["v"].queues) == ["q"]
     client.close()
     assert rig.machine.late_letters
+    assert rig.machine.vhosts["v"].letters == len(rig.machine.late_letters)
     rig.machines["b"] = Machine.restore("b", rig.machine.snapshot())
     while rig.machine.wants_tick:
         rig.tick("a", 0)
