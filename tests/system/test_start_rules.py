@@ -32,11 +32,12 @@ def typed_commands(heading: str) -> list[str]:
 
 
 def run_typed(line: str) -> str:
-    """Run one of our commands as it is typed; return what it printed."""
+    """Run one of our commands as it is typed, and say yes if it asks; return what it printed."""
     name, *arguments = shlex.split(line, comments=True)
     done = subprocess.run(
-        [*command(name), *arguments], capture_output=True, text=True, timeout=60, check=False
-    )
+        [*command(name), *arguments],
+        input="y\n", capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, f"{line}: {done.stderr}"
     return done.stdout
 
