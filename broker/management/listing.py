@@ -119,34 +119,42 @@ class Listing(Generic[Item]):
         if len(found) <= RUN_ITEMS:
             rows = await self._rows(call, found, slices)
             return Reply(body=b"[" + b",".join(rows) + b"]")
-        return await stream(call, self._pieces(call, found, slices))
+        return await stream(call, self._parts(call, found))
 
-    async def _pieces(
-        self, call: Call, found: Sequence[Item], slices: Slices
-    ) -> AsyncIterator[bytes]:
+    async def _parts(self, call: Call, found: Sequence[Item]) -> AsyncIterator[bytes]:
         columns = _columns(call)
-        piece = bytearray(b"[")
-        first = True
+        separator = b"["
         for item in found:
-            if not self.gone(item):
-                piece += (b"" if first else b",") + text_of(_only(self.row(item), columns))
-                first = False
-            if len(piece) >= PIECE_BYTES:
-                yield bytes(piece)
-                piece.clear()
-            await slices.step()
-        yield bytes(piece) + b"]"
+            if self.gone(item):
+                yield b""
+            else:
+                yield separator + text_of(_only(self.row(item), columns))
+                separator = b","
+        yield b"[]" if separator == b"[" else b"]"
 
 
-async def stream(call: Call, pieces: AsyncIterator[bytes]) -> StreamResponse:
-    """Send a body in pieces; a reader that is slow holds up nobody else.
+async def _in_pieces(parts: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+    """Join small parts before they are sent; the loop has a turn between them."""
+    slices = Slices()
+    piece = bytearray()
+    async for part in parts:
+        piece += part
+        if len(piece) >= PIECE_BYTES:
+            yield bytes(piece)
+            piece.clear()
+        await slices.step()
+    yield bytes(piece)
+
+
+async def stream(call: Call, parts: AsyncIterator[bytes]) -> StreamResponse:
+    """Send a body in pieces, made of parts of any size; a reader that is slow holds up nobody else.
 
     What fails in the middle ends the connection: an error would be taken for a part of the body.
     """
     response = StreamResponse(headers={**HEADERS, "Content-Type": "application/json"})
     await response.prepare(call.request)
     try:
-        async for piece in pieces:
+        async for piece in _in_pieces(parts):
             await response.write(piece)
         await response.write_eof()
     except BaseException:

@@ -30,7 +30,7 @@ from broker.management.call import (
     unavailable,
 )
 from broker.management.json_values import Object, table, text_of, to_amqp
-from broker.management.listing import PIECE_BYTES, stream
+from broker.management.listing import stream
 from broker.management.resources.exchanges import exchange_of
 from broker.management.resources.queues import queue_of
 from broker.management.slices import Slices
@@ -180,22 +180,18 @@ def _mode_before(body: Object) -> str | None:
 
 
 async def _rows(answers: list[Answer], encoding: str, truncate: int) -> AsyncIterator[bytes]:
-    """The messages in JSON, in pieces: some of them are as large as a message may be."""
+    """The messages in JSON, in parts: some of them are as large as a message may be."""
     slices = Slices()
-    piece = bytearray(b"[")
+    yield b"["
     for number, answer in enumerate(answers):
-        piece += b"," if number else b""
         body = memoryview(answer.body)[:truncate]
         as_text = encoding == "auto" and await _is_text(body, slices)
-        piece += text_of(_head(answer, "string" if as_text else "base64"))[:-1] + b',"payload":"'
+        head = text_of(_head(answer, "string" if as_text else "base64"))[:-1]
+        yield (b"," if number else b"") + head + b',"payload":"'
         for part in _quoted(body) if as_text else _in_base64(body):
-            piece += part
-            if len(piece) >= PIECE_BYTES:
-                yield bytes(piece)
-                piece.clear()
-            await slices.step()
-        piece += b'"}'
-    yield bytes(piece) + b"]"
+            yield part
+        yield b'"}'
+    yield b"]"
 
 
 def _head(answer: Answer, encoding: str) -> Object:

@@ -34,7 +34,7 @@ from broker.management.call import (
     text_field,
 )
 from broker.management.json_values import Json, Object, table, text_of, to_amqp
-from broker.management.listing import PIECE_BYTES, stream
+from broker.management.listing import stream
 from broker.management.resources.bindings import binding_row, bound
 from broker.management.resources.definitions import (
     Defined,
@@ -151,23 +151,18 @@ def _is_given(exchange: str) -> bool:
     return exchange == "" or exchange.startswith("amq.")
 
 
-async def _pieces(
-    head: Object, parts: Iterator[tuple[str, Iterator[Object]]]
+async def _parts(
+    head: Object, lists: Iterator[tuple[str, Iterator[Object]]]
 ) -> AsyncIterator[bytes]:
-    slices = Slices()
-    piece = bytearray(text_of(head)[:-1])
-    for name, rows in parts:
-        piece += b"," + text_of(name) + b":["
-        first = True
+    yield text_of(head)[:-1]
+    for name, rows in lists:
+        yield b"," + text_of(name) + b":["
+        separator = b""
         for row in rows:
-            piece += (b"" if first else b",") + text_of(row)
-            first = False
-            if len(piece) >= PIECE_BYTES:
-                yield bytes(piece)
-                piece.clear()
-            await slices.step()
-        piece += b"]"
-    yield bytes(piece) + b"}"
+            yield separator + text_of(row)
+            separator = b","
+        yield b"]"
+    yield b"}"
 
 
 async def export(call: Call) -> StreamResponse:
@@ -183,7 +178,7 @@ async def export(call: Call) -> StreamResponse:
             yield from _of_cluster(call)
         yield from _of_vhosts(call)
 
-    return await stream(call, _pieces(head, parts()))
+    return await stream(call, _parts(head, parts()))
 
 
 # -- in ------------------------------------------------------------------------------------------
