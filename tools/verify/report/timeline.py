@@ -27,6 +27,7 @@ class Span(NamedTuple):
     begin_us: int
     end_us: int
     epoch: int
+    position: int = 0  # that the activation follows, or of the state received before it
 
 
 class Event(NamedTuple):
@@ -73,6 +74,10 @@ class Timeline:
         """Return the length of a slice, in microseconds."""
         return max((self.end_us - self.begin_us) // SLICES + 1, 1)
 
+    def slice_of(self, time_us: int) -> int:
+        """Return the number of the slice that a time is in."""
+        return min(max(time_us - self.begin_us, 0) // self.slice_us, SLICES - 1)
+
     def time_of(self, position: int) -> int | None:
         """Return about when a position was first applied."""
         reached = [s.number for s in self.slices if s.position >= position]
@@ -114,24 +119,25 @@ def _timeline_of(
     member: str, incarnation: int, records: list[Row], begin: int, end: int
 ) -> IncarnationTimeline:
     one = IncarnationTimeline(member, incarnation, begin, end)
-    since: tuple[int, int] | None = None
-    stopped = False
+    since: tuple[int, int, int] | None = None
+    stopped, received = False, 0
     for row in records:
         time = row.time_us or begin
         if (
             row.kind in (RecordKind.ACTIVE, RecordKind.INACTIVE, RecordKind.STOP)
             and since is not None
         ):
-            one.spans.append(Span(since[0], time, since[1]))
+            one.spans.append(Span(since[0], time, *since[1:]))
             since = None
         match row.kind:
             case RecordKind.START:
                 one.events.append(Event(time, "start", f"starts at position {row.position}"))
             case RecordKind.ACTIVE:
-                since = time, row.epoch or 0
+                since = time, row.epoch or 0, row.position or received
                 names = ", ".join(name.partition("/")[0] for name in row.names or [])
                 one.events.append(Event(time, "view", f"epoch {row.epoch} of {names}"))
             case RecordKind.SNAPSHOT:
+                received = row.position or 0
                 text = f"takes the state at position {row.position} from {row.text}"
                 one.events.append(Event(time, "snapshot", text))
             case RecordKind.VOTE if row.text != "agreed":
@@ -143,7 +149,7 @@ def _timeline_of(
             case _:
                 pass
     if since is not None:
-        one.spans.append(Span(since[0], end, since[1]))
+        one.spans.append(Span(since[0], end, *since[1:]))
     if not stopped:
         one.events.append(Event(end, "end", "the log ends without a stop"))
     return one
@@ -160,7 +166,7 @@ def _slices(scan: DataFrame, timeline: Timeline) -> list[Slice]:
             f.sum(f.col("last") - f.col("position") + 1).alias("commands"),
             f.max("last").alias("position"),
         )
-        .filter(f.col("number") <= SLICES)
+        .filter(f.col("number") < SLICES)
         .collect()
     )
     return sorted(Slice(row.number, row.member, row.commands, row.position) for row in rows)

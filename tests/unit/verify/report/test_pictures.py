@@ -1,0 +1,117 @@
+"""Pictures of the report: gaps where a member was away, epochs as bands, times of any length."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+from tools.verify.report.pictures import (
+    PLOT,
+    TICKS_MAX,
+    Runs,
+    epoch_bands,
+    lag_runs,
+    pictures,
+    time_ticks,
+)
+from tools.verify.report.timeline import (
+    SLICES,
+    Event,
+    IncarnationTimeline,
+    Slice,
+    Span,
+    Timeline,
+)
+
+BEGIN = 1_767_225_600_000_000
+STEP = 1_000_000
+END = BEGIN + SLICES * STEP - 1
+
+
+def timeline(*members: tuple[str, list[Span]]) -> Timeline:
+    """A second for each slice; member a applies ten positions in each."""
+    found = Timeline(BEGIN, END, [], [Slice(n, "a", 10, 10 * n + 10) for n in range(SLICES)])
+    assert found.slice_us == STEP
+    for name, spans in (("a", [Span(BEGIN, END, 1)]), *members):
+        one = IncarnationTimeline(name, 1, spans[0].begin_us, spans[-1].end_us, list(spans))
+        found.incarnations.append(one)
+    return found
+
+
+def at(slice_number: float) -> int:
+    return BEGIN + int(slice_number * STEP)
+
+
+def drawn(runs: Runs) -> list[tuple[int, int]]:
+    return [(run[0][0], run[-1][0]) for run in runs]
+
+
+def test_a_member_that_was_away_leaves_a_gap() -> None:
+    """Neither what it missed meanwhile, nor what others applied in the slice that it left in."""
+    away = timeline(("b", [Span(BEGIN, at(20.1), 1), Span(at(90.5), END, 2, 900)]))
+    away.slices += [Slice(n, "b", 10, 10 * n + 10) for n in range(20)]
+    away.slices += [Slice(20, "b", 1, 201)]
+    away.slices += [Slice(n, "b", 10, 10 * n + 10) for n in range(90, SLICES)]
+    lags = lag_runs(away)
+    assert drawn(lags["b"]) == [(0, 19), (90, SLICES - 1)]
+    assert {lag for run in lags["b"] for _, lag in run} == {0}
+    assert drawn(lags["a"]) == [(0, SLICES - 1)]
+
+
+def test_a_member_that_stands_still_in_a_primary_falls_behind() -> None:
+    still = timeline(("b", [Span(BEGIN, END, 1)]))
+    still.slices += [Slice(n, "b", 10, 10 * n + 10) for n in range(50)]
+    (line,) = lag_runs(still)["b"]
+    assert line[49:52] == [(49, 0), (50, 10), (51, 20)]
+
+
+def test_a_member_that_received_the_state_begins_there() -> None:
+    """Nothing is applied after it came back: it has the position all the same."""
+    quiet = timeline(("b", [Span(BEGIN, at(2), 1), Span(at(60), END, 2, 300)]))
+    quiet.slices = [Slice(n, "a", 10, 10 * n + 10) for n in range(30)]
+    assert {lag for run in lag_runs(quiet)["b"][1:] for _, lag in run} == {0}
+
+
+def test_epochs_are_bands_without_overlap_and_with_the_times_between_them() -> None:
+    spans = [Span(at(0), at(30), 1), Span(at(50), at(80), 2), Span(at(80), END, 3)]
+    late = timeline(("b", [Span(at(0), at(85), 2)]))  # tells late that another epoch began
+    late.incarnations[0].spans = spans
+    bands = [band for _, band in epoch_bands(late)]
+    assert [(band.begin_us, band.end_us, str(band)) for band in bands] == [
+        (at(0), at(0), "epoch 1"),
+        (at(0), at(80), "epoch 2"),
+        (at(80), END, "epoch 3"),
+    ]
+    late.incarnations.pop()
+    first, second, _ = [band for _, band in epoch_bands(late)]
+    assert (first.end_us, second.begin_us) == (at(30), at(50))
+
+
+def test_thousands_of_epochs_are_a_few_bands() -> None:
+    many = timeline()
+    many.incarnations[0].spans = [
+        Span(BEGIN + n * 100_000, BEGIN + (n + 1) * 100_000, n + 1) for n in range(1100)
+    ]
+    bands = [band for _, band in epoch_bands(many)]
+    assert len(bands) < PLOT / 7
+    assert (bands[0].first, bands[-1].last) == (1, 1100)
+    assert all(a.last + 1 == b.first for a, b in pairwise(bands))
+
+
+def test_times_fit_an_hour_and_a_month() -> None:
+    hour = [label for _, label in time_ticks(BEGIN, BEGIN + 3_600_000_000)]
+    assert hour == ["01 Jan 00:00", "00:10", "00:20", "00:30", "00:40", "00:50", "01:00"]
+    month = [label for _, label in time_ticks(BEGIN, BEGIN + 30 * 86_400_000_000)]
+    assert month == ["01 Jan 2026", "08 Jan", "15 Jan", "22 Jan", "29 Jan"]
+    for seconds in (1, 7, 61, 5000, 90_000, 700_000, 40_000_000, 400_000_000):
+        ticks = list(time_ticks(BEGIN + 17, BEGIN + 17 + seconds * 1_000_000))
+        assert len(ticks) <= TICKS_MAX + 1
+        assert all(BEGIN < time <= BEGIN + 17 + seconds * 1_000_000 for time, _ in ticks)
+
+
+def test_names_are_beside_bars_and_marks_say_whose_they_are() -> None:
+    story = timeline(("b", [Span(at(30), END, 1)]))
+    story.incarnations[1].events = [Event(at(30), "snapshot", "takes the state")]
+    text = "".join(pictures(story, []))
+    assert "in no primary for 25.0 % of the time" in text
+    assert "<title>b (incarnation 1) takes the state</title>" in text
+    assert text.count('class="name"') == 2
