@@ -76,6 +76,7 @@ docs: $(VENV)/.test
 	$(RUN) -m tests.protocol_tables --write
 	$(RUN) -m tests.scenarios --write
 	$(RUN) -m tests.metrics_page --write
+	$(RUN) -m tests.verbs_page --write
 
 format: $(VENV)/.test
 	$(RUN) -m ruff format .

@@ -1,7 +1,8 @@
 """As whom a command comes, and by which TLS: options, files and environment, and which one wins.
 
 For the user and the password, in this order: the broker's URL, the option, the environment, guest.
-A password on a command line is seen by everybody on that machine, so there are two more ways.
+A password on a command line is seen by everybody on that machine, so there are more ways; one is to
+name a user and no password, which is then asked for at the terminal.
 """
 
 from __future__ import annotations
@@ -9,9 +10,10 @@ from __future__ import annotations
 import os
 import ssl
 import stat
-from collections.abc import Callable, Mapping
+import sys
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import field
-from functools import wraps
+from functools import cache, wraps
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -36,10 +38,12 @@ class Credentials:
     tls: TlsFiles = field(default_factory=TlsFiles)
 
     def login(self, url: BrokerUrl) -> tuple[str, str]:
-        """The user and the password for a broker."""
+        """The user and the password for a broker.  Raises ToolError."""
         user = url.user or self.user or DEFAULT
         password = self.password if url.password is None else url.password
-        return user, DEFAULT if password is None else password
+        if password is None:
+            password = DEFAULT if user == DEFAULT else typed_password(user)
+        return user, password
 
     def context(self, url: BrokerUrl) -> ssl.SSLContext | None:
         """How the connection is encrypted, None when it is not.  Raises ToolError."""
@@ -95,47 +99,64 @@ def read_password(path: Path) -> str:
     return lines[0]
 
 
+@cache
+def typed_password(user: str) -> str:
+    """What is typed at the terminal, once for a command; it is not shown.  Raises ToolError."""
+    if not sys.stdin.isatty():
+        raise ToolError(
+            f"there is no password of user '{user}', and no terminal to ask for it: give "
+            "--password-file FILE, or set QPID_PASSWORD",
+            Exit.USAGE,
+        )
+    return str(click.prompt(f"Password of {user}", hide_input=True, err=True))
+
+
+_PATH = click.Path(path_type=Path)
+OPTIONS: tuple[Callable[[Command], Command], ...] = (
+    click.option("--user", "login_user", help="Default guest, or $QPID_USER."),
+    click.option(
+        "--password",
+        help="Default: of guest guest, or $QPID_PASSWORD; here everybody on this machine sees it. "
+        "For another user it is asked for at the terminal.",
+    ),
+    click.option(
+        "--password-file", type=_PATH, metavar="FILE",
+        help="Its first line is the password; or $QPID_PASSWORD_FILE.",
+    ),
+    click.option(
+        "--ssl-ca", type=_PATH, metavar="FILE",
+        help="Who may have signed the broker's certificate. Default $SSL_CERT_FILE, else "
+        "the authorities of the system.",
+    ),
+    click.option("--ssl-cert", type=_PATH, metavar="FILE", help="A certificate of yours."),
+    click.option("--ssl-key", type=_PATH, metavar="FILE", help="Its key, if in another file."),
+    click.option(
+        "--ssl-verify", type=click.Choice(VERIFY),
+        help="full: authority and name of the broker's certificate; ca: not the name; "
+        "none: any certificate, so anybody may answer in the broker's place. Default full.",
+    ),
+)  # fmt: skip
+"""The options of which `taken` makes credentials."""
+
+
+def taken(given: MutableMapping[str, Any]) -> Credentials:
+    """Take the values of `OPTIONS` out of those that click has for a command.  Raises ToolError."""
+    tls = TlsFiles(
+        given.pop("ssl_ca"), given.pop("ssl_cert"), given.pop("ssl_key"),
+        given.pop("ssl_verify") or VERIFY[0],
+    )  # fmt: skip
+    return from_environment(
+        given.pop("login_user"), given.pop("password"), given.pop("password_file"), tls
+    )
+
+
 def with_credentials(command: Command) -> Command:
-    """Add --user, --password, --password-file and --ssl-... to a command, as `credentials`."""
+    """Add `OPTIONS` to a command, as `credentials`."""
 
     @wraps(command)
     def called(*args: Any, **given: Any) -> Any:  # noqa: ANN401  # as click has them
-        tls = TlsFiles(
-            given.pop("ssl_ca"), given.pop("ssl_cert"), given.pop("ssl_key"),
-            given.pop("ssl_verify"),
-        )  # fmt: skip
-        credentials = from_environment(
-            given.pop("user"), given.pop("password"), given.pop("password_file"), tls
-        )
-        return command(*args, credentials=credentials, **given)
+        return command(*args, credentials=taken(given), **given)
 
-    path = click.Path(path_type=Path)
-    for option in reversed(
-        (
-            click.option("--user", help="Default guest, or $QPID_USER."),
-            click.option(
-                "--password",
-                help="Default guest, or $QPID_PASSWORD; here everybody on this machine sees it.",
-            ),
-            click.option(
-                "--password-file", type=path, metavar="FILE",
-                help="Its first line is the password; or $QPID_PASSWORD_FILE.",
-            ),
-            click.option(
-                "--ssl-ca", type=path, metavar="FILE",
-                help="Who may have signed the broker's certificate. Default $SSL_CERT_FILE, else "
-                "the authorities of the system.",
-            ),
-            click.option("--ssl-cert", type=path, metavar="FILE", help="A certificate of yours."),
-            click.option(
-                "--ssl-key", type=path, metavar="FILE", help="Its key, if in another file."
-            ),
-            click.option(
-                "--ssl-verify", type=click.Choice(VERIFY), default="full",
-                help="full: authority and name of the broker's certificate; ca: not the name; "
-                "none: any certificate, so anybody may answer in the broker's place.",
-            ),
-        )
-    ):  # fmt: skip
+    for option in reversed(OPTIONS):
         called = option(called)
     return cast("Command", called)

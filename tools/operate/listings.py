@@ -23,12 +23,20 @@ class Listing:
     columns: Mapping[str, Column]
     per_vhost: bool = True
     help: str = ""
+    of_user: bool = False
+    """The verb names a user: the rows are those of `users/USER/PATH`."""
+    narrowed_by: tuple[str, ...] = ()
+    """Options of the verb: `global` is all virtual hosts, `user` only the rows of this user."""
 
-    def rows(self, api: Api, vhost: str | None, columns: Sequence[str]) -> list[list[Json]]:
+    def rows(
+        self, api: Api, vhost: str | None, columns: Sequence[str], user: str | None = None
+    ) -> list[list[Json]]:
         """Ask for the list and take the columns out."""
         inside = vhost is not None and self.path in PATHS_OF_VHOSTS
         chosen = [self.columns[name] for name in columns]
-        names = (self.path, vhost) if inside and vhost else (self.path,)
+        names: tuple[str, ...] = (self.path, vhost) if inside and vhost else (self.path,)
+        if user is not None:
+            names = ("users", user, self.path) if self.of_user else (self.path, user)
         found = api.rows(*names, columns=asked(chosen, "vhost"))
         return [
             [column(row) for column in chosen]
@@ -41,6 +49,14 @@ def fields(*names: str, **others: str) -> dict[str, Column]:
     """Columns that are fields of the API's rows: by the same name, or `column="path"`."""
     found = {name: at(name) for name in names}
     return found | {name: at(path) for name, path in others.items()}
+
+
+def nothing_here(*names: str) -> dict[str, Column]:
+    """Columns that scripts ask for, and for which a member here has nothing to say: empty."""
+    return dict.fromkeys(names, NOTHING)
+
+
+NOTHING = Column("name", lambda _: None)
 
 
 def _tags(tags: Json) -> Json:
@@ -62,12 +78,17 @@ QUEUES = Listing(
     fields(
         "name", "durable", "auto_delete", "exclusive", "arguments", "policy", "operator_policy",
         "effective_policy_definition", "messages", "messages_ready", "messages_unacknowledged",
-        "messages_persistent", "messages_ram", "message_bytes", "message_bytes_ready",
-        "message_bytes_unacknowledged", "consumers", "consumer_utilisation", "consumer_capacity",
-        "memory", "state", "type", "vhost", "slave_nodes", "synchronised_slave_nodes", "idle_since",
-        "exclusive_consumer_tag", "head_message_timestamp", "leader", "members", "online",
+        "message_bytes", "message_bytes_ready", "message_bytes_unacknowledged", "consumers",
+        "consumer_utilisation", "consumer_capacity", "state", "type", "vhost", "slave_nodes",
+        "synchronised_slave_nodes", "idle_since", "exclusive_consumer_tag",
         pid="node", slave_pids="slave_nodes", synchronised_slave_pids="synchronised_slave_nodes",
+        mirror_pids="slave_nodes", synchronised_mirror_pids="synchronised_slave_nodes",
         owner_pid="owner_pid_details.name",
+    )
+    | nothing_here(
+        "messages_persistent", "messages_ram", "messages_ready_ram", "messages_unacknowledged_ram",
+        "message_bytes_ram", "message_bytes_persistent", "memory", "disk_reads", "disk_writes",
+        "head_message_timestamp", "exclusive_consumer_pid", "leader", "members", "online",
     )
     | _STATS,
     help="Queues of one virtual host.",
@@ -165,6 +186,14 @@ LISTINGS: dict[str, Listing] = {
         "topic-permissions", ("user", "exchange", "write", "read"), TOPIC_PERMISSION,
         help="What users may do by topic in one virtual host.",
     ),
+    "list_user_permissions": Listing(
+        "permissions", ("vhost", "configure", "write", "read"), PERMISSION, per_vhost=False,
+        help="What one user may do, in all virtual hosts.", of_user=True,
+    ),
+    "list_user_topic_permissions": Listing(
+        "topic-permissions", ("vhost", "exchange", "write", "read"), TOPIC_PERMISSION,
+        per_vhost=False, help="What one user may do by topic, in all virtual hosts.", of_user=True,
+    ),
     "list_policies": Listing(
         "policies", POLICY_COLUMNS, POLICY, help="Policies of one virtual host."
     ),
@@ -181,11 +210,11 @@ LISTINGS: dict[str, Listing] = {
     ),
     "list_vhost_limits": Listing(
         "vhost-limits", ("vhost", "limits"), fields("vhost", limits="value"),
-        help="Limits of one virtual host.",
+        help="Limits of one virtual host, or of all.", narrowed_by=("global",),
     ),
     "list_user_limits": Listing(
         "user-limits", ("user", "limits"), fields("user", limits="value"), per_vhost=False,
-        help="Limits of users.",
+        help="Limits of users.", narrowed_by=("global", "user"),
     ),
 }  # fmt: skip
 """Each list by its verb."""

@@ -8,22 +8,28 @@ management API, with a user and a password, not to the broker's process.
 from __future__ import annotations
 
 import json
+import os
 import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
 
+from broker import release
+from broker.access import passwords
 from broker.exit_codes import Exit
 from tools.cli.failures import ToolError
 from tools.cli.options import run_command
-from tools.client.credentials import Credentials
+from tools.client import credentials
 from tools.client.http_api import Api, Json
 from tools.operate import states
 from tools.operate.listings import LISTINGS, Listing
 from tools.operate.output import FORMATS, print_rows
-from tools.operate.settings import CHANGES, Change
-from tools.operate.target import answered, api_of, epilog, note, with_target
+from tools.operate.questions import QUESTIONS
+from tools.operate.refused import REFUSED
+from tools.operate.settings import CHANGES, Verb, asked_password
+from tools.operate.target import answered, api_of, epilog, note, with_broker, with_timeout
+from vsync.types import record
 
 EXAMPLES = """\b
 Examples:
@@ -36,23 +42,9 @@ Examples:
   qpidctl await_startup --timeout 60
 \b
 """
-REFUSED = {
-    "eval": "there is no Erlang here to evaluate; ask by --formatter json, or by the HTTP API",
-    "stop": "stop a member by qpid-cluster -s ID",
-    "stop_app": "a member stops as a whole: qpid-cluster -s ID",
-    "start_app": "a member starts with its process: qpidd, or your service manager",
-    "reset": "start the member with an empty --data-dir, or with another one",
-    "join_cluster": "start the member with the --cluster-name and --cluster-nodes of those that "
-    "run; qpid-cluster --add-voter gives it a vote",
-    "forget_cluster_node": "take its vote by qpid-cluster --remove-voter ID",
-    "rotate_logs": "send the broker SIGHUP, or let logrotate do it",
-    "report": "qpid-cluster --diagnose writes one archive",
-    "enable_feature_flag": "new behaviour is switched on by qpid-cluster --upgrade",
-}
-"""Verbs of rabbitmqctl that have no sense here, and what to do instead."""
 
 
-class Verbs(click.Group):
+class VerbGroup(click.Group):
     """Says what to do instead of a verb that cannot be."""
 
     def resolve_command(
@@ -68,9 +60,16 @@ def of_node(node: str | None) -> str | None:
     return None if node is None else node.rpartition("@")[2]
 
 
+def with_login(command: Callable[..., Any]) -> Callable[..., Any]:
+    """The options that say as whom to come."""
+    for option in reversed(credentials.OPTIONS):
+        command = option(command)
+    return command
+
+
 @click.group(
     name="qpidctl",
-    cls=Verbs,
+    cls=VerbGroup,
     epilog=EXAMPLES + epilog("qpidctl"),
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
 )
@@ -78,41 +77,19 @@ def of_node(node: str | None) -> str | None:
 @click.option("-p", "--vhost", default="/", help='The virtual host; "/" unless given.')
 @click.option("-q", "--quiet", is_flag=True, help="Do not say what is done.")
 @click.option("-s", "--silent", is_flag=True, help="As -q, and no heads of columns.")
-@click.option("--formatter", type=click.Choice(FORMATS), default="table", help="Form of a list.")
+@click.option("--formatter", "form", type=click.Choice(FORMATS), help="Form of a list.")
 @click.option("--json", "as_json", is_flag=True, help="The same as --formatter json.")
-@with_target
+@click.option("-l", "--longnames", is_flag=True, hidden=True)
+@with_broker
+@with_login
+@with_timeout
 @click.pass_context
-def qpidctl(
-    ctx: click.Context, /, node: str | None, vhost: str, quiet: bool, silent: bool, formatter: str,
-    as_json: bool, broker: str | None, credentials: Credentials, timeout: float,
-) -> None:  # fmt: skip
+def qpidctl(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  # as click has them
     """Ask and set what a cluster knows: lists, users, permissions, policies, state.
 
-    Options may stand before the verb or behind it.
+    Options may stand before the verb or behind it; what stands behind it counts.
     """
-    ctx.obj = {
-        "broker": broker or of_node(node), "credentials": credentials, "timeout": timeout,
-        "vhost": vhost, "quiet": quiet or silent, "heads": not silent,
-        "form": "json" if as_json else formatter,
-    }  # fmt: skip
-
-
-def said(ctx: click.Context, /, **again: Any) -> Mapping[str, Any]:  # noqa: ANN401  # as click has them
-    """The options before the verb, and over them those behind it."""
-    found = dict(ctx.obj)
-    found |= {name: value for name, value in again.items() if value not in (None, False)}
-    if again.get("node"):
-        found["broker"] = of_node(again["node"])
-    if again.get("silent"):
-        found |= {"quiet": True, "heads": False}
-    if again.get("as_json"):
-        found["form"] = "json"
-    return found
-
-
-def api(found: Mapping[str, Any]) -> Api:
-    """The API to ask."""
-    return api_of(found["broker"], found["credentials"], found["timeout"])
+    ctx.obj = given
 
 
 AGAIN: tuple[Callable[[Any], Any], ...] = (
@@ -124,12 +101,65 @@ AGAIN: tuple[Callable[[Any], Any], ...] = (
     click.option("--json", "as_json", is_flag=True, help="The same as --formatter json."),
     click.option("-t", "--timeout", type=click.FloatRange(min=0), help="Longest wait."),
     click.option("--no-table-headers", "silent", is_flag=True, hidden=True),
+    click.option("-l", "--longnames", is_flag=True, hidden=True),
+    click.option("--broker", metavar="BROKER", help="The member to ask, as before the verb."),
+    *credentials.OPTIONS,
 )
+"""What may stand behind the verb as well."""
+INSTEAD = {
+    "node": ("broker",), "broker": ("node",), "password": ("password_file",),
+    "password_file": ("password",),
+}  # fmt: skip
+"""Of two ways to say a thing: who says it behind the verb by one means not the other any more."""
+
+
+@record
+class Asked:
+    """What the options say that any verb has."""
+
+    given: Mapping[str, Any]
+
+    def api(self) -> Api:
+        """The API to ask.  Raises ToolError."""
+        given = dict(self.given)
+        broker = given["broker"] or of_node(given["node"])
+        return api_of(broker, credentials.taken(given), given["timeout"])
+
+    @property
+    def vhost(self) -> str:
+        """The virtual host that is meant."""
+        return str(self.given["vhost"])
+
+    @property
+    def quiet(self) -> bool:
+        """Whether not to say what is done."""
+        return bool(self.given["quiet"] or self.given["silent"])
+
+    @property
+    def heads(self) -> bool:
+        """Whether columns have heads."""
+        return not self.given["silent"]
+
+    @property
+    def form(self) -> str:
+        """One of `FORMATS`."""
+        return "json" if self.given["as_json"] else self.given["form"] or FORMATS[0]
+
+
+def asked(ctx: click.Context, again: dict[str, Any]) -> Asked:
+    """The options before the verb, and over them those behind it, which are taken out."""
+    found = dict(ctx.obj)
+    for name in ctx.obj:
+        value = again.pop(name, None)
+        if value not in (None, False):
+            found[name] = value
+            found |= dict.fromkeys(INSTEAD.get(name, ()))
+    return Asked(found)
 
 
 def with_common(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that may stand behind the verb as well."""
-    for option in AGAIN:
+    for option in reversed(AGAIN):
         command = option(command)
     return command
 
@@ -142,54 +172,78 @@ def add_listing(verb: str, listing: Listing) -> None:
         return [name for name in sorted(listing.columns) if name.startswith(begun)]
 
     text = f"{listing.help}\n\nColumns: {names}.\n\nWithout any: {' '.join(listing.default)}."
+    every, user = ("global" in listing.narrowed_by), ("user" in listing.narrowed_by)
 
-    @qpidctl.command(name=verb, help=text, short_help=listing.help)
-    @with_common
-    @click.argument("columns", nargs=-1, shell_complete=completed)
-    @click.pass_context
-    def command(ctx: click.Context, /, columns: tuple[str, ...], **again: object) -> None:
-        found = said(ctx, **again)
+    def command(ctx: click.Context, /, columns: tuple[str, ...], **again: Any) -> None:  # noqa: ANN401  # as click has them
+        of_user, everywhere = again.pop("of_user", None), again.pop("everywhere", False)
+        none = again.pop("offline", False)
+        found = asked(ctx, again)
         # Other manuals separate columns by commas, too.
         chosen = [name for text in columns for name in text.split(",") if name] or listing.default
         for name in chosen:
             if name not in listing.columns:
                 raise click.UsageError(f"there is no column '{name}'; there are: {names}")
-        vhost = found["vhost"] if listing.per_vhost else None
+        vhost = found.vhost if listing.per_vhost and not everywhere else None
         where = f" of virtual host {vhost}" if vhost is not None else ""
-        note(f"Listing {listing.path}{where} ...", quiet=found["quiet"])
+        where += f" of user {of_user}" if of_user is not None else ""
+        note(f"Listing {listing.path}{where} ...", quiet=found.quiet)
         with answered():
-            rows = listing.rows(api(found), vhost, chosen)
-        print_rows(chosen, rows, found["form"], heads=found["heads"])
+            rows = [] if none else listing.rows(found.api(), vhost, chosen, of_user)
+        print_rows(chosen, rows, found.form, heads=found.heads)
+
+    made: click.Command = qpidctl.command(name=verb, help=text, short_help=listing.help)(
+        click.argument("columns", nargs=-1, shell_complete=completed)(click.pass_context(command))
+    )
+    with_common(made)
+    if listing.of_user:
+        made.params.insert(0, click.Argument(["of_user"], metavar="USER"))
+    if every:
+        made.params.append(
+            click.Option(["--global", "everywhere"], is_flag=True, help="Of all there are.")
+        )
+    if user:  # as whom it asks is said before the verb
+        made.params = [one for one in made.params if one.name != "login_user"]
+        made.params.append(click.Option(["--user", "of_user"], help="Only of this user."))
+    if verb == "list_queues":
+        made.params += LOCATIONS
 
 
-def add_change(verb: str, change: Change) -> None:
-    """One verb that changes something."""
+LOCATIONS: list[click.Parameter] = [
+    click.Option(["--online"], is_flag=True, expose_value=False,
+                 help="All: every queue is on every member."),
+    click.Option(["--local"], is_flag=True, expose_value=False,
+                 help="All: every queue is on every member."),
+    click.Option(["--offline"], is_flag=True, help="None: every queue is on every member."),
+]  # fmt: skip
+"""How scripts pick queues by where they are."""
 
-    @qpidctl.command(name=verb, help=change.help, short_help=change.help.partition("\n")[0])
+
+def add_verb(name: str, verb: Verb) -> None:
+    """One verb that changes something, or asks one thing."""
+
+    @qpidctl.command(name=name, help=verb.help, short_help=verb.help.partition("\n")[0])
     @with_common
     @click.pass_context
     def command(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  # as click has them
-        again = {name: given.pop(name) for name in
-                 ("node", "vhost", "quiet", "silent", "form", "as_json", "timeout")}  # fmt: skip
-        found = said(ctx, **again)
+        found = asked(ctx, given)
         try:
-            doing, call = change.act(found["vhost"], given)
+            doing, call = verb.act(found.vhost, given)
         except ValueError as problem:
             raise ToolError(str(problem), Exit.DATA) from None
-        note(f"{doing} ...", quiet=found["quiet"])
+        note(f"{doing} ...", quiet=found.quiet)
         with answered():
-            answer = call(api(found))
+            answer = call(found.api())
         if answer:
             print(answer)
 
-    for parameter in change.parameters:
+    for parameter in verb.parameters:
         command.params.append(parameter)
 
 
-for _verb, _listing in LISTINGS.items():
-    add_listing(_verb, _listing)
-for _verb, _change in CHANGES.items():
-    add_change(_verb, _change)
+for _name, _listing in LISTINGS.items():
+    add_listing(_name, _listing)
+for _name, _verb in {**CHANGES, **QUESTIONS}.items():
+    add_verb(_name, _verb)
 
 
 @qpidctl.command()
@@ -197,9 +251,9 @@ for _verb, _change in CHANGES.items():
 @click.pass_context
 def status(ctx: click.Context, /, **again: object) -> None:
     """Show what the member that is asked says of itself."""
-    found = said(ctx, **again)
+    found = asked(ctx, again)
     with answered():
-        states.print_status(api(found), as_json=found["form"] == "json")
+        states.print_status(found.api(), as_json=found.form == "json")
 
 
 @qpidctl.command(name="cluster_status")
@@ -207,9 +261,31 @@ def status(ctx: click.Context, /, **again: object) -> None:
 @click.pass_context
 def cluster_status(ctx: click.Context, /, **again: object) -> None:
     """Show the members, who runs, the votes and the alarms."""
-    found = said(ctx, **again)
+    found = asked(ctx, again)
     with answered():
-        states.print_cluster(api(found), as_json=found["form"] == "json")
+        states.print_cluster(found.api(), as_json=found.form == "json")
+
+
+@qpidctl.command()
+@with_common
+def version(**_: object) -> None:
+    """Print the release of this command."""
+    print(release.version())
+
+
+@qpidctl.command(name="hash_password")
+@with_common
+@click.argument("new_password", required=False, metavar="[PASSWORD]")
+def hash_password(new_password: str | None, **_: object) -> None:
+    """Print the hash of a password; nobody is asked, nothing is changed.
+
+    Definitions, add_user --pre-hashed-password and the file of --auth-file take it.
+    """
+    try:
+        password = asked_password({"new_password": new_password})
+    except ValueError as problem:
+        raise ToolError(str(problem), Exit.DATA) from None
+    print(passwords.hashed(password, os.urandom(passwords.SALT_BYTES)))
 
 
 @qpidctl.command()
@@ -217,10 +293,10 @@ def cluster_status(ctx: click.Context, /, **again: object) -> None:
 @click.pass_context
 def ping(ctx: click.Context, /, **again: object) -> None:
     """Succeed when the member answers."""
-    found = said(ctx, **again)
+    found = asked(ctx, again)
     with answered():
-        name = api(found).fields("overview", columns="node").get("node")
-    note(f"Ping succeeded: {name} answers", quiet=found["quiet"])
+        name = found.api().fields("overview", columns="node").get("node")
+    note(f"Ping succeeded: {name} answers", quiet=found.quiet)
 
 
 @qpidctl.command(name="await_startup")
@@ -228,8 +304,8 @@ def ping(ctx: click.Context, /, **again: object) -> None:
 @click.pass_context
 def await_startup(ctx: click.Context, /, **again: object) -> None:
     """Wait until the member serves clients; -t says how long."""
-    found = said(ctx, **again)
-    states.await_serving(api(found), members=1)
+    found = asked(ctx, again)
+    states.await_serving(found.api(), members=1)
 
 
 @qpidctl.command(name="await_online_nodes")
@@ -238,42 +314,36 @@ def await_startup(ctx: click.Context, /, **again: object) -> None:
 @click.pass_context
 def await_online_nodes(ctx: click.Context, /, count: int, **again: object) -> None:
     """Wait until so many members serve clients; -t says how long."""
-    found = said(ctx, **again)
-    states.await_serving(api(found), members=count)
+    found = asked(ctx, again)
+    states.await_serving(found.api(), members=count)
 
 
-def add_check(verb: str, check: str, text: str) -> None:
-    """One health check; its failure is exit code 69."""
-
-    @qpidctl.command(name=verb, help=text)
-    @with_common
-    @click.pass_context
-    def command(ctx: click.Context, /, **again: object) -> None:
-        found = said(ctx, **again)
-        with answered():
-            api(found).get("health", "checks", check)
-        note(f"{check}: passed", quiet=found["quiet"])
+@qpidctl.command(name="await_online_quorum_plus_one")
+@with_common
+@click.pass_context
+def await_online_quorum_plus_one(ctx: click.Context, /, **again: object) -> None:
+    """Wait until the cluster could lose this member; -t says how long."""
+    states.await_check(asked(ctx, again).api(), "node-is-quorum-critical")
 
 
-for _verb, _check, _text in (
-    ("check_alarms", "alarms", "Fail when any member has an alarm."),
-    ("check_local_alarms", "local-alarms", "Fail when this member has an alarm."),
-    ("check_virtual_hosts", "virtual-hosts", "Fail when a virtual host is down."),
-    ("check_if_node_is_quorum_critical", "node-is-quorum-critical",
-     "Fail when the cluster could not lose this member."),
-):  # fmt: skip
-    add_check(_verb, _check, _text)
+@qpidctl.command(name="await_online_synchronized_mirror")
+@with_common
+@click.pass_context
+def await_online_synchronized_mirror(ctx: click.Context, /, **again: object) -> None:
+    """Wait until another member has the whole state, if one is joining; -t says how long."""
+    states.await_check(asked(ctx, again).api(), "node-is-mirror-sync-critical")
 
 
 @qpidctl.command(name="export_definitions")
 @with_common
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
+@click.option("--format", "_format", type=click.Choice(("json",)), expose_value=False, hidden=True)
 @click.pass_context
 def export_definitions(ctx: click.Context, /, file: str, **again: object) -> None:
     """Write users, virtual hosts, permissions, policies, queues, exchanges and bindings to FILE."""
-    found = said(ctx, **again)
+    found = asked(ctx, again)
     with answered():
-        document = api(found).fields("definitions")
+        document = found.api().fields("definitions")
     try:
         with click.open_file(file, "w", encoding="utf-8") as out:
             json.dump(document, out, indent=2)
@@ -284,11 +354,12 @@ def export_definitions(ctx: click.Context, /, file: str, **again: object) -> Non
 
 @qpidctl.command(name="import_definitions")
 @with_common
-@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
+@click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), default="-")
+@click.option("--format", "_format", type=click.Choice(("json",)), expose_value=False, hidden=True)
 @click.pass_context
 def import_definitions(ctx: click.Context, /, file: str, **again: object) -> None:
-    """Make what FILE defines; what is there and not in it stays."""
-    found = said(ctx, **again)
+    """Make what FILE, or stdin, defines; what is there and not in it stays."""
+    found = asked(ctx, again)
     try:
         with click.open_file(file, encoding="utf-8") as given:
             document: Json = json.load(given)
@@ -299,7 +370,7 @@ def import_definitions(ctx: click.Context, /, file: str, **again: object) -> Non
     if not isinstance(document, dict):
         raise ToolError(f"{file} holds no JSON object", Exit.DATA)
     with answered():
-        api(found).post("definitions", body=document)
+        found.api().post("definitions", body=document)
 
 
 def main() -> None:

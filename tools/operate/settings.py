@@ -15,11 +15,11 @@ from vsync.types import record
 Given: TypeAlias = Mapping[str, Any]
 Act: TypeAlias = Callable[[str, Given], tuple[str, Callable[[Api], str | None]]]
 """Of a virtual host and the arguments: what is done, in words, and the call that does it.  The call
-may return a line to print.  Raises ValueError for bad data."""
+may return lines to print.  Raises ValueError for bad data."""
 
 
 @record
-class Change:
+class Verb:
     """One verb."""
 
     help: str
@@ -36,7 +36,7 @@ PASSWORD = click.Argument(["new_password"], required=False, metavar="[PASSWORD]"
 """Asked for when it is not given, so that it need not be on a command line."""
 
 
-def asked_password(given: Given) -> str:
+def asked_password(given: Given, *, twice: bool = True) -> str:
     """The password that was given, is typed now, or is the line that a script pipes in."""
     found = given["new_password"]
     if found is None and not sys.stdin.isatty():
@@ -44,7 +44,7 @@ def asked_password(given: Given) -> str:
         if not found:
             raise ValueError("no password was given, neither as an argument nor on stdin")
     if found is None:
-        found = click.prompt("Password", hide_input=True, confirmation_prompt=True, err=True)
+        found = click.prompt("Password", hide_input=True, confirmation_prompt=twice, err=True)
     return str(found)
 
 
@@ -156,7 +156,7 @@ def set_user_tags(_: str, given: Given) -> tuple[str, Callable[[Api], str | None
 
 def authenticate_user(_: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
     """Whether the API lets this user in; the broker's own users need a tag for that."""
-    name, password = str(given["name"]), asked_password(given)
+    name, password = str(given["name"]), asked_password(given, twice=False)
 
     def call(api: Api) -> str:
         Api(api.address, name, password, api.timeout_seconds, api.tls).get("whoami")
@@ -176,16 +176,59 @@ def close_connection(_: str, given: Given) -> tuple[str, Callable[[Api], str | N
 
 
 def close_all_connections(vhost: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
-    """Of one virtual host."""
+    """Of one virtual host, or of all."""
     reason = " ".join(given["reason"])
+    everywhere = bool(given["everywhere"])
 
     def call(api: Api) -> str:
-        found = [str(row["name"]) for row in api.rows("connections") if row.get("vhost") == vhost]
+        found = [
+            str(row["name"])
+            for row in api.rows("connections", columns="name,vhost")
+            if everywhere or row.get("vhost") == vhost
+        ]
         for name in found:
             api.delete("connections", name, reason=reason)
         return f"{len(found)} closed"
 
-    return f"Closing all connections to virtual host {vhost}", call
+    where = "all virtual hosts" if everywhere else f"virtual host {vhost}"
+    return f"Closing all connections to {where}", call
+
+
+def close_user_connections(_: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
+    """Those of one user, in any virtual host."""
+    user, reason = str(given["name"]), " ".join(given["reason"])
+
+    def call(api: Api) -> None:
+        api.delete("connections", "username", user, reason=reason)
+
+    return f"Closing all connections of user {user}", call
+
+
+def set_permissions_everywhere(_: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
+    """In each virtual host that there is now."""
+    user = str(given["user"])
+    body = {key: given[key] for key in ("configure", "write", "read")}
+
+    def call(api: Api) -> None:
+        for row in api.rows("vhosts", columns="name"):
+            api.put("permissions", str(row["name"]), user, body=body)
+
+    return f"Setting permissions of user {user} in all virtual hosts", call
+
+
+def change_vhost(named: str, change: Callable[[Given], Mapping[str, Json]]) -> Act:
+    """What the change does not name stays; there is a virtual host already."""
+
+    def act(_: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
+        name, body = str(given["name"]), change(given)
+
+        def call(api: Api) -> None:
+            api.fields("vhosts", name, columns="name")
+            api.put("vhosts", name, body=body)
+
+        return f"Setting {named} of virtual host {name}", call
+
+    return act
 
 
 def synchronise(action: str) -> Act:
@@ -223,12 +266,12 @@ def purge_queue(vhost: str, given: Given) -> tuple[str, Callable[[Api], str | No
     return f"Deleting the messages of queue {name} of virtual host {vhost}", call
 
 
-def policy(kind: str) -> Change:
+def policy(kind: str) -> Verb:
     """`set_policy` and `set_operator_policy`."""
     shown = ("all", "queues", "exchanges", "classic_queues") if kind == "policies" else (
         "queues", "classic_queues",
     )  # fmt: skip
-    return Change(
+    return Verb(
         "Set a policy: NAME, PATTERN (a regular expression of names), DEFINITION (JSON).",
         (
             *arguments("name", "pattern", "definition"),
@@ -247,8 +290,11 @@ def policy(kind: str) -> Change:
 
 
 REASON = click.Argument(["reason"], nargs=-1, required=True)
-CHANGES: dict[str, Change] = {
-    "add_user": Change(
+QUEUE_TYPE = click.Option(
+    ["--default-queue-type"], type=click.Choice(("classic",)), help="There is one type of queue."
+)
+CHANGES: dict[str, Verb] = {
+    "add_user": Verb(
         "Add a user without any right; the password is asked for when it is not given.",
         (
             *arguments("name"), PASSWORD,
@@ -256,23 +302,23 @@ CHANGES: dict[str, Change] = {
         ),
         add_user,
     ),
-    "change_password": Change(
+    "change_password": Verb(
         "Change the password of a user.", (*arguments("name"), PASSWORD), change_password
     ),
-    "clear_password": Change(
+    "clear_password": Verb(
         "Take the password from a user: no login by password.", arguments("name"), clear_password
     ),
-    "authenticate_user": Change(
+    "authenticate_user": Verb(
         "Check a user's password.", (*arguments("name"), PASSWORD), authenticate_user
     ),
-    "delete_user": Change(
+    "delete_user": Verb(
         "Delete a user.", arguments("name"), deleting("user", "users", "{name}")
     ),
-    "set_user_tags": Change(
+    "set_user_tags": Verb(
         "Set a user's tags: administrator, monitoring, policymaker, management; or none.",
         (*arguments("name"), click.Argument(["tags"], nargs=-1)), set_user_tags,
     ),
-    "set_permissions": Change(
+    "set_permissions": Verb(
         "Set what a user may CONFIGURE, WRITE and READ: regular expressions of names.",
         arguments("user", "configure", "write", "read"),
         putting(
@@ -281,11 +327,15 @@ CHANGES: dict[str, Change] = {
             lambda given: {key: given[key] for key in ("configure", "write", "read")},
         ),
     ),
-    "clear_permissions": Change(
+    "set_permissions_globally": Verb(
+        "Set what a user may CONFIGURE, WRITE and READ in all virtual hosts that there are.",
+        arguments("user", "configure", "write", "read"), set_permissions_everywhere,
+    ),
+    "clear_permissions": Verb(
         "Take all rights in a virtual host from a user.", arguments("user"),
         deleting("permissions of", "permissions", "{vhost}", "{user}"),
     ),
-    "set_topic_permissions": Change(
+    "set_topic_permissions": Verb(
         "Set what a user may write to and read from a topic EXCHANGE, by routing key.",
         arguments("user", "exchange", "write", "read"),
         putting(
@@ -294,35 +344,54 @@ CHANGES: dict[str, Change] = {
             lambda given: {key: given[key] for key in ("exchange", "write", "read")},
         ),
     ),
-    "clear_topic_permissions": Change(
+    "clear_topic_permissions": Verb(
         "Take all topic permissions in a virtual host from a user.", arguments("user"),
         deleting("topic permissions of", "topic-permissions", "{vhost}", "{user}"),
     ),
-    "add_vhost": Change(
+    "add_vhost": Verb(
         "Add a virtual host.",
         (
             *arguments("name"),
             click.Option(["--description"], default=""), click.Option(["--tags"], default=""),
+            QUEUE_TYPE,
         ),
         putting(
             "Adding virtual host {name}", ("vhosts", "{name}"),
             lambda given: {key: given[key] for key in ("description", "tags") if given[key]},
         ),
     ),
-    "delete_vhost": Change(
+    "set_vhost_tags": Verb(
+        "Set the tags of a virtual host; or none.",
+        (*arguments("name"), click.Argument(["tags"], nargs=-1)),
+        change_vhost("tags", lambda given: {"tags": ",".join(given["tags"])}),
+    ),
+    "update_vhost_metadata": Verb(
+        "Set the description or the tags of a virtual host; what is not given stays.",
+        (
+            *arguments("name"), click.Option(["--description"]), click.Option(["--tags"]),
+            QUEUE_TYPE,
+        ),
+        change_vhost(
+            "metadata",
+            lambda given: {
+                key: given[key] for key in ("description", "tags") if given[key] is not None
+            },
+        ),
+    ),
+    "delete_vhost": Verb(
         "Delete a virtual host with all that is in it.", arguments("name"),
         deleting("virtual host", "vhosts", "{name}"),
     ),
     "set_policy": policy("policies"),
-    "clear_policy": Change(
+    "clear_policy": Verb(
         "Delete a policy.", arguments("name"), deleting("policy", "policies", "{vhost}", "{name}")
     ),
     "set_operator_policy": policy("operator-policies"),
-    "clear_operator_policy": Change(
+    "clear_operator_policy": Verb(
         "Delete an operator policy.", arguments("name"),
         deleting("operator policy", "operator-policies", "{vhost}", "{name}"),
     ),
-    "set_parameter": Change(
+    "set_parameter": Verb(
         "Set a parameter of a component to a JSON value.", arguments("component", "name", "value"),
         putting(
             "Setting parameter {name} of {component} in virtual host {vhost}",
@@ -333,30 +402,38 @@ CHANGES: dict[str, Change] = {
             },
         ),
     ),
-    "clear_parameter": Change(
+    "clear_parameter": Verb(
         "Delete a parameter.", arguments("component", "name"),
         deleting("parameter", "parameters", "{component}", "{vhost}", "{name}"),
     ),
-    "set_global_parameter": Change(
+    "set_global_parameter": Verb(
         "Set a parameter of the cluster to a JSON value.", arguments("name", "value"),
         putting(
             "Setting global parameter {name}", ("global-parameters", "{name}"),
             lambda given: {"name": given["name"], "value": any_json(given["value"])},
         ),
     ),
-    "clear_global_parameter": Change(
+    "clear_global_parameter": Verb(
         "Delete a parameter of the cluster.", arguments("name"),
         deleting("global parameter", "global-parameters", "{name}"),
     ),
-    "close_connection": Change(
+    "close_connection": Verb(
         "Close a client's connection (see list_connections pid) and tell it why.",
         (*arguments("pid"), REASON), close_connection,
     ),
-    "close_all_connections": Change(
-        "Close all clients' connections to a virtual host and tell them why.", (REASON,),
+    "close_all_connections": Verb(
+        "Close all clients' connections to a virtual host and tell them why.",
+        (
+            REASON,
+            click.Option(["--global", "everywhere"], is_flag=True, help="To any virtual host."),
+        ),
         close_all_connections,
     ),
-    "delete_queue": Change(
+    "close_all_user_connections": Verb(
+        "Close all connections of a user and tell them why.", (*arguments("name"), REASON),
+        close_user_connections,
+    ),
+    "delete_queue": Verb(
         "Delete a queue and its messages.",
         (
             *arguments("name"),
@@ -365,18 +442,18 @@ CHANGES: dict[str, Change] = {
         ),
         delete_queue,
     ),
-    "purge_queue": Change(
+    "purge_queue": Verb(
         "Remove all ready messages of a queue.", arguments("name"), purge_queue
     ),
-    "sync_queue": Change("Synchronise a queue.", arguments("name"), synchronise("sync")),
-    "cancel_sync_queue": Change(
+    "sync_queue": Verb("Synchronise a queue.", arguments("name"), synchronise("sync")),
+    "cancel_sync_queue": Verb(
         "End the synchronising of a queue.", arguments("name"), synchronise("cancel_sync")
     ),
 }  # fmt: skip
-"""Each change by its verb."""
+"""Each by its name."""
 
 
-def limits(kind: str, owner: str, of: tuple[click.Parameter, ...]) -> tuple[Change, Change]:
+def limits(kind: str, owner: str, of: tuple[click.Parameter, ...]) -> tuple[Verb, Verb]:
     """Set the limits of a user or a virtual host, one by one; clear one or all."""
 
     def named(vhost: str, given: Given) -> str:
@@ -406,8 +483,8 @@ def limits(kind: str, owner: str, of: tuple[click.Parameter, ...]) -> tuple[Chan
 
     one = click.Argument(["limit"], required=False)
     return (
-        Change(f"Set limits of a {owner}, as JSON.", (*of, *arguments("definition")), set_them),
-        Change(f"Clear a limit of a {owner}, or all.", (*of, one), clear),
+        Verb(f"Set limits of a {owner}, as JSON.", (*of, *arguments("definition")), set_them),
+        Verb(f"Clear a limit of a {owner}, or all.", (*of, one), clear),
     )
 
 

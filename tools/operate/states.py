@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 
 from broker.exit_codes import Exit
 from tools.cli.failures import ToolError
@@ -87,20 +88,39 @@ def _seconds(milliseconds: Json) -> Json:
 
 def await_serving(api: Api, members: int) -> None:
     """Return when the member asked serves clients, and so many members do."""
+
+    def why_not() -> str:
+        nodes = api.rows("nodes")
+        running = sum(1 for one in nodes if one.get("running") is True)
+        status = api.fields("qpid", "cluster")
+        if status.get("status") == "ACTIVE" and running >= members:
+            return ""
+        return f"{running} of {members} members serve, and this one is {status.get('status')}"
+
+    _await(api, why_not)
+
+
+def await_check(api: Api, check: str) -> None:
+    """Return when a health check of the member passes."""
+
+    def why_not() -> str:
+        api.get("health", "checks", check)
+        return ""
+
+    _await(api, why_not)
+
+
+def _await(api: Api, why_not: Callable[[], str]) -> None:
     began = time.monotonic()
-    why = "it does not answer"
     while True:
         try:
-            nodes = api.rows("nodes")
-            running = sum(1 for one in nodes if one.get("running") is True)
-            status = api.fields("qpid", "cluster")
-            if status.get("status") == "ACTIVE" and running >= members:
-                return
-            why = f"{running} of {members} members serve, and this one is {status.get('status')}"
+            why = why_not()
         except ApiError as problem:
             if problem.status in (401, 403):
                 raise ToolError(str(problem), Exit.DATA) from None
             why = str(problem)
+        if not why:
+            return
         if api.timeout_seconds is not None and time.monotonic() - began > api.timeout_seconds:
             raise ToolError(f"not in {api.timeout_seconds:g} s: {why}", Exit.UNAVAILABLE)
         time.sleep(POLL_SECONDS)

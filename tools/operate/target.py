@@ -26,7 +26,8 @@ Completion of verbs and options:
   zsh:   eval "$(_{0}_COMPLETE=zsh_source {1})"    in ~/.zshrc
 \b
 A password on the command line is seen by everyone on this machine: use --password-file, or set
-QPID_PASSWORD. Over TLS: https://host:port, and --ssl-ca, or SSL_CERT_FILE of the environment.
+QPID_PASSWORD. At a terminal --user alone has it asked for.
+Over TLS: https://host:port, and --ssl-ca, or SSL_CERT_FILE of the environment.
 \b
 Exit codes: 0 done, 64 wrong usage or no such object, 65 wrong password or data,
 69 no answer or a check failed, 70 the broker refused for another reason.
@@ -40,15 +41,12 @@ def epilog(command: str) -> str:
 
 def with_target(command: Command) -> Command:
     """Add --broker, those of `with_credentials` and --timeout."""
-    for option in reversed(
-        (
-            click.option("--broker", envvar="QPID_BROKER", metavar="BROKER", help=BROKER_HELP),
-            with_credentials,
-            with_timeout,
-        )
-    ):
+    for option in reversed((with_broker, with_credentials, with_timeout)):
         command = option(command)
     return command
+
+
+with_broker = click.option("--broker", envvar="QPID_BROKER", metavar="BROKER", help=BROKER_HELP)
 
 
 with_timeout = click.option(

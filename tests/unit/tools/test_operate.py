@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import io
+import itertools
 import json
+import re
 from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import SimpleNamespace
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -12,17 +16,21 @@ import click
 import pytest
 from click.shell_completion import BashComplete, ShellComplete, ZshComplete
 
+from broker.access import passwords
 from broker.exit_codes import Exit
+from tests import verbs_page
 from tests.support.dashboard.canned_api import CONNECTION, HOSTILE, CannedApi
 from tools.cli.options import run_command
-from tools.client.credentials import Credentials
+from tools.client.credentials import Credentials, typed_password
 from tools.client.http_api import absent, parse_api
 from tools.client.http_api import plain as plain_text
+from tools.operate import states
 from tools.operate.listings import LISTINGS
 from tools.operate.output import FORMATS, aligned, plain
 from tools.operate.qpid_config import qpid_config
 from tools.operate.qpid_stat import TABLES, qpid_stat
-from tools.operate.qpidctl import REFUSED, qpidctl
+from tools.operate.qpidctl import qpidctl
+from tools.operate.refused import REFUSED
 from tools.operate.settings import CHANGES
 
 
@@ -108,8 +116,12 @@ def test_a_frame_and_csv(run: Run) -> None:
 
 @pytest.mark.parametrize("verb", [verb for verb in LISTINGS if verb.startswith("list_")])
 def test_every_list_has_all_its_columns(run: Run, api: CannedApi, verb: str) -> None:
-    api.answers.setdefault(LISTINGS[verb].path, [])
-    ended = run(qpidctl, verb, *LISTINGS[verb].columns, "--json")
+    listing = LISTINGS[verb]
+    user = ("ada",) if listing.of_user else ()
+    api.answers.setdefault(
+        "/".join(("users", *user, listing.path) if user else (listing.path,)), []
+    )
+    ended = run(qpidctl, verb, *user, *listing.columns, "--json")
     assert ended.code == 0, ended.err
     assert isinstance(json.loads(ended.out), list)
 
@@ -161,14 +173,114 @@ def test_an_unknown_column_is_answered_by_those_there_are(run: Run) -> None:
              {"component": "federation", "name": "up", "value": 3}),
         ),
         (("sync_queue", "q"), ("POST", "queues/%2F/q/actions", {"action": "sync"})),
+        (
+            ("close_all_user_connections", "bob", "go", "away"),
+            ("DELETE", "connections/username/bob", None),
+        ),
+        (("rebalance", "all"), ("POST", "rebalance/queues", {})),
+        (("restart_vhost", "-p", "shop"), ("POST", "vhosts/shop/start/a", {})),
+        (("drain",), ("PUT", "qpid/members/a/drain", {})),
+        (("revive",), ("DELETE", "qpid/members/a/drain", None)),
+        (("set_vhost_tags", "shop", "a", "b"), ("PUT", "vhosts/shop", {"tags": "a,b"})),
+        (
+            ("update_vhost_metadata", "shop", "--description", "sold"),
+            ("PUT", "vhosts/shop", {"description": "sold"}),
+        ),
     ],
 )  # fmt: skip
 def test_each_change_is_one_request(
     run: Run, api: CannedApi, typed: tuple[str, ...], change: tuple[str, str, object]
 ) -> None:
+    api.answers["vhosts/shop"] = {"name": "shop"}
     ended = run(qpidctl, *typed)
     assert (ended.code, ended.out) == (0, ""), ended.err
     assert api.changes == [change]
+
+
+def test_permissions_in_all_virtual_hosts(run: Run, api: CannedApi) -> None:
+    assert run(qpidctl, "set_permissions_globally", "bob", "^c", "^w", "").code == 0
+    body = {"configure": "^c", "write": "^w", "read": ""}
+    assert api.changes == [
+        ("PUT", "permissions/%2F/bob", body), ("PUT", "permissions/shop/bob", body)
+    ]  # fmt: skip
+
+
+def test_a_virtual_host_that_is_not_there_is_not_made_by_its_tags(run: Run, api: CannedApi) -> None:
+    ended = run(qpidctl, "set_vhost_tags", "absent", "a")
+    assert (ended.code, api.changes) == (Exit.USAGE, [])
+    assert "there is no virtual host 'absent'" in ended.err
+
+
+def test_lists_of_one_user_and_of_all_virtual_hosts(run: Run, api: CannedApi) -> None:
+    api.answers["users/ada/permissions"] = [
+        {"user": "ada", "vhost": "shop", "configure": "", "write": "^w", "read": ".*"}
+    ]
+    assert run(qpidctl, "-q", "list_user_permissions", "ada").out == (
+        "vhost\tconfigure\twrite\tread\nshop\t\t^w\t.*\n"
+    )
+    api.answers["vhost-limits"] = [{"vhost": "shop", "value": {"max-queues": 7}}]
+    shown = 'vhost\tlimits\nshop\t{"max-queues": 7}\n'
+    assert run(qpidctl, "-q", "list_vhost_limits").out == "vhost\tlimits\n"
+    assert run(qpidctl, "-q", "list_vhost_limits", "--global").out == shown
+    api.answers["user-limits/ada"] = [{"user": "ada", "value": {"max-channels": 7}}]
+    ended = run(qpidctl, "-q", "list_user_limits", "--user", "ada", "--json")
+    assert json.loads(ended.out) == [{"user": "ada", "limits": {"max-channels": 7}}]
+
+
+def test_every_queue_is_on_every_member(run: Run) -> None:
+    every = run(qpidctl, "-q", "list_queues", "name").out
+    for where in ("--online", "--local"):
+        assert run(qpidctl, "-q", "list_queues", where, "name").out == every
+    assert run(qpidctl, "-q", "list_queues", "--offline", "name").out == "name\n"
+
+
+def test_a_hash_lets_the_password_in_and_nobody_is_asked(run: Run) -> None:
+    ended = run(qpidctl, "--broker", "127.0.0.1:1", "hash_password", "s3cret")
+    assert (ended.code, ended.err) == (0, "")
+    algorithm = passwords.DEFAULT_ALGORITHM
+    assert passwords.matches("s3cret", ended.out.strip(), algorithm)
+    assert not passwords.matches("other", ended.out.strip(), algorithm)
+
+
+def test_options_of_the_connection_stand_behind_the_verb_as_well(
+    run: Run, api: CannedApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("pw\n")
+    secret.chmod(0o600)
+    monkeypatch.setenv("QPID_BROKER", "127.0.0.1:1")
+    monkeypatch.delenv("QPID_PASSWORD")
+    login = ("--user", "ada", "--password-file", str(secret))
+    ended = run(qpidctl, "--password", "wrong", "list_vhosts", "--broker",
+                f"127.0.0.1:{api.port}", "-s", *login)  # fmt: skip
+    assert (ended.code, ended.out) == (0, "/\nshop\n"), ended.err
+    ended = run(qpidctl, "set_user_tags", "ada", "--ssl-ca", "no such file", *login)
+    assert (ended.code, "would be asked in clear" in ended.err) == (Exit.USAGE, True)
+
+
+def test_a_password_is_asked_for_only_at_a_terminal(
+    run: Run, api: CannedApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("QPID_PASSWORD")
+    monkeypatch.setattr("sys.stdin", io.StringIO("pw\n"))
+    typed_password.cache_clear()
+    ended = run(qpidctl, "list_vhosts", "-q")
+    assert (ended.code, ended.err) == (
+        Exit.USAGE,
+        "qpidctl: there is no password of user 'ada', and no terminal to ask for it: give "
+        "--password-file FILE, or set QPID_PASSWORD\n",
+    )
+    asked: list[tuple[str, bool]] = []
+
+    def prompt(text: str, *, hide_input: bool, err: bool) -> str:
+        asked.append((text, hide_input and err))
+        return "pw"
+
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(click, "prompt", prompt)
+    assert run(qpidctl, "-s", "list_vhosts").out == "/\nshop\n"
+    assert asked == [("Password of ada", True)]
+    typed_password.cache_clear()
 
 
 def test_a_password_is_changed_and_the_tags_stay(run: Run, api: CannedApi) -> None:
@@ -222,6 +334,22 @@ def test_what_cannot_be_is_refused_with_what_to_do_instead(
     assert api.changes == []
 
 
+def test_the_page_of_verbs_and_columns_is_what_the_command_does() -> None:
+    """Every verb of RabbitMQ's is known, or refused; making the table fails for another one."""
+    text = verbs_page.PAGE.read_text(encoding="utf-8")
+    assert verbs_page.renewed(text) == text, "python -m tests.verbs_page --write"
+    known = {verb for verbs in verbs_page.VERBS.values() for verb in verbs.split()}
+    assert known >= REFUSED.keys()
+    assert not REFUSED.keys() & qpidctl.commands.keys()
+
+
+@pytest.mark.parametrize("verb", REFUSED)
+def test_the_verb_to_use_instead_is_there(verb: str) -> None:
+    for named in re.findall(r"qpidctl ([a-z_]{3,})", REFUSED[verb]):
+        assert named in qpidctl.commands
+    assert not REFUSED[verb].endswith(".")
+
+
 def test_exit_codes_are_those_that_scripts_know(run: Run, api: CannedApi) -> None:
     api.refusals["policies/%2F/p"] = (400, "Validation failed: max-length must be a number")
     bad = run(qpidctl, "set_policy", "p", "^", '{"max-length": "x"}')
@@ -233,6 +361,11 @@ def test_exit_codes_are_those_that_scripts_know(run: Run, api: CannedApi) -> Non
     ended = run(qpidctl, "delete_user", "x")
     assert (ended.code, "there is no user 'x'" in ended.err) == (Exit.USAGE, True)
     assert run(qpidctl, "--password", "wrong", "list_users").code == Exit.DATA
+    api.answers["healthchecks/node"] = {"status": "failed", "reason": "not serving"}
+    ill = run(qpidctl, "-q", "node_health_check")
+    assert (ill.code, ill.err) == (Exit.UNAVAILABLE, "qpidctl: not serving\n")
+    api.answers["health/checks/port-listener/5672"] = {"status": "ok", "port": 5672}
+    assert run(qpidctl, "check_port_listener", "5672").out == "port-listener 5672: passed\n"
     api.refusals["health/checks/alarms"] = (503, "b has an alarm")
     assert run(qpidctl, "check_alarms").code == Exit.UNAVAILABLE
     assert run(qpidctl, "check_local_alarms").code == Exit.OK
@@ -264,15 +397,40 @@ def test_every_verb_explains_itself(run: Run) -> None:
     assert 'eval "$(_QPIDCTL_COMPLETE=bash_source qpidctl)"' in run(qpidctl, "--help").out
 
 
-def test_the_state_of_the_cluster(run: Run) -> None:
+def test_the_state_of_the_cluster(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     ended = run(qpidctl, "cluster_status")
     assert ended.code == 0
     assert "Votes: 3 of 3\nQuorate: true\n" in ended.out
     assert "a (local)\tACTIVE\ttrue\t1\t4711" in ended.out
     assert "Cluster: shop\n" in run(qpidctl, "status").out
     assert run(qpidctl, "await_startup").code == 0
-    late = run(qpidctl, "await_online_nodes", "4", "-t", "0.1")
+    looks = itertools.count(0, 20)  # at a clock of its own: an answer may take its time
+    clock = SimpleNamespace(monotonic=lambda: next(looks), sleep=lambda _: None)
+    monkeypatch.setattr(states, "time", clock)
+    late = run(qpidctl, "await_online_nodes", "4", "-t", "30")
     assert (late.code, "3 of 4 members serve" in late.err) == (Exit.UNAVAILABLE, True)
+
+
+@pytest.mark.parametrize(
+    ("verb", "check"),
+    [
+        ("await_online_quorum_plus_one", "node-is-quorum-critical"),
+        ("await_online_synchronized_mirror", "node-is-mirror-sync-critical"),
+    ],
+)
+def test_a_script_waits_until_a_member_may_be_stopped(
+    run: Run, api: CannedApi, monkeypatch: pytest.MonkeyPatch, verb: str, check: str
+) -> None:
+    api.answers[f"health/checks/{check}"] = {"status": "ok"}
+    assert run(qpidctl, verb).code == 0
+    api.refusals[f"health/checks/{check}"] = (503, "too few are there")
+    looks = itertools.count(0, 20)
+    clock = SimpleNamespace(monotonic=lambda: next(looks), sleep=lambda _: None)
+    monkeypatch.setattr(states, "time", clock)
+    late = run(qpidctl, verb, "-t", "30")
+    assert (late.code, late.err) == (
+        Exit.UNAVAILABLE, "qpidctl: not in 30 s: too few are there\n"
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize("option", TABLES)
