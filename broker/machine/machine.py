@@ -31,7 +31,7 @@ from broker.machine.image import invariants as checks
 from broker.machine.image import restore as restoring
 from broker.machine.image import snapshot as snapshots
 from broker.machine.limits import ENDING_WORK_MAX
-from broker.machine.queueing.queue import ready_count
+from broker.machine.queueing.queue import all_ready, ready_count
 from broker.machine.queueing.refusals import poisonous
 from broker.machine.state import Channel, Queue, QueueRow, State
 
@@ -125,6 +125,15 @@ class Machine(State):
             if not messages:
                 self.discarded.pop()
         return freed
+
+    def free_also(self, other: "Machine") -> None:
+        """Free the messages of a machine that is not used any more with this one's: it must not
+        hold the last reference to a million of them as it goes."""
+        self.discarded += other.discarded
+        other.discarded = []
+        for vhost in other.vhosts.values():
+            for queue in vhost.queues.values():
+                self.discarded += all_ready(queue)
 
     @property
     def alarm(self) -> str:

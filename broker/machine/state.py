@@ -8,6 +8,7 @@ from collections import deque
 from dataclasses import InitVar, dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
+from broker.machine.backlog import Backlog
 from broker.machine.commands import Table
 from broker.machine.digest import MASK, body_hash, message_hash
 from broker.machine.effects import Effect
@@ -117,7 +118,7 @@ class Queue:
     # requeued ones, all of them older than the first of `ready`.
     # Of a priority queue `ready` stays empty, and a number starts with the priority.
     next_seq: int = 0
-    ready: deque[Message] = field(default_factory=deque)
+    ready: Backlog[Message] = field(default_factory=Backlog)
     returned: dict[int, Message] = field(default_factory=dict)
     returned_order: list[int] = field(default_factory=list)  # heap of the keys of `returned`
     recovered_seq: int = 0  # below: recovered after a cold start, so flagged redelivered
@@ -280,11 +281,10 @@ class QueueRow(NamedTuple):
 
 
 Discarded: TypeAlias = (
-    deque[Message]
+    Backlog[Message]
     | dict[int, Message]
     | dict[int, int]
     | list[int]
-    | list[Message]
     | list[tuple[int, bool, Message]]
 )
 

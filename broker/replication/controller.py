@@ -384,6 +384,7 @@ class Controller:
         `counts`: its store may vote, as the one in whose place it came.
         """
         assert self._catch_up is not None
+        replica.machine.free_also(self.replica.machine)
         self.filled, self.replica = counts, replica
         self._moves(self._catch_up)
         self._catch_up.on_history, self._catch_up.recorded = True, False

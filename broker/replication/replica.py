@@ -303,6 +303,7 @@ class Replica:
         finally:
             self.log = log
         self._forget_outcomes()
+        self.machine.discarded.clear()
         self._parts.clear()
 
     def follow(self, recorded: Recorded) -> None:
@@ -338,7 +339,6 @@ class Replica:
         self.effects.clear()
         self.digests.clear()
         self.reports.clear()
-        self.machine.discarded.clear()
         self.shutdown_id = ""  # that shutdown was of an earlier run
 
     def _count(self, name: str) -> None:

@@ -32,17 +32,18 @@ WINDOW = 20_000
 
 def rss(cluster: LocalCluster) -> int:
     """In MiB, of the largest member."""
-    return max(_resident(member.pid) for member in cluster.members if member.alive)
+    return max(resident(member.pid) for member in cluster.members if member.alive)
 
 
-def _resident(pid: int) -> int:
+def resident(pid: int) -> int:
+    """In MiB, of one process."""
     for line in Path(f"/proc/{pid}/status").read_text(encoding="ascii").splitlines():
         if line.startswith("VmRSS"):
             return int(line.split()[1]) >> 10
     return 0
 
 
-def fill(cluster: LocalCluster, messages: int, body_bytes: int) -> None:
+def fill(cluster: LocalCluster, messages: int, body_bytes: int, queue: str = "million") -> None:
     """Publish until so many were confirmed; on a loaded machine a member may leave on the way."""
     body = bytes(body_bytes)
     left = messages
@@ -50,10 +51,10 @@ def fill(cluster: LocalCluster, messages: int, body_bytes: int) -> None:
         connection = AmqpConnection(cluster[0].address, Login(timeout_seconds=WAIT_S))
         number = 0
         try:
-            connection.declare_queue("million")
+            connection.declare_queue(queue)
             connection.select_confirms()
             for number in range(1, left + 1):
-                connection.publish("", "million", PERSISTENT, body)
+                connection.publish("", queue, PERSISTENT, body)
                 if number % 256 == 0 or number == left:
                     await_confirms(connection, number - WINDOW if number < left else number)
             left = 0

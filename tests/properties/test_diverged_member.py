@@ -15,12 +15,14 @@ from broker.divergence.digest_vote import DigestVerdict
 from broker.divergence.split_vote import report_of
 from broker.exit_codes import Exit
 from broker.machine import commands as c
+from broker.machine.backlog import Backlog
 from broker.machine.digest import MASK
 from broker.machine.machine import Machine
 from broker.machine.state import BODY
 from broker.selfcheck.reexecution import reexecute
 from store.api import Meta
 from store.memory import MemoryDisk, MemoryStore
+from tests.support.replaced_message import replace_message
 from tests.support.scripted_views import Bus, RigShell, hello, publish
 
 NAMES = ("a", "b", "c", "d", "e")
@@ -100,8 +102,9 @@ def flip_a_bit(machine: Machine) -> None:
     """Of a message that waits; found as it is acked."""
     ready = machine.vhosts["/"].queues["q"].ready
     if ready:
-        message = ready[0]
-        ready[0] = (*message[:BODY], bytes([message[BODY][0] ^ 4]) + message[BODY][1:])
+        message = ready.first
+        body = bytes([message[BODY][0] ^ 4]) + message[BODY][1:]
+        replace_message(ready, 0, (*message[:BODY], body))
     else:
         flip_the_root(machine)
 
@@ -109,7 +112,9 @@ def flip_a_bit(machine: Machine) -> None:
 def swap_messages(machine: Machine) -> None:
     ready = machine.vhosts["/"].queues["q"].ready
     if len(ready) > 1:
-        ready[0], ready[1] = ready[1], ready[0]
+        first, second = list(ready)[:2]
+        replace_message(ready, 0, second)
+        replace_message(ready, 1, first)
     else:
         flip_the_root(machine)
 
@@ -120,7 +125,7 @@ def flip_the_root(machine: Machine) -> None:
 
 def forget_a_binding(machine: Machine) -> None:
     """From here on this member gives other outcomes."""
-    machine.vhosts["/"].queues["q"].ready.clear()
+    machine.vhosts["/"].queues["q"].ready = Backlog()
     machine.vhosts["/"].queues["q"].ready_sum = 0
     del machine.vhosts["/"].queues["q"]
     machine.vhosts["/"].routes.clear()

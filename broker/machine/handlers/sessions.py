@@ -9,6 +9,7 @@ Decision: docs/decisions/0015-origins-have-incarnations-and-sessions.md.
 import sys
 from collections import deque
 
+from broker.machine.backlog import Backlog
 from broker.machine.clock.cluster_time import (
     due_us,
     forget_clock,
@@ -199,7 +200,7 @@ def _keep_persistent(state: State, queue: Queue) -> None:
         _log_recovered(state, queue, len(persistent_at), 0)
         return
     persistent = [queue.returned[seq] for seq in sorted(queue.returned)]
-    persistent += queue.ready
+    persistent.extend(queue.ready)
     persistent = [message for message in persistent if message[IS_PERSISTENT]]
     first = queue.next_seq
     count = ready_count(queue)
@@ -208,7 +209,7 @@ def _keep_persistent(state: State, queue: Queue) -> None:
     )
     queue.returned.clear()
     queue.returned_order.clear()
-    queue.ready = deque(persistent)
+    queue.ready = Backlog(persistent)
     queue.next_seq = queue.recovered_seq = first + len(persistent)
     total = sum(
         ready_element(message[CONTENT_HASH], queue.number, seq, True)

@@ -5,10 +5,11 @@ ready messages of one instant are hashed again and summed up against the queue's
 left, all that is not a ready message, is summed up at once against the root.
 """
 
-from collections import deque
+from collections.abc import Iterator
 from itertools import chain
 from typing import NamedTuple
 
+from broker.machine.backlog import Backlog
 from broker.machine.digest import MASK, ready_element
 from broker.machine.image.invariants import recompute_root
 from broker.machine.queueing.queue import seq_at
@@ -37,8 +38,9 @@ class Scrub:
         self._queues.reverse()
         self._queue: Queue | None = None
         self._captured: list[tuple[int, bool, Message]] = []
-        self._ready: list[Message] = []
-        self._source: deque[Message] = deque()  # another one: the queue was purged
+        self._ready: Backlog[Message] = Backlog()
+        self._unread: Iterator[Message] = iter(())  # of it
+        self._source = self._ready  # another one: the queue was purged
         self._first = self._recovered = self._expected = self._total = self._at = 0
 
     def step(self, messages: int) -> Fault | None:
@@ -66,7 +68,8 @@ class Scrub:
         # Messages never change, so references of this instant are as good as the queue.
         self._queue = queue
         self._captured = [(*seq_at(queue, at), one) for at, one in queue.returned.items()]
-        self._source, self._ready = queue.ready, list(queue.ready)
+        self._source, self._ready = queue.ready, queue.ready.copy()
+        self._unread = iter(self._ready)
         self._first = queue.next_seq - len(self._ready)
         self._recovered, self._expected = queue.recovered_seq, queue.ready_sum
         self._total = self._at = 0
@@ -80,8 +83,8 @@ class Scrub:
         end = min(at + messages, returned + len(self._ready))
         first, recovered = self._first - returned, self._recovered
         fresh = (
-            (first + i, first + i < recovered, self._ready[i - returned])
-            for i in range(max(at, returned), end)
+            (first + i, first + i < recovered, message)
+            for i, message in zip(range(max(at, returned), end), self._unread, strict=False)
         )
         for seq, redelivered, message in chain(self._captured[at:end], fresh):
             content = rehash(message)
@@ -99,7 +102,7 @@ class Scrub:
     def _let_go(self) -> None:
         """Of the queue in hand; these may be the last references to a million messages."""
         self._state.discarded += (self._ready, self._captured)
-        self._queue, self._captured, self._ready = None, [], []
+        self._queue, self._captured, self._ready, self._unread = None, [], Backlog(), iter(())
 
     def _rest(self) -> Fault | None:
         state = self._state

@@ -7,17 +7,17 @@ no interpreted code beyond its hash. Hashes are not sent but computed from the b
 that results must be the root that the donor claims.
 
 What is written is a `Cut`: the state at one position, taken in one short step, because what is
-large never changes (a message is a tuple) and only the lists of it are copied. The machine goes on
-while a cut is written.
+large never changes (messages, and most of what lists them) and is not copied. The machine goes on
+while a cut is written, and a cut can be written once.
 """
 
 from collections.abc import Iterable, Iterator
 from itertools import islice
-from operator import itemgetter
 from typing import NamedTuple, TypeAlias, TypeVar
 
 import msgpack
 
+from broker.machine.backlog import Backlog
 from broker.machine.digest import ALGORITHM
 from broker.machine.state import (
     BODY,
@@ -48,7 +48,7 @@ _Item: TypeAlias = tuple[object, ...]
 class _QueueCut(NamedTuple):
     item: _Item
     number: int
-    ready: list[Message]
+    ready: Backlog[Message]
     returned: dict[int, Message]
     returns: dict[int, int]
 
@@ -248,14 +248,16 @@ def _cut_queue(vhost: Vhost, queue: Queue) -> _QueueCut:
         queue.operator_policy.content if queue.operator_policy is not None else 0,
     )
     return _QueueCut(
-        item, queue.number, list(queue.ready), queue.returned.copy(), queue.returns.copy()
+        item, queue.number, queue.ready.copy(), queue.returned.copy(), queue.returns.copy()
     )
 
 
 def _places(queue: _QueueCut) -> Iterator[_Item | None]:
-    for at in range(0, len(queue.ready), _BATCH_ITEMS):
-        numbers = map(itemgetter(NUMBER), queue.ready[at : at + _BATCH_ITEMS])
-        yield ("ready", queue.number, tuple(numbers))
+    ready = queue.ready
+    while ready:  # taken out: a message that left the queue is freed here, not all at the end
+        taken = [ready.popleft() for _ in range(min(len(ready), _BATCH_ITEMS))]
+        yield ("ready", queue.number, tuple([message[NUMBER] for message in taken]))
+        del taken
         yield None
     for part in _parts(sorted(queue.returned)):
         yield ("returned", queue.number, part, [queue.returned[seq][NUMBER] for seq in part])

@@ -6,9 +6,9 @@ first keeps every message in its place. The queue has a digest of its own, `read
 purge costs nothing per message.
 """
 
-from collections import deque
 from heapq import heappop, heappush
 
+from broker.machine.backlog import Backlog
 from broker.machine.clock.cluster_time import (
     deadline,
     head,
@@ -370,6 +370,13 @@ def expire(state: State, queue: Queue, count_max: int) -> int:
     return count
 
 
+def all_ready(queue: Queue) -> tuple[Backlog[Message], dict[int, Message], list[int]]:
+    """What holds the ready messages; the queue gets others, which are empty."""
+    taken = queue.ready, queue.returned, queue.returned_order
+    queue.ready, queue.returned, queue.returned_order = Backlog(), {}, []
+    return taken
+
+
 def purge(state: State, queue: Queue, what: int) -> int:
     """Drop all ready messages; `what` is the move."""
     count = ready_count(queue)
@@ -382,8 +389,7 @@ def purge(state: State, queue: Queue, what: int) -> int:
     if queue.returns:
         _keep_returns_of_held(state, queue)
     # To free a million messages takes too long for one position: the member does it in slices.
-    state.discarded += (queue.ready, queue.returned, queue.returned_order)
-    queue.ready, queue.returned, queue.returned_order = deque(), {}, []
+    state.discarded += all_ready(queue)
     queue.timed = 0
     if queue.expiring:
         recheck_deadlines(state, queue)

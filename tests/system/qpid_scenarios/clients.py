@@ -102,4 +102,4 @@ def hear(channel: BlockingChannel, all_came: Callable[[], bool]) -> None:
         channel.connection.process_data_events(0.05)
         return all_came()
 
-    wait_until(came, 20, "deliveries")
+    wait_until(came, 60, "deliveries")

@@ -45,8 +45,9 @@ def install(how: str) -> None:
         live = threading.current_thread() is threading.main_thread()
         if how == "rot" and live and b"ROT" in body:
             ready = state.vhosts["/"].queues[key].ready
-            message = ready[-1]
-            ready[-1] = (*message[:BODY], bytes([message[BODY][0] ^ 1]) + message[BODY][1:])
+            message = ready.pop()
+            body = bytes([message[BODY][0] ^ 1]) + message[BODY][1:]
+            ready.append((*message[:BODY], body))
         return 404 if how == "odd" and b"ODD" in body else outcome
 
     machines._ON_CHANNEL[c.PUBLISH] = wrong

@@ -23,6 +23,7 @@ from broker.machine.state import BODY
 from broker.selfcheck.reexecution import reexecute
 from store.memory import MemoryDisk, MemoryStore
 from tests.support.poisoned_store import META, Author, publish, raising
+from tests.support.replaced_message import replace_message
 from tests.support.scripted_views import Bus, formed, hello, same_everywhere
 from tests.support.scripted_views import publish as publish_q
 from vsync.quorum.voter_set import parse
@@ -186,8 +187,9 @@ def flip_a_body(bus: Bus, name: str) -> None:
     """A bit of a message turned over in memory, and the message left the queue since."""
     machine = bus.cores[name].replica.machine
     queue = machine.vhosts["/"].queues["q"]
-    message = queue.ready[0]
-    queue.ready[0] = (*message[:BODY], bytes([message[BODY][0] ^ 1]) + message[BODY][1:])
+    message = queue.ready.first
+    body = bytes([message[BODY][0] ^ 1]) + message[BODY][1:]
+    replace_message(queue.ready, 0, (*message[:BODY], body))
 
 
 def get_all(bus: Bus, names: str) -> None:

@@ -33,6 +33,7 @@ from tests.support.poisoned_store import (
     publish,
     raising,
 )
+from tests.support.replaced_message import replace_message
 from tools.commands.qpid_cluster_store import main as store_tool
 from vsync.primary.events import StateReport
 from vsync.primary.state_exchange import PlanVerdict, make_plan
@@ -241,7 +242,7 @@ def test_a_damaged_store_has_no_vote_where_others_have_the_state(
     author.keep(store)
     if rotten == b"memory":
         queue = author.replica.machine.vhosts["/"].queues["q"]
-        queue.ready[0] = (*queue.ready[0][:8], b"0ne")
+        replace_message(queue.ready, 0, (*queue.ready.first[:8], b"0ne"))
     position = author.replica.history.position
     store.write_checkpoint(position, checkpoint_of(author.replica), store.meta)
     author.submit(publish(2, b"two"))

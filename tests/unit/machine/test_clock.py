@@ -28,7 +28,8 @@ def rig() -> Rig:
 
 
 def created_us(rig: Rig, queue: str) -> int:
-    return rig.machine.vhosts["/"].queues[queue].ready[-1][CREATED_US]
+    *_, last = rig.machine.vhosts["/"].queues[queue].ready
+    return last[CREATED_US]
 
 
 def test_a_message_lives_for_its_time_and_what_a_clock_may_claim_already(rig: Rig) -> None:

@@ -396,3 +396,18 @@ def test_what_is_purged_is_freed_in_slices(client: Client) -> None:
     freed = [machine.free(4) for _ in range(4)]
     assert freed == [4, 4, 3, 0], "ten messages, and the place of the one that came back"
     assert not machine.discarded
+
+
+def test_a_machine_that_another_replaces_is_freed_in_slices(client: Client) -> None:
+    """A joiner froze as it let go of the million messages that it had had before."""
+    client.queue("q")
+    for number in range(10):
+        client.publish("q", bytes([number]))
+    old = client.rig.machine
+    received = Machine.restore("a", list(old.snapshot()))
+    received.free_also(old)
+    assert not old.vhosts["/"].queues["q"].ready
+    freed = [received.free(4) for _ in range(4)]
+    assert freed == [4, 4, 2, 0]
+    assert len(received.vhosts["/"].queues["q"].ready) == 10
+    received.invariants()

@@ -12,6 +12,7 @@ from broker.machine.digest import ALGORITHM
 from broker.machine.image.restore import SnapshotError
 from broker.machine.image.snapshot import CHUNK_BYTES
 from broker.machine.machine import Machine
+from tests.support.replaced_message import replace_message
 from tests.support.three_machines import Rig
 
 
@@ -173,7 +174,7 @@ def test_a_message_corrupted_in_memory_does_not_cancel_out() -> None:
         client.queue("q")
         client.publish("q", b"good")
     queue = sick.machine.vhosts["/"].queues["q"]
-    queue.ready[0] = (*queue.ready[0][:8], b"evil")
+    replace_message(queue.ready, 0, (*queue.ready.first[:8], b"evil"))
     session = sick.machine.sessions["a"].session
     for command in (c.Get(c.GET, 1, 1, "q", False), c.Ack(c.ACK, 1, 1, 1, False)):
         for rig in (healthy, sick):

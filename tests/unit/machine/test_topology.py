@@ -250,7 +250,7 @@ def test_one_message_is_shared_by_its_queues(client: Client) -> None:
         client.bind(name, "amq.fanout")
     client.publish("", b"x", "amq.fanout")
     queues = client.rig.machine.vhosts["/"].queues
-    assert queues["one"].ready[0] is queues["two"].ready[0]
+    assert queues["one"].ready.first is queues["two"].ready.first
 
 
 def test_what_was_unroutable_becomes_routable(client: Client) -> None:

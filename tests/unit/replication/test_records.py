@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from broker.machine import commands as c
 from broker.machine.machine import Machine
 from broker.replication.chain import History
 from broker.replication.replica import Divergence, Replica, cut_records, records_of
@@ -55,6 +56,21 @@ def test_what_another_member_applied_is_kept_like_any_item_and_tells_no_client()
     batch = other.cut()
     assert batch is not None
     assert batch.entry == entry
+
+
+def test_what_a_tail_purges_is_freed_later() -> None:
+    """In slices, by the loop; on a worker thread, where nobody does that, at once."""
+    author, _ = written()
+    author.submit(c.QueuePurge(c.QUEUE_PURGE, 1, 1, "q", True))
+    batch = author.replica.cut()
+    assert batch is not None
+    following, replaying = empty(), empty()
+    for recorded in [*records_of(written()[1]), *records_of(batch.entry)]:
+        following.follow(recorded)
+    assert any(following.machine.discarded)
+    replaying.replay(written()[1])
+    replaying.replay(batch.entry)
+    assert not replaying.machine.discarded
 
 
 def test_an_item_of_another_member_that_comes_out_differently_is_not_kept() -> None:

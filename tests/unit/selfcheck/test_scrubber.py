@@ -20,6 +20,7 @@ from broker.selfcheck.scrubber import SLICE_MESSAGES_MAX, DiskScrubber, MemorySc
 from store import schema
 from store.lmdb_store import LmdbStore
 from tests.support.poisoned_store import META, Author, flip_on_disk, publish
+from tests.support.replaced_message import replace_message
 from tests.support.three_machines import EMPTY, Rig
 
 MESSAGES = 40
@@ -96,8 +97,10 @@ def test_changes_between_the_slices_are_no_fault() -> None:
 
 def flip_body(machine: Machine) -> None:
     queue = queue_of(machine)
-    message = queue.ready[17]
-    queue.ready[17] = (*message[:BODY], bytes([message[BODY][0] ^ 1]) + message[BODY][1:])
+    message = list(queue.ready)[17]
+    replace_message(
+        queue.ready, 17, (*message[:BODY], bytes([message[BODY][0] ^ 1]) + message[BODY][1:])
+    )
 
 
 def flip_returned_body(machine: Machine) -> None:
@@ -108,7 +111,9 @@ def flip_returned_body(machine: Machine) -> None:
 
 def swap_two(machine: Machine) -> None:
     ready = queue_of(machine).ready
-    ready[3], ready[4] = ready[4], ready[3]
+    third, fourth = list(ready)[3:5]
+    replace_message(ready, 3, fourth)
+    replace_message(ready, 4, third)
 
 
 def lose_one(machine: Machine) -> None:

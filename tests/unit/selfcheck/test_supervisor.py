@@ -30,6 +30,7 @@ from tests.support.poisoned_store import (
     publish,
     raising,
 )
+from tests.support.replaced_message import replace_message
 
 if TYPE_CHECKING:
     from broker.durability.store_writer import LmdbPersister
@@ -142,7 +143,7 @@ def test_corrupt_memory_ends_the_member_and_its_disk_is_believed(
     member.beat(5)
     assert not member.core.distrust
     ready = member.author.replica.machine.vhosts["/"].queues["q"].ready
-    ready[0] = (*ready[0][:8], b"0ne")
+    replace_message(ready, 0, (*ready.first[:8], b"0ne"))
     while not member.core.distrust:
         member.beat(1)
     reason, disk = member.core.distrust[0]
