@@ -11,20 +11,18 @@ import asyncio
 import logging
 import secrets
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
-from typing import cast
 from urllib.parse import urlsplit
-from weakref import WeakKeyDictionary
 
 from aiohttp import web
 from aiohttp.web_protocol import RequestHandler
 
-from broker.access.login_delays import source_of
 from broker.amqp.errors import ProtocolFault
 from broker.management.access import Identity, Logins, credentials
 from broker.management.amqp_client import AmqpRefused
 from broker.management.call import HEADERS, Broker, Call, Problem, Reply, bad_request
+from broker.management.entrance import Door, Entrance, Handshakes, refused
 from broker.management.json_values import BadJson, text_of
 from broker.management.routes import ROUTES, Router, permits
 from vsync.admin.protocol import QueryRefused
@@ -50,7 +48,6 @@ CONNECTIONS_OF_ADDRESS_MAX = 256
 """One address leaves room for others."""
 BACKLOG = 128
 REAP_S = 1.0
-HANDSHAKE_S = 5.0
 API = "/api/"
 METRICS = "/metrics"
 REALM = 'Basic realm="qpidd management"'
@@ -67,7 +64,10 @@ AMQP_STATUS = {403: 401, 404: 404, 530: 401, 320: 503, 405: 400, 506: 503, 541: 
 """What an AMQP reply code is over HTTP; any other is a bad request, as RabbitMQ has it."""
 
 
-COUNTERS = ("requests", "refused", "failed", "too_many", "too_many_of_address", "reaped")
+COUNTERS = (
+    "requests", "refused", "failed", "too_many", "too_many_of_address", "handshakes_failed",
+    "reaped",
+)  # fmt: skip
 STRANGER = Identity("(nobody)", frozenset(), "unknown:0")
 
 
@@ -87,9 +87,8 @@ class ManagementServer:
             max_field_size=HEAD_BYTES_MAX,
             lingering_time=2.0,
         )
-        # Until when each may take for its handshake.  Nobody tells when one failed: its transport
-        # lets go of it then, at the latest with the collector of cycles.
-        self._entering: WeakKeyDictionary[_Entrance, float] = WeakKeyDictionary()
+        self._handshakes = Handshakes()
+        self._door = Door(self._full, self._enter, self._handshake_failed)
         self._idle: dict[RequestHandler, float] = {}  # until when each may wait for a head
         self._sources: dict[RequestHandler, str] = {}  # what counts as the address of each
         self._listeners: list[asyncio.Server] = []
@@ -100,8 +99,8 @@ class ManagementServer:
         """Take a port, and return it.  Raises OSError when it is taken."""
         loop = asyncio.get_running_loop()
         listener = await loop.create_server(
-            self._protocol, host, port, backlog=BACKLOG, start_serving=False, ssl=tls,
-            ssl_handshake_timeout=HANDSHAKE_S if tls else None,
+            lambda: Entrance(self._door, self._handshakes, tls),
+            host, port, backlog=BACKLOG, start_serving=False,
         )  # fmt: skip
         self._listeners.append(listener)
         return int(listener.sockets[0].getsockname()[1])
@@ -124,38 +123,33 @@ class ManagementServer:
 
     # -- connections -----------------------------------------------------------------------------
 
-    def _protocol(self) -> asyncio.Protocol:
-        if len(self._server.connections) + len(self._entering) >= CONNECTIONS_MAX:
-            self.counters["too_many"] += 1
-            return _Refusing(f"there are {CONNECTIONS_MAX} connections already")
-        entrance = _Entrance(self._enter)
-        self._entering[entrance] = asyncio.get_running_loop().time() + 2 * HANDSHAKE_S
-        return entrance
+    def _full(self) -> str:
+        if len(self._server.connections) + len(self._handshakes) < CONNECTIONS_MAX:
+            return ""
+        self.counters["too_many"] += 1
+        return f"there are {CONNECTIONS_MAX} connections already"
 
-    def _enter(self, entrance: _Entrance, transport: asyncio.Transport) -> None:
+    def _handshake_failed(self) -> None:
+        self.counters["handshakes_failed"] += 1
+
+    def _enter(self, transport: asyncio.Transport, source: str) -> RequestHandler | None:
         """A client is there, and its TLS handshake is done if there is one."""
-        self._entering.pop(entrance, None)
-        host = source_of(_host_of(transport))
-        same = sum(self._sources.get(one) == host for one in self._server.connections)
+        same = sum(self._sources.get(one) == source for one in self._server.connections)
         if same >= CONNECTIONS_OF_ADDRESS_MAX:
             self.counters["too_many_of_address"] += 1
-            text = f"there are {CONNECTIONS_OF_ADDRESS_MAX} connections from {host} already"
-            _Refusing(text).connection_made(transport)
-            return
+            refused(transport, f"there are {same} connections from {source} already")
+            return None
         handler = self._server()
-        self._sources[handler] = host
+        self._sources[handler] = source
         self._idle[handler] = asyncio.get_running_loop().time() + IDLE_S
-        transport.set_protocol(handler)
-        handler.connection_made(transport)
+        return handler
 
     def _reap(self) -> None:
         """Close connections whose next request does not come whole in time."""
         loop = asyncio.get_running_loop()
         self._reaper = loop.call_later(REAP_S, self._reap)
         now = loop.time()
-        for entrance, until in list(self._entering.items()):
-            if until < now:
-                del self._entering[entrance]
+        self.counters["handshakes_failed"] += self._handshakes.reap(now)
         known = set(self._server.connections)
         for handler in self._sources.keys() - known:
             del self._sources[handler]
@@ -277,37 +271,6 @@ class _Unauthenticated(Problem):
 
     def __init__(self, reason: str) -> None:
         super().__init__(401, "not_authorised", reason)
-
-
-class _Entrance(asyncio.Protocol):
-    """A connection until its handshake is done; before that nothing is known of it."""
-
-    def __init__(self, enter: Callable[[_Entrance, asyncio.Transport], None]) -> None:
-        self._enter = enter
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        self._enter(self, cast("asyncio.Transport", transport))
-
-
-class _Refusing(asyncio.Protocol):
-    """A connection too many: it is told so, and closed."""
-
-    def __init__(self, reason: str) -> None:
-        self._reason = reason
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        body = text_of({"error": "too_many_connections", "reason": self._reason})
-        to = cast("asyncio.Transport", transport)
-        to.write(
-            b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
-            b"Connection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
-        )
-        to.close()
-
-
-def _host_of(transport: asyncio.BaseTransport) -> str:
-    peer = transport.get_extra_info("peername")
-    return str(peer[0]) if isinstance(peer, tuple) else "unknown"
 
 
 def _response(reply: Reply) -> web.Response:

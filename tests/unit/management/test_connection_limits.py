@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from broker.management import entrance
 from broker.management import server as limits
 from broker.management.access import Logins
 from broker.management.server import ManagementServer
@@ -117,7 +118,7 @@ def test_a_network_of_ipv6_counts_as_one_address(
 ) -> None:
     monkeypatch.setattr(limits, "CONNECTIONS_OF_ADDRESS_MAX", 2)
     hosts = iter(("2001:db8::1", "2001:db8::2", "2001:db8::3", "2001:db8:0:1::1"))
-    monkeypatch.setattr(limits, "_host_of", lambda _: next(hosts))
+    monkeypatch.setattr(entrance, "host_of", lambda _: next(hosts))
 
     async def work(clients: Clients) -> None:
         links = [await clients.connect() for _ in range(2)]
@@ -173,7 +174,7 @@ def test_a_connection_that_is_kept_alive_is_closed_when_nothing_follows(
 def test_a_handshake_that_does_not_come_in_time_is_not_counted_for_ever(
     loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(limits, "HANDSHAKE_S", 0.05)
+    monkeypatch.setattr(entrance, "HANDSHAKE_S", 0.05)
     monkeypatch.setattr(limits, "REAP_S", 0.02)
     monkeypatch.setattr(limits, "CONNECTIONS_MAX", 2)
 
@@ -206,6 +207,42 @@ def test_a_handshake_that_failed_is_not_counted_any_more(
         assert await clients.status(await clients.connect()) == 401
 
     run("uvloop", work, contexts(tmp_path))
+
+
+def test_handshakes_of_one_address_leave_room_for_others(
+    loop: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Sockets that connect and say nothing, as many as one host likes to open."""
+    monkeypatch.setattr(entrance, "HANDSHAKES_OF_ADDRESS_MAX", 2)
+    hosts = iter(("192.0.2.1",) * 3 + ("192.0.2.2",))
+    monkeypatch.setattr(entrance, "host_of", lambda _: next(hosts))
+
+    async def work(clients: Clients) -> None:
+        tls, clients.tls = clients.tls, None
+        for _ in range(2):
+            await clients.connect()
+        reader, _ = await clients.connect()
+        with suppress(ConnectionResetError):
+            assert await reader.read() == b""  # closed at once: two of it have said nothing yet
+        assert clients.server.counters["handshakes_failed"] == 1
+        clients.tls = tls
+        assert await clients.status(await clients.connect()) == 401
+
+    run(loop, work, contexts(tmp_path))
+
+
+def test_a_large_reply_to_a_slow_reader_over_tls(loop: str, tmp_path: Path) -> None:
+    """What goes out waits for the client, and arrives whole."""
+
+    async def work(clients: Clients) -> None:
+        reader, writer = await clients.connect()
+        writer.write(b"GET /app.js HTTP/1.1\r\nHost: x\r\n\r\n" * 200)
+        writer.write(b"GET /api/overview HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        await asyncio.sleep(0.05)
+        found = await reader.read()
+        assert (found.count(b"HTTP/1.1 200"), found.count(b"HTTP/1.1 401")) == (200, 1)
+
+    run(loop, work, contexts(tmp_path))
 
 
 def test_a_body_that_does_not_come_in_time(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
