@@ -7,6 +7,7 @@ name of the reply code before them; empty text: it may.
 
 from __future__ import annotations
 
+import re
 import shlex
 from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple, TypeAlias, cast
@@ -29,6 +30,7 @@ as it."""
 
 
 DEFAULT_EXCHANGE = "amq.default"
+_OF_WHOM = re.compile(r"\{(?:username|vhost)\}")
 Asked: TypeAlias = tuple[str, Mapping[str, str]]
 _ACTIONS = {
     ("exchange.declare", "configure"): "create",
@@ -245,8 +247,10 @@ class Access:
         found = there.exchanges.get(exchange) if there is not None else None
         if found is not None and found.type != "topic":
             return ""  # one that is not there yet may be declared by what is under way
-        pattern = cast("str", body[permission])
-        pattern = pattern.replace("{username}", user).replace("{vhost}", vhost)
+        pattern = _OF_WHOM.sub(  # the names as they are: a user may be called .*
+            lambda name: re.escape(user if name[0] == "{username}" else vhost),
+            cast("str", body[permission]),
+        )
         if not patterns.fault_of(pattern) and patterns.matches(pattern, key):
             return ""
         return (

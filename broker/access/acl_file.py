@@ -17,6 +17,11 @@ from collections.abc import Mapping
 from typing import NamedTuple
 
 LINES_MAX = 2000
+SEARCHES_MAX = 50
+"""So many rules may look for words in the middle of a routing key (#.a.#): with keys of many words
+that takes a tenth of a millisecond each."""
+USER = "${user}"
+ROUTING_KEY = "routingkey"
 REALM = "@QPID"
 ALL = "all"
 ACTIONS: Mapping[str, frozenset[str]] = {
@@ -63,28 +68,61 @@ class Question(NamedTuple):
     """Its name, and what else is known, by the names of properties."""
 
 
+class _Asked(NamedTuple):
+    """A question, with what all rules look at made once."""
+
+    action: str
+    kind: str
+    facts: Mapping[str, str]
+    user: str
+    """As ${user} has it."""
+    words: list[str]
+    """Of the routing key."""
+
+
+_Words = tuple[str | None, ...]
+"""Of a routing key; None is any one word (*)."""
+
+
+class _Wanted(NamedTuple):
+    """What a property has to be.  A name of a user stands for itself, also if it is # or *."""
+
+    text: str
+    """Without the * at its end, if it is how names begin."""
+    is_beginning: bool
+    topic: tuple[_Words, ...]
+    """Of a routing key with wildcards: what stands between any number of words (#); else empty."""
+
+    def matches(self, asked: _Asked, found: str) -> bool:
+        if self.topic:
+            parts = self.topic
+            if USER in self.text:
+                parts = tuple(_named(part, asked.user) for part in parts)
+            return _is_topic(parts, asked.words)
+        text = self.text.replace(USER, asked.user)
+        return found.startswith(text) if self.is_beginning else found == text
+
+
 class _Rule(NamedTuple):
     allows: bool
     who: frozenset[str] | None
     """None: everybody."""
     action: str
     kind: str
-    properties: tuple[tuple[str, str], ...]
+    properties: tuple[tuple[str, _Wanted], ...]
 
     def concerns(self, user: str) -> bool:
         return self.who is None or user in self.who
 
-    def fits(self, user: str, question: Question) -> bool:
+    def fits(self, user: str, asked: _Asked) -> bool:
         """What is not known yet (the keys of dead letters) fits where it is denied."""
         return (
             self.concerns(user)
-            and self.action in (ALL, question.action)
-            and self.kind in (ALL, question.kind)
+            and self.action in (ALL, asked.action)
+            and self.kind in (ALL, asked.kind)
             and all(
-                _matches(key, text, user, question.facts[key])
-                if key in question.facts
-                else not self.allows
-                for key, text in self.properties
+                wanted.matches(asked, asked.facts[key]) if key in asked.facts else not self.allows
+                for key, wanted in self.properties
             )
         )
 
@@ -100,8 +138,10 @@ class Acl:
 
     def allows(self, user: str, question: Question) -> bool:
         """What the first rule that fits says."""
+        named = user.replace("@", "_").replace(".", "_")
+        asked = _Asked(*question, named, question.facts.get(ROUTING_KEY, "").split("."))
         for rule in self._rules:
-            if rule.fits(user, question):
+            if rule.fits(user, asked):
                 return rule.allows
         return False
 
@@ -110,30 +150,30 @@ class Acl:
         return any(rule.allows and rule.concerns(user) for rule in self._rules)
 
 
-def _matches(key: str, text: str, user: str, found: str) -> bool:
-    wanted = text.replace("${user}", user.replace("@", "_").replace(".", "_"))
-    words = wanted.split(".")
-    if key == "routingkey" and ("#" in words or "*" in words):
-        return _is_topic(words, found.split("."))
-    return found.startswith(wanted[:-1]) if wanted.endswith("*") else found == wanted
+def _named(words: _Words, user: str) -> _Words:
+    return tuple(None if word is None else word.replace(USER, user) for word in words)
 
 
-def _is_topic(pattern: list[str], words: list[str]) -> bool:
-    """As a topic exchange matches: * is one word, # any number of them.  In time that is bounded by
-    the product of both lengths."""
-    reached = {0}  # how much of the pattern may be used up by the words so far
-    for word in (*words, None):
-        for at in range(len(pattern)):
-            if at in reached and pattern[at] == "#":
-                reached.add(at + 1)
-        if word is None:
-            break
-        reached = {
-            at if pattern[at] == "#" else at + 1
-            for at in reached
-            if at < len(pattern) and pattern[at] in ("#", "*", word)
-        }
-    return len(pattern) in reached
+def _is_topic(parts: tuple[_Words, ...], words: list[str]) -> bool:
+    """As a topic exchange matches.  The first and the last part have their places, what stands
+    between them is taken where it comes first: only this may be looked for again and again."""
+    first, last = parts[0], parts[-1]
+    if len(parts) == 1:
+        return len(words) == len(first) and _stands_at(first, words, 0)
+    at, end = len(first), len(words) - len(last)
+    if at > end or not _stands_at(first, words, 0) or not _stands_at(last, words, end):
+        return False
+    for part in parts[1:-1]:
+        while not (at + len(part) <= end and _stands_at(part, words, at)):
+            at += 1
+            if at > end:
+                return False
+        at += len(part)
+    return True
+
+
+def _stands_at(part: _Words, words: list[str], at: int) -> bool:
+    return all(one is None or one == words[at + i] for i, one in enumerate(part))
 
 
 # -- the file ------------------------------------------------------------------------------------
@@ -144,6 +184,7 @@ def read_acl(text: str) -> Acl:
     groups: dict[str, frozenset[str]] = {}
     users: set[str] = set()  # what was taken for a user: no group may have the name later
     rules: list[_Rule] = []
+    searches = 0
     for number, words in _lines(text):
         try:
             if words[0] == "group":
@@ -153,6 +194,12 @@ def read_acl(text: str) -> Acl:
                 users |= {words[2]} - groups.keys()
                 if rule is not None:
                     rules.append(rule)
+                    searches += any(len(wanted.topic) > 2 for _, wanted in rule.properties)
+                    if searches > SEARCHES_MAX:
+                        raise BadAclFile(
+                            f"more than {SEARCHES_MAX} rules have several # in their routingkey, "
+                            "which takes long for each message; use one # in some of them"
+                        )
             elif words[0] == "quota":
                 raise BadAclFile("use qpidctl set_user_limits or set_vhost_limits for quotas")
             else:
@@ -229,7 +276,7 @@ def _demand(action: str, kind: str) -> None:
         raise BadAclFile(f"'{action}' is nothing that is done to a '{kind}'")
 
 
-def _property(word: str, known: frozenset[str], what: str) -> tuple[str, str]:
+def _property(word: str, known: frozenset[str], what: str) -> tuple[str, _Wanted]:
     key, equals, text = word.partition("=")
     key = key.lower()
     if not equals or not text:
@@ -241,6 +288,23 @@ def _property(word: str, known: frozenset[str], what: str) -> tuple[str, str]:
         )
     if key in _FLAGS and text not in ("true", "false"):
         raise BadAclFile(f"{key} is true or false, not '{text}'")
-    if "${" in text.replace("${user}", ""):
+    if "${" in text.replace(USER, ""):
         raise BadAclFile(f"of what stands for a part of the user only ${{user}} is known: '{word}'")
-    return key, text
+    is_beginning = text.endswith("*")
+    topic = _topic(text) if key == ROUTING_KEY else ()
+    return key, _Wanted(text[:-1] if is_beginning else text, is_beginning, topic)
+
+
+def _topic(text: str) -> tuple[_Words, ...]:
+    """What stands between the # of a routing key; nothing where there are no wildcards."""
+    words = text.split(".")
+    if "#" not in words and "*" not in words:
+        return ()
+    parts: list[list[str | None]] = [[]]
+    for word in words:
+        if word == "#":
+            parts.append([])
+        else:
+            parts[-1].append(None if word == "*" else word)
+    inner = [part for part in parts[1:-1] if part]  # # twice in a row is as once
+    return tuple(tuple(part) for part in (parts[0], *inner, *parts[1:][-1:]))

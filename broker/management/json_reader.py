@@ -26,6 +26,10 @@ STEP_VALUES = 64
 SMALL_CHARACTERS = 2048
 """A list or an object that ends within so many is read by the standard library."""
 STEP_CHARACTERS = 1 << 16
+SPACE_MAX = STEP_CHARACTERS
+"""In a row between two values."""
+SPACE_LONG = 512
+"""Behind so much the next value begins another step."""
 _SPACE = re.compile(r"[ \t\n\r]*+")
 # What stands in a text, up to where a piece of it ends; an escape is never cut in two.
 _PLAIN = re.compile(r'[^"\\\x00-\x1f]*+')
@@ -185,8 +189,13 @@ class _Reader:
     # -- marks -----------------------------------------------------------------------------------
 
     def _skip_space(self) -> None:
-        found = _SPACE.match(self._text, self._at)
+        found = _SPACE.match(self._text, self._at, self._at + SPACE_MAX + 1)
         assert found is not None
+        passed = found.end() - self._at
+        if passed > SPACE_LONG:
+            self._pause_at = self._left
+            if passed > SPACE_MAX:
+                self._fail(f"there are more than {SPACE_MAX} spaces")
         self._at = found.end()
 
     def _next(self) -> str:

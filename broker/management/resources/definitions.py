@@ -245,12 +245,14 @@ async def users_without_permissions(call: Call) -> Reply:
 
 
 async def delete_users(call: Call) -> Reply:
-    names = call.json().get("users")
+    names = (await call.large_json()).get("users")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise bad_request("users is not a list of names")
     call.broker.demand_serving()
+    slices = Slices()
     for name in names:
         assert isinstance(name, str)
+        await slices.step()
         if ("", name) in users(call):
             await define(call.broker, call.user, "user", "", name, None)
     return Reply(204)

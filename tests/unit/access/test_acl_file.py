@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from broker.access.access import Access, Rights
-from broker.access.acl_file import Acl, BadAclFile, Question, read_acl
+from broker.access.acl_file import SEARCHES_MAX, Acl, BadAclFile, Question, read_acl
 from broker.access.backends import Backends
 from broker.amqp.fields import Value
 from broker.listener.client_listener import AccessFileError, acl_in
@@ -62,9 +64,45 @@ def test_routing_keys_are_matched_as_by_a_topic_exchange(
     assert seen is fits
 
 
+WORD = st.sampled_from(("a", "b"))
+
+
+def slowly(pattern: list[str], words: list[str]) -> bool:
+    """The same by trying everything."""
+    if not pattern:
+        return not words
+    if pattern[0] == "#":
+        return any(slowly(pattern[1:], words[at:]) for at in range(len(words) + 1))
+    return bool(words) and pattern[0] in ("*", words[0]) and slowly(pattern[1:], words[1:])
+
+
+@given(st.lists(WORD | st.sampled_from("*##"), max_size=7), st.lists(WORD, min_size=1, max_size=7))
+def test_routing_keys_are_matched_as_if_everything_were_tried(
+    pattern: list[str], words: list[str]
+) -> None:
+    text = f"acl allow all publish exchange routingkey={'.'.join(['a', *pattern, '*'])}"
+    seen = allows(text, "ada", "publish", "exchange", name="x", routingkey=".".join(words))
+    assert seen is slowly(["a", *pattern, "*"], words)
+
+
 def test_a_key_of_many_words_takes_a_bounded_time() -> None:
-    text = f"acl allow all publish exchange routingkey={'#.a.' * 40}#.b"
+    """A thousand rules of many words, as many as may be of the slow kind among them."""
+    rule = "acl allow all publish exchange routingkey="
+    text = f"{rule}{'#.a.' * 40}#.b\n" * SEARCHES_MAX + f"{rule}{'a.' * 100}#.b\n" * 1900
     assert not allows(text, "ada", "publish", "exchange", name="x", routingkey="a." * 120 + "a")
+    with pytest.raises(BadAclFile, match=rf"line {SEARCHES_MAX + 1}: .* use one # in some of them"):
+        read_acl(f"{rule}#.a.#\n" * (SEARCHES_MAX + 1))
+
+
+@pytest.mark.parametrize("user", ["*", "#", "a*"])
+def test_the_name_of_a_user_is_no_wildcard(user: str) -> None:
+    """Whoever may make users could make one whose own names are everybody's."""
+    text = "acl allow all publish exchange name=${user} routingkey=${user}.k"
+    text += "\nacl allow all publish exchange name=x routingkey=${user}.#"
+    for name, key, fits in ((user, f"{user}.k", True), ("x", f"{user}.a.b", True),
+                            ("other", f"{user}.k", False), (user, "other.k", False),
+                            ("x", "other.a.b", False)):  # fmt: skip
+        assert allows(text, user, "publish", "exchange", name=name, routingkey=key) is fits
 
 
 @pytest.mark.parametrize(
@@ -139,12 +177,12 @@ def member(acl: str) -> tuple[Loop, Peer]:
 
 @pytest.mark.parametrize("rule", list(CALLS))
 def test_each_rule_allows_its_method_and_no_other(rule: str) -> None:
-    for given in CALLS:
-        _, peer = member(f"acl allow guest {given}")
+    for allowed in CALLS:
+        _, peer = member(f"acl allow guest {allowed}")
         name, args = CALLS[rule]
         (answer, *_) = peer.call(1, name, *args)
         refused = answer[0] == "channel.close"
-        assert refused is (given != rule), (given, answer)
+        assert refused is (allowed != rule), (allowed, answer)
         if refused:
             assert answer[1] == 403
 

@@ -202,6 +202,19 @@ def test_topic_permissions_look_at_each_key() -> None:
     assert refused[1] == 403
 
 
+def test_the_name_of_a_user_is_no_expression() -> None:
+    """Whoever may make users could make one whose own keys are everybody's."""
+    loop = member()
+    topic: Table = {"exchange": "amq.topic", "write": "^{username}-{vhost}$", "read": ""}
+    loop.define("topic_permission", "/", ".*", topic)
+
+    def refused(key: str) -> str:
+        return loop.gateway.access.refuses_topic(".*", "/", "write", "amq.topic", key)
+
+    assert refused(".*-/") == ""
+    assert "access to topic 'other-/'" in refused("other-/")
+
+
 def test_an_exchange_that_becomes_a_topic_exchange_is_looked_at_from_then_on() -> None:
     loop = member()
     loop.define("topic_permission", "/", "u", {"exchange": "x", "write": "^$", "read": ""})

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from broker.management import json_reader
-from broker.management.json_reader import SMALL_CHARACTERS, STEP_CHARACTERS
+from broker.management.json_reader import SMALL_CHARACTERS, SPACE_MAX, STEP_CHARACTERS
 from broker.management.json_values import BadJson, Json, parse
 
 VALUES = st.recursive(
@@ -63,6 +63,17 @@ def test_a_long_text_is_read_in_pieces(letter: str, shift: int) -> None:
     found, steps = read(json.dumps(value).encode())
     assert found == value
     assert steps >= len(json.dumps(value)) // STEP_CHARACTERS
+
+
+def test_space_is_no_long_step() -> None:
+    """Twenty megabytes of it are nothing that anybody means, and were one step of 80 ms."""
+    for text in (b" " * (SPACE_MAX + 1) + b"[]", b"[1," + b"\n" * (SPACE_MAX + 1) + b"2]"):
+        with pytest.raises(BadJson, match="more than 65536 spaces at character"):
+            read(text)
+    some = b" " * SPACE_MAX
+    found, steps = read(b"[" + b",".join(some + b"1" + some for _ in range(10)) + b"]")
+    assert found == [1] * 10
+    assert steps >= 30  # of which 20 read the bytes
 
 
 def test_many_values_take_many_steps() -> None:

@@ -9,7 +9,7 @@ from contextlib import suppress
 
 import pytest
 
-from broker.management import server
+from broker.management import server, slices
 from broker.management.resources import messages
 from tests.support.management.member import ApiMember, Http
 
@@ -126,3 +126,26 @@ def test_no_error_stands_in_the_middle_of_a_reply(monkeypatch: pytest.MonkeyPatc
     got = asyncio.run(run())
     assert not got.endswith(b"0\r\n\r\n")
     assert got.count(b"HTTP/1.1") <= 1
+
+
+def test_many_names_of_users_are_looked_at_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(slices, "SLICE_S", -1.0)  # each is over at once
+    turns = 0
+
+    async def count() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    async def run() -> None:
+        async with Http() as http:
+            await http.serve(ApiMember())
+            counting = asyncio.create_task(count())
+            names = json.dumps({"users": [f"nobody{number}" for number in range(5000)]})
+            found = await http.ask("POST", "/api/users/bulk-delete", names, ADMIN)
+            counting.cancel()
+            assert found.status == 204
+            assert turns > 5000
+
+    asyncio.run(run())
