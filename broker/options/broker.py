@@ -10,7 +10,7 @@ reports.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -97,6 +97,10 @@ DATA_DIR_FORGOTTEN = (
     "a member of a cluster needs one: it votes by what it has there, and would forget its votes "
     "with its process. For a cluster to throw away give --no-data-dir to all members"
 )
+
+
+WILDCARDS = ("0.0.0.0", "::")
+"""Interfaces that are all of a machine's."""
 
 
 class Address(NamedTuple):
@@ -226,7 +230,12 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
         cluster_nodes=nodes,
         beacon_group=group,
         beacon_port=group_port,
-        cluster_url=_cluster_url(text["cluster-url"], Address(interface, own_port), port),
+        cluster_url=_cluster_url(text["cluster-url"])
+        or advertised_url(
+            [interface] if interface not in WILDCARDS else [one.host for one in (bind, *also)],
+            port,
+            tls.port if tls else None,
+        ),
         port=port,
         tls=tls,
         clients=read_client_limits(text),
@@ -339,14 +348,25 @@ def _beacon_group(text: Mapping[str, str], *, listed: bool) -> tuple[str, int]:
     return group, number("cluster-mcastport", port, 1, PORT_MAX) if port else 0
 
 
-def _cluster_url(text: str, listen: Address, plain_port: int | None) -> str:
+def advertised_url(hosts: Iterable[str], port: int | None, tls_port: int | None) -> str:
+    """Where clients connect, without and with TLS; a port that is None is none."""
+    ports = (("tcp", port), ("ssl", tls_port))
+    return "amqp:" + ",".join(
+        f"{scheme}:{Address(host, number)}"
+        for scheme, number in ports
+        if number is not None
+        for host in dict.fromkeys(hosts)
+    )
+
+
+def _cluster_url(text: str) -> str:
     """Read `[amqp:][USER[/PASSWORD]@]ADDRESS,...`, an ADDRESS being `[tcp:|ssl:]HOST[:PORT]`.
 
     User and password are not passed on: whoever is shown the address has to be known here by its
     own.  No part of what is wrong is quoted from before the `@`.
     """
     if not text:
-        return f"amqp:{'ssl' if plain_port is None else 'tcp'}:{listen}"
+        return ""
     rest = text.removeprefix("amqp:").removeprefix("//")
     credentials, at, addresses = rest.rpartition("@")
     if at and not credentials.partition("/")[0]:

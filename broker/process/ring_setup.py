@@ -38,7 +38,7 @@ def discovery_for(
     if not options.clustered:
         return None
     if options.cluster_nodes:
-        return StaticPeers(str(address) for address in options.cluster_nodes)
+        return StaticPeers(map(str, options.cluster_nodes), warn)
     address = me.address.partition(SEPARATOR)[0]  # whoever reaches it there learns the others
     interface = address.rsplit(":", 1)[0]
     return Beacon(

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import logging
 import os
+import re
 import signal
 import sys
 from collections.abc import Callable, Iterator
@@ -123,8 +124,9 @@ async def _serve(
                 log.warning("%s", ONE_VOTE)
         try:
             url = options.cluster_url
-            if options.port == 0:
-                url = url.replace(":0", f":{ports[0]}")
+            schemes = _schemes(options)
+            for scheme, port in zip(schemes, ports, strict=True):
+                url = re.sub(rf"\b({scheme}:[^,]*):0(?=,|$)", rf"\g<1>:{port}", url)
             member = _member(options, identity, transport, loop, url, listener)
         except BaseException:
             identity.close()
@@ -135,13 +137,14 @@ async def _serve(
         _handle_signals(loop, member.terminate, reload.begin)
         member.start()
         await listener.serve(member)
-        for port, how in zip(ports, _how(options), strict=True):
+        for port, scheme in zip(ports, schemes, strict=True):
+            how = ", TLS" if scheme == "ssl" else ""
             log.info("listening for clients on %s:%d%s", options.interface, port, how)
         await api.serve(
             member,
             [
-                ("amqp/ssl" if how else "amqp", options.interface, port)
-                for port, how in zip(ports, _how(options), strict=True)
+                ("amqp/ssl" if scheme == "ssl" else "amqp", options.interface, port)
+                for port, scheme in zip(ports, schemes, strict=True)
             ],
         )
         manager.ready(lambda: member.life.state.value)
@@ -177,8 +180,9 @@ async def _bound(
     return ports
 
 
-def _how(options: BrokerOptions) -> list[str]:
-    return [""] * (options.port is not None) + [", TLS"] * (options.tls is not None)
+def _schemes(options: BrokerOptions) -> list[str]:
+    """Of the client ports, in their order."""
+    return ["tcp"] * (options.port is not None) + ["ssl"] * (options.tls is not None)
 
 
 async def _arbitrate(

@@ -77,7 +77,8 @@ class ResourceAlarms:
             self.counters["memory_mb"] = reading.used // 1_000_000
             floor = self._floor(reading)
             more = floor * CLEAR_SHARE if DISK in self.own else 0
-            text = f"{_size(reading.room)} free of {_size(floor)} wanted (--disk-free-limit)"
+            why = "--disk-free-limit" if floor > reading.owed else "the reserve was given up"
+            text = f"{_size(reading.room)} free of {_size(floor)} wanted ({why})"
             self._set(DISK, reading.room < floor + more, text)
             bound = _amount(self._memory, reading.memory)
             less = bound * CLEAR_SHARE if MEMORY in self.own else 0

@@ -16,6 +16,7 @@ from broker.durability.store_writer import LmdbPersister
 from broker.exit_codes import Exit
 from broker.options.bounds import Bounds
 from broker.replication.controller import Controller
+from broker.watchdogs.alarm_log import AlarmLog
 from broker.watchdogs.clock_skew import PREFIX, ClockSkew
 from broker.watchdogs.disk_lag import DiskLag, DurableProgress
 from broker.watchdogs.freed_memory import FreedMemory
@@ -100,7 +101,7 @@ class Watchdogs:
         self.hang = HangWatchdog(hang_s)
         self.memory = FreedMemory()
         self._waiting: list[Callable[[], None]] = []
-        self._reported: dict[str, str] = {}
+        self._log = AlarmLog(lambda text: log.warning("%s", text), self._now)
 
     @property
     def counters(self) -> dict[str, dict[str, int]]:
@@ -155,7 +156,7 @@ class Watchdogs:
         # What waits for space is not late: nobody leaves for it who would leave nobody behind.
         stuck_s = self._progress.look(self._controller().primary, now)
         late = "" if full else self.disk.look(self._disk_lag(), now, stuck_s)
-        self._report()
+        self._log.report(self.alarms)
         if leave:
             self._stop(Exit.FULL, leave)
         elif late:
@@ -167,16 +168,6 @@ class Watchdogs:
         found = {f"clock of {name}": text for name, text in self.clocks.alarms.items()}
         found |= {"disk": self.disk.alarm} if self.disk.alarm else {}
         return found | of_all(self._controller())
-
-    def _report(self) -> None:
-        alarms = self.alarms
-        for subject, text in alarms.items():
-            if subject not in self._reported:
-                log.warning("%s", text)
-        for subject in self._reported:
-            if subject not in alarms:
-                log.warning("the %s is right again", subject)
-        self._reported = alarms
 
     def status(self) -> Json:
         """Return this part of the answer to `status`."""

@@ -76,6 +76,7 @@ from tools.cli.options import run_command
 from tools.client.broker_url import AMQP, parse_url
 from tools.client.credentials import Credentials, from_environment, with_credentials
 from tools.client.management import (
+    Askable,
     ClusterStatus,
     ConnectionAborted,
     Json,
@@ -265,21 +266,37 @@ def rebalanced(closed_at: dict[str, int]) -> str:
     return f"closed {', '.join(closed)}; each client connects again to whom its list names next"
 
 
-def members_of(target: Target) -> dict[str, Target]:
-    """The members that can be asked, by name; the one that was named, if it tells of no other."""
+@record
+class Unreachable:
+    """A member that tells no address of the kind that is asked, with the reason as its answer."""
+
+    reason: str
+
+    def ask(self, **request: Json) -> dict[str, Json]:
+        raise ManagementError(self.reason)
+
+
+def members_of(target: Target) -> dict[str, Askable]:
+    """The members that may be asked, by name; the one that was named, if it tells of no other."""
     try:
         status = target.status()
     except ManagementError:
         return {str(target.address): target}
-    found: dict[str, Target] = {}
+    found: dict[str, Askable] = {}
     for member in status.members:
         kind = "tcp:" if target.tls is None else "ssl:"
         place = member.url.partition(kind)[2].partition(",")[0]
         if member.local:
             found[member.id] = target
-        elif place and member.state != "DOWN" and not member.arbitrator:
+        elif member.state == "DOWN" or member.arbitrator:
+            continue
+        elif place:
             address = parse_address(place, AMQP_PORT)
             found[member.id] = replace(target, address=address)
+        else:
+            how = "without TLS" if target.tls is None else "over TLS"
+            why = f"its URL {member.url or '(none)'} has no address {how} (--cluster-url)"
+            found[member.id] = Unreachable(why)
     return found
 
 

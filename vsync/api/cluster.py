@@ -142,7 +142,7 @@ class Cluster:
 
     def _find(self) -> Discovery:
         if self._peers is not None:
-            return StaticPeers(self._peers)
+            return StaticPeers(self._peers, self._warn)
         interface = self.me.address.rsplit(":", 1)[0]
         return Beacon(self.name, self.me.name, self.me.address, self._warn, interface=interface)
 

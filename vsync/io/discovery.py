@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import ipaddress
 import socket
 import struct
+import threading
 import zlib
 from collections.abc import Callable, Iterable
 from typing import Final, NamedTuple, Protocol
@@ -23,6 +25,7 @@ PORT: Final = 5409
 EAGER_S: Final = 0.5
 EAGER_FOR_S: Final = 10.0
 STEADY_S: Final = 2.0
+LOOK_UP_S: Final = 5.0
 ADDRESSES_MAX: Final = 256
 """Most addresses accepted by one process: a forger cannot make it connect to any number."""
 
@@ -41,20 +44,88 @@ class Discovery(Protocol):
     def stop(self) -> None: ...
 
 
-class StaticPeers:
-    """Configured addresses.  Raises TransportError for a malformed one."""
+def look_up(address: str) -> str:
+    """Return an address with its host as a number; it blocks.  Raises TransportError."""
+    host, port = parse_address(address)
+    try:
+        found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+    except (OSError, UnicodeError) as error:
+        why = getattr(error, "strerror", None) or error
+        message = f"the host of ring address {address} is not known to this machine: {why}"
+        raise TransportError(message) from None
+    number = str(found[0][4][0])
+    return f"[{number}]:{port}" if ":" in number else f"{number}:{port}"
 
-    def __init__(self, addresses: Iterable[str]) -> None:
+
+class StaticPeers:
+    """Configured addresses.  Raises TransportError for a malformed one.
+
+    Names are looked up on a thread of their own, as a server of names may take seconds: libzmq
+    would do it on the one thread that serves all links.  It is done again and again: a name may be
+    known later, or be that of another machine.
+    """
+
+    def __init__(
+        self, addresses: Iterable[str], warn: Warn, look_up: Callable[[str], str] = look_up
+    ) -> None:
         self.addresses = tuple(dict.fromkeys(addresses))
-        for address in self.addresses:
-            parse_address(address)
+        self._names = [one for one in self.addresses if not _is_number(parse_address(one)[0])]
+        self._warn, self._look_up = warn, look_up
+        self._stopped = threading.Event()
+        self._unknown: set[str] = set()
+        self._found: set[str] = set()
 
     def start(self, found: Found) -> None:
         for address in self.addresses:
-            found(address)
+            if address not in self._names:
+                self._suggest(address, found)
+        if self._names:
+            given = asyncio.get_running_loop(), found
+            threading.Thread(target=self._run, args=given, name="ring names", daemon=True).start()
 
     def stop(self) -> None:
-        """Nothing to stop."""
+        """Look nothing up any more; whoever is asked just now is not waited for."""
+        self._stopped.set()
+
+    def _run(self, loop: asyncio.AbstractEventLoop, found: Found) -> None:
+        while not self._stopped.is_set():
+            for name in self._names:
+                address, problem = "", ""
+                try:
+                    address = self._look_up(name)
+                except TransportError as error:
+                    problem = str(error)
+                try:
+                    loop.call_soon_threadsafe(self._looked_up, name, address, problem, found)
+                except RuntimeError:  # the loop is closed
+                    return
+            self._stopped.wait(LOOK_UP_S)
+
+    def _looked_up(self, name: str, address: str, problem: str, found: Found) -> None:
+        if self._stopped.is_set():
+            return
+        if problem:
+            if name not in self._unknown:
+                self._unknown.add(name)
+                self._warn(f"{problem}; it is looked up again every {LOOK_UP_S:g} s")
+            return
+        if name in self._unknown:
+            self._unknown.discard(name)
+            self._warn(f"ring address {name} is known now: {address}")
+        self._suggest(address, found)
+
+    def _suggest(self, address: str, found: Found) -> None:
+        if address not in self._found and len(self._found) < ADDRESSES_MAX:
+            self._found.add(address)
+            found(address)
+
+
+def _is_number(host: str) -> bool:
+    try:
+        ipaddress.ip_address(host.partition("%")[0])
+    except ValueError:
+        return False
+    return True
 
 
 class Announcement(NamedTuple):

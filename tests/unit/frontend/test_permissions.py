@@ -206,6 +206,7 @@ def test_the_name_of_a_user_is_no_expression() -> None:
     """Whoever may make users could make one whose own keys are everybody's."""
     loop = member()
     topic: Table = {"exchange": "amq.topic", "write": "^{username}-{vhost}$", "read": ""}
+    loop.define("user", "", ".*", loop.hashed("p"))
     loop.define("topic_permission", "/", ".*", topic)
 
     def refused(key: str) -> str:

@@ -182,6 +182,18 @@ def test_a_url_as_the_original_writes_it(text: str, advertised: str) -> None:
     assert broker_options(CLUSTER | {"cluster-url": text}).cluster_url == advertised
 
 
+def test_the_url_names_all_ports_and_of_all_interfaces_the_rings() -> None:
+    """Or a command that asks all members over TLS, or a client of the other network, finds none."""
+    tls = {"tls-cert": "c", "tls-key": "k", "tls-port": "5671"}
+    both = "amqp:tcp:127.0.0.1:5672,ssl:127.0.0.1:5671"
+    assert broker_options(CLUSTER | tls).cluster_url == both
+    assert broker_options(CLUSTER | tls | {"port": "none"}).cluster_url == "amqp:ssl:127.0.0.1:5671"
+    every = {"interface": "0.0.0.0", "cluster-bind": "10.0.0.1:25672,10.1.0.1:25672"}
+    keys = {"cluster-mechanism": "ANONYMOUS"}
+    url = broker_options(CLUSTER | every | keys).cluster_url
+    assert url == "amqp:tcp:10.0.0.1:5672,tcp:10.1.0.1:5672"
+
+
 def test_a_bad_url_does_not_show_its_password() -> None:
     with pytest.raises(OptionError) as caught:
         broker_options(CLUSTER | {"cluster-url": "amqp:ann/secret@a:1,http://b"})

@@ -163,6 +163,14 @@ def test_a_join_shows_how_far_it_is(broker: FakeBroker) -> None:
     assert "ID=c URL=amqp:tcp:127.0.0.1:5674 (JOINING, 41.5 % received)" in broker.run().stdout
 
 
+def test_diagnose_names_a_member_that_it_cannot_ask(broker: FakeBroker, tmp_path: Path) -> None:
+    there = [member("a", 5672, local=True), {**member("b", 5673), "url": "amqp:ssl:b.example:5671"}]
+    broker.answers["status"] = json.dumps({**STATUS, "members": there}).encode() + b"\n"
+    ended = broker.run("--diagnose", str(tmp_path / "report.tar.gz"))
+    why = "b: status: its URL amqp:ssl:b.example:5671 has no address without TLS (--cluster-url)"
+    assert why in ended.stdout + ended.stderr
+
+
 def test_not_active_gives_the_reason_and_fails(broker: FakeBroker) -> None:
     answer = {
         **STATUS, "status": "INQUORATE", "size": 1, "reason": "1 of 3 voters is here",

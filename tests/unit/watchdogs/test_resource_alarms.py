@@ -68,6 +68,8 @@ def test_publishers_do_not_use_up_a_reserve_that_was_given_up_whatever_the_limit
     bench = Bench(disk_free=0)
     assert bench.look(1) == []
     assert bench.look(31, owed_mb=32) == [(DISK, True)]
+    said = "31.0 MB free of 32.0 MB wanted (the reserve was given up)"  # no limit that was given
+    assert bench.alarms.own[DISK] == said
     assert bench.look(34, owed_mb=32) == []
     assert bench.look(34) == [(DISK, False)]
 

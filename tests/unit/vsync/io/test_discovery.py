@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import socket
+import threading
 from collections.abc import Callable
 
 import pytest
@@ -16,6 +17,7 @@ from vsync.io.discovery import (
     StaticPeers,
     cluster_tag,
     default_group,
+    look_up,
 )
 from vsync.io.transport import TransportError
 
@@ -25,15 +27,62 @@ GOOD = Announcement(TAG, "a", "127.0.0.1:5400")
 
 def test_static_peers_are_found_at_once_and_once() -> None:
     found: list[str] = []
-    peers: Discovery = StaticPeers(["a:1", "b:2", "a:1"])
+    peers: Discovery = StaticPeers(["10.0.0.1:1", "[::1]:2", "10.0.0.1:1"], found.append)
     peers.start(found.append)
     peers.stop()
-    assert found == ["a:1", "b:2"]
+    assert found == ["10.0.0.1:1", "[::1]:2"]
+
+
+def test_names_are_looked_up_beside_the_loop_until_they_are_known(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """One that nobody knows is named once; one that moves is found again."""
+    monkeypatch.setattr(discovery, "LOOK_UP_S", 0.01)
+    answers = {"a:1": ["", "", "10.0.0.1:1", "10.0.0.1:1", "10.0.0.9:1"], "b:2": ["10.0.0.2:2"] * 5}
+    threads: set[threading.Thread] = set()
+    found: list[str] = []
+    said: list[str] = []
+
+    def answer(address: str) -> str:
+        threads.add(threading.current_thread())
+        one = answers[address].pop(0) if answers[address] else "10.0.0.9:1"
+        if not one:
+            raise TransportError(f"nobody knows {address}")
+        return one
+
+    async def run() -> None:
+        moved = asyncio.Event()
+
+        def take(address: str) -> None:
+            assert threading.current_thread() is threading.main_thread()
+            found.append(address)
+            if address == "10.0.0.9:1":
+                moved.set()
+
+        peers = StaticPeers(["a:1", "b:2", "10.0.0.3:3"], said.append, answer)
+        peers.start(take)
+        await asyncio.wait_for(moved.wait(), 60)
+        peers.stop()
+
+    asyncio.run(run())
+    assert found == ["10.0.0.3:3", "10.0.0.2:2", "10.0.0.1:1", "10.0.0.9:1"]
+    assert said == [
+        "nobody knows a:1; it is looked up again every 0.01 s",
+        "ring address a:1 is known now: 10.0.0.1:1",
+    ]
+    assert threading.main_thread() not in threads
+
+
+def test_a_host_that_nobody_knows_is_named() -> None:
+    host = "x" * 64  # which no server of names is asked for
+    with pytest.raises(TransportError, match=f"the host of ring address {host}:1 is not known"):
+        look_up(f"{host}:1")
+    assert look_up("127.0.0.1:7") == "127.0.0.1:7"
 
 
 def test_a_static_peer_that_is_no_address_is_refused() -> None:
     with pytest.raises(TransportError, match="nonsense"):
-        StaticPeers(["nonsense"])
+        StaticPeers(["nonsense"], print)
 
 
 def test_an_announcement_survives_the_wire() -> None:

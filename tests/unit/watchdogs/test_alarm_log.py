@@ -1,0 +1,39 @@
+"""Lines about alarms: both ends of one, and not a line each second of one that comes and goes."""
+
+from __future__ import annotations
+
+from broker.watchdogs.alarm_log import LINES, WINDOW_S, AlarmLog
+
+
+class Bench:
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.lines: list[str] = []
+        self.log = AlarmLog(self.lines.append, lambda: self.now)
+
+    def report(self, **alarms: str) -> list[str]:
+        """What is written for these."""
+        del self.lines[:]
+        self.log.report(alarms)
+        return list(self.lines)
+
+
+def test_an_alarm_is_written_when_it_begins_and_when_it_is_over() -> None:
+    bench = Bench()
+    assert bench.report(disk="low on disk") == ["low on disk"]
+    assert bench.report(disk="lower still", memory="low on memory") == ["low on memory"]
+    assert bench.report(memory="low on memory") == ["the disk is right again"]
+    assert bench.report() == ["the memory is right again"]
+
+
+def test_one_that_comes_and_goes_is_counted_instead() -> None:
+    bench = Bench()
+    written = []
+    for second in range(40):
+        bench.now = float(second)
+        written += bench.report(**({"disk": "low on disk"} if second % 2 else {}))
+    assert len(written) == LINES
+    assert bench.report(memory="low on memory")[-1] == "low on memory"  # rationed by subject
+    bench.now = WINDOW_S + 2
+    (line,) = bench.report(memory="low on memory")
+    assert "more lines like the last 6 (disk) were left out" in line
