@@ -230,12 +230,7 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
         cluster_nodes=nodes,
         beacon_group=group,
         beacon_port=group_port,
-        cluster_url=_cluster_url(text["cluster-url"])
-        or advertised_url(
-            [interface] if interface not in WILDCARDS else [one.host for one in (bind, *also)],
-            port,
-            tls.port if tls else None,
-        ),
+        cluster_url=_cluster_url(text["cluster-url"], interface, (bind, *also), port, tls),
         port=port,
         tls=tls,
         clients=read_client_limits(text),
@@ -348,9 +343,13 @@ def _beacon_group(text: Mapping[str, str], *, listed: bool) -> tuple[str, int]:
     return group, number("cluster-mcastport", port, 1, PORT_MAX) if port else 0
 
 
-def advertised_url(hosts: Iterable[str], port: int | None, tls_port: int | None) -> str:
-    """Where clients connect, without and with TLS; a port that is None is none."""
-    ports = (("tcp", port), ("ssl", tls_port))
+def _own_url(
+    interface: str, binds: Iterable[Address], port: int | None, tls: TlsOptions | None
+) -> str:
+    """Where clients connect, without and with TLS: at the interface, or where it is all of them, at
+    the hosts of the ring."""
+    hosts = [one.host for one in binds] if interface in WILDCARDS else [interface]
+    ports = (("tcp", port), ("ssl", tls.port if tls else None))
     return "amqp:" + ",".join(
         f"{scheme}:{Address(host, number)}"
         for scheme, number in ports
@@ -359,14 +358,20 @@ def advertised_url(hosts: Iterable[str], port: int | None, tls_port: int | None)
     )
 
 
-def _cluster_url(text: str) -> str:
+def _cluster_url(
+    text: str,
+    interface: str,
+    binds: Iterable[Address],
+    port: int | None,
+    tls: TlsOptions | None,
+) -> str:
     """Read `[amqp:][USER[/PASSWORD]@]ADDRESS,...`, an ADDRESS being `[tcp:|ssl:]HOST[:PORT]`.
 
     User and password are not passed on: whoever is shown the address has to be known here by its
     own.  No part of what is wrong is quoted from before the `@`.
     """
     if not text:
-        return ""
+        return _own_url(interface, binds, port, tls)
     rest = text.removeprefix("amqp:").removeprefix("//")
     credentials, at, addresses = rest.rpartition("@")
     if at and not credentials.partition("/")[0]:

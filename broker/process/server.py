@@ -9,7 +9,7 @@ import os
 import re
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 
 from broker.durability.data_directory import DataDirectory, truncated
@@ -123,10 +123,8 @@ async def _serve(
             if options.cluster_size == 1 and not identity.store.meta.cluster_id:
                 log.warning("%s", ONE_VOTE)
         try:
-            url = options.cluster_url
             schemes = _schemes(options)
-            for scheme, port in zip(schemes, ports, strict=True):
-                url = re.sub(rf"\b({scheme}:[^,]*):0(?=,|$)", rf"\g<1>:{port}", url)
+            url = _with_ports(options.cluster_url, zip(schemes, ports, strict=True))
             member = _member(options, identity, transport, loop, url, listener)
         except BaseException:
             identity.close()
@@ -183,6 +181,13 @@ async def _bound(
 def _schemes(options: BrokerOptions) -> list[str]:
     """Of the client ports, in their order."""
     return ["tcp"] * (options.port is not None) + ["ssl"] * (options.tls is not None)
+
+
+def _with_ports(url: str, ports: Iterable[tuple[str, int]]) -> str:
+    """The address for others, with the ports that were taken where any free one was asked for."""
+    for scheme, port in ports:
+        url = re.sub(rf"\b({scheme}:[^,]*):0(?=,|$)", rf"\g<1>:{port}", url)
+    return url
 
 
 async def _arbitrate(

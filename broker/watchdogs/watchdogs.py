@@ -10,13 +10,13 @@ import asyncio
 import faulthandler
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from broker.durability.store_writer import LmdbPersister
 from broker.exit_codes import Exit
 from broker.options.bounds import Bounds
+from broker.rationed_log import RationedLog
 from broker.replication.controller import Controller
-from broker.watchdogs.alarm_log import AlarmLog
 from broker.watchdogs.clock_skew import PREFIX, ClockSkew
 from broker.watchdogs.disk_lag import DiskLag, DurableProgress
 from broker.watchdogs.freed_memory import FreedMemory
@@ -34,6 +34,8 @@ log = logging.getLogger("qpidd")
 
 BEAT_S = 0.1
 """How often `Watchdogs.wake` is called."""
+ALARM_LINES, ALARM_WINDOW_S = 6, 60.0
+"""So many of one subject in this time: whoever reads the log knows by then that it flaps."""
 
 
 class HangWatchdog:
@@ -63,6 +65,25 @@ class HangWatchdog:
         """Count no more: the member stops, which may take its time."""
         if self._seconds:
             faulthandler.cancel_dump_traceback_later()
+
+
+class AlarmLog:
+    """What is written of alarms: that one began and is over, rationed where it comes and goes."""
+
+    def __init__(self, warn: Callable[[str], None], clock: Callable[[], float]) -> None:
+        self._write = RationedLog(lambda _, text: warn(text), clock, ALARM_LINES, ALARM_WINDOW_S)
+        self._reported: Mapping[str, str] = {}
+
+    def report(self, alarms: Mapping[str, str]) -> None:
+        """All that are in force, by subject."""
+        for subject, text in alarms.items():
+            if subject not in self._reported:
+                self._write(subject, text)
+        for subject in self._reported:
+            if subject not in alarms:
+                self._write(subject, f"the {subject} is right again")
+        self._reported = alarms
+        self._write.wake()
 
 
 class Watchdogs:

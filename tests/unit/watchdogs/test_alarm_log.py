@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.watchdogs.alarm_log import LINES, WINDOW_S, AlarmLog
+from broker.watchdogs.watchdogs import ALARM_LINES, ALARM_WINDOW_S, AlarmLog
 
 
 class Bench:
@@ -32,8 +32,8 @@ def test_one_that_comes_and_goes_is_counted_instead() -> None:
     for second in range(40):
         bench.now = float(second)
         written += bench.report(**({"disk": "low on disk"} if second % 2 else {}))
-    assert len(written) == LINES
+    assert len(written) == ALARM_LINES
     assert bench.report(memory="low on memory")[-1] == "low on memory"  # rationed by subject
-    bench.now = WINDOW_S + 2
+    bench.now = ALARM_WINDOW_S + 2
     (line,) = bench.report(memory="low on memory")
     assert "more lines like the last 6 (disk) were left out" in line
