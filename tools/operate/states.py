@@ -95,7 +95,8 @@ def await_serving(api: Api, members: int) -> None:
         status = api.fields("qpid", "cluster")
         if status.get("status") == "ACTIVE" and running >= members:
             return ""
-        return f"{running} of {members} members serve, and this one is {status.get('status')}"
+        why = f"this member is {status.get('status')}"
+        return why if members == 1 else f"{running} of {members} members serve, and {why}"
 
     _await(api, why_not)
 

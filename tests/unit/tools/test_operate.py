@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import NamedTuple
+from typing import NamedTuple, cast
 from urllib.parse import quote
 
 import click
@@ -20,9 +20,10 @@ from broker.access import passwords
 from broker.exit_codes import Exit
 from tests import verbs_page
 from tests.support.dashboard.canned_api import CONNECTION, HOSTILE, CannedApi
+from tools.cli.failures import ToolError
 from tools.cli.options import run_command
 from tools.client.credentials import Credentials, typed_password
-from tools.client.http_api import absent, parse_api
+from tools.client.http_api import Api, absent, parse_api
 from tools.client.http_api import plain as plain_text
 from tools.operate import states
 from tools.operate.listings import LISTINGS
@@ -409,6 +410,13 @@ def test_the_state_of_the_cluster(run: Run, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(states, "time", clock)
     late = run(qpidctl, "await_online_nodes", "4", "-t", "30")
     assert (late.code, "3 of 4 members serve" in late.err) == (Exit.UNAVAILABLE, True)
+
+
+def test_who_waits_for_one_member_is_told_of_that_one() -> None:
+    joining = {"status": "JOINING"}
+    api = SimpleNamespace(rows=lambda _: [], fields=lambda *_: joining, timeout_seconds=0.0)
+    with pytest.raises(ToolError, match=r": this member is JOINING$"):
+        states.await_serving(cast("Api", api), members=1)
 
 
 @pytest.mark.parametrize(
