@@ -11,6 +11,10 @@ from pathlib import Path
 
 from broker.statistics.metrics import DETAILED
 from tests.support.observed import Observed
+from tools.verify.live.follow import FollowResult
+from tools.verify.live.metrics import FollowMetrics
+from tools.verify.live.notify import Notifier, Receiver
+from tools.verify.live.progress import LogProgress, MemberLag
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "metrics.md"
 _BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
@@ -52,7 +56,18 @@ def tables() -> dict[str, str]:
         "aggregated": _table(whole),
         "objects": _table({name: each[name] for name in each if each[name] != whole.get(name)}),
         "detailed": _detailed(),
+        "verify": _table(families(_followed())),
     }
+
+
+def _followed() -> str:
+    """What the check reports of logs that are behind."""
+    metrics = FollowMetrics()
+    lag = MemberLag("a", 1, 9, 1, 0.5, live=True)
+    metrics.take(FollowResult(LogProgress(10, 9, [lag], []), [], 10))
+    receiver = Receiver("--alert-url", lambda _: None)
+    receiver.close(0.0)
+    return metrics.page(Notifier([receiver]))
 
 
 def _table(found: dict[str, tuple[str, str, str]]) -> str:

@@ -8,8 +8,9 @@ import shlex
 import sys
 import time
 import traceback
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NoReturn
+from typing import NamedTuple, NoReturn
 
 import click
 
@@ -20,6 +21,8 @@ from tools.verify.input.segments import find_segments, is_little
 from tools.verify.job import CheckOptions, verify
 from tools.verify.live import checkpoint
 from tools.verify.live.alert import alert
+from tools.verify.live.metrics import FollowMetrics, serving
+from tools.verify.live.notify import notifier
 from tools.verify.report.html import page
 from tools.verify.report.progress_bar import progress
 from tools.verify.report.result import Report
@@ -53,6 +56,20 @@ CONSISTENT, NOT_CONSISTENT, NO_VERDICT = 0, 1, 2
     "--follow",
     is_flag=True,
     help="Go on with what live members write, tell each finding as it shows, until Ctrl-C.",
+)
+@click.option(
+    "--alert-command",
+    metavar="COMMAND",
+    help="With --follow: run this for each finding, with the finding as JSON at standard input.",
+)
+@click.option(
+    "--alert-url", metavar="URL", help="With --follow: POST each finding as JSON to this URL."
+)
+@click.option(
+    "--metrics-port",
+    metavar="[HOST:]PORT",
+    help="With --follow: serve metrics for Prometheus there, at /metrics.  "
+    "Without a HOST for this machine only.",
 )
 @click.option(
     "--since",
@@ -90,6 +107,7 @@ def main(
     replay: str,
     export: Path | None,
     verbose: bool,
+    **outlets: str | None,
 ) -> None:
     """Check the member logs in and below LOGDIR... against what the cluster promises.
 
@@ -121,6 +139,8 @@ def main(
       qpid-cluster-verify a/memberlog b/memberlog c/memberlog
       qpid-cluster-verify --json --master 'local[4]' collected/ | jq .findings
       qpid-cluster-verify --follow /srv/*/memberlog
+      qpid-cluster-verify --follow --alert-url https://chat.example/hook \
+          --metrics-port 9419 /srv/*/memberlog
 
     \b
     Exit status:
@@ -141,14 +161,11 @@ def main(
       1  the ends differ: named, with the command for the full check
       2  no verdict: as above, or no two members recorded the same position
     """
-    if (fast or follow) and any((html, save, export, fast and since)):
-        raise click.UsageError("--html, --save and --export are of the full check, as is --since")
-    if fast and follow:
-        raise click.UsageError("--fast looks once: it does not go with --follow")
+    _check_mixture(fast, follow, (html, save, export, fast and since), outlets)
     if fast:
         _fast(list(logdir), as_json)
     if follow:
-        _follow(list(logdir), as_json, master, verbose, since)
+        _follow(list(logdir), as_json, master, verbose, since, Outlets(**outlets))
     options = CheckOptions(html is not None, since, save, export, _how_many(replay))
     started = time.monotonic()
     try:
@@ -169,6 +186,18 @@ def main(
     if html is not None:
         _write(html, page(report, "Consistency of " + ", ".join(map(str, logdir))))
     sys.exit(CONSISTENT if report.consistent else NOT_CONSISTENT)
+
+
+def _check_mixture(
+    fast: bool, follow: bool, of_full: Iterable[object], outlets: Mapping[str, str | None]
+) -> None:
+    """Refuse options that do not go together."""
+    if (fast or follow) and any(of_full):
+        raise click.UsageError("--html, --save and --export are of the full check, as is --since")
+    if fast and follow:
+        raise click.UsageError("--fast looks once: it does not go with --follow")
+    if any(outlets.values()) and not follow:
+        raise click.UsageError("--alert-command, --alert-url and --metrics-port need --follow")
 
 
 def _look_ahead(places: list[Path], options: CheckOptions, html: Path | None) -> bool:
@@ -205,12 +234,30 @@ def _broke(error: Exception, as_json: bool, verbose: bool) -> NoReturn:
     _no_verdict(f"the check itself failed: {reason} (--verbose shows where)", as_json)
 
 
+class Outlets(NamedTuple):
+    """Where --follow tells what it finds, besides its lines."""
+
+    alert_command: str | None
+    alert_url: str | None
+    metrics_port: str | None
+
+
 def _follow(
-    places: list[Path], as_json: bool, master: str, verbose: bool, since: Path | None
+    places: list[Path],
+    as_json: bool,
+    master: str,
+    verbose: bool,
+    since: Path | None,
+    outlets: Outlets,
 ) -> NoReturn:
+    metrics = FollowMetrics()
     try:
-        with spark_session(master, verbose, little=True) as spark:
-            consistent = alert(spark, places, as_json, since)
+        with (
+            notifier(outlets.alert_command, outlets.alert_url) as told,
+            serving(outlets.metrics_port, metrics, told),
+            spark_session(master, verbose, little=True) as spark,
+        ):
+            consistent = alert(spark, places, as_json, since, told, metrics)
     except Exception as error:
         _broke(error, as_json, verbose)
     sys.exit(CONSISTENT if consistent else NOT_CONSISTENT)

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 
@@ -17,7 +18,7 @@ from tests.system.verify.support.checks_without_spark import rows_in
 from tests.system.verify.support.live_logs import InBackground, LiveWriters
 from tests.system.verify.support.make_logs import good_history
 from tests.system.verify.support.spark_session import shared_session
-from tools.demo.local_cluster import ROOT
+from tools.demo.local_cluster import ROOT, free_ports
 from tools.verify.findings import BadInput, Finding
 from tools.verify.input.offsets import segments_by_incarnation
 from tools.verify.live.follow import FollowResult, follow
@@ -126,7 +127,11 @@ def test_the_command_reports_findings_and_ends_with_the_verdict(tmp_path: Path) 
     maker = good_history()
     promise, member, position = change_an_outcome(maker)
     maker.write(logs)
+    told = tmp_path / "told"
+    (port,) = free_ports(1)
     words = ["--follow", "--json", "--master", "local[2]", str(logs)]
+    words += ["--alert-command", f"tee -a '{told}'", "--metrics-port", str(port)]
+    scraped = ""
     with subprocess.Popen(
         [sys.executable, "-m", "tools.commands.qpid_cluster_verify", *words],
         stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, cwd=ROOT,
@@ -139,6 +144,9 @@ def test_the_command_reports_findings_and_ends_with_the_verdict(tmp_path: Path) 
                 documents[-1].get("verified") == maker.history.position
                 and documents[-1]["event"] == "lag"
             ):
+                if not scraped:
+                    with urlopen(f"http://127.0.0.1:{port}/metrics", timeout=60) as answer:
+                        scraped = answer.read().decode()
                 command.send_signal(signal.SIGINT)
         errors = command.stderr.read() if command.stderr is not None else ""
     assert command.returncode == 1, errors
@@ -148,4 +156,7 @@ def test_the_command_reports_findings_and_ends_with_the_verdict(tmp_path: Path) 
         (one["property"], one["member"], one["position"]) for one in found
     ]
     assert documents[-1]["event"] == "end"
+    assert told.read_text(encoding="utf-8").count('"event": "finding"') == len(found)
+    assert "qpid_cluster_verify_consistent 0\n" in scraped
+    assert f"qpid_cluster_verify_verified_position {maker.history.position}\n" in scraped
     assert documents[-1]["consistent"] is False

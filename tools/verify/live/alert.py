@@ -15,10 +15,12 @@ from typing import TYPE_CHECKING
 
 import click
 
-from tools.verify.findings import PROPERTIES, BadInput, Finding
+from tools.verify.findings import BadInput
 from tools.verify.input.segments import find_segments
 from tools.verify.live import checkpoint
 from tools.verify.live.follow import FollowResult, follow
+from tools.verify.live.metrics import FollowMetrics
+from tools.verify.live.notify import Notifier, as_document
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -26,7 +28,14 @@ if TYPE_CHECKING:
 ERASE = "\r\x1b[K"
 
 
-def alert(spark: SparkSession, places: list[Path], as_json: bool, since: Path | None) -> bool:
+def alert(
+    spark: SparkSession,
+    places: list[Path],
+    as_json: bool,
+    since: Path | None,
+    notifier: Notifier,
+    metrics: FollowMetrics,
+) -> bool:
     """Follow until SIGINT or SIGTERM; return whether all that was verified is consistent.
 
     Raises `BadInput` also when nothing was verified.
@@ -37,6 +46,9 @@ def alert(spark: SparkSession, places: list[Path], as_json: bool, since: Path | 
     consistent, last = True, None
     with stop_signals() as stop, tempfile.TemporaryDirectory(prefix="qpid-follow-") as scratch:
         for result in follow(spark, places, Path(scratch), stop.is_set, saved):
+            metrics.take(result)
+            for finding in result.findings:
+                notifier.tell(finding)
             for line in result_lines(result, last, as_json):
                 click.echo(line)
             _show_status(result)
@@ -53,7 +65,7 @@ def alert(spark: SparkSession, places: list[Path], as_json: bool, since: Path | 
 def result_lines(result: FollowResult, before: FollowResult | None, as_json: bool) -> Iterator[str]:
     """Yield the lines that a result adds to the output."""
     for finding in result.findings:
-        yield json.dumps(_finding(finding)) if as_json else f"ALERT {finding}"
+        yield json.dumps(as_document(finding)) if as_json else f"ALERT {finding}"
     reported = set() if before is None else set(before.progress.absent)
     if as_json:
         yield json.dumps(result.as_document())
@@ -87,10 +99,6 @@ def final_line(result: FollowResult, consistent: bool, as_json: bool) -> str:
         f"{verdict}: {result.records:,} records, verified up to position {p.verified:,}; "
         f"{p.unverified:,} positions after it are not verified"
     )
-
-
-def _finding(finding: Finding) -> dict[str, object]:
-    return {"event": "finding", **finding._asdict(), "title": PROPERTIES[finding.property]}
 
 
 def _show_status(result: FollowResult) -> None:

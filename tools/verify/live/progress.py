@@ -67,7 +67,6 @@ class ClusterProgress:
         self._waiting: set[tuple[str, ...]] = set()
         self._verified = -1
         self.records = 0
-        self.findings: list[Finding] = []
 
     @property
     def begin_inactive(self) -> list[str]:
@@ -117,7 +116,6 @@ class ClusterProgress:
         again = (key for key in seen if key in self._waiting)
         fresh += [seen[key] for key in again if self._is_new(key)]
         self._waiting = set(seen)
-        self.findings += fresh
         return fresh
 
     def new_differences(self, findings: Iterable[Finding]) -> list[Finding]:
@@ -135,7 +133,6 @@ class ClusterProgress:
             if key not in self._differing and self._is_new((*key, str(found.position)))
         ]
         self._differing = set(now)
-        self.findings += fresh
         return fresh
 
     def progress(self) -> LogProgress:

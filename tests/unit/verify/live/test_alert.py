@@ -73,3 +73,26 @@ def test_what_does_not_go_together_is_refused(tmp_path: Path, more: list[str]) -
     result = CliRunner().invoke(main, ["--follow", str(tmp_path), *more])
     assert result.exit_code == 2
     assert "Usage" in result.output
+
+
+@pytest.mark.parametrize("more", ["--alert-command", "--alert-url", "--metrics-port"])
+def test_what_needs_following_is_refused_without(tmp_path: Path, more: str) -> None:
+    result = CliRunner().invoke(main, [str(tmp_path), more, "1"])
+    assert result.exit_code == 2
+    assert "need --follow" in result.output
+
+
+@pytest.mark.parametrize(
+    ("more", "said"),
+    [
+        (["--alert-url", "ftp://x"], "begins with http:// or https://"),
+        (["--alert-command", "'"], "No closing quotation"),
+        (["--metrics-port", "http"], "give PORT or HOST:PORT"),
+    ],
+)
+def test_what_cannot_be_told_is_refused_before_spark_starts(
+    tmp_path: Path, more: list[str], said: str
+) -> None:
+    result = CliRunner().invoke(main, ["--follow", str(tmp_path), *more])
+    assert result.exit_code == 2
+    assert said in result.output

@@ -1,0 +1,190 @@
+"""Alerts of --follow to a command and to a webhook, from threads of their own.
+
+The check never waits for them: what a receiver cannot take in time stands in a queue of bounded
+length, is tried a bounded number of times, and is then counted as lost and named on stderr.  The
+lines of the check have every finding all the same.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from http.client import HTTPException
+from queue import Empty, Full, Queue
+from threading import Event, Lock, Thread
+from urllib.error import HTTPError
+from urllib.parse import urlsplit
+from urllib.request import HTTPRedirectHandler, Request, build_opener
+
+import click
+
+from tools.verify.findings import PROPERTIES, BadInput, Finding
+
+WAITING_MAX = 1000  # alerts of one receiver
+WAITS_S = (1.0, 5.0, 15.0, 30.0)  # between tries: one more try than waits
+TRY_S = 15.0
+END_S = 20.0  # at the end of the command, for what is still to be told
+LOOK_S = 0.2
+
+Deliver = Callable[[bytes], None]
+
+
+class NotDelivered(Exception):
+    """A receiver did not take an alert."""
+
+
+def as_document(finding: Finding) -> dict[str, object]:
+    """Return a finding as plain values for JSON; `text` has it in one line."""
+    title = PROPERTIES[finding.property]
+    return {"event": "finding", **finding._asdict(), "title": title, "text": str(finding)}
+
+
+class Receiver:
+    """One receiver of alerts, with its queue and its thread."""
+
+    def __init__(
+        self, name: str, deliver: Deliver, waits: Sequence[float] = WAITS_S, most: int = WAITING_MAX
+    ) -> None:
+        self.name = name
+        self.told = self.lost = 0
+        self._deliver, self._waits = deliver, waits
+        self._queue: Queue[bytes] = Queue(most)
+        self._ending = Event()
+        self._lock = Lock()  # both threads count what is lost
+        self._thread = Thread(target=self._run, name=f"alerts to {name}", daemon=True)
+        self._thread.start()
+
+    def tell(self, document: bytes) -> None:
+        """Take an alert; never blocks."""
+        try:
+            self._queue.put_nowait(document)
+        except Full:
+            self._lose(f"{self._queue.maxsize} alerts wait already")
+
+    def close(self, seconds: float) -> None:
+        """Go on with what still waits, without pauses between tries, for a limited time."""
+        self._ending.set()
+        self._thread.join(seconds)
+        if left := self._queue.qsize():
+            self._lose(f"{left} alerts were not told before the end", left)
+
+    def _run(self) -> None:
+        while True:
+            try:
+                document = self._queue.get(timeout=LOOK_S)
+            except Empty:
+                if self._ending.is_set():
+                    return
+                continue
+            self._try(document)
+
+    def _try(self, document: bytes) -> None:
+        for wait in (*self._waits, None):
+            try:
+                self._deliver(document)
+            except NotDelivered as error:
+                if wait is None:
+                    self._lose(str(error))
+                else:
+                    self._ending.wait(wait)
+            else:
+                self.told += 1
+                return
+
+    def _lose(self, why: str, number: int = 1) -> None:
+        with self._lock:
+            self.lost += number
+        click.echo(f"qpid-cluster-verify: alert not told to {self.name}: {why}", err=True)
+
+
+class Notifier:
+    """All receivers of alerts."""
+
+    def __init__(self, receivers: Sequence[Receiver] = ()) -> None:
+        self.receivers = receivers
+
+    def tell(self, finding: Finding) -> None:
+        """Tell all of a finding; never blocks."""
+        if self.receivers:
+            document = json.dumps(as_document(finding)).encode()
+            for one in self.receivers:
+                one.tell(document)
+
+
+@contextmanager
+def notifier(command: str | None, url: str | None) -> Iterator[Notifier]:
+    """Yield the receivers that the options name; at the end tell them what still waits.
+
+    Raises `BadInput` for a command or URL that can be none.
+    """
+    found: list[tuple[str, Deliver]] = []
+    if command is not None:
+        found.append(("--alert-command", to_command(command)))
+    if url is not None:
+        found.append(("--alert-url", to_webhook(url)))
+    receivers = [Receiver(*one) for one in found]
+    try:
+        yield Notifier(receivers)
+    finally:
+        until = time.monotonic() + END_S
+        for one in receivers:
+            one.close(max(until - time.monotonic(), 0.0))
+
+
+def to_command(command: str) -> Deliver:
+    """Return what runs a command for each alert, with the JSON document at its standard input."""
+    try:
+        words = shlex.split(command)
+    except ValueError as error:
+        raise BadInput(f"--alert-command {command}: {error}") from error
+    if not words:
+        raise BadInput("--alert-command is empty: name a program, with its arguments if any")
+
+    def deliver(document: bytes) -> None:
+        try:
+            done = subprocess.run(
+                words, input=document, capture_output=True, check=False, timeout=TRY_S
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            raise NotDelivered(str(error)) from error
+        if done.returncode:
+            said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
+            raise NotDelivered(f"{words[0]} ended with {done.returncode} {said}".rstrip())
+
+    return deliver
+
+
+class _NoRedirect(HTTPRedirectHandler):
+    """A redirected POST would become a GET without the alert: that is an error here."""
+
+    def redirect_request(self, *_: object) -> None:
+        return None
+
+
+def to_webhook(url: str) -> Deliver:
+    """Return what sends a JSON document to a URL with POST."""
+    parts = urlsplit(url)
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        raise BadInput(f"--alert-url {url}: give a URL that begins with http:// or https://")
+    if parts.username is not None:
+        raise BadInput("--alert-url: a URL with user and password is not supported")
+    where = f"{parts.scheme}://{parts.netloc}"  # paths of webhooks are secrets
+    opener = build_opener(_NoRedirect())
+
+    def deliver(document: bytes) -> None:
+        headers = {"Content-Type": "application/json", "User-Agent": "qpid-cluster-verify"}
+        request = Request(url, document, headers, method="POST")
+        try:
+            with opener.open(request, timeout=TRY_S):
+                pass
+        except HTTPError as error:
+            error.close()
+            raise NotDelivered(f"{where} answered {error.code} {error.reason}") from error
+        except (OSError, HTTPException, ValueError) as error:
+            raise NotDelivered(f"{where}: {error}") from error
+
+    return deliver
