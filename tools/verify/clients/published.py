@@ -1,25 +1,32 @@
-"""C2 with clients: in which state each publish that was confirmed to a client has ended.
+# mypy: disable-error-code="import-untyped"
+"""C1 and C2: each publish that a client was answered for is a message, confirmed, with one end.
 
-A message in a queue is identified by the hash of its content, which stays when a cold start
-renumbers the queue.  Settled and dropped are moves of their own; a purge takes what is ready in its
-queue: messages not delivered since they were enqueued or returned.
+A confirmed publish is in the canonical history, in the queue it was for, and a member recorded that
+it confirmed it (what that needs on disk, and of whom, is G9 over the members' own CONFIRMs).  It
+may have reached no queue if its client was told so, or if there was no such queue.  A refused or
+returned one is in no queue.  Rules over the rows of some bodies; `relations` has the verbs.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any, NamedTuple
 
-from broker.machine.move_log import BY_DEAD_LETTER, CAUSE_SHIFT, FORGOTTEN, MARK_MASK, REJECTED, Op
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from broker.machine.move_log import BY_DEAD_LETTER, CAUSE_SHIFT, QUEUE_DELETED, REJECTED, Op
 from broker.memberlog.records import ClientOp
-from tools.verify.clients.lookup import FINDINGS_MAX, U64
-from tools.verify.findings import Finding
+from tools.verify.clients.exchange import Tables
+from tools.verify.clients.lookup import times
+from tools.verify.clients.relations import add, distinct, group, join, numbered, where, zero
+from tools.verify.input.moves import ORDINAL_BITS
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-_COLD_START = FORGOTTEN >> CAUSE_SHIFT
 _DISCARDED = REJECTED >> CAUSE_SHIFT
 _DEAD_LETTERED = BY_DEAD_LETTER >> CAUSE_SHIFT
+_DELETED = QUEUE_DELETED >> CAUSE_SHIFT
 END_STATES = ("settled", "dropped", "dead-lettered", "purged", "still there", "unroutable")
 
 
@@ -28,7 +35,7 @@ class PublishOutcomes(NamedTuple):
 
     told: int  # confirmed, according to clients
     confirmed: int  # those of them that are found
-    ends: dict[str, int]  # by ENDS; one publish may have entered several queues
+    ends: dict[str, int]  # by END_STATES; one publish may have entered several queues
 
     def __str__(self) -> str:
         listed = [f"{count:,} {end}" for end, count in self.ends.items() if count]
@@ -37,144 +44,261 @@ class PublishOutcomes(NamedTuple):
         return f"{self.told:,} confirmed by clients, {found}: {', '.join(listed) or 'nothing'}"
 
 
-def trace_publishes(
-    clients: DataFrame, published: DataFrame, history: DataFrame, names: DataFrame
-) -> tuple[PublishOutcomes, list[Finding]]:
-    """C2: each confirmed publish has one end in each queue that it entered, or is still there."""
-    from pyspark.sql import functions as f
+class Published(NamedTuple):
+    """The publishes of some bodies, and the queues that each entered."""
 
-    mine = _confirmed(clients, published).persist()
-    try:
-        claimed = clients.filter(f.col("op") == int(ClientOp.CONFIRMED)).count()
-        found = mine.agg(f.count("*"), f.count(f.when(f.col("number") == 0, 1))).collect()[0]
-        entered = mine.select(
-            "content", "body", "client", f.explode("queues").alias("queue"), "position"
+    publishes: pa.Table  # numbered as `pub`; `queues`: how many it entered
+    entries: pa.Table  # pub, queue, content, body, name
+
+    @classmethod
+    def of(cls, tables: Tables, names: pa.Table) -> Published:
+        """Join publishes with what they entered."""
+        key = ["epoch", "position", "low"]
+        publishes = numbered(tables["publishes"], "pub")
+        entries = tables["entries"].drop_columns(["body"])
+        entries = join(entries, publishes.select([*key, "pub", "body"]), key)
+        entries = join(
+            entries.select(["pub", "queue", "content", "body"]), names, ["queue"], "left outer"
         )
-        lifecycles = entered.join(_lifecycles(history), ["queue", "content"], "left")
-        dead_lettered = published.filter(f.col("cause") == _DEAD_LETTERED).select(
-            f.col("position").alias("until"), "body", f.lit(1).alias("dead_lettered")
-        )
-        lifecycles = lifecycles.join(dead_lettered.distinct(), ["until", "body"], "left").persist()
-        try:
-            counts = lifecycles.groupBy(_end().alias("end")).count().collect()
-            twice = lifecycles.filter("ends > 1").join(f.broadcast(names), "queue", "left")
-            found_twice = twice.orderBy("position").limit(FINDINGS_MAX).collect()
-        finally:
-            lifecycles.unpersist()
-    finally:
-        mine.unpersist()
-    ends = dict.fromkeys(END_STATES, 0) | {row["end"]: row["count"] for row in counts}
-    ends["unroutable"] = found[1]
-    findings = [
-        Finding(
-            "G20", "", 0, row.until,
-            f"client {row.client}, body {row.body & U64:016x}: a confirmed message ended "
-            f"{row.ends} times in {row.name}",
-            queue=row.name or "",
-        )
-        for row in found_twice
-    ]  # fmt: skip
-    return PublishOutcomes(claimed, found[0], ends), findings
+        counted = group(distinct(entries, ["pub", "queue"]), ["pub"], queues=("queue", "count"))
+        publishes = join(publishes, counted, ["pub"], "left outer")
+        return cls(add(publishes, queues=zero(publishes["queues"])), entries)
+
+    def of_clients(self) -> pa.Table:
+        """Return what clients published outside of transactions, and want a confirm of."""
+        rows = self.publishes
+        mine = pc.and_(pc.equal(rows["cause"], 0), pc.greater(rows["publish_no"], 0))
+        rows = rows.filter(mine)
+        return rows.rename_columns(
+            ["number" if one == "publish_no" else "message" if one == "number" else one
+             for one in rows.column_names]
+        )  # fmt: skip
 
 
-def _confirmed(clients: DataFrame, published: DataFrame) -> DataFrame:
-    """Return, by body and number, the earliest publishes: as many as were confirmed."""
-    from pyspark.sql import Window
-    from pyspark.sql import functions as f
+class QueueTimes:
+    """When a queue of a name was there; a name that is not `known` to be one queue's never was."""
 
-    claimed = (
-        clients.filter(f.col("op") == int(ClientOp.CONFIRMED))
-        .groupBy("body", f.col("aux").bitwiseAND(MARK_MASK).alias("publish_no"))
-        .agg(f.count("*").alias("confirmed"), f.min("client").alias("client"))
-    )
-    nth = f.row_number().over(
-        Window.partitionBy("body", "publish_no").orderBy(
-            f.when(f.size("queues") > 0, 0).otherwise(1), "position"
-        )
-    )
-    server = published.filter("cause = 0 and publish_no > 0")
-    return (
-        server.join(claimed, ["body", "publish_no"])
-        .withColumn("nth", nth)
-        .filter("nth <= confirmed")
-    )
+    def __init__(self, whole: pa.Table, names: pa.Table, *, known: bool) -> None:
+        name_of: dict[int, list[str]] = defaultdict(list)
+        for number, name in zip(*names.to_pydict().values(), strict=True):
+            name_of[number].append(name)
+        self._changes: dict[str, list[tuple[int, int]]] = defaultdict(list)
+        for row in whole.to_pylist() if known else ():
+            deleted = row["op"] == Op.PURGED and row["cause"] == _DELETED
+            if deleted or row["op"] == Op.DECLARED:
+                time = (row["position"] << ORDINAL_BITS) | row["ordinal"]
+                for name in name_of[row["queue"]]:
+                    self._changes[name].append((time, int(not deleted)))
+        for changes in self._changes.values():
+            changes.sort()
+
+    def there(self, name: str, position: int) -> bool:
+        """Whether it was there before this position; what no move tells counts as not there."""
+        changes = self._changes.get(name, [])
+        at = bisect_right(changes, (position << ORDINAL_BITS, -1)) - 1
+        return at >= 0 and bool(changes[at][1])
 
 
-def _lifecycles(history: DataFrame) -> DataFrame:
-    """Return, by queue and content, the number of ends, the last of them, or a purge."""
-    from pyspark.sql import functions as f
+def of_op(table: pa.Table, op: ClientOp) -> pa.Array:
+    """Return which rows are this operation."""
+    return pc.equal(table["op"], int(op))
 
-    cold = (f.col("op") == int(Op.PURGED)) & (f.col("cause") == _COLD_START)
-    starts = (
-        history.filter(cold | (f.col("op") == int(Op.RECOVERED)))
-        .groupBy("position")
-        .agg(f.min("ordinal").alias("ordinal"))
-        .collect()
-    )
-    # A cold start renumbers messages: a place identifies one only between two cold starts.
-    era: Column = f.lit(0)
-    for start in starts:
-        later = (f.col("position") == start.position) & (f.col("ordinal") >= start.ordinal)
-        era = era + f.when((f.col("position") > start.position) | later, 1).otherwise(0)
 
-    def op_is(*ops: Op) -> Column:
-        return f.col("op").isin([int(op) for op in ops])
-
-    content = f.when(~op_is(Op.SETTLED), f.col("detail"))
-    end = f.when(op_is(Op.SETTLED, Op.DROPPED), 1)
-    time = f.struct("position", "ordinal", "op", "cause")
-    in_era = (
-        history.filter(op_is(Op.ENQUEUED, Op.DELIVERED, Op.SETTLED, Op.RETURNED, Op.DROPPED))
-        .withColumn("era", era)
-        .groupBy("queue", "era", "seq")
-        .agg(
-            f.max(content).alias("content"),
-            f.count(end).alias("ends"),
-            f.max(f.when(end.isNotNull(), time)).alias("ended"),
-            f.max(time).alias("last"),
-            f.max(f.when(op_is(Op.ENQUEUED), f.col("flag"))).alias("persistent"),
-        )
-    )
-    whole = in_era.groupBy("queue", "content").agg(
-        f.sum("ends").alias("ends"), f.max("ended").alias("ended"), f.max("last").alias("last"),
-        f.max("persistent").alias("persistent"),
+def answers(ops: pa.Table) -> pa.Table:
+    """Return publishes that clients were answered for, by body, number and queue."""
+    confirmed, refused = of_op(ops, ClientOp.CONFIRMED), of_op(ops, ClientOp.REFUSED)
+    told = add(
+        ops, attempts=of_op(ops, ClientOp.PUBLISHED), confirmed=confirmed, refused=refused,
+        who=where(pc.or_(confirmed, refused), ops["row"]),
     )  # fmt: skip
-    return _purged(whole, history).withColumn("until", f.col("ended.position"))
+    told = group(
+        told, ["body", "number", "queue"], attempts=("attempts", "sum"),
+        confirmed=("confirmed", "sum"), refused=("refused", "sum"), who=("who", "min"),
+    )  # fmt: skip
+    return numbered(told.filter(pc.is_valid(told["who"])), "answer")
 
 
-def _purged(whole: DataFrame, history: DataFrame) -> DataFrame:
-    """Add whether a purge removed a message that has no end of its own."""
-    from pyspark.sql import functions as f
+def looked_up(
+    ops: pa.Table, published: Published, queue_times: QueueTimes, *, confirms: bool
+) -> pa.Table:
+    """Return the answers to clients with what members have of them, and a verdict.
 
-    kept = f.col("op") == int(Op.RECOVERED)
-    purges = (
-        history.filter(kept | (f.col("op") == int(Op.PURGED)))
-        .groupBy("queue")
-        .agg(
-            f.max(f.when(~kept & (f.col("cause") != _COLD_START), f.col("position"))).alias("by"),
-            f.max(f.when(~kept & (f.col("cause") == _COLD_START), f.col("position"))).alias("cold"),
-            f.collect_set(f.when(kept, f.col("position"))).alias("kept_at"),
+    `confirms`: all that members confirmed is known.
+    """
+    told = answers(ops)
+    found = join(
+        told.select(["answer", "body", "number", "queue"]),
+        published.of_clients(),
+        ["body", "number"],
+    )
+    inside = join(
+        found.select(["answer", "pub", "queue"]),
+        published.entries.select(["pub", "name"]), ["pub"],
+    )  # fmt: skip
+    # A queue whose name is damaged may be any.
+    fits = pc.or_(
+        pc.fill_null(pc.equal(inside["name"], inside["queue"]), True), pc.is_null(inside["name"])
+    )
+    inside = distinct(inside.filter(fits), ["answer", "pub"])
+    inside = group(inside, ["answer"], inside=("pub", "count"))
+    nowhere = pc.equal(found["message"], 0)
+    astray = [
+        name != "" and lost and queue_times.there(name, position)
+        for name, lost, position in zip(
+            found["queue"].to_pylist(), nowhere.to_pylist(), found["position"].to_pylist(),
+            strict=True,
         )
+    ]  # fmt: skip
+    found = add(
+        found, nowhere=nowhere, astray=pa.array(astray, pa.bool_()),
+        entered=pc.or_(nowhere, pc.greater(found["queues"], 0)),
+    )  # fmt: skip
+    there = group(
+        found, ["answer"], there=("pub", "count"), nowhere=("nowhere", "sum"),
+        astray=("astray", "sum"), entered=("entered", "sum"), answered=("answered", "sum"),
+        channels=("channel", "count_distinct"), position=("position", "min"),
+    )  # fmt: skip
+    rows = join(join(told, there, ["answer"], "left outer"), inside, ["answer"], "left outer")
+    rows = join(rows, _returned(ops), ["body", "number"], "left outer")
+    rows = join(rows, _returned(ops, number=False), ["body"], "left outer")
+    counts = (
+        "there",
+        "nowhere",
+        "astray",
+        "entered",
+        "answered",
+        "channels",
+        "inside",
+        "returned",
+        "unnumbered",
     )
-    ready = f.col("last.op").isin(int(Op.ENQUEUED), int(Op.RETURNED))
-    last = f.col("last.position")
-    by_purge = f.coalesce(f.col("by") >= last, f.lit(False)) & ready
-    # What is persistent survives a cold start where the queue does.
-    survives = f.col("persistent") & f.array_contains("kept_at", f.col("cold"))
-    by_start = f.coalesce(f.col("cold") >= last, f.lit(False)) & ~f.coalesce(survives, f.lit(False))
-    return whole.join(purges, "queue", "left").withColumn("purged", by_purge | by_start)
+    rows = add(rows, **{name: zero(rows[name]) for name in counts})
+    return add(rows, verdict=_verdict(rows, confirms=confirms))
 
 
-def _end() -> Column:
-    from pyspark.sql import functions as f
+def _returned(ops: pa.Table, *, number: bool = True) -> pa.Table:
+    """Return how many publishes came back to their clients, by number, or those without."""
+    rows = ops.filter(of_op(ops, ClientOp.UNROUTABLE))
+    if number:
+        return group(rows, ["body", "number"], returned=("op", "count"))
+    rows = rows.filter(pc.equal(rows["number"], 0))
+    return group(rows, ["body"], unnumbered=("op", "count"))
 
-    dropped = f.col("ended.op") == int(Op.DROPPED)
-    discarded = (f.col("ended.op") == int(Op.SETTLED)) & (f.col("ended.cause") == _DISCARDED)
-    ended = f.col("ends") > 0
-    return (
-        f.when(ended & (dropped | discarded) & f.col("dead_lettered").isNotNull(), "dead-lettered")
-        .when(ended & dropped, "dropped")
-        .when(ended, "settled")
-        .when(f.col("purged"), "purged")
-        .otherwise("still there")
+
+def _verdict(rows: pa.Table, *, confirms: bool) -> pa.Array:
+    confirmed, refused, there = rows["confirmed"], rows["refused"], rows["there"]
+    for_queue = pc.not_equal(rows["queue"], "")
+    once = pc.and_(pc.equal(rows["attempts"], 1), pc.equal(confirmed, 1))
+    outside = pc.subtract(there, rows["inside"])
+    # What reached no queue is excused by its own return, or as there was no such queue.
+    told = pc.add(rows["returned"], rows["unnumbered"])
+    excused = pc.subtract(
+        rows["nowhere"],
+        pc.max_element_wise(pc.subtract(rows["astray"], told), 0),
     )
+    cases = [
+        ("missing", pc.greater(pc.add(confirmed, refused), there)),
+        ("nowhere", pc.greater(confirmed, rows["entered"])),
+        ("elsewhere", pc.and_(for_queue, pc.greater(confirmed, pc.add(rows["inside"], excused)))),
+        ("not refused", pc.and_(for_queue, pc.greater(refused, outside))),
+        # One of them is this client's, so the channel of all of them is its own, too.
+        ("doubled", pc.and_(pc.and_(once, pc.greater(there, 1)), pc.equal(rows["channels"], 1))),
+    ]  # fmt: skip
+    if confirms:
+        cases.append(("not confirmed", pc.greater(confirmed, rows["answered"])))
+    conditions = pa.StructArray.from_arrays(
+        [one.combine_chunks() if isinstance(one, pa.ChunkedArray) else one for _, one in cases],
+        names=[verdict for verdict, _ in cases],
+    )
+    return pc.case_when(conditions, *(pa.scalar(verdict) for verdict, _ in cases))
+
+
+def unroutable(ops: pa.Table, published: Published) -> Iterator[dict[str, Any]]:
+    """Yield bodies that came back as unroutable more often than they reached no queue."""
+    rows = ops.filter(of_op(ops, ClientOp.UNROUTABLE))
+    told = group(rows, ["body"], returned=("row", "count"), who=("row", "min"))
+    there = published.publishes.filter(pc.less(published.publishes["cause"], 2))
+    there = add(there, nowhere=pc.equal(there["number"], 0))
+    there = group(
+        there, ["body"], there=("pub", "count"), nowhere=("nowhere", "sum"),
+        position=("position", "min"),
+    )  # fmt: skip
+    rows = join(told, there, ["body"], "left outer")
+    rows = add(rows, there=zero(rows["there"]), nowhere=zero(rows["nowhere"]))
+    yield from rows.filter(pc.greater(rows["returned"], rows["nowhere"])).to_pylist()
+
+
+def publish_sentence(row: dict[str, Any]) -> tuple[str, str]:
+    """Return the promise that an answer to a client broke, and how."""
+    number, queue = row["number"], row["queue"]
+    match row["verdict"]:
+        case "missing":
+            told = f"{row['confirmed']} confirmed"
+            told += f", {row['refused']} refused" if row["refused"] else ""
+            return "G8", (
+                f"was answered for its publish {number} ({told}, counting all clients), but the "
+                f"members' logs have it {times(row['there'])}"
+            )
+        case "nowhere":
+            return "G8", f"its publish {number} was confirmed, but entered no queue"
+        case "elsewhere":
+            return "G8", f"its publish {number} was confirmed, but did not enter {queue}"
+        case "doubled":
+            return "G20", (
+                f"its publish {number} was sent once, but became {row['there']} messages"
+            )
+        case "not confirmed":
+            return "G9", (
+                f"its publish {number} was confirmed, but no member recorded that it confirmed it"
+            )
+        case _:
+            return "G20", f"its publish {number} was refused, but it entered {queue}"
+
+
+def outcomes(
+    ops: pa.Table, published: Published, lives: pa.Table
+) -> tuple[dict[str, int], pa.Table]:
+    """C2: return how many confirmed publishes there are, how they ended, and those that did twice.
+
+    Of publishes with the same body and number as many count as were confirmed, the earliest that
+    entered a queue first.
+    """
+    claimed = ops.filter(of_op(ops, ClientOp.CONFIRMED))
+    told = group(claimed, ["body", "number"], confirmed=("op", "count"), who=("row", "min"))
+    found = join(published.of_clients(), told, ["body", "number"])
+    found = add(found, lost=pc.equal(found["queues"], 0))
+    keys = ["body", "number", "lost", "position"]
+    found = found.take(pc.sort_indices(found, sort_keys=[(key, "ascending") for key in keys]))
+    nth, before = [], None
+    for key in zip(found["body"].to_pylist(), found["number"].to_pylist(), strict=True):
+        nth.append(1 if key != before else nth[-1] + 1)
+        before = key
+    mine = found.filter(pc.less_equal(pa.array(nth, pa.int64()), found["confirmed"]))
+    entered = join(mine.select(["pub", "body", "who", "position"]),
+                   distinct(published.entries, ["pub", "queue", "content"]), ["pub"])  # fmt: skip
+    rows = join(entered, lives, ["queue", "content", "body"], "left outer")
+    rows = add(rows, until=pc.shift_right(rows["end_time"], ORDINAL_BITS))
+    dead = published.publishes.filter(pc.equal(published.publishes["cause"], _DEAD_LETTERED))
+    dead = distinct(dead, ["position", "body"])
+    dead = add(dead, dead_lettered=pa.array([True] * len(dead), pa.bool_()))
+    rows = join(rows, dead, {"until": "position", "body": "body"}, "left outer")
+    rows = add(rows, end=_end(rows))
+    counts = dict.fromkeys(END_STATES, 0)
+    counts |= {row["end"]: row["n"] for row in group(rows, ["end"], n=("pub", "count")).to_pylist()}
+    counts["unroutable"] = pc.sum(pc.equal(mine["message"], 0)).as_py() or 0
+    counts |= {"told": len(claimed), "found": len(mine)}
+    return counts, rows.filter(pc.greater(zero(rows["ends"]), 1))
+
+
+def _end(rows: pa.Table) -> pa.Array:
+    def yes(condition: pa.Array) -> pa.Array:
+        return pc.fill_null(condition, False)
+
+    ended = yes(pc.greater(rows["ends"], 0))
+    dropped = yes(pc.equal(rows["end_op"], int(Op.DROPPED)))
+    settled = pc.equal(rows["end_op"], int(Op.SETTLED))
+    discarded = yes(pc.and_(settled, pc.equal(rows["end_cause"], _DISCARDED)))
+    dead = pc.and_(pc.or_(dropped, discarded), yes(rows["dead_lettered"]))
+    of_end = pc.if_else(dead, "dead-lettered", pc.if_else(dropped, "dropped", "settled"))
+    of_rest = pc.if_else(yes(rows["purged"]), "purged", "still there")
+    return pc.if_else(ended, of_end, of_rest)

@@ -9,11 +9,11 @@ collects what grows with traffic, nor holds more than a segment, or a bin, in me
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from operator import itemgetter
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from tools.verify.checks.canonical_history import Gap, Stretch, gaps, plan
 from tools.verify.checks.views_and_segments import PrimaryView
@@ -26,14 +26,14 @@ from tools.verify.findings import Finding
 from tools.verify.input.ranges_of_file import FileRange
 from tools.verify.input.rows import SEGMENT, Row
 from tools.verify.input.segments import records_in
+from tools.verify.spark_session import in_tasks, tasks_in
 
 if TYPE_CHECKING:
     import pyarrow
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql import Row as SparkRow
 
-    Batches: TypeAlias = Iterator[pyarrow.RecordBatch]
-    Work: TypeAlias = Callable[[Batches], Batches]
+    from tools.verify.spark_session import Batches
 
 _GAPS_TOLD = 4
 _LINES_MAX = 20_000  # some for each rule, file and message
@@ -170,14 +170,6 @@ def merge(breaches: Iterable[tuple[Breach, int]]) -> list[tuple[Breach, int]]:
     ]
 
 
-def in_tasks(spark: SparkSession, tasks: list[SegmentTask], work: Work, schema: str) -> DataFrame:
-    """Run `work` over the segments, several in each of Spark's tasks."""
-    shares = max(1, min(len(tasks), 2 * spark.sparkContext.defaultParallelism))
-    given = [(i % shares, json.dumps(task)) for i, task in enumerate(tasks)]
-    frame = spark.createDataFrame(given, "share int, task string")
-    return frame.repartitionByRange(shares, "share").select("task").mapInArrow(work, schema)
-
-
 def _check_segments(batches: Batches) -> Batches:
     for task in _tasks_in(batches):
         following = records_in(task.following) if task.following else ()
@@ -312,11 +304,9 @@ def _breach(row: SparkRow) -> Breach:
     )
 
 
-def _tasks_in(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[SegmentTask]:
-    for batch in batches:
-        for text in batch.column(0).to_pylist():
-            file, following, ranges, replay = json.loads(text)
-            yield SegmentTask(file, following, [FileRange(*one) for one in ranges], replay)
+def _tasks_in(batches: Batches) -> Iterator[SegmentTask]:
+    for file, following, ranges, replay in tasks_in(batches):
+        yield SegmentTask(file, following, [FileRange(*one) for one in ranges], replay)
 
 
 def _batch(rows: list[tuple[Any, ...]], schema: str) -> pyarrow.RecordBatch:

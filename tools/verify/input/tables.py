@@ -32,6 +32,10 @@ from tools.verify.input.ranges_of_file import FileRange, RangeCursor
 
 ROWS_PER_BATCH = 1 << 16
 EVERYWHERE = (FileRange(0, (1 << 63) - 1),)
+_TYPES = {
+    "string": pyarrow.string(), "bigint": pyarrow.int64(), "int": pyarrow.int32(),
+    "boolean": pyarrow.bool_(), "binary": pyarrow.binary(),
+}  # fmt: skip
 
 MOVES_SCHEMA = (
     "file string, member string, incarnation bigint, lsn bigint, position bigint, ordinal int, "
@@ -43,6 +47,12 @@ CLIENTS_SCHEMA = (
     "ordinal int, op int, flag boolean, body bigint, aux bigint, time_us bigint"
 )
 _CLIENT = np.dtype([("op", "u1"), ("body", "<u8"), ("aux", "<u8")])
+
+
+def arrow_schema(ddl: str) -> pyarrow.Schema:
+    """Return the Arrow schema of plain columns as Spark names them: "name type, ..."."""
+    columns = (column.split() for column in ddl.split(","))
+    return pyarrow.schema([(name, _TYPES[kind]) for name, kind in columns])
 
 
 def moves_of(

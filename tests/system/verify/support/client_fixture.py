@@ -7,11 +7,13 @@ history and are checked at once.
 from __future__ import annotations
 
 from tests.system.verify.support.make_client_histories import Clients, Message, Servers
-from tests.system.verify.support.spark_session import shared_session
 from tools.verify.clients.check import ClientReport, check_clients
-from tools.verify.clients.lookup import HistoryExtent
+from tools.verify.clients.evidence import tables_of_moves, tables_of_operations
+from tools.verify.clients.exchange import Exchange, run_here
+from tools.verify.clients.judgement import Result
+from tools.verify.clients.lookup import Confirms, HistoryExtent
 
-ALL = HistoryExtent(begin=True, end=True, whole=True)
+ALL = HistoryExtent(begin=True, end=True, whole=True, confirms=Confirms(), routes=True)
 
 
 class ClientPair:
@@ -63,9 +65,18 @@ class ClientPair:
         self.servers.settle(message)
 
 
-def check_all(servers: Servers, clients: Clients, extent: HistoryExtent = ALL) -> ClientReport:
-    """Run the check."""
-    spark = shared_session()
-    moves = servers.table(spark)
-    history = moves.filter("epoch = 1")
-    return check_clients(clients.table(spark), moves, history, servers.names(spark), extent)
+def check_all(
+    servers: Servers, clients: Clients, extent: HistoryExtent = ALL, bins: int = 1
+) -> ClientReport:
+    """Run the check, without Spark."""
+    import pyarrow as pa
+
+    def run(exchange: Exchange, *, everywhere: bool) -> list[Result]:
+        confirms = pa.table({"position": pa.array(servers.confirms, pa.int64())})
+        given = [tables_of_moves(servers.table(None if everywhere else 1)), {"confirms": confirms}]
+        if not everywhere:
+            given.append(tables_of_operations(clients.table()))
+        found: list[Result] = run_here(exchange, given)["results"].to_pylist()
+        return found
+
+    return check_clients(run, servers.names(), extent, bins)

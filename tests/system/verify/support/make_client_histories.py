@@ -15,12 +15,8 @@ from broker.memberlog.records import CLIENT_ROW, REDELIVERED
 from tools.verify.input.rows import signed
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    import pyarrow as pa
 
-MOVES = (
-    "epoch bigint, position bigint, ordinal int, op int, flag boolean, cause int, queue bigint, "
-    "seq bigint, of bigint, detail bigint"
-)
 CHANNEL, CONSUMER = 11, 22
 
 
@@ -52,6 +48,7 @@ class Servers:
 
     def __init__(self) -> None:
         self.rows: list[MoveRow] = []
+        self.confirms: list[int] = []
         self._queues: dict[int, str] = {}
         self.number = 0
         self._position = 0
@@ -84,6 +81,7 @@ class Servers:
             self._next_seq[queue] += 1
             self._move(Op.ENQUEUED, True, 0, queue, seq, self.number, content)
             held.append(Message(queue, seq, content))
+        self.confirms.append(self._position)
         return held
 
     def deliver(self, message: Message, *, redelivered: bool = False, epoch: int = 1) -> None:
@@ -126,13 +124,25 @@ class Servers:
         """Remove the last move of this kind."""
         self.rows.remove([row for row in self.rows if row.op == op][-1])
 
-    def table(self, spark: SparkSession) -> DataFrame:
-        """Return the moves as Spark gets them."""
-        return spark.createDataFrame(self.rows, MOVES)
+    def table(self, epoch: int | None = None) -> pa.Table:
+        """Return the moves as the data source has them; of one epoch, or all."""
+        import pyarrow as pa
 
-    def names(self, spark: SparkSession) -> DataFrame:
+        from tools.verify.input.tables import MOVES_SCHEMA, arrow_schema
+
+        rows = [
+            row._asdict() | {"file": "f", "member": "m", "incarnation": 1, "lsn": 1, "decided": 1}
+            for row in self.rows
+            if epoch in (None, row.epoch)
+        ]
+        return pa.Table.from_pylist(rows, schema=arrow_schema(MOVES_SCHEMA))
+
+    def names(self) -> pa.Table:
         """Return the names of queues."""
-        return spark.createDataFrame(list(self._queues.items()), "queue bigint, name string")
+        import pyarrow as pa
+
+        numbers = pa.array(list(self._queues), pa.int64())
+        return pa.table({"queue": numbers, "name": pa.array(list(self._queues.values()))})
 
     def _command(self) -> None:
         self._position += 1
@@ -170,9 +180,11 @@ class Clients(ClientHistory):
     def flush(self) -> None:
         """Keep everything."""
 
-    def table(self, spark: SparkSession) -> DataFrame:
-        """Return the operations as Spark gets them, one record each."""
-        from tools.verify.input.tables import CLIENTS_SCHEMA
+    def table(self) -> pa.Table:
+        """Return the operations as the data source has them, one record each."""
+        import pyarrow as pa
+
+        from tools.verify.input.tables import CLIENTS_SCHEMA, arrow_schema
 
         rows = [
             ("f", name, 1, session.number, session.queue, lsn, 0, what & ~REDELIVERED,
@@ -180,4 +192,5 @@ class Clients(ClientHistory):
             for name, session in zip(self._names, self._made, strict=True)
             for lsn, (what, body, aux) in enumerate(CLIENT_ROW.iter_unpack(bytes(session.ops)))
         ]  # fmt: skip
-        return spark.createDataFrame(rows, CLIENTS_SCHEMA)
+        schema = arrow_schema(CLIENTS_SCHEMA)
+        return pa.table([list(column) for column in zip(*rows, strict=True)], schema=schema)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+import json
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,17 @@ from broker.memberlog.writer import MemberLogWriter
 from tests.system.verify.support.checks_without_spark import rows_in
 from tests.system.verify.support.make_logs import good_history
 from tools.verify.checks.canonical_history import Gap, Stretch
-from tools.verify.checks.views_and_segments import CONTROL_KINDS, primaries
-from tools.verify.clients.histories import extent_of, is_history, split_clients, told_history
+from tools.verify.checks.views_and_segments import CONTROL_KINDS, ends_of, primaries
+from tools.verify.clients.histories import (
+    confirms_in,
+    extent_of,
+    is_history,
+    split_clients,
+    told_history,
+)
+from tools.verify.clients.lookup import Confirms
 from tools.verify.findings import BadInput
-from tools.verify.input.rows import Row
+from tools.verify.input.rows import FAULT, SEGMENT, Row
 from tools.verify.live import checkpoint
 
 
@@ -75,6 +83,48 @@ def test_the_beginning_and_the_middle() -> None:
     ]  # fmt: skip
 
 
+class TestConfirms:
+    """Whether the logs hold all that members confirmed."""
+
+    @pytest.fixture
+    def rows(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[Row]:
+        monkeypatch.setattr("os.fsync", lambda _: None)
+        good_history(6).write(tmp_path, segment_bytes=1500)
+        return rows_in(sorted(tmp_path.rglob("*.qml")))
+
+    @staticmethod
+    def found(rows: list[Row]) -> Confirms | None:
+        return confirms_in(rows, {row.file for row in rows})
+
+    def test_nothing_is_unsure_where_all_stopped_in_order(self, rows: list[Row]) -> None:
+        assert self.found(rows) == Confirms()
+
+    def test_what_was_confirmed_after_the_last_mark_may_not_be_recorded(
+        self, rows: list[Row]
+    ) -> None:
+        lower = []
+        for row in rows:
+            if (row.member, row.kind) == ("c", SEGMENT):
+                ends = ends_of(row)
+                for one in ends["epochs"].values():
+                    one["mark"] = min(one["mark"], 5)
+                row = row._replace(text=json.dumps(ends))
+            lower.append(row)
+        last = max(row.position or 0 for row in rows if (row.member, row.kind) == ("c", SEGMENT))
+        found = self.found(lower)
+        assert found is not None
+        assert (6, last) not in found.unsure
+        killed = [row for row in lower if (row.member, row.kind) != ("c", RecordKind.STOP)]
+        found = self.found(killed)
+        assert found is not None
+        assert (6, last) in found.unsure
+
+    def test_a_part_of_a_log_does_not_tell(self, rows: list[Row]) -> None:
+        assert self.found([row for row in rows if (row.member, row.segment) != ("a", 0)]) is None
+        assert self.found([*rows, rows[0]._replace(kind=FAULT)]) is None
+        assert confirms_in(rows, {rows[0].file}) is None
+
+
 class TestSince:
     """Clients are judged by all that the logs at hand tell, also what a check settled before."""
 
@@ -95,7 +145,7 @@ class TestSince:
     def rows(files: list[Path]) -> list[Row]:
         return [row for row in rows_in(files) if row.kind in CONTROL_KINDS]
 
-    def told(self, files: list[Path], saved: list[Row]) -> tuple[list[Stretch], list[bool]]:
+    def told(self, files: list[Path], saved: list[Row]) -> tuple[list[Stretch], list[object]]:
         rows = checkpoint.moved(saved, files)
         left = checkpoint.unread(files, rows)
         assert left
@@ -117,7 +167,7 @@ class TestSince:
         (point.parent / "elsewhere").mkdir()
         (point.parent / "logs").rename(point.parent / "elsewhere" / "logs")
         files = self.logs(point.parent / "elsewhere")
-        stretches, (begin, _, whole) = self.told(files, saved)
+        stretches, (begin, _, whole, *_) = self.told(files, saved)
         assert (begin, whole) == (True, True)
         assert {one.file for one in stretches} <= set(map(str, files))
 
