@@ -222,6 +222,7 @@ SEEDS = {
         "broker",
         without=(),
         votes=True,
+        long=True,
     ),
     "a_checkpoint_taken_for_a_tail": FailedSeed(
         20,
@@ -231,6 +232,7 @@ SEEDS = {
         "broker",
         without=(),
         votes=True,
+        long=True,
     ),
     "a_voter_that_was_further_than_those_who_went_on": FailedSeed(
         307,
@@ -258,6 +260,7 @@ SEEDS = {
         "oracle",
         without=(),
         votes=True,
+        long=True,
     ),
     "a_first_start_begun_again_with_an_older_epoch": FailedSeed(
         9107,

@@ -125,6 +125,7 @@ def test_two_of_three_go_on_and_the_third_comes_back_with_the_state(
     assert not list(cluster[2].data_dir.glob("store.joining.*"))
 
 
+@pytest.mark.slow
 def test_a_wiped_member_is_filled_again(cluster: LocalCluster) -> None:
     """An empty store has no vote until the primary has filled it."""
     publish(channel_of(cluster[0]), 1, 20)
@@ -152,6 +153,7 @@ def test_one_of_three_serves_nobody_and_comes_back_by_itself(cluster: LocalClust
     assert [number for number, _ in contents(alone)] == list(range(1, 6))
 
 
+@pytest.mark.slow
 def test_a_member_that_slept_is_excluded_and_returns(cluster: LocalCluster) -> None:
     """G7: SIGSTOP beyond the token timeout; the others go on, the sleeper rejoins when it wakes."""
     publish(channel_of(cluster[0]), 1, 10)
@@ -184,6 +186,7 @@ def test_unacked_messages_of_a_dead_member_return_in_place_and_flagged(
     assert contents(cluster[0]) == [(n, n <= 4) for n in range(1, 11)]
 
 
+@pytest.mark.slow
 def test_a_fourth_broker_serves_but_does_not_vote(tmp_path: Path) -> None:
     with LocalCluster(tmp_path, 4, voters=3) as cluster:
         for member in cluster.members[:3]:
@@ -197,6 +200,7 @@ def test_a_fourth_broker_serves_but_does_not_vote(tmp_path: Path) -> None:
         assert [number for number, _ in contents(cluster[0])] == [1, 2, 3]
 
 
+@pytest.mark.slow
 def test_one_member_is_stopped_through_another(cluster: LocalCluster) -> None:
     status = cluster[0].status()
     victim = next(one for one in status.members if not one.local)

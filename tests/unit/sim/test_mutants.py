@@ -7,26 +7,27 @@ import pytest
 from tests.sim.mutation.by_hand import MEMBER_MUTANTS, PRIMARY_MUTANTS, broken
 from tests.sim.run.campaign import Options, run_seed
 
-# Seeds that were cheap and found it; any of them will do, as the protocol goes on changing.
+# Seeds that found it, the cheapest first: where one does, the others do not run.  Any of them will
+# do, as the protocol goes on changing.
 KILLERS: dict[str, tuple[int, ...]] = {
     "safe_on_one_rotation": (2, 1, 3),
-    "agreed_overtakes_safe": (1, 2, 3),
+    "agreed_overtakes_safe": (2, 3, 1),
     "half_safe": (2, 1, 3),
-    "token_taken_twice": (3, 2, 4),
-    "token_of_any_ring": (9, 36, 23),
+    "token_taken_twice": (4, 3, 2),
+    "token_of_any_ring": (36, 9, 23),
     "holes_ignored": (2, 4, 7),
     "first_token_twice": (168, 91, 185, 184, 113),
     "never_looks_for_others": (3, 4, 1, 2),
-    "all_is_regular": (14, 16, 2),
-    "minority_is_enough": (3, 4, 7),
-    "epoch_stays": (3, 4, 7),
-    "replies_before_the_log": (1, 2, 3),
-    "replies_when_any_log_is_written": (1, 2, 3),
+    "all_is_regular": (16, 14, 2),
+    "minority_is_enough": (7, 3, 4),
+    "epoch_stays": (7, 3, 4),
+    "replies_before_the_log": (3, 2, 1),
+    "replies_when_any_log_is_written": (3, 1, 2),
     "replies_without_a_lease": (90,),
-    "promises_while_others_reply": (28, 87),
+    "promises_while_others_reply": (87, 28),
     "promises_before_durable": (2, 1, 3),
-    "promises_behind_nothing": (1, 25, 30),
-    "promise_of_another_view": (4, 2, 83),
+    "promises_behind_nothing": (25, 1, 30),
+    "promise_of_another_view": (83, 2, 4),
     "confirms_before_durable": (1, 2, 3),
     "applied_counts_as_durable": (9, 13),
 }

@@ -15,12 +15,9 @@ from tests.sim.world.trace import Trace
 from vsync.totem.events import Deliver, Output
 from vsync.types import Guarantee, Member
 
-# Calm, but with three members that all have something to say.
-SEED = next(
-    seed
-    for seed in range(1000)
-    if (plan := make_plan(seed)).load_gap_s < 0.1 and len(plan.names) == 3 and plan.turn_s < 0.0002
-)
+# Three members on fast links that all have something to say, and have soon said it: what a wrong
+# core never delivers is not waited for long.
+SEED, OTHER = 21, 1
 
 
 def run(plan: Plan, core: type[FakeCore] = FakeCore) -> Result:
@@ -96,7 +93,7 @@ def test_a_right_core_passes() -> None:
 
 def test_one_seed_is_one_run() -> None:
     """Same seed, same trace hash; another seed, another."""
-    first, again, other = (run(calm_plan(seed)).trace.hash() for seed in (SEED, SEED, SEED + 1))
+    first, again, other = (run(calm_plan(seed)).trace.hash() for seed in (SEED, SEED, OTHER))
     assert first == again
     assert first != other
 
