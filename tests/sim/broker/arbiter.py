@@ -111,7 +111,7 @@ class SimArbiter:
             self.world.after(self.member.fsync_s(self.tape), self._written)
 
     def _written(self) -> None:
-        if self.dead or self.member.disk_failed():
+        if self.dead or self.member.disk_waits(self._written) or self.member.disk_failed():
             return
         record, then = self._waiting.pop(0)
         self.stack.records[self.member.name] = record

@@ -8,12 +8,14 @@ afterwards, or not at all.
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine
+from functools import partial
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from broker.durability.store_writer import CheckpointWriter, begin_checkpoint
 from broker.replication.replica import Replica
 from store.commit_queue import Call, CommitQueue, Task
+from store.errors import StoreStuck
 from store.memory import MemoryStore
 from tests.sim.world.random_tape import Tape
 
@@ -126,7 +128,9 @@ class SimWriter(CommitQueue):
         self._over = True
 
     async def drain(self, _patience_s: float | None = None) -> None:
-        """The same: a member that ends waits for its disk."""
+        """The same: a member that ends waits for its disk, though not for ever."""
+        if self.member.disk_frozen:
+            raise StoreStuck("the simulated disk does not answer")
         self.close()
 
     def crash(self, keep: bool) -> None:
@@ -155,6 +159,8 @@ class SimWriter(CommitQueue):
 
     def _written(self, task: Task) -> None:
         if self._over or self._writing is not task:
+            return
+        if self.member.disk_waits(partial(self._written, task)):
             return
         self._writing = None
         self._perform(task)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 
 import msgpack
@@ -27,7 +28,7 @@ from broker.replication.member import ReplicatedMember
 from broker.replication.ports import Ports, Shell
 from broker.replication.replica import Applied, Replica
 from store.api import Meta
-from store.errors import StoreError
+from store.errors import StoreError, StoreStuck
 from store.memory import MemoryDisk, MemoryStore
 from tests.sim.broker.clients import SimClients
 from tests.sim.broker.describe import why_not
@@ -319,7 +320,7 @@ class BrokerUpper:
         self.world.after(min(took_s, LOG_WRITE_WORST_S), self._log_written, done)
 
     def _log_written(self, done: Callable[[], None]) -> None:
-        if self.dead:
+        if self.dead or self.member.disk_waits(partial(self._log_written, done)):
             return
         if self.member.paused:
             self.world.after(POLL_S, self._log_written, done)
@@ -346,7 +347,7 @@ class BrokerUpper:
         took_s = self.member.fsync_s(self.tape) * self.tape.between(1.0, 10.0)
 
         def work() -> None:
-            if self._switch is None:
+            if self._switch is None or self.member.disk_waits(lambda: self._later(work)):
                 return
             self._switch = None
             writer.close()
@@ -359,7 +360,9 @@ class BrokerUpper:
         self.later(took_s, work)
 
     async def settled(self, _patience_s: float) -> None:
-        """A member that ends waits for its disk."""
+        """A member that ends waits for its disk, though not for ever."""
+        if self._switch is not None and self.member.disk_frozen:
+            raise StoreStuck("the simulated disk does not answer")
         if self._switch is not None:
             self._switch()
 

@@ -43,6 +43,7 @@ class MemberFaults:
             "disk_slow": self.disk_slow,
             "disk_fails": self.disk_fails,
             "disk_full": self.disk_full,
+            "disk_freeze": self.disk_freeze,
             "restore": self.restore,
             "clock_jump": self.clock_jump,
             "flood": self.flood,
@@ -184,6 +185,25 @@ class MemberFaults:
 
     def _as_usual(self, member: SimMember) -> None:
         member.disk_slowness, member.disk_fails = 1.0, False
+
+    def disk_freeze(self) -> None:
+        """No write returns for seconds; or none ever does, until the machine is started anew."""
+        member = self._one()
+        if member is None or member.disk_frozen:
+            return
+        self.world.fault("disk_freeze", member.name, member)
+        member.freeze_disk()
+        seconds = self.tape.pick((0.1, 1.0, 6.0, 20.0)) * self.tape.between(0.5, 1.5)
+        if self.tape.chance(0.75):
+            self.world.after(seconds, member.thaw_disk)
+        else:
+            self.world.during(seconds, self._reset, member)
+
+    def _reset(self, member: SimMember) -> None:
+        """The machine is switched off and on again, and its disk is well."""
+        if member.up:
+            self._crash("reset", member, self._token_s() * self.tape.between(0.5, 5.0))
+        member.thaw_disk()
 
     def clock_jump(self) -> None:
         """The wall clock is set, forwards or backwards, by up to hours."""

@@ -65,7 +65,8 @@ LATER_EPISODES = (
 LATER_OTHERS = ("clock_drift", "strike", "stays_cut")
 LATEST = ("late", "outage")  # each in a quarter of the seeds, whatever other faults they have
 VOTES = ("arbitrator", "unequal_votes", "voter_changes")  # by another tape again: who has a vote
-ALL_EPISODES = EPISODE_FAULTS + LATER_EPISODES
+FROZEN = ("disk_freeze",)  # by a tape of its own: seeds without it have what they always had
+ALL_EPISODES = EPISODE_FAULTS + LATER_EPISODES + FROZEN
 ALL_FAULTS = (
     *WEATHER_FAULTS, *LATER_WEATHER, *ALL_EPISODES, *OTHER_FAULTS, *LATER_OTHERS, *LATEST, *VOTES,
 )  # fmt: skip
@@ -168,6 +169,7 @@ def make_plan(
     drawn += _later(later, drawn)
     latest = tape.fork("latest")
     drawn += [fault for fault in LATEST if latest.chance(0.25)] + _who_votes(tape.fork("votes"))
+    drawn += FROZEN if tape.fork("frozen").chance(0.25) else ()
     for fault in LATER_WEATHER:
         rates[fault] = WORST[fault] * later.between(0.02, 1.0)
     faults = tuple(f for f in drawn if f not in without and (only is None or f in only))

@@ -182,6 +182,7 @@ class Runner:
             member.crash_after = None
             member.slowness = member.disk_slowness = 1.0
             member.disk_fails = False
+            member.thaw_disk()
             if member.name in dead:
                 if member.up:
                     world.fault("stays_dead", member.name)

@@ -8,6 +8,7 @@ mark passes it; the judge remembers each of those for ever.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 from tests.sim.stacks.toy_log import Disk, Image, ToyLog, steps_to
@@ -201,6 +202,8 @@ class Replica:
             return
         if self.member.paused:
             self.world.after(0.01, self._committed, image, waiting)
+            return
+        if self.member.disk_waits(partial(self._committed, image, waiting)):
             return
         if self.member.disk_failed():
             return

@@ -7,7 +7,7 @@ timers, send everything, and only then hand deliveries and views upwards.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Protocol, runtime_checkable
 
 from tests.sim.world.random_tape import Tape
@@ -63,7 +63,8 @@ class SimMember:
         self.crash_down_s = 0.0
         self.slowness = 1.0  # how much longer than usual its turns take
         self.disk_slowness = 1.0
-        self.disk_fails = False
+        self.disk_fails = self.disk_frozen = False
+        self._until_it_answers: list[Callable[[], None]] = []
         self.kept_lease_ms = 0  # on its disk
         self.wall_offset_us = 0
         self._turn_at: float | None = None
@@ -137,6 +138,23 @@ class SimMember:
     def fsync_s(self, tape: Tape) -> float:
         """How long the commit that begins now takes."""
         return min(tape.gap(self.world.plan.fsync_s) * self.disk_slowness, COMMIT_WORST_S)
+
+    def disk_waits(self, call: Callable[[], None]) -> bool:
+        """Whether the disk stands still; then `call` comes when it answers again."""
+        if self.disk_frozen:
+            self._until_it_answers.append(call)
+        return self.disk_frozen
+
+    def freeze_disk(self) -> None:
+        """No write, no sync and no open comes back from now on."""
+        self.disk_frozen = True
+
+    def thaw_disk(self) -> None:
+        """What stood still goes on."""
+        self.disk_frozen = False
+        waiting, self._until_it_answers = self._until_it_answers, []
+        for call in waiting:
+            self.world.after(0.0, call)
 
     def disk_failed(self) -> bool:
         """A commit comes to its end: True when it failed, and then the member has stopped."""

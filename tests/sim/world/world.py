@@ -6,6 +6,7 @@ import itertools
 import random
 from collections import Counter
 from collections.abc import Callable
+from functools import partial
 from heapq import heappop, heappush
 from pathlib import Path
 
@@ -119,7 +120,8 @@ class World:
             self.fault("start_refused", name)
             self.after(self.plan.token_timeout_ms / 1000.0, self.revive, name)
             return
-        member.start()
+        if not member.disk_waits(partial(self.revive, name)):
+            member.start()
 
     def live(self) -> list[SimMember]:
         """Who runs, but for those that the end of the run leaves outside."""
