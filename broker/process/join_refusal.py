@@ -6,7 +6,7 @@ view, and, where two could both be meant, started later than the other.  Members
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Protocol
 
 from broker.exit_codes import Exit
@@ -31,10 +31,6 @@ class RingStatus(Protocol):
 
     me: Member
     handshake: Handshake
-
-    @property
-    def counters(self) -> Mapping[str, int]:
-        """What was counted, drops by reason among it."""
 
 
 class TransportStatus(Protocol):
@@ -71,7 +67,7 @@ class JoinRefusal:
         if self._controller.ran or len(self._controller.primary.members) > 1:
             self._refused_since = 0.0
             return
-        if other := misfit(self._ring.me, self._ring.handshake, self._ring.counters):
+        if other := misfit(self._ring.me, self._ring.handshake):
             self._stop(Exit.PROTOCOL, f"cannot join: {other}")
             return
         refusals = self._transport.refusals

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import asyncio
 import socket
-from collections.abc import Mapping
 from enum import Enum
 from typing import Final, NamedTuple
 
@@ -20,7 +19,6 @@ from vsync.io.transport import TransportError, ZmqTransport, parse_address
 from vsync.totem.membership.compatibility import Handshake
 from vsync.totem.node import Node
 from vsync.types import Member
-from vsync.wire.codec import WIRE_VERSION
 
 FOREIGN_FRAMES_MAX = 20
 """From this many frames of another wire version on they are no line noise."""
@@ -49,15 +47,16 @@ class Diagnosis(NamedTuple):
     sentence: str
 
 
-def misfit(me: Member, handshake: Handshake, counters: Mapping[str, int]) -> str:
+def misfit(me: Member, handshake: Handshake) -> str:
     """Return the cluster, version or configuration that differs from an older member's, or ""."""
     for _, (other, reason) in sorted(handshake.refused.items()):
         if other.incarnation < me.incarnation:
             return reason
-    if counters.get("frame_version", 0) >= FOREIGN_FRAMES_MAX:
+    if handshake.foreign_frames >= FOREIGN_FRAMES_MAX:
         return (
             "the members at this cluster's ring addresses use another version of the ring "
-            f"protocol ({handshake.foreign_version}) than this one (version {WIRE_VERSION}); "
+            f"protocol ({handshake.foreign_version}) than this one "
+            f"(version {handshake.mine.versions}); "
             "run the same release on all members"
         )
     return ""
@@ -68,7 +67,7 @@ async def why_alone(node: Node, transport: ZmqTransport) -> str:
     security = transport.security
     for address, why in sorted(transport.refusals.items()):
         return (await asyncio.to_thread(refusal, node.me, security, address, why)).sentence
-    return misfit(node.me, node.handshake, node.counters)
+    return misfit(node.me, node.handshake)
 
 
 def refusal(me: Member, security: Security, address: str, why: KeyRefused) -> Diagnosis:

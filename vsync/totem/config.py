@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from vsync.errors import ConfigError
 from vsync.types import record
-from vsync.wire.codec import WANTED_MAX
+from vsync.wire.codec import WANTED_MAX, WIRE_VERSION, WIRE_VERSION_MIN, Versions
 from vsync.wire.membership_codec import MEMBERS_MAX
 
 _MAY_BE_ZERO = ("accelerated_frames", "lead_frames", "token_timeout_per_member_ms")
@@ -64,6 +64,8 @@ class RingConfig:
     # meaning
     payload_version: int = 1  # newest format of the payloads that this member reads
     payload_version_min: int = 1  # and the oldest one
+    wire_version: int = WIRE_VERSION  # newest version of the frames that this member reads
+    wire_version_min: int = WIRE_VERSION_MIN  # and the oldest: members need one in common
 
     def __post_init__(self) -> None:
         consensus_ms = self.consensus_timeout_ms or int(self.token_timeout_ms * 1.2)
@@ -144,12 +146,24 @@ class RingConfig:
              "message_bytes_max must be at least frame_bytes_max"),
             ("the token fits a frame", self.wanted_max <= WANTED_MAX,
              f"wanted_max must be at most {WANTED_MAX}"),
-            ("some payloads can be read", self.payload_version_min <= self.payload_version,
-             "payload_version_min must not exceed payload_version"),
+            *self._ranges(),
             ("the joins fit a frame", self.members_max <= MEMBERS_MAX,
              f"members_max must be at most {MEMBERS_MAX}"),
         )  # fmt: skip
         return tuple(Relation(*row) for row in rows)
+
+    def _ranges(self) -> tuple[tuple[str, bool, str], ...]:
+        return (
+            ("some payloads can be read", self.payload_version_min <= self.payload_version,
+             "payload_version_min must not exceed payload_version"),
+            ("some frames can be read", self.wire_version_min <= self.wire_version <= 255,
+             "wire_version_min must not exceed wire_version, and that one is a byte"),
+        )  # fmt: skip
+
+    @property
+    def wire_versions(self) -> Versions:
+        """Versions of the frames that this member reads."""
+        return Versions(self.wire_version_min, self.wire_version)
 
     def token_timeout(self, members: int) -> float:
         """Seconds without a token of the ring after which it counts as lost."""

@@ -66,7 +66,8 @@ class Node:
         self.config = config
         door = door if door is not None else OpenDoor()
         settings = settings_hash(settings_of(config), door.digest)
-        self.codec = Codec(me, cluster, config.frame_bytes_max, settings)
+        versions = config.wire_versions
+        self.codec = Codec(me, cluster, config.frame_bytes_max, settings, versions)
         self.handshake = Handshake(me, cluster, config, self.codec, door)
         self.context = Context(me, config, rng, self.codec)
         self.counters = self.context.counters
@@ -195,8 +196,10 @@ class Node:
             envelope = self.codec.open(frame)
             sender = envelope.sender
             self.context.receiving(sender.name)
-            if self._newest.get(sender.name) != sender.incarnation and not self._is_newer(sender):
-                return
+            if self._newest.get(sender.name) != sender.incarnation:
+                if not self._is_newer(sender):
+                    return
+                self.membership.wire_versions.heard(sender.name, envelope.versions)
             if sender == self.me:
                 self.context.count("own_echo")
                 return
@@ -295,6 +298,8 @@ class Node:
         if frame[0] == HELLO_VERSION:
             code, hello = self.handshake.on_hello(frame, now)
             self.context.count(code)
+            for name, versions in self.handshake.take_accepted():
+                self.membership.wire_versions.heard(name, versions)
         else:
             hello = self.handshake.on_foreign(frame, now)
         if hello is not None:

@@ -50,7 +50,11 @@ from vsync.wire.messages import (
     Wake,
 )
 
+WIRE_VERSION_MIN = 3
 WIRE_VERSION = 3
+"""The oldest and the newest version of the frames that this release reads and writes.  A release
+that changes a frame raises the second, writes the older layout into frames of the older version,
+and goes by the first byte of each frame that it reads; the next one may then raise the first."""
 HELLO_VERSION = 0  # of the one frame that every version can read, see `compatibility`
 WANTED_MAX = 1024
 CONTROL_BYTES_MAX = 1 << 20
@@ -65,7 +69,7 @@ _MEMO_MAX = 1024
 
 _HEAD = Struct("<BBI8sQBB")  # version kind crc tag incarnation name address
 _CRC = Struct("<I")
-_START = Struct("<BBI")  # version kind crc
+_START = Struct("<HI")  # version and kind, crc
 _CRC_END = 6
 _SMALL = 2048  # bytes; to copy fewer than this is cheaper than not to
 TAG_BYTES = 4
@@ -82,19 +86,42 @@ _TOKEN_KIND, _DATA_KIND = (
 )  # an enum's attribute is ten times as slow
 _CONTENTS = {int(c): c for c in Content}
 _GUARANTEES = {int(g): g for g in Guarantee}
-_START_CRCS = {kind: crc32(bytes((WIRE_VERSION, kind))) for kind in FrameKind}
+MEMBERSHIP_KINDS = frozenset(
+    (FrameKind.JOIN, FrameKind.COMMIT, FrameKind.MERGE, FrameKind.PROBE, FrameKind.ALIVE)
+)
+"""Frames that reach members outside of the sender's ring; the others stay within it."""
+
+
+class Versions(NamedTuple):
+    """Versions of the frames that a member reads and writes, from the oldest to the newest."""
+
+    oldest: int
+    newest: int
+
+    def __str__(self) -> str:
+        one = self.oldest == self.newest
+        return str(self.newest) if one else f"{self.oldest} to {self.newest}"
+
+    def fits(self, other: Versions) -> bool:
+        """Whether the two have a version in common."""
+        return self.oldest <= other.newest and other.oldest <= self.newest
+
+
+OF_THIS_RELEASE = Versions(WIRE_VERSION_MIN, WIRE_VERSION)
 
 
 class Envelope(NamedTuple):
-    """The checked head of a frame: its kind, its sender, where its body starts."""
+    """The checked head of a frame: its kind, its sender, where its body starts, and which versions
+    the sender reads."""
 
     kind: FrameKind
     sender: Member
     start: int
+    versions: Versions
 
 
 _Opened = dict[int, tuple[Envelope, int]]
-"""By kind: the envelope of one sender's frames, and their checksum up to the body."""
+"""By kind and version: the envelope of one sender's frames, and their checksum up to the body."""
 
 
 def cluster_tag(cluster: str) -> bytes:
@@ -174,34 +201,51 @@ class Codec:
     """Encodes as one member of one cluster, and decodes what others of that cluster sent.
 
     `settings` is the hash of the member's settings (`compatibility`); a reader that is no member
-    has none, and decodes frames whatever their sender's are.
+    has none, and decodes frames whatever their sender's are.  It reads all of its `versions`, and
+    writes the oldest until `write` says otherwise.
     """
 
     def __init__(
-        self, me: Member, cluster: str, frame_bytes_max: int, settings: bytes | None
+        self,
+        me: Member,
+        cluster: str,
+        frame_bytes_max: int,
+        settings: bytes | None,
+        versions: Versions = OF_THIS_RELEASE,
     ) -> None:
         name, address = me.name.encode(), me.address.encode()
         if not 0 < len(name) < 256 or not me.name.isprintable() or len(address) > 255:
             raise FrameError("bad_identity", repr(me))
         own = bytes(TAG_BYTES) if settings is None else settings
         self.tag = cluster_tag(cluster) + own
-        self._accepted = None if settings is None else {own}
+        self.versions = versions
+        self._oldest, self._newest = versions
+        self._accepted = None if settings is None else {own: versions}
         self.bytes_max = wire_bytes_max(frame_bytes_max)
         head = _HEAD.pack(0, 0, 0, self.tag, me.incarnation, len(name), len(address))
         self._identity = head[_CRC_END:] + name + address
         self.envelope_bytes = _CRC_END + len(self._identity)
-        # The checksum up to the body is the same for all frames of one kind.
-        self._starts = {
-            kind: (bytes((WIRE_VERSION, kind)), crc32(self._identity, crc))
-            for kind, crc in _START_CRCS.items()
-        }
+        self.written = self.written_outside = 0
+        self.write(versions.oldest, versions.oldest)
         self._opened: dict[bytes, _Opened] = {}
         self._rings: dict[bytes, RingId] = {}
 
-    def accept(self, settings: bytes) -> None:
+    def accept(self, settings: bytes, versions: Versions) -> None:
         """Decode frames of members with these settings, too: they are compatible."""
         if self._accepted is not None and len(self._accepted) < _MEMO_MAX:
-            self._accepted.add(settings)
+            self._accepted[settings] = versions
+
+    def write(self, version: int, outside: int) -> None:
+        """Write frames of the ring in this version from now on, and those that also go outside of
+        it in the other one."""
+        if (version, outside) == (self.written, self.written_outside):
+            return
+        self.written, self.written_outside = version, outside
+        # The checksum up to the body is the same for all frames of one kind.
+        self._starts: dict[FrameKind, tuple[bytes, int]] = {}
+        for kind in FrameKind:
+            start = bytes((outside if kind in MEMBERSHIP_KINDS else version, kind))
+            self._starts[kind] = start, crc32(self._identity, crc32(start))
 
     # -- out ---------------------------------------------------------------------------------
 
@@ -244,20 +288,14 @@ class Codec:
             raise FrameError("frame_short")
         if size > self.bytes_max:
             raise FrameError("frame_long")
-        version, code, given = _START.unpack_from(frame)
-        if version != WIRE_VERSION:
+        code, given = _START.unpack_from(frame)
+        if not self._oldest <= (version := frame[0]) <= self._newest:
             raise FrameError("frame_hello" if version == HELLO_VERSION else "frame_version")
         start: int = _HEAD.size + frame[_NAME_BYTES] + frame[_NAME_BYTES + 1]
         identity = frame[_CRC_END:start]
         opened = self._opened.get(identity)
         if opened is None:
-            sender = self._sender(frame, start)
-            if len(self._opened) >= _MEMO_MAX:
-                self._opened.clear()
-            opened = self._opened[identity] = {
-                int(kind): (Envelope(kind, sender, start), crc32(identity, crc))
-                for kind, crc in _START_CRCS.items()
-            }
+            opened = self._open_sender(frame, identity, start)
         found = opened.get(code)
         if found is None:
             if crc32(frame[_CRC_END:], crc32(frame[:2])) != given:
@@ -269,11 +307,26 @@ class Codec:
             raise FrameError("frame_checksum")
         return envelope
 
-    def _sender(self, frame: bytes, start: int) -> Member:
+    def _open_sender(self, frame: bytes, identity: bytes, start: int) -> _Opened:
+        """Check who sends this for the first time."""
+        sender, versions = self._sender(frame, start)
+        if len(self._opened) >= _MEMO_MAX:
+            self._opened.clear()
+        opened = self._opened[identity] = {}
+        for version in range(self._oldest, self._newest + 1):
+            for kind in FrameKind:
+                head = bytes((version, kind))
+                found = Envelope(kind, sender, start, versions), crc32(identity, crc32(head))
+                opened[int.from_bytes(head, "little")] = found
+        return opened
+
+    def _sender(self, frame: bytes, start: int) -> tuple[Member, Versions]:
         _, _, _, tag, incarnation, name_size, _ = _HEAD.unpack_from(frame)
         if tag[:TAG_BYTES] != self.tag[:TAG_BYTES]:
             raise FrameError("frame_cluster")
-        if self._accepted is not None and tag[TAG_BYTES:] not in self._accepted:
+        accepted = self._accepted
+        versions = self.versions if accepted is None else accepted.get(tag[TAG_BYTES:])
+        if versions is None:
             raise FrameError("frame_settings")
         if start > len(frame) or not name_size:
             raise FrameError("frame_short")
@@ -284,7 +337,7 @@ class Codec:
             raise FrameError("frame_text") from err
         if not name.isprintable():
             raise FrameError("frame_text")
-        return Member(name, incarnation, address)
+        return Member(name, incarnation, address), versions
 
     def decode(self, frame: bytes, envelope: Envelope) -> Message:
         """The message behind a checked envelope."""

@@ -65,17 +65,20 @@ LATER_EPISODES = (
 LATER_OTHERS = ("clock_drift", "strike", "stays_cut")
 LATEST = ("late", "outage")  # each in a quarter of the seeds, whatever other faults they have
 VOTES = ("arbitrator", "unequal_votes", "voter_changes")  # by another tape again: who has a vote
-FROZEN = ("disk_freeze",)  # by a tape of its own: seeds without it have what they always had
+# Each by a tape of its own: seeds without them have what they always had.
+FROZEN = ("disk_freeze",)
+RELEASES = ("mixed_releases",)  # members that read different versions of the frames
 ALL_EPISODES = EPISODE_FAULTS + LATER_EPISODES + FROZEN
 ALL_FAULTS = (
     *WEATHER_FAULTS, *LATER_WEATHER, *ALL_EPISODES, *OTHER_FAULTS, *LATER_OTHERS, *LATEST, *VOTES,
+    *RELEASES,
 )  # fmt: skip
 
 VIEW_CHANGERS = (
     "isolate", "halves", "flap", "crash", "crash_quick", "crash_mid_output", "crash_all", "wipe",
     "leave", "disk_full", "restart_storm", "pause_long", "strike",
 )  # fmt: skip
-ALWAYS_ON = ("late_timers", "staggered_start", "clock_drift")
+ALWAYS_ON = ("late_timers", "staggered_start", "clock_drift", *RELEASES)
 """In force during the whole of a run, so nothing counts them."""
 
 # What a run must have had to count in a campaign.
@@ -168,8 +171,7 @@ def make_plan(
     later = tape.fork("later")
     drawn += _later(later, drawn)
     latest = tape.fork("latest")
-    drawn += [fault for fault in LATEST if latest.chance(0.25)] + _who_votes(tape.fork("votes"))
-    drawn += FROZEN if tape.fork("frozen").chance(0.25) else ()
+    drawn += [fault for fault in LATEST if latest.chance(0.25)] + _drawn_apart(tape)
     for fault in LATER_WEATHER:
         rates[fault] = WORST[fault] * later.between(0.02, 1.0)
     faults = tuple(f for f in drawn if f not in without and (only is None or f in only))
@@ -215,8 +217,14 @@ def make_plan(
     )
 
 
-def _who_votes(tape: Tape) -> list[str]:
-    return [choice for choice in VOTES if tape.chance(0.25)]
+def _drawn_apart(tape: Tape) -> list[str]:
+    """Who votes, and the youngest faults: each group from a tape of its own."""
+    votes = tape.fork("votes")
+    return [
+        *(choice for choice in VOTES if votes.chance(0.25)),
+        *(FROZEN if tape.fork("frozen").chance(0.25) else ()),
+        *(RELEASES if tape.fork("releases").chance(0.2) else ()),
+    ]
 
 
 def _later(tape: Tape, drawn: list[str]) -> list[str]:

@@ -23,6 +23,8 @@ from tests.sim.world.member import COMMIT_WORST_S, SimMember
 from tests.sim.world.random_tape import Tape
 from tests.sim.world.trace import Trace
 from tests.sim.world.world import MakeCore, World
+from vsync.totem.membership.compatibility import HELLO_EVERY_S
+from vsync.totem.membership.wire_versions import newest_common
 from vsync.totem.phases import Phase
 from vsync.types import Guarantee, record
 from vsync.wire.messages import FrameKind
@@ -77,9 +79,10 @@ def settle_bound_s(plan: Plan) -> float:
     The token times out late with many members, and twice as late on a ring that was slow or given
     up in vain.  Three rounds of token loss (2 tokens) and consensus (1.2 tokens), three tokens of
     backing off from a member that seemed unreachable, and half a second for joins and merge
-    detection.
+    detection.  Members of two releases may have to hear of each other first.
     """
-    return (3 * 3.2 + 3) * token_timeout_s(plan) + 0.5 + 200 * plan.turn_s
+    hellos_s = 4 * HELLO_EVERY_S if plan.has("mixed_releases") else 0.0
+    return (3 * 3.2 + 3) * token_timeout_s(plan) + 0.5 + 200 * plan.turn_s + hellos_s
 
 
 def token_timeout_s(plan: Plan) -> float:
@@ -330,6 +333,10 @@ class Runner:
             if _ring(member) != ring or not self._settled():
                 self._fail("L3", "L3", f"{member.name} left ring {ring} without a fault")
                 return
+        nodes = [m.tap.node for m in live if m.tap is not None and m.tap.node is not None]
+        written = {node.me.name: node.codec.written for node in nodes}
+        if nodes and set(written.values()) != {newest_common(n.codec.versions for n in nodes)}:
+            self._fail("L1", "wire", f"not the newest version that all read: {written}")
         if not all(map(_ready, live)):
             self._fail("L4", "L4", "not everybody is ready any more, without a fault")
         # Without a layer above, the mark is what was set last, whatever the core made of it.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 
 from tests.sim.run.plan import Plan
 from tests.sim.world.random_tape import Tape
@@ -14,6 +15,7 @@ from vsync.totem.node import Node
 from vsync.totem.ordering.tempo import Tempo
 from vsync.totem.phases import Phase
 from vsync.types import Guarantee, Member, RingId
+from vsync.wire.codec import WIRE_VERSION, Versions
 from vsync.wire.messages import Pace, Token
 
 CLUSTER = "simulated"
@@ -58,8 +60,25 @@ def _lease_ms(plan: Plan, hold_ms: int) -> int:
     return Tape(plan.seed, "lease").pick((short, long)) if 3 * rotation_ms < short else long
 
 
+NEXT_VERSION = WIRE_VERSION + 1
+ADJACENT = (
+    (Versions(WIRE_VERSION, WIRE_VERSION), Versions(WIRE_VERSION, NEXT_VERSION)),
+    (Versions(WIRE_VERSION, NEXT_VERSION), Versions(NEXT_VERSION, NEXT_VERSION)),
+)
+"""What the members of two releases read of which the later one follows the earlier one."""
+
+
+def release_of(me: Member, plan: Plan) -> Versions:
+    """The versions of the frames that an incarnation reads: restarts upgrade, and go back."""
+    both = Tape(plan.seed, "releases").pick(ADJACENT)
+    return Tape(plan.seed, f"release {me.name} {me.incarnation}").pick(both)
+
+
 def make_node(me: Member, plan: Plan, chance: random.Random) -> Core:
     config = ring_config(plan)
+    if plan.has("mixed_releases"):
+        oldest, newest = release_of(me, plan)
+        config = replace(config, wire_version_min=oldest, wire_version=newest)
     tempo = None
     if Tape(plan.seed, "tempo").chance(0.5):
         tempo = ErraticTempo(config, Tape(plan.seed, f"tempo {me.name} {me.incarnation}"))

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Protocol, runtime_checkable
 from tests.sim.world.random_tape import Tape
 from tests.sim.world.ringtrace import Recorder
 from tests.sim.world.tap import Tap
-from vsync.totem.events import Broadcast, Output, Send
+from vsync.totem.events import Broadcast, Hail, Output, Send
 from vsync.types import Guarantee, Member
 
 if TYPE_CHECKING:
@@ -294,6 +294,10 @@ class SimMember:
             elif isinstance(output, Broadcast):
                 for other in self.others:
                     world.net.send(world.now, name, other, output.frame)
+            elif isinstance(output, Hail) and world.plan.has("mixed_releases"):
+                for other in self.others:
+                    if world.members[other].address == output.address:
+                        world.net.send(world.now, name, other, output.frame)
             elif upper is not None:
                 upper.on_output(output, world.now)
         return True

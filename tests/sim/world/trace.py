@@ -12,10 +12,11 @@ from typing import NamedTuple
 
 from vsync.errors import FrameError
 from vsync.types import Member
-from vsync.wire.codec import Codec
+from vsync.wire.codec import WIRE_VERSION, Codec, Versions
 from vsync.wire.messages import Data
 
 CLUSTER = "simulated"
+ALL_VERSIONS = Versions(WIRE_VERSION, WIRE_VERSION + 1)
 KEPT_RECORDS = 400
 
 
@@ -33,7 +34,7 @@ class Trace:
         self.records: deque[Record] = deque(maxlen=None if keep_all else KEPT_RECORDS)
         self.frames = frames
         self.views = 0
-        self._codec = Codec(Member("trace", 0, ""), CLUSTER, 1 << 20, None)
+        self._codec = Codec(Member("trace", 0, ""), CLUSTER, 1 << 20, None, ALL_VERSIONS)
         self._hash = hashlib.blake2b(digest_size=8)
 
     def add(self, at: float, who: str, code: str, text: str) -> None:

@@ -37,7 +37,6 @@ class Start:
     def __init__(self) -> None:
         self.core = SimpleNamespace(ran=False, filled=False, primary=alone())
         self.me = ME
-        self.counters: dict[str, int] = {}
         codec = Codec(ME, "shop", 32_768, b"sets")
         self.handshake = Handshake(ME, "shop", RingConfig(), codec, OpenDoor())
         self.security: Security = Anonymous()
@@ -100,7 +99,7 @@ def test_members_that_run_or_were_there_first_go_on(why: Callable[[Start], None]
     if why is not older:
         start.hear(ME.incarnation - 1)
         start.refusals[NOBODY] = KeyRefused.KEY
-        start.counters["frame_version"] = 10 * FOREIGN_FRAMES_MAX
+        start.handshake.foreign_frames = 10 * FOREIGN_FRAMES_MAX
     why(start)
     start.wait(2 * REFUSED_S)
     assert start.stopped == []
@@ -108,10 +107,9 @@ def test_members_that_run_or_were_there_first_go_on(why: Callable[[Start], None]
 
 def test_frames_of_another_version_without_a_word_are_enough() -> None:
     start = Start()
-    start.counters["frame_version"] = FOREIGN_FRAMES_MAX - 1
+    start.handshake.foreign_frames = FOREIGN_FRAMES_MAX - 1
     start.wait(1)
     assert start.stopped == []
-    start.counters["frame_version"] += 1
     start.handshake.on_foreign(bytes([9]) + bytes(80), 0.0)
     start.newcomer.wake(20)
     ((code, sentence),) = start.stopped

@@ -1,6 +1,6 @@
 """Compatibility of members: the HELLO frame, which every version can read.
 
-Members must agree on the cluster, on the version of the frames, on sizes, and have a version of the
+Members must agree on the cluster and on sizes, and have a version of the frames and one of the
 payloads in common; their time limits must be compatible.  The envelope of every frame carries a
 hash of the cluster's name and one of the sender's settings, so an incompatible frame is dropped
 before anything else is looked at, and a joining member cannot disturb a running ring.  But a hash
@@ -14,7 +14,8 @@ where digests differ it judges a *card* in the other's hello, which the ring doe
 
 The layout is frozen for all versions: the envelope with zeros for version and tag, kind 1 when it
 asks for the receiver's own and 0 when not, then msgpack `[version, cluster, [[name, value], ...],
-digest, card]`.
+digest, card]`.  `version` is the oldest one of the frames that the sender reads; the newest is its
+setting `wire_version`, which releases that read one version only do not have.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ from vsync.errors import ConfigError
 from vsync.totem.config import RingConfig
 from vsync.totem.events import Hail
 from vsync.types import Member
-from vsync.wire.codec import WIRE_VERSION, Codec
+from vsync.wire.codec import Codec, Versions
 
 HELLO_EVERY_S: Final = 0.25
 HELLOS_MAX: Final = 32
@@ -47,7 +48,9 @@ SAME_EVERYWHERE: Final = (
     "members_max",
 )  # fmt: skip
 """Settings that one member's frames impose on another; others may differ where compatible."""
-_VERSIONS: Final = ("payload_version_min", "payload_version")
+_PAYLOAD_VERSIONS: Final = ("payload_version_min", "payload_version")
+_WIRE_VERSIONS: Final = ("wire_version_min", "wire_version")
+_RANGES: Final = frozenset(_PAYLOAD_VERSIONS + _WIRE_VERSIONS)
 
 _DERIVED: Final = frozenset(field.name for field in fields(RingConfig) if field.default == 0)
 _HEAD: Final = Struct("<BBI8sQBB")
@@ -98,6 +101,15 @@ class Hello(NamedTuple):
     settings: Mapping[str, int]
     digest: bytes = b""
     card: bytes = b""
+
+    @property
+    def versions(self) -> Versions:
+        """The versions of frames that it reads.
+
+        `version` is the oldest, so that a release that compares one number only refuses what it
+        cannot read; such a release has no setting for the newest one.
+        """
+        return Versions(self.version, max(self.version, self.settings.get("wire_version", 0)))
 
     def encode(self, *, asks: bool = False) -> bytes:
         """The frame; one that `asks` is answered with the receiver's own hello."""
@@ -156,18 +168,23 @@ class Handshake:
     def __init__(
         self, me: Member, cluster: str, config: RingConfig, codec: Codec, door: Door
     ) -> None:
-        self.mine = Hello(me, WIRE_VERSION, cluster, settings_of(config), door.digest)
+        self.mine = Hello(me, config.wire_version_min, cluster, settings_of(config), door.digest)
         self.refused: dict[str, tuple[Member, str]] = {}
         """By name: an incompatible member, and in one sentence what differs."""
         self.foreign_version = 0
-        """Version of the last frame of another version."""
+        """Version of the last frame that was of none of this member's versions."""
+        self.foreign_frames = 0
+        """Of those, how many came since a member was accepted that may have sent them."""
         self._codec, self._door = codec, door
+        self._accepted: list[tuple[str, Versions]] = []
         self._sent_until: dict[tuple[str, bool], float] = {}
 
     def on_foreign(self, frame: bytes, now: float) -> Hail | None:
         """A frame was dropped for version, cluster or settings; the hello to send, if any."""
-        if frame[0] != WIRE_VERSION:
+        oldest, newest = self.mine.versions
+        if not oldest <= frame[0] <= newest:
             self.foreign_version = frame[0]
+            self.foreign_frames += 1
         start = _HEAD.size + frame[_NAME_BYTES]
         address = frame[start : start + frame[_NAME_BYTES + 1]]
         return self._hello(address.decode("ascii", "replace"), now, asks=True)
@@ -192,8 +209,15 @@ class Handshake:
             return "hello_refused", answer
         if hello.digest != self.mine.digest and self._door.refuses(hello.sender, hello.card):
             return "hello_refused", answer
-        self._codec.accept(settings_hash(hello.settings, hello.digest))
+        self._codec.accept(settings_hash(hello.settings, hello.digest), hello.versions)
+        self.foreign_frames = 0
+        self._accepted.append((hello.sender.name, hello.versions))
         return "hello_accepted", answer
+
+    def take_accepted(self) -> list[tuple[str, Versions]]:
+        """Return who was accepted since the last call, and which versions they read."""
+        accepted, self._accepted = self._accepted, []
+        return accepted
 
     def _hello(self, address: str, now: float, *, asks: bool) -> Hail | None:
         """Rate limit, per address and in all: most addresses may be forged."""
@@ -217,22 +241,22 @@ class Handshake:
                 f"{who} is of cluster '{theirs.cluster}', and this one was started for cluster "
                 f"'{mine.cluster}'; give both the same name, or other addresses"
             )
-        if theirs.version != mine.version:
+        if not theirs.versions.fits(mine.versions):
             return (
-                f"{who} runs another version of the ring protocol ({theirs.version}) than this "
-                f"one (version {mine.version}); run the same release on all members"
+                f"{who} runs another version of the ring protocol ({theirs.versions}) than this "
+                f"one (version {mine.versions}); run the same release on all members"
             )
         # Whoever knows a setting that the other's release does not have judges it: at its default
         # a member does what releases without the setting do.
-        for name in sorted(mine.settings.keys() - theirs.settings.keys()):
+        for name in sorted(mine.settings.keys() - theirs.settings.keys() - set(_WIRE_VERSIONS)):
             value, default = mine.settings[name], _default_of(mine.settings, name)
             if value != default:
                 return (
                     f"{who} is of a release without the setting {name}, which is {value} here; "
                     f"leave it at {default}, or run the same release on all members"
                 )
-        oldest, newest = (theirs.settings.get(name, 1) for name in _VERSIONS)
-        mine_oldest, mine_newest = (mine.settings[name] for name in _VERSIONS)
+        oldest, newest = (theirs.settings.get(name, 1) for name in _PAYLOAD_VERSIONS)
+        mine_oldest, mine_newest = (mine.settings[name] for name in _PAYLOAD_VERSIONS)
         if not (oldest <= mine_newest and mine_oldest <= newest):
             return (
                 f"{who} reads payloads of the versions {oldest} to {newest}, and this one of "
@@ -246,7 +270,7 @@ class Handshake:
                     f"{mine.settings[name]}; all members need the same"
                 )
         for name in mine.settings:
-            if name not in common or name in _VERSIONS:
+            if name not in common or name in _RANGES:
                 continue
             value = theirs.settings[name]
             if value == mine.settings[name]:

@@ -18,6 +18,7 @@ from vsync.totem.membership.gather_sets import GatherSets
 from vsync.totem.membership.merge import MergeDetector
 from vsync.totem.membership.recovery import Exchange, RecoveryPhase
 from vsync.totem.membership.ring_ids import RingIds
+from vsync.totem.membership.wire_versions import WireVersions
 from vsync.totem.ordering.application import Delivery, Intake
 from vsync.totem.ordering.operational import OperationalPhase
 from vsync.totem.ordering.ring import Ring
@@ -52,6 +53,7 @@ class Membership:
         self._intake = intake
         self._delivery = delivery
         self.tokens = tokens
+        self.wire_versions = WireVersions(context.me.name, context.codec)
         self._leave_notice_at = 0.0
         self._timers: Timers = {
             Timer.TOKEN_RESEND: tokens.on_resend_timer,
@@ -299,6 +301,7 @@ class Membership:
         entries = tuple(e for e in commit.entries if e is not None)
         assert len(entries) == len(commit.members)
         marks = tuple(e.mark for e in entries)
+        self.wire_versions.forming(member.name for member in commit.members)
         ring = Ring(
             commit.ring,
             commit.members,

@@ -1,0 +1,172 @@
+"""Members of releases that read different versions of the frames, and which one they write."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from tests.support.ring.virtual_network import Net
+from vsync.totem.config import RingConfig
+from vsync.totem.membership.compatibility import settings_hash, settings_of
+from vsync.totem.membership.wire_versions import WireVersions, newest_common
+from vsync.totem.node import Node
+from vsync.types import Member
+from vsync.wire.codec import MEMBERSHIP_KINDS, WIRE_VERSION, Codec, Versions
+from vsync.wire.messages import FrameKind
+
+OLD, NEXT = WIRE_VERSION, WIRE_VERSION + 1
+RANGES = {
+    "a": Versions(OLD, OLD), "b": Versions(OLD, NEXT), "c": Versions(OLD, NEXT),
+    "z": Versions(NEXT, NEXT),
+}  # fmt: skip
+
+
+class Releases(Net):
+    """A network whose members are of the releases that `ranges` says."""
+
+    def __init__(self, names: str, ranges: dict[str, Versions]) -> None:
+        self.ranges = ranges
+        super().__init__(names)
+
+    def make(self, me: Member) -> Node:
+        """Return the node of a member of its release."""
+        oldest, newest = self.ranges[me.name]
+        config = RingConfig(wire_version_min=oldest, wire_version=newest)
+        return Node(me, "test", config, random.Random(self.rng.random()))
+
+    def written(self) -> dict[str, int]:
+        """The version in which each member writes the frames of its ring."""
+        return {name: node.codec.written for name, node in self.nodes.items()}
+
+
+def all_deliver(net: Net, payload: bytes) -> None:
+    for name in net.nodes:
+        assert net.submit(name, payload + name.encode())
+    expected = {payload + name.encode() for name in net.nodes}
+    net.run(5.0, lambda: all(expected <= set(net.payloads(name)) for name in net.nodes))
+
+
+def test_members_of_adjacent_releases_form_one_ring_in_the_older_version() -> None:
+    net = Releases("abc", RANGES)
+    net.settle()
+    assert net.written() == {"a": OLD, "b": OLD, "c": OLD}
+    all_deliver(net, b"one")
+
+
+def test_members_of_one_release_write_the_newest_version_that_they_read() -> None:
+    net = Releases("bc", RANGES)
+    net.settle()
+    assert net.written() == {"b": NEXT, "c": NEXT}
+    all_deliver(net, b"one")
+    assert not net.count("frame_version"), "nothing that was sent could not be read"
+
+
+def test_the_newer_version_is_written_from_the_view_on_in_which_all_read_it() -> None:
+    net = Releases("abc", dict(RANGES))
+    net.settle()
+    ring = net.nodes["b"].ring
+    net.run(2.0)
+    assert net.nodes["b"].ring == ring
+    assert net.written()["b"] == OLD, "without a view the version stays as it is"
+    net.ranges["a"] = Versions(OLD, NEXT)  # the last of the older release is started with the newer
+    net.crash("a")
+    net.settle("bc")
+    assert net.written() == {"b": NEXT, "c": NEXT}
+    net.boot("a")
+    net.settle()
+    assert net.written() == {"a": NEXT, "b": NEXT, "c": NEXT}
+    all_deliver(net, b"two")
+
+
+def test_a_member_of_the_older_release_is_let_into_a_ring_that_writes_the_newer_version() -> None:
+    """Back to the older release: the ring that runs hears of it by its hello alone."""
+    net = Releases("bc", RANGES)
+    net.settle()
+    rings = net.nodes["b"].ring
+    net.boot("a")
+    net.run(10.0, net.settled)
+    assert net.nodes["b"].ring != rings
+    assert net.written() == {"a": OLD, "b": OLD, "c": OLD}
+    all_deliver(net, b"one")
+
+
+def test_rings_that_met_before_know_the_versions_of_each_other() -> None:
+    net = Releases("bc", RANGES)
+    net.settle()
+    net.split("b", "c")
+    net.settle("b", "c")
+    net.split()
+    net.settle()
+    assert net.written() == {"b": NEXT, "c": NEXT}
+
+
+def test_members_of_three_releases_are_two_rings_and_the_newcomer_learns_why() -> None:
+    net = Releases("ab", RANGES)
+    net.settle()
+    ring = net.nodes["a"].ring
+    newcomer = net.boot("z")
+    net.run(5.0)
+    assert net.nodes["a"].ring == net.nodes["b"].ring == ring, "members that run suffered from it"
+    _, sentence = newcomer.handshake.refused["a"]
+    assert f"another version of the ring protocol ({OLD}) than this one" in sentence
+    assert f"(version {NEXT})" in sentence
+    assert newcomer.members in ((), (newcomer.me,))
+
+
+def test_a_release_without_a_range_fits_by_the_oldest_version_and_is_told_of_no_other() -> None:
+    """Its hello has one number, and it compares one."""
+    net = Releases("ab", RANGES)
+    older, newer = (net.nodes[name].handshake for name in "ab")
+    one_number = {k: v for k, v in older.mine.settings.items() if not k.startswith("wire_")}
+    hello = older.mine._replace(settings=one_number)
+    assert hello.versions == RANGES["a"]
+    assert newer.difference(hello) == ""
+    assert newer.mine.version == older.mine.version, "what the older release compares"
+    assert newer.difference(hello._replace(version=NEXT + 1)) != ""
+
+
+def codec(versions: Versions) -> Codec:
+    config = RingConfig(wire_version_min=versions.oldest, wire_version=versions.newest)
+    settings = settings_hash(settings_of(config))
+    return Codec(Member("b", 1, "b:1"), "test", config.frame_bytes_max, settings, versions)
+
+
+def test_what_others_are_to_read_is_older_than_what_the_ring_reads() -> None:
+    mine = codec(RANGES["b"])
+    chosen = WireVersions("b", mine)
+    assert (mine.written, mine.written_outside) == (OLD, OLD)
+    chosen.heard("c", RANGES["c"])
+    assert (mine.written, mine.written_outside) == (OLD, NEXT)
+    chosen.forming("bc")
+    chosen.heard("a", RANGES["a"])
+    assert (mine.written, mine.written_outside) == (NEXT, OLD)
+    assert {kind for kind in FrameKind if mine.frame(kind, b"")[0] == OLD} == MEMBERSHIP_KINDS
+    chosen.forming("bc")
+    assert (mine.written, mine.written_outside) == (NEXT, NEXT)
+
+
+def test_members_of_a_ring_come_before_one_that_they_cannot_all_speak_to() -> None:
+    mine = codec(RANGES["b"])
+    chosen = WireVersions("b", mine)
+    chosen.heard("z", RANGES["z"])
+    chosen.forming("bz")
+    chosen.heard("a", RANGES["a"])
+    assert mine.written_outside == NEXT
+    assert newest_common([RANGES["b"], RANGES["z"]]) == NEXT
+
+
+def test_all_versions_of_the_range_are_read_whatever_is_written() -> None:
+    mine, theirs = codec(RANGES["b"]), codec(RANGES["b"])
+    for version in (OLD, NEXT):
+        theirs.write(version, version)
+        frame = theirs.frame(FrameKind.PROBE, b"")
+        assert frame[0] == version
+        envelope = mine.open(frame)
+        assert (envelope.kind, envelope.versions) == (FrameKind.PROBE, RANGES["b"])
+
+
+@pytest.mark.parametrize(("oldest", "newest"), [(2, 1), (1, 256)])
+def test_a_range_of_versions_that_cannot_be(oldest: int, newest: int) -> None:
+    with pytest.raises(ValueError, match="some frames can be read"):
+        RingConfig(wire_version_min=oldest, wire_version=newest)
