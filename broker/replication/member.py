@@ -65,7 +65,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         self._ring, self._lease, self._clock, self._transfer = ports[:4]
         self._clients, self._log, self._host = ports[4:]
         self._transfer_retry_s, self._transfers_failed = transfer_retry_s, 0
-        self._transfers = 0  # that were begun
+        self._transfers = self._transfer_begun = 0  # number of the last ordered, and of the begun
         self._made: list[tuple[int, Effect]] = []  # for clients, in this turn
         self._unlogged: deque[tuple[int, list[tuple[int, Effect]]]] = deque()
         """The same of earlier turns, each with what the log has to be written up to."""
@@ -201,18 +201,22 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         """Reach the donor's state."""
         self._host.note("transfer", f"from {donor.name} at or beyond {base}")
         self._transfers += 1
-        self._clock.when_right(lambda: self._transfer.begin(donor, base))
+        self._clock.when_right(partial(self._begin_transfer, self._transfers, donor, base))
+
+    def _begin_transfer(self, transfer: int, donor: Member, base: int) -> None:
+        self._transfer_begun = transfer
+        self._transfer.begin(donor, base)
 
     def abort_transfer(self) -> None:
         """Drop a transfer under way."""
         self._clock.when_right(self._transfer.abort)
 
     def transfer_failed(self, reason: str) -> None:
-        """No state came: try again after a while, unless another transfer was begun until then."""
+        """No state came: try again after a while, unless another one was ordered until then."""
         self._host.note("transfer_failed", f"state transfer failed, trying again: {reason}")
         delay_s = self._transfer_retry_s * 2 ** min(self._transfers_failed, RETRY_DOUBLINGS)
         self._transfers_failed += 1
-        self._clock.later(delay_s, partial(self._try_again, self._transfers))
+        self._clock.later(delay_s, partial(self._try_again, self._transfer_begun))
 
     def _try_again(self, transfer: int) -> None:
         if transfer == self._transfers:

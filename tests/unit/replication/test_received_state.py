@@ -133,6 +133,7 @@ def test_only_the_attempt_that_failed_is_tried_again() -> None:
     """A view changes while a member waits to try again: the timer of the attempt before took the
     transfer from the new donor down, and began it anew."""
     rig = Rig(OWN)
+    rig.clock.when_right.side_effect = lambda call: call()
     donor = Member("a", 1, "a:1")
     rig.member.begin_transfer(donor, 5)
     rig.member.transfer_failed("the donor said nothing")
@@ -143,6 +144,27 @@ def test_only_the_attempt_that_failed_is_tried_again() -> None:
     rig.member.transfer_failed("nor did this one")
     _, second = rig.clock.later.call_args.args
     second()
+    rig.controller.transfer_failed.assert_called_once_with()
+
+
+def test_a_transfer_that_waits_for_the_clock_is_not_the_one_that_failed() -> None:
+    """Another one is ordered, and waits until this member's clock is known to be right; the one
+    before fails meanwhile. The one that waits was taken down for it, and ordered once more."""
+    rig = Rig(OWN)
+    rig.clock.when_right.side_effect = lambda call: call()
+    rig.member.begin_transfer(Member("a", 1, "a:1"), 5)
+    waiting: list[Any] = []
+    rig.clock.when_right.side_effect = waiting.append
+    rig.member.begin_transfer(Member("c", 1, "c:1"), 7)
+    rig.member.transfer_failed("the donor said nothing")
+    _, again = rig.clock.later.call_args.args
+    again()
+    assert not rig.controller.transfer_failed.called
+    waiting.pop()()
+    rig.transfer.begin.assert_called_with(Member("c", 1, "c:1"), 7)
+    rig.member.transfer_failed("nor did this one")
+    _, again = rig.clock.later.call_args.args
+    again()
     rig.controller.transfer_failed.assert_called_once_with()
 
 
