@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import os
+import pickle
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -20,7 +21,7 @@ from broker.memberlog.writer import MemberLogWriter
 from tests.system.verify.corruption.corrupt_logs import WITHIN_INCARNATIONS, Corruption
 from tests.system.verify.support.checks_without_spark import rows_in
 from tests.system.verify.support.live_logs import LiveWriters
-from tests.system.verify.support.make_logs import good_history
+from tests.system.verify.support.make_logs import LogMaker, good_history
 from tools.verify.checks.views_and_segments import CONTROL_KINDS
 from tools.verify.findings import BadInput, Finding
 from tools.verify.input import offsets
@@ -359,3 +360,39 @@ def test_whole_records_are_found_by_their_lengths() -> None:
     assert whole_records(data, first=False) == (len(data), None)  # whole, but not a record
     assert whole_records(data[:-1], first=False) == (0, None)
     assert whole_records(b"", first=True) == (0, None)
+
+
+def test_what_is_held_grows_with_views_and_not_with_traffic(tmp_path: Path) -> None:
+    """A day of traffic in one view holds no more than its first minutes."""
+    held: list[int] = []
+    for rounds in (40, 400):
+        maker = LogMaker()
+        for incarnation in (A, B, C):
+            maker.start(incarnation)
+        maker.view(4, A, B, C)
+        maker.activate(A, B, C)
+        maker.traffic(rounds, A, B, C)
+        place = tmp_path / str(rounds)
+        writers, reader = LiveWriters(maker, place, 1_000_000), Reader(place)
+        while writers.step(60):
+            reader.poll()
+        reader.to_the_end()
+        assert reader.found == []
+        assert reader.progress.verified() == maker.history.position
+        held.append(len(pickle.dumps(vars(reader.progress))))
+    assert held[1] < held[0] + 100  # longer numbers, and nothing else
+
+
+def test_a_damaged_log_does_not_fill_the_memory(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("tools.verify.live.progress.FAULTS_MAX", 10)
+    progress = ClusterProgress()
+    reader, writers = Reader(tmp_path), LiveWriters(good_history(), tmp_path)
+    writers.step(30)
+    reader.to_the_end()
+    row = next(row for row in reader.rows if row.kind == SEGMENT and row.member == "a")
+    for at in range(40):  # each part begins where the one before did not end
+        progress.take([row._replace(lsn=row.lsn + 7 * at)])
+    assert len(progress.check()) == 10
+    assert progress.check() == []

@@ -12,6 +12,7 @@ comes from the logs, and no clock is read.
 from __future__ import annotations
 
 import json
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
@@ -25,6 +26,10 @@ from tools.verify.input.rows import FAULT, SEGMENT, Row, SegmentEnds, append_run
 
 KEPT = 4096
 """Verified positions that are still held: votes and late members refer to them again."""
+
+
+FAULTS_MAX = 100
+"""Faults of one incarnation that are kept: a log that is damaged goes on to be."""
 
 
 class MemberLag(NamedTuple):
@@ -61,6 +66,7 @@ class ClusterProgress:
         self._ends: dict[IncarnationId, Row] = {}
         self._carry: dict[IncarnationId, lifetimes.CarriedState] = {}
         self._rows: list[Row] = []  # of views, and faults
+        self._faults: Counter[IncarnationId] = Counter()
         self._inactive: dict[str, int] = {}  # files that begin outside of a primary: last position
         self._reported: set[tuple[str, ...]] = set()
         self._differing: set[tuple[str, ...]] = set()  # in the last micro-batch
@@ -228,6 +234,9 @@ class ClusterProgress:
     def _fault(
         self, key: IncarnationId, promise: str, position: int, what: str, until: int = -1
     ) -> None:
+        self._faults[key] += 1
+        if self._faults[key] > FAULTS_MAX:
+            return
         row = Row("", *key, 0, 0, FAULT, origin=promise, text=what, position=position, last=until)
         self._rows.append(row)
 
