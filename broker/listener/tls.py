@@ -17,6 +17,8 @@ from broker.options.client_ports import TlsOptions
 
 CIPHERS_OF_1_2 = "ECDHE+AESGCM:ECDHE+CHACHA20"
 PEM_BYTES_MAX = 1 << 20
+_NO_CHECK_TIME = 0x200000
+"""X509_V_FLAG_NO_CHECK_TIME of OpenSSL."""
 _VERIFY_MODES = {
     "none": ssl.CERT_NONE,
     "peer": ssl.CERT_OPTIONAL,
@@ -37,6 +39,11 @@ class ServerTls(NamedTuple):
     not_after: str
     warning: str
     """What clients will find wrong with the certificate; empty: nothing that can be seen here."""
+
+    @property
+    def ends_at(self) -> float | None:
+        """The last second of the certificate, since 1970; None: it could not be read back."""
+        return ssl.cert_time_to_seconds(self.not_after) if self.not_after else None
 
     def describe(self) -> str:
         """For the log."""
@@ -140,20 +147,29 @@ def _as_clients_see_it(options: TlsOptions) -> tuple[str, str, str]:
     The ssl module shows only certificates that a handshake verified; here the certificate itself
     is what is trusted, so that its dates are all that can be wrong.
     """
-    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    client.check_hostname = False
-    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN
-    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     try:
-        client.load_verify_locations(options.certificate)
-        server.load_cert_chain(options.certificate, options.key)
-        found = _shake(client, server)
+        found, warning = _verified(options), ""
     except ssl.SSLCertVerificationError as error:
-        return "", "", f"clients will not take the certificate: {error.verify_message}"
+        warning = f"clients will not take the certificate: {error.verify_message}"
+        try:  # when it began or ended is still to be told
+            found = _verified(options, _NO_CHECK_TIME)
+        except ssl.SSLError:
+            return "", "", warning
     except ssl.SSLError as error:
         return "", "", f"clients will not take the certificate: {error.reason or error}"
     subject = found.get("subject", ())
-    return distinguished_name(_name(subject)), str(found.get("notAfter", "")), ""
+    return distinguished_name(_name(subject)), str(found.get("notAfter", "")), warning
+
+
+def _verified(options: TlsOptions, more: int = 0) -> dict[str, object]:
+    """Return the certificate as a client reads it that trusts it.  Raises ssl.SSLError."""
+    client = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    client.check_hostname = False
+    client.verify_flags |= ssl.VERIFY_X509_PARTIAL_CHAIN | ssl.VerifyFlags(more)
+    server = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    client.load_verify_locations(options.certificate)
+    server.load_cert_chain(options.certificate, options.key)
+    return _shake(client, server)
 
 
 def _name(found: object) -> Name:

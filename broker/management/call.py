@@ -77,6 +77,8 @@ class Broker:
     """Protocol, address and port of each."""
     statistics: Statistics
     metrics: Pages
+    tls_ends_at: Callable[[], float | None] = lambda: None
+    """When the certificate that clients see ends, in seconds since 1970; None: there is none."""
 
     @property
     def machine(self) -> Machine:

@@ -87,7 +87,12 @@ class ManagementPort:
             said = bind_sentence(*where, "--prometheus-port", error)
             raise PortTaken(f"the port for metrics {said}") from error
 
-    async def serve(self, member: BrokerMember, clients: Sequence[Listening]) -> None:
+    async def serve(
+        self,
+        member: BrokerMember,
+        clients: Sequence[Listening],
+        tls_ends_at: Callable[[], float | None],
+    ) -> None:
         """Show this member, whose clients come to these ports, from here on."""
         name = member.controller.me.name
         metrics = Metrics(member.observation, member.clients, name, self._cluster or name)
@@ -102,6 +107,7 @@ class ManagementPort:
             listeners,
             member.observation.statistics,
             pages,
+            tls_ends_at,
         )
 
         if self._document is not None:

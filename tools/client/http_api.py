@@ -66,9 +66,14 @@ class Api:
             raise NoAnswer(f"{self.address} answered without an object")
         return found
 
-    def put(self, *names: str, body: Mapping[str, Json] | None = None) -> Json:
-        """Set what is at a path."""
-        return self._ask("PUT", names, body or {})
+    def put(
+        self,
+        *names: str,
+        body: Mapping[str, Json] | None = None,
+        only: Mapping[str, bool] | None = None,
+    ) -> Json:
+        """Set what is at a path; `only`: conditions such as force."""
+        return self._ask("PUT", names, body or {}, only)
 
     def post(self, *names: str, body: Mapping[str, Json] | None = None) -> Json:
         """Do what the path says."""

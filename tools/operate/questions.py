@@ -48,9 +48,9 @@ def node_of(api: Api) -> str:
 
 def drain(_: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
     """Until it is revived or restarted."""
-    del given
+    force = bool(given["force"])
     return "Putting the member into maintenance: it takes no clients", lambda api: _done(
-        api.put("qpid", "members", node_of(api), "drain")
+        api.put("qpid", "members", node_of(api), "drain", only={"force": True} if force else None)
     )
 
 
@@ -109,6 +109,17 @@ QUESTIONS: Mapping[str, Verb] = {
         "Fail when a member is joining and only this one has the whole state.", (),
         checking("node-is-mirror-sync-critical"),
     ),
+    "check_certificate_expiration": Verb(
+        "Fail when the certificate that clients see ends within this time.",
+        (
+            click.Option(["--within"], type=click.IntRange(0, 99_999), default=4, metavar="NUMBER"),
+            click.Option(
+                ["--unit"], type=click.Choice(("days", "weeks", "months", "years")),
+                default="weeks",
+            ),
+        ),
+        checking("certificate-expiration", "within", "unit"),
+    ),
     "check_port_listener": Verb(
         "Fail unless the member listens on this PORT.", arguments("port"),
         checking("port-listener", "port"),
@@ -122,7 +133,8 @@ QUESTIONS: Mapping[str, Verb] = {
     ),
     "drain": Verb(
         "Put the member into maintenance: it closes its clients' connections and lets none in.",
-        (), drain,
+        (click.Option(["--force"], is_flag=True, help="Also the last that takes clients."),),
+        drain,
     ),
     "revive": Verb("End the maintenance of the member.", (), revive),
     "rebalance": Verb(

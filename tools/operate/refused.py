@@ -98,7 +98,6 @@ REFUSED: Mapping[str, str] = {
     "cipher_suites": "TLS 1.2 and 1.3 are spoken, with the ciphers of OpenSSL: openssl ciphers -v",
     "tls_versions": "TLS 1.2 and 1.3 are spoken; no option changes that",
     "certificates": "openssl x509 -noout -text -in FILE shows the certificate of --tls-cert",
-    "check_certificate_expiration": "openssl x509 -checkend SECONDS -in FILE looks at --tls-cert",
     "list_hashes": "qpidctl hash_password makes a hash of SHA-256; users may have SHA-512, too",
     "trace_on": "there is no amq.rabbitmq.trace: bind a queue of your own to the exchange",
     "trace_off": "there is no amq.rabbitmq.trace, so nothing is traced",

@@ -7,12 +7,19 @@ but yes or no to strangers.
 
 from __future__ import annotations
 
+import time
+from datetime import UTC, datetime
+
 from broker.management.call import Call, Reply, Route, bad_request
 from broker.management.json_values import Json, Object
 from vsync.quorum.voter_set import parse
 
 PROTOCOLS = {"amqp091": "amqp", "amqp": "amqp", "amqp/ssl": "amqp/ssl", "amqps": "amqp/ssl",
              "http": "http", "https": "https"}  # fmt: skip
+
+
+DAYS = {"days": 1, "weeks": 7, "months": 31, "years": 366}
+"""The units of times, at their longest."""
 
 
 def _well(**more: Json) -> Reply:
@@ -90,8 +97,16 @@ async def mirror_critical(call: Call) -> Reply:
     return _ill("No other member has the whole state yet", joining=[*sorted(joining)])
 
 
-async def certificates(_call: Call) -> Reply:
-    return _well()
+async def certificates(call: Call) -> Reply:
+    """Whether the certificate that clients see will do for so long; without TLS there is none."""
+    within, unit = call.names["within"], call.names["unit"]
+    if not (within.isascii() and within.isdigit()) or len(within) > 5 or unit not in DAYS:
+        raise bad_request(f"Invalid time: a whole number, then one of {', '.join(DAYS)}")
+    ends_at = call.broker.tls_ends_at()
+    if ends_at is None or ends_at - time.time() > int(within) * DAYS[unit] * 86_400:
+        return _well()
+    until = datetime.fromtimestamp(ends_at, UTC).isoformat()
+    return _ill("Certificates expiring", expired=[{"name": call.broker.name, "until": until}])
 
 
 async def ready(call: Call) -> Reply:

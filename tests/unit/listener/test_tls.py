@@ -123,3 +123,4 @@ def test_a_certificate_that_has_expired_is_served_with_a_warning(authority: Auth
     past = datetime.datetime.now(datetime.UTC) - datetime.timedelta(days=1)
     found = server_tls(options(authority.issue("old", "localhost", not_after=past)))
     assert "expired" in found.warning
+    assert found.ends_at == int(past.timestamp())

@@ -180,7 +180,7 @@ def test_an_unknown_column_is_answered_by_those_there_are(run: Run) -> None:
         ),
         (("rebalance", "all"), ("POST", "rebalance/queues", {})),
         (("restart_vhost", "-p", "shop"), ("POST", "vhosts/shop/start/a", {})),
-        (("drain",), ("PUT", "qpid/members/a/drain", {})),
+        (("drain", "--force"), ("PUT", "qpid/members/a/drain", {})),
         (("revive",), ("DELETE", "qpid/members/a/drain", None)),
         (("set_vhost_tags", "shop", "a", "b"), ("PUT", "vhosts/shop", {"tags": "a,b"})),
         (
@@ -367,6 +367,8 @@ def test_exit_codes_are_those_that_scripts_know(run: Run, api: CannedApi) -> Non
     assert (ill.code, ill.err) == (Exit.UNAVAILABLE, "qpidctl: not serving\n")
     api.answers["health/checks/port-listener/5672"] = {"status": "ok", "port": 5672}
     assert run(qpidctl, "check_port_listener", "5672").out == "port-listener 5672: passed\n"
+    api.answers["health/checks/certificate-expiration/2/days"] = {"status": "ok"}
+    assert run(qpidctl, "check_certificate_expiration", "--within", "2", "--unit", "days").code == 0
     api.refusals["health/checks/alarms"] = (503, "b has an alarm")
     assert run(qpidctl, "check_alarms").code == Exit.UNAVAILABLE
     assert run(qpidctl, "check_local_alarms").code == Exit.OK

@@ -1,0 +1,61 @@
+"""The health check of certificates, at a clock of its own."""
+
+from __future__ import annotations
+
+import asyncio
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from broker.management.call import Call, Problem
+from broker.management.resources import health
+
+DAY = 86_400.0
+NOW = 1_790_000_000.0
+
+
+def asked(within: str, unit: str, ends_at: float | None) -> tuple[int, object]:
+    """Status and body of the check, of a member with such a certificate."""
+    broker = SimpleNamespace(name="a", tls_ends_at=lambda: ends_at)
+    call = SimpleNamespace(broker=broker, names={"within": within, "unit": unit})
+    reply = asyncio.run(health.certificates(cast("Call", call)))
+    return reply.status, reply.body
+
+
+@pytest.fixture(autouse=True)
+def clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The time is NOW."""
+    monkeypatch.setattr(health, "time", SimpleNamespace(time=lambda: NOW))
+
+
+@pytest.mark.parametrize(
+    ("within", "unit", "days_left", "status"),
+    [
+        ("4", "weeks", 29, 200), ("4", "weeks", 27, 503), ("1", "months", 30, 503),
+        ("30", "days", 31, 200), ("1", "years", 366, 503), ("0", "days", -1, 503),
+    ],
+)  # fmt: skip
+def test_a_certificate_that_ends_in_that_time(
+    within: str, unit: str, days_left: float, status: int
+) -> None:
+    assert asked(within, unit, NOW + days_left * DAY)[0] == status
+
+
+def test_the_member_and_the_end_are_named() -> None:
+    assert asked("1", "weeks", NOW)[1] == {
+        "status": "failed",
+        "reason": "Certificates expiring",
+        "expired": [{"name": "a", "until": "2026-09-21T14:13:20+00:00"}],
+    }
+
+
+def test_a_member_without_tls_has_none_that_ends() -> None:
+    assert asked("1", "years", None) == (200, {"status": "ok"})
+
+
+@pytest.mark.parametrize(("within", "unit"), [("x", "weeks"), ("-1", "days"), ("1", "hours")])
+def test_a_time_that_is_none(within: str, unit: str) -> None:
+    with pytest.raises(Problem, match="days, weeks, months, years") as refused:
+        asked(within, unit, None)
+    assert refused.value.status == 400
