@@ -15,7 +15,7 @@ import pytest
 
 from broker.management.server import STATIC
 from tests.support.dashboard import chromium
-from tests.support.dashboard.canned_api import CONNECTION, HOSTILE, CannedApi, member
+from tests.support.dashboard.canned_api import CONNECTION, HOSTILE, CannedApi, Object, member
 from tests.support.dashboard.chromium import Browser, browser, executable
 
 pytestmark = [
@@ -294,6 +294,32 @@ def test_alarms_and_lost_quorum_are_seen_at_a_glance(page: Browser, api: CannedA
     page.wait_text("INQUORATE")
     go(page, "health")
     page.wait_text("b: disk_free 12 MB is below 50 MB")
+
+
+def test_the_ring_is_a_picture_and_its_views_a_history(page: Browser, api: CannedApi) -> None:
+    """Both follow what the member tells, without a reload."""
+    go(page, "members")
+    page.wait_text("ring a.8: a, b, c")
+    page.wait_text("primary view of epoch 3")
+    page.wait("document.querySelectorAll('svg.ring g.member').length === 3")
+    said = "document.querySelector('svg.ring').getAttribute('aria-label')"
+    assert "a active, votes; b active, votes; c " in str(page.evaluate(said))
+    cluster = api.answers["qpid/cluster"]
+    assert isinstance(cluster, dict)
+    members, views = cluster["members"], cluster["views"]
+    assert isinstance(members, list)
+    assert isinstance(views, list)
+    alone: Object = {"at_ms": 1_790_000_090_000, "ring": "a.12", "epoch": 3, "primary": False,
+             "members": ["a"], "reason": "1 of 3 votes"}  # fmt: skip
+    quorum = {"expected_votes": 3, "total_votes": 1, "quorum": 2, "quorate": False}
+    api.answers["qpid/cluster"] = {
+        **cluster, "members": members[:1], "views": [*views, alone], "quorum": {**quorum},
+    }  # fmt: skip
+    page.wait_text("ring a.12: a")
+    page.wait_text("not primary; 1 of 3 votes")
+    page.wait("document.querySelectorAll('svg.ring g.member').length === 1")
+    assert "1 of 3 votes, not quorate" in str(page.evaluate(said))
+    assert page.complaints == []
 
 
 def test_a_join_is_seen_to_progress(page: Browser, api: CannedApi) -> None:
