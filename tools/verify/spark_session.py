@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import shutil
@@ -11,9 +10,10 @@ import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from zipfile import ZIP_DEFLATED, ZipFile
 
 from tools.verify.findings import BadInput
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
     Batches: TypeAlias = Iterator[pyarrow.RecordBatch]
-    Work: TypeAlias = Callable[[Batches], Batches]
 
+T = TypeVar("T")
 JAVA_MIN = 17
 PACKAGES = ("broker", "store", "tools", "vsync")
 # Optimisations that pay off over many rows only.  Without them a check of some megabytes takes 2/3
@@ -71,22 +71,24 @@ def spark_session(master: str, verbose: bool, *, little: bool = False) -> Iterat
 
 
 def in_tasks(
-    spark: SparkSession, tasks: Sequence[tuple[Any, ...]], work: Work, schema: str
+    spark: SparkSession,
+    tasks: Sequence[T],
+    work: Callable[[Iterable[T]], Batches],
+    schema: str,
+    shares: int | None = None,
 ) -> DataFrame:
-    """Run `work` over tasks, which JSON can hold, several in each of Spark's.
+    """Run `work` over tasks, several in each of Spark's, of which there are `shares`.
 
-    Without a data source, which costs Python processes of its own to plan.
+    Without a data source, which costs some Python processes before its first row.
     """
-    shares = max(1, min(len(tasks), 2 * spark.sparkContext.defaultParallelism))
-    given = [(i % shares, json.dumps(task)) for i, task in enumerate(tasks)]
-    frame = spark.createDataFrame(given, "share int, task string")
-    return frame.repartitionByRange(shares, "share").select("task").mapInArrow(work, schema)
+    if shares is None:
+        shares = max(1, min(len(tasks), 2 * spark.sparkContext.defaultParallelism))
+    dealt = [task for share in range(shares) for task in tasks[share::shares]]
+    return spark.range(0, len(dealt), 1, shares).mapInArrow(partial(_do, dealt, work), schema)
 
 
-def tasks_in(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[list[Any]]:
-    """Yield the tasks of a share, in a task of Spark."""
-    for batch in batches:
-        yield from map(json.loads, batch.column(0).to_pylist())
+def _do(tasks: Sequence[T], work: Callable[[Iterable[T]], Batches], numbers: Batches) -> Batches:
+    yield from work(tasks[number] for batch in numbers for number in batch.column(0).to_pylist())
 
 
 def pack_code(target: Path) -> Path:

@@ -12,7 +12,7 @@ What a client did before the members' logs begin, or after they end, is not look
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
@@ -27,8 +27,7 @@ from tools.verify.clients.lookup import FINDINGS_MAX, SCHEMAS, WHOLE, HistoryExt
 from tools.verify.clients.published import END_STATES, PublishOutcomes
 from tools.verify.clients.received import fits, judge, receipt_sentence
 from tools.verify.findings import Coverage, Finding
-from tools.verify.input.ranges_of_file import FileRange
-from tools.verify.spark_session import in_tasks, tasks_in
+from tools.verify.spark_session import in_tasks
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -111,10 +110,9 @@ class InSpark:
         return [row.asDict() for row in frame.collect()]
 
 
-def _read(batches: Iterator[pa.RecordBatch], exchange: Exchange) -> Iterator[pa.RecordBatch]:
-    for file, of_client, ranges in tasks_in(batches):
-        given = None if ranges is None else [FileRange(*one) for one in ranges]
-        for tables in read_evidence(EvidenceFile(file, of_client, given)):
+def _read(files: Iterable[EvidenceFile], exchange: Exchange) -> Iterator[pa.RecordBatch]:
+    for file in files:
+        for tables in read_evidence(file):
             yield as_batch(exchange.scatter(tables, 0))
 
 

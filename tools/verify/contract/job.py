@@ -26,7 +26,7 @@ from tools.verify.findings import Finding
 from tools.verify.input.ranges_of_file import FileRange
 from tools.verify.input.rows import SEGMENT, Row
 from tools.verify.input.segments import records_in
-from tools.verify.spark_session import in_tasks, tasks_in
+from tools.verify.spark_session import in_tasks
 
 if TYPE_CHECKING:
     import pyarrow
@@ -170,8 +170,8 @@ def merge(breaches: Iterable[tuple[Breach, int]]) -> list[tuple[Breach, int]]:
     ]
 
 
-def _check_segments(batches: Batches) -> Batches:
-    for task in _tasks_in(batches):
+def _check_segments(tasks: Iterable[SegmentTask]) -> Batches:
+    for task in tasks:
         following = records_in(task.following) if task.following else ()
         result = check_segment(records_in(task.file), following, task.ranges, replay=task.replay)
         yield _batch(list(_rows_of(result)), _RESULTS)
@@ -249,10 +249,10 @@ class _ShareOut:
     def __init__(self, bins: int) -> None:
         self._bins = bins
 
-    def __call__(self, batches: Batches) -> Batches:
+    def __call__(self, tasks: Iterable[SegmentTask]) -> Batches:
         from tools.verify.contract.sorting import split_into_bins
 
-        for task in _tasks_in(batches):
+        for task in tasks:
             for moves in moves_within(records_in(task.file), task.ranges):
                 yield _batch(list(split_into_bins(moves, self._bins)), _PIECES)
 
@@ -263,8 +263,8 @@ class _FindContext:
     def __init__(self, wanted: list[Breach]) -> None:
         self._wanted = wanted
 
-    def __call__(self, batches: Batches) -> Batches:
-        for task in _tasks_in(batches):
+    def __call__(self, tasks: Iterable[SegmentTask]) -> Batches:
+        for task in tasks:
             lines = list(find_context(records_in(task.file), task.ranges, self._wanted))
             yield _batch(list(lines), _LINES)
 
@@ -302,11 +302,6 @@ def _breach(row: SparkRow) -> Breach:
     return Breach(
         row.name, row.position, row.ordinal, row.queue, row.seq, row.channel, row.since, row.more
     )
-
-
-def _tasks_in(batches: Batches) -> Iterator[SegmentTask]:
-    for file, following, ranges, replay in tasks_in(batches):
-        yield SegmentTask(file, following, [FileRange(*one) for one in ranges], replay)
 
 
 def _batch(rows: list[tuple[Any, ...]], schema: str) -> pyarrow.RecordBatch:

@@ -34,10 +34,10 @@ from tools.verify.findings import BadInput
 from tools.verify.input.batch_summaries import expand_sums
 from tools.verify.input.offsets import LogPart, Offsets, Settled, advance, read_part, unread_parts
 from tools.verify.input.parse import parse_segment, scan_segment
-from tools.verify.input.ranges_of_file import FileRange
 from tools.verify.input.rows import FAULT, SCAN_SCHEMA, SCHEMA, Row, Sums
 from tools.verify.input.segments import find_segments, owner_by_name, read_bytes, share_out
 from tools.verify.input.tables import CLIENTS_SCHEMA, MOVES_SCHEMA, clients_of, moves_of
+from tools.verify.spark_session import in_tasks
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -57,8 +57,7 @@ class MemberLogSource(DataSource):
     """Data source over member logs and client histories.
 
     Options: `path`, a segment, directory or glob; or `paths`, a JSON list of such; `table`, one of
-    SCHEMAS; `tasks`, how many are requested; for moves `stretches`, a JSON list of [file, first
-    position, last position, state] (`canonical_history.Stretch`): only batches that begin there.
+    SCHEMAS; `tasks`, how many are requested.
     """
 
     @classmethod
@@ -75,9 +74,8 @@ class MemberLogSource(DataSource):
 
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of all segments, in parallel."""
-        stretches = json.loads(self.options.get("stretches", "null"))
         tasks = int(self.options.get("tasks", "0"))
-        return MemberLogReader(self._places(), schema, self._table(), tasks, stretches)
+        return MemberLogReader(self._places(), schema, self._table(), tasks)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return a reader of what is new in live logs; `path` and `paths` are directories.
@@ -107,29 +105,15 @@ class SegmentShare(InputPartition):
 class MemberLogReader(DataSourceReader):
     """Batch reader; each of its tasks reads only the segments of its own share."""
 
-    def __init__(
-        self,
-        places: list[str],
-        schema: StructType,
-        table: str,
-        tasks: int,
-        stretches: list[tuple[str, int, int, int]] | None,
-    ) -> None:
+    def __init__(self, places: list[str], schema: StructType, table: str, tasks: int) -> None:
         self._places = places
         self._schema = schema
         self._table = table
         self._tasks = tasks
-        self._ranges: dict[str, list[FileRange]] | None = None
-        if stretches is not None:
-            self._ranges = {}
-            for file, *part in stretches:
-                self._ranges.setdefault(file, []).append(FileRange(*part))
 
     def partitions(self) -> Sequence[InputPartition]:
         """Return the shares, at least `tasks` of them where there are many small segments."""
         segments = find_segments(list(map(Path, self._places)))
-        if self._ranges is not None:
-            segments = [path for path in segments if str(path) in self._ranges]
         return [
             SegmentShare([str(path) for path in share])
             for share in share_out(segments, self._tasks)
@@ -139,19 +123,7 @@ class MemberLogReader(DataSourceReader):
         """Yield Arrow batches."""
         assert isinstance(partition, SegmentShare)
         schema = to_arrow_schema(self._schema, timezone="UTC")
-        rows: Iterator[Row | Sums]
-        if self._table in ("records", "scan"):
-            parse = parse_segment if self._table == "records" else scan_segment
-            rows = (row for file in partition.segments for row in _parsed(file, parse))
-            yield from _batches(rows, schema)
-            return
-        for file in partition.segments:
-            data = read_bytes(Path(file))
-            if self._table == "moves":
-                ranges = [] if self._ranges is None else [self._ranges[file]]
-                yield from moves_of(data, file, schema, *ranges)
-            else:
-                yield from clients_of(data, file, schema)
+        yield from _read(partition.segments, self._table, schema)
 
 
 class NewBytes(InputPartition):
@@ -190,24 +162,36 @@ class MemberLogStream(DataSourceStreamReader):
             yield to_arrow(rows, to_arrow_schema(self._schema, timezone="UTC"))
 
 
-def read_table(
-    spark: SparkSession,
-    table: str,
-    segments: list[Path],
-    stretches: Sequence[tuple[str, int, int, int]] | None = None,
-) -> DataFrame:
+def read_table(spark: SparkSession, table: str, segments: list[Path]) -> DataFrame:
     """Return one of the tables SCHEMAS; segments are parsed in the tasks that read them."""
-    spark.dataSource.register(MemberLogSource)
-    reader = spark.read.format(NAME).option("table", table)
-    reader = reader.option("paths", json.dumps([str(path) for path in segments]))
-    if stretches is not None:
-        reader = reader.option("stretches", json.dumps(stretches))
-    return reader.option("tasks", spark.sparkContext.defaultParallelism).load()
+    shares = share_out(segments, spark.sparkContext.defaultParallelism)
+    files = [[str(path) for path in share] for share in shares]
+    # Only the driver can parse a schema in DDL.
+    schema = to_arrow_schema(cast("StructType", StructType.fromDDL(SCHEMAS[table])), timezone="UTC")
+    work = partial(_read_shares, table=table, schema=schema)
+    return in_tasks(spark, files, work, SCHEMAS[table], len(files))
 
 
 def read_records(spark: SparkSession, segments: list[Path]) -> DataFrame:
     """Return a row per record of the segments."""
     return read_table(spark, "records", segments)
+
+
+def _read_shares(
+    shares: Iterable[list[str]], table: str, schema: pyarrow.Schema
+) -> Iterator[pyarrow.RecordBatch]:
+    for files in shares:
+        yield from _read(files, table, schema)
+
+
+def _read(files: list[str], table: str, schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:
+    if table in ("records", "scan"):
+        parse = parse_segment if table == "records" else scan_segment
+        yield from _batches((row for file in files for row in _parsed(file, parse)), schema)
+        return
+    read = moves_of if table == "moves" else clients_of
+    for file in files:
+        yield from read(read_bytes(Path(file)), file, schema)
 
 
 def expand(sums: DataFrame) -> DataFrame:
