@@ -104,7 +104,7 @@ def test_a_clean_stop_of_all_brings_everything_back(cluster: LocalCluster) -> No
     publish(channel, 1, 50)
     channel.basic_publish("", QUEUE, b"999", pika.BasicProperties(delivery_mode=1))
     address = str(cluster[2].address)
-    subprocess.run([*command("qpid-cluster"), "-k", "-f", address], check=True, timeout=30)
+    subprocess.run([*command("qpid-cluster"), "-k", "-f", address], check=True, timeout=100)
     assert cluster.wait_stopped() == [Exit.OK] * 3
     cluster.start()
     assert [number for number, _ in contents(cluster[0])] == list(range(1, 51))

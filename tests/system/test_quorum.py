@@ -41,7 +41,7 @@ def ring_of(member: BrokerProcess) -> str:
 def ask(member: BrokerProcess, *arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [*command("qpid-cluster"), *arguments, str(member.address)],
-        capture_output=True, text=True, timeout=30, check=False,
+        capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
 
 

@@ -26,7 +26,7 @@ def qpidd(*arguments: str) -> tuple[int, str]:
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
-        timeout=20,
+        timeout=100,
         check=False,
     )
     assert ended.stdout == ""

@@ -29,7 +29,7 @@ def make_keys(folder: Path, *names: str, renew: bool = False) -> None:
     flags = ["--renew"] if renew else []
     subprocess.run(
         [*command("qpid-cluster-keys"), *flags, str(folder), *names],
-        cwd=ROOT, check=True, capture_output=True, timeout=30,
+        cwd=ROOT, check=True, capture_output=True, timeout=100,
     )  # fmt: skip
 
 
@@ -64,7 +64,7 @@ def newcomer(nodes: str, *arguments: str, name: str = "test") -> tuple[int, str]
             "--cluster-nodes", nodes, "--port", str(port), *arguments,
             *(() if "--data-dir" in arguments else ("--no-data-dir",)),
         ],
-        cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=30, check=False,
+        cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     return ended.returncode, ended.stderr
 

@@ -38,7 +38,7 @@ class Api:
         raw: bytes | None = None,
     ) -> Answered:
         """Send one request; `path` follows `/api/`, a leading `/` replaces that."""
-        connection = http.client.HTTPConnection(*self.address, timeout=30)
+        connection = http.client.HTTPConnection(*self.address, timeout=100)
         try:
             content = raw if raw is not None else None if body is None else json.dumps(body)
             sent = {"Content-Type": "application/json", **self.headers, **(headers or {})}

@@ -39,7 +39,7 @@ def parsed(text: str) -> Scrape:
 
 
 def page(address: Address, path: str = "/metrics") -> Scrape:
-    connection = http.client.HTTPConnection(*address, timeout=30)
+    connection = http.client.HTTPConnection(*address, timeout=100)
     try:
         connection.request("GET", path)
         response = connection.getresponse()
@@ -204,7 +204,7 @@ def test_other_pages_and_methods_are_refused(metrics: tuple[LocalCluster, list[A
         ("GET", "/", 404), ("GET", "/api/overview", 404), ("GET", "/metrics/../x", 404),
         ("POST", "/metrics", 405), ("HEAD", "/metrics", 200),
     ):  # fmt: skip
-        connection = http.client.HTTPConnection(*address, timeout=30)
+        connection = http.client.HTTPConnection(*address, timeout=100)
         connection.request(method, path)
         assert connection.getresponse().status == status, (method, path)
         connection.close()

@@ -92,7 +92,7 @@ def test_heads_that_are_too_large_or_wrong(api: Api) -> None:
         b"POST /api/overview HTTP/1.1\r\nContent-Length: 5\r\nContent-Length: 6\r\n\r\n12345",
         b"NONSENSE\r\n\r\n",
     ):
-        with socket.create_connection(api.address, timeout=10) as link:
+        with socket.create_connection(api.address, timeout=60) as link:
             link.sendall(head)
             assert link.recv(100).split()[1] == b"400"
     assert api.ask("GET", "overview").status == 200

@@ -57,7 +57,7 @@ class Shell:
 
     def close(self) -> None:
         """End the shell; brokers that it started go on."""
-        self._process.communicate(timeout=10)
+        self._process.communicate(timeout=60)
 
 
 @contextmanager

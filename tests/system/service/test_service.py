@@ -312,7 +312,7 @@ def test_a_wrong_file_at_the_start(tmp_path: Path, named: str) -> None:
             *command("qpidd"), "--port", "0", "--tls-port", "0",
             *(word for name, path in given.items() for word in (f"--{name}", str(path))),
         ],
-        cwd=ROOT, capture_output=True, text=True, timeout=20, check=False,
+        cwd=ROOT, capture_output=True, text=True, timeout=100, check=False,
     )  # fmt: skip
     assert ended.returncode == Exit.CONFIG
     last = ended.stderr.splitlines()[-1]

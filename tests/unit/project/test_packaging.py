@@ -88,7 +88,7 @@ def test_every_entry_point_teaches(target: str) -> None:
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=100,
         check=False,
     )
     assert shown.returncode == 0, shown.stderr

@@ -390,5 +390,5 @@ def run_python(script: str, *arguments: str) -> subprocess.CompletedProcess[str]
         check=False,
         cwd=Path(__file__).parents[3],
         env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])},
-        timeout=30,
+        timeout=100,
     )

@@ -306,7 +306,7 @@ def qpidd(*arguments: str, flags: tuple[str, ...] = ()) -> subprocess.CompletedP
         cwd=ROOT,
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=100,
         check=False,
     )
 

@@ -110,7 +110,7 @@ def test_a_publisher_that_is_blocked_says_why_and_goes_on() -> None:
         assert said == "spout: the broker takes no messages now: low on disk at a; waiting\n"
         assert bodies(toy) == []
         toy.do(toy.unblock)
-        _, err = process.communicate(timeout=30)
+        _, err = process.communicate(timeout=100)
         assert (process.returncode, err) == (0, b"spout: it takes them again\n")
         assert bodies(toy) == [b"one"]
 
@@ -214,7 +214,7 @@ def test_a_stopped_drain_has_acked_what_it_wrote(tmp_path: Path) -> None:
         while not output.exists() or len(output.read_bytes().splitlines()) < 50:
             time.sleep(0.01)
         process.send_signal(signal.SIGTERM)
-        process.communicate(timeout=30)
+        process.communicate(timeout=100)
         assert process.returncode == 130
         deadline = time.monotonic() + 30
         while toy.links:
@@ -262,6 +262,6 @@ def test_a_slow_writer_does_not_stop_the_heartbeats() -> None:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         assert bodies(toy) == [b"first"], "a whole line leaves at once, a half one waits"
-        process.communicate(b"ond\n", timeout=30)
+        process.communicate(b"ond\n", timeout=100)
         assert process.returncode == 0
         assert bodies(toy) == [b"first", b"second"]

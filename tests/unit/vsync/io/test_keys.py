@@ -283,7 +283,7 @@ def test_keys_of_another_member_are_refused(tmp_path: Path) -> None:
 def keys(*arguments: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
         [sys.executable, "-m", "tools.commands.qpid_cluster_keys", *arguments],
-        cwd=ROOT, capture_output=True, text=True, check=False, timeout=30,
+        cwd=ROOT, capture_output=True, text=True, check=False, timeout=100,
     )  # fmt: skip
 
 
