@@ -38,7 +38,7 @@ from xxhash import xxh3_64_intdigest
 from broker.memberlog.reader import read_segment
 from broker.memberlog.records import Batch, RecordKind
 from tests.bench.support.verifylogs import write_logs
-from tools.verify.checks.fast import compare_ends
+from tools.verify.fast import compare_ends
 from tools.verify.input.rows import signed
 from tools.verify.input.segments import find_segments, is_little
 from tools.verify.job import verify

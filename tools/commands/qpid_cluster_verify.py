@@ -14,8 +14,8 @@ from typing import NamedTuple, NoReturn
 
 import click
 
-from tools.verify.checks.fast import FastReport, compare_ends
 from tools.verify.contract.rules import Replayed
+from tools.verify.fast import FastReport, compare_ends
 from tools.verify.findings import BadInput
 from tools.verify.input.segments import find_segments, is_little
 from tools.verify.job import CheckOptions, verify

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from tools.verify.checks import (
     digest_votes,
     durability,
+    epoch_beginnings,
     lifetimes,
     view_changes,
     views_and_segments,
@@ -55,6 +56,12 @@ def check_control_rows(rows: list[Row], *, live: bool = False) -> ControlResult:
             evidence.append(found)
         else:
             notes.append(found)
+    unfounded: list[Finding] = []
+    for one in lifetimes.check_unfounded_states(rows, epochs):
+        if isinstance(one, Finding):
+            unfounded.append(one)
+        else:
+            notes.append(one)
     unjudged = sum(one.unjudged for one in incarnations)
     if unjudged:
         notes.append(
@@ -64,10 +71,13 @@ def check_control_rows(rows: list[Row], *, live: bool = False) -> ControlResult:
     views = [
         *(() if live else views_and_segments.check_closing_records(rows)),
         *views_and_segments.check_views(rows),
+        *view_changes.check_view_members(rows),
         *view_changes.check_view_changes(rows),
         *views_and_segments.check_primaries(rows),
         *voter_changes.check_voter_changes(rows),
+        *epoch_beginnings.check_epoch_beginnings(rows, epochs),
         *lifetimes.check_starts(rows),
+        *unfounded,
         *lifetimes.check_synchrony(rows, incarnations),
         *lifetimes.check_next_primary(incarnations, epochs, bases),
         *lifetimes.check_majority(incarnations, epochs),

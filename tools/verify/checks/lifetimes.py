@@ -16,6 +16,7 @@ from tools.verify.checks.views_and_segments import (
     PrimaryView,
     ends_of,
     records_by_incarnation,
+    runs_of,
 )
 from tools.verify.findings import Finding
 from tools.verify.input.log_sequence import digest, foreign_batch, out_of_sequence
@@ -167,6 +168,83 @@ def check_starts(rows: list[Row]) -> Iterator[Finding]:
             stops[member] = incarnation, records[-1].position or 0
         else:
             stops.pop(member, None)
+
+
+def check_unfounded_states(
+    rows: list[Row], primaries: dict[int, PrimaryView]
+) -> Iterator[Finding | str]:
+    """G14: a state comes from the store of this member, or by a SNAPSHOT from another that had it.
+
+    A START holds nothing that no earlier incarnation of the member recorded, of epochs in whose
+    primaries none was; a SNAPSHOT nothing that no log reached.  Yields as text what is not known.
+    """
+    was_in: dict[str, list[tuple[int, int]]] = defaultdict(list)  # incarnation, epoch, by name
+    for epoch, primary in primaries.items():
+        for member in primary.members:
+            name, _, number = member.rstrip("+").rpartition("/")
+            was_in[name].append((int(number), epoch))
+    had: dict[str, list[tuple[int, int]]] = defaultdict(list)  # incarnation, position, by name
+    reached = 0  # by any log, without what it received
+    for row in rows:
+        if row.kind == SEGMENT:
+            had[row.member].append((row.incarnation, row.position or 0))
+            for run in runs_of(row):
+                had[row.member].append((row.incarnation, run.last))
+                was_in[row.member].append((row.incarnation, run.decided))
+                reached = max(reached, run.last)
+        elif row.kind == RecordKind.START:
+            reached = max(reached, row.position or 0)
+    ended = _all_ended(rows)
+    for member, incarnation, records in records_by_incarnation(rows):
+        for row in records:
+            position = row.position or 0
+            if row.kind == RecordKind.SNAPSHOT and position > reached:
+                what = f"received a state from {row.text} that no log here reaches"
+                if ended:
+                    yield Finding("G14", member, incarnation, position, what)
+                else:
+                    yield (
+                        f"{member} (incarnation {incarnation}): {what} (position {position}); some "
+                        "logs end without a stop, so it may have been there"
+                    )
+        first = records[0]
+        if first.kind != RecordKind.START or not first.position:
+            continue
+        position = first.position
+        known = [last for number, last in had[member] if number < incarnation]
+        if max(known, default=0) >= position:
+            continue
+        earlier = [epoch for number, epoch in was_in[member] if number < incarnation]
+        beyond = _first_beyond(max(earlier, default=0), primaries)
+        if earlier and beyond is not None and position > beyond.base:
+            what = (
+                f"begins with this state, of epoch {beyond.epoch} or a later one, and no earlier "
+                "incarnation of it was in their primaries: where the state is from, no log tells"
+            )
+            yield Finding("G14", member, incarnation, position, what)
+        elif not known:
+            yield (
+                f"{member} (incarnation {incarnation}): begins with a state at position "
+                f"{position}, and no earlier log of it is here: where it is from is not known"
+            )
+
+
+def _first_beyond(epoch: int, primaries: dict[int, PrimaryView]) -> PrimaryView | None:
+    """Return the first later primary of which is known where it began."""
+    later = [one for number, one in primaries.items() if number > epoch]
+    return later[0] if later and later[0].base > 0 else None
+
+
+def _all_ended(rows: list[Row]) -> bool:
+    """Whether the newest incarnation of each member stopped in order: no log may lack its end."""
+    newest: dict[str, int] = {}
+    stopped: set[tuple[str, int]] = set()
+    for row in rows:
+        if row.kind == SEGMENT:
+            newest[row.member] = max(row.incarnation, newest.get(row.member, row.incarnation))
+        elif row.kind == RecordKind.STOP:
+            stopped.add((row.member, row.incarnation))
+    return all(one in stopped for one in newest.items())
 
 
 def check_synchrony(rows: list[Row], incarnations: list[Incarnation]) -> Iterator[Finding]:

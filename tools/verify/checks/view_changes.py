@@ -1,8 +1,8 @@
-"""G6: view changes, and which members are recorded to have moved together through each.
+"""G6: members of views, and which of them are recorded to have moved together into the next.
 
 The end of a regular view is recorded as a *transitional* one (extended virtual synchrony): the
 members of the old view that move together into the next one.  A member that shares both views but
-was in another one in between did not move together.  Pure Python over VIEW records.
+was in another one in between did not move together.  Pure Python over VIEW and ACTIVE records.
 """
 
 from __future__ import annotations
@@ -85,6 +85,78 @@ def incomplete(rows: list[Row]) -> set[IncarnationId]:
             numbers[row.member, row.incarnation].add(row.segment)
     gaps = (one for one, of in numbers.items() if max(of) - min(of) >= len(of))
     return found.union(gaps)
+
+
+def check_view_members(rows: list[Row]) -> Iterator[Finding]:
+    """G6, G7: what a view or a primary says of its own members must be possible, in each log.
+
+    Whoever is in a view is in it once and as its newest incarnation, its representative among them,
+    and a primary has the members of its view.  All logs may say otherwise alike.
+    """
+    for member, incarnation, records in records_by_incarnation(rows):
+        newest: dict[str, int] = {}  # incarnation by name, as the views so far had it
+        view: Row | None = None
+        for row in records:
+            if row.kind == RecordKind.VIEW and row.flag:
+                view = row
+                for what in _impossible(row, newest):
+                    yield Finding("G6", member, incarnation, position_at(rows, row), what)
+                for name, number in map(_parted, row.names or []):
+                    newest[name] = max(number, newest.get(name, number))
+            elif row.kind == RecordKind.ACTIVE and view is not None and _is_active_in(row, view):
+                named = sorted(name.rstrip("+") for name in row.names or [])
+                if named != sorted(view.names or []):
+                    what = (
+                        f"the primary of epoch {row.epoch} is {_listed(tuple(named))}, in a view "
+                        f"of {_listed(_names(view))}"
+                    )
+                    yield Finding("G7", member, incarnation, row.position or 0, what)
+    yield from _check_cold(rows)
+
+
+def _impossible(view: Row, newest: dict[str, int]) -> Iterator[str]:
+    members = [_parted(name) for name in view.names or []]
+    names = [name for name, _ in members]
+    ring = f"view {view.ring_seq}.{view.ring_rep}"
+    if view.ring_rep not in names:
+        yield f"{ring} is {_listed(_names(view))}, without its representative"
+    for name in sorted({name for name in names if names.count(name) > 1}):
+        yield f"{ring} has {name} twice: {_listed(_names(view))}"
+    for name, number in members:
+        if number < newest.get(name, number):
+            yield f"{ring} has {name}/{number}, after a view with {name}/{newest[name]}"
+
+
+def _check_cold(rows: list[Row]) -> Iterator[Finding]:
+    """G20: in a cold start nobody carried its state over; whoever did would have lost messages."""
+    begun: dict[tuple[str, int], int] = {}  # by incarnation, the first epoch that it was active in
+    cold: dict[int, Row] = {}
+    for row in rows:
+        if row.kind == RecordKind.ACTIVE:
+            key, epoch = (row.member, row.incarnation), row.epoch or 0
+            begun[key] = min(epoch, begun.get(key, epoch))
+            if row.flag:
+                cold.setdefault(epoch, row)
+    for epoch, row in sorted(cold.items()):
+        for name in row.names or []:
+            first = begun.get(_parted(name), epoch)
+            if first < epoch and not name.endswith("+"):
+                what = (
+                    f"the primary of epoch {epoch} calls itself a cold start, but {name} was in "
+                    f"that of epoch {first} and has its state from there"
+                )
+                yield Finding("G20", row.member, row.incarnation, row.position or 0, what)
+                break
+
+
+def _is_active_in(active: Row, view: Row) -> bool:
+    return (active.ring_seq, active.ring_rep) == (view.ring_seq, view.ring_rep)
+
+
+def _parted(member: str) -> tuple[str, int]:
+    """Parse "name/incarnation", with or without the "+" of a fresh one."""
+    name, _, incarnation = member.rstrip("+").rpartition("/")
+    return name, int(incarnation)
 
 
 def _view_changes(

@@ -36,9 +36,17 @@ RULES = {
     "blob order": Rule(
         "G5", "E5 by source", "what one session submitted is not applied in its order, each once"
     ),
+    "other session": Rule(
+        "G5", "E5 by source", "another member went on with the session of a member"
+    ),
     # C1: exactly once.
     "publish lost": Rule("G20", "C1 enqueue", "a publish was accepted, but became no message"),
     "publish doubled": Rule("G20", "C1 enqueue", "one publish became more than one message"),
+    "publish misrouted": Rule(
+        "G20",
+        "C1 enqueue",
+        "a publish was answered as unroutable and has a message, or as routed and has none",
+    ),
     "publish invented": Rule(
         "G20", "C1 enqueue", "a message was published by a command that published none"
     ),

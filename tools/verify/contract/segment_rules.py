@@ -85,6 +85,7 @@ class SegmentRules:
         self._commands = 0
         self._balance: Balance | None = None  # None: there was no checkpoint yet
         self._blobs: dict[int, int] = {}  # by session: the number of the one taken last
+        self._origins: dict[int, str] = {}  # by session: the member that it is of
         self._root = (-1, 0)  # position and root of the state before
 
     def take(self, record: Record) -> None:
@@ -114,6 +115,7 @@ class SegmentRules:
                 self._balance = None
                 self._root = record.position, record.root
                 self._blobs.clear()
+                self._origins.clear()
             case _:
                 pass
 
@@ -126,6 +128,12 @@ class SegmentRules:
         if not batch.session or batch.outcomes[:2] in _NOT_TAKEN:
             return
         self.blobs += 1
+        origin = self._origins.setdefault(batch.session, batch.origin)
+        if origin != batch.origin:
+            more = f"session {batch.session} of {origin}, by {batch.origin}"
+            self.breaches.append(
+                Breach("other session", batch.first_position, 0, -1, -1, more=more)
+            )
         before = self._blobs.get(batch.session)
         if before is not None and batch.blob_no != before + 1:
             more = f"{batch.blob_no} after {before} of {batch.origin}"
@@ -322,6 +330,10 @@ class _Block:
         made = np.bincount(m.position[own] - self.first, minlength=len(self.kinds))
         accepted = (self.outcomes == c.OK) | (self.outcomes == c.UNROUTABLE)
         wanted = (self.kinds == c.PUBLISH) & accepted
+        of_own = m.position[own] - self.first
+        routed = np.zeros(len(self.kinds), np.bool_)
+        routed[of_own[m.seq[own] > 0]] = True
+        misrouted = wanted & (made == 1) & (routed != (self.outcomes == c.OK))
         by_transaction = (m.op == Op.PUBLISHED) & (m.cause == 1) & inside
         at = m.position[by_transaction] - self.first
         invented = np.zeros(len(self.kinds), np.bool_)
@@ -329,6 +341,7 @@ class _Block:
         for rule, which in (
             ("publish lost", wanted & (made == 0)),
             ("publish doubled", wanted & (made > 1)),
+            ("publish misrouted", misrouted),
             ("publish invented", ~wanted & (made > 0) | invented),
         ):
             for i in np.flatnonzero(which).tolist():

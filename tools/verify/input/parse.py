@@ -14,7 +14,8 @@ from collections.abc import Iterator, Sequence
 
 from xxhash import xxh3_128_intdigest
 
-from broker.machine.commands import VOTERS
+from broker.machine.commands import ACTIVATE, VOTERS
+from broker.machine.move_log import FORGOTTEN, MOVE
 from broker.memberlog.codec import FRAME, pack_positions
 from broker.memberlog.reader import (
     Entry,
@@ -67,6 +68,7 @@ from tools.verify.input.rows import (
     SEGMENT,
     UNPAIRED,
     UNREADABLE,
+    Activated,
     EpochSums,
     Row,
     Run,
@@ -148,6 +150,10 @@ class _Parser:
         self._states = 0  # how many START and SNAPSHOT records there were
         self._time_us = 0
         self._durable = -1
+        self._on_disk = -1  # as DURABLE, START or SNAPSHOT said last
+        self._stopped = False
+        self._place = (-1, -1, -1)  # epoch, ring and number in it, of the last batch
+        self._origins: dict[str, int] = {}  # of the present epoch, see SegmentEnds
         self._at_start = True  # no record has shown yet at which position this segment begins
         self._whole = True  # no damage so far
         self._tally = SegmentTotals()
@@ -180,6 +186,10 @@ class _Parser:
         lsn, self._link, end, record, payload = entry
         if not self._records:
             self._ends["first_lsn"] = lsn
+        if self._stopped and not isinstance(record, End):
+            self._stopped = False
+            what = f"{self._file} goes on behind the record of an orderly stop"
+            self._fault("LOG", self._position, what)
         self._records += 1
         self._lsn = lsn
         if isinstance(record, Batch):
@@ -187,6 +197,10 @@ class _Parser:
         elif isinstance(record, Durable):
             if record.position > self._durable:
                 self._durable = record.position
+            if 0 < record.position < self._on_disk:  # 0: another store is to take its place
+                what = f"reports less to be on disk than the {self._on_disk} before"
+                self._fault("G9", record.position, what)
+            self._on_disk = record.position
             if 0 <= self._position < record.position:
                 self._check_applied("G9", "reports it to be on disk", record.position)
         elif isinstance(record, ConfirmRecord):
@@ -225,6 +239,9 @@ class _Parser:
         match record:
             case Start() | Snapshot():
                 self._end_range()
+                if isinstance(record, Start) and lsn > 1:
+                    what = f"{self._file} has what a recovery found, and no log begins there"
+                    self._fault("LOG", self._position, what)
                 self._state(record)
             case Active():
                 self._end_range()
@@ -262,6 +279,7 @@ class _Parser:
             case Checkpoint(position, root):
                 known = matches_batch(self._recent, position, None, root)
             case Stop(_, position, chain):
+                self._stopped = True
                 if self._position >= 0 and position != self._position:
                     what = f"stops there, but applied up to position {self._position}"
                     self._fault("G14", position, what)
@@ -296,12 +314,13 @@ class _Parser:
         self._at_start = False
         self._state_epoch, self._deciding, self._batch_primary = record.state_epoch, None, None
         self._durable = max(self._durable, record.position)
+        self._on_disk, self._place = record.position, (-1, -1, -1)
         if isinstance(record, Start):
             self._active = False
 
     def _batch(self, lsn: int, record: Batch, end: int, payload: bytes) -> None:
         (
-            epoch, ring_seq, _, first, commands, origin, _, _, time_us, kinds, outcomes,
+            epoch, ring_seq, seq, first, commands, origin, _, _, time_us, kinds, outcomes,
             blob_hash, chain, _, order, _,
         ) = record  # fmt: skip
         last = first + commands - 1
@@ -320,9 +339,18 @@ class _Parser:
             self._fault("G14", first, what)
         if (epoch, ring_seq) != self._batch_primary:
             self._check_primary((epoch, ring_seq), first)
+        place = (epoch, ring_seq, seq)
+        if epoch != self._place[0]:
+            self._origins = self._ends["origins"].setdefault(str(epoch), {})
+        elif place < self._place:
+            self._fault("G1", first, f"ordered at {place[1:]} of the ring, after {self._place[1:]}")
+        self._place = place
+        self._origins.setdefault(origin, first)
         if time_us < self._time_us:
             time_us = self._time_us
         self._time_us = time_us
+        if ACTIVATE in kinds:
+            self._activations(record)
         self._position, self._chain, self._order = last, chain, order
         self._tally.take(record)
         self._recent.append(record)
@@ -350,6 +378,14 @@ class _Parser:
         # Only the record number is the member's own; all fields after it are the same everywhere.
         skipped = 5 if lsn < 128 else 6 if lsn < 256 else 7 if lsn < 65536 else 9
         summed.digest ^= xxh3_128_intdigest(payload[skipped:])
+
+    def _activations(self, batch: Batch) -> None:
+        forgot = FORGOTTEN in batch.moves[:: MOVE.size]
+        for i, kind in enumerate(batch.kinds):
+            if kind == ACTIVATE:
+                before = "" if i else self._chain.hex()
+                one = Activated(batch.first_position + i, batch.epoch, before, forgot)
+                self._ends["activations"].append(one)
 
     def _end_range(self) -> None:
         """Close the present range of batches and add its SUMS row."""

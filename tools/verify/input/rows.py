@@ -134,6 +134,15 @@ class Run(NamedTuple):
     state: int = -1
 
 
+class Activated(NamedTuple):
+    """An ACTIVATE command: where, of which epoch, and behind what; as it is listed in JSON."""
+
+    position: int
+    epoch: int
+    chain_before: str  # in hex; "" = not known, or it is not the first command of its item
+    forgot: bool  # with moves of a cold start
+
+
 class SegmentEnds(TypedDict):
     """Content of a SEGMENT row, as JSON: totals, and its joints with the segments beside it."""
 
@@ -161,6 +170,8 @@ class SegmentEnds(TypedDict):
     publishes: int
     votes: int
     voters_at: list[int]  # positions of accepted commands that changed the voters
+    activations: list[Activated]
+    origins: dict[str, dict[str, int]]  # by epoch, who submitted, with its first position
     unpaired: int
     unjudged: int  # confirms above the durable mark; the log does not record if they may be
 
@@ -172,7 +183,7 @@ def empty_ends() -> SegmentEnds:
         torn_tail=False, closed=False, first_batch=None, entry_primary=[], entry_confirm=None,
         chain="", primary=None, active=None, deciding=None,
         epochs={}, runs=[], durable=-1, confirms=0, publishes=0, votes=0,
-        voters_at=[], unpaired=0, unjudged=0,
+        voters_at=[], activations=[], origins={}, unpaired=0, unjudged=0,
     )  # fmt: skip
 
 

@@ -363,6 +363,24 @@ def blob_is_passed_over(maker: MoveMaker) -> tuple[str, int]:
     return "blob order", third.first_position
 
 
+def answered_as_unroutable(maker: MoveMaker) -> tuple[str, int]:
+    at, _ = first_move(maker, is_entered, 2)
+    for incarnation in INCARNATIONS:
+        maker.logs[incarnation][:] = [
+            r._replace(outcomes=b"\xc8\0") if isinstance(r, Batch) and r.first_position == at else r
+            for r in maker.logs[incarnation]
+        ]
+    return "publish misrouted", at
+
+
+def session_that_another_goes_on_with(maker: MoveMaker) -> tuple[str, int]:
+    own = [r for r in maker.logs[INCARNATIONS[0]] if isinstance(r, Batch) and r.session][3]
+    changed = own._replace(origin="c" if own.origin != "c" else "b")
+    for incarnation in INCARNATIONS:
+        maker.logs[incarnation][:] = [changed if r == own else r for r in maker.logs[incarnation]]
+    return "other session", own.first_position
+
+
 VIOLATIONS: tuple[Violation, ...] = (
     publish_becomes_nothing, publish_becomes_two_messages, ack_publishes, transaction_of_a_publish,
     number_is_skipped, enqueued_of_another_publish, enqueued_twice, two_at_one_place,
@@ -380,5 +398,5 @@ VIOLATIONS: tuple[Violation, ...] = (
     newest_of_those_that_came_back, moves_in_another_order, holder_that_no_model_knows,
     more_leave_than_were_there, queue_declared_twice, purge_says_it_is_durable,
     checkpoint_has_another_root, blob_is_passed_over, transient_enters_as_persistent,
-    ack_called_an_end_with_its_queue,
+    ack_called_an_end_with_its_queue, answered_as_unroutable, session_that_another_goes_on_with,
 )  # fmt: skip

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import copy
 import struct
+from collections import Counter
 from hashlib import blake2b
 from pathlib import Path
 
@@ -44,6 +45,7 @@ class LogMaker:
         self.epoch = 0
         self.seq = 0
         self.blob_no = 0
+        self._submitted: Counter[str] = Counter()  # by origin, which has one session
 
     def start(self, incarnation: IncarnationId, history: History | None = None) -> None:
         """An incarnation begins with the state in its store."""
@@ -87,11 +89,13 @@ class LogMaker:
         outcomes = struct.pack(f"<{len(codes)}H", *codes)
         blob_hash = blake2b(b"blob %d" % self.blob_no, digest_size=16).digest()
         first = self.history.position + 1
+        self._submitted[origin] += 1
+        session = 1 + VOTERS.index(origin)
         self.history = self.history.after(self.epoch, len(kinds), blob_hash, outcomes)
         batch = Batch(
-            self.epoch, self.ring[0], self.seq, first, len(kinds), origin, 1, self.blob_no,
-            1_000 * self.blob_no, kinds, outcomes, blob_hash, self.history.chain,
-            root_of(self.history), self.history.order, moves_of(first, codes),
+            self.epoch, self.ring[0], self.seq, first, len(kinds), origin, session,
+            self._submitted[origin], 1_000 * self.blob_no, kinds, outcomes, blob_hash,
+            self.history.chain, root_of(self.history), self.history.order, moves_of(first, codes),
         )  # fmt: skip
         for incarnation in logs:
             self.logs[incarnation].append(batch)

@@ -48,6 +48,7 @@ class MoveMaker(LogMaker):
         super().__init__()
         self._named: dict[int, bool] = {}
         self._blobs: dict[int, int] = {}
+        self._origins: dict[int, str] = {}
         for incarnation in INCARNATIONS:
             self.start(incarnation)
         self.checkpoint_of(None)
@@ -70,8 +71,9 @@ class MoveMaker(LogMaker):
         hashed = (machine.position << 64 | self.seq).to_bytes(16, "little")
         first = self.history.position + 1
         self.history = self.history.after(machine.epoch, 1, hashed, outcomes)
-        origins = {record.session: name for name, record in machine.sessions.items()}
-        origin = origins.get(session, MEMBERS[0])
+        for name, record in machine.sessions.items():
+            self._origins[record.session] = name  # also when the session has ended
+        origin = self._origins.get(session, MEMBERS[0])
         self._add(
             Batch(
                 machine.epoch, self.ring[0], self.seq, first, 1, origin, session,
@@ -90,7 +92,8 @@ class MoveMaker(LogMaker):
             self._add(Inactive("view ended"))
         self.view(self.ring[0] + 1, *logs)
         self.epoch = command.epoch
-        members = tuple((*incarnation, False) for incarnation in logs)
+        anew = command.cold and self.epoch > 1  # these incarnations stand for their successors
+        members = tuple((*incarnation, anew) for incarnation in logs)
         base = self.history
         self._add(
             Active(self.epoch, *self.ring, base.position, base.chain, members, VOTERS, command.cold)

@@ -1,0 +1,97 @@
+"""G7 and G1: an epoch begins with its activation, where its ACTIVE says, and has its own members.
+
+The first command of an epoch is its ACTIVATE, behind the state that the primary names as its base,
+and there is no other; what the epoch orders comes from its members.  All logs may say otherwise
+alike.  Pure Python over ACTIVE and SEGMENT rows.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator
+
+from broker.memberlog.records import RecordKind
+from tools.verify.checks.views_and_segments import PrimaryView, ends_of, runs_of
+from tools.verify.findings import Finding
+from tools.verify.input.rows import SEGMENT, Activated, Row, Run
+
+Claim = tuple[int, bytes]  # base and its chain, as an ACTIVE says them
+Activations = list[tuple[Row, Activated]]
+
+
+def check_epoch_beginnings(rows: list[Row], primaries: dict[int, PrimaryView]) -> Iterator[Finding]:
+    """Yield what contradicts the activations of epochs; of logs that are alike one is named."""
+    activated: dict[int, Activations] = defaultdict(list)
+    recorded: list[Run] = []
+    claims: dict[int, dict[Claim, Row]] = defaultdict(dict)
+    for row in rows:
+        if row.kind == RecordKind.ACTIVE and row.position:
+            claims[row.epoch or 0].setdefault((row.position, bytes(row.chain or b"")), row)
+        elif row.kind == SEGMENT and "activations" in ends_of(row):  # not in an older saved point
+            recorded += runs_of(row)
+            for one in ends_of(row)["activations"]:
+                activation = Activated(*one)
+                activated[activation.epoch].append((row, activation))
+    yield from _check_origins(rows, primaries)
+    for epoch, primary in primaries.items():
+        found = sorted(activated[epoch], key=lambda pair: (pair[1].position, pair[0].member))
+        yield from _check_one(epoch, primary, found)
+        for (base, chain), row in claims[epoch].items():
+            what = _contradicted(epoch, base, chain, found, recorded)
+            if what:
+                yield Finding("G7", row.member, row.incarnation, base + 1, what)
+
+
+def _check_origins(rows: list[Row], primaries: dict[int, PrimaryView]) -> Iterator[Finding]:
+    """G1: what a primary orders was submitted by one of its members."""
+    foreign: dict[tuple[int, str], tuple[int, Row]] = {}
+    for row in rows:
+        of_epochs = ends_of(row).get("origins", {}) if row.kind == SEGMENT else {}
+        for name, origins in of_epochs.items():
+            primary = primaries.get(int(name))
+            for origin, position in origins.items():
+                if primary is not None and origin not in primary.names():
+                    known = foreign.setdefault((int(name), origin), (position, row))
+                    if position < known[0]:
+                        foreign[int(name), origin] = position, row
+    for (epoch, origin), (position, row) in sorted(foreign.items()):
+        what = f"an item of {origin}, which is not in the primary of epoch {epoch} that ordered it"
+        yield Finding("G1", row.member, row.incarnation, position, what)
+
+
+def _check_one(epoch: int, primary: PrimaryView, activated: Activations) -> Iterator[Finding]:
+    """G7: an epoch has one activation.  G20: it forgets messages in a cold start only."""
+    if not activated:
+        return
+    row, first = activated[0]
+    if first.forgot and not primary.cold:
+        what = (
+            f"messages were forgotten as in a cold start, but the primary of epoch {epoch} is none"
+        )
+        yield Finding("G20", row.member, row.incarnation, first.position, what)
+    for row, one in activated:
+        if one.position != first.position:
+            what = f"a second activation of epoch {epoch}, which began at {first.position}"
+            yield Finding("G7", row.member, row.incarnation, one.position, what)
+            return
+
+
+def _contradicted(
+    epoch: int, base: int, chain: bytes, activated: Activations, recorded: list[Run]
+) -> str:
+    """Return how what was applied contradicts the beginning that an ACTIVE claims; "" = not."""
+    if not activated:
+        if any(run.first <= base + 1 <= run.last and run.decided == epoch for run in recorded):
+            return f"epoch {epoch} began here, and the command at {base + 1} is no activation"
+        return ""
+    here = [one for _, one in activated if one.position == base + 1]
+    if not here:
+        where = activated[0][1].position
+        return f"says that epoch {epoch} began here, and its activation is at {where}"
+    known = [one.chain_before for one in here if one.chain_before]
+    if known and chain.hex() not in known:
+        return (
+            f"the primary of epoch {epoch} says that it follows a state with chain "
+            f"{chain.hex()[:8]}, and what it follows has {known[0][:8]}"
+        )
+    return ""
