@@ -15,8 +15,9 @@ from random import Random
 
 import pytest
 
+from broker.machine.commands import VOTERS
 from broker.memberlog.codec import FRAME
-from broker.memberlog.records import ROLE_CLIENT, Client
+from broker.memberlog.records import ROLE_CLIENT, Active, Client
 from broker.memberlog.writer import MemberLogWriter
 from tests.system.verify.corruption.corrupt_logs import WITHIN_INCARNATIONS, Corruption
 from tests.system.verify.support.checks_without_spark import rows_in
@@ -110,6 +111,31 @@ def test_any_pace_gives_the_same_rows_and_no_finding(tmp_path: Path, seed: int) 
     last = reader.progress.progress()
     assert (last.unverified, last.absent) == (0, [])
     assert {lag.member for lag in last.lags if lag.live} == {"a", "b", "c"}
+
+
+def test_voters_may_change_while_they_are_followed(tmp_path: Path) -> None:
+    """The command that changed them was read long after the beginning of its log."""
+    maker = LogMaker()
+    for incarnation in (A, B, C):
+        maker.start(incarnation)
+    maker.view(1, A, B, C)
+    maker.activate(A, B, C)
+    maker.traffic(3, A, B, C)
+    maker.item("a", bytes([VOTERS]), A, B, C)
+    maker.leave(A, B, C)
+    maker.view(2, A, B, C)
+    maker.activate(A, B, C)
+    for log in maker.logs.values():
+        at = max(i for i, record in enumerate(log) if isinstance(record, Active))
+        active = log[at]
+        assert isinstance(active, Active)
+        log[at] = active._replace(voters=("a", "b"))
+    writers = LiveWriters(maker, tmp_path, 1 << 20)
+    reader = Reader(tmp_path)
+    while writers.step(1, A, B, C):
+        reader.poll()
+    reader.to_the_end()
+    assert reader.found == []
 
 
 @pytest.mark.parametrize("corrupt", WITHIN_INCARNATIONS, ids=lambda corrupt: corrupt.__name__)

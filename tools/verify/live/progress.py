@@ -262,6 +262,9 @@ def _merged(before: Row, one: SegmentEnds, after: Row, two: SegmentEnds) -> Row:
     runs = views_and_segments.runs_of(before)
     for run in views_and_segments.runs_of(after):
         append_run(runs, run)
+    origins = {name: dict(known) for name, known in one["origins"].items()}
+    for name, later in two["origins"].items():
+        origins[name] = later | origins.get(name, {})
     ends: SegmentEnds = {
         **one,
         "cluster": one["cluster"] if one["cluster"][1] else two["cluster"],
@@ -270,6 +273,9 @@ def _merged(before: Row, one: SegmentEnds, after: Row, two: SegmentEnds) -> Row:
         "closed": two["closed"],
         "epochs": epochs,
         "runs": runs,
+        "voters_at": one["voters_at"] + two["voters_at"],
+        "activations": one["activations"] + two["activations"],
+        "origins": origins,
         "durable": max(one["durable"], two["durable"]),
         "records": one["records"] + two["records"],
         "confirms": one["confirms"] + two["confirms"],
