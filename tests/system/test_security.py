@@ -64,7 +64,7 @@ def newcomer(nodes: str, *arguments: str, name: str = "test") -> tuple[int, str]
             "--cluster-nodes", nodes, "--port", str(port), *arguments,
             *(() if "--data-dir" in arguments else ("--no-data-dir",)),
         ],
-        cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=100, check=False,
+        cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=99, check=False,
     )  # fmt: skip
     return ended.returncode, ended.stderr
 
