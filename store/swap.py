@@ -94,6 +94,12 @@ def put_in_force(data_dir: Path, new: Path) -> Path | None:
 
 def set_aside(data_dir: Path) -> Path:
     """Rename DIR/store to _cluster.bak.NNNN, with the next free number."""
+    mark = data_dir / STORE_NAME / VERIFIED_NAME
+    if mark.exists():
+        # Of the switch that brought it here, and cut short at its end: among the backups it would
+        # say that this one is being put in place.
+        mark.unlink()
+        sync_directory(mark.parent)
     aside = next_backup(data_dir)
     _rename(data_dir / STORE_NAME, aside)
     return aside

@@ -105,14 +105,26 @@ class DataDirectory:
 
 
 def truncated(data_dir: Path | None) -> Path | None:
-    """Set the store of a data directory aside, whatever is in it; return where it is kept."""
-    if data_dir is None or not (data_dir / STORE_DIR).is_dir():
+    """Set the store of a data directory aside, whatever is in it; return where it is kept.
+
+    A switch of stores that was cut short is completed first: else the start that follows would do
+    that, and not begin empty.
+    """
+    if data_dir is None:
         return None
-    lock = DirectoryLock(data_dir / STORE_DIR)
     try:
-        return swap.set_aside(data_dir)
-    finally:
-        lock.release()
+        swap.recover(data_dir)
+        if not (data_dir / STORE_DIR).is_dir():
+            return None
+        lock = DirectoryLock(data_dir / STORE_DIR)
+        try:
+            swap.discard_incoming(data_dir)
+            return swap.set_aside(data_dir)
+        finally:
+            lock.release()
+    except OSError as error:
+        reason = error.strerror or error
+        raise NotWritable(f"the store in {data_dir} cannot be set aside: {reason}") from error
 
 
 def filled(meta: Meta) -> bool:

@@ -106,3 +106,15 @@ def test_an_operator_may_name_either_directory(tmp_path: Path) -> None:
     assert swap.find_store(tmp_path / "store") == tmp_path / "store"
     with pytest.raises(StoreMissing):
         swap.find_store(tmp_path / "nothing")
+
+
+def test_a_store_that_is_set_aside_is_no_switch_that_began(tmp_path: Path) -> None:
+    """The mark outlived its switch: the process was killed, or the power lost, after the last
+    rename. Set aside, the store looked like one that was being put in place, and came back."""
+    make(tmp_path / "store", "old")
+    (tmp_path / "store" / swap.VERIFIED_NAME).touch()
+    assert not swap.recover(tmp_path)
+    aside = swap.set_aside(tmp_path)
+    assert not swap.recover(tmp_path), "the store that was set aside came back"
+    assert not (tmp_path / "store").exists()
+    assert inspect(aside).note == "old"
