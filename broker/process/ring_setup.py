@@ -155,9 +155,12 @@ class RingEndpoint:
         self._links_down = down
         self._link_timer = self._loop.call_later(LINKS_S, self._look_at_links)
 
-    def status(self) -> dict[str, list[str]]:
-        """For operators: the links that are lost, as in the log."""
-        return {"links_down": list(self.transport.links_down)}
+    def status(self) -> dict[str, list[str] | int]:
+        """For operators: the links that are lost, as in the log, and what its frames are in."""
+        return {
+            "links_down": list(self.transport.links_down),
+            "wire_version": self.node.codec.written,
+        }
 
     def _found(self, address: str) -> None:
         if address not in self.me.address.split(SEPARATOR):

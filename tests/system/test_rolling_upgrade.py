@@ -17,6 +17,7 @@ from tests.system.test_cluster_faults import channel_of
 from tests.system.test_operators import run
 from tools.client.management import ManagementError, ask
 from tools.demo.local_cluster import BrokerProcess, LocalCluster
+from vsync.wire.codec import WIRE_VERSION
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -32,6 +33,12 @@ def restart(cluster: LocalCluster, member: BrokerProcess, program: Callable[[], 
     member.program = program  # type: ignore[method-assign]
     member.start()
     cluster.wait_active()
+
+
+def frames_of(cluster: LocalCluster) -> list[int]:
+    """The version in which each member writes the frames of the ring."""
+    shown = [ask(member.address, {"op": "status"}) for member in cluster.members]
+    return [int(str(one["wire_version"])) for one in shown]
 
 
 def purge(member: BrokerProcess) -> int:
@@ -53,7 +60,9 @@ def test_a_new_version_is_switched_on_when_all_members_execute_it(tmp_path: Path
         for member in cluster.members:
             restart(cluster, member, of_next_release)
             assert [purge(one) for one in cluster.members] == [3, 3, 3]
+        assert frames_of(cluster) == [WIRE_VERSION + 1] * 3  # this one needs no command
         restart(cluster, cluster[0], of_this_release)  # there is a way back until the switch
+        assert frames_of(cluster) == [WIRE_VERSION] * 3
         asked = str(cluster[1].address)
         code, said, _ = run("qpid-cluster", "-f", "--upgrade", asked)
         assert (code, said) == (

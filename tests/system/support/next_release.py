@@ -1,19 +1,24 @@
 """A broker of the next release: `python -m tests.system.support.next_release OPTIONS OF QPIDD`.
 
 It executes one version of the machine more than this release, and from that version on every purge
-is refused.  Of the older versions it executes what this release does.
+is refused.  Of the older versions it executes what this release does.  It also reads one version of
+the ring's frames more.
 """
 
 from __future__ import annotations
 
 import importlib
+from functools import partial
 from typing import cast
 
 from broker.machine import version
 from broker.machine.commands import QUEUE_PURGE, Command, QueuePurge
 from broker.machine.state import Channel, State
+from vsync.totem.config import RingConfig
+from vsync.wire.codec import WIRE_VERSION
 
 NEXT_VERSION = version.MACHINE_VERSION + 1
+NEXT_WIRE_VERSION = WIRE_VERSION + 1
 
 
 def main() -> None:
@@ -32,6 +37,8 @@ def main() -> None:
         return int(connections.refuse(state, channel, QUEUE_PURGE, refusal))
 
     machines._ON_CHANNEL[QUEUE_PURGE] = on_queue_purge
+    ring_setup = importlib.import_module("broker.process.ring_setup")
+    vars(ring_setup)["RingConfig"] = partial(RingConfig, wire_version=NEXT_WIRE_VERSION)
     importlib.import_module("tools.commands.qpidd").main()
 
 
