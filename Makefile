@@ -38,7 +38,7 @@ demo: $(VENV)/.demo
 	$(RUN) -m tools.demo
 
 test: $(VENV)/.test
-	$(RUN) -m pytest -m "$(EVERYDAY)"
+	$(RUN) -m tests.halves -m "$(EVERYDAY)"
 
 lint: $(VENV)/.test $(VENV)/.demo
 	$(RUN) -m ruff format --check .

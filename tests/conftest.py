@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import os
+
 from hypothesis import HealthCheck, settings
+
+from tools.demo import local_cluster
 
 # An example takes as long as the machine lets it, and pytest-timeout ends what hangs.  The rest
 # stays as it is: where CI is set, hypothesis draws the same examples each time.
@@ -10,3 +14,9 @@ settings.register_profile(
     "tests", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("tests")
+
+
+def pytest_configure() -> None:
+    """Give each of two processes ports of its own: a free one is bound only after it was chosen."""
+    if half := os.environ.get("TEST_HALF"):
+        local_cluster.PORTS = local_cluster.PORTS[int(half) :: 2]
