@@ -52,6 +52,7 @@ class ServerIdentity(NamedTuple):
     version: str = "0.1.0"
     member: str = ""
     cluster: str = ""
+    cluster_id: str = ""  # hex; empty while this member does not know it
 
     def properties(self) -> Table:
         return {
@@ -61,6 +62,7 @@ class ServerIdentity(NamedTuple):
             "information": "Licensed under the Apache License, Version 2.0",
             "copyright": "The authors of qpid-cluster-py",
             "cluster_name": self.cluster,
+            "cluster_id": self.cluster_id,
             "node": self.member,
             "capabilities": CAPABILITIES,
         }

@@ -183,7 +183,7 @@ class Connections:
         on_defined: Callable[[Defined], None],
         state: Callable[[], State],
     ) -> None:
-        self.on_work, self.later = on_work, later
+        self.on_work, self.later, self._state = on_work, later, state
         self.gateway = Gateway(
             member,
             cluster=options.cluster_name,
@@ -309,7 +309,8 @@ class Connections:
         self.outbox.release(position)
 
     def session_started(self, session: int) -> None:
-        """Connections of an older session are void."""
+        """Connections of an older session are void; clients are told of which cluster this is."""
+        self.gateway.name_cluster(self._state().cluster_id)
         self.outbox.session_started(session)
 
     def flush(self, *, may_reply: bool, soon: bool = False) -> list[int]:

@@ -279,6 +279,10 @@ class Gateway:
                 client.tell_unblocked()
                 on_events(client, client.take_withheld())
 
+    def name_cluster(self, cluster_id: str) -> None:
+        """Say so to clients that come from now on."""
+        self.identity = self.identity._replace(cluster_id=cluster_id)
+
     def set_negotiate_time(self, seconds: float) -> None:
         """How long a client may take to log in, of those that come from now on."""
         self.limits = self.limits._replace(handshake_s=seconds)

@@ -8,20 +8,33 @@ written once a turn of the client, by `flush`.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
 from broker.memberlog.records import CLIENT_ROW, REDELIVERED, ROLE_CLIENT, Client, ClientOp
-from broker.memberlog.writer import SEGMENT_BYTES, MemberLogWriter
+from broker.memberlog.writer import SEGMENT_BYTES, LogWriteFailed, MemberLogWriter
 
 OPS_BYTES_MAX = 1 << 20
 """A record is written early when a turn did so much."""
 
 
+class ClusterName(NamedTuple):
+    """Which cluster a broker says that it is of; "" = it did not say."""
+
+    name: str = ""
+    id: str = ""  # hex
+
+
 class ClientHistory:
-    """The log of one incarnation of one client, over all its connections."""
+    """The log of one incarnation of one client, over all its connections.
+
+    Its file is begun with the first connection: the header names the cluster, and a client knows it
+    from a broker.
+    """
 
     def __init__(
         self,
@@ -34,20 +47,38 @@ class ClientHistory:
         """`incarnation` must differ from that of every earlier log of this client, as sessions are
         numbered from 1 in each.  Raises LogWriteFailed.
         """
-        self._log = MemberLogWriter(
-            directory, "", "", client, incarnation, wall_us, segment_bytes, role=ROLE_CLIENT
-        )
+        try:
+            directory.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise LogWriteFailed(f"{directory}: {error.strerror}") from error
+        if not os.access(directory, os.W_OK | os.X_OK):
+            raise LogWriteFailed(f"{directory}: no file can be made there")
+
+        def begin(of: ClusterName) -> MemberLogWriter:
+            return MemberLogWriter(
+                directory, *of, client, incarnation, wall_us, segment_bytes, role=ROLE_CLIENT
+            )
+
+        self._begin = begin
+        self._log: MemberLogWriter | None = None
         self._wall_us = wall_us
         self._sessions = 0
         self._fresh: list[Session] = []
 
-    def session(self, queue: str = "") -> Session:
-        """Begin a connection, which publishes to or consumes from `queue`; "" = from several."""
+    def session(self, queue: str = "", of: ClusterName | None = None) -> Session:
+        """Begin a connection, which publishes to or consumes from `queue`; "" = from several.
+
+        `of`: the cluster of its broker, None: not known.  Raises LogWriteFailed.
+        """
+        if self._log is None:
+            self._log = self._begin(of or ClusterName())
         self._sessions += 1
         return Session(self, self._sessions, queue)
 
     def flush(self) -> None:
         """Write what was done since the last time.  Raises LogWriteFailed."""
+        if self._log is None:
+            return  # there was no connection
         now_us = self._wall_us() if self._fresh else 0
         for session in self._fresh:
             ops = bytes(session.ops)
@@ -59,7 +90,8 @@ class ClientHistory:
     def close(self) -> None:
         """Write everything and give the file up.  Raises LogWriteFailed."""
         self.flush()
-        self._log.close()
+        if self._log is not None:
+            self._log.close()
 
     def mark_fresh(self, session: Session) -> None:
         """A session has operations to write and had none before."""

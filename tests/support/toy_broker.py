@@ -51,7 +51,7 @@ class Link(asyncio.Protocol):
         self.amqp = ServerConnection(
             lambda one: one.user if one.password != "wrong" else "",
             Limits(),
-            ServerIdentity(),
+            ServerIdentity(cluster="toys", cluster_id="c0ffee"),
             time.monotonic(),
         )
         self.queue = ""

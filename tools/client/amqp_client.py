@@ -21,6 +21,7 @@ from typing import NamedTuple
 from broker.amqp import codec, spec
 from broker.amqp.errors import CONNECTION_FORCED, INTERNAL_ERROR, RESOURCE_ERROR, ProtocolFault
 from broker.amqp.fields import Value
+from broker.memberlog.client_history import ClusterName
 from tools.client.broker_url import Address
 from tools.client.tls import connect, is_final, reason
 from vsync.types import record
@@ -117,6 +118,8 @@ class AmqpConnection:
         self.out = bytearray()
         """Bytes to send; append whole frames only."""
         self.frame_max = codec.FRAME_MAX_BYTES
+        self.cluster = ClusterName()
+        """Of which cluster the broker says that it is."""
         self.blocked = ""
         """Why the broker takes no publishes now; empty when it does."""
         self._spoken = False
@@ -151,7 +154,7 @@ class AmqpConnection:
     def _open(self) -> None:
         login = self.login
         self.out += codec.PROTOCOL_HEADER
-        self._await("connection.start")
+        self.cluster = _cluster(self._await("connection.start")[2])
         response = f"\0{login.user}\0{login.password}".encode()
         properties: dict[str, Value] = {
             "product": "qpid-cluster-py tools",
@@ -418,6 +421,14 @@ class AmqpConnection:
             if left <= 0:
                 raise ConnectionLost(f"{self.broker}: no {name} in time")
             self.pump(left)
+
+
+def _cluster(server_properties: Value) -> ClusterName:
+    told = server_properties if isinstance(server_properties, dict) else {}
+    name, cluster_id = told.get("cluster_name"), told.get("cluster_id")
+    return ClusterName(
+        name if isinstance(name, str) else "", cluster_id if isinstance(cluster_id, str) else ""
+    )
 
 
 def _as_int(value: Value) -> int:

@@ -128,7 +128,7 @@ class Drain:
         while not self.complete:
             connection = self.route.connect()
             if self._history is not None:
-                self._session = self._history.session(self._queue)
+                self._session = self._history.session(self._queue, connection.cluster)
             try:
                 connection.declare_queue(self._queue)
                 connection.consume(self._queue, self._prefetch, no_ack=not self._acks)

@@ -167,7 +167,7 @@ class Spout:
         while True:
             connection = self.route.connect()
             if self._history is not None:
-                self._session = self._history.session(self._destination.queue)
+                self._session = self._history.session(self._destination.queue, connection.cluster)
             try:
                 self._prepare(connection)
                 self._stream(connection)

@@ -20,7 +20,7 @@ def test_the_handshake_step_by_step() -> None:
     assert start.method == "connection.start"
     properties = start.args[2]
     assert isinstance(properties, dict)
-    assert properties["node"] == "a"
+    assert (properties["node"], properties["cluster_id"]) == ("a", "")  # not known yet
     capabilities = properties["capabilities"]
     assert isinstance(capabilities, dict)
     assert capabilities["publisher_confirms"] is True

@@ -47,6 +47,7 @@ class Member:
             "a", options, work, loop.call_later, listener, lambda _: None, lambda: machine
         )
         self.clients.session_started(1)
+        assert self.clients.gateway.identity.cluster_id == machine.cluster_id == "id"
         self.clients.flush(may_reply=True)
         self.operations = cast(
             "Managed",

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
 from xxhash import xxh3_64_intdigest
 
 from broker.memberlog import client_history as module
-from broker.memberlog.client_history import ClientHistory
+from broker.memberlog.client_history import ClientHistory, ClusterName
 from broker.memberlog.reader import read_segment
 from broker.memberlog.records import CLIENT_ROW, ROLE_CLIENT, Client, ClientOp, Header
+from broker.memberlog.writer import LogWriteFailed
 
 
 def hashed(body: bytes) -> int:
@@ -43,7 +45,7 @@ def test_it_is_a_log_of_a_client(tmp_path: Path) -> None:
     header, record, _ = [entry.record for entry in read_segment(path.read_bytes(), path.name)]
     assert isinstance(header, Header)
     assert (header.member, header.incarnation, header.role) == ("spout-1@host", 7, ROLE_CLIENT)
-    assert (header.cluster_name, header.cluster_id) == ("", "")
+    assert (header.cluster_name, header.cluster_id) == ("", "")  # the broker did not say
     assert isinstance(record, Client)
     assert record == Client(1, "q", 99, CLIENT_ROW.pack(ClientOp.PUBLISHED, hashed(b"a"), 1))
 
@@ -125,3 +127,30 @@ def test_a_long_turn_is_written_in_parts(tmp_path: Path, monkeypatch: pytest.Mon
         session.published(number, b"x")
     log.close()
     assert [len(operations) for _, _, operations in recorded(tmp_path)] == [3, 3, 1]
+
+
+def test_the_header_names_the_cluster_of_the_first_connection(tmp_path: Path) -> None:
+    log = history(tmp_path)
+    log.session("q", ClusterName("prod", "c1")).published(1, b"a")
+    log.session("q", ClusterName("prod", "c1")).published(1, b"b")
+    log.close()
+    (path,) = tmp_path.iterdir()
+    header = next(read_segment(path.read_bytes(), path.name)).record
+    assert isinstance(header, Header)
+    assert (header.cluster_name, header.cluster_id) == ("prod", "c1")
+
+
+def test_who_never_connected_leaves_no_file(tmp_path: Path) -> None:
+    history(tmp_path / "deep" / "there").close()
+    assert list((tmp_path / "deep" / "there").iterdir()) == []
+    (tmp_path / "file").write_text("")
+    with pytest.raises(LogWriteFailed, match="file"):  # before anything is sent
+        history(tmp_path / "file")
+
+
+def test_a_directory_without_the_right_to_write_shows_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(os, "access", lambda *_: False)
+    with pytest.raises(LogWriteFailed, match="no file can be made there"):
+        history(tmp_path)

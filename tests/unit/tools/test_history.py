@@ -9,7 +9,7 @@ import pytest
 from xxhash import xxh3_64_intdigest
 
 from broker.memberlog.reader import read_segment
-from broker.memberlog.records import CLIENT_ROW, REDELIVERED, Client, ClientOp
+from broker.memberlog.records import CLIENT_ROW, REDELIVERED, Client, ClientOp, Header
 from tests.support.toy_broker import ToyCluster
 from tests.unit.tools.test_spout_drain import lines, run
 
@@ -20,6 +20,8 @@ def operations(directory: Path) -> list[tuple[int, int, int, int]]:
     for path in sorted(directory.iterdir()):
         for entry in read_segment(path.read_bytes(), path.name):
             record = entry.record
+            if isinstance(record, Header):  # what the broker said
+                assert (record.cluster_name, record.cluster_id) == ("toys", "c0ffee")
             if isinstance(record, Client):
                 assert record.queue == "q"
                 found += [(record.session, *row) for row in CLIENT_ROW.iter_unpack(record.ops)]

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import gzip
+import zlib
 from collections import defaultdict
 from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.memberlog.records import CLIENT_ROW, ROLE_CLIENT, RecordKind
+from broker.memberlog.records import CLIENT_ROW, ROLE_CLIENT, Header, RecordKind
 from tools.verify.checks.canonical_history import Gap, Stretch, gaps, plan
 from tools.verify.checks.views_and_segments import IncarnationId, PrimaryView, ends_of, runs_of
 from tools.verify.clients.check import ClientReport, InSpark, check_clients
@@ -21,28 +22,60 @@ from tools.verify.input.rows import FAULT, SEGMENT, Row
 from tools.verify.input.segments import HEADER_BYTES, header_of, size_of
 
 _BYTES_OF_MOVE = 8  # packed, or less
+_FOREIGN_TOLD = 3
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-def is_history(path: Path) -> bool:
-    """Whether this is a segment of a client; a damaged one counts as a member's."""
+def read_header(path: Path) -> Header | None:
+    """Return the header of a segment; None: it cannot be read."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            header = header_of(file.read(HEADER_BYTES), str(path))
-    except (OSError, EOFError):
-        return False
-    return header is not None and header.role == ROLE_CLIENT
+            return header_of(file.read(HEADER_BYTES), str(path))
+    except (OSError, EOFError, zlib.error):
+        return None
 
 
 def split_clients(segments: Sequence[Path]) -> tuple[list[Path], list[Path]]:
-    """Return members' segments, and clients'; `BadInput` when there are no members'."""
-    client_segments = {path: is_history(path) for path in segments}
-    of_members = [path for path in segments if not client_segments[path]]
+    """Return members' segments, and clients'; a damaged one counts as a member's.
+
+    `BadInput` when there are no members', and for clients of another cluster than the members.
+    """
+    headers = {path: read_header(path) for path in segments}
+    of_clients = {
+        path: header for path, header in headers.items() if header and header.role == ROLE_CLIENT
+    }
+    of_members = [path for path in segments if path not in of_clients]
     if not of_members:
         raise BadInput("these are histories of clients only: name the members' logs as well")
-    return of_members, [path for path in segments if client_segments[path]]
+    _refuse_foreign(of_clients, [one for path in of_members if (one := headers[path])])
+    return of_members, list(of_clients)
+
+
+def _refuse_foreign(of_clients: dict[Path, Header], of_members: Sequence[Header]) -> None:
+    """Raise `BadInput` for histories of clients of another cluster, which nothing here can explain.
+
+    Names of clusters are used again, so the id decides where both sides know one.
+    """
+    ids = {one.cluster_id for one in of_members if one.cluster_id}
+    names = {one.cluster_name for one in of_members if one.cluster_name}
+    foreign = [
+        f"{path} is of {one.cluster_name} {one.cluster_id}".rstrip()
+        for path, one in of_clients.items()
+        if (
+            one.cluster_id not in ids
+            if one.cluster_id and ids
+            else one.cluster_name and names and one.cluster_name not in names
+        )
+    ]
+    if foreign:
+        more = f" and {len(foreign) - _FOREIGN_TOLD} more" if len(foreign) > _FOREIGN_TOLD else ""
+        known = ", ".join([*sorted(names), *sorted(ids)])
+        raise BadInput(
+            f"the members are of {known}, and these clients of another "
+            f"cluster: {'; '.join(foreign[:_FOREIGN_TOLD])}{more}; leave their histories out"
+        )
 
 
 class ToldHistory(NamedTuple):

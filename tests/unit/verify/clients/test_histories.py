@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from broker.memberlog.client_history import ClientHistory
-from broker.memberlog.records import Durable, RecordKind
+from broker.memberlog.client_history import ClientHistory, ClusterName
+from broker.memberlog.records import ROLE_CLIENT, ROLE_MEMBER, Durable, RecordKind
 from broker.memberlog.writer import MemberLogWriter
 from tests.system.verify.support.checks_without_spark import rows_in
 from tests.system.verify.support.make_logs import good_history
@@ -18,7 +18,7 @@ from tools.verify.checks.views_and_segments import CONTROL_KINDS, ends_of, prima
 from tools.verify.clients.histories import (
     confirms_in,
     extent_of,
-    is_history,
+    read_header,
     split_clients,
     told_history,
 )
@@ -28,17 +28,17 @@ from tools.verify.input.rows import FAULT, SEGMENT, Row
 from tools.verify.live import checkpoint
 
 
-def a_client(directory: Path) -> Path:
+def a_client(directory: Path, of: ClusterName | None = None) -> Path:
     """Write the history of a client."""
     history = ClientHistory(directory, "spout-1@host", 1, lambda: 1)
-    history.session("q").published(1, b"body")
+    history.session("q", of).published(1, b"body")
     history.close()
     return next(directory.glob("spout*"))
 
 
-def a_member(directory: Path) -> Path:
+def a_member(directory: Path, cluster_id: str = "c1") -> Path:
     """Write the log of a member."""
-    log = MemberLogWriter(directory, "prod", "c1", "client:5672", 1, lambda: 1)
+    log = MemberLogWriter(directory, "prod", cluster_id, "client:5672", 1, lambda: 1)
     log.append(Durable(1))
     log.close()
     return next(directory.glob("client*"))
@@ -51,9 +51,47 @@ def test_the_header_has_the_role(tmp_path: Path) -> None:
     nothing, other = tmp_path / "nothing.qml", tmp_path / "other.qml"
     nothing.write_bytes(b"")
     other.write_bytes(b"something else")
-    assert [is_history(path) for path in (client, packed, member)] == [True, True, False]
-    assert [is_history(path) for path in (nothing, other, tmp_path / "none.qml")] == [False] * 3
+    roles = [found.role if (found := read_header(p)) else "" for p in (client, packed, member)]
+    assert roles == [ROLE_CLIENT, ROLE_CLIENT, ROLE_MEMBER]
+    assert [read_header(path) for path in (nothing, other, tmp_path / "none.qml")] == [None] * 3
     assert split_clients([client, member, packed]) == ([member], [client, packed])
+
+
+def test_a_compressed_file_of_noise_counts_as_a_members(tmp_path: Path) -> None:
+    noise = tmp_path / "noise.qml.gz"
+    for data in (b"noise", gzip.compress(b"x" * 999)[:10] + b"noise", gzip.compress(b"x")[:-9]):
+        noise.write_bytes(data)
+        assert read_header(noise) is None
+
+
+@pytest.mark.parametrize(
+    ("member", "client"),
+    [
+        ("c1", ("prod", "c2")), ("c1", ("test", "c2")), ("", ("test", "c2")),
+        ("c1", ("test", "")),
+    ],
+)  # fmt: skip
+def test_a_client_of_another_cluster_is_named_once(
+    tmp_path: Path, member: str, client: tuple[str, str]
+) -> None:
+    """Everything it confirmed would be missing here: twenty accusations of honest members."""
+    files = [a_client(tmp_path, ClusterName(*client)), a_member(tmp_path, member)]
+    with pytest.raises(BadInput) as told:
+        split_clients(files)
+    assert f"{files[0]} is of {' '.join(client).strip()}; " in str(told.value)
+    assert "leave their histories out" in str(told.value)
+
+
+@pytest.mark.parametrize(
+    ("member", "client"),
+    [("c1", ("prod", "c1")), ("", ("prod", "c2")), ("c1", ("prod", "")), ("c1", ("", ""))],
+)
+def test_what_is_not_known_of_a_cluster_is_no_difference(
+    tmp_path: Path, member: str, client: tuple[str, str]
+) -> None:
+    """A member's first segment lacks the id, and an older client's history both."""
+    files = [a_client(tmp_path, ClusterName(*client)), a_member(tmp_path, member)]
+    assert split_clients(files) == (files[1:], files[:1])
 
 
 def test_clients_alone_prove_nothing(tmp_path: Path) -> None:
