@@ -11,7 +11,13 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from broker.memberlog.records import CLIENT_ROW, ROLE_CLIENT, Header, RecordKind
 from tools.verify.checks.canonical_history import Gap, Stretch, gaps, plan
-from tools.verify.checks.views_and_segments import IncarnationId, PrimaryView, ends_of, runs_of
+from tools.verify.checks.lifetimes import BEYOND_ALL
+from tools.verify.checks.views_and_segments import (
+    IncarnationId,
+    PrimaryView,
+    ends_of,
+    epoch_bases,
+)
 from tools.verify.clients.check import ClientReport, InSpark, check_clients
 from tools.verify.clients.evidence import EvidenceFile
 from tools.verify.clients.exchange import ROWS_IN_BIN
@@ -108,7 +114,7 @@ def told_history(
     extent = extent_of(rows, missing)
     if extent.begin and not absent:
         files = {str(path) for path in segments}
-        extent = extent._replace(confirms=confirms_in(rows, files))
+        extent = extent._replace(confirms=confirms_in(rows, primaries, files))
     return ToldHistory(stretches, extent)
 
 
@@ -179,11 +185,14 @@ def extent_of(rows: Iterable[Row], gaps: Iterable[Gap]) -> HistoryExtent:
     )
 
 
-def confirms_in(rows: Sequence[Row], files: Container[str]) -> Confirms | None:
+def confirms_in(
+    rows: Sequence[Row], primaries: dict[int, PrimaryView], files: Container[str]
+) -> Confirms | None:
     """Return whether the files hold all that members confirmed, and where that is not sure.
 
-    Of an incarnation that ended without STOP it is not sure above the durable mark of its last
-    confirm: what it confirmed afterwards it may not have recorded.
+    An incarnation confirms in the order of positions and records it afterwards: of one that ended
+    without STOP it is not sure above the last confirm that it recorded.  Nor does its log tell how
+    far it came, if the power failed; but a primary without it began behind all that it confirmed.
     """
     segments: dict[IncarnationId, list[Row]] = defaultdict(list)
     stopped = {(row.member, row.incarnation) for row in rows if row.kind == RecordKind.STOP}
@@ -192,6 +201,7 @@ def confirms_in(rows: Sequence[Row], files: Container[str]) -> Confirms | None:
             return None
         if row.kind == SEGMENT:
             segments[row.member, row.incarnation].append(row)
+    bases = epoch_bases(rows, primaries)
     unsure = []
     for incarnation, of in segments.items():
         if {row.segment for row in of} != set(range(len(of))):
@@ -200,8 +210,17 @@ def confirms_in(rows: Sequence[Row], files: Container[str]) -> Confirms | None:
             return None
         if incarnation not in stopped:
             sums = [one for row in of for one in ends_of(row)["epochs"].values()]
-            mark = max((one.get("mark", -1) for one in sums), default=-1)
-            last = max((run.last for row in of for run in runs_of(row)), default=-1)
-            if mark < last:
-                unsure.append((mark + 1, last))
+            last = max((one["confirmed"] for one in sums), default=-1)
+            unsure.append((last + 1, _end_of(incarnation, primaries, bases)))
     return Confirms(tuple(unsure))
+
+
+def _end_of(
+    incarnation: IncarnationId, primaries: dict[int, PrimaryView], bases: dict[int, int]
+) -> int:
+    """Return a position that no confirm of an incarnation lies beyond."""
+    name = "{}/{}".format(*incarnation)
+    was_in = (one for one, view in primaries.items() if {name, f"{name}+"} & set(view.members))
+    last = max(was_in, default=0)
+    without = min((one for one in primaries if one > last), default=0)
+    return bases.get(without, 0) or BEYOND_ALL

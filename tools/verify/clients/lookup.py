@@ -21,8 +21,8 @@ class HistoryExtent(NamedTuple):
 class Confirms(NamedTuple):
     """That the logs hold what members confirmed, but for positions `unsure`: first and last each.
 
-    A member writes to its clients before it records so: what it confirmed as it was killed is not
-    in its log.
+    A member writes to its clients before it records so: what it confirmed as it was killed, or
+    before its power failed, is not in its log.
     """
 
     unsure: tuple[tuple[int, int], ...] = ()
