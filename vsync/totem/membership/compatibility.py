@@ -52,6 +52,7 @@ _PAYLOAD_VERSIONS: Final = ("payload_version_min", "payload_version")
 _WIRE_VERSIONS: Final = ("wire_version_min", "wire_version")
 _RANGES: Final = frozenset(_PAYLOAD_VERSIONS + _WIRE_VERSIONS)
 
+_NAMES: Final = frozenset(field.name for field in fields(RingConfig))
 _DERIVED: Final = frozenset(field.name for field in fields(RingConfig) if field.default == 0)
 _HEAD: Final = Struct("<BBI8sQBB")
 _CRC: Final = Struct("<I")
@@ -295,8 +296,10 @@ def _clash(settings: Mapping[str, int], name: str, value: int) -> str:
     """The rule that one value of another member breaks among `settings`; "" if none."""
     if not value and name in _DERIVED:
         return f"{name} must be more than 0"  # the record would take it for "derive it"
+    # A newer release has settings that this one does not know.
+    known = {key: given for key, given in settings.items() if key in _NAMES}
     try:
-        RingConfig(**{**settings, name: value})
+        RingConfig(**{**known, name: value})
     except ConfigError as error:
         return str(error)
     return ""

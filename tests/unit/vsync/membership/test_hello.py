@@ -146,10 +146,10 @@ def test_a_setting_that_only_one_release_has_is_judged_by_that_one() -> None:
     at = handshake(other(accelerated_frames=3))
     assert at.on_hello(hello()._replace(settings=older).encode(), 0.0)[0] == "hello_refused"
     assert "a release without the setting accelerated_frames, which is 3" in at.refused["b"][1]
-    newer = settings_of(RingConfig()) | {"a_new_one": 1}
-    assert (
-        handshake().on_hello(hello()._replace(settings=newer).encode(), 0.0)[0] == "hello_accepted"
-    )
+    for differs in ({}, {"join_timeout_ms": 60}):
+        newer = settings_of(RingConfig()) | {"a_new_one": 1, "self": 1} | differs
+        theirs = hello()._replace(settings=newer)
+        assert handshake().on_hello(theirs.encode(), 0.0)[0] == "hello_accepted"
 
 
 def test_releases_go_together_that_have_a_version_of_the_payloads_in_common() -> None:
