@@ -21,7 +21,8 @@ from vsync.totem.node import Node
 from vsync.types import Member
 
 FOREIGN_FRAMES_MAX = 20
-"""From this many frames of another wire version on they are no line noise."""
+"""From this many frames of another wire version on they are no line noise, and no member of theirs
+answers a hello as one that fits: some seconds' worth."""
 
 GREETING_BYTES: Final = 64
 GREETING_TIMEOUT_S: Final = 0.5

@@ -175,7 +175,9 @@ class Handshake:
         self.foreign_version = 0
         """Version of the last frame that was of none of this member's versions."""
         self.foreign_frames = 0
-        """Of those, how many came since a member was accepted that may have sent them."""
+        """Of those, how many came since a member was accepted that may have sent them; at most one
+        in each HELLO_EVERY_S counts, for a ring's data may come long before its hello."""
+        self._counts_from = 0.0
         self._codec, self._door = codec, door
         self._accepted: list[tuple[str, Versions]] = []
         self._sent_until: dict[tuple[str, bool], float] = {}
@@ -185,7 +187,9 @@ class Handshake:
         oldest, newest = self.mine.versions
         if not oldest <= frame[0] <= newest:
             self.foreign_version = frame[0]
-            self.foreign_frames += 1
+            if now >= self._counts_from:
+                self._counts_from = now + HELLO_EVERY_S
+                self.foreign_frames += 1
         start = _HEAD.size + frame[_NAME_BYTES]
         address = frame[start : start + frame[_NAME_BYTES + 1]]
         return self._hello(address.decode("ascii", "replace"), now, asks=True)

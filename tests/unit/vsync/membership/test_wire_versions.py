@@ -7,6 +7,7 @@ import random
 import pytest
 
 from tests.support.ring.virtual_network import Net
+from vsync.io.diagnosis import FOREIGN_FRAMES_MAX, misfit
 from vsync.totem.config import RingConfig
 from vsync.totem.membership.compatibility import settings_hash, settings_of
 from vsync.totem.membership.wire_versions import WireVersions, newest_common
@@ -89,6 +90,22 @@ def test_a_member_of_the_older_release_is_let_into_a_ring_that_writes_the_newer_
     assert net.nodes["b"].ring != rings
     assert net.written() == {"a": OLD, "b": OLD, "c": OLD}
     all_deliver(net, b"one")
+
+
+def test_a_busy_ring_does_not_make_a_member_of_the_older_release_give_up() -> None:
+    """It receives hundreds of frames that it cannot read before it is let in."""
+    net = Releases("bc", RANGES)
+    net.settle()
+    newcomer = net.boot("a")
+    for _ in range(4_000):
+        assert misfit(newcomer.me, newcomer.handshake) == ""
+        for name in "bc":
+            net.submit(name, bytes(20_000))
+        net.run(0.0005)
+        if len(newcomer.members) == 3:
+            break
+    assert newcomer.counters["frame_version"] > 2 * FOREIGN_FRAMES_MAX
+    net.run(10.0, net.settled)
 
 
 def test_rings_that_met_before_know_the_versions_of_each_other() -> None:
