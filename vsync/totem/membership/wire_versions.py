@@ -18,7 +18,8 @@ from collections.abc import Iterable
 
 from vsync.wire.codec import Codec, Versions
 
-KNOWN_MAX = 4096
+KNOWN_MAX = 512
+"""Members whose versions are kept, more than a ring can have: names may be forged."""
 
 
 class WireVersions:
@@ -35,7 +36,7 @@ class WireVersions:
         if name == self._me:
             return
         if len(self._known) >= KNOWN_MAX:
-            self._known = dict(self._ring)
+            self._known, self._others = dict(self._ring), {}
         self._known[name] = versions
         if self._ring.get(name) != versions and self._others.get(name) != versions:
             self._others[name] = versions

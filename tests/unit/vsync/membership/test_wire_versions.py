@@ -10,7 +10,7 @@ from tests.support.ring.virtual_network import Net
 from vsync.io.diagnosis import FOREIGN_FRAMES_MAX, misfit
 from vsync.totem.config import RingConfig
 from vsync.totem.membership.compatibility import settings_hash, settings_of
-from vsync.totem.membership.wire_versions import WireVersions, newest_common
+from vsync.totem.membership.wire_versions import KNOWN_MAX, WireVersions, newest_common
 from vsync.totem.node import Node
 from vsync.types import Member
 from vsync.wire.codec import MEMBERSHIP_KINDS, WIRE_VERSION, Codec, Versions
@@ -161,6 +161,20 @@ def test_what_others_are_to_read_is_older_than_what_the_ring_reads() -> None:
     assert {kind for kind in FrameKind if mine.frame(kind, b"")[0] == OLD} == MEMBERSHIP_KINDS
     chosen.forming("bc")
     assert (mine.written, mine.written_outside) == (NEXT, NEXT)
+
+
+def test_forged_hellos_are_kept_within_a_bound() -> None:
+    mine = codec(RANGES["b"])
+    chosen = WireVersions("b", mine)
+    chosen.heard("c", RANGES["c"])
+    chosen.forming("bc")
+    for number in range(KNOWN_MAX + 9):
+        chosen.heard(f"forged{number}", RANGES["a"])
+    assert len(chosen._known) <= KNOWN_MAX
+    assert len(chosen._others) <= KNOWN_MAX
+    assert mine.written_outside == OLD
+    chosen.forming("bc")
+    assert (mine.written, mine.written_outside) == (NEXT, NEXT), "the ring is not forgotten"
 
 
 def test_members_of_a_ring_come_before_one_that_they_cannot_all_speak_to() -> None:
