@@ -1,7 +1,7 @@
-"""Runs pytest in two processes at once: tests that start clusters in one, all others in the other.
+"""Runs pytest in two processes at once: one has the tests that start clusters, which mostly wait.
 
 `python -m tests.halves -m "not slow"` takes options of pytest.  The order of the tests within
-each half is that of one pytest.  What the half with the clusters prints comes behind the other's.
+each half is that of one pytest.  What the first half prints comes behind the other's.
 """
 
 from __future__ import annotations
@@ -15,7 +15,8 @@ from pathlib import Path
 from typing import IO, NoReturn
 
 ROOT = Path(__file__).resolve().parents[1]
-CLUSTERS = "tests/system"
+FIRST = ("tests/system", "tests/properties", "tests/scenarios")
+"""The clusters' half, and what makes both halves take about as long; the other has all else."""
 NO_TEST_WAS_SELECTED = 5
 LEAVE_SECONDS = 30
 """So long may an interrupted half take to stop the brokers that it started."""
@@ -50,8 +51,8 @@ def main() -> None:
     given = sys.argv[1:]
     with tempfile.TemporaryFile() as said:
         halves = [
-            start(0, ["-p", "no:cacheprovider", *given, CLUSTERS], said),
-            start(1, [*given, f"--ignore={CLUSTERS}"], None),
+            start(0, ["-p", "no:cacheprovider", *given, *FIRST], said),
+            start(1, [*given, *(f"--ignore={folder}" for folder in FIRST)], None),
         ]
         try:
             codes = {half.wait() for half in halves[::-1]}
