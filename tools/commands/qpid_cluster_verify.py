@@ -16,7 +16,7 @@ import click
 
 from tools.verify.contract.rules import Replayed
 from tools.verify.fast import FastReport, compare_ends
-from tools.verify.findings import BadInput
+from tools.verify.findings import BadInput, shown
 from tools.verify.input.segments import find_segments, is_little
 from tools.verify.job import CheckOptions, verify
 from tools.verify.live import checkpoint
@@ -339,7 +339,7 @@ def render(report: Report, seconds: float, *, verbose: bool = False) -> str:
         return "\n".join([*lines, *report.verdict()])
     lines += [f"NOT CONSISTENT: {len(report.findings)} findings, the earliest first"]
     for finding in report.findings:
-        lines += [f"  {finding}", *(f"      {line}" for line in finding.around)]
+        lines += [f"  {finding}", *(f"      {shown(line)}" for line in finding.around)]
     return "\n".join(lines)
 
 

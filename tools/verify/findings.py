@@ -37,7 +37,12 @@ class Finding(NamedTuple):
     def __str__(self) -> str:
         who = f" member {self.member} (incarnation {self.incarnation})" if self.member else ""
         where = f" at position {self.position}" if self.position >= 0 else ""
-        return f"{self.property} ({PROPERTIES[self.property]}):{who}{where}: {self.what}"
+        return shown(f"{self.property} ({PROPERTIES[self.property]}):{who}{where}: {self.what}")
+
+
+def shown(text: str) -> str:
+    """Return a text as one line that a terminal can have: names of queues are of their users."""
+    return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)
 
 
 class Coverage(NamedTuple):

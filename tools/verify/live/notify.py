@@ -22,7 +22,7 @@ from urllib.request import HTTPRedirectHandler, Request, build_opener
 
 import click
 
-from tools.verify.findings import PROPERTIES, BadInput, Finding
+from tools.verify.findings import PROPERTIES, BadInput, Finding, shown
 
 WAITING_MAX = 1000  # alerts of one receiver
 WAITS_S = (1.0, 5.0, 15.0, 30.0)  # between tries: one more try than waits
@@ -69,7 +69,7 @@ class Receiver:
         """Go on with what still waits, without pauses between tries, for a limited time."""
         self._ending.set()
         self._thread.join(seconds)
-        if left := self._queue.qsize():
+        if left := self._queue.unfinished_tasks:
             self._lose(f"{left} alerts were not told before the end", left)
 
     def _run(self) -> None:
@@ -81,6 +81,7 @@ class Receiver:
                     return
                 continue
             self._try(document)
+            self._queue.task_done()
 
     def _try(self, document: bytes) -> None:
         for wait in (*self._waits, None):
@@ -98,7 +99,7 @@ class Receiver:
     def _lose(self, why: str, number: int = 1) -> None:
         with self._lock:
             self.lost += number
-        click.echo(f"qpid-cluster-verify: alert not told to {self.name}: {why}", err=True)
+        click.echo(f"qpid-cluster-verify: alert not told to {self.name}: {shown(why)}", err=True)
 
 
 class Notifier:
@@ -167,9 +168,15 @@ class _NoRedirect(HTTPRedirectHandler):
 
 def to_webhook(url: str) -> Deliver:
     """Return what sends a JSON document to a URL with POST."""
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    try:
+        parts = urlsplit(url)
+        host, _ = parts.hostname, parts.port
+    except ValueError as error:
+        raise BadInput(f"--alert-url: {error}") from error
+    if parts.scheme not in ("http", "https") or not host:
         raise BadInput(f"--alert-url {url}: give a URL that begins with http:// or https://")
+    if not url.isascii() or not url.isprintable() or " " in url:
+        raise BadInput("--alert-url: encode spaces and what is not ASCII, as %20")
     if parts.username is not None:
         raise BadInput("--alert-url: a URL with user and password is not supported")
     where = f"{parts.scheme}://{parts.netloc}"  # paths of webhooks are secrets

@@ -72,6 +72,13 @@ def test_a_command_gets_the_finding_as_json(tmp_path: Path) -> None:
     assert [(one.told, one.lost) for one in told.receivers] == [(1, 0)]
 
 
+def test_names_of_users_forge_no_line_and_reach_no_terminal() -> None:
+    named = FOUND._replace(what="did not enter a\nALERT G1\x1b[2J\u202e")
+    assert str(named).endswith("did not enter a\\nALERT G1\\x1b[2J\\u202e")
+    assert as_document(named)["text"] == str(named)
+    assert "\u201cafter\u201d" in str(FOUND)
+
+
 def test_a_webhook_gets_it_when_it_answers_again() -> None:
     with webhook(503, 500, 200) as url:
         one = Receiver("--alert-url", to_webhook(url), waits=(0.0, 0.0, 0.0))
@@ -119,8 +126,8 @@ def test_a_receiver_that_hangs_holds_nobody_up(capsys: pytest.CaptureFixture[str
         one.tell(b"more")
     assert one.lost == 3
     one.close(0.0)
-    assert one.lost == 5
-    assert "2 alerts were not told before the end" in capsys.readouterr().err
+    assert one.lost == 6  # the one that hangs, too
+    assert "3 alerts were not told before the end" in capsys.readouterr().err
     let_go.set()
 
 
@@ -132,8 +139,12 @@ def test_a_command_that_fails_says_how() -> None:
 
 
 @pytest.mark.parametrize(
-    "url", ["file:///etc/passwd", "example.com/hook", "http://", "http://u:p@x/"]
-)
+    "url",
+    [
+        "file:///etc/passwd", "example.com/hook", "http://", "http://u:p@x/", "http://[x/",
+        "http://x:port/", "http://x:70000/", "http://x/a b", "http://x/\u00e4",
+    ],
+)  # fmt: skip
 def test_what_is_no_url_is_refused(url: str) -> None:
     with pytest.raises(BadInput, match="--alert-url"):
         to_webhook(url)
