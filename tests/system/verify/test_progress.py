@@ -7,6 +7,7 @@ not read yet, nor read anything twice.
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import pickle
 from itertools import count
@@ -367,6 +368,25 @@ def test_following_continues_from_a_saved_checkpoint(tmp_path: Path, kept: int) 
     assert reader.found == []
     assert reader.progress.verified() == maker.history.position
     assert not {row.file.partition("@")[0] for row in reader.rows} & {str(path) for path in paths}
+
+
+def test_following_continues_from_a_point_of_an_older_release(tmp_path: Path) -> None:
+    """It lacks how epochs began: what the logs say of that is not judged by half of it."""
+    maker = good_history(12)
+    maker.write(tmp_path, 700)
+    paths = [path for name in "abc" for path in sorted((tmp_path / name).iterdir())[:4]]
+    settled = []
+    for row in rows_in(paths):
+        if row.kind == SEGMENT:
+            ends = json.loads(row.text or "")
+            for name in ("activations", "origins"):
+                del ends[name]
+            row = row._replace(text=json.dumps(ends))
+        settled.append(row)
+    reader = Reader(tmp_path, saved=[row for row in settled if row.kind in CONTROL_KINDS])
+    reader.to_the_end()
+    assert reader.found == []
+    assert reader.progress.verified() == maker.history.position
 
 
 def test_a_record_may_be_longer_than_what_is_read_at_once(

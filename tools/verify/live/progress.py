@@ -262,9 +262,6 @@ def _merged(before: Row, one: SegmentEnds, after: Row, two: SegmentEnds) -> Row:
     runs = views_and_segments.runs_of(before)
     for run in views_and_segments.runs_of(after):
         append_run(runs, run)
-    origins = {name: dict(known) for name, known in one["origins"].items()}
-    for name, later in two["origins"].items():
-        origins[name] = later | origins.get(name, {})
     ends: SegmentEnds = {
         **one,
         "cluster": one["cluster"] if one["cluster"][1] else two["cluster"],
@@ -274,8 +271,6 @@ def _merged(before: Row, one: SegmentEnds, after: Row, two: SegmentEnds) -> Row:
         "epochs": epochs,
         "runs": runs,
         "voters_at": one["voters_at"] + two["voters_at"],
-        "activations": one["activations"] + two["activations"],
-        "origins": origins,
         "durable": max(one["durable"], two["durable"]),
         "records": one["records"] + two["records"],
         "confirms": one["confirms"] + two["confirms"],
@@ -285,9 +280,21 @@ def _merged(before: Row, one: SegmentEnds, after: Row, two: SegmentEnds) -> Row:
     }
     lsn = after.lsn if after.lsn >= 0 else before.lsn
     time_us = max(before.time_us or 0, after.time_us or 0)
+    known = {name: of for name, of in ends.items() if name not in ("activations", "origins")}
+    text = json.dumps(known | _beginnings(one, two))
     return before._replace(
-        file=after.file, lsn=lsn, position=after.position, text=json.dumps(ends), time_us=time_us
+        file=after.file, lsn=lsn, position=after.position, text=text, time_us=time_us
     )
+
+
+def _beginnings(one: SegmentEnds, two: SegmentEnds) -> dict[str, object]:
+    """Return how epochs began in both; nothing where a point of an older release lacks it."""
+    if "activations" not in one or "activations" not in two:
+        return {}
+    origins = {name: dict(known) for name, known in one["origins"].items()}
+    for name, later in two["origins"].items():
+        origins[name] = later | origins.get(name, {})
+    return {"activations": one["activations"] + two["activations"], "origins": origins}
 
 
 def _position(row: Row) -> int:
