@@ -90,6 +90,8 @@ class ManagementServer:
         self._handshakes = Handshakes()
         self._door = Door(self._full, self._enter, self._handshake_failed)
         self._idle: dict[RequestHandler, float] = {}  # until when each may wait for a head
+        self._closing: dict[RequestHandler, tuple[asyncio.Transport, float]] = {}
+        """What is closed as soon as its client has read the last reply, and until when it may."""
         self._sources: dict[RequestHandler, str] = {}  # what counts as the address of each
         self._listeners: list[asyncio.Server] = []
         self._reaper: asyncio.TimerHandle | None = None
@@ -123,8 +125,13 @@ class ManagementServer:
 
     # -- connections -----------------------------------------------------------------------------
 
+    @property
+    def connections(self) -> list[RequestHandler]:
+        """Those that may send requests, and those that wait until their client has read the end."""
+        return self._server.connections
+
     def _full(self) -> str:
-        if len(self._server.connections) + len(self._handshakes) < CONNECTIONS_MAX:
+        if len(self.connections) + len(self._handshakes) < CONNECTIONS_MAX:
             return ""
         self.counters["too_many"] += 1
         return f"there are {CONNECTIONS_MAX} connections already"
@@ -134,7 +141,7 @@ class ManagementServer:
 
     def _enter(self, transport: asyncio.Transport, source: str) -> RequestHandler | None:
         """A client is there, and its TLS handshake is done if there is one."""
-        same = sum(self._sources.get(one) == source for one in self._server.connections)
+        same = sum(self._sources.get(one) == source for one in self.connections)
         if same >= CONNECTIONS_OF_ADDRESS_MAX:
             self.counters["too_many_of_address"] += 1
             refused(transport, f"there are {same} connections from {source} already")
@@ -150,7 +157,7 @@ class ManagementServer:
         self._reaper = loop.call_later(REAP_S, self._reap)
         now = loop.time()
         self.counters["handshakes_failed"] += self._handshakes.reap(now)
-        known = set(self._server.connections)
+        known = set(self.connections)
         for handler in self._sources.keys() - known:
             del self._sources[handler]
         for handler, until in list(self._idle.items()):
@@ -159,7 +166,15 @@ class ManagementServer:
             elif until < now:
                 self.counters["reaped"] += 1
                 del self._idle[handler]
+                if handler.transport is not None:
+                    self._closing[handler] = handler.transport, now + LIST_S
                 handler.force_close()
+        for handler, (transport, until) in list(self._closing.items()):
+            if handler not in known:
+                del self._closing[handler]
+            elif until < now:
+                del self._closing[handler]
+                transport.abort()
 
     # -- requests --------------------------------------------------------------------------------
 

@@ -260,6 +260,33 @@ def test_a_large_reply_to_a_slow_reader_over_tls(loop: str, tmp_path: Path) -> N
     run(loop, work, contexts(tmp_path))
 
 
+@pytest.mark.parametrize("encrypted", [False, True])
+def test_who_never_reads_a_reply_does_not_keep_a_place_for_ever(
+    loop: str, encrypted: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without a password: replies that are not read would keep a connection that is closed."""
+    monkeypatch.setattr(limits, "REAP_S", 0.02)
+
+    async def work(clients: Clients) -> None:
+        link = await clients.connect()
+        assert await clients.status(link) == 401
+        for limit in ("IDLE_S", "LIST_S"):
+            monkeypatch.setattr(limits, limit, 0.05)
+        (handler,) = clients.server.connections
+        assert handler.transport is not None
+        handler.transport.get_extra_info("socket").setsockopt(
+            socket.SOL_SOCKET, socket.SO_SNDBUF, 1 << 14
+        )
+        link[1].write(b"GET /style.css HTTP/1.1\r\nHost: x\r\n\r\n" * 100)  # nothing is read
+        for _ in range(3000):
+            if not clients.server.connections:
+                return
+            await asyncio.sleep(0.01)
+        raise AssertionError
+
+    run(loop, work, contexts(tmp_path) if encrypted else None)
+
+
 def test_a_body_that_does_not_come_in_time(loop: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Who has not logged in is refused at once, and so is what is too large: neither is waited for;
     a body that stops half way is, for as long as a request may take."""
