@@ -6,6 +6,7 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
+from functools import partial
 
 from broker.durability.data_directory import DataDirectory
 from broker.durability.kept_lease import KeptLease
@@ -13,7 +14,7 @@ from broker.exit_codes import Exit
 from broker.machine.version import MACHINE_VERSION, MACHINE_VERSION_MIN
 from broker.options.broker import BrokerOptions
 from vsync.io.discovery import PORT as BEACON_PORT
-from vsync.io.discovery import Beacon, Discovery, StaticPeers
+from vsync.io.discovery import Beacon, Discovery, StaticPeers, look_up
 from vsync.io.keys import Allowed, KeyFileError, read_secret
 from vsync.io.redundant_transport import SEPARATOR, RedundantTransport
 from vsync.io.security import Anonymous, Curve, Plain, Security
@@ -38,7 +39,8 @@ def discovery_for(
     if not options.clustered:
         return None
     if options.cluster_nodes:
-        return StaticPeers(map(str, options.cluster_nodes), warn)
+        look = partial(look_up, mine=me.address)
+        return StaticPeers(map(str, options.cluster_nodes), warn, look)
     address = me.address.partition(SEPARATOR)[0]  # whoever reaches it there learns the others
     interface = address.rsplit(":", 1)[0]
     return Beacon(

@@ -20,6 +20,7 @@ import contextlib
 import random
 import time
 from collections.abc import Callable, Iterable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Final, Self
 
@@ -32,7 +33,7 @@ from vsync.cpg.events import Cause, Failed, GroupEvent, GroupMessage, GroupSent,
 from vsync.cpg.groups import Groups
 from vsync.errors import ClusterClosed, ConfigError, GroupError, VsyncError
 from vsync.io import diagnosis
-from vsync.io.discovery import Beacon, Discovery, StaticPeers
+from vsync.io.discovery import Beacon, Discovery, StaticPeers, look_up
 from vsync.io.security import Security
 from vsync.io.traced_driver import TracedDriver, Tracer, trace_op
 from vsync.io.transport import ZmqTransport
@@ -142,7 +143,7 @@ class Cluster:
 
     def _find(self) -> Discovery:
         if self._peers is not None:
-            return StaticPeers(self._peers, self._warn)
+            return StaticPeers(self._peers, self._warn, partial(look_up, mine=self.me.address))
         interface = self.me.address.rsplit(":", 1)[0]
         return Beacon(self.name, self.me.name, self.me.address, self._warn, interface=interface)
 

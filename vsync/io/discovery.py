@@ -44,8 +44,12 @@ class Discovery(Protocol):
     def stop(self) -> None: ...
 
 
-def look_up(address: str) -> str:
-    """Return an address with its host as a number; it blocks.  Raises TransportError."""
+def look_up(address: str, mine: str = "") -> str:
+    """Return an address with its host as a number; it blocks.  Raises TransportError.
+
+    A host may have several.  Members listen at one number, so that of the family of `mine` is
+    taken, the ring address of this member, or IPv4; another one if there is none.
+    """
     host, port = parse_address(address)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -53,7 +57,8 @@ def look_up(address: str) -> str:
         why = getattr(error, "strerror", None) or error
         message = f"the host of ring address {address} is not known to this machine: {why}"
         raise TransportError(message) from None
-    number = str(found[0][4][0])
+    family = socket.AF_INET6 if mine.startswith("[") else socket.AF_INET
+    number = str(min(found, key=lambda one: one[0] != family)[4][0])  # the first of them
     return f"[{number}]:{port}" if ":" in number else f"{number}:{port}"
 
 

@@ -80,6 +80,24 @@ def test_a_host_that_nobody_knows_is_named() -> None:
     assert look_up("127.0.0.1:7") == "127.0.0.1:7"
 
 
+def test_of_several_numbers_of_a_host_the_family_of_this_member_is_taken(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With its IPv6 number first, as most resolvers sort, a member that listens at its IPv4 number
+    was never reached."""
+    both = [
+        (socket.AF_INET6, socket.SOCK_STREAM, 6, "", ("fd00::1", 5, 0, 0)),
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.1", 5)),
+        (socket.AF_INET, socket.SOCK_STREAM, 6, "", ("10.0.0.2", 5)),
+    ]
+    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: both)
+    assert look_up("host:5") == "10.0.0.1:5"
+    assert look_up("host:5", "0.0.0.0:5") == "10.0.0.1:5"
+    assert look_up("host:5", "[::1]:5") == "[fd00::1]:5"
+    del both[1:]
+    assert look_up("host:5", "10.0.0.7:5") == "[fd00::1]:5", "better than nothing"
+
+
 def test_a_static_peer_that_is_no_address_is_refused() -> None:
     with pytest.raises(TransportError, match="nonsense"):
         StaticPeers(["nonsense"], print)
