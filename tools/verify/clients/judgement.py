@@ -3,9 +3,10 @@
 
 | kind | name | what it is |
 | --- | --- | --- |
-| finding | promise | a broken one; `n` is 1 where it counts only within the span of its client |
+| finding | promise | a broken one; `n`: WITHIN, ROUTED, or 0 where it always counts |
 | suspect | | what was received otherwise than delivered, as JSON |
 | span | publish, receipt | the first and the last operation of a client that is surely found |
+| routed | | a connection that surely published to a queue: it is in the virtual host of queues |
 | did | operation | how often a client did this |
 | outcome | END_STATES, told, found | how many publishes |
 | unknown | queue | deliveries of messages whose body is in no log |
@@ -47,11 +48,13 @@ from tools.verify.clients.received import (
     received,
     surely_found,
 )
-from tools.verify.clients.relations import add, group, numbered
+from tools.verify.clients.relations import add, distinct, group, numbered
 from tools.verify.input.moves import Ints
 from tools.verify.input.tables import arrow_schema
 
 Result = dict[str, Any]
+WITHIN = 1  # a finding counts only within the span of its client
+ROUTED = 2  # only of a connection that is known to be in the virtual host of the queues
 
 
 class Judgement:
@@ -87,7 +90,9 @@ class Judgement:
 
     def _add(self, kind: str, name: str, of: Result, **more: object) -> None:
         columns = {
-            key: of[key] for key in ("client", "life", "queue", "place", "until") if key in of
+            key: of[key]
+            for key in ("client", "life", "session", "queue", "place", "until")
+            if key in of
         }
         self.results.append({"kind": kind, "name": name} | columns | more)
 
@@ -95,13 +100,13 @@ class Judgement:
         who: Result = self.ops.slice(row, 1).to_pylist()[0]
         return who
 
-    def _accuse(self, row: Result, promise: str, what: str, queue: str, *, within: bool) -> None:
+    def _accuse(self, row: Result, promise: str, what: str, queue: str, *, only: int = 0) -> None:
         who = self._who(row["who"])
         position = -1 if row["position"] is None else row["position"]
         self._add(
             "finding", promise, who | {"queue": queue, "until": who["place"]},
             more=by_client(who["client"], who["session"], row["body"], what),
-            position=position, n=int(within),
+            position=position, n=only,
         )  # fmt: skip
 
     def _span(self, name: str, rows: pa.Table) -> None:
@@ -118,14 +123,17 @@ class Judgement:
         rows = looked_up(self.ops, self.published, queues, confirms=confirms)
         right = pc.is_null(rows["verdict"])
         once = pc.and_(pc.equal(rows["attempts"], 1), pc.equal(rows["confirmed"], 1))
-        self._span(
-            "publish", rows.filter(pc.and_(pc.and_(right, once), pc.equal(rows["there"], 1)))
-        )
+        found = rows.filter(pc.and_(pc.and_(right, once), pc.equal(rows["there"], 1)))
+        self._span("publish", found)
+        routed = self.ops.take(found.filter(pc.equal(found["nowhere"], 0))["who"])
+        for row in distinct(routed, ["client", "life", "session"]).to_pylist():
+            self._add("routed", "", row)
         for row in rows.filter(pc.invert(right)).to_pylist():
             missing = row["verdict"] == "missing"
             if self.extent.whole or not missing:
                 promise, what = publish_sentence(row)
-                self._accuse(row, promise, what, row["queue"], within=missing)
+                only = WITHIN if missing else ROUTED * _by_absence(row)
+                self._accuse(row, promise, what, row["queue"], only=only)
 
     def _unroutable(self) -> None:
         for row in unroutable(self.ops, self.published):
@@ -134,7 +142,7 @@ class Judgement:
                     f"was told {times(row['returned'])} that it is unroutable, but "
                     f"{row['nowhere']} of {row['there']} publishes of it reached no queue"
                 )
-                self._accuse(row, "G20", what, "", within=False)
+                self._accuse(row, "G20", what, "")
 
     def _receipts(self) -> None:
         receipts = received(self.ops)
@@ -161,6 +169,15 @@ class Judgement:
             self._add("finding", "G20", {"queue": queue}, more=what, position=row["until"], n=0)
 
 
+def _by_absence(row: Result) -> bool:
+    """Whether a publish is only missed in its queue as that queue was there, and none was reached.
+
+    A client of another virtual host, in which there never was a queue, means another one.
+    """
+    is_excused: bool = row["confirmed"] <= row["inside"] + row["nowhere"]
+    return row["verdict"] == "elsewhere" and is_excused
+
+
 def _owners(ops: pa.Table) -> Ints:
     """Number the incarnations of clients in sorted rows."""
     client = ops["client"].combine_chunks().dictionary_encode().indices.to_numpy()
@@ -178,6 +195,7 @@ def summed(tables: Tables, extent: HistoryExtent) -> Tables:
     rows = tables["results"].to_pylist()
     sums: dict[tuple[object, ...], Result] = {}
     spans: dict[tuple[object, ...], Result] = {}
+    routed: set[tuple[object, ...]] = set()
     for row in rows:
         key = tuple(row[name] for name in ("kind", "name", "queue", "client", "life"))
         if row["kind"] == "span":
@@ -186,18 +204,26 @@ def summed(tables: Tables, extent: HistoryExtent) -> Tables:
                 "place": min(row["place"], known["place"]),
                 "until": max(row["until"], known["until"]),
             }
+        elif row["kind"] == "routed":
+            routed.add(_connection(row))
         elif row["kind"] not in ("finding", "suspect"):
             sums[key] = row | {"n": row["n"] + sums[key]["n"] if key in sums else row["n"]}
     kept = [row for row in rows if row["kind"] == "suspect"][:SUSPECTS_MAX]
     told: Counter[str] = Counter()
     findings = (row for row in rows if row["kind"] == "finding")
     for row in sorted(findings, key=_in_order):
-        if row["n"] and not in_span(row, spans, "publish", extent):
+        if row["n"] == WITHIN and not in_span(row, spans, "publish", extent):
+            continue
+        if row["n"] == ROUTED and _connection(row) not in routed:
             continue
         told[row["name"]] += 1
         if told[row["name"]] <= FINDINGS_MAX:
             kept.append(row)
     return {"results": as_table([*sums.values(), *spans.values(), *kept])}
+
+
+def _connection(row: Result) -> tuple[object, ...]:
+    return row["client"], row["life"], row["session"]
 
 
 def in_span(

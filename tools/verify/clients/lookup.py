@@ -15,7 +15,7 @@ class HistoryExtent(NamedTuple):
     end: bool  # every named member stopped in order: there is nothing after it
     whole: bool  # no position in between is missing
     confirms: Confirms | None = None  # None: some of what members confirmed is not known
-    routes: bool = False  # queues are of one virtual host, so that a name is one queue
+    routes: bool = False  # queues are of one virtual host, so that a name is at most one queue
 
 
 class Confirms(NamedTuple):
@@ -53,7 +53,7 @@ SCHEMAS = {
     "did": "client string, life bigint, op bigint, n bigint",
     "damage": "client string, life bigint, what string",
     "results": "kind string, name string, queue string, client string, life bigint, place bigint, "
-    "until bigint, position bigint, n bigint, more string",
+    "until bigint, position bigint, n bigint, more string, session bigint",
 }
 # The moves of queues as a whole are needed by each step, in each bin.
 WHOLE = tuple(f"queues_of_step_{step}" for step in range(3))
