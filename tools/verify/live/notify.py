@@ -14,7 +14,9 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from http.client import HTTPException
+from os import SEEK_END
 from queue import Empty, Full, Queue
+from tempfile import TemporaryFile
 from threading import Event, Lock, Thread
 from urllib.error import HTTPError
 from urllib.parse import urlsplit
@@ -29,6 +31,7 @@ WAITS_S = (1.0, 5.0, 15.0, 30.0)  # between tries: one more try than waits
 TRY_S = 15.0
 END_S = 20.0  # at the end of the command, for what is still to be told
 LOOK_S = 0.2
+_SAID_BYTES = 1000  # of what a command that failed wrote last
 
 Deliver = Callable[[bytes], None]
 
@@ -146,14 +149,18 @@ def to_command(command: str) -> Deliver:
         raise BadInput("--alert-command is empty: name a program, with its arguments if any")
 
     def deliver(document: bytes) -> None:
+        # No pipes: what the command leaves in the background would hold them open.
         try:
-            done = subprocess.run(
-                words, input=document, capture_output=True, check=False, timeout=TRY_S
-            )
+            with TemporaryFile() as errors:
+                done = subprocess.run(
+                    words, input=document, stdout=subprocess.DEVNULL, stderr=errors, check=False,
+                    timeout=TRY_S, start_new_session=True,
+                )  # fmt: skip
+                errors.seek(max(errors.seek(0, SEEK_END) - _SAID_BYTES, 0))
+                said = errors.read().decode(errors="replace").strip().rpartition("\n")[2]
         except (OSError, subprocess.TimeoutExpired) as error:
             raise NotDelivered(str(error)) from error
         if done.returncode:
-            said = done.stderr.decode(errors="replace").strip().rpartition("\n")[2]
             raise NotDelivered(f"{words[0]} ended with {done.returncode} {said}".rstrip())
 
     return deliver

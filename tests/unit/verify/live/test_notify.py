@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shlex
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, HTTPServer
@@ -136,6 +137,16 @@ def test_a_command_that_fails_says_how() -> None:
         to_command("sh -c 'echo no such pager >&2; exit 3'")(b"{}")
     with pytest.raises(NotDelivered, match="No such file"):
         to_command("/none/such")(b"{}")
+
+
+def test_a_command_has_ended_though_it_left_something_in_the_background(tmp_path: Path) -> None:
+    """It was called again and again, as if it had not ended: a page for each."""
+    done = tmp_path / "done"
+    rest = f"while [ ! -e '{done}' ]; do sleep 0.05; done"
+    try:
+        to_command(shlex.join(["sh", "-c", f"cat > /dev/null; ({rest}) & exit 0"]))(b"{}")
+    finally:
+        done.touch()
 
 
 @pytest.mark.parametrize(
