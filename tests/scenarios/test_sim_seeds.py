@@ -290,6 +290,17 @@ SEEDS = {
         without=(),
         votes=True,
     ),
+    "a_late_hello_of_the_former_release": FailedSeed(
+        88000045,
+        False,
+        "L1: a hello that a member had sent before it was started with a newer release came when it"
+        " ran that one, and its ring went on in the older version of the frames",
+        "broker",
+        without=(),
+        votes=True,
+        young=True,
+        long=True,
+    ),
 }
 
 

@@ -298,8 +298,10 @@ class Node:
         if frame[0] == HELLO_VERSION:
             code, hello = self.handshake.on_hello(frame, now)
             self.context.count(code)
-            for name, versions in self.handshake.take_accepted():
-                self.membership.wire_versions.heard(name, versions)
+            for sender, versions in self.handshake.take_accepted():
+                # A late one may be of a former incarnation, and that of another release.
+                if sender.incarnation >= self._newest.get(sender.name, 0):
+                    self.membership.wire_versions.heard(sender.name, versions)
         else:
             hello = self.handshake.on_foreign(frame, now)
         if hello is not None:

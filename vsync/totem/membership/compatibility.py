@@ -179,7 +179,7 @@ class Handshake:
         in each HELLO_EVERY_S counts, for a ring's data may come long before its hello."""
         self._counts_from = 0.0
         self._codec, self._door = codec, door
-        self._accepted: list[tuple[str, Versions]] = []
+        self._accepted: list[tuple[Member, Versions]] = []
         self._sent_until: dict[tuple[str, bool], float] = {}
 
     def on_foreign(self, frame: bytes, now: float) -> Hail | None:
@@ -216,10 +216,10 @@ class Handshake:
             return "hello_refused", answer
         self._codec.accept(settings_hash(hello.settings, hello.digest), hello.versions)
         self.foreign_frames = 0
-        self._accepted.append((hello.sender.name, hello.versions))
+        self._accepted.append((hello.sender, hello.versions))
         return "hello_accepted", answer
 
-    def take_accepted(self) -> list[tuple[str, Versions]]:
+    def take_accepted(self) -> list[tuple[Member, Versions]]:
         """Return who was accepted since the last call, and which versions they read."""
         accepted, self._accepted = self._accepted, []
         return accepted

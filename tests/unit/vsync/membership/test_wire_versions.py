@@ -13,7 +13,7 @@ from vsync.totem.membership.compatibility import settings_hash, settings_of
 from vsync.totem.membership.wire_versions import KNOWN_MAX, WireVersions, newest_common
 from vsync.totem.node import Node
 from vsync.types import Member
-from vsync.wire.codec import MEMBERSHIP_KINDS, WIRE_VERSION, Codec, Versions
+from vsync.wire.codec import HELLO_VERSION, MEMBERSHIP_KINDS, WIRE_VERSION, Codec, Versions
 from vsync.wire.messages import FrameKind
 
 OLD, NEXT = WIRE_VERSION, WIRE_VERSION + 1
@@ -78,6 +78,32 @@ def test_the_newer_version_is_written_from_the_view_on_in_which_all_read_it() ->
     net.settle()
     assert net.written() == {"a": NEXT, "b": NEXT, "c": NEXT}
     all_deliver(net, b"two")
+
+
+def test_a_late_hello_of_the_former_release_is_not_believed() -> None:
+    """It says what the sender read before it was started with the newer one."""
+    net = Releases("abc", dict(RANGES))
+    hellos: list[bytes] = []
+
+    def watch(sender: str, _to: str, frame: bytes) -> bool:
+        if sender == "a" and frame[0] == HELLO_VERSION:
+            hellos.append(frame)
+        return False
+
+    net.drop = watch
+    net.settle()
+    late = hellos[-1]
+    net.ranges["a"] = Versions(OLD, NEXT)
+    net.crash("a")
+    net.settle("bc")
+    net.boot("a")
+    net.settle()
+    for name in "bc":
+        net.push(net.now, name, late)
+    net.run(0.01)
+    net.crash("c")
+    net.settle("ab")
+    assert net.written() == {"a": NEXT, "b": NEXT}
 
 
 def test_a_member_of_the_older_release_is_let_into_a_ring_that_writes_the_newer_version() -> None:
