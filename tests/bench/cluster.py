@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import signal
 import subprocess
 import tempfile
 from pathlib import Path
@@ -20,7 +21,8 @@ from tests.bench.load import BACKLOG_MESSAGES, run_load, sentence
 from tests.bench.support.load_clients import Load
 from tools.cli.failures import ToolError
 from tools.cli.options import run_command
-from tools.demo.local_cluster import ROOT, ClusterTrouble, LocalCluster, ended_by_sigterm
+from tools.cli.signals import ended_by
+from tools.demo.local_cluster import ROOT, ClusterTrouble, LocalCluster
 
 MATRIX = [(1, 100), (1, 1000), (4, 100), (4, 1000)]
 """Producers (and as many consumers), and the confirm window of each producer."""
@@ -87,7 +89,7 @@ def matrix(cluster: LocalCluster, seconds: float, body_bytes: int) -> list[dict[
 @click.option("--json", "as_json", is_flag=True, help="One JSON object a line.")
 def bench(seconds: float, size: int, memory: bool, as_json: bool) -> None:
     """Start three brokers, run the standard matrix, and stop them."""
-    with tempfile.TemporaryDirectory(prefix="qpid-bench-") as folder, ended_by_sigterm():
+    with tempfile.TemporaryDirectory(prefix="qpid-bench-") as folder, ended_by(signal.SIGTERM):
         try:
             with LocalCluster(
                 Path(folder), 3, "bench", stores=not memory, log_level="warning"

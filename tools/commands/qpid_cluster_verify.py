@@ -5,15 +5,18 @@ from __future__ import annotations
 import json
 import os
 import shlex
+import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 import click
 
+from tools.cli.signals import ended_by
 from tools.verify.contract.rules import Replayed
 from tools.verify.fast import FastReport, compare_ends
 from tools.verify.findings import BadInput, shown
@@ -148,6 +151,7 @@ def main(
       1  not consistent: each finding names the promise, member and position
       2  no verdict: logs empty, unreadable, of another version or of several
          clusters; or pyspark is missing: pip install 'qpid-cluster-py[verify]'
+      130, 143  ended by Ctrl-C or SIGTERM before there was a verdict
 
     \b
     With --follow, until Ctrl-C or SIGTERM (--json: one JSON document a line):
@@ -167,25 +171,23 @@ def main(
     if follow:
         _follow(list(logdir), as_json, master, verbose, since, Outlets(**outlets))
     options = CheckOptions(html is not None, since, save, export, _how_many(replay))
-    started = time.monotonic()
-    try:
+    with _verdict_only(as_json, verbose):
+        started = time.monotonic()
         little = _look_ahead(list(logdir), options, html)
         with spark_session(master, verbose, little=little) as spark:
             ready = time.monotonic()
             with progress(spark, wanted=not (as_json or verbose)):
                 report = verify(spark, list(logdir), options)
             seconds = time.monotonic() - ready
-    except Exception as error:  # whatever breaks the check itself must never read as a verdict
-        _broke(error, as_json, verbose)
-    if as_json:
-        document = report.as_document()
-        document["seconds"] = {"start": round(ready - started, 3), "check": round(seconds, 3)}
-        click.echo(json.dumps(document, indent=2))
-    else:
-        click.echo(render(report, seconds, verbose=verbose))
-    if html is not None:
-        _write(html, page(report, "Consistency of " + ", ".join(map(str, logdir))))
-    sys.exit(CONSISTENT if report.consistent else NOT_CONSISTENT)
+        if as_json:
+            document = report.as_document()
+            document["seconds"] = {"start": round(ready - started, 3), "check": round(seconds, 3)}
+            click.echo(json.dumps(document, indent=2))
+        else:
+            click.echo(render(report, seconds, verbose=verbose))
+        if html is not None:
+            _write_page(html, report, "Consistency of " + ", ".join(map(str, logdir)), verbose)
+        sys.exit(CONSISTENT if report.consistent else NOT_CONSISTENT)
 
 
 def _check_mixture(
@@ -207,8 +209,13 @@ def _look_ahead(places: list[Path], options: CheckOptions, html: Path | None) ->
     """
     outputs = {"--html": html, "--save": options.save, "--export": options.export}
     for option, path in outputs.items():
-        if path is not None and not os.access(path.absolute().parent, os.W_OK):
-            raise BadInput(f"{option} {path}: {path.absolute().parent} cannot be written")
+        if path is None:
+            continue
+        parent = path.absolute().parent
+        if not (parent.is_dir() and os.access(parent, os.W_OK | os.X_OK)):
+            raise BadInput(f"{option} {path}: {parent} cannot be written")
+    if options.export is not None and options.export.exists():
+        raise BadInput(f"{options.export} exists already: name a new directory to export to")
     if options.since is not None:
         checkpoint.load(options.since)
     return is_little(find_segments(places))
@@ -222,6 +229,18 @@ def _how_many(replay: str) -> Replayed:
     if not (replay.isascii() and replay.isdigit()):
         raise click.UsageError(f"--replay {replay}: give sources, all, or a number of segments")
     return int(replay)
+
+
+@contextmanager
+def _verdict_only(as_json: bool, verbose: bool) -> Iterator[None]:
+    """What breaks or ends the check must never read as a verdict, and leaves no files behind."""
+    try:
+        with ended_by(signal.SIGTERM):
+            yield
+    except KeyboardInterrupt:
+        sys.exit(128 + signal.SIGINT)
+    except Exception as error:
+        _broke(error, as_json, verbose)
 
 
 def _broke(error: Exception, as_json: bool, verbose: bool) -> NoReturn:
@@ -251,16 +270,15 @@ def _follow(
     outlets: Outlets,
 ) -> NoReturn:
     metrics = FollowMetrics()
-    try:
+    with _verdict_only(as_json, verbose):
+        saved = [] if since is None else checkpoint.load(since)
         with (
             notifier(outlets.alert_command, outlets.alert_url) as told,
             serving(outlets.metrics_port, metrics, told),
             spark_session(master, verbose, little=True) as spark,
         ):
-            consistent = alert(spark, places, as_json, since, told, metrics)
-    except Exception as error:
-        _broke(error, as_json, verbose)
-    sys.exit(CONSISTENT if consistent else NOT_CONSISTENT)
+            consistent = alert(spark, places, as_json, saved, told, metrics)
+        sys.exit(CONSISTENT if consistent else NOT_CONSISTENT)
 
 
 def _no_verdict(why: str, as_json: bool) -> NoReturn:
@@ -312,12 +330,15 @@ def render_fast(report: FastReport, seconds: float) -> str:
     return "\n".join(lines)
 
 
-def _write(path: Path, text: str) -> None:
+def _write_page(path: Path, report: Report, title: str, verbose: bool) -> None:
     try:
-        path.write_text(text, encoding="utf-8")
-    except OSError as error:
-        click.echo(f"qpid-cluster-verify: cannot write {path}: {error.strerror}", err=True)
-        return  # the verdict stands
+        path.write_text(page(report, title), encoding="utf-8")
+    except Exception as error:  # the verdict stands
+        if verbose:
+            traceback.print_exception(error)
+        why = error.strerror if isinstance(error, OSError) else repr(error)
+        click.echo(f"qpid-cluster-verify: cannot write {path}: {why}", err=True)
+        return
     click.echo(f"the page is in {path}", err=True)
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import json
 import shutil
+import signal
 import subprocess
 import time
 from collections.abc import Callable, Sequence
@@ -20,13 +21,13 @@ import click
 from broker.exit_codes import Exit
 from tools.cli.failures import ToolError
 from tools.cli.options import run_command
+from tools.cli.signals import ended_by
 from tools.demo.local_cluster import (
     ROOT,
     BrokerProcess,
     ClusterTrouble,
     LocalCluster,
     command,
-    ended_by_sigterm,
 )
 from tools.demo.stream import Arrivals, Mixed, write_input
 
@@ -328,7 +329,7 @@ def demo(data: str, count: int) -> int:
     shutil.rmtree(folder, ignore_errors=True)
     run = Demo(folder, count)
     try:
-        with ended_by_sigterm():
+        with ended_by(signal.SIGTERM):
             run.run()
     except (ClusterTrouble, Mixed) as trouble:
         raise DemoFailed(str(trouble)) from None

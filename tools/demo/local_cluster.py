@@ -13,8 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 
@@ -273,17 +272,3 @@ class LocalCluster:
         for member in (*self.members, self.arbitrator):
             if member is not None and member.alive:
                 member.kill()
-
-
-@contextmanager
-def ended_by_sigterm() -> Iterator[None]:
-    """Turn SIGTERM into SystemExit inside the block, so that `finally` and `with` clean up."""
-
-    def leave(number: int, frame: object) -> None:
-        sys.exit(128 + number)
-
-    before = signal.signal(signal.SIGTERM, leave)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

@@ -58,8 +58,6 @@ def verify(
 
     from tools.verify.input.source import read_table
 
-    if options.export is not None and options.export.exists():
-        raise BadInput(f"{options.export} exists already: name a new directory to export to")
     segments, client_segments = histories.split_clients(find_segments(places))
     found = list(segments)
     saved: list[Row] = []

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from zipfile import ZIP_DEFLATED, ZipFile
 
+from tools.cli.signals import held_back
 from tools.verify.findings import BadInput
 
 if TYPE_CHECKING:
@@ -60,7 +62,11 @@ def spark_session(master: str, verbose: bool, *, little: bool = False) -> Iterat
     with tempfile.TemporaryDirectory(prefix="qpid-cluster-verify-") as scratch:
         here = master == "local" or master.startswith("local[")
         _prepare_environment(Path(scratch), here)
-        with _stderr_to(None if verbose else Path(scratch) / "stderr"):
+        # Where the start is broken off, a Java process is left that nobody ends.
+        with (
+            held_back(signal.SIGTERM, signal.SIGINT),
+            _stderr_to(None if verbose else Path(scratch) / "stderr"),
+        ):
             session = _start(master, verbose, Path(scratch), _FOR_LITTLE if little else {})
         try:
             if not here:

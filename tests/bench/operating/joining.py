@@ -32,13 +32,13 @@ import click
 from tests.bench.million import PERSISTENT, fill, resident
 from tools.cli.failures import ToolError
 from tools.cli.options import run_command
+from tools.cli.signals import ended_by
 from tools.client.amqp_client import AmqpConnection, ConnectionLost, Login
 from tools.demo.local_cluster import (
     HOST,
     BrokerProcess,
     ClusterTrouble,
     LocalCluster,
-    ended_by_sigterm,
 )
 
 RATE_S = 0.005
@@ -208,7 +208,7 @@ def say(cluster: LocalCluster, held: int, behind: int | None) -> None:
 @click.option("--behind", multiple=True, type=int, default=(10, 1000, 100_000))
 def bench(messages: tuple[int, ...], behind: tuple[int, ...]) -> None:
     """Start two brokers, and let a third join and come back."""
-    with tempfile.TemporaryDirectory(prefix="joining-") as folder, ended_by_sigterm():
+    with tempfile.TemporaryDirectory(prefix="joining-") as folder, ended_by(signal.SIGTERM):
         try:
             with LocalCluster(Path(folder), 3, "joining", log_level="warning") as cluster:
                 cluster.members[:] = [

@@ -33,7 +33,8 @@ from tests.bench.operating.joining import Steady
 from tests.bench.support.load_clients import Load
 from tools.cli.failures import ToolError
 from tools.cli.options import run_command
-from tools.demo.local_cluster import BrokerProcess, ClusterTrouble, LocalCluster, ended_by_sigterm
+from tools.cli.signals import ended_by
+from tools.demo.local_cluster import BrokerProcess, ClusterTrouble, LocalCluster
 
 WAIT_S = 600.0
 WARMUP_S = 1.0
@@ -119,7 +120,7 @@ def bench() -> None:
 def of_statistics(rate: float, rounds: int, seconds: float) -> None:
     """Statistics of a broker, on and off, in turns."""
     taken: dict[str, list[float]] = {"on": [], "off": []}
-    with ended_by_sigterm(), running(1, Measured) as on, running(1, Uncounted) as off:
+    with ended_by(signal.SIGTERM), running(1, Measured) as on, running(1, Uncounted) as off:
         for number in range(rounds):
             turn = [("on", on), ("off", off)]
             rates = {}
@@ -167,7 +168,7 @@ def shown(rotations: list[float]) -> dict[str, float]:
 def of_lists(queues: int, rounds: int) -> None:
     """The token's rotations while all queues are listed."""
     try:
-        with ended_by_sigterm(), running(3, Measured, management=True) as cluster:
+        with ended_by(signal.SIGTERM), running(3, Measured, management=True) as cluster:
             first = cluster.members[0]
             assert isinstance(first, Measured)
             for start in range(0, queues, DEFINED):

@@ -39,7 +39,8 @@ from tests.system.support.burners import burning
 from tests.system.support.load_clients import Load, take_the_rest
 from tests.system.support.small_disks import SmallDisk
 from tests.system.support.tcp_relay import RelayedCluster
-from tools.demo.local_cluster import BrokerProcess, ClusterTrouble, command, ended_by_sigterm
+from tools.cli.signals import ended_by
+from tools.demo.local_cluster import BrokerProcess, ClusterTrouble, command
 
 MEMBERS = {"three": 3, "two and an arbitrator": 2}
 DISK_MIB = 512
@@ -254,7 +255,7 @@ def main() -> int:
         print(f"disks are neither filled nor frozen: {lacking}")
     trouble: list[str] = []
     verdict = 0
-    with ended_by_sigterm():
+    with ended_by(signal.SIGTERM):
         for name in [arguments.only] if arguments.only else MEMBERS:
             place = root / name.replace(" ", "-")
             seconds = 60.0 * arguments.minutes / (1 if arguments.only else len(MEMBERS))

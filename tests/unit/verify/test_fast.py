@@ -175,24 +175,3 @@ def test_clients_are_no_members(tmp_path: Path) -> None:
     assert not any("spout" in name for name in report.alone)
     with pytest.raises(BadInput, match="histories of clients only"):
         compare_ends(list(tmp_path.glob("spout*")))
-
-
-@pytest.mark.parametrize("option", ["--html", "--save", "--export"])
-def test_where_nothing_can_be_written_shows_before_spark_starts(
-    tmp_path: Path, option: str
-) -> None:
-    good_history(1).write(tmp_path)
-    said = CliRunner().invoke(main, [str(tmp_path), option, str(tmp_path / "no" / "file")])
-    assert said.exit_code == 2
-    assert f"{tmp_path / 'no'} cannot be written" in said.output
-
-
-def test_what_is_no_saved_point_shows_before_spark_starts(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("tools.commands.qpid_cluster_verify.spark_session", None)
-    good_history(1).write(tmp_path)
-    (tmp_path / "point").write_text("{}")
-    said = CliRunner().invoke(main, [str(tmp_path), "--since", str(tmp_path / "point")])
-    assert said.exit_code == 2
-    assert "is not a verified point of --save" in said.output

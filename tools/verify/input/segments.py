@@ -35,7 +35,7 @@ def find_segments(places: list[Path]) -> list[Path]:
 def files_below(place: Path) -> Iterator[Path]:
     """Yield what has the name of a segment at any depth; linked directories are followed, once."""
     seen: set[tuple[int, int]] = set()
-    for folder, folders, names in os.walk(place, followlinks=True):
+    for folder, folders, names in os.walk(place, onerror=_unreadable, followlinks=True):
         entered = os.stat(folder)
         if (entered.st_dev, entered.st_ino) in seen:
             folders.clear()
@@ -43,6 +43,11 @@ def files_below(place: Path) -> Iterator[Path]:
         seen.add((entered.st_dev, entered.st_ino))
         folders.sort()
         yield from (Path(folder, name) for name in names if is_segment(name))
+
+
+def _unreadable(error: OSError) -> None:
+    """Refuse a directory that cannot be looked through: logs in it would be left out in silence."""
+    raise BadInput(f"{error.filename}: {error.strerror}")
 
 
 def _readable(file: Path) -> Path:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 import click
 
 from tools.verify.findings import BadInput
+from tools.verify.input.rows import Row
 from tools.verify.input.segments import find_segments
 from tools.verify.live import checkpoint
 from tools.verify.live.follow import FollowResult, follow
@@ -32,15 +33,15 @@ def alert(
     spark: SparkSession,
     places: list[Path],
     as_json: bool,
-    since: Path | None,
+    saved: list[Row],
     notifier: Notifier,
     metrics: FollowMetrics,
 ) -> bool:
     """Follow until SIGINT or SIGTERM; return whether all that was verified is consistent.
 
-    Raises `BadInput` also when nothing was verified.
+    `saved`: the verified point to begin from, if any.  Raises `BadInput` also when nothing was
+    verified.
     """
-    saved = [] if since is None else checkpoint.load(since)
     if saved:
         checkpoint.unread(find_segments(places), saved)  # are they the logs that were verified?
     consistent, last = True, None

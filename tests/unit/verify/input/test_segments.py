@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -111,3 +112,22 @@ def test_a_compressed_file_of_something_else_is_named(tmp_path: Path) -> None:
     rows = rows_in(find_segments([tmp_path]))
     with pytest.raises(BadInput, match=r"a\.1\.000000\.qml\.gz"):
         check_input(rows)
+
+
+def test_a_directory_that_cannot_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The logs of a member would be left out in silence."""
+    (tmp_path / "one").mkdir()
+    sized(tmp_path / "one", 1)
+    (tmp_path / "closed").mkdir()
+    there = os.scandir
+
+    def scandir(place: str) -> Iterator[os.DirEntry[str]]:
+        if Path(place).name == "closed":
+            raise PermissionError(13, "Permission denied", place)
+        return there(place)
+
+    monkeypatch.setattr(os, "scandir", scandir)
+    with pytest.raises(BadInput, match=r"closed: Permission denied"):
+        find_segments([tmp_path])

@@ -1,0 +1,102 @@
+"""qpid-cluster-verify around Spark, without it: what it refuses before, and how it ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.system.verify.support.make_logs import good_history
+from tools.commands import qpid_cluster_verify
+from tools.verify.report.result import Counts, Report
+
+
+@pytest.fixture
+def logs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Return a directory of logs."""
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    good_history(1).write(tmp_path / "logs")
+    return tmp_path / "logs"
+
+
+def run(*arguments: object) -> Result:
+    """Run the command in this process."""
+    return CliRunner().invoke(qpid_cluster_verify.main, list(map(str, arguments)))
+
+
+class TestBeforeSpark:
+    """Paths that cannot be used are named at once, not after minutes of checking."""
+
+    @pytest.fixture(autouse=True)
+    def _without_spark(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(qpid_cluster_verify, "spark_session", None)
+
+    @pytest.mark.parametrize("option", ["--html", "--save", "--export"])
+    @pytest.mark.parametrize("parent", ["no", "file"])
+    def test_where_nothing_can_be_written(self, logs: Path, option: str, parent: str) -> None:
+        (logs / "file").write_text("")
+        said = run(logs, option, logs / parent / "output")
+        assert said.exit_code == 2
+        assert f"{option} {logs / parent / 'output'}: {logs / parent} cannot be" in said.output
+
+    def test_a_directory_to_export_to_that_exists(self, logs: Path) -> None:
+        said = run(logs, "--export", logs)
+        assert said.exit_code == 2
+        assert f"{logs} exists already: name a new directory" in said.output
+
+    @pytest.mark.parametrize("follow", [[], ["--follow"]])
+    def test_what_is_no_saved_point(self, logs: Path, follow: list[str]) -> None:
+        (logs / "point").write_text("{}")
+        said = run(logs, "--since", logs / "point", *follow)
+        assert said.exit_code == 2
+        assert "is not a verified point of --save" in said.output
+
+
+class TestEndings:
+    """Only a verdict has the exit status of a verdict."""
+
+    @pytest.fixture(autouse=True)
+    def _without_spark(self, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+        @contextmanager
+        def scratch(*_: object, **__: object) -> Iterator[None]:
+            with tempfile.TemporaryDirectory(dir=tmp_path, prefix="scratch"):
+                yield
+
+        monkeypatch.setattr(qpid_cluster_verify, "spark_session", scratch)
+        monkeypatch.setattr(qpid_cluster_verify, "progress", scratch)
+
+    @pytest.mark.parametrize("option", [[], ["--follow"]])
+    @pytest.mark.parametrize(("number", "code"), [(signal.SIGTERM, 143), (signal.SIGINT, 130)])
+    def test_a_signal_is_no_verdict_and_leaves_no_files(
+        self, logs: Path, monkeypatch: pytest.MonkeyPatch, number: int, code: int, option: list[str]
+    ) -> None:
+        def killed(*_: object) -> None:
+            assert list(logs.parent.glob("scratch*"))
+            os.kill(os.getpid(), number)
+
+        monkeypatch.setattr(qpid_cluster_verify, "verify", killed)
+        monkeypatch.setattr(qpid_cluster_verify, "alert", killed)
+        before = signal.getsignal(number)
+        assert run(logs, *option).exit_code == code
+        assert not list(logs.parent.glob("scratch*"))
+        assert signal.getsignal(number) == before
+
+    @pytest.mark.parametrize("why", [OSError(28, "No space left"), ValueError("no such lane")])
+    def test_a_page_that_fails_leaves_the_verdict(
+        self, logs: Path, monkeypatch: pytest.MonkeyPatch, why: Exception
+    ) -> None:
+        def fails(*_: object) -> str:
+            raise why
+
+        monkeypatch.setattr(qpid_cluster_verify, "verify", lambda *_: Report(Counts(), [], []))
+        monkeypatch.setattr(qpid_cluster_verify, "page", fails)
+        said = run(logs, "--html", logs / "page.html")
+        assert said.exit_code == 0
+        assert f"cannot write {logs / 'page.html'}: " in said.stderr
+        assert "no such lane" in said.stderr or "No space left" in said.stderr

@@ -1,0 +1,50 @@
+"""Signals that end a command: it cleans up as at any other end, and not halfway through a step."""
+
+from __future__ import annotations
+
+import signal
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+
+@contextmanager
+def ended_by(*signals: signal.Signals) -> Iterator[None]:
+    """Turn each of the signals into SystemExit inside the block, so that `finally` and `with` clean
+    up; the exit status is the one that a shell gives for that signal.
+    """
+
+    def leave(number: int, frame: object) -> None:
+        sys.exit(128 + number)
+
+    kept = {one: signal.signal(one, leave) for one in signals}
+    try:
+        yield
+    finally:
+        for one, handler in kept.items():
+            signal.signal(one, handler)
+
+
+@contextmanager
+def held_back(*signals: signal.Signals) -> Iterator[None]:
+    """Let each of the signals wait until the block has ended; in another thread than the main one,
+    which gets no signals, do nothing.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[int] = []
+
+    def keep(number: int, frame: object) -> None:
+        came.append(number)
+
+    kept = {one: signal.signal(one, keep) for one in signals}
+    try:
+        yield
+    finally:
+        for one, handler in kept.items():
+            if signal.getsignal(one) is keep:  # else the block has set one that is to stay
+                signal.signal(one, handler)
+        for number in came:
+            signal.raise_signal(number)
