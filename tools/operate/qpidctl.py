@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from broker import release
 from broker.access import passwords
@@ -89,6 +90,8 @@ def qpidctl(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  # as 
 
     Options may stand before the verb or behind it; what stands behind it counts.
     """
+    if given["node"] and ctx.get_parameter_source("broker") is ParameterSource.ENVIRONMENT:
+        given["broker"] = None  # what is typed counts, not the environment
     ctx.obj = given
 
 
@@ -148,13 +151,10 @@ class Asked:
 
 def asked(ctx: click.Context, again: dict[str, Any]) -> Asked:
     """The options before the verb, and over them those behind it, which are taken out."""
-    found = dict(ctx.obj)
-    for name in ctx.obj:
-        value = again.pop(name, None)
-        if value not in (None, False):
-            found[name] = value
-            found |= dict.fromkeys(INSTEAD.get(name, ()))
-    return Asked(found)
+    values = {name: again.pop(name, None) for name in ctx.obj}
+    behind = {name: one for name, one in values.items() if one is not None and one is not False}
+    other = {one for name in behind for one in INSTEAD.get(name, ())}
+    return Asked({**ctx.obj, **dict.fromkeys(other), **behind})
 
 
 def with_common(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 
 _EVERY_QUEUE = "every queue is on every member"
 _NO_ERLANG = "there is no Erlang here"
-_START = "start the member with the --cluster-name and --cluster-nodes of those that run; "
+_START = "start the member with the --cluster-name and --cluster-nodes of those that run"
 _OPTION = "it is an option of each member: put {0} into its option file and send it SIGHUP"
 _NO_QUEUE_PROCESS = "no queue has a process or a leader of its own here"
 
@@ -54,11 +54,11 @@ REFUSED: Mapping[str, str] = {
     "force_reset": "start the member with an empty --data-dir, or with another one",
     "force_boot": "a majority of the voters must be there; for a member that is the last one, for "
     "good: qpid-cluster-store -c --sole-voter",
-    "join_cluster": f"{_START}qpid-cluster --add-voter gives it a vote",
+    "join_cluster": f"{_START}; qpid-cluster --add-voter gives it a vote",
     "change_cluster_node_type": "members are all alike; one that only votes is an arbitrator: "
     "the one at --cluster-arbitrator",
     "rename_cluster_node": "take the vote of the old name by qpid-cluster --remove-voter ID, then "
-    f"{_START}",
+    + _START,
     "update_cluster_nodes": "give the member another --cluster-nodes at its start",
     "discover_peers": "qpidctl cluster_status shows the members; --cluster-nodes names them",
     "forget_cluster_node": "take its vote by qpid-cluster --remove-voter ID",

@@ -5,11 +5,12 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Callable, Mapping
+from http import HTTPStatus
 from typing import Any, TypeAlias
 
 import click
 
-from tools.client.http_api import Api, Json, Object
+from tools.client.http_api import Api, ApiError, Json, Object
 from vsync.types import record
 
 Given: TypeAlias = Mapping[str, Any]
@@ -186,9 +187,16 @@ def close_all_connections(vhost: str, given: Given) -> tuple[str, Callable[[Api]
             for row in api.rows("connections", columns="name,vhost")
             if everywhere or row.get("vhost") == vhost
         ]
+        closed = 0
         for name in found:
-            api.delete("connections", name, reason=reason)
-        return f"{len(found)} closed"
+            try:
+                api.delete("connections", name, reason=reason)
+            except ApiError as problem:
+                if problem.status != HTTPStatus.NOT_FOUND:
+                    raise
+            else:  # what was not found has left by itself
+                closed += 1
+        return f"{closed} closed"
 
     where = "all virtual hosts" if everywhere else f"virtual host {vhost}"
     return f"Closing all connections to {where}", call

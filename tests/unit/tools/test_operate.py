@@ -23,7 +23,7 @@ from tests.support.dashboard.canned_api import CONNECTION, HOSTILE, CannedApi
 from tools.cli.failures import ToolError
 from tools.cli.options import run_command
 from tools.client.credentials import Credentials, typed_password
-from tools.client.http_api import Api, absent, parse_api
+from tools.client.http_api import Api, Json, absent, parse_api
 from tools.client.http_api import plain as plain_text
 from tools.operate import states
 from tools.operate.listings import LISTINGS
@@ -259,6 +259,51 @@ def test_options_of_the_connection_stand_behind_the_verb_as_well(
     assert (ended.code, "would be asked in clear" in ended.err) == (Exit.USAGE, True)
 
 
+def test_a_member_that_is_typed_counts_and_not_that_of_the_environment(
+    run: Run, api: CannedApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or `drain` goes to another member than the one that was named."""
+    monkeypatch.setenv("QPID_BROKER", "127.0.0.1:1")
+    named = f"qpid@127.0.0.1:{api.port}"
+    assert run(qpidctl, "-n", named, "-s", "list_vhosts").out == "/\nshop\n"
+    assert run(qpidctl, "-n", "127.0.0.1:1", "list_vhosts", "-n", named).code == 0
+
+
+@pytest.mark.parametrize("where", [0, 1])
+def test_two_passwords_are_one_too_many_wherever_they_stand(run: Run, where: int) -> None:
+    words = ["list_vhosts"]
+    words[where:where] = ["--password", "pw", "--password-file", "secret"]
+    ended = run(qpidctl, *words)
+    assert ended.code == Exit.USAGE
+    assert ended.err.endswith("give --password or --password-file, not both\n")
+
+
+@pytest.mark.parametrize("arguments", [("-t", "0", "ping"), ("ping", "-t", "0")])
+def test_no_limit_of_time_may_stand_behind_the_verb_as_well(
+    run: Run, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    limits: list[float | None] = []
+
+    def fields(api: Api, *_: str, **__: str) -> dict[str, str]:
+        limits.append(api.timeout_seconds)
+        return {"node": "a"}
+
+    monkeypatch.setattr(Api, "fields", fields)
+    assert run(qpidctl, *arguments).code == 0
+    assert limits == [None]
+
+
+def test_a_connection_that_leaves_by_itself_does_not_keep_the_others(
+    run: Run, api: CannedApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there: Json = [{"name": name, "vhost": "/"} for name in ("one", "two")]
+    monkeypatch.setitem(api.answers, "connections", there)
+    api.refusals["connections/one"] = (404, "Not Found")
+    ended = run(qpidctl, "-q", "close_all_connections", "maintenance")
+    assert (ended.code, ended.out) == (0, "1 closed\n"), ended.err
+    assert api.changes == [("DELETE", "connections/two", None)]
+
+
 def test_a_password_is_asked_for_only_at_a_terminal(
     run: Run, api: CannedApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -332,6 +377,7 @@ def test_what_cannot_be_is_refused_with_what_to_do_instead(
     ended = run(qpidctl, verb, "whatever")
     assert ended.code == Exit.USAGE
     assert f"qpidctl: {verb} is refused: " in ended.err
+    assert ended.err.rstrip("\n")[-1] not in ".; "
     assert api.changes == []
 
 
