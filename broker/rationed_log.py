@@ -49,6 +49,11 @@ class RationedLog:
         else:
             window.left_out += 1
 
+    def leaves_out(self, kind: str) -> bool:
+        """Whether the last line of this kind was left out, and its number is still to be said."""
+        window = self._windows.get(kind)
+        return window is not None and window.left_out > 0
+
     def wake(self) -> None:
         """Say what was left out of the windows that are over."""
         now = self._clock()

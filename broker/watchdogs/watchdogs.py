@@ -68,22 +68,32 @@ class HangWatchdog:
 
 
 class AlarmLog:
-    """What is written of alarms: that one began and is over, rationed where it comes and goes."""
+    """What is written of alarms: that one began and is over, rationed where it comes and goes.  The
+    last line about each always says how it stands."""
 
     def __init__(self, warn: Callable[[str], None], clock: Callable[[], float]) -> None:
         self._write = RationedLog(lambda _, text: warn(text), clock, ALARM_LINES, ALARM_WINDOW_S)
         self._reported: Mapping[str, str] = {}
+        self._behind: set[str] = set()
+        """What stands otherwise, perhaps, than the last line says."""
 
     def report(self, alarms: Mapping[str, str]) -> None:
         """All that are in force, by subject."""
-        for subject, text in alarms.items():
-            if subject not in self._reported:
-                self._write(subject, text)
-        for subject in self._reported:
-            if subject not in alarms:
-                self._write(subject, f"the {subject} is right again")
+        for subject in dict.fromkeys((*alarms, *self._reported)):
+            if (subject in alarms) != (subject in self._reported):
+                self._tell(subject, alarms)
         self._reported = alarms
         self._write.wake()
+        for subject in sorted(self._behind):
+            if not self._write.leaves_out(subject):
+                self._tell(subject, alarms)
+
+    def _tell(self, subject: str, alarms: Mapping[str, str]) -> None:
+        self._write(subject, alarms.get(subject, f"the {subject} is right again"))
+        if self._write.leaves_out(subject):
+            self._behind.add(subject)
+        else:
+            self._behind.discard(subject)
 
 
 class Watchdogs:

@@ -35,5 +35,21 @@ def test_one_that_comes_and_goes_is_counted_instead() -> None:
     assert len(written) == ALARM_LINES
     assert bench.report(memory="low on memory")[-1] == "low on memory"  # rationed by subject
     bench.now = ALARM_WINDOW_S + 2
-    (line,) = bench.report(memory="low on memory")
+    line, now = bench.report(memory="low on memory")
     assert "more lines like the last 6 (disk) were left out" in line
+    assert now == "the disk is right again"
+
+
+def test_the_last_line_says_how_it_stands() -> None:
+    """An alarm whose beginning was left out would be over for whoever reads the log."""
+    bench = Bench()
+    for _ in range(ALARM_LINES // 2):
+        bench.report(memory="low on memory")
+        assert bench.report() == ["the memory is right again"]
+    assert bench.report(memory="low on memory") == []
+    bench.now = ALARM_WINDOW_S + 1
+    counted, now = bench.report(memory="low on memory")
+    assert "1 more lines" in counted
+    assert now == "low on memory"
+    assert bench.report(memory="low on memory") == []
+    assert bench.report() == ["the memory is right again"]
