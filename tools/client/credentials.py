@@ -102,7 +102,7 @@ def read_password(path: Path) -> str:
 @cache
 def typed_password(user: str) -> str:
     """What is typed at the terminal, once for a command; it is not shown.  Raises ToolError."""
-    if not sys.stdin.isatty():
+    if sys.stdin is None or not sys.stdin.isatty():
         raise ToolError(
             f"there is no password of user '{user}', and no terminal to ask for it: give "
             "--password-file FILE, or set QPID_PASSWORD",
