@@ -99,10 +99,15 @@ def read_password(path: Path) -> str:
     return lines[0]
 
 
+def has_terminal() -> bool:
+    """Whether there is somebody to ask; standard input is closed where a shell says so."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
 @cache
 def typed_password(user: str) -> str:
     """What is typed at the terminal, once for a command; it is not shown.  Raises ToolError."""
-    if sys.stdin is None or not sys.stdin.isatty():
+    if not has_terminal():
         raise ToolError(
             f"there is no password of user '{user}', and no terminal to ask for it: give "
             "--password-file FILE, or set QPID_PASSWORD",

@@ -10,6 +10,7 @@ from typing import Any, TypeAlias
 
 import click
 
+from tools.client.credentials import has_terminal
 from tools.client.http_api import Api, ApiError, Json, Object
 from vsync.types import record
 
@@ -40,8 +41,8 @@ PASSWORD = click.Argument(["new_password"], required=False, metavar="[PASSWORD]"
 def asked_password(given: Given, *, twice: bool = True) -> str:
     """The password that was given, is typed now, or is the line that a script pipes in."""
     found = given["new_password"]
-    if found is None and not sys.stdin.isatty():
-        found = sys.stdin.readline().rstrip("\r\n")
+    if found is None and not has_terminal():
+        found = sys.stdin.readline().rstrip("\r\n") if sys.stdin is not None else ""
         if not found:
             raise ValueError("no password was given, neither as an argument nor on stdin")
     if found is None:

@@ -353,10 +353,11 @@ def test_a_script_pipes_a_password_in(
     monkeypatch.setattr("sys.stdin", io.StringIO("s3cret\n"))
     assert run(qpidctl, "add_user", "bob").code == 0
     assert api.changes == [("PUT", "users/bob", {"password": "s3cret", "tags": ""})]
-    monkeypatch.setattr("sys.stdin", io.StringIO(""))
-    ended = run(qpidctl, "add_user", "eve")
-    assert ended.code == Exit.DATA
-    assert ended.err.endswith("no password was given, neither as an argument nor on stdin\n")
+    for stdin in (io.StringIO(""), None):
+        monkeypatch.setattr("sys.stdin", stdin)
+        ended = run(qpidctl, "add_user", "eve")
+        assert ended.code == Exit.DATA
+        assert ended.err.endswith("no password was given, neither as an argument nor on stdin\n")
 
 
 def test_what_is_purged_is_named(run: Run) -> None:
