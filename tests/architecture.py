@@ -21,6 +21,8 @@ from functools import cache
 from pathlib import Path
 from typing import NamedTuple
 
+from tests.support.generated_blocks import bring_up_to_date
+
 ROOT = Path(__file__).resolve().parents[1]
 PAGE = ROOT / "ARCHITECTURE.md"
 PRODUCT = ("vsync", "store", "broker", "tools")
@@ -28,7 +30,6 @@ BASE, TOP = "(base)", "(top)"
 Arrows = dict[str, set[str]]
 LONG_FILE = 400
 _PATH = re.compile(r"^## The life of (.*)$|^\| `([\w/]+\.py)` \| (`.*?) \|", re.MULTILINE)
-_BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
 @cache
@@ -286,13 +287,6 @@ def sizes() -> str:
 BLOCKS = {"picture": picture, "rooms": rooms}
 
 
-def renewed(text: str) -> str:
-    """The page with its blocks drawn anew."""
-    found = [match[2] for match in _BLOCK.finditer(text)]
-    assert found == list(BLOCKS), f"blocks of {PAGE.name}: {found}"
-    return _BLOCK.sub(lambda m: m[1] + BLOCKS[m[2]](m[3]) + m[4], text)
-
-
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--write", action="store_true", help="change the page")
@@ -301,12 +295,7 @@ def main() -> None:
     if options.sizes:
         print(sizes())
         return
-    text = PAGE.read_text(encoding="utf-8")
-    new = renewed(text)
-    if new != text and not options.write:
-        raise SystemExit(f"{PAGE.name} is behind the code: python -m tests.architecture --write")
-    if new != text:
-        PAGE.write_text(new, encoding="utf-8")
+    bring_up_to_date(PAGE, BLOCKS, "tests.architecture", write=options.write)
 
 
 if __name__ == "__main__":

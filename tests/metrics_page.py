@@ -6,10 +6,10 @@ python -m tests.metrics_page --write
 from __future__ import annotations
 
 import re
-import sys
 from pathlib import Path
 
 from broker.statistics.metrics import DETAILED
+from tests.support.generated_blocks import Blocks, run
 from tests.support.observed import Observed
 from tools.verify.live.follow import FollowResult
 from tools.verify.live.metrics import FollowMetrics
@@ -17,7 +17,6 @@ from tools.verify.live.notify import Notifier, Receiver
 from tools.verify.live.progress import LogProgress, MemberLag
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "metrics.md"
-_BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
 
 
 def busy_member() -> Observed:
@@ -47,27 +46,25 @@ def families(text: str) -> dict[str, tuple[str, str, str]]:
     return found
 
 
-def tables() -> dict[str, str]:
-    """The generated blocks by name."""
+def _aggregated(_old: str) -> str:
+    return _table(families("".join(busy_member().metrics().aggregated())))
+
+
+def _objects(_old: str) -> str:
     metrics = busy_member().metrics()
     whole = families("".join(metrics.aggregated()))
     each = families("".join(metrics.per_object()))
-    return {
-        "aggregated": _table(whole),
-        "objects": _table({name: each[name] for name in each if each[name] != whole.get(name)}),
-        "detailed": _detailed(),
-        "verify": _table(families(_followed())),
-    }
+    return _table({name: each[name] for name in each if each[name] != whole.get(name)})
 
 
-def _followed() -> str:
+def _followed(_old: str) -> str:
     """What the check reports of logs that are behind."""
     metrics = FollowMetrics()
     lag = MemberLag("a", 1, 9, 1, 0.5, live=True)
     metrics.take(FollowResult(LogProgress(10, 9, [lag], []), [], 10))
     receiver = Receiver("--alert-url", lambda _: None)
     receiver.close(0.0)
-    return metrics.page(Notifier([receiver]))
+    return _table(families(metrics.page(Notifier([receiver]))))
 
 
 def _table(found: dict[str, tuple[str, str, str]]) -> str:
@@ -80,7 +77,7 @@ def _table(found: dict[str, tuple[str, str, str]]) -> str:
     )
 
 
-def _detailed() -> str:
+def _detailed(_old: str) -> str:
     metrics = busy_member().metrics()
     rows = []
     for family in sorted(DETAILED):
@@ -90,20 +87,12 @@ def _detailed() -> str:
     return "\n".join(["| family | metrics |", "| --- | --- |", *rows, ""])
 
 
-def renewed(text: str) -> str:
-    """The page with its tables made anew."""
-    made = tables()
-    return _BLOCK.sub(lambda found: found[1] + made[found[2]] + found[3], text)
-
-
-def main() -> None:
-    """Show whether the page is right, or write it."""
-    text = PAGE.read_text(encoding="utf-8")
-    if "--write" in sys.argv:
-        PAGE.write_text(renewed(text), encoding="utf-8")
-    elif renewed(text) != text:
-        raise SystemExit(f"{PAGE} is behind: python -m tests.metrics_page --write")
-
+BLOCKS: Blocks = {
+    "aggregated": _aggregated,
+    "objects": _objects,
+    "detailed": _detailed,
+    "verify": _followed,
+}
 
 if __name__ == "__main__":
-    main()
+    run({PAGE: BLOCKS}, "tests.metrics_page", __doc__.partition("\n")[0])

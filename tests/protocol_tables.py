@@ -3,25 +3,22 @@
     python -m tests.protocol_tables            # fails when a page is behind the code
     python -m tests.protocol_tables --write    # brings the pages up to date
 
-A block stands between `<!-- generated: NAME -->` and `<!-- end -->`.  Of the settings the name and
-the default come from the code, the meaning from the text: it is for people to write.
+Of the settings the name and the default come from the code, the meaning from the text: it is for
+people to write.
 """
 
 from __future__ import annotations
 
-import argparse
-import re
-from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
+from tests.support.generated_blocks import Blocks, run
 from tests.support.management import demands
 from vsync.totem.config import RingConfig
 from vsync.totem.counters import table
 from vsync.totem.phases import MOVES, Phase
 
 REFERENCE = Path(__file__).resolve().parents[1] / "docs" / "reference"
-_BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 
 
 def diagram(_old: str) -> str:
@@ -68,34 +65,12 @@ def counters(_old: str) -> str:
     return table()
 
 
-PAGES: dict[str, dict[str, Callable[[str], str]]] = {
-    "ring-phases.md": {"diagram": diagram, "moves": moves},
-    "ring-settings.md": {"settings": settings, "relations": relations},
-    "counters.md": {"counters": counters},
-    "http-api.md": {"demands": lambda _old: demands.table()},
+PAGES: dict[Path, Blocks] = {
+    REFERENCE / "ring-phases.md": {"diagram": diagram, "moves": moves},
+    REFERENCE / "ring-settings.md": {"settings": settings, "relations": relations},
+    REFERENCE / "counters.md": {"counters": counters},
+    REFERENCE / "http-api.md": {"demands": lambda _old: demands.table()},
 }
 
-
-def renewed(page: str) -> tuple[str, str]:
-    """A page as it is, and with every block drawn anew."""
-    text = (REFERENCE / page).read_text(encoding="utf-8")
-    blocks = PAGES[page]
-    found = [match[2] for match in _BLOCK.finditer(text)]
-    assert found == list(blocks), f"blocks of {page}: {found}"
-    return text, _BLOCK.sub(lambda m: m[1] + blocks[m[2]](m[3]) + m[4], text)
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
-    parser.add_argument("--write", action="store_true", help="change the pages")
-    options = parser.parse_args()
-    for page in PAGES:
-        text, new = renewed(page)
-        if new != text and not options.write:
-            raise SystemExit(f"{page} is behind the code: python -m tests.protocol_tables --write")
-        if new != text:
-            (REFERENCE / page).write_text(new, encoding="utf-8")
-
-
 if __name__ == "__main__":
-    main()
+    run(PAGES, "tests.protocol_tables", __doc__.partition("\n")[0])

@@ -5,16 +5,14 @@ python -m tests.verbs_page --write
 
 from __future__ import annotations
 
-import re
-import sys
 from pathlib import Path
 
+from tests.support.generated_blocks import Blocks, run
 from tools.operate.listings import LISTINGS, NOTHING
 from tools.operate.qpidctl import qpidctl
 from tools.operate.refused import REFUSED
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "verbs.md"
-_BLOCK = re.compile(r"(<!-- generated: (\w+) -->\n).*?(<!-- end -->\n)", re.DOTALL)
 
 VERBS = {
     "rabbitmqctl": """
@@ -106,12 +104,7 @@ COLUMNS = {
 """The columns that its lists have."""
 
 
-def tables() -> dict[str, str]:
-    """The generated blocks by name."""
-    return {"verbs": _verbs(), "columns": _columns()}
-
-
-def _verbs() -> str:
+def _verbs(_old: str) -> str:
     rows = [
         f"| `{verb}` | {tool} | {_answer(verb)} |"
         for tool, verbs in VERBS.items()
@@ -129,7 +122,7 @@ def _answer(verb: str) -> str:
     return text.replace("|", "\\|")
 
 
-def _columns() -> str:
+def _columns(_old: str) -> str:
     rows = [
         "| list | RabbitMQ's columns, all known | of these empty | beyond these |",
         "| --- | --- | --- | --- |",
@@ -144,20 +137,7 @@ def _columns() -> str:
     return "\n".join([*rows, ""])
 
 
-def renewed(text: str) -> str:
-    """The page with its tables made anew."""
-    made = tables()
-    return _BLOCK.sub(lambda found: found[1] + made[found[2]] + found[3], text)
-
-
-def main() -> None:
-    """Show whether the page is right, or write it."""
-    text = PAGE.read_text(encoding="utf-8")
-    if "--write" in sys.argv:
-        PAGE.write_text(renewed(text), encoding="utf-8")
-    elif renewed(text) != text:
-        raise SystemExit(f"{PAGE} is behind: python -m tests.verbs_page --write")
-
+BLOCKS: Blocks = {"verbs": _verbs, "columns": _columns}
 
 if __name__ == "__main__":
-    main()
+    run({PAGE: BLOCKS}, "tests.verbs_page", __doc__.partition("\n")[0])

@@ -6,7 +6,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from broker.machine.handlers.alarms import DISK
 from broker.statistics.exposition import Family, labels, lines
 from broker.statistics.metrics import DETAILED
-from tests.metrics_page import PAGE, busy_member, renewed
+from tests.metrics_page import BLOCKS, PAGE, busy_member
+from tests.support.generated_blocks import renewed
 from tests.support.observed import Observed
 
 Series = dict[tuple[str, tuple[tuple[str, str], ...]], float]
@@ -32,7 +33,7 @@ def value(series: Series, name: str) -> float:
 
 def test_the_page_of_metrics_is_what_a_member_reports() -> None:
     text = PAGE.read_text(encoding="utf-8")
-    assert renewed(text) == text, "python -m tests.metrics_page --write"
+    assert renewed(text, BLOCKS) == text, "python -m tests.metrics_page --write"
 
 
 HOSTILE = ('"}', "back\\slash", "new\nline", "käse", "{queue=", "# HELP", " ", 'a,b="c"')

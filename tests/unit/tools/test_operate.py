@@ -20,6 +20,7 @@ from broker.access import passwords
 from broker.exit_codes import Exit
 from tests import verbs_page
 from tests.support.dashboard.canned_api import CONNECTION, HOSTILE, CannedApi
+from tests.support.generated_blocks import renewed
 from tools.cli.failures import ToolError
 from tools.cli.options import run_command
 from tools.client.credentials import Credentials, typed_password
@@ -386,7 +387,7 @@ def test_what_cannot_be_is_refused_with_what_to_do_instead(
 def test_the_page_of_verbs_and_columns_is_what_the_command_does() -> None:
     """Every verb of RabbitMQ's is known, or refused; making the table fails for another one."""
     text = verbs_page.PAGE.read_text(encoding="utf-8")
-    assert verbs_page.renewed(text) == text, "python -m tests.verbs_page --write"
+    assert renewed(text, verbs_page.BLOCKS) == text, "python -m tests.verbs_page --write"
     known = {verb for verbs in verbs_page.VERBS.values() for verb in verbs.split()}
     assert known >= REFUSED.keys()
     assert not REFUSED.keys() & qpidctl.commands.keys()

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.protocol_tables import PAGES, REFERENCE, renewed
+from tests.protocol_tables import PAGES, REFERENCE
+from tests.support.generated_blocks import renewed
 from tests.unit.vsync.totem.test_pitfalls_bite import BITES
 from vsync.totem.config import RingConfig
 from vsync.totem.phases import MOVES
@@ -18,7 +19,7 @@ TEXT = "\n".join(
     path.read_text(encoding="utf-8")
     for path in (
         REFERENCE.parent / "PROTOCOL.md",
-        *(REFERENCE / page for page in PAGES),
+        *PAGES,
         REFERENCE / "pitfalls.md",
     )
 )
@@ -37,10 +38,10 @@ def rows(columns: int) -> list[tuple[str, ...]]:
     return found
 
 
-@pytest.mark.parametrize("page", PAGES)
-def test_the_generated_blocks_are_up_to_date(page: str) -> None:
-    text, new = renewed(page)
-    assert new == text, "python -m tests.protocol_tables --write"
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_the_generated_blocks_are_up_to_date(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert renewed(text, PAGES[page]) == text, "python -m tests.protocol_tables --write"
 
 
 def test_the_blocks_hold_every_move_and_every_default() -> None:
