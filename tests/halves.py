@@ -12,7 +12,9 @@ import subprocess
 import sys
 import tempfile
 from pathlib import Path
-from typing import IO, NoReturn
+from typing import IO
+
+from tools.cli.signals import ended_by
 
 ROOT = Path(__file__).resolve().parents[1]
 FIRST = ("tests/system", "tests/properties", "tests/scenarios")
@@ -41,15 +43,9 @@ def stop(half: subprocess.Popen[bytes]) -> None:
         half.wait()
 
 
-def end(number: int, _frame: object) -> NoReturn:
-    """Leave by way of every `finally`."""
-    sys.exit(128 + number)
-
-
 def main() -> None:
-    signal.signal(signal.SIGTERM, end)
     given = sys.argv[1:]
-    with tempfile.TemporaryFile() as said:
+    with ended_by(signal.SIGTERM), tempfile.TemporaryFile() as said:
         halves = [
             start(0, ["-p", "no:cacheprovider", *given, *FIRST], said),
             start(1, [*given, *(f"--ignore={folder}" for folder in FIRST)], None),
