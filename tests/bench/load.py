@@ -3,7 +3,7 @@
 One thread, one poll over all connections.  Producers keep a window of unconfirmed messages full (or
 follow a rate); consumers ack once a read.  Each message carries when it left and its number, so
 that the generator measures latency and proves order: per producer, numbers rise by one.  There
-are as many queues as pairs of a producer and a consumer.
+are as many queues as pairs of a producer and a consumer, or as producers if none consumes.
 
 Publisher confirms are taken in order: a broker that confirms singly and out of order is measured
 a little too kindly.
@@ -17,7 +17,7 @@ import select
 import sys
 import time
 from array import array
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from itertools import chain
 
 import click
@@ -58,23 +58,29 @@ class Run:
         for descriptor in self._all:
             self._poll.register(descriptor, select.POLLIN)
 
-    def measure(self) -> dict[str, object]:
-        """Warm up, measure, let everything arrive, and report."""
+    def measure(self, used: Callable[[], dict[str, float]] = dict) -> dict[str, object]:
+        """Warm up, measure, let everything arrive, and report.
+
+        `used` tells counts that rise, such as a processor's time; by how much they rose meanwhile
+        is part of the report.
+        """
         load = self.load
         began = time.monotonic()
         self._drive(began, began + load.warmup_seconds)
         self._forget()
+        before = used()
         received, start, cpu = self._received(), time.monotonic(), time.process_time()
         self._drive(began, start + load.seconds)
         seconds, cpu = time.monotonic() - start, time.process_time() - cpu
         messages = self._received() - received
+        after = used()
         e2e = merged(one.latencies for one in self.consumers)
         confirms = merged(one.latencies for one in self.producers)
         missing = self._finish()
         return {
             "producers": load.producers,
             "consumers": load.consumers,
-            "queues": min(load.producers, load.consumers),
+            "queues": load.queues,
             "window": load.window,
             "prefetch": load.prefetch,
             "body_bytes": load.body_bytes,
@@ -92,13 +98,14 @@ class Run:
             "out_of_order": sum(one.disorder for one in self.consumers),
             "redelivered": sum(one.redelivered for one in self.consumers),
             "python": platform.python_version(),
+            **{name: count - before[name] for name, count in after.items()},
         }
 
     def close(self) -> None:
         """Delete the queues and disconnect."""
         for consumer in self.consumers:
             consumer.drop()
-        for place in range(min(self.load.producers, self.load.consumers)):
+        for place in range(self.load.queues):
             args = (self.load.queue_name(place), False, False, False)
             self.producers[0].call("queue.delete", args, "queue.delete-ok")
         for producer in self.producers:
@@ -155,6 +162,9 @@ class Run:
                 self._poll.modify(descriptor, select.POLLIN)
 
     def _received(self) -> int:
+        """How many came through; to be confirmed is all they can where none consumes."""
+        if not self.consumers:
+            return sum(one.confirmed for one in self.producers)
         return sum(one.received for one in self.consumers)
 
     def _forget(self) -> None:
@@ -191,12 +201,16 @@ def quantiles(values: list[float]) -> dict[str, float]:
     }
 
 
-def run_load(load: Load, history: str | None = None) -> dict[str, object]:
+def run_load(
+    load: Load,
+    history: str | None = None,
+    used: Callable[[], dict[str, float]] = dict,
+) -> dict[str, object]:
     """Run one load and clean up; its clients' histories go to the directory `history`."""
     try:
         with histories.client_history(history, "load") as kept:
             run = Run(load, kept)
-            report = run.measure()
+            report = run.measure(used)
             run.close()
     except (ConnectionLost, BrokerRefused) as problem:
         raise ToolError(str(problem)) from None
@@ -216,10 +230,10 @@ def sentence(report: dict[str, object]) -> str:
 @click.command(name="load", context_settings={"help_option_names": ["-h", "--help"]})
 @click.option("-b", "--broker", default="localhost:5672", help="Brokers; clients spread over them.")
 @click.option("--producers", default=1, type=click.IntRange(1, 64))
-@click.option("--consumers", default=1, type=click.IntRange(1, 64))
+@click.option("--consumers", default=1, type=click.IntRange(0, 64), help="0 = only publish.")
 @click.option("--window", default=100, type=click.IntRange(1), help="Unconfirmed a producer.")
 @click.option("--prefetch", default=100, type=click.IntRange(1, 65_535))
-@click.option("--size", default=256, type=click.IntRange(BODY_BYTES_MIN, 100_000), help="Bytes.")
+@click.option("--size", default=256, type=click.IntRange(BODY_BYTES_MIN, 4_194_304), help="Bytes.")
 @click.option("--persistent/--transient", default=True)
 @click.option("--rate", default=0.0, help="Messages/s over all producers; 0 = as many as go.")
 @click.option(

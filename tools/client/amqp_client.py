@@ -202,19 +202,17 @@ class AmqpConnection:
         self._send(CHANNEL, name, args)
         return self._await(answer)
 
-    def declare_queue(self, queue: str) -> int:
+    def declare_queue(self, queue: str, arguments: dict[str, Value] | None = None) -> int:
         """Make sure that the queue exists, durable when it is new; how many messages it holds."""
+        asked: tuple[Value, ...] = (queue, True, False, False, False, False, {})
+        made: tuple[Value, ...] = (queue, False, True, False, False, False, arguments or {})
         try:
-            found = self.call(
-                "queue.declare", (queue, True, False, False, False, False, {}), "queue.declare-ok"
-            )
+            found = self.call("queue.declare", asked, "queue.declare-ok")
         except BrokerRefused as refusal:
             if refusal.code != 404:
                 raise
             self.open_channel()
-            found = self.call(
-                "queue.declare", (queue, False, True, False, False, False, {}), "queue.declare-ok"
-            )
+            found = self.call("queue.declare", made, "queue.declare-ok")
         return _as_int(found[1])
 
     def select_confirms(self) -> None:

@@ -10,6 +10,7 @@ from array import array
 from collections import deque
 
 from broker.amqp import codec
+from broker.amqp.fields import Value
 from broker.memberlog.client_history import Session
 from broker.options.broker import Address
 from tools.cli.failures import ToolError
@@ -19,6 +20,8 @@ from vsync.types import record
 STAMP = struct.Struct(">dIQ")  # when it left (monotonic), which producer, its number
 TAG = struct.Struct(">QB")
 BODY_BYTES_MIN = STAMP.size
+BODY_FRAME_HEAD = codec.FRAME_HEAD.size
+ONE_FRAME_BYTES = codec.FRAME_MAX_BYTES - codec.FRAME_OVERHEAD_BYTES
 PROPERTIES = {True: b"\x10\x00\x02", False: b"\x10\x00\x01"}
 
 
@@ -38,10 +41,21 @@ class Load:
     seconds: float
     warmup_seconds: float
     queue: str
+    queue_type: str = ""
+    """Which of RabbitMQ's types the queues are; as the broker has it if none is named."""
+
+    @property
+    def queues(self) -> int:
+        """As many as pairs of a producer and a consumer; one a producer if none consumes."""
+        return min(self.producers, self.consumers) or self.producers
 
     def queue_name(self, place: int) -> str:
-        """One queue a pair; producers and consumers beyond the pairs share."""
-        return f"{self.queue}-{place % min(self.producers, self.consumers)}"
+        """Producers and consumers beyond the pairs share."""
+        return f"{self.queue}-{place % self.queues}"
+
+    @property
+    def queue_arguments(self) -> dict[str, Value]:
+        return {"x-queue-type": self.queue_type} if self.queue_type else {}
 
 
 class Producer(AmqpConnection):
@@ -55,13 +69,14 @@ class Producer(AmqpConnection):
         self.latencies = array("d")
         self._batches: deque[tuple[int, float]] = deque()
         key = load.queue_name(place)
-        self.declare_queue(key)
+        self.declare_queue(key, load.queue_arguments)
         self.select_confirms()
-        body = bytes(load.body_bytes)
+        properties = PROPERTIES[load.persistent]
         self._padding = bytes(load.body_bytes - STAMP.size)
-        whole = codec.publish_bytes(CHANNEL, "", key, PROPERTIES[load.persistent], body)
-        self._prefix = whole[: len(whole) - load.body_bytes - 1]
-        self._suffix = whole[len(self._prefix) + STAMP.size :]
+        whole = codec.publish_bytes(CHANNEL, "", key, properties, bytes(load.body_bytes))
+        stamp_at = len(codec.publish_bytes(CHANNEL, "", key, properties, b"")) + BODY_FRAME_HEAD
+        self._prefix = whole[:stamp_at]
+        self._suffix = whole[stamp_at + STAMP.size :]
 
     def fill(self, count: int, now: float) -> None:
         """Append `count` messages."""
@@ -123,11 +138,15 @@ class Consumer(AmqpConnection):
         self._body_head = bytes(out[self._stamp_at - 7 : self._stamp_at])
         # Only now: the base class reads frames, through us, while it opens the connection.
         super().__init__(load.addresses[(place + 1) % len(load.addresses)], Login())
-        self.declare_queue(key)
+        self.declare_queue(key, load.queue_arguments)
         self.consume(key, load.prefetch)
 
     def take_frames(self, data: bytes) -> int:
         """Whole deliveries in strides; anything else goes the general way."""
+        if self._body_bytes > ONE_FRAME_BYTES:
+            used = super().take_frames(data)
+            self._take_parsed(time.monotonic())
+            return used
         at, size = 0, len(data)
         stride, head, stamp_at = self._stride, self._head, self._stamp_at
         body_head = self._body_head

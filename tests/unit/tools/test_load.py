@@ -50,6 +50,30 @@ def test_everything_sent_arrives_once_and_in_order(producers: int, consumers: in
         assert not toy.queues, "the generator takes its queues away"
 
 
+def test_a_load_without_consumers_ends_when_all_is_confirmed() -> None:
+    with ToyCluster() as toy:
+        report = run_load(replace(small(toy), consumers=0))
+        assert isinstance(report["messages"], int)
+        assert report["messages"] > 0
+        assert (report["missing"], report["queues"]) == (0, 2)
+        assert report["end_to_end_ms"] == {}
+        assert not toy.queues
+
+
+def test_bodies_of_several_frames_are_followed_like_others() -> None:
+    with ToyCluster() as toy:
+        report = run_load(replace(small(toy), body_bytes=300_000, window=4))
+        assert isinstance(report["messages"], int)
+        assert report["messages"] > 0
+        assert (report["missing"], report["out_of_order"], report["redelivered"]) == (0, 0, 0)
+
+
+def test_what_was_used_meanwhile_is_reported() -> None:
+    counts = iter([{"cpu": 3.0}, {"cpu": 5.0}])
+    with ToyCluster() as toy:
+        assert run_load(small(toy), used=lambda: next(counts))["cpu"] == 2.0
+
+
 def test_a_history_has_every_operation(tmp_path: Path) -> None:
     with ToyCluster(2) as toy:
         report = run_load(small(toy), str(tmp_path))
