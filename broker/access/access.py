@@ -16,7 +16,7 @@ from broker.access import passwords, patterns
 from broker.access.acl_file import Acl, Question
 from broker.access.backends import FILE, INTERNAL, Backends, FileUser
 from broker.machine.commands import Table, Value
-from broker.machine.state import State
+from broker.machine.state import Held, State
 
 LOOPBACK_USERS = frozenset(("guest",))
 IMPERSONATOR = "impersonator"
@@ -185,6 +185,12 @@ class Access:
     def is_ordered(self, session: int, conn: int) -> bool:
         """Whether the machine knows this connection, and counts it."""
         return (session, conn) in self._state().connections
+
+    def outstanding(self, session: int, conn: int, channel: int) -> dict[int, Held]:
+        """The delivery tags on a channel that are not settled, ascending: what its client was sent,
+        or will be."""
+        found = self._state().channels.get((session, conn, channel))
+        return found.unacked if found is not None else {}
 
     def refuses_channel(self, user: str, opened: Callable[[], int]) -> str:
         """Why a user who has opened so many channels here may open no more."""

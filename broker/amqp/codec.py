@@ -11,7 +11,7 @@ A load client needs: `append_publish` (or `publish_bytes` once for many equal me
 import struct
 from typing import NamedTuple
 
-from broker.amqp.errors import FRAME_ERROR, SYNTAX_ERROR, ProtocolFault
+from broker.amqp.errors import FRAME_ERROR, SYNTAX_ERROR, UNEXPECTED_FRAME, ProtocolFault
 from broker.amqp.fields import (
     Table,
     Value,
@@ -213,7 +213,7 @@ def decode_content_header(data: bytes, at: int, end: int) -> ContentHeader:
         raise ProtocolFault(SYNTAX_ERROR, f"content header of {end - at} bytes")
     class_id = int.from_bytes(data[at : at + 2], "big")
     if class_id != 60:
-        raise ProtocolFault(FRAME_ERROR, f"content header of class {class_id}, not of basic")
+        raise ProtocolFault(UNEXPECTED_FRAME, f"content header of class {class_id}, not of basic")
     size = int.from_bytes(data[at + 4 : at + 12], "big")
     return ContentHeader(size, bytes(data[at + 12 : end]))
 

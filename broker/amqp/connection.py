@@ -88,7 +88,7 @@ class ServerConnection(FrameReader):
 
     @property
     def channel_max(self) -> int:
-        """The highest number of a channel."""
+        """How many channels may be open at once; their numbers are the client's choice."""
         return self._channel_max
 
     @property
@@ -244,7 +244,10 @@ class ServerConnection(FrameReader):
             raise _misplaced(method, f"before connection.open ({self.phase.value})")
 
     def _on_connection_method(self, number: int, method: Method, args: tuple[Value, ...]) -> None:
-        if number or method.class_id != 10:
+        if method.class_id != 10:
+            text = f"{method.name} on channel 0, which is the connection's own"
+            raise ProtocolFault(errors.CHANNEL_ERROR, text, method.class_id, method.method_id)
+        if number:
             raise _misplaced(method, f"on channel {number}")
         handler = _HANDLERS.get((self.phase, method.name))
         if handler is not None:
@@ -286,9 +289,6 @@ class ServerConnection(FrameReader):
             self.events.append(Called(number, name, args))
 
     def _on_channel_open(self, number: int, channel: ChannelIn | None) -> None:
-        if number > self._channel_max:
-            text = f"channel {number} is above the negotiated channel_max {self._channel_max}"
-            raise ProtocolFault(errors.CHANNEL_ERROR, text, 20, 10)
         if channel is not None:
             if channel.sent_close_ok:
                 channel = None  # for this client the number is free, it need not send close-ok
@@ -297,6 +297,12 @@ class ServerConnection(FrameReader):
         if channel is not None:
             text = f"second 'channel.open' seen on channel {number}"
             raise ProtocolFault(errors.CHANNEL_ERROR, text, 20, 10)
+        if len(self.channels) >= self._channel_max:
+            # Those that we have closed do not count, whether or not the client has confirmed it.
+            count = sum(not one.sent_close for one in self.channels.values())
+            if count >= self._channel_max:
+                text = f"number of channels opened ({count}) has reached the negotiated channel_max"
+                raise ProtocolFault(errors.NOT_ALLOWED, f"{text} ({self._channel_max})", 20, 10)
         self.channels[number] = ChannelIn()
         self.events.append(ChannelOpened(number))
 

@@ -3,6 +3,9 @@
 A publish is three frames or more. When they lie whole in the buffer they are taken at once, else
 the channel assembles them. What repeats is decoded once: a method frame of basic.publish (its
 exchange, key and bits) and a property list are looked up by their bytes.
+
+A payload alone may have the agreed size of a frame, as with RabbitMQ: some clients leave out what
+surrounds it when they count.
 """
 
 from __future__ import annotations
@@ -74,7 +77,7 @@ class FrameReader(ABC):
         events = self.events
         while size - at >= 8:
             kind, number, length = unpack(data, at)
-            if length > self.frame_bytes_max - 8:
+            if length > self.frame_bytes_max:
                 text = f"frame of {length} bytes on channel {number}"
                 raise ProtocolFault(
                     errors.FRAME_ERROR, f"{text}, above frame_max {self.frame_bytes_max}"
@@ -110,8 +113,8 @@ class FrameReader(ABC):
                         and kind == 2
                         and other == number
                         and class_id == 60
-                        and announced <= self.frame_bytes_max - 8
-                        and length <= self.frame_bytes_max - 8
+                        and announced <= self.frame_bytes_max
+                        and length <= self.frame_bytes_max
                         and data[last] == 0xCE
                         and _BODY_PREFIX.unpack_from(data, end) == (0xCE, 3, number, announced)
                     ):
@@ -142,9 +145,11 @@ class FrameReader(ABC):
 
     def _on_other_frame(self, kind: int, number: int, data: bytes, start: int, end: int) -> None:
         if kind == codec.HEARTBEAT:
-            if number or end > start:
-                text = "heartbeat with a payload or on a channel other than 0"
-                raise ProtocolFault(errors.FRAME_ERROR, text)
+            if number:
+                text = f"heartbeat on channel {number}, not 0"
+                raise ProtocolFault(errors.UNEXPECTED_FRAME, text)
+            if end > start:
+                raise ProtocolFault(errors.FRAME_ERROR, "heartbeat with a payload")
             return
         if kind not in (codec.HEADER, codec.BODY):
             text = f"frame of unknown type {kind} on channel {number}"
@@ -154,10 +159,7 @@ class FrameReader(ABC):
         channel = self.channels.get(number)
         if channel is None:
             text = f"content frame on channel {number}, which is not open"
-            code = (
-                errors.CHANNEL_ERROR if self.phase is ReaderPhase.OPEN else errors.UNEXPECTED_FRAME
-            )
-            raise ProtocolFault(code, text)
+            raise ProtocolFault(errors.UNEXPECTED_FRAME, text)
         if channel.state is not ChannelState.OPEN:
             return
         if kind == codec.BODY:

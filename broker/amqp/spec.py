@@ -8,7 +8,7 @@ is not among the arguments that this package hands out or takes. `encode_method`
 import struct
 from typing import NamedTuple, cast
 
-from broker.amqp.errors import NOT_IMPLEMENTED, SYNTAX_ERROR, ProtocolFault
+from broker.amqp.errors import FRAME_ERROR, NOT_IMPLEMENTED, SYNTAX_ERROR, ProtocolFault
 from broker.amqp.fields import (
     Table,
     Value,
@@ -175,7 +175,7 @@ def _encode_field(kind: str, value: Value) -> bytes:
 def decode_method(data: bytes, at: int, end: int) -> tuple[Method, tuple[Value, ...]]:
     """The method whose frame payload is `data[at:end]`, and its arguments."""
     if end - at < 4:
-        raise ProtocolFault(SYNTAX_ERROR, f"method frame of {end - at} bytes names no method")
+        raise ProtocolFault(FRAME_ERROR, f"method frame of {end - at} bytes names no method")
     method = BY_INDEX.get(bytes(data[at : at + 4]))
     if method is None:
         class_id, method_id = struct.unpack_from(">HH", data, at)

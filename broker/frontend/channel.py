@@ -55,6 +55,8 @@ class Transaction:
     publishes: list[TxPublish] = field(default_factory=list)
     settlements: list[TxSettle] = field(default_factory=list)
     size: int = 0
+    _settled: dict[int, bool] = field(default_factory=dict)  # delivery tags, one by one
+    _settled_to: int = 0  # and all up to this one
 
     @property
     def is_full(self) -> bool:
@@ -64,7 +66,20 @@ class Transaction:
         """Forget everything; returns how many bytes that were."""
         size = self.size
         self.publishes, self.settlements, self.size = [], [], 0
+        self._settled, self._settled_to = {}, 0
         return size
+
+    def has_settled(self, tag: int) -> bool:
+        """Whether it is among `settlements`."""
+        return tag <= self._settled_to or tag in self._settled
+
+    def settle(self, tag: int, multiple: bool, action: int) -> None:
+        """Note it for tx.commit."""
+        self.settlements.append(TxSettle(tag, multiple, action))
+        if multiple:
+            self._settled_to = max(self._settled_to, tag)
+        else:
+            self._settled[tag] = True
 
 
 @dataclass(slots=True, eq=False)
@@ -130,6 +145,9 @@ class LocalChannel:
     local_replies: deque[LocalReply] = field(default_factory=deque)
     recovers: deque[bool] = field(default_factory=deque)
     """Of each basic.recover under way: whether the client wants its reply."""
+    qos_replies: deque[tuple[str, tuple[Value, ...]]] = field(default_factory=deque)
+    """Of each basic.qos under way: what is sent when it is done, basic.qos-ok or a reply of our own
+    that follows what was published before it."""
     held: deque[HeldReply] = field(default_factory=deque)
     """What may not be sent yet, in order."""
     blocking: int = 0  # how many of `held` no delivery may overtake

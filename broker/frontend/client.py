@@ -32,6 +32,7 @@ from broker.machine.commands import (
     ConnectionClose,
     Sent,
 )
+from broker.machine.state import Held
 
 OUTPUT_BYTES_MAX = 1 << 20
 """Above this much unsent output a client is not read, and its deliveries stay with the machine's
@@ -65,6 +66,9 @@ class Port(Protocol):
     def admit(self, client: Client, user: str, vhost: str) -> int | None:
         """A number for this connection, never used again; 0 if it was refused, and None if it is
         to wait until this is known."""
+
+    def outstanding(self, conn: int, channel: int) -> dict[int, Held]:
+        """The delivery tags on a channel that are not settled, ascending."""
 
     def is_secret_of(self, client: Client, secret: str) -> bool:
         """Whether it could log in with this as well."""

@@ -32,6 +32,10 @@ CLIENT_TEXTS = ("product", "version", "platform", "connection_name")
 CLIENT_TEXT_MAX = 256
 DRAIN_S = 30.0
 """How long a client whose connection was closed may take to read why."""
+LINGER_S = 5.0
+"""How long what it still sends is read and dropped after that, until it closes its side: to close
+at once with something unread resets the connection, and a client that writes gets an error in place
+of the last replies."""
 
 
 def is_loopback(peer: str) -> bool:
@@ -80,6 +84,7 @@ class ClientLink:
     def __init__(self, owner: Connections, client: Client, transport: asyncio.Transport) -> None:
         self.client, self.transport = client, transport
         self.full = False  # the transport takes no more for now
+        self._ended = False  # the last of the output is written
         self.reading = True
         self.received = self.sent = 0  # bytes
         self.connected_at_ms = round(time.time() * 1000)  # shown only: the same at each look
@@ -133,7 +138,7 @@ class ClientLink:
 
     def write(self) -> None:
         """Hand over the output; a client that does not read is not read either."""
-        if self.transport.is_closing():
+        if self._ended or self.transport.is_closing():
             return
         ending = self.client.wants_close
         # The last output is short and always goes out; closing then waits for it to drain.
@@ -144,10 +149,20 @@ class ClientLink:
                 self._owner.bytes_out += len(data)
                 self.transport.write(data)
         if ending:
-            self.transport.close()
-            self._owner.later(DRAIN_S, self.transport.abort)
+            self._end()
         else:
             self.read(on=self.client.may_be_read)
+
+    def _end(self) -> None:
+        """Close our side; who never logged in is not waited for."""
+        self._ended = True
+        if self.client.conn_was and self.transport.can_write_eof():
+            self.read(on=True)
+            self.transport.write_eof()
+            self._owner.later(LINGER_S, self.transport.close)
+        else:
+            self.transport.close()
+        self._owner.later(DRAIN_S, self.transport.abort)
 
     def _take(self) -> bytes | bytearray:
         client = self.client

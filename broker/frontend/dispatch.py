@@ -81,6 +81,8 @@ def on_events(client: Client, events: list[Event]) -> None:
         elif type(event) is Called:
             channel = channels.get(event.channel)
             if channel is not None and channel.pending_close is None:
+                if published:
+                    client.is_publisher = True
                 REQUESTS[event.method](client, event.channel, channel, event.args)
         else:
             _on_other_event(client, event)

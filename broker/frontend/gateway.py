@@ -60,6 +60,7 @@ from broker.frontend.dispatch import on_events
 from broker.frontend.encryption import Encryption
 from broker.machine.commands import Command
 from broker.machine.effects import Defined
+from broker.machine.state import Held
 from broker.options.access import SOURCES
 
 WAIT_S = 2.0
@@ -361,6 +362,9 @@ class Gateway:
         client.vhost = vhost
         self.tell("connected", f"{client.describe()} connected")
         return self._last_conn
+
+    def outstanding(self, conn: int, channel: int) -> dict[int, Held]:
+        return self.access.outstanding(self.session, conn, channel)
 
     def is_secret_of(self, client: Client, secret: str) -> bool:
         user = client.connection.user

@@ -32,7 +32,7 @@ TABLE_ITEMS_MAX = 4096
 
 
 def on_exchange_declare(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
-    passive = args[2]
+    args, passive = (_stripped(args[0]), *args[1:]), args[2]
     if not _is_good_table(client, number, "exchange.declare", args[-1]):
         return
     if passive or _may_declare_exchange(client, number, args):
@@ -42,6 +42,7 @@ def on_exchange_declare(client: Client, number: int, channel: LocalChannel, args
 
 
 def on_exchange_delete(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
+    args = (_stripped(args[0]), *args[1:])
     if not _may(client, number, "exchange.delete", Resource("configure", "exchange", str(args[0]))):
         return
     command = c.ExchangeDelete._make((c.EXCHANGE_DELETE, client.conn, number, *args))
@@ -50,6 +51,7 @@ def on_exchange_delete(client: Client, number: int, channel: LocalChannel, args:
 
 def on_exchange_bind(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
     method = "exchange.bind"
+    args = (_stripped(args[0]), _stripped(args[1]), *args[2:])
     if _is_good_table(client, number, method, args[-1]) and _may_bind(
         client, number, method, "exchange", cast("tuple[str, str, str]", args[:3])
     ):
@@ -59,6 +61,7 @@ def on_exchange_bind(client: Client, number: int, channel: LocalChannel, args: A
 
 def on_exchange_unbind(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
     method = "exchange.unbind"
+    args = (_stripped(args[0]), _stripped(args[1]), *args[2:])
     if _is_good_table(client, number, method, args[-1]) and _may_bind(
         client, number, method, "exchange", cast("tuple[str, str, str]", args[:3])
     ):
@@ -69,7 +72,7 @@ def on_exchange_unbind(client: Client, number: int, channel: LocalChannel, args:
 def on_queue_declare(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
     if not _is_good_table(client, number, "queue.declare", args[-1]):
         return
-    name, passive, *rest = args
+    name, passive, *rest = _stripped(args[0]), *args[1:]
     if passive:
         queue = _queue(client, number, channel, "queue.declare", name)
         if queue is None:
@@ -83,7 +86,7 @@ def on_queue_declare(client: Client, number: int, channel: LocalChannel, args: A
         return
     if not passive and not _may_declare_queue(client, number, str(name), tuple(rest)):
         return
-    channel.last_queue = cast("str", name)
+    channel.last_queue = name
     command = c.QueueDeclare._make((c.QUEUE_DECLARE, client.conn, number, name, passive, *rest))
     _request(client, channel, command, command.nowait)
 
@@ -97,7 +100,7 @@ def on_queue_unbind(client: Client, number: int, channel: LocalChannel, args: Ar
 
 
 def _bind(client: Client, number: int, channel: LocalChannel, method: str, args: Args) -> None:
-    name, exchange, key, nowait, arguments = args
+    name, exchange, key, nowait, arguments = _stripped(args[0]), _stripped(args[1]), *args[2:]
     queue = _queue(client, number, channel, method, name)
     if queue is None or not _is_good_table(client, number, method, arguments):
         return
@@ -123,7 +126,7 @@ def on_queue_purge(client: Client, number: int, channel: LocalChannel, args: Arg
 
 def on_queue_delete(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
     method = "queue.delete"
-    queue = _queue(client, number, channel, method, args[0])
+    queue = _queue(client, number, channel, method, _stripped(args[0]))
     if queue is not None and _may(client, number, method, Resource("configure", "queue", queue)):
         command = c.QueueDelete._make((c.QUEUE_DELETE, client.conn, number, queue, *args[1:]))
         _request(client, channel, command, command.nowait)
@@ -139,6 +142,7 @@ def on_qos(client: Client, number: int, channel: LocalChannel, args: Args) -> No
     if not is_global:
         channel.prefetch = cast("int", count)
     command = c.Qos._make((c.QOS, client.conn, number, count, is_global))
+    channel.qos_replies.append(("basic.qos-ok", ()))
     _request(client, channel, command, nowait=False)
 
 
@@ -175,7 +179,7 @@ def on_get(client: Client, number: int, channel: LocalChannel, args: Args) -> No
 def on_ack(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
     tag, multiple = cast("tuple[int, bool]", args)
     if channel.transaction is not None:
-        _settle_later(client, number, channel.transaction, tag, multiple, c.TX_ACK)
+        _settle_later(client, number, channel.transaction, "basic.ack", tag, multiple, c.TX_ACK)
     else:
         client.port.commands.append(c.Ack(c.ACK, client.conn, number, tag, multiple))
 
@@ -184,7 +188,7 @@ def on_nack(client: Client, number: int, channel: LocalChannel, args: Args) -> N
     tag, multiple, requeue = cast("tuple[int, bool, bool]", args)
     if channel.transaction is not None:
         action = c.TX_REQUEUE if requeue else c.TX_DISCARD
-        _settle_later(client, number, channel.transaction, tag, multiple, action)
+        _settle_later(client, number, channel.transaction, "basic.nack", tag, multiple, action)
     else:
         client.port.commands.append(c.Nack(c.NACK, client.conn, number, tag, multiple, requeue))
 
@@ -194,6 +198,9 @@ def on_reject(client: Client, number: int, channel: LocalChannel, args: Args) ->
 
 
 def on_recover(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
+    if args[0] and _recovers_the_rest(client, number, channel):
+        _reply_in_order(client, number, channel, "basic.recover-ok")
+        return
     channel.recovers.append(True)
     command = c.Recover(c.RECOVER, client.conn, number, bool(args[0]))
     _request(client, channel, command, nowait=False)
@@ -201,15 +208,30 @@ def on_recover(client: Client, number: int, channel: LocalChannel, args: Args) -
 
 def on_recover_async(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
     """The same, but the client does not want the reply: the outbox drops it."""
+    if args[0] and _recovers_the_rest(client, number, channel):
+        return
     channel.recovers.append(False)
     command = c.Recover(c.RECOVER, client.conn, number, bool(args[0]))
     _request(client, channel, command, nowait=False)
 
 
-def on_flow(client: Client, number: int, _channel: LocalChannel, args: Args) -> None:
+def _recovers_the_rest(client: Client, number: int, channel: LocalChannel) -> bool:
+    """Whether the transaction settles some deliveries, which stay settled; the others go back."""
+    transaction = channel.transaction
+    if transaction is None or not transaction.settlements:
+        return False
+    client.port.commands += [
+        c.Nack(c.NACK, client.conn, number, tag, False, True)
+        for tag in client.port.outstanding(client.conn, number)
+        if not transaction.has_settled(tag)
+    ]
+    return True
+
+
+def on_flow(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
     """Clients bound what they are sent with prefetch; stopping all of it is not offered."""
     if args[0]:
-        client.reply_locally(number, "channel.flow-ok", (True,))
+        _reply_in_order(client, number, channel, "channel.flow-ok", (True,))
     else:
         _refuse_connection(client, errors.NOT_IMPLEMENTED, "active=false", "channel.flow")
 
@@ -220,7 +242,7 @@ def on_confirm_select(client: Client, number: int, channel: LocalChannel, args: 
         return
     channel.wants_confirms = True
     if not args[0]:
-        client.reply_locally(number, "confirm.select-ok")
+        _reply_in_order(client, number, channel, "confirm.select-ok")
 
 
 def on_tx_select(client: Client, number: int, channel: LocalChannel, _args: Args) -> None:
@@ -229,7 +251,7 @@ def on_tx_select(client: Client, number: int, channel: LocalChannel, _args: Args
         return
     if channel.transaction is None:
         channel.transaction = Transaction()
-    client.reply_locally(number, "tx.select-ok")
+    _reply_in_order(client, number, channel, "tx.select-ok")
 
 
 def on_tx_commit(client: Client, number: int, channel: LocalChannel, _args: Args) -> None:
@@ -250,7 +272,7 @@ def on_tx_rollback(client: Client, number: int, channel: LocalChannel, _args: Ar
         _refuse(client, number, "tx.rollback", "channel is not transactional")
         return
     client.transaction_bytes -= channel.transaction.clear()
-    client.reply_locally(number, "tx.rollback-ok")
+    _reply_in_order(client, number, channel, "tx.rollback-ok")
 
 
 def on_nothing(_client: Client, _number: int, _channel: LocalChannel, _args: Args) -> None:
@@ -294,6 +316,25 @@ def _request(client: Client, channel: LocalChannel, command: c.Command, nowait: 
     if not nowait:
         channel.requested += 1
     client.port.commands.append(command)
+
+
+def _stripped(name: Value) -> str:
+    """A name of a queue or an exchange without line ends: RabbitMQ takes them out where things are
+    declared, deleted and bound, and nowhere else."""
+    assert isinstance(name, str)
+    return name.replace("\r", "").replace("\n", "") if "\r" in name or "\n" in name else name
+
+
+def _reply_in_order(
+    client: Client, number: int, channel: LocalChannel, method: str, args: Args = ()
+) -> None:
+    """A reply of the gateway's own. What was published before it may be returned yet, so it takes
+    the same way through the machine, with a basic.qos that changes nothing."""
+    if client.is_publisher:
+        channel.qos_replies.append((method, args))
+        _request(client, channel, c.Qos(c.QOS, client.conn, number, 0, False), nowait=False)
+    else:
+        client.reply_locally(number, method, args)
 
 
 def _queue(
@@ -374,12 +415,21 @@ def _forbid(client: Client, number: int, method: str, refusal: str) -> bool:
 
 
 def _settle_later(
-    client: Client, number: int, transaction: Transaction, tag: int, multiple: bool, action: int
-) -> None:
-    transaction.settlements.append(c.TxSettle(tag, multiple, action))
+    client: Client, number: int, transaction: Transaction, method: str, tag: int, multiple: bool,
+    action: int,
+) -> None:  # fmt: skip
+    """With tx.commit. That a tag is unknown, or settled in this transaction before, is said now."""
+    outstanding = client.port.outstanding(client.conn, number)
+    if multiple and tag == 0:  # all, of which the last one is the highest
+        tag = next(reversed(outstanding), 0)
+        if transaction.has_settled(tag):
+            return
+    if tag not in outstanding or transaction.has_settled(tag):
+        _refuse(client, number, method, f"unknown delivery tag {tag}")
+        return
+    transaction.settle(tag, multiple, action)
     if transaction.is_full:
-        text = "the transaction is larger than this server allows"
-        _refuse(client, number, "basic.ack", text)
+        _refuse(client, number, method, "the transaction is larger than this server allows")
 
 
 def _refuse(client: Client, number: int, method: str, text: str) -> None:

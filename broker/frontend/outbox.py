@@ -333,6 +333,8 @@ class Outbox:
             case Reply(method="basic.recover-ok"):
                 if channel.recovers.popleft():
                     client.send(number, outgoing.method)
+            case Reply(method="basic.qos-ok"):
+                client.send(number, *channel.qos_replies.popleft())
             case Reply(method="channel.close-ok"):
                 self._end(client, number, channel, channel.pending_close)
             case GetOk():

@@ -65,13 +65,27 @@ class TlsTransport(asyncio.Transport):
             view = view[self.connection.write(view) :]
         self._flush()
 
+    def can_write_eof(self) -> bool:
+        """Whether our side can be closed alone."""
+        return self._raw.can_write_eof()
+
+    def write_eof(self) -> None:
+        """Say that this is the end; nothing that comes from now on counts."""
+        self._say_end()
+        self.ended = True
+        self._raw.write_eof()
+
     def close(self) -> None:
         """Say that this is the end, and close when all is sent."""
+        if not self.ended:
+            self._say_end()
+        self._raw.close()
+
+    def _say_end(self) -> None:
         if not self._raw.is_closing():
             with contextlib.suppress(ssl.SSLError):  # the client's own notice is not waited for
                 self.connection.unwrap()
             self._flush()
-        self._raw.close()
 
     def abort(self) -> None:
         """Close at once; what is not sent is lost."""

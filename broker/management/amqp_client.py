@@ -58,6 +58,9 @@ class _Wire(asyncio.Transport):
     def is_closing(self) -> bool:
         return self._closed
 
+    def can_write_eof(self) -> bool:
+        return False
+
     def close(self) -> None:
         if not self._closed:
             self._closed = True

@@ -8,8 +8,8 @@ from broker.amqp.events import (
     Faulted,
     Published,
 )
-from tests.support.amqp_connection import opened
-from tests.support.amqp_peer import method, methods_in, publish
+from tests.support.amqp_connection import expect_close, new, opened
+from tests.support.amqp_peer import method, methods_in, publish, start_ok, tune_ok
 
 
 def test_the_client_closes_the_connection() -> None:
@@ -109,6 +109,19 @@ def test_both_sides_close_a_channel_at_once() -> None:
     connection.close_channel(1, 406, "PRECONDITION_FAILED - x", 60, 40)
     received = [one.method for one in methods_in(connection.take_output())]
     assert received == ["channel.close", "channel.close-ok"]
+
+
+def test_channel_max_is_a_number_of_channels() -> None:
+    """Whatever their numbers: some clients begin at the highest, some never use one again."""
+    connection = new()
+    data = codec.PROTOCOL_HEADER + start_ok() + tune_ok(channel_max=2)
+    connection.receive(data + method(0, "connection.open", "/") + method(1, "channel.open"), 0.0)
+    assert connection.receive(method(65_535, "channel.open"), 0.0) == [ChannelOpened(65_535)]
+    connection.close_channel(65_535, 404, "NOT_FOUND - x", 50, 10)
+    assert connection.receive(method(3000, "channel.open"), 0.0) == [ChannelOpened(3000)]
+    connection.take_output()
+    events = connection.receive(method(2, "channel.open"), 0.0)
+    expect_close(connection, events, 530, "number of channels opened (2)", "channel_max (2)")
 
 
 def test_close_texts_fit_whatever_they_quote() -> None:

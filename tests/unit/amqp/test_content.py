@@ -83,7 +83,7 @@ PUBLISH = method(1, "basic.publish", "", "q", False, False)
         (PUBLISH + body(1, b"x"), 505, "body on channel 1"),
         (PUBLISH + header(1, 5) + header(1, 5), 505, "header on channel 1"),
         (PUBLISH + header(1, 5) + body(1, b"123456"), 501, "longer than"),
-        (PUBLISH + header(1, 5, class_id=50), 501, "class 50"),
+        (PUBLISH + header(1, 5, class_id=50), 505, "class 50"),
         (PUBLISH + header(1, 5, b"\x80\x00"), 502, "content_type"),
         (PUBLISH + header(1, 5, b"\x80\x00\x05ab"), 502, "content_type"),
         (PUBLISH + header(1, 5, b"\x10\x00"), 502, "delivery_mode"),
@@ -93,21 +93,23 @@ PUBLISH = method(1, "basic.publish", "", "q", False, False)
         (PUBLISH + header(1, 5, b""), 502, "12 bytes"),
         (PUBLISH + PUBLISH, 505, "middle"),
         (PUBLISH + method(1, "basic.ack", 1, False), 505, "middle"),
-        (PUBLISH + header(2, 5), 504, "channel 2"),
+        (PUBLISH + header(2, 5), 505, "channel 2"),
+        (header(0, 5), 505, "channel 0"),
+        (body(2, b"x"), 505, "channel 2"),
         (method(2, "basic.ack", 1, False), 504, "channel 2"),
         (method(1, "channel.open"), 504, "second"),
-        (method(3000, "channel.open"), 504, "channel_max"),
         (method(1, "basic.deliver", "t", 1, False, "", ""), 503, "basic.deliver"),
         (method(1, "queue.declare-ok", "q", 0, 0), 503, "declare-ok"),
         (method(0, "connection.start-ok", {}, "PLAIN", b"", ""), 503, "start-ok"),
-        (method(0, "queue.purge", "q", False), 503, "channel 0"),
+        (method(0, "queue.purge", "q", False), 504, "channel 0"),
+        (b"\x01\x00\x01\x00\x00\x00\x00\xce", 501, "no method"),
         (method(1, "connection.close", 200, "", 0, 0), 503, "channel 1"),
         (b"\x01\x00\x01\x00\x00\x00\x04\x00\x3c\x00\x63\xce", 540, "class 60"),
         (b"\x01\x00\x01\x00\x00\x00\x05\x00\x3c\x00\x50\x00\xce", 502, "basic.ack"),
         (b"\x05\x00\x01\x00\x00\x00\x00\xce", 501, "type 5"),
-        (b"\x08\x00\x01\x00\x00\x00\x00\xce", 501, "heartbeat"),
+        (b"\x08\x00\x01\x00\x00\x00\x00\xce", 505, "heartbeat"),
         (b"\x08\x00\x00\x00\x00\x00\x01x\xce", 501, "heartbeat"),
-        (b"\x01\x00\x01\x00\x02\x00\x00\x00", 501, "frame_max"),
+        (b"\x01\x00\x01\x00\x02\x00\x01\x00", 501, "frame_max"),
         (b"\x01\x00\x01\x00\x00\x00\x00\x00", 501, "206"),
         (b"\xff" * 20, 501, "frame"),
     ],
@@ -131,6 +133,16 @@ def test_what_was_sent_before_the_fault_counts() -> None:
     connection = opened()
     events = connection.receive(publish(1, "", "q") + b"\xff" * 8, 0.0)
     assert [type(event) for event in events] == [Published, Faulted]
+
+
+def test_a_frame_may_be_too_long_by_what_surrounds_its_payload() -> None:
+    connection = opened(frame_max=4096)
+    data = PUBLISH + header(1, 2 * 4096) + 2 * body(1, b"x" * 4096)
+    for part in (data, publish(1, "", "q", b"x" * 4096, frame_max=8192)):
+        (event,) = connection.receive(part, 0.0)
+        assert isinstance(event, Published)
+    data = PUBLISH + header(1, 4097) + body(1, b"x" * 4097)
+    expect_close(connection, connection.receive(data, 0.0), errors.FRAME_ERROR, "4096")
 
 
 def test_a_message_that_is_too_large_ends_only_its_channel() -> None:

@@ -237,3 +237,21 @@ def test_prefetch_is_stamped_into_later_consumers() -> None:
     assert [one.method for one in received] == ["basic.deliver"] * 2
     assert [one.args[1] for one in peer.send(method(1, "basic.ack", 2, True))] == [3, 4]
     assert received[0].properties == PERSISTENT
+
+
+def test_names_lose_their_line_ends_where_rabbitmq_takes_them_out() -> None:
+    peer = Loop().connect().open(1, 2)
+    declared = peer.call(1, "queue.declare", "q\r\n\n", False, False, False, False, False, {})
+    assert declared == [("queue.declare-ok", "q", 0, 0)]
+    exchange: tuple[c.Value, ...] = ("e\n", "fanout", False, False, False, False, False, {})
+    assert peer.call(1, "exchange.declare", *exchange) == [("exchange.declare-ok",)]
+    assert peer.call(1, "queue.bind", "\nq", "e\r", "k\n", False, {}) == [("queue.bind-ok",)]
+    assert peer.call(1, "exchange.bind", "e\n", "amq.fanout\n", "", False, {}) == [
+        ("exchange.bind-ok",)
+    ]
+    peer.publish(1, "q", b"x")
+    (refused,) = peer.call(2, "basic.get", "q\n", True)
+    assert refused[:2] == ("channel.close", 404)
+    assert peer.call(1, "queue.unbind", "q\n", "e\n", "k\n", {}) == [("queue.unbind-ok",)]
+    assert peer.call(1, "queue.delete", "q\n", False, False, False) == [("queue.delete-ok", 1)]
+    assert peer.call(1, "exchange.delete", "e\n", False, False) == [("exchange.delete-ok",)]

@@ -319,3 +319,18 @@ def test_other_clients_continue_when_one_ends_its_connection_with_an_error() -> 
     received = one.send(consume, consume, publish(1, "", "q"))
     assert received[-1].args[0] == 530
     assert two.call(1, "basic.get", "q", True) == [("basic.get-empty",)]
+
+
+def test_a_reply_of_the_gateway_follows_what_came_back_of_publishes_before_it() -> None:
+    """As when one process does both: a client would take the return for a later publish."""
+    peer = Loop().connect().open(1, 2)
+    unroutable = publish(1, "", "nowhere", mandatory=True)
+    select = method(1, "confirm.select", False)
+    received = peer.send(unroutable, select, unroutable)
+    assert [one.method for one in received] == [
+        "basic.return", "confirm.select-ok", "basic.return", "basic.ack",
+    ]  # fmt: skip
+    received = peer.send(publish(2, "", "nowhere", mandatory=True), method(2, "tx.select"))
+    assert [one.method for one in received] == ["basic.return", "tx.select-ok"]
+    received = peer.send(method(2, "tx.rollback"), method(2, "basic.qos", 0, 3, False))
+    assert [one.method for one in received] == ["tx.rollback-ok", "basic.qos-ok"]

@@ -24,7 +24,7 @@ from broker.listener.client_listener import ClientListener, PortTaken
 from broker.listener.tls import server_tls
 from broker.options.access import AccessOptions
 from broker.options.client_ports import ClientLimits, TlsOptions
-from tests.support.amqp_peer import methods_in, opening
+from tests.support.amqp_peer import method, methods_in, opening, publish
 from tests.support.certificates import Authority, Files
 from tests.support.gateway_loop import Loop
 from vsync.admin.protocol import LINE_BYTES_MAX, PREAMBLE
@@ -175,6 +175,52 @@ def test_a_client_over_tls_and_one_without(run: Callable[[Story], None], files: 
             plain.close()
             await until(lambda: not here.member.all)
             assert here.listener.counters["sockets"] == 0
+
+    run(story)
+
+
+@pytest.mark.parametrize("tls", [False, True])
+def test_a_client_may_write_on_after_its_close_was_answered(
+    run: Callable[[Story], None], files: Files, tls: bool
+) -> None:
+    """To close while something is unread would reset the connection under the last replies."""
+
+    async def story() -> None:
+        async with serving(ClientLimits(), files) as here:
+            trusted = trusting(files) if tls else None
+            reader, writer = await opened(here.tls if tls else here.plain, trusted)
+            (client,) = here.member.all
+            writer.write(method(0, "connection.close", 200, "bye", 0, 0))
+            await until(lambda: bool(client.end_reason))
+            client.connection.close_ok()
+            here.member.clients.gateway.mark_writable(client)
+            received = await reader.read()
+            assert [one.method for one in methods_in(received)] == ["connection.close-ok"]
+            if not tls:  # asyncio's client ends TLS both ways with our end
+                for _ in range(20):
+                    writer.write(publish(1, "", "q", b"x" * 65_536))
+                    await writer.drain()
+                assert here.member.all == [client]
+            writer.close()
+            await until(lambda: not here.member.all)
+
+    run(story)
+
+
+def test_who_does_not_close_after_the_end_is_closed(
+    run: Callable[[Story], None], files: Files, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.frontend.connections.LINGER_S", 0.2)
+
+    async def story() -> None:
+        async with serving(ClientLimits(), files) as here:
+            reader, writer = await opened(here.plain)
+            (client,) = here.member.all
+            client.send_away("an operator wants it")
+            writer.write(method(0, "connection.close-ok"))
+            await gone(reader)
+            await until(lambda: not here.member.all)
+            writer.close()
 
     run(story)
 

@@ -1,0 +1,71 @@
+"""What a transaction says at once, before its commit."""
+
+from tests.support.gateway_loop import Loop, Peer
+
+
+def holding(count: int) -> Peer:
+    """A channel in a transaction that was given that many messages."""
+    peer = Loop().connect().open(1)
+    peer.declare(1, "q")
+    peer.publish(1, "q", *(b"%d" % n for n in range(1, count + 1)))
+    peer.call(1, "tx.select")
+    for _ in range(count):
+        peer.call(1, "basic.get", "q", False)
+    return peer
+
+
+def refusal(received: list[tuple[object, ...]]) -> tuple[object, ...]:
+    (one,) = received
+    return one[:3]
+
+
+def test_an_unknown_tag_is_refused_at_once() -> None:
+    for multiple in (False, True):
+        peer = holding(2)
+        assert refusal(peer.call(1, "basic.ack", 3, multiple)) == (
+            "channel.close", 406, "PRECONDITION_FAILED - unknown delivery tag 3",
+        )  # fmt: skip
+
+
+def test_what_the_transaction_has_settled_is_unknown() -> None:
+    for first, second in (
+        (("basic.ack", 1, False), ("basic.ack", 1, False)),
+        (("basic.ack", 1, False), ("basic.reject", 1, True)),
+        (("basic.ack", 2, True), ("basic.nack", 1, False, True)),
+        (("basic.ack", 2, True), ("basic.ack", 2, True)),
+        (("basic.ack", 0, True), ("basic.ack", 2, False)),
+    ):
+        peer = holding(2)
+        assert peer.call(1, *first) == []
+        assert refusal(peer.call(1, *second))[:2] == ("channel.close", 406)
+
+
+def test_all_means_what_is_outstanding_when_it_is_said() -> None:
+    peer = holding(2)
+    assert peer.call(1, "basic.ack", 0, True) == []
+    assert peer.call(1, "basic.ack", 0, True) == []
+    peer.publish(1, "q", b"3")
+    assert peer.call(1, "tx.commit") == [("tx.commit-ok",)]
+    assert peer.call(1, "basic.get", "q", False)[0][:2] == ("basic.get-ok", 3)
+    assert peer.call(1, "basic.ack", 3, False) == []
+    assert peer.call(1, "tx.commit") == [("tx.commit-ok",)]
+
+
+def test_a_rollback_makes_the_tags_known_again() -> None:
+    peer = holding(2)
+    peer.call(1, "basic.ack", 2, True)
+    assert peer.call(1, "tx.rollback") == [("tx.rollback-ok",)]
+    assert peer.call(1, "basic.ack", 1, False) == []
+    assert peer.call(1, "tx.commit") == [("tx.commit-ok",)]
+    peer.call(1, "basic.recover", True)
+    assert peer.call(1, "basic.get", "q", True) == [("basic.get-ok", 3, True, "", "q", 0)]
+
+
+def test_recover_gives_back_what_the_transaction_has_not_settled() -> None:
+    peer = holding(3)
+    assert peer.call(1, "basic.ack", 2, False) == []
+    assert peer.call(1, "basic.recover", True) == [("basic.recover-ok",)]
+    assert [peer.call(1, "basic.get", "q", True)[0][:2] for _ in range(3)] == [
+        ("basic.get-ok", 4), ("basic.get-ok", 5), ("basic.get-empty",),
+    ]  # fmt: skip
+    assert peer.call(1, "tx.commit") == [("tx.commit-ok",)]
