@@ -20,7 +20,7 @@ from pathlib import Path
 from broker.access.acl_file import Acl, BadAclFile, read_acl
 from broker.access.backends import Backends, BadUserFile, FileUser, read_users
 from broker.listener.client_socket import ClientSocket, Served
-from broker.listener.connection_limits import Admission, ConnectionLimits
+from broker.listener.connection_limits import Admission, ConnectionLimits, NotLetIn
 from broker.listener.tls import ServerTls, server_tls, tls_reason
 from broker.listener.tls import TlsFileError as TlsFileError
 from broker.listener.tls_transport import TlsTransport
@@ -35,6 +35,11 @@ SWEEP_S = 0.25
 OPEN_FILES_WANTED = 65_536
 LEVELS = {"connected": logging.INFO, "disconnected": logging.INFO}
 """Of the lines about clients by kind; the others are warnings."""
+LIMITED_BY = {
+    "refused_full": "--max-connections", "refused_of_address": "--connection-limit-per-ip",
+    "refused_negotiating": "--max-negotiating",
+}  # fmt: skip
+"""The option of each limit."""
 
 
 class PortTaken(Exception):
@@ -163,8 +168,9 @@ class ClientListener:
     def accept(self, one: ClientSocket, host: str) -> Admission | None:
         """Count it in; None: it is not let in, which is logged."""
         found = self.limits.accept(host, time.monotonic())
-        if isinstance(found, str):
-            self.log("refused", f"client {one.peer} is not let in: {found}")
+        if isinstance(found, NotLetIn):
+            option = LIMITED_BY[found.counter]
+            self.log("refused", f"client {one.peer} is not let in: {found.reason} ({option})")
             return None
         self._sockets[found] = one
         return found

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator
+from typing import NamedTuple
 
 from broker.access.login_delays import source_of
 from broker.options.client_ports import ClientLimits
@@ -24,10 +25,18 @@ class Admission:
         self.source, self.since = source, since
 
 
-class ConnectionLimits:
-    """All connections of one member, counted.  `open_files`: what this process may have."""
+class NotLetIn(NamedTuple):
+    """Why a socket is closed at once: what counts it, and a sentence."""
 
-    def __init__(self, limits: ClientLimits, open_files: int) -> None:
+    counter: str
+    reason: str
+
+
+class ConnectionLimits:
+    """All connections of one service, counted.  `open_files`: what this process may have, where
+    the limits leave the number of connections to it."""
+
+    def __init__(self, limits: ClientLimits, open_files: int = 0) -> None:
         self.limits = limits
         self.counters = dict.fromkeys(
             ("refused_full", "refused_of_address", "refused_negotiating", "negotiation_timeouts"), 0
@@ -55,30 +64,34 @@ class ConnectionLimits:
         """How many of them are not open yet."""
         return len(self._negotiating)
 
-    def accept(self, host: str, now: float) -> Admission | str:
+    def accept(self, host: str, now: float) -> Admission | NotLetIn:
         """A socket was accepted: count it in, or say why it is not let in."""
-        source, limits = source_of(host), self.limits
-        if self._connections >= self.connections_max:
-            self.counters["refused_full"] += 1
-            return f"there are {self._connections} connections, more are not let in"
-        if limits.per_address and self._of_source[source] >= limits.per_address:
-            self.counters["refused_of_address"] += 1
-            return f"{source} has {limits.per_address} connections (--connection-limit-per-ip)"
-        if len(self._negotiating) >= limits.negotiating:
-            self.counters["refused_negotiating"] += 1
-            return f"{limits.negotiating} connections are not open yet (--max-negotiating)"
-        if self._negotiating_of[source] >= limits.negotiating // 2:
-            self.counters["refused_negotiating"] += 1
-            return (
-                f"{self._negotiating_of[source]} connections of {source} are not open yet, half of "
-                "--max-negotiating"
-            )
+        source = source_of(host)
+        if (found := self._full(source)) is not None:
+            self.counters[found.counter] += 1
+            return found
         one = Admission(source, now)
         self._connections += 1
         self._of_source[source] += 1
         self._negotiating[one] = None
         self._negotiating_of[source] += 1
         return one
+
+    def _full(self, source: str) -> NotLetIn | None:
+        limits = self.limits
+        if self._connections >= self.connections_max:
+            return NotLetIn("refused_full", f"there are {self._connections} connections already")
+        if limits.per_address and self._of_source[source] >= limits.per_address:
+            return NotLetIn(
+                "refused_of_address", f"there are {limits.per_address} connections of {source}"
+            )
+        if len(self._negotiating) >= limits.negotiating:
+            reason = f"{limits.negotiating} connections are not open yet"
+            return NotLetIn("refused_negotiating", reason)
+        if (of_source := self._negotiating_of[source]) >= limits.negotiating // 2:
+            reason = f"{of_source} connections of {source} are not open yet, half of what may be so"
+            return NotLetIn("refused_negotiating", reason)
+        return None
 
     def opened(self, one: Admission) -> None:
         """It has logged in; harmless when that is known already."""

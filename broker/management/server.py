@@ -10,26 +10,23 @@ from __future__ import annotations
 import asyncio
 import logging
 import secrets
-import ssl
 from collections.abc import Mapping
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from aiohttp import web
-from aiohttp.web_protocol import RequestHandler
 
 from broker.amqp.errors import ProtocolFault
 from broker.management.access import Identity, Logins, credentials
 from broker.management.amqp_client import AmqpRefused
 from broker.management.call import HEADERS, Broker, Call, Problem, Reply, bad_request
-from broker.management.entrance import Door, Entrance, Handshakes, refused
+from broker.management.connections import HttpConnections
 from broker.management.json_values import BadJson, text_of
 from broker.management.routes import ROUTES, Router, permits
 from vsync.admin.protocol import QueryRefused
 
 log = logging.getLogger("qpidd.management")
 
-HEAD_BYTES_MAX = 16 * 1024
 BODY_BYTES_MAX = 24 * 1024 * 1024
 """A message of the largest size in base64, and the definitions of some ten thousand queues."""
 SMALL_BODY_BYTES_MAX = 256 * 1024
@@ -41,13 +38,9 @@ LIST_S = 300.0
 """A list of many queues, or messages, to a slow reader."""
 MESSAGES = "/get"
 """How the path ends that answers with messages, which may be taken already: all have to arrive."""
-IDLE_S = 30.0
-"""Between connecting or a reply and the next request's head, whole."""
 CONNECTIONS_MAX = 512
 CONNECTIONS_OF_ADDRESS_MAX = 256
 """One address leaves room for others."""
-BACKLOG = 128
-REAP_S = 1.0
 API = "/api/"
 METRICS = "/metrics"
 REALM = 'Basic realm="qpidd management"'
@@ -64,10 +57,6 @@ AMQP_STATUS = {403: 401, 404: 404, 530: 401, 320: 503, 405: 400, 506: 503, 541: 
 """What an AMQP reply code is over HTTP; any other is a bad request, as RabbitMQ has it."""
 
 
-COUNTERS = (
-    "requests", "refused", "failed", "too_many", "too_many_of_address", "handshakes_failed",
-    "reaped",
-)  # fmt: skip
 STRANGER = Identity("(nobody)", frozenset(), "unknown:0")
 
 
@@ -79,108 +68,19 @@ class ManagementServer:
         self._logins: Logins | None = None
         self._router = Router(ROUTES)
         self._files = _static_files(STATIC)
-        self._server = web.Server(
-            self._handle,
-            access_log=None,
-            keepalive_timeout=IDLE_S,
-            max_line_size=HEAD_BYTES_MAX,
-            max_field_size=HEAD_BYTES_MAX,
-            lingering_time=2.0,
+        self.connections = HttpConnections(
+            self._handle, CONNECTIONS_MAX, CONNECTIONS_OF_ADDRESS_MAX
         )
-        self._handshakes = Handshakes()
-        self._door = Door(self._full, self._enter, self._handshake_failed)
-        self._idle: dict[RequestHandler, float] = {}  # until when each may wait for a head
-        self._closing: dict[RequestHandler, tuple[asyncio.Transport, float]] = {}
-        """What is closed as soon as its client has read the last reply, and until when it may."""
-        self._sources: dict[RequestHandler, str] = {}  # what counts as the address of each
-        self._listeners: list[asyncio.Server] = []
-        self._reaper: asyncio.TimerHandle | None = None
-        self.counters = dict.fromkeys(COUNTERS, 0)
-
-    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
-        """Take a port, and return it.  Raises OSError when it is taken."""
-        loop = asyncio.get_running_loop()
-        listener = await loop.create_server(
-            lambda: Entrance(self._door, self._handshakes, tls),
-            host, port, backlog=BACKLOG, start_serving=False,
-        )  # fmt: skip
-        self._listeners.append(listener)
-        return int(listener.sockets[0].getsockname()[1])
+        self.counters = dict.fromkeys(("requests", "refused", "failed"), 0)
 
     async def serve(self, broker: Broker, logins: Logins) -> None:
         """Begin to answer, or go on with another member's state."""
         self._broker, self._logins = broker, logins
-        for listener in self._listeners:
-            await listener.start_serving()
-        if self._reaper is None:
-            self._reap()
-
-    async def close(self) -> None:
-        """End all connections."""
-        if self._reaper is not None:
-            self._reaper.cancel()
-        for listener in self._listeners:
-            listener.close()
-        await self._server.shutdown(0.5)
-
-    # -- connections -----------------------------------------------------------------------------
-
-    @property
-    def connections(self) -> list[RequestHandler]:
-        """Those that may send requests, and those that wait until their client has read the end."""
-        return self._server.connections
-
-    def _full(self) -> str:
-        if len(self.connections) + len(self._handshakes) < CONNECTIONS_MAX:
-            return ""
-        self.counters["too_many"] += 1
-        return f"there are {CONNECTIONS_MAX} connections already"
-
-    def _handshake_failed(self) -> None:
-        self.counters["handshakes_failed"] += 1
-
-    def _enter(self, transport: asyncio.Transport, source: str) -> RequestHandler | None:
-        """A client is there, and its TLS handshake is done if there is one."""
-        same = sum(self._sources.get(one) == source for one in self.connections)
-        if same >= CONNECTIONS_OF_ADDRESS_MAX:
-            self.counters["too_many_of_address"] += 1
-            refused(transport, f"there are {same} connections from {source} already")
-            return None
-        handler = self._server()
-        self._sources[handler] = source
-        self._idle[handler] = asyncio.get_running_loop().time() + IDLE_S
-        return handler
-
-    def _reap(self) -> None:
-        """Close connections whose next request does not come whole in time."""
-        loop = asyncio.get_running_loop()
-        self._reaper = loop.call_later(REAP_S, self._reap)
-        now = loop.time()
-        self.counters["handshakes_failed"] += self._handshakes.reap(now)
-        known = set(self.connections)
-        for handler in self._sources.keys() - known:
-            del self._sources[handler]
-        for handler, until in list(self._idle.items()):
-            if handler not in known:
-                del self._idle[handler]
-            elif until < now:
-                self.counters["reaped"] += 1
-                del self._idle[handler]
-                if handler.transport is not None:
-                    self._closing[handler] = handler.transport, now + LIST_S
-                handler.force_close()
-        for handler, (transport, until) in list(self._closing.items()):
-            if handler not in known:
-                del self._closing[handler]
-            elif until < now:
-                del self._closing[handler]
-                transport.abort()
+        await self.connections.serve()
 
     # -- requests --------------------------------------------------------------------------------
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        handler = request.protocol
-        self._idle.pop(handler, None)
         self.counters["requests"] += 1
         try:
             path = request.path_qs.partition("?")[0]
@@ -210,8 +110,6 @@ class ManagementServer:
             log.exception("request %s failed: %s %r", number, request.method, request.path)
             text = f"this is a fault of the broker; its log has it under number {number}"
             return self._refuse(Problem(500, "internal_error", text))
-        finally:
-            self._idle[handler] = asyncio.get_running_loop().time() + IDLE_S
 
     async def _metrics(self, request: web.BaseRequest) -> web.StreamResponse:
         user = await self._user(request)

@@ -8,16 +8,19 @@ import ssl
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from aiohttp import web
+
 from broker.listener.client_listener import PortTaken, bind_sentence
 from broker.management.access import Logins
 from broker.management.amqp_client import AmqpRefused
 from broker.management.call import Broker, Problem
+from broker.management.connections import HttpConnections
 from broker.management.json_values import BadJson, Object, parse
 from broker.management.resources.transfer import load
 from broker.management.server import ManagementServer
 from broker.options.management import ManagementOptions
 from broker.process.member import BrokerMember
-from broker.statistics.endpoint import MetricsPort, Pages
+from broker.statistics.endpoint import Pages
 from broker.statistics.metrics import Metrics
 
 log = logging.getLogger("qpidd")
@@ -27,8 +30,49 @@ Listening = tuple[str, str, int]
 """A port that listens: the protocol as RabbitMQ names it, the address, the number."""
 
 
+SCRAPERS_MAX = 64
+"""Connections to the port for metrics; one address may have half of them."""
+
+
 class BadDefinitions(Exception):
     """The file of definitions cannot be read; the text says why."""
+
+
+class MetricsPort:
+    """The pages of metrics at a port of their own, without a login, as RabbitMQ's 15692 has none;
+    perhaps none."""
+
+    def __init__(self, interface: str, port: int | None) -> None:
+        self._interface, self._port = interface, port
+        self._pages: Pages | None = None
+        self._taken: int | None = None
+        self.connections = HttpConnections(self._reply, SCRAPERS_MAX, SCRAPERS_MAX // 2)
+
+    async def take(self) -> None:
+        """Take the port.  Raises OSError when it cannot be had."""
+        if self._port is not None:
+            self._taken = await self.connections.listen(self._interface, self._port)
+
+    async def serve(self, pages: Pages) -> None:
+        """Begin to answer."""
+        self._pages = pages
+        if self._taken is not None:
+            await self.connections.serve()
+            log.info("metrics on http://%s:%d/metrics", self._interface, self._taken)
+
+    def listening(self) -> tuple[tuple[str, str, int], ...]:
+        """The port as a list of listeners shows it; nothing where there is none."""
+        if self._taken is None:
+            return ()
+        return (("http/prometheus", self._interface, self._taken),)
+
+    async def close(self) -> None:
+        """End."""
+        await self.connections.close()
+
+    async def _reply(self, request: web.BaseRequest) -> web.StreamResponse:
+        assert self._pages is not None
+        return await self._pages.reply(request)
 
 
 class ManagementPort:
@@ -70,7 +114,7 @@ class ManagementPort:
     ) -> None:
         host, option = self._options.interface, f"--management-{'tls-' * bool(tls)}port"
         try:
-            self._ports.append((scheme, host, await server.listen(host, port, tls)))
+            self._ports.append((scheme, host, await server.connections.listen(host, port, tls)))
         except OSError as error:
             why = f"the management API {bind_sentence(host, port, option, error)}"
             if chosen:
@@ -134,7 +178,7 @@ class ManagementPort:
             self._loading.cancel()
         await self._metrics.close()
         if self._server is not None:
-            await self._server.close()
+            await self._server.connections.close()
 
 
 def follow(tls: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:

@@ -1,4 +1,4 @@
-"""The metrics over HTTP: the pages, and the port of their own where an operator asked for one.
+"""The pages of the metrics over HTTP, whatever port they are asked for at.
 
 A page is made on the member's loop, a slice at a time: with a hundred thousand queues a scrape of
 each takes seconds, and the token does not wait for it.
@@ -7,28 +7,21 @@ each takes seconds, and the token does not wait for it.
 from __future__ import annotations
 
 import asyncio
-import logging
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import parse_qs
 
 from aiohttp import web
-from aiohttp.web_protocol import RequestHandler
 
 from broker.statistics.exposition import CONTENT_TYPE
 from broker.statistics.metrics import Metrics
-
-log = logging.getLogger("qpidd")
 
 SLICE_S = 0.0005
 PAUSE_S = 0.001
 CHUNK_CHARACTERS = 16_384
 SCRAPES_MAX = 16
 """At one time; more are told to come again."""
-CONNECTIONS_MAX = 64
 SCRAPE_S = 60.0
-HEAD_BYTES_MAX = 8192
-IDLE_S = 30.0
 HEADERS = {"Content-Type": CONTENT_TYPE, "Cache-Control": "no-cache"}
 
 
@@ -98,80 +91,3 @@ async def _sent(request: web.BaseRequest, page: Iterator[str]) -> web.StreamResp
     await response.write("".join(pieces).encode("utf-8", "backslashreplace"))
     await response.write_eof()
     return response
-
-
-class MetricsPort:
-    """The port of the metrics, without a login, as RabbitMQ's 15692 has none; perhaps none."""
-
-    def __init__(self, interface: str, port: int | None) -> None:
-        self._interface, self._port = interface, port
-        self._pages: Pages | None = None
-        self._listener: asyncio.Server | None = None
-        self._waiting: dict[asyncio.BaseProtocol, asyncio.TimerHandle] = {}
-        self._server = web.Server(
-            self._reply, access_log=None, keepalive_timeout=IDLE_S, max_line_size=HEAD_BYTES_MAX,
-            max_field_size=HEAD_BYTES_MAX,
-        )  # fmt: skip
-
-    async def take(self) -> None:
-        """Take the port.  Raises OSError when it cannot be had."""
-        if self._port is not None:
-            self._listener = await asyncio.get_running_loop().create_server(
-                self._protocol, self._interface, self._port, start_serving=False
-            )
-
-    async def serve(self, pages: Pages) -> None:
-        """Begin to answer."""
-        if self._listener is not None:
-            self._pages = pages
-            await self._listener.start_serving()
-            port = self._listener.sockets[0].getsockname()[1]
-            log.info("metrics on http://%s:%d/metrics", self._interface, port)
-
-    def listening(self) -> tuple[tuple[str, str, int], ...]:
-        """The port as a list of listeners shows it; nothing where there is none."""
-        if self._listener is None:
-            return ()
-        port = self._listener.sockets[0].getsockname()[1]
-        return (("http/prometheus", self._interface, port),)
-
-    async def close(self) -> None:
-        """End."""
-        for due in self._waiting.values():
-            due.cancel()
-        if self._listener is not None:
-            self._listener.close()
-            await self._server.shutdown(0.5)
-
-    def _protocol(self) -> asyncio.Protocol:
-        if len(self._server.connections) >= CONNECTIONS_MAX:
-            return _Refusing()
-        handler = self._server()
-        self._await_head(handler)
-        return handler
-
-    def _await_head(self, handler: asyncio.BaseProtocol) -> None:
-        """Close a connection whose next request does not come whole in time."""
-        due = asyncio.get_running_loop().call_later(IDLE_S, self._reap, handler)
-        self._waiting[handler] = due
-
-    def _reap(self, handler: asyncio.BaseProtocol) -> None:
-        del self._waiting[handler]
-        assert isinstance(handler, RequestHandler)
-        handler.force_close()
-
-    async def _reply(self, request: web.BaseRequest) -> web.StreamResponse:
-        assert self._pages is not None
-        if (waiting := self._waiting.pop(request.protocol, None)) is not None:
-            waiting.cancel()
-        try:
-            return await self._pages.reply(request)
-        finally:
-            self._await_head(request.protocol)
-
-
-class _Refusing(asyncio.Protocol):
-    """A connection too many."""
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        transport.close()

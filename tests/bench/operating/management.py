@@ -120,7 +120,7 @@ class Probe:
 
 async def measure(queues: int) -> None:
     server = ManagementServer()
-    port = await server.listen("127.0.0.1", 0)
+    port = await server.connections.listen("127.0.0.1", 0)
 
     async def check(_user: str, _password: str, _address: str) -> tuple[str, ...]:
         return ("administrator",)
@@ -140,7 +140,7 @@ async def measure(queues: int) -> None:
             print(json.dumps({**shown, **probe.take()}), flush=True)
     probe.on = False
     await running
-    await server.close()
+    await server.connections.close()
 
 
 def main() -> None:

@@ -155,7 +155,7 @@ class Http:
         self.port = 0
 
     async def __aenter__(self) -> Http:
-        self.port = await self.server.listen("127.0.0.1", 0)
+        self.port = await self.server.connections.listen("127.0.0.1", 0)
         self._session = aiohttp.ClientSession()
         return self
 
@@ -183,4 +183,4 @@ class Http:
 
     async def __aexit__(self, *_: object) -> None:
         await self._session.close()
-        await self.server.close()
+        await self.server.connections.close()

@@ -412,7 +412,7 @@ def test_more_than_may_negotiate_are_closed_at_once(
 
     with caplog.at_level(logging.INFO, "qpidd.client"):
         run(story)
-    assert "half of --max-negotiating" in caplog.text
+    assert "half of what may be so (--max-negotiating)" in caplog.text
 
 
 def test_memory_before_login_is_bounded(run: Callable[[Story], None], files: Files) -> None:

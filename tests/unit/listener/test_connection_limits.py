@@ -7,6 +7,7 @@ from broker.listener.connection_limits import (
     FILES_KEPT,
     Admission,
     ConnectionLimits,
+    NotLetIn,
 )
 from broker.options.client_ports import ClientLimits
 
@@ -19,8 +20,8 @@ def let_in(limits: ConnectionLimits, host: str = "10.0.0.1", now: float = 0.0) -
 
 def refused(limits: ConnectionLimits, host: str = "10.0.0.1") -> str:
     found = limits.accept(host, 0.0)
-    assert isinstance(found, str)
-    return found
+    assert isinstance(found, NotLetIn)
+    return found.reason
 
 
 def test_all_of_them() -> None:
@@ -45,7 +46,7 @@ def test_of_one_address() -> None:
     limits = ConnectionLimits(ClientLimits(per_address=2), 1000)
     for _ in range(2):
         limits.opened(let_in(limits))
-    assert "--connection-limit-per-ip" in refused(limits)
+    assert "2 connections of 10.0.0.1" in refused(limits)
     let_in(limits, "10.0.0.2")
     assert limits.counters["refused_of_address"] == 1
 
@@ -54,7 +55,7 @@ def test_one_address_may_have_half_of_those_that_negotiate() -> None:
     """Who connects and says nothing keeps out itself, not others."""
     limits = ConnectionLimits(ClientLimits(negotiating=4), 1000)
     held = [let_in(limits), let_in(limits)]
-    assert "half of --max-negotiating" in refused(limits)
+    assert "of 10.0.0.1 are not open yet, half" in refused(limits)
     let_in(limits, "10.0.0.2")
     let_in(limits, "10.0.0.3")
     assert "4 connections are not open yet" in refused(limits, "10.0.0.4")

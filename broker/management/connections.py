@@ -1,0 +1,247 @@
+"""The connections of an HTTP port: who is let in, and how long each may keep its place.
+
+Over TLS the handshake is made here.  The event loops' own TLS would tell nobody whose handshake it
+is before it is done, so that one address could have all places with sockets that never say a word.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import ssl
+import time
+from collections.abc import Awaitable, Callable
+from math import inf
+from typing import cast
+
+from aiohttp import web
+from aiohttp.web_protocol import RequestHandler
+
+from broker.listener.connection_limits import Admission, ConnectionLimits, NotLetIn
+from broker.listener.tls_transport import TlsTransport
+from broker.management.json_values import text_of
+from broker.options.client_ports import ClientLimits
+from broker.rationed_log import RationedLog
+
+log = logging.getLogger("qpidd.management")
+
+HEAD_BYTES_MAX = 16 * 1024
+HANDSHAKE_S = 5.0
+HANDSHAKES_MAX = 256
+IDLE_S = 30.0
+"""Between connecting or a reply and the next request's head, whole."""
+READING_S = 300.0
+"""After that: to read what was sent, which is what its close waits for."""
+BACKLOG = 128
+REAP_S = 1.0
+
+Replies = Callable[[web.BaseRequest], Awaitable[web.StreamResponse]]
+
+
+class HttpConnections:
+    """The listeners of one HTTP service and all their connections, at most so many."""
+
+    def __init__(self, reply: Replies, connections: int, of_address: int) -> None:
+        self.limits = ConnectionLimits(
+            ClientLimits(connections, of_address, HANDSHAKES_MAX, HANDSHAKE_S)
+        )
+        self.counters = self.limits.counters
+        self.counters.update(handshakes_failed=0, reaped=0)
+        self._reply = reply
+        self._server = web.Server(
+            self._handle,
+            access_log=None,
+            keepalive_timeout=IDLE_S,
+            max_line_size=HEAD_BYTES_MAX,
+            max_field_size=HEAD_BYTES_MAX,
+            lingering_time=2.0,
+        )
+        self._sockets: dict[Admission, HttpSocket] = {}
+        self._of_handler: dict[asyncio.BaseProtocol, HttpSocket] = {}
+        self._listeners: list[asyncio.Server] = []
+        self._reaper: asyncio.TimerHandle | None = None
+        self._log = RationedLog(lambda _, text: log.warning("%s", text), time.monotonic)
+
+    async def listen(self, host: str, port: int, tls: ssl.SSLContext | None = None) -> int:
+        """Take a port, and return it.  Raises OSError when it is taken."""
+        loop = asyncio.get_running_loop()
+        listener = await loop.create_server(
+            lambda: HttpSocket(self, tls), host, port, backlog=BACKLOG, start_serving=False
+        )
+        self._listeners.append(listener)
+        return int(listener.sockets[0].getsockname()[1])
+
+    async def serve(self) -> None:
+        """Let clients in."""
+        for listener in self._listeners:
+            await listener.start_serving()
+        if self._reaper is None:
+            self._reap()
+
+    async def close(self) -> None:
+        """End all connections."""
+        if self._reaper is not None:
+            self._reaper.cancel()
+        for listener in self._listeners:
+            listener.close()
+        await self._server.shutdown(0.5)
+
+    async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:
+        one = self._of_handler.get(request.protocol)
+        if one is None:
+            raise ConnectionResetError  # it went before its request was looked at
+        one.wait(inf)  # a request has its own time
+        try:
+            return await self._reply(request)
+        finally:
+            one.wait(asyncio.get_running_loop().time() + IDLE_S)
+
+    def _reap(self) -> None:
+        """Close connections whose handshake or next request does not come whole in time."""
+        loop = asyncio.get_running_loop()
+        self._reaper = loop.call_later(REAP_S, self._reap)
+        now = loop.time()
+        for admission in self.limits.overdue(now):
+            self.counters["negotiation_timeouts"] += 1
+            self._sockets[admission].abort()
+        for one in list(self._sockets.values()):
+            if one.due < now:
+                self.counters["reaped"] += 1
+                one.end(now + READING_S)
+        self._log.wake()
+
+    # -- called by sockets -----------------------------------------------------------------------
+
+    def accept(self, one: HttpSocket, host: str) -> Admission | NotLetIn:
+        """Count it in, or say why it is not let in."""
+        found = self.limits.accept(host, asyncio.get_running_loop().time())
+        if isinstance(found, Admission):
+            self._sockets[found] = one
+        else:
+            self._log("refused", f"a client at {host} is not let in: {found.reason}")
+        return found
+
+    def opened(self, one: HttpSocket, admission: Admission) -> asyncio.Protocol:
+        """Its handshake is done, if there is one: return what reads its requests."""
+        self.limits.opened(admission)
+        handler = self._server()
+        self._of_handler[handler] = one
+        one.wait(asyncio.get_running_loop().time() + IDLE_S)
+        return handler
+
+    def closed(self, admission: Admission, handler: asyncio.Protocol | None) -> None:
+        """It is gone."""
+        self.limits.closed(admission)
+        del self._sockets[admission]
+        if handler is not None:
+            del self._of_handler[handler]
+
+
+class HttpSocket(asyncio.Protocol):
+    """One accepted socket: its TLS if there is any, and between that and its handler."""
+
+    def __init__(self, owner: HttpConnections, tls: ssl.SSLContext | None) -> None:
+        self.due = inf
+        """When it is closed, unless something comes before."""
+        self._owner, self._context = owner, tls
+        self._admission: Admission | None = None
+        self._raw: asyncio.Transport | None = None
+        self._tls: TlsTransport | None = None
+        self._handler: asyncio.Protocol | None = None
+        self._ending = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """A client connected."""
+        # Not every loop's transport derives from asyncio.Transport (uvloop's does not).
+        self._raw = raw = cast("asyncio.Transport", transport)
+        found = self._owner.accept(self, host_of(raw))
+        if isinstance(found, Admission):
+            self._admission = found
+            if self._context is None:
+                self._open(found, raw)
+            else:
+                self._tls = TlsTransport(raw, self._context)
+        elif self._context is None:
+            refuse(raw, found.reason)
+        else:
+            raw.abort()  # what it may be told, it would not understand before its handshake
+
+    def _open(self, admission: Admission, transport: asyncio.Transport) -> None:
+        self._handler = self._owner.opened(self, admission)
+        self._handler.connection_made(transport)
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes came: plain, or what TLS makes of them."""
+        tls = self._tls
+        if tls is None:
+            if self._handler is not None:
+                self._handler.data_received(data)
+            return
+        if tls.is_closing() or tls.ended:
+            return
+        try:
+            plain = tls.receive(data)
+        except ssl.SSLError:
+            if not tls.is_open:
+                self._owner.counters["handshakes_failed"] += 1
+            tls.close()
+            return
+        if tls.is_open and self._handler is None:
+            assert self._admission is not None
+            self._open(self._admission, tls)
+        if plain and self._handler is not None:
+            self._handler.data_received(plain)
+        if tls.ended:
+            tls.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The socket is gone."""
+        if self._handler is not None:
+            self._handler.connection_lost(exc)
+        if self._admission is not None:
+            self._owner.closed(self._admission, self._handler)
+
+    def pause_writing(self) -> None:
+        """The client reads too slowly."""
+        if self._handler is not None:
+            self._handler.pause_writing()
+
+    def resume_writing(self) -> None:
+        """The client caught up."""
+        if self._handler is not None:
+            self._handler.resume_writing()
+
+    def wait(self, until: float) -> None:
+        """Close it then, if it is not asked to wait longer before."""
+        if not self._ending:
+            self.due = until
+
+    def end(self, until: float) -> None:
+        """Close it behind what waits for its client to read; when called again, at once."""
+        if self._ending:
+            self.abort()
+            return
+        self._ending, self.due = True, until
+        assert isinstance(self._handler, RequestHandler)
+        self._handler.force_close()
+
+    def abort(self) -> None:
+        """Close it at once."""
+        assert self._raw is not None
+        self._raw.abort()
+
+
+def refuse(transport: asyncio.Transport, reason: str) -> None:
+    """Tell a client why it is not let in, and close."""
+    body = text_of({"error": "too_many_connections", "reason": reason})
+    transport.write(
+        b"HTTP/1.1 503 Service Unavailable\r\nContent-Type: application/json\r\n"
+        b"Connection: close\r\nContent-Length: %d\r\n\r\n%b" % (len(body), body)
+    )
+    transport.close()
+
+
+def host_of(transport: asyncio.BaseTransport) -> str:
+    """Return the address of the other side."""
+    peer = transport.get_extra_info("peername")
+    return str(peer[0]) if isinstance(peer, tuple) else "unknown"
