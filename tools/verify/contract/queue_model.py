@@ -1,4 +1,4 @@
-"""Reference model of queues: dicts and sorted lists, written from what AMQP promises of a queue.
+"""Reference model of queues: dicts and heaps, written from what AMQP promises of a queue.
 
 It executes moves one at a time and raises `ModelMismatch` for one that cannot be.  The first ready
 message in the order of service is the next to leave; a message that comes back takes its old place;
@@ -12,8 +12,8 @@ number, ready and held, and they are older than what comes after.
 from __future__ import annotations
 
 import struct
-from bisect import bisect_left, insort
 from dataclasses import dataclass, field
+from heapq import heappop, heappush
 from typing import NamedTuple
 
 from xxhash import xxh3_64_intdigest
@@ -64,16 +64,23 @@ class _ModelQueue:
     unknown_held: int = 0
     floor: int = 0  # unknown messages are before this place
     last_unknown: int = -1  # the unknown one that left last
-    ready_sum: int = 0
+    unknown_sum: int = 0  # of the unknown ready messages
     ready: dict[int, _Message] = field(default_factory=dict)
-    order: list[int] = field(default_factory=list)  # the places of `ready`
+    order: list[int] = field(default_factory=list)  # the places of `ready`, a heap
     held: dict[int, tuple[_Message, int]] = field(default_factory=dict)  # with its channel
 
     def figures(self) -> QueueFigures:
-        """Return what a checkpoint should state of this queue now."""
-        ready = len(self.ready) + self.unknown_ready
+        """Return what a checkpoint should state of this queue now.
+
+        The sum is made here: most messages come and go between two checkpoints.
+        """
         held = len(self.held) + self.unknown_held
-        return QueueFigures(ready, held, self.next_seq, self.ready_sum)
+        total = self.unknown_sum + sum(self._hash(seq, one) for seq, one in self.ready.items())
+        return QueueFigures(self.count(), held, self.next_seq, total & _MASK)
+
+    def count(self) -> int:
+        """Return the number of ready messages."""
+        return len(self.ready) + self.unknown_ready
 
     def arrival(self, seq: int) -> int:
         """Return how many messages arrived before this one."""
@@ -82,19 +89,12 @@ class _ModelQueue:
     def add(self, seq: int, message: _Message) -> None:
         """Add a ready message."""
         self.ready[seq] = message
-        insort(self.order, seq)
-        self._sum(seq, message, 1)
+        heappush(self.order, seq)
 
-    def remove(self, seq: int, message: _Message) -> None:
-        """Remove a ready message."""
-        if seq in self.ready:
-            del self.ready[seq]
-            del self.order[bisect_left(self.order, seq)]
-        self._sum(seq, message, -1)
-
-    def _sum(self, seq: int, message: _Message, sign: int) -> None:
-        place = _PLACE.pack(message.content, self.number, seq, 0, message.redelivered)
-        self.ready_sum = (self.ready_sum + sign * xxh3_64_intdigest(place)) & _MASK
+    def _hash(self, seq: int, message: _Message) -> int:
+        return xxh3_64_intdigest(
+            _PLACE.pack(message.content, self.number, seq, 0, message.redelivered)
+        )
 
     def leave(self, seq: int, content: int, redelivered: bool) -> _Message:
         """Remove and return the first ready message; `ModelMismatch` when it is another one."""
@@ -107,18 +107,19 @@ class _ModelQueue:
                 raise ModelMismatch("wrong message", f"{self.unknown_ready} older ones were ready")
             if known.content != content or known.redelivered != redelivered:
                 raise ModelMismatch("impossible", f"there it is {known}")
-        else:
-            if not self.unknown_ready or self.arrival(seq) >= self.floor or seq in self.held:
-                raise ModelMismatch("impossible", "it is not ready")
-            if oldest is not None and oldest < seq:
-                raise ModelMismatch("wrong message", f"place {oldest} was ready")
-            if seq <= self.last_unknown and not self.ranked:
-                raise ModelMismatch("wrong message", f"place {self.last_unknown} left before")
-            self.unknown_ready -= 1
-            self.last_unknown = seq
-            known = _Message(content, None, redelivered)
-        self.remove(seq, known)
-        return known
+            heappop(self.order)
+            return self.ready.pop(seq)
+        if not self.unknown_ready or self.arrival(seq) >= self.floor or seq in self.held:
+            raise ModelMismatch("impossible", "it is not ready")
+        if oldest is not None and oldest < seq:
+            raise ModelMismatch("wrong message", f"place {oldest} was ready")
+        if seq <= self.last_unknown and not self.ranked:
+            raise ModelMismatch("wrong message", f"place {self.last_unknown} left before")
+        left = _Message(content, None, redelivered)
+        self.unknown_ready -= 1
+        self.unknown_sum -= self._hash(seq, left)
+        self.last_unknown = seq
+        return left
 
     def give_up(self, seq: int, channel: int, content: int | None) -> _Message:
         """Release a message that a channel holds, and return it."""
@@ -138,7 +139,7 @@ class _ModelQueue:
         """Remove all ready messages."""
         self.ready.clear()
         self.order.clear()
-        self.unknown_ready = self.ready_sum = 0
+        self.unknown_ready = self.unknown_sum = 0
 
 
 class Model:
@@ -152,7 +153,7 @@ class Model:
         """Add a queue of which only figures are known."""
         self.queues[number] = _ModelQueue(
             number, ranked, figures.next_seq, figures.ready, figures.unacked, figures.next_seq,
-            ready_sum=figures.ready_sum,
+            unknown_sum=figures.ready_sum,
         )  # fmt: skip
 
     def move(
@@ -190,8 +191,8 @@ class Model:
         elif op == _RETURNED:
             queue.add(seq, queue.give_up(seq, of, detail)._replace(redelivered=True))
         elif op == _PURGED:
-            if of != queue.figures().ready:
-                raise ModelMismatch("wrong state", f"{queue.figures().ready} were ready")
+            if of != queue.count():
+                raise ModelMismatch("wrong state", f"{queue.count()} were ready")
             if cause != _PURGE_OF_COLD_START:  # else RECOVERED, the next move, states what stays
                 queue.clear()
             if cause == _PURGE_OF_DELETE:
@@ -216,20 +217,21 @@ def _recover(queue: _ModelQueue, first: int, kept: int, ready_sum: int) -> None:
         raise ModelMismatch("impossible", "messages were still held")
     if queue.unknown_ready or any(one.persistent is None for one in queue.ready.values()):
         # Which of them are persistent is not known.
-        if kept > queue.figures().ready:
-            raise ModelMismatch("wrong state", f"only {queue.figures().ready} were ready")
+        if kept > queue.count():
+            raise ModelMismatch("wrong state", f"only {queue.count()} were ready")
         if not queue.ranked:
             queue.next_seq = first + kept
         queue.clear()
-        queue.unknown_ready, queue.ready_sum = kept, ready_sum
+        queue.unknown_ready, queue.unknown_sum = kept, ready_sum
         queue.floor, queue.last_unknown = queue.next_seq, -1
         return
-    persistent = [(seq, queue.ready[seq]) for seq in queue.order if queue.ready[seq].persistent]
+    persistent = [(seq, one) for seq, one in sorted(queue.ready.items()) if one.persistent]
     queue.clear()
     for place, (seq, message) in enumerate(persistent, queue.next_seq):
         queue.add(seq if queue.ranked else place, message._replace(redelivered=True))
     if not queue.ranked:
         queue.next_seq += len(persistent)
-    if (kept, ready_sum) != (len(persistent), queue.ready_sum):
-        more = f"{len(persistent)} persistent ones with sum {queue.ready_sum:016x} should be kept"
+    total = queue.figures().ready_sum
+    if (kept, ready_sum) != (len(persistent), total):
+        more = f"{len(persistent)} persistent ones with sum {total:016x} should be kept"
         raise ModelMismatch("wrong state", more)
