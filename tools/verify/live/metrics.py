@@ -127,6 +127,8 @@ def serving(where: str | None, metrics: FollowMetrics, notifier: Notifier) -> It
         return
     try:
         server = _Server(_address(where), metrics, notifier)
+    except (UnicodeError, TypeError) as error:  # of its encoding for DNS; `bind` has a TypeError
+        raise BadInput(f"--metrics-port {where}: that is no name of a host") from error
     except OSError as error:
         raise BadInput(f"--metrics-port {where}: {error.strerror or error}") from error
     thread = Thread(target=server.serve_forever, name="metrics", daemon=True)

@@ -111,3 +111,13 @@ def test_what_is_no_port_is_refused(where: str) -> None:
         serving(where, FollowMetrics(), Notifier()),
     ):
         pass
+
+
+@pytest.mark.parametrize("host", ["\u00e4..b", "\u00e4" * 64, "\udcff"])
+def test_what_can_be_no_host_is_refused(host: str) -> None:
+    """It ended in a traceback, as its encoding failed and not its address."""
+    with (
+        pytest.raises(BadInput, match=f"--metrics-port {host}:9419: that is no name of a host"),
+        serving(f"{host}:9419", FollowMetrics(), Notifier()),
+    ):
+        pass

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import shlex
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from threading import Event, Thread
@@ -29,7 +30,7 @@ LONG_S = 60.0
 
 
 class _Hook(BaseHTTPRequestHandler):
-    """Answers with one status after the other, and keeps what it got."""
+    """Answers with one status after the other, then drips; keeps what it got."""
 
     statuses: ClassVar[list[int]] = []
     got: ClassVar[list[tuple[str, str, bytes]]] = []
@@ -37,6 +38,12 @@ class _Hook(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         self.got.append((self.path, self.headers["Content-Type"], body))
+        if not self.statuses:  # one byte at a time, without end
+            with suppress(OSError):
+                while True:
+                    self.wfile.write(b"H")
+                    time.sleep(0.01)
+            return
         self.send_response(self.statuses.pop(0))
         self.send_header("Location", "/elsewhere")
         self.send_header("Content-Length", "0")
@@ -97,6 +104,12 @@ def test_a_redirect_is_an_error_that_keeps_the_path_secret() -> None:
         to_webhook(url)(b"{}")
     assert "secret" not in str(failure.value)
     assert len(_Hook.got) == 1
+
+
+def test_an_answer_that_drips_is_broken_off() -> None:
+    """No single byte was late, so one alert held up all that followed."""
+    with webhook() as url, pytest.raises(NotDelivered, match=r"no whole answer in 0\.1 s"):
+        to_webhook(url, 0.1)(b"{}")
 
 
 def test_tries_are_bounded_and_what_is_lost_is_named(capsys: pytest.CaptureFixture[str]) -> None:
