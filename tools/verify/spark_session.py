@@ -32,7 +32,7 @@ PACKAGES = ("broker", "store", "tools", "vsync")
 # Optimisations that pay off over many rows only.  Without them a check of some megabytes takes 2/3
 # of the time and half the CPU time; at 300 MB there is no difference.
 _FOR_LITTLE = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
