@@ -153,4 +153,6 @@ class LocalChannel:
     blocking: int = 0  # how many of `held` no delivery may overtake
     durable_need: int = 0  # the highest position that something here waits or waited for
     confirms: Confirms = field(default_factory=Confirms)
+    reply_queue: str = ""  # behind amq.rabbitmq.reply-to, while this consumer is there
+    reply_consumer: str = ""
     unreported: int = 0  # highest delivery tag written without acknowledgement, not yet SENT

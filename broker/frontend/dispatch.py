@@ -23,6 +23,7 @@ from broker.amqp.events import (
 )
 from broker.frontend.channel import TX_BYTES_MAX, LocalChannel
 from broker.frontend.client import Client
+from broker.frontend.direct_reply import REPLY_TO_FLAG, with_reply_queue
 from broker.frontend.methods import REQUESTS
 from broker.machine.commands import (
     CHANNEL_CLOSE,
@@ -63,6 +64,11 @@ def on_events(client: Client, events: list[Event]) -> None:
                 if refusal:
                     client.refuse_channel(number, errors.ACCESS_REFUSED, refusal, 60, 40)
                     continue
+            if properties[0] & REPLY_TO_FLAG:
+                replied = with_reply_queue(client, number, channel, properties)
+                if replied is None:
+                    continue
+                properties, event = replied, event._replace(properties=replied)
             is_rare = channel.transaction is not None or user_id is not None
             if is_rare and not _may_publish(client, number, channel, event):
                 continue

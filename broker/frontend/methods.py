@@ -17,6 +17,7 @@ from broker.amqp.fields import Table, Value
 from broker.amqp.spec import METHODS
 from broker.frontend.channel import LocalChannel, Transaction
 from broker.frontend.client import Client
+from broker.frontend.direct_reply import REPLY_QUEUE, REPLY_TO, consume_replies
 from broker.machine import commands as c
 
 Args: TypeAlias = tuple[Value, ...]
@@ -73,6 +74,11 @@ def on_queue_declare(client: Client, number: int, channel: LocalChannel, args: A
     if not _is_good_table(client, number, "queue.declare", args[-1]):
         return
     name, passive, *rest = _stripped(args[0]), *args[1:]
+    if name == REPLY_TO:  # as if there were one queue for all
+        if not args[5]:
+            _reply_in_order(client, number, channel, "queue.declare-ok", (name, 0, 1))
+        return
+    passive = passive or name.startswith(REPLY_QUEUE)  # it belongs to another channel
     if passive:
         queue = _queue(client, number, channel, "queue.declare", name)
         if queue is None:
@@ -148,6 +154,14 @@ def on_qos(client: Client, number: int, channel: LocalChannel, args: Args) -> No
 
 def on_consume(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
     name, tag, no_local, no_ack, exclusive, nowait, arguments = args
+    if name == REPLY_TO and _is_good_table(client, number, "basic.consume", arguments):
+        tag = str(tag) or client.port.new_name(GENERATED_TAG)
+        replies = consume_replies(
+            client, number, channel, tag, bool(no_ack), bool(nowait), cast("Table", arguments)
+        )
+        if replies is not None:
+            _request(client, channel, replies, replies.nowait)
+        return
     queue = _queue(client, number, channel, "basic.consume", name)
     if queue is None or not _is_good_table(client, number, "basic.consume", arguments):
         return
@@ -164,6 +178,8 @@ def on_consume(client: Client, number: int, channel: LocalChannel, args: Args) -
 
 def on_cancel(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
     command = c.Cancel._make((c.CANCEL, client.conn, number, *args))
+    if command.tag == channel.reply_consumer:
+        channel.reply_queue = channel.reply_consumer = ""
     _request(client, channel, command, command.nowait)
 
 
@@ -340,9 +356,16 @@ def _reply_in_order(
 def _queue(
     client: Client, number: int, channel: LocalChannel, method: str, name: Value
 ) -> str | None:
-    """The queue that is meant: no name means the one declared last on this channel."""
+    """The queue that is meant: no name means the one declared last on this channel. That behind a
+    direct reply-to is there for its own channel only, and for whoever asks whether it is."""
     if name != "":
-        return cast("str", name)
+        queue = cast("str", name)
+        if queue.startswith(REPLY_QUEUE) and method != "queue.declare":
+            ids = METHODS[method]
+            text = f"no queue '{queue}' in vhost '{client.vhost}'"
+            client.refuse_channel(number, errors.NOT_FOUND, text, ids.class_id, ids.method_id)
+            return None
+        return queue
     if channel.last_queue is None:
         ids = METHODS[method]
         text = "no previously declared queue"

@@ -11,5 +11,11 @@ MACHINE_VERSION_MIN when code for older versions is deleted.
 Decision: docs/decisions/0029-new-behaviour-is-switched-on-by-a-command.md.
 """
 
-MACHINE_VERSION = 9
+MACHINE_VERSION = 10
 MACHINE_VERSION_MIN = 9
+
+ANSWERS_AS_RABBITMQ = 10
+"""From this version on: unbinding at ends that are not there succeeds; arguments that nobody knows
+are taken, and not compared; an exclusive queue that is declared otherwise is locked; the headers CC
+and BCC name further routing keys. Decision:
+docs/decisions/0048-arguments-that-nobody-knows-are-taken.md."""

@@ -12,6 +12,7 @@ import pytest
 from broker.machine import commands as c
 from broker.machine.commands import Command
 from broker.machine.machine import Machine
+from broker.machine.version import MACHINE_VERSION
 
 NAMES = ("alpha", "beta", "gamma", "delta")
 ROOT = Path(__file__).resolve().parents[2]
@@ -70,7 +71,7 @@ def run(seed: int) -> str:
     seen = hashlib.sha256()
     machine = Machine("a")
     members = tuple(c.ActiveMember(name, 1, True) for name in "ab")
-    machine.apply(1, 0, 0, c.Activate(c.ACTIVATE, 1, members, False, (), "id"))
+    machine.apply(1, 0, 0, c.Activate(c.ACTIVATE, 1, members, False, (), "id", MACHINE_VERSION))
     session = machine.sessions["a"].session
     for position, command in enumerate(history(seed, 1500), 2):
         outcome = machine.apply(position, session, position, command)

@@ -105,7 +105,7 @@ COMMANDS = st.sampled_from(sorted(c.CLASSES)).flatmap(command_of)
 def test_the_machine_never_raises(commands: list[Command]) -> None:
     machine = Machine("a")
     members = (c.ActiveMember("a", 1, True),)
-    machine.apply(1, 0, 0, c.Activate(c.ACTIVATE, 1, members, False, (), ""))
+    machine.apply(1, 0, 0, c.Activate(c.ACTIVATE, 1, members, False, (), "", MACHINE_VERSION))
     # An order to execute what this release cannot stops the member: that is meant, not a fault.
     orders = [o for o in commands if o[0] != c.UPGRADE or o[2] <= MACHINE_VERSION]  # type: ignore[misc,operator]
     for position, command in enumerate(orders, 2):

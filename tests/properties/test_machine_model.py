@@ -18,6 +18,7 @@ from broker.machine.effects import DeliverEffect, Effect, GetEmpty, GetOk
 from broker.machine.machine import Machine
 from broker.machine.move_log import spelled_out
 from broker.machine.state import BODY
+from broker.machine.version import MACHINE_VERSION
 from tests.properties.models.machine_model import Chan, Model, ModelConsumer, ModelQueue
 from tests.support.move_ledger import Ledger
 
@@ -99,7 +100,10 @@ class World:
     def activate(self, fresh: tuple[str, ...], cold: bool = False) -> None:
         members = tuple(c.ActiveMember(name, 1, name in fresh) for name in "abc")
         epoch = self.machines["a"].epoch + 1
-        assert self.apply(0, c.Activate(c.ACTIVATE, epoch, members, cold, (), "")) == c.OK
+        assert (
+            self.apply(0, c.Activate(c.ACTIVATE, epoch, members, cold, (), "", MACHINE_VERSION))
+            == c.OK
+        )
 
     def session(self, member: str) -> int:
         return self.machines["a"].sessions[member].session

@@ -25,6 +25,7 @@ from broker.machine.commands import (
 )
 from broker.machine.effects import Effect
 from broker.machine.machine import Machine
+from broker.machine.version import MACHINE_VERSION
 from broker.options.access import SOURCES
 from tests.support.amqp_peer import ServerMethod, method, methods_in, opening, publish
 
@@ -91,7 +92,7 @@ class Loop:
         """A primary view in which the member's session goes on, or another one begins."""
         self.epoch += 1
         members = (ActiveMember("a", 1, fresh),)
-        self.apply(0, Activate(ACTIVATE, self.epoch, members, False, ("a",), "id"))
+        self.apply(0, Activate(ACTIVATE, self.epoch, members, False, ("a",), "id", MACHINE_VERSION))
         self.blob_no = self.machine.sessions["a"].last_blob_no
 
     def apply(self, session: int, command: Command) -> int:

@@ -23,6 +23,7 @@ from broker.machine.effects import (
 )
 from broker.machine.machine import Machine
 from broker.machine.move_log import spelled_out
+from broker.machine.version import MACHINE_VERSION
 from tests.support.move_ledger import Ledger
 
 MEMBERS = ("a", "b", "c")
@@ -32,7 +33,8 @@ EMPTY = b"\x00\x00"  # property flags without any property
 class Rig:
     """The three members, activated; `effects` are those of the latest command, of all members."""
 
-    def __init__(self) -> None:
+    def __init__(self, version: int = MACHINE_VERSION) -> None:
+        self.version = version  # of the machine, named by the first activation
         self.machines = {name: Machine(name) for name in MEMBERS}
         self.position = 0
         self.time_us = 1_000_000
@@ -54,7 +56,7 @@ class Rig:
             for name in members
         )
         epoch = self.machine.epoch + 1
-        self.apply(0, c.Activate(c.ACTIVATE, epoch, listed, cold, MEMBERS, "cluster"))
+        self.apply(0, c.Activate(c.ACTIVATE, epoch, listed, cold, MEMBERS, "cluster", self.version))
         return self.effects
 
     def apply(self, session: int, command: Command) -> int:

@@ -91,7 +91,7 @@ def on_consume(state: State, channel: Channel, command: Consume) -> int:
     queue = accessible_queue(channel, name)
     if isinstance(queue, Refusal):
         return refuse(state, channel, CONSUME, queue)
-    refusal = check_consume(name, queue.vhost.name, arguments)
+    refusal = check_consume(name, queue.vhost.name, arguments, state.version)
     if tag in channel.consumers:
         refusal = reused_tag(tag)
     elif queue.exclusive_consumer or (exclusive and queue.consumers):

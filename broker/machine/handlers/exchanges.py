@@ -14,9 +14,10 @@ from broker.machine.commands import (
 )
 from broker.machine.digest import canonical
 from broker.machine.handlers.connections import refuse, reply
-from broker.machine.queueing.arguments import check_binding, check_exchange, compare
+from broker.machine.queueing.arguments import check_binding, check_exchange, compare_exchange
 from broker.machine.queueing.queue import accessible_queue
 from broker.machine.queueing.refusals import (
+    NOT_FOUND,
     Refusal,
     default_exchange,
     in_use,
@@ -33,6 +34,7 @@ from broker.machine.queueing.routing import (
     remove_exchange,
 )
 from broker.machine.state import Binding, Channel, Exchange, Queue, State
+from broker.machine.version import ANSWERS_AS_RABBITMQ
 
 
 def on_exchange_declare(state: State, channel: Channel, command: ExchangeDeclare) -> int:
@@ -50,11 +52,11 @@ def on_exchange_declare(state: State, channel: Channel, command: ExchangeDeclare
     elif exchange_type not in EXCHANGE_TYPES:
         refusal = unknown_exchange_type(exchange_type)
     elif exchange is not None:
-        refusal = _difference(vhost.name, wanted, exchange)
+        refusal = _difference(state, vhost.name, wanted, exchange)
     elif name.startswith("amq."):
         refusal = reserved_name("exchange", name)
     else:
-        refusal = check_exchange(name, vhost.name, arguments)
+        refusal = check_exchange(name, vhost.name, arguments, state.version)
     if refusal is not None:
         return refuse(state, channel, kind, refusal)
     if exchange is None:
@@ -65,7 +67,7 @@ def on_exchange_declare(state: State, channel: Channel, command: ExchangeDeclare
     return OK
 
 
-def _difference(vhost: str, wanted: Exchange, exchange: Exchange) -> Refusal | None:
+def _difference(state: State, vhost: str, wanted: Exchange, exchange: Exchange) -> Refusal | None:
     name = exchange.name
     for arg, received, current in (
         ("type", wanted.type, exchange.type),
@@ -75,7 +77,7 @@ def _difference(vhost: str, wanted: Exchange, exchange: Exchange) -> Refusal | N
     ):
         if received != current:
             return inequivalent(arg, "exchange", name, vhost, received, current)
-    return compare("exchange", name, vhost, wanted.arguments, exchange.arguments)
+    return compare_exchange(name, vhost, wanted.arguments, exchange.arguments, state.version)
 
 
 def on_exchange_delete(state: State, channel: Channel, command: ExchangeDelete) -> int:
@@ -190,11 +192,14 @@ def _unbind(
     arguments: Table,
     nowait: bool,
 ) -> int:
-    """Unbinding what is not bound succeeds."""
-    if isinstance(ends, Refusal):
+    """Unbinding what is not bound succeeds, and also what is not there."""
+    durable = False
+    if not isinstance(ends, Refusal):
+        remove_bindings(state, channel.connection.vhost, [_binding(ends, key, arguments)])
+        durable = ends[0].durable and ends[1].durable
+    elif ends.code != NOT_FOUND or state.version < ANSWERS_AS_RABBITMQ:
         return refuse(state, channel, kind, ends)
-    remove_bindings(state, channel.connection.vhost, [_binding(ends, key, arguments)])
     if not nowait:
         method = "queue.unbind-ok" if kind == QUEUE_UNBIND else "exchange.unbind-ok"
-        reply(state, channel, method, (), ends[0].durable and ends[1].durable)
+        reply(state, channel, method, (), durable)
     return OK

@@ -18,7 +18,8 @@ from broker.machine.effects import Confirm, Return
 from broker.machine.handlers.connections import refuse
 from broker.machine.limits import LETTERS_WORK_MAX, ROUTE_WORK_MAX, WORDS_PER_UNIT
 from broker.machine.move_log import BY_CLIENT, BY_DEAD_LETTER, FLAG, INDEX_MASK, MARK_MASK, row
-from broker.machine.queueing.dead_letter import bury
+from broker.machine.queueing.copies import copies_of, may_name_copies, widened, without_header
+from broker.machine.queueing.dead_letter import Buried, bury
 from broker.machine.queueing.dispatch import enqueue
 from broker.machine.queueing.properties import expiration_of
 from broker.machine.queueing.refusals import (
@@ -31,6 +32,7 @@ from broker.machine.queueing.refusals import (
 )
 from broker.machine.queueing.routing import find_route
 from broker.machine.state import CONTENT_HASH, NO_TTL, Channel, Letter, Route, State, Vhost
+from broker.machine.version import ANSWERS_AS_RABBITMQ
 
 _TTL_MS_MAX = 1 << 53
 _new = tuple.__new__  # half the cost of calling the class
@@ -47,6 +49,11 @@ def on_publish(state: State, channel: Channel, command: Publish) -> int:
         if isinstance(found, Refusal):
             return refuse(state, channel, PUBLISH, found)
         route = found
+    if may_name_copies(properties) and state.version >= ANSWERS_AS_RABBITMQ:
+        copied = with_copies(channel.connection.vhost, route, properties)
+        if isinstance(copied, Refusal):
+            return refuse(state, channel, PUBLISH, copied)
+        route, properties = copied
     accepted = publish_to(
         state, route, flags, ttl_us, properties, body, BY_CLIENT, channel.mark, publish_no
     )
@@ -100,6 +107,15 @@ def route_or_refusal(
     if ttl_us < NO_TTL:
         return invalid_expiration(expiration_of(properties) or b"")
     return find_route(vhost, exchange, key, properties)
+
+
+def with_copies(vhost: Vhost, route: Route, properties: bytes) -> tuple[Route, bytes] | Refusal:
+    """The route with the queues that CC and BCC add, and the properties as others may see them."""
+    copies = copies_of(properties)
+    if isinstance(copies, Refusal):
+        return copies
+    found = widened(vhost, route, copies.keys + copies.blind, properties)
+    return found if isinstance(found, Refusal) else (found, copies.properties)
 
 
 def publish_to(
@@ -195,6 +211,21 @@ def _publish_letter(state: State, letter: Letter) -> int:
         if isinstance(found, Refusal):
             return ROUTE_WORK_MAX
         route = found
+    if may_name_copies(properties) and state.version >= ANSWERS_AS_RABBITMQ:
+        route, buried = _letter_with_copies(vhost, route, buried, key != old_key)
     route = route._replace(queues=buried.without_cycles(route.queues))
     publish_to(state, route, flags, NO_TTL, buried.properties, body, BY_DEAD_LETTER, 0, 0)
     return 16 + len(properties) // WORDS_PER_UNIT + route.work + len(route.queues)
+
+
+def _letter_with_copies(
+    vhost: Vhost, route: Route, buried: Buried, has_new_key: bool
+) -> tuple[Route, Buried]:
+    """A key that the queue gives stands for all keys of the message."""
+    if has_new_key:
+        return route, buried._replace(properties=without_header(buried.properties, "CC"))
+    copies = copies_of(buried.properties)
+    if isinstance(copies, Refusal):
+        return route, buried
+    wider = widened(vhost, route, copies.keys, buried.properties)
+    return (route if isinstance(wider, Refusal) else wider), buried

@@ -1,9 +1,9 @@
 """Commands about queues as such: declare, purge, delete."""
 
-from broker.machine.commands import OK, QueueDeclare, QueueDelete, QueuePurge, Table
+from broker.machine.commands import OK, QueueDeclare, QueueDelete, QueuePurge
 from broker.machine.handlers.connections import refuse, reply
 from broker.machine.move_log import PURGED
-from broker.machine.queueing.arguments import check_queue, compare
+from broker.machine.queueing.arguments import check_queue, compare_queue
 from broker.machine.queueing.queue import (
     accessible_queue,
     create_queue,
@@ -23,6 +23,7 @@ from broker.machine.queueing.refusals import (
     too_many_queues,
 )
 from broker.machine.state import Channel, Queue, State
+from broker.machine.version import ANSWERS_AS_RABBITMQ
 
 GENERATED_PREFIX = "amq.gen-"  # of names that the gateway generates; it refuses them from clients
 
@@ -41,13 +42,13 @@ def on_queue_declare(state: State, channel: Channel, command: QueueDeclare) -> i
     elif passive:
         refusal = no_queue(name, vhost.name) if queue is None else None
     elif queue is not None:
-        refusal = _difference(queue, durable, exclusive, auto_delete, arguments)
+        refusal = _difference(state, queue, command)
     elif name == "" or (name.startswith("amq.") and not name.startswith(GENERATED_PREFIX)):
         refusal = reserved_name("queue", name)
     elif 0 <= vhost.max_queues <= len(vhost.queues):
         refusal = too_many_queues(name, vhost.name, vhost.max_queues)
     else:
-        refusal = check_queue(name, vhost.name, arguments)
+        refusal = check_queue(name, vhost.name, arguments, state.version)
     if refusal is not None:
         return refuse(state, channel, kind, refusal)
     if queue is None:
@@ -62,18 +63,22 @@ def on_queue_declare(state: State, channel: Channel, command: QueueDeclare) -> i
     return OK
 
 
-def _difference(
-    queue: Queue, durable: bool, exclusive: bool, auto_delete: bool, arguments: Table
-) -> Refusal | None:
-    vhost = queue.vhost.name
+def _difference(state: State, queue: Queue, command: QueueDeclare) -> Refusal | None:
+    _, _, _, name, _, durable, exclusive, auto_delete, _, arguments = command
+    vhost, is_exclusive = queue.vhost.name, queue.owner is not None
+    if state.version >= ANSWERS_AS_RABBITMQ:
+        if exclusive != is_exclusive:
+            return locked(name, vhost)
+        if exclusive:  # it goes with its connection, durable or not
+            durable = queue.durable
     for arg, received, current in (
         ("durable", durable, queue.durable),
-        ("exclusive", exclusive, queue.owner is not None),
+        ("exclusive", exclusive, is_exclusive),
         ("auto_delete", auto_delete, queue.auto_delete),
     ):
         if received != current:
-            return inequivalent(arg, "queue", queue.name, vhost, received, current)
-    return compare("queue", queue.name, vhost, arguments, queue.arguments)
+            return inequivalent(arg, "queue", name, vhost, received, current)
+    return compare_queue(name, vhost, arguments, queue.arguments, state.version)
 
 
 def on_queue_purge(state: State, channel: Channel, command: QueuePurge) -> int:

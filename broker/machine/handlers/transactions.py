@@ -23,11 +23,14 @@ from broker.machine.handlers.publish import (
     return_unroutable,
     route_or_refusal,
     ttl_of,
+    with_copies,
 )
 from broker.machine.limits import COMMIT_WORK_MAX
 from broker.machine.move_log import BY_TX, REJECTED, TX_ACKED, TX_REQUEUED
+from broker.machine.queueing.copies import may_name_copies
 from broker.machine.queueing.refusals import Refusal, too_much, unknown_tag
 from broker.machine.state import Channel, Held, Route, State
+from broker.machine.version import ANSWERS_AS_RABBITMQ
 
 _MOVES = {TX_ACK: TX_ACKED, TX_DISCARD: REJECTED, TX_REQUEUE: TX_REQUEUED}
 
@@ -35,7 +38,8 @@ _MOVES = {TX_ACK: TX_ACKED, TX_DISCARD: REJECTED, TX_REQUEUE: TX_REQUEUED}
 def on_tx_commit(state: State, channel: Channel, command: TxCommit) -> int:
     _, _, _, publishes, settlements = command
     vhost = channel.connection.vhost
-    routes: list[tuple[Route, int]] = []
+    routes: list[tuple[Route, int, bytes]] = []
+    copied = state.version >= ANSWERS_AS_RABBITMQ
     found: dict[tuple[str, str], bool] = {}
     work = len(publishes)
     for exchange, key, flags, properties, _ in publishes:
@@ -43,9 +47,15 @@ def on_tx_commit(state: State, channel: Channel, command: TxCommit) -> int:
         route = route_or_refusal(vhost, exchange, key, flags, properties, ttl_us)
         if isinstance(route, Refusal):
             return refuse(state, channel, TX_COMMIT, route)
-        routes.append((route, ttl_us))
+        names_copies = copied and may_name_copies(properties)
+        if names_copies:
+            wider = with_copies(vhost, route, properties)
+            if isinstance(wider, Refusal):
+                return refuse(state, channel, TX_COMMIT, wider)
+            route, properties = wider
+        routes.append((route, ttl_us, properties))
         work += len(route.queues)
-        if (exchange, key) not in found:
+        if names_copies or (exchange, key) not in found:
             found[exchange, key] = True
             work += route.work
         if work > COMMIT_WORK_MAX:  # finding the other routes would cost what is refused here
@@ -61,8 +71,8 @@ def on_tx_commit(state: State, channel: Channel, command: TxCommit) -> int:
     for tags, action in named:
         durable = durable or any(_is_durable(channel.unacked[tag]) for tag in tags)
         settle_tags(state, channel, tags, _MOVES.get(action, REJECTED))
-    for publish, (route, ttl_us) in zip(publishes, routes, strict=True):
-        exchange, key, flags, properties, body = publish
+    for publish, (route, ttl_us, properties) in zip(publishes, routes, strict=True):
+        exchange, key, flags, _, body = publish
         publish_to(state, route, flags, ttl_us, properties, body, BY_TX, channel.mark, 0)
         count_publish(channel, route, flags, False)
         durable = durable or (route.durable and flags & PERSISTENT != 0)

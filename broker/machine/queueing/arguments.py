@@ -1,7 +1,10 @@
-"""The arguments of declarations: which we honour, which we accept as hints, which we refuse.
+"""The arguments of declarations: which are honoured, which change nothing, which are refused.
 
-An argument that starts with `x-` and that we do not honour is refused in clear words. Silence would
-let a client believe in a limit or a priority that does not exist.
+Arguments that nobody knows are taken, as RabbitMQ takes them: client libraries send what some other
+broker or plugin would understand. Refused is what promises something about the messages that does
+not hold here: silence would let a client believe in it. docs/COMPATIBILITY.md lists them all.
+
+Until version 10 is in force every argument that begins with `x-` and is not honoured is refused.
 """
 
 from broker.machine.commands import Table, Value
@@ -15,6 +18,7 @@ from broker.machine.queueing.refusals import (
     plain,
 )
 from broker.machine.state import Queue
+from broker.machine.version import ANSWERS_AS_RABBITMQ
 
 _HINTS = (
     "x-queue-mode",
@@ -23,6 +27,16 @@ _HINTS = (
     "x-queue-master-locator",
     "x-quorum-initial-group-size",
 )
+_STREAMS = "is for streams, which this broker does not have"
+_REFUSED = {
+    "x-message-deduplication": "messages are not deduplicated by this broker",
+    "x-max-age": _STREAMS,
+    "x-stream-max-segment-size-bytes": _STREAMS,
+    "x-stream-filter-size-bytes": _STREAMS,
+    "x-initial-cluster-size": _STREAMS,
+}
+_QPID = "qpid."
+"""What the C++ broker's queues take. They speak of limits, and what happens at them."""
 _NUMBER_MAX = 1 << 53
 _NUMBERS = {
     "x-max-length": (0, _NUMBER_MAX),
@@ -34,13 +48,17 @@ _NUMBERS = {
 }
 _NAMES = ("x-dead-letter-exchange", "x-dead-letter-routing-key")
 _OVERFLOWS = ("drop-head", "reject-publish", "reject-publish-dlx")
+_COMPARED = (
+    *_HINTS, *_NUMBERS, *_NAMES, "x-overflow", "x-queue-type", "x-single-active-consumer",
+)  # fmt: skip
 _CONSUME_HINTS = ("x-cancel-on-ha-failover",)
+_CONSUME_REFUSED = ("x-stream-offset", "x-stream-filter", "x-stream-match-unfiltered")
 NOT_HONOURED = "not supported by this broker"
 
 
-def check_queue(name: str, vhost: str, arguments: Table) -> Refusal | None:
+def check_queue(name: str, vhost: str, arguments: Table, version: int) -> Refusal | None:
     for arg, value in arguments.items():
-        why = _fault_of(arg, value)
+        why = _fault_of(arg, value, version)
         if why is not None:
             return invalid_argument(arg, "queue", name, vhost, why)
     if "x-dead-letter-routing-key" in arguments and "x-dead-letter-exchange" not in arguments:
@@ -54,7 +72,7 @@ def check_queue(name: str, vhost: str, arguments: Table) -> Refusal | None:
     return None
 
 
-def _fault_of(arg: str, value: Value) -> str | None:
+def _fault_of(arg: str, value: Value, version: int) -> str | None:
     """What is wrong with this queue argument."""
     fault: str | None = None
     if arg in _NUMBERS:
@@ -79,9 +97,20 @@ def _fault_of(arg: str, value: Value) -> str | None:
     elif arg == "x-single-active-consumer":
         if type(value) is not bool:
             fault = "unacceptable type: a boolean is needed"
+    elif version >= ANSWERS_AS_RABBITMQ:
+        fault = _fault_of_promise(arg, value)
     elif arg.startswith("x-") and arg not in _HINTS:
         fault = NOT_HONOURED
     return fault
+
+
+def _fault_of_promise(arg: str, value: Value) -> str | None:
+    """Whether it promises what does not hold here."""
+    if arg == "x-dead-letter-strategy" and value != "at-most-once":
+        return f"'{plain(value)}' is {NOT_HONOURED}: dead letters are sent at most once"
+    if arg.startswith(_QPID):
+        return f"{NOT_HONOURED}: use x-max-length, x-max-length-bytes and x-overflow"
+    return _REFUSED.get(arg)
 
 
 def apply_settings(queue: Queue) -> None:
@@ -114,22 +143,25 @@ def _name(arguments: Table, definition: Table, key: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def check_exchange(name: str, vhost: str, arguments: Table) -> Refusal | None:
+def check_exchange(name: str, vhost: str, arguments: Table, version: int) -> Refusal | None:
     for arg, value in arguments.items():
         if arg == "alternate-exchange":
             if type(value) is not str:
                 why = "unacceptable type: a string is needed"
                 return invalid_argument(arg, "exchange", name, vhost, why)
-        elif arg.startswith("x-"):
+        elif arg.startswith("x-") and version < ANSWERS_AS_RABBITMQ:
             return invalid_argument(arg, "exchange", name, vhost, NOT_HONOURED)
     return None
 
 
-def check_consume(name: str, vhost: str, arguments: Table) -> Refusal | None:
+def check_consume(name: str, vhost: str, arguments: Table, version: int) -> Refusal | None:
     for arg, value in arguments.items():
         if arg == "x-priority":
             if type(value) is not int:
                 return invalid_argument(arg, "queue", name, vhost, "an integer is needed")
+        elif version >= ANSWERS_AS_RABBITMQ:
+            if arg in _CONSUME_REFUSED:
+                return invalid_argument(arg, "queue", name, vhost, _STREAMS)
         elif arg.startswith("x-") and arg not in _CONSUME_HINTS:
             return not_implemented(f"consumer argument '{arg}' is {NOT_HONOURED}")
     return None
@@ -147,8 +179,37 @@ def check_binding(source_type: str, arguments: Table) -> Refusal | None:
     return None
 
 
-def compare(kind: str, name: str, vhost: str, received: Table, current: Table) -> Refusal | None:
-    """The first argument, in order of names, in which two declarations differ."""
+def compare_queue(
+    name: str, vhost: str, received: Table, current: Table, version: int
+) -> Refusal | None:
+    """The first argument, in order of names, in which two declarations of a queue differ."""
+    if version >= ANSWERS_AS_RABBITMQ:
+        received, current = _compared(received), _compared(current)
+    return _compare("queue", name, vhost, received, current)
+
+
+def compare_exchange(
+    name: str, vhost: str, received: Table, current: Table, version: int
+) -> Refusal | None:
+    """The same of an exchange."""
+    if version >= ANSWERS_AS_RABBITMQ:
+        received, current = (
+            {arg: value for arg, value in one.items() if arg == "alternate-exchange"}
+            for one in (received, current)
+        )
+    return _compare("exchange", name, vhost, received, current)
+
+
+def _compared(arguments: Table) -> Table:
+    """Those that say what the queue is; a classic one it is without being told."""
+    return {
+        arg: value
+        for arg, value in arguments.items()
+        if arg in _COMPARED and (arg, value) != ("x-queue-type", "classic")
+    }
+
+
+def _compare(kind: str, name: str, vhost: str, received: Table, current: Table) -> Refusal | None:
     if canonical(received) == canonical(current):
         return None
     for arg in sorted({**received, **current}):

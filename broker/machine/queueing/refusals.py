@@ -166,6 +166,14 @@ def invalid_expiration(text: bytes) -> Refusal:
     )
 
 
+def invalid_header(name: str, kind: str) -> Refusal:
+    return Refusal(
+        PRECONDITION_FAILED,
+        "PRECONDITION_FAILED - invalid message: "
+        f'{{unacceptable_type_in_header,"{name}",{kind}}}; an array of routing keys is needed',
+    )
+
+
 def reused_tag(tag: str) -> Refusal:
     return Refusal(NOT_ALLOWED, f"NOT_ALLOWED - attempt to reuse consumer tag '{tag}'", True)
 

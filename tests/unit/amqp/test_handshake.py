@@ -24,7 +24,7 @@ def test_the_handshake_step_by_step() -> None:
     capabilities = properties["capabilities"]
     assert isinstance(capabilities, dict)
     assert capabilities["publisher_confirms"] is True
-    assert capabilities["direct_reply_to"] is False
+    assert capabilities["direct_reply_to"] is True
     assert start.args[3] == b"PLAIN AMQPLAIN"
     assert connection.receive(start_ok(), 0.0) == []
     assert methods_in(connection.take_output()) == [

@@ -210,8 +210,8 @@ def test_a_tag_used_twice_ends_the_connection(client: Client) -> None:
 
 
 def test_consumer_arguments_that_we_do_not_honour(client: Client) -> None:
-    assert client.consume("q", arguments={"x-stream-offset": 1}) == 540
-    assert "'x-stream-offset' is not supported" in client.error()
+    assert client.consume("q", arguments={"x-stream-offset": 1}) == 406
+    assert "'x-stream-offset' for queue 'q' in vhost '/': is for streams" in client.error()
     again = client.rig.client()
     assert again.consume("q", arguments={"x-priority": "high"}) == 406
 

@@ -66,7 +66,10 @@ def test_reserved_names(client: Client) -> None:
     ("arguments", "words"),
     [
         ({"x-max-priority": 256}, "value out of range: 256"),
-        ({"x-quorum-magic": 5}, "not supported by this broker"),
+        ({"x-message-deduplication": True}, "not deduplicated by this broker"),
+        ({"x-dead-letter-strategy": "at-least-once"}, "dead letters are sent at most once"),
+        ({"x-max-age": "1h"}, "is for streams"),
+        ({"qpid.max_count": 5}, "not supported by this broker: use x-max-length"),
         ({"x-expires": 0}, "value out of range: 0"),
         ({"x-queue-type": "stream"}, "unsupported queue type 'stream'"),
         ({"x-max-length": -1}, "value out of range: -1"),
@@ -79,7 +82,7 @@ def test_reserved_names(client: Client) -> None:
         ({"x-single-active-consumer": 1}, "a boolean is needed"),
     ],
 )
-def test_arguments_are_honoured_or_refused(client: Client, arguments: c.Table, words: str) -> None:
+def test_promises_are_honoured_or_refused(client: Client, arguments: c.Table, words: str) -> None:
     assert client.queue("q", arguments) == 406
     assert words in client.error()
     assert not client.rig.has_queue("q")

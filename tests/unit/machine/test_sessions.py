@@ -94,9 +94,10 @@ def test_an_old_epoch_is_ignored(rig: Rig) -> None:
 
 
 def test_a_version_comes_into_force_in_the_epoch_whose_members_were_asked(
-    rig: Rig, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("broker.machine.handlers.sessions.MACHINE_VERSION", 9)
+    rig = Rig(0)
     machine = rig.machine
     assert machine.version == 0, "these activations name none"
     members = tuple(c.ActiveMember(name, 1, False) for name in MEMBERS)

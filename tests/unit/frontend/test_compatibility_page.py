@@ -1,0 +1,56 @@
+"""docs/COMPATIBILITY.md names all that the code knows, and no capability that is not announced."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from broker.amqp.handshake import CAPABILITIES
+from broker.amqp.spec import METHODS
+from broker.machine.queueing import arguments
+
+PAGE = Path(__file__).resolve().parents[3] / "docs" / "COMPATIBILITY.md"
+
+
+def rows(title: str) -> dict[str, str]:
+    """The first column of the table under this title, and the rest of each row."""
+    page = PAGE.read_text(encoding="utf-8")
+    section = page.split(f"\n## {title}\n")[1].split("\n## ")[0]
+    lines = [line for line in section.splitlines() if line.startswith("| `")]
+    return {line.split("`")[1]: line.split("|", 2)[2] for line in lines}
+
+
+def test_every_method_of_a_client_is_there_once() -> None:
+    assert sorted(rows("Methods")) == sorted(
+        name for name, method in METHODS.items() if method.by_client
+    )
+
+
+def test_capabilities_are_those_of_the_server() -> None:
+    said = rows("Capabilities that the server announces")
+    assert {name: "false" not in text for name, text in said.items()} == CAPABILITIES
+
+
+@pytest.mark.parametrize("name", ["_NUMBERS", "_NAMES", "_HINTS", "_REFUSED", "_COMPARED"])
+def test_arguments_of_queues_are_there(name: str) -> None:
+    known = set(getattr(arguments, name))
+    said = rows("Arguments of queues")
+    assert known <= set(said)
+    if name in {"_REFUSED", "_HINTS"}:
+        word = "refused, 406" if name == "_REFUSED" else "changes nothing"
+        assert [one for one in sorted(known) if word not in said[one]] == []
+
+
+def test_arguments_of_consumers_are_there() -> None:
+    said = rows("Arguments of exchanges, bindings and consumers")
+    for name in arguments._CONSUME_REFUSED:
+        assert "refused" in said[name]
+    for name in arguments._CONSUME_HINTS:
+        assert "changes nothing" in said[name]
+
+
+def test_what_else_the_page_names_as_refused_is() -> None:
+    for name, text in rows("Arguments of queues").items():
+        fault = arguments._fault_of(name.replace("*", "x"), "at-least-once", 10)
+        if re.search(r"refused, 406", text):
+            assert fault is not None, name

@@ -1,0 +1,170 @@
+"""What clients find as with RabbitMQ from version 10 of the machine on, and not before it."""
+
+import pytest
+
+from broker.amqp import codec
+from broker.machine import commands as c
+from broker.machine.effects import GetOk, Return
+from broker.machine.version import ANSWERS_AS_RABBITMQ
+from tests.support.three_machines import Client, Rig
+
+BEFORE = ANSWERS_AS_RABBITMQ - 1
+
+
+@pytest.fixture
+def client() -> Client:
+    return Rig().client()
+
+
+def headers(**values: c.Value) -> bytes:
+    return codec.encode_properties({"headers": values, "expiration": "60000"})
+
+
+def depths(client: Client, *queues: str) -> list[int]:
+    return [client.rig.depth(queue) for queue in queues]
+
+
+def test_unbinding_what_is_not_there_succeeds(client: Client) -> None:
+    client.queue("q")
+    for queue, exchange in (("nope", "amq.direct"), ("q", "nope"), ("nope", "nope")):
+        assert client.unbind(queue, exchange) == c.OK
+        assert client.replies() == [("queue.unbind-ok", (), False)]
+    for destination, source in (("nope", "amq.direct"), ("amq.direct", "nope")):
+        assert client.unbind_exchange(destination, source) == c.OK
+        assert client.replies() == [("exchange.unbind-ok", (), False)]
+    assert client.unbind("nope", "") == 403
+
+
+def test_a_declaration_is_compared_in_what_is_known(client: Client) -> None:
+    unknown: c.Table = {"x-consumer-timeout": 1, "mine": 2, "x-queue-type": "classic"}
+    assert client.queue("q", unknown) == c.OK
+    assert client.queue("q", {"x-foo": 3}) == c.OK
+    assert client.exchange("x", "direct", {"x-foo": 1}) == c.OK
+    assert client.exchange("x", "direct", {"x-bar": 2}) == c.OK
+    assert client.exchange("x", "direct", {"alternate-exchange": "a"}) == 406
+    assert client.channel(1).queue("q", {"x-queue-mode": "lazy"}) == 406
+    assert client.channel(1).consume("q", arguments={"x-foo": 1}) == c.OK
+
+
+def test_an_exclusive_queue_declared_otherwise_is_locked(client: Client) -> None:
+    client.queue("mine", durable=False, exclusive=True)
+    assert client.queue("mine", durable=True, exclusive=True) == c.OK
+    assert client.queue("mine", durable=False) == 405
+    assert "does not match that of the original declaration" in client.error()
+    client.channel(1).queue("all")
+    assert client.queue("all", exclusive=True) == 405
+
+
+def test_cc_and_bcc_name_further_keys(client: Client) -> None:
+    for queue in ("to", "cc", "bcc", "other"):
+        client.queue(queue)
+    properties = headers(CC=("cc", "cc", "to", 5, "nowhere"), k=1, BCC=("bcc",))
+    assert client.publish("to", b"x", properties=properties) == c.OK
+    assert depths(client, "to", "cc", "bcc", "other") == [1, 1, 1, 0]
+    client.get("cc", no_ack=True)
+    (got,) = client.rig.effects
+    assert isinstance(got, GetOk)
+    assert (got.exchange, got.key) == ("", "to")
+    assert codec.decode_properties(got.properties) == {
+        "headers": {"CC": ("cc", "cc", "to", 5, "nowhere"), "k": 1}, "expiration": "60000",
+    }  # fmt: skip
+
+
+def test_cc_alone_reaches_queues_also_in_a_transaction(client: Client) -> None:
+    client.queue("cc")
+    client.bind("cc", "amq.topic", "a.*")
+    properties = headers(CC=("a.b",))
+    assert client.publish("nowhere", exchange="amq.topic", properties=properties) == c.OK
+    publish = c.TxPublish("amq.topic", "nowhere", c.PERSISTENT, headers(BCC=("a.c",)), b"")
+    assert client.commit([publish], []) == c.OK
+    assert depths(client, "cc") == [2]
+    client.publish(
+        "nowhere", flags=c.MANDATORY, properties=headers(CC=("alsonowhere",), BCC=("nope",))
+    )
+    (returned,) = client.rig.effects
+    assert isinstance(returned, Return)
+    assert codec.decode_properties(returned.properties)["headers"] == {"CC": ("alsonowhere",)}
+
+
+@pytest.mark.parametrize(
+    ("value", "kind"), [("q", "longstr"), ({"a": 1}, "table"), (1, "signedint"), (True, "bool")]
+)
+@pytest.mark.parametrize("name", ["CC", "BCC"])
+def test_cc_is_an_array(client: Client, name: str, value: c.Value, kind: str) -> None:
+    client.queue("q")
+    assert client.publish("q", properties=headers(**{name: value})) == 406
+    words = f'invalid message: {{unacceptable_type_in_header,"{name}",{kind}}}'
+    assert words in client.error()
+    publish = c.TxPublish("", "q", c.PERSISTENT, headers(**{name: value}), b"")
+    assert client.channel(1).commit([publish], []) == 406
+    assert depths(client, "q") == [0]
+
+
+def test_many_copies_cost_no_more_than_a_publish_may(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for bound in ("ROUTE_WORK_MAX", "FANOUT_MAX"):
+        with monkeypatch.context() as patch:
+            patch.setattr(f"broker.machine.queueing.copies.{bound}", 2)
+            for queue in ("a", "b", "c"):
+                client.queue(queue)
+            assert client.publish("a", properties=headers(CC=("b", "c"))) == 406
+            assert "the limit is 2" in client.error()
+            client = client.channel(1)
+    assert depths(client, "a", "b", "c") == [0, 0, 0]
+
+
+def test_a_dead_letter_goes_to_the_copied_keys_too(client: Client) -> None:
+    client.queue("dead")
+    client.queue("dead too")
+    client.exchange("letters")
+    client.bind("dead", "letters", "q")
+    client.bind("dead too", "letters", "cc")
+    client.queue("q", {"x-dead-letter-exchange": "letters"})
+    properties = headers(CC=("cc",), BCC=("bcc",))
+    client.publish("q", properties=properties)
+    client.get("q")
+    client.nack(1, requeue=False)
+    assert depths(client, "dead", "dead too") == [1, 1]
+
+
+def test_a_key_of_the_queue_stands_for_all_keys_of_a_dead_letter(client: Client) -> None:
+    client.queue("dead")
+    arguments: c.Table = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    client.queue("q", arguments)
+    client.queue("cc")
+    client.publish("q", properties=headers(CC=("cc",)))
+    client.get("q")
+    client.nack(1, requeue=False)
+    assert depths(client, "dead", "cc") == [1, 1]
+    client.get("dead", no_ack=True)
+    (got,) = client.rig.effects
+    assert isinstance(got, GetOk)
+    table = codec.decode_properties(got.properties)["headers"]
+    assert isinstance(table, dict)
+    assert "CC" not in table
+    assert "x-death" in table
+
+
+def test_before_that_version_members_do_as_older_releases() -> None:
+    client = Rig(BEFORE).client()
+    assert client.queue("q", {"x-foo": 1}) == 406
+    assert client.channel(1).exchange("x", "direct", {"x-foo": 1}) == 406
+    assert client.channel(1).queue("q", {"mine": 1, "qpid.max_count": 5}) == c.OK
+    assert client.queue("q", {"mine": 2}) == 406
+    assert client.channel(1).queue("q", {"mine": 1, "qpid.max_count": 5}, exclusive=True) == 406
+    assert client.channel(1).unbind("nope", "amq.direct") == 404
+    assert client.channel(1).publish("q", properties=headers(CC="q")) == c.OK
+    client.queue("cc")
+    assert client.publish("q", properties=headers(CC=("cc",))) == c.OK
+    publish = c.TxPublish("", "q", c.PERSISTENT, headers(CC=("cc",)), b"")
+    assert client.commit([publish], []) == c.OK
+    assert depths(client, "q", "cc") == [3, 0]
+    assert client.consume("q", arguments={"x-foo": 1}) == 540
+
+
+def test_the_older_behaviour_ends_with_the_upgrade() -> None:
+    rig = Rig(BEFORE)
+    client = rig.client()
+    assert rig.apply(0, c.Upgrade(c.UPGRADE, rig.machine.epoch, ANSWERS_AS_RABBITMQ)) == c.OK
+    assert client.unbind("nope", "amq.direct") == c.OK
