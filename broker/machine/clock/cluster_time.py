@@ -97,11 +97,17 @@ def head(queue: Queue) -> Message:
     return queue.returned[queue.returned_order[0]] if queue.returned_order else queue.ready.first
 
 
-def deadline(queue: Queue, message: Message) -> int:
-    """When a message at the head of this queue expires."""
+def time_to_live(queue: Queue, message: Message) -> int:
+    """The queue's or the message's own, whichever is shorter; NO_TTL: neither has one."""
     ttl_us = message[TTL_US]
     if queue.ttl_us != NO_TTL and (ttl_us == NO_TTL or queue.ttl_us < ttl_us):
         ttl_us = queue.ttl_us
+    return ttl_us
+
+
+def deadline(queue: Queue, message: Message) -> int:
+    """When a message at the head of this queue expires."""
+    ttl_us = time_to_live(queue, message)
     return NEVER_US if ttl_us == NO_TTL else message[CREATED_US] + ttl_us
 
 

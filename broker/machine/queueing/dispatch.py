@@ -7,6 +7,7 @@ consumer's own limit, and for consumers with acknowledgement the limit of the ch
 Between commands a queue never has both a ready message and a consumer with credit.
 """
 
+from broker.machine.clock.cluster_time import head, time_to_live
 from broker.machine.digest import held_element
 from broker.machine.effects import DeliverEffect
 from broker.machine.limits import CHANNEL_HELD_MAX, TRIMMED_PER_MESSAGE_MAX
@@ -26,6 +27,7 @@ from broker.machine.queueing.queue import (
     append,
     count_return,
     dead_letter,
+    drop_head,
     forget_returns,
     is_full,
     next_seq,
@@ -49,6 +51,7 @@ from broker.machine.state import (
     rehash,
 )
 from broker.machine.tally import count_delivery
+from broker.machine.version import ANSWERS_AS_RABBITMQ
 
 _new = tuple.__new__  # half the cost of calling the class
 
@@ -72,7 +75,20 @@ def enqueue(state: State, queue: Queue, message: Message) -> bool:
         trim(state, queue, TRIMMED_PER_MESSAGE_MAX)
     else:
         append(state, queue, message)
+    if queue.expiring:
+        _expire_at_once(state, queue)
     return True
+
+
+def _expire_at_once(state: State, queue: Queue) -> None:
+    """What has no time to live was delivered at once, or is dead. No more here than came in and
+    one: the others, which a new policy may bring, expire by tick."""
+    if state.version < ANSWERS_AS_RABBITMQ:
+        return
+    for _ in range(TRIMMED_PER_MESSAGE_MAX):
+        if not queue.expiring or time_to_live(queue, head(queue)) != 0:
+            return
+        drop_head(state, queue, "expired")
 
 
 def next_consumer(queue: Queue) -> Consumer | None:
@@ -224,6 +240,8 @@ def requeue(
     release(state, channel, tag, held, content, what, content)
     put_back(state, queue, seq, message)
     trim(state, queue, TRIMMED_PER_MESSAGE_MAX)
+    if queue.expiring:
+        _expire_at_once(state, queue)
 
 
 def _came_back_too_often(state: State, queue: Queue, seq: int, what: int) -> bool:

@@ -146,6 +146,42 @@ def test_a_key_of_the_queue_stands_for_all_keys_of_a_dead_letter(client: Client)
     assert "x-death" in table
 
 
+@pytest.mark.parametrize("by_queue", [False, True])
+def test_what_may_live_for_no_time_is_delivered_at_once_or_dead(
+    client: Client, by_queue: bool
+) -> None:
+    client.queue("dead")
+    arguments: c.Table = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    client.queue("q", {**arguments, "x-message-ttl": 0} if by_queue else arguments)
+    properties = b"\0\0" if by_queue else codec.encode_properties({"expiration": "0"})
+    client.publish("q", properties=properties)
+    assert depths(client, "q", "dead") == [0, 1]
+    client.consume("q", prefetch=1)
+    client.publish("q", properties=properties)
+    client.publish("q", properties=properties)
+    assert depths(client, "q", "dead") == [0, 2]
+    client.nack(1, requeue=True)
+    assert depths(client, "q", "dead") == [0, 3], "it is not delivered again"
+    client.publish("q", properties=properties)
+    client.close_channel()
+    assert depths(client, "q", "dead") == [0, 4]
+
+
+def test_no_more_expires_at_once_than_a_position_may_cost(client: Client) -> None:
+    """A policy may take the time of all that waits; that is left to the ticks."""
+    client.queue("q")
+    for _ in range(5):
+        client.publish("q")
+    definition: c.Table = {
+        "pattern": ".*", "apply-to": "queues", "priority": 0, "definition": {"message-ttl": 0},
+    }  # fmt: skip
+    assert client.rig.define("policy", "/", "none", definition)[0] in (201, 204)
+    client.publish("q")
+    assert client.rig.depth("q") == 4
+    client.rig.pass_time(1_000_000)
+    assert client.rig.depth("q") == 0
+
+
 def test_before_that_version_members_do_as_older_releases() -> None:
     client = Rig(BEFORE).client()
     assert client.queue("q", {"x-foo": 1}) == 406
@@ -160,6 +196,8 @@ def test_before_that_version_members_do_as_older_releases() -> None:
     publish = c.TxPublish("", "q", c.PERSISTENT, headers(CC=("cc",)), b"")
     assert client.commit([publish], []) == c.OK
     assert depths(client, "q", "cc") == [3, 0]
+    client.publish("cc", properties=codec.encode_properties({"expiration": "0"}))
+    assert depths(client, "cc") == [1]
     assert client.consume("q", arguments={"x-foo": 1}) == 540
 
 
