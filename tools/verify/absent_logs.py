@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from broker.memberlog.records import RecordKind
+from tools.verify.format.records import RecordKind
 from tools.verify.input.rows import SEGMENT, Row
 from tools.verify.input.voters import Voters, read_voters
 

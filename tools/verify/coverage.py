@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-from broker.memberlog.records import RecordKind
 from tools.verify.checks.lifetimes import Incarnation
 from tools.verify.findings import Coverage
+from tools.verify.format.records import RecordKind
 from tools.verify.input.rows import Row
 
 if TYPE_CHECKING:

@@ -14,12 +14,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.memberlog.reader import Ends, LogError
-from broker.memberlog.records import ROLE_CLIENT
-from broker.memberlog.segment_totals import marks_of
-from broker.memberlog.segments import ends_of
 from tools.verify.checks.views_and_segments import IncarnationId
 from tools.verify.findings import BadInput
+from tools.verify.format.files import ends_of
+from tools.verify.format.reader import Ends, LogError
+from tools.verify.format.records import ROLE_CLIENT, marks_of
 from tools.verify.input.segments import find_segments, size_of
 
 

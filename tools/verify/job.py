@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.memberlog.records import RecordKind
 from tools.verify import absent_logs
 from tools.verify.checks import (
     confirms,
@@ -21,6 +20,7 @@ from tools.verify.clients import histories
 from tools.verify.contract.rules import Replayed
 from tools.verify.coverage import measure_coverage, unexamined
 from tools.verify.findings import BadInput, Finding
+from tools.verify.format.records import RecordKind
 from tools.verify.input.rows import SEGMENT, Row
 from tools.verify.input.segments import dropped_before, find_segments
 from tools.verify.live import checkpoint

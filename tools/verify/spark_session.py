@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 JAVA_MIN = 17
-PACKAGES = ("broker", "store", "tools", "vsync")
+PACKAGE = "tools"
 # Optimisations that pay off over many rows only.  Without them a check of some megabytes takes 2/3
 # of the time and half the CPU time; at 300 MB there is no difference.
 _FOR_LITTLE = {
@@ -98,12 +98,11 @@ def _do(tasks: Sequence[T], work: Callable[[Iterable[T]], Batches], numbers: Bat
 
 
 def pack_code(target: Path) -> Path:
-    """Write our packages as a zip file for the workers of a Spark cluster."""
+    """Write our code as a zip file for the workers of a Spark cluster."""
     root = Path(__file__).parents[2]
     with ZipFile(target, "w", ZIP_DEFLATED) as packed:
-        for package in PACKAGES:
-            for file in sorted((root / package).rglob("*.py")):
-                packed.write(file, file.relative_to(root))
+        for file in sorted((root / PACKAGE).rglob("*.py")):
+            packed.write(file, file.relative_to(root))
     return target
 
 

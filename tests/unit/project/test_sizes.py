@@ -40,6 +40,7 @@ VOCABULARY = {
     "broker.machine.move_log",
     "broker.machine.state", "broker.machine.digest", "broker.memberlog.records",
     "tools.cli.failures", "tools.verify.findings", "tools.verify.input.rows",
+    "tools.verify.format.moves", "tools.verify.format.records",
     "tools.verify.checks.views_and_segments",
 }  # fmt: skip
 """Modules that hold words of many others: values, records, names; not what anything does."""

@@ -12,7 +12,6 @@ from click.testing import CliRunner
 
 from broker.memberlog.client_history import ClientHistory
 from broker.memberlog.codec import encode
-from broker.memberlog.reader import ENDS_BYTES, NotALog, read_ends, read_segment
 from broker.memberlog.records import Batch, End
 from broker.memberlog.segment_totals import MARKS_MAX, STEP, SegmentTotals, marks_of
 from broker.memberlog.writer import MemberLogWriter
@@ -21,6 +20,7 @@ from tests.system.verify.support.make_logs import LogMaker, good_history
 from tools.commands.qpid_cluster_verify import main
 from tools.verify.fast import compare_ends
 from tools.verify.findings import BadInput
+from tools.verify.format.reader import ENDS_BYTES, LogError, read_ends, read_segment
 from tools.verify.input.parse import parse_segment
 from tools.verify.input.rows import FAULT
 
@@ -81,7 +81,7 @@ class TestEnds:
         for path in tmp_path.rglob("*.qml"):
             with path.open("rb") as file:
                 ends = read_ends(file, "x")
-            entries = list(read_segment(path.read_bytes(), "x"))
+            entries = list(read_segment(path.read_bytes(), "x", []))
             assert ends.header == entries[0].record
             assert ends.end == entries[-1].record
             assert (ends.last_lsn, ends.link) == (entries[-1].lsn, entries[-1].link)
@@ -91,7 +91,7 @@ class TestEnds:
         data = (tmp_path / "a" / "a.1.000000.qml").read_bytes()
         for cut in (1, 30, 200):
             assert read_ends(io.BytesIO(data[:-cut]), "x").end is None
-        with pytest.raises(NotALog):
+        with pytest.raises(LogError):
             read_ends(io.BytesIO(b"#!/bin/sh"), "x")
 
 

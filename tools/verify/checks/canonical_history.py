@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from typing import NamedTuple
 
-from broker.memberlog.records import RecordKind
 from tools.verify.checks.views_and_segments import PrimaryView, cutoffs, epoch_bases, runs_of
+from tools.verify.format.records import RecordKind
 from tools.verify.input.ranges_of_file import ANY, FileRange
 from tools.verify.input.rows import FAULT, SEGMENT, Row, Run
 

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.memberlog.codec import unpack_positions
-from broker.memberlog.records import RecordKind
 from tools.verify.checks.views_and_segments import IncarnationId
 from tools.verify.findings import Finding
+from tools.verify.format.records import RecordKind, unpack_positions
 from tools.verify.input.rows import ACCEPTED, UNPAIRED
 
 if TYPE_CHECKING:

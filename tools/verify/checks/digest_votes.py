@@ -13,7 +13,6 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from broker.memberlog.records import RecordKind
 from tools.verify.checks.view_changes import incomplete
 from tools.verify.checks.views_and_segments import (
     IncarnationId,
@@ -21,6 +20,7 @@ from tools.verify.checks.views_and_segments import (
     records_by_incarnation,
 )
 from tools.verify.findings import Finding
+from tools.verify.format.records import RecordKind
 from tools.verify.input.rows import Row
 
 AGREED, UNDECIDED = "agreed", "undecided"

@@ -13,7 +13,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from broker.memberlog.records import RecordKind
 from tools.verify.checks.lifetimes import Incarnation, first_positions
 from tools.verify.checks.view_changes import incomplete
 from tools.verify.checks.views_and_segments import (
@@ -23,6 +22,7 @@ from tools.verify.checks.views_and_segments import (
     records_by_incarnation,
 )
 from tools.verify.findings import Finding
+from tools.verify.format.records import RecordKind
 from tools.verify.input.rows import SEGMENT, Row
 from tools.verify.input.voters import Voters, read_voters
 

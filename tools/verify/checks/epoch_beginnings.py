@@ -10,9 +10,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from broker.memberlog.records import RecordKind
 from tools.verify.checks.views_and_segments import PrimaryView, ends_of, runs_of
 from tools.verify.findings import Finding
+from tools.verify.format.records import RecordKind
 from tools.verify.input.rows import SEGMENT, Activated, Row, Run
 
 Claim = tuple[int, bytes]  # base and its chain, as an ACTIVE says them

@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 
-from broker.memberlog.records import RecordKind
 from tools.verify.checks.views_and_segments import (
     IncarnationId,
     PrimaryView,
@@ -19,6 +18,7 @@ from tools.verify.checks.views_and_segments import (
     runs_of,
 )
 from tools.verify.findings import Finding
+from tools.verify.format.records import RecordKind
 from tools.verify.input.log_sequence import digest, foreign_batch, out_of_sequence
 from tools.verify.input.rows import SEGMENT, EpochSums, Row, SegmentEnds, merge_sums
 from tools.verify.input.voters import read_voters

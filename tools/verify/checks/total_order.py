@@ -12,9 +12,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.machine import commands
-from broker.memberlog.records import RecordKind
 from tools.verify.findings import Finding
+from tools.verify.format.commands import Command
+from tools.verify.format.records import RecordKind
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -23,14 +23,8 @@ if TYPE_CHECKING:
 ANCHORS = (RecordKind.START, RecordKind.SNAPSHOT, RecordKind.VOTE, RecordKind.STOP)
 ITEM = ("position", "blob_hash", "order", "kinds", "epoch", "origin")
 PLACE = ("ring_seq", "seq")
+_COMMANDS = frozenset(Command)
 DIFFERENCES = ("item", "place", "outcomes", "moves", "chain", "root", "alone")
-_NOT_COMMANDS = {"OK", "IGNORED", "MALFORMED", "OUT_OF_SEQUENCE", "MANDATORY", "IMMEDIATE"}
-COMMAND_NAMES = {
-    value: name
-    for name, value in vars(commands).items()
-    if name.isupper() and type(value) is int and value < commands.KINDS_MAX
-    if (name not in _NOT_COMMANDS and not name.startswith("TX_")) or name == "TX_COMMIT"
-}
 
 
 class Differences(NamedTuple):
@@ -242,7 +236,7 @@ def _root(row: AppliedAt, reference: AppliedAt) -> tuple[int, str]:
 
 def command_name(kind: int) -> str:
     """Return the name of a command kind, for people."""
-    return COMMAND_NAMES.get(kind, f"command {kind}")
+    return Command(kind).name if kind in _COMMANDS else f"command {kind}"
 
 
 def _commands(row: AppliedAt) -> str:

@@ -11,7 +11,6 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from broker.memberlog.records import RecordKind
 from tools.verify.checks.views_and_segments import (
     IncarnationId,
     Ring,
@@ -21,6 +20,7 @@ from tools.verify.checks.views_and_segments import (
     split_by_majority,
 )
 from tools.verify.findings import Finding
+from tools.verify.format.records import RecordKind
 from tools.verify.input.rows import FAULT, SEGMENT, Row
 
 

@@ -10,8 +10,8 @@ from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
-from broker.memberlog.records import RecordKind
 from tools.verify.findings import BadInput, Finding
+from tools.verify.format.records import RecordKind
 from tools.verify.input.rows import FAULT, SEGMENT, UNREADABLE, Row, Run, SegmentEnds
 from tools.verify.input.voters import read_voters
 

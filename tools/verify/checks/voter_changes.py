@@ -12,9 +12,9 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from broker.memberlog.records import RecordKind
 from tools.verify.checks.views_and_segments import ends_of, runs_of
 from tools.verify.findings import Finding
+from tools.verify.format.records import RecordKind
 from tools.verify.input.rows import SEGMENT, Row, Run
 
 

@@ -18,7 +18,6 @@ from itertools import groupby
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from broker.memberlog.records import ClientOp
 from tools.verify.clients.evidence import EvidenceFile, read_evidence
 from tools.verify.clients.exchange import PIECES, Exchange, Key, Step, Tables, as_batch
 from tools.verify.clients.judgement import Judgement, Result, as_table, in_span, summed
@@ -27,6 +26,7 @@ from tools.verify.clients.lookup import FINDINGS_MAX, SCHEMAS, WHOLE, HistoryExt
 from tools.verify.clients.published import END_STATES, PublishOutcomes
 from tools.verify.clients.received import fits, judge, receipt_sentence
 from tools.verify.findings import Coverage, Finding
+from tools.verify.format.records import ClientOp
 from tools.verify.spark_session import in_tasks
 
 if TYPE_CHECKING:

@@ -11,11 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from broker.machine.move_log import MARK_MASK, Op
-from broker.memberlog.records import ClientOp, ConfirmRecord
 from tools.verify.clients.exchange import Tables
 from tools.verify.clients.lookup import SCHEMAS, WHOLE
 from tools.verify.clients.relations import add, group, join
+from tools.verify.format.moves import MARK_MASK, Op
+from tools.verify.format.records import ClientOp, ConfirmRecord
 from tools.verify.input.moves import OPS_OF_MESSAGES, OPS_OF_QUEUES
 from tools.verify.input.parse import scan_segment
 from tools.verify.input.ranges_of_file import FileRange

@@ -9,7 +9,6 @@ from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.memberlog.records import CLIENT_ROW, ROLE_CLIENT, Header, RecordKind
 from tools.verify.checks.canonical_history import Gap, Stretch, gaps, plan
 from tools.verify.checks.lifetimes import BEYOND_ALL
 from tools.verify.checks.views_and_segments import (
@@ -23,6 +22,7 @@ from tools.verify.clients.evidence import EvidenceFile
 from tools.verify.clients.exchange import ROWS_IN_BIN
 from tools.verify.clients.lookup import Confirms, HistoryExtent
 from tools.verify.findings import BadInput
+from tools.verify.format.records import CLIENT_ROW, ROLE_CLIENT, Header, RecordKind
 from tools.verify.input.ranges_of_file import FileRange
 from tools.verify.input.rows import FAULT, SEGMENT, Row
 from tools.verify.input.segments import HEADER_BYTES, header_of, size_of

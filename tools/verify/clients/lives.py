@@ -15,10 +15,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from numpy.typing import NDArray
 
-from broker.machine.move_log import CAUSE_SHIFT, FORGOTTEN, Op
 from tools.verify.clients.exchange import Tables
 from tools.verify.clients.lookup import WHOLE, Confirms
 from tools.verify.clients.relations import add, distinct, group, join
+from tools.verify.format.moves import CAUSE_SHIFT, FORGOTTEN, Op
 from tools.verify.input.moves import ORDINAL_BITS, Bools, Ints
 
 COLD_START = FORGOTTEN >> CAUSE_SHIFT

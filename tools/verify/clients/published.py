@@ -17,15 +17,15 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from broker.machine.move_log import BY_DEAD_LETTER, CAUSE_SHIFT, QUEUE_DELETED, REJECTED, Op
-from broker.memberlog.records import ClientOp
 from tools.verify.clients.exchange import Tables
 from tools.verify.clients.lookup import times
 from tools.verify.clients.relations import add, distinct, group, join, numbered, where, zero
+from tools.verify.format.moves import CAUSE_SHIFT, DEAD_LETTERED, QUEUE_DELETED, REJECTED, Op
+from tools.verify.format.records import ClientOp
 from tools.verify.input.moves import ORDINAL_BITS
 
 _DISCARDED = REJECTED >> CAUSE_SHIFT
-_DEAD_LETTERED = BY_DEAD_LETTER >> CAUSE_SHIFT
+_DEAD_LETTERED = DEAD_LETTERED >> CAUSE_SHIFT
 _DELETED = QUEUE_DELETED >> CAUSE_SHIFT
 END_STATES = ("settled", "dropped", "dead-lettered", "purged", "still there", "unroutable")
 

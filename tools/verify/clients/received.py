@@ -14,10 +14,10 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from broker.memberlog.records import ClientOp
 from tools.verify.clients.lookup import times
 from tools.verify.clients.published import Published, of_op
 from tools.verify.clients.relations import add, distinct, group, join, numbered, zero
+from tools.verify.format.records import ClientOp
 
 SUSPECTS_MAX = 1000
 

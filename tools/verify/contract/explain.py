@@ -8,12 +8,12 @@ from typing import NamedTuple
 
 import numpy as np
 
-from broker.machine.move_log import Op
-from broker.memberlog.records import Batch, Queues, Record, Snapshot, Start
 from tools.verify.checks.total_order import command_name
 from tools.verify.checks.views_and_segments import runs_of
 from tools.verify.contract.rules import RULES, Breach
 from tools.verify.findings import Finding
+from tools.verify.format.moves import Op
+from tools.verify.format.records import Batch, Queues, Record, Snapshot, Start
 from tools.verify.input.moves import Moves, unpack
 from tools.verify.input.ranges_of_file import FileRange, RangeCursor
 from tools.verify.input.rows import SEGMENT, Row

@@ -17,8 +17,8 @@ from typing import NamedTuple, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.machine.move_log import CAUSE_SHIFT, FORGOTTEN, LAPSED, QUEUE_DELETED, Op
 from tools.verify.contract.rules import BREACHES_MAX, Breach
+from tools.verify.format.moves import CAUSE_SHIFT, FORGOTTEN, LAPSED, QUEUE_DELETED, Op
 from tools.verify.input.moves import OPS_OF_QUEUES, Bools, Ints, Moves, join, position_of
 
 NEVER = -1

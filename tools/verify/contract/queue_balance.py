@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from broker.machine.move_log import CAUSE_SHIFT, QUEUE_DELETED, Op
 from tools.verify.contract.rules import Breach
+from tools.verify.format.moves import CAUSE_SHIFT, QUEUE_DELETED, Op
 from tools.verify.input.moves import OPS_OF_QUEUES, ORDINAL_MAX, Ints, Moves
 
 _DELETED = QUEUE_DELETED >> CAUSE_SHIFT

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from broker.machine.move_log import CAUSE_SHIFT, FLAG, MOVE
-from broker.memberlog.records import (
+from tools.verify.contract.queue_model import Model, ModelMismatch, QueueFigures
+from tools.verify.contract.rules import Breach
+from tools.verify.format.moves import CAUSE_SHIFT, FLAG, MOVE
+from tools.verify.format.records import (
     CHECKPOINT_ROW,
     Batch,
     Checkpoint,
@@ -12,8 +14,6 @@ from broker.memberlog.records import (
     Snapshot,
     Start,
 )
-from tools.verify.contract.queue_model import Model, ModelMismatch, QueueFigures
-from tools.verify.contract.rules import Breach
 from tools.verify.input.moves import ORDINAL_MAX
 
 

@@ -6,10 +6,10 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 from typing import NamedTuple
 
-from broker.memberlog.records import Batch, Checkpoint, Queues, Record, Snapshot, Start
 from tools.verify.contract.replay import Replay
 from tools.verify.contract.rules import Breach, first_by_rule
 from tools.verify.contract.segment_rules import HighWater, SegmentRules
+from tools.verify.format.records import Batch, Checkpoint, Queues, Record, Snapshot, Start
 from tools.verify.input.moves import Moves, join, unpack
 from tools.verify.input.ranges_of_file import FileRange, RangeCursor
 

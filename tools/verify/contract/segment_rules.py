@@ -11,16 +11,19 @@ from typing import NamedTuple
 
 import numpy as np
 
-from broker.machine import commands as c
-from broker.machine.move_log import (
-    BY_DEAD_LETTER,
+from tools.verify.contract.allowed_causes import ALLOWED, CLOSES, ERRORS_FROM, OF_ANY
+from tools.verify.contract.queue_balance import Balance, QueueTotals, breach_at
+from tools.verify.contract.rules import BREACHES_MAX, Breach
+from tools.verify.format.commands import Command, Outcome
+from tools.verify.format.moves import (
     CAUSE_SHIFT,
     CLOSED,
+    DEAD_LETTERED,
     MARK_MASK,
     MEMBER_LOST,
     Op,
 )
-from broker.memberlog.records import (
+from tools.verify.format.records import (
     CHECKPOINT_ROW,
     Batch,
     Checkpoint,
@@ -29,15 +32,14 @@ from broker.memberlog.records import (
     Snapshot,
     Start,
 )
-from tools.verify.contract.allowed_causes import ALLOWED, CLOSES, ERRORS_FROM, OF_ANY
-from tools.verify.contract.queue_balance import Balance, QueueTotals, breach_at
-from tools.verify.contract.rules import BREACHES_MAX, Breach
 from tools.verify.input.moves import OPS_OF_MESSAGES, RANK_SHIFT, ROW, Bools, Ints, Moves, unpack
 from tools.verify.input.ranges_of_file import FileRange, RangeCursor
 
-_NOT_TAKEN = tuple(code.to_bytes(2, "little") for code in (c.MALFORMED, c.OUT_OF_SEQUENCE))
+_NOT_TAKEN = tuple(
+    code.to_bytes(2, "little") for code in (Outcome.MALFORMED, Outcome.OUT_OF_SEQUENCE)
+)
 _COMMANDS_MAX = 1 << 18  # checked at once; bounds the memory
-_DEAD = BY_DEAD_LETTER >> CAUSE_SHIFT  # no client published it, and no channel
+_DEAD = DEAD_LETTERED >> CAUSE_SHIFT  # no client published it, and no channel
 _OF_CHANNELS = (Op.PUBLISHED, Op.DELIVERED, Op.SETTLED, Op.RETURNED)
 _SEQ_MASK = (1 << RANK_SHIFT) - 1
 
@@ -266,13 +268,15 @@ class _Block:
         yield "disorder", disorder & ~self.beyond
         at = np.where(self.beyond, 0, m.position - self.first)
         kind, outcome = self.kinds[at], self.outcomes[at]
-        late = (outcome >= c.IGNORED) & (outcome < c.UNROUTABLE) & (kind != c.TICK)
+        late = (
+            (outcome >= Outcome.IGNORED) & (outcome < Outcome.UNROUTABLE) & (kind != Command.TICK)
+        )
         what = m.op | (m.cause << CAUSE_SHIFT)
         yield "late command", late & ~self.beyond & ~OF_ANY[what]
         allowed = ALLOWED[kind, what] | self.beyond
         yield "wrong cause", ~allowed
         closes = CLOSES[kind] | (outcome >= ERRORS_FROM)
-        later = ((what == CLOSED) & ~closes) | ((what == MEMBER_LOST) & (kind != c.ACTIVATE))
+        later = ((what == CLOSED) & ~closes) | ((what == MEMBER_LOST) & (kind != Command.ACTIVATE))
         yield "return without cause", self._of_open_channels(later, ~OF_ANY[what]) & allowed
         yield from self._numbers()
 
@@ -328,16 +332,16 @@ class _Block:
         inside = ~self.beyond
         own = (m.op == Op.PUBLISHED) & (m.cause == 0) & inside
         made = np.bincount(m.position[own] - self.first, minlength=len(self.kinds))
-        accepted = (self.outcomes == c.OK) | (self.outcomes == c.UNROUTABLE)
-        wanted = (self.kinds == c.PUBLISH) & accepted
+        accepted = (self.outcomes == Outcome.OK) | (self.outcomes == Outcome.UNROUTABLE)
+        wanted = (self.kinds == Command.PUBLISH) & accepted
         of_own = m.position[own] - self.first
         routed = np.zeros(len(self.kinds), np.bool_)
         routed[of_own[m.seq[own] > 0]] = True
-        misrouted = wanted & (made == 1) & (routed != (self.outcomes == c.OK))
+        misrouted = wanted & (made == 1) & (routed != (self.outcomes == Outcome.OK))
         by_transaction = (m.op == Op.PUBLISHED) & (m.cause == 1) & inside
         at = m.position[by_transaction] - self.first
         invented = np.zeros(len(self.kinds), np.bool_)
-        invented[at[(self.kinds[at] != c.TX_COMMIT) | ~accepted[at]]] = True
+        invented[at[(self.kinds[at] != Command.TX_COMMIT) | ~accepted[at]]] = True
         for rule, which in (
             ("publish lost", wanted & (made == 0)),
             ("publish doubled", wanted & (made > 1)),

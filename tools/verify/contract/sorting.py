@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from broker.machine.move_log import CAUSE_SHIFT, FLAG, Op
+from tools.verify.format.moves import CAUSE_SHIFT, FLAG, Op
 from tools.verify.input.moves import OPS_OF_QUEUES, ORDINAL_BITS, ORDINAL_MAX, Ints, Moves
 
 MOVES_IN_BIN = 1 << 19  # on average; sorting and checking one bin takes some 100 MB then

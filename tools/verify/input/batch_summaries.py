@@ -11,14 +11,28 @@ from typing import NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
-from broker.memberlog.codec import FRAME, decode
-from broker.memberlog.reader import After
-from broker.memberlog.records import Batch, Vote
+from tools.verify.format.moves import MOVE
+from tools.verify.format.reader import FRAME, After
+from tools.verify.format.records import (
+    MARK,
+    Batch,
+    ConfirmRecord,
+    End,
+    Record,
+    Snapshot,
+    Start,
+    Vote,
+    decode,
+)
 from tools.verify.input.rows import SPAN, SUMS, FirstBatch, Row, Sums, signed
 
 RANGE_US = 200_000  # longest time that one summary covers: the resolution of the timeline
 RowSource = tuple[str, str, int, int]  # file, member, incarnation, segment
 _LOW = (1 << 64) - 1
+_FIRST_STEP, _MARKS_MAX = (
+    1024,
+    256,
+)  # of END: positions between marks at first, and how many at most
 
 
 class Continuation(NamedTuple):
@@ -129,3 +143,47 @@ def first_batch_of(batch: Batch) -> FirstBatch:
         outcomes=batch.outcomes.hex(),
         chain=batch.chain.hex(),
     )
+
+
+class SegmentTotals:
+    """Totals of a segment, counted from its records to be compared with its END."""
+
+    def __init__(self) -> None:
+        self._batches = self._commands = self._moves = self._confirms = 0
+        self._first = self._position = 0
+        self._chain = bytes(16)
+        self._step = _FIRST_STEP
+        self._marks: list[tuple[int, int, bytes]] = []  # position before a batch, after it, chain
+
+    def take(self, record: Record) -> None:
+        """Count a record."""
+        if isinstance(record, Batch):
+            first, commands = record[3], record[4]  # by number: it is faster
+            before = first - 1
+            last = before + commands
+            self._first = self._first or first
+            self._batches += 1
+            self._commands += commands
+            self._moves += len(record[15]) // MOVE.size
+            self._position, self._chain = last, record[12]
+            if last // self._step > before // self._step:
+                self._marks.append((before, last, record.chain))
+                self._thin_out()
+        elif isinstance(record, ConfirmRecord):
+            self._confirms += len(record.positions)
+        elif isinstance(record, Start | Snapshot):
+            self._position, self._chain = record.position, record.chain
+
+    def end(self, records: int) -> End:
+        """Return the END that a segment of so many records should have."""
+        marks = b"".join(MARK.pack(last, chain) for _, last, chain in self._marks)
+        return End(
+            self._first, self._position, self._chain, records, self._batches,
+            self._commands, self._moves, self._confirms, self._step, marks,
+        )  # fmt: skip
+
+    def _thin_out(self) -> None:
+        """Double the step while there are too many marks."""
+        while len(self._marks) > _MARKS_MAX:
+            self._step *= 2
+            self._marks = [m for m in self._marks if m[1] // self._step > m[0] // self._step]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from broker.memberlog.records import (
+from tools.verify.format.records import (
+    KINDS,
     Active,
     Checkpoint,
-    Inactive,
     Queues,
     Record,
-    RecordKind,
     Snapshot,
     Start,
     Stop,
@@ -19,18 +18,6 @@ from broker.memberlog.records import (
 )
 from tools.verify.input.rows import Row, signed
 
-_KINDS: dict[type[Record], RecordKind] = {
-    Start: RecordKind.START,
-    ViewSeen: RecordKind.VIEW,
-    Active: RecordKind.ACTIVE,
-    Inactive: RecordKind.INACTIVE,
-    Snapshot: RecordKind.SNAPSHOT,
-    Stop: RecordKind.STOP,
-    Vote: RecordKind.VOTE,
-    Queues: RecordKind.QUEUES,
-    Checkpoint: RecordKind.CHECKPOINT,
-}
-
 
 def control_rows(row: Row, record: Record, reached: int, durable: int) -> Iterator[Row]:
     """Yield the rows of a record other than a BATCH or CONFIRM.
@@ -38,7 +25,7 @@ def control_rows(row: Row, record: Record, reached: int, durable: int) -> Iterat
     `row` has the source, `reached` is the position that its incarnation had applied, `durable` the
     one that its segment reported to be on disk; -1 = not known.
     """
-    row = row._replace(kind=int(_KINDS[type(record)]))
+    row = row._replace(kind=int(KINDS[type(record)]))
     match record:
         case Start(epoch, position, chain, root):
             row = row._replace(epoch=epoch, position=position, last=position, chain=chain)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from functools import lru_cache
 from hashlib import blake2b
 
-from broker.machine.commands import OK, PUBLISH, TX_COMMIT, UNROUTABLE
-from broker.memberlog.records import HASH_BYTES
+from tools.verify.format.commands import Command, Outcome
+from tools.verify.format.records import HASH_BYTES, Batch
 
-CONFIRMABLE = (PUBLISH, TX_COMMIT)
-_OUTCOMES_OK = frozenset(code.to_bytes(2, "little") for code in (OK, UNROUTABLE))
+CONFIRMABLE = (Command.PUBLISH, Command.TX_COMMIT)
+_OUTCOMES_OK = frozenset(code.to_bytes(2, "little") for code in (Outcome.OK, Outcome.UNROUTABLE))
 
 
 def digest(data: bytes) -> bytes:
@@ -43,7 +43,12 @@ def confirmable(kinds: bytes, outcomes: bytes) -> tuple[int, ...]:
     )
 
 
-def accepted(kind: int, kinds: bytes, outcomes: bytes) -> list[int]:
-    """Return the indexes of the commands of this kind in a batch that were carried out."""
-    done = OK.to_bytes(2, "little")
-    return [i for i, k in enumerate(kinds) if k == kind and outcomes[2 * i : 2 * i + 2] == done]
+def accepted(kind: int, batch: Batch) -> list[int]:
+    """Return the positions of the commands of this kind in a batch that were carried out."""
+    first, outcomes = batch.first_position, batch.outcomes
+    done = Outcome.OK.to_bytes(2, "little")
+    return [
+        first + i
+        for i, one in enumerate(batch.kinds)
+        if one == kind and outcomes[2 * i : 2 * i + 2] == done
+    ]

@@ -1,7 +1,7 @@
 # mypy: disable-error-code="import-untyped"
 """Moves of messages as numpy columns, one row a move: no move becomes a Python object.
 
-What a move means is in docs/MEMBERLOG.md; the bytes are those of broker/machine/move_log.py.
+What a move means is in docs/MEMBERLOG.md; a row of bytes is `format.moves.MOVE`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from broker.machine.move_log import CAUSE_SHIFT, FLAG, Op
+from tools.verify.format.moves import CAUSE_SHIFT, FLAG, Op
 
 Ints: TypeAlias = NDArray[np.int64]
 Bools: TypeAlias = NDArray[np.bool_]

@@ -13,11 +13,10 @@ import re
 from pathlib import Path
 from typing import NamedTuple, TypedDict
 
-from broker.memberlog.codec import FRAME, MAGIC, RECORD_BYTES_MAX, RecordMalformed, decode
-from broker.memberlog.reader import After, LogError
-from broker.memberlog.records import ROLE_CLIENT, SUFFIX
-from broker.memberlog.segments import one_of_each, open_segment, plain_name
 from tools.verify.findings import BadInput
+from tools.verify.format.files import one_of_each, open_segment, plain_name
+from tools.verify.format.reader import FRAME, MAGIC, RECORD_BYTES_MAX, After, LogError
+from tools.verify.format.records import ROLE_CLIENT, SUFFIX, RecordMalformed, decode
 from tools.verify.input.batch_summaries import Continuation
 from tools.verify.input.rows import SEGMENT, Row
 from tools.verify.input.segments import HEADER_BYTES, files_below, header_of

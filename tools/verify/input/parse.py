@@ -14,18 +14,10 @@ from collections.abc import Iterator, Sequence
 
 from xxhash import xxh3_128_intdigest
 
-from broker.machine.commands import ACTIVATE, VOTERS
-from broker.machine.move_log import FORGOTTEN, MOVE
-from broker.memberlog.codec import FRAME, pack_positions
-from broker.memberlog.reader import (
-    Entry,
-    LogError,
-    NotALog,
-    OtherVersion,
-    TornTail,
-    read_segment,
-)
-from broker.memberlog.records import (
+from tools.verify.format.commands import Command
+from tools.verify.format.moves import FORGOTTEN, MOVE
+from tools.verify.format.reader import FRAME, Entry, Fault, LogError, read_segment
+from tools.verify.format.records import (
     ROLE_CLIENT,
     Active,
     Batch,
@@ -43,12 +35,13 @@ from broker.memberlog.records import (
     Start,
     Stop,
     Vote,
+    pack_positions,
 )
-from broker.memberlog.segment_totals import SegmentTotals
 from tools.verify.input.batch_summaries import (
     BatchRange,
     Continuation,
     RowSource,
+    SegmentTotals,
     batch_row,
     compare_vote,
     first_batch_of,
@@ -99,7 +92,7 @@ def scan_segment(data: bytes, file: str) -> Iterator[Row | Sums]:
 def _parse(
     data: bytes, file: str, continued: Continuation | None, every_record: bool
 ) -> Iterator[Row | Sums]:
-    faults: list[LogError] = []
+    faults: list[Fault] = []
     parser = _Parser(file, continued, every_record)
     rows = parser.rows
     try:
@@ -112,7 +105,7 @@ def _parse(
             if rows:
                 yield from rows
                 rows.clear()
-    except (NotALog, OtherVersion) as error:
+    except LogError as error:
         yield parser.empty_row(-1, UNREADABLE)._replace(text=str(error))
         return
     parser.take_damage(faults)
@@ -156,7 +149,7 @@ class _Parser:
         self._origins: dict[str, int] = {}  # of the present epoch, see SegmentEnds
         self._at_start = True  # no record has shown yet at which position this segment begins
         self._whole = True  # no damage so far
-        self._tally = SegmentTotals()
+        self._totals = SegmentTotals()
         self._unconfirmed: set[int] = set()
         self._recent: deque[Batch] = deque(maxlen=RECENT)
         self._range = BatchRange()
@@ -166,10 +159,10 @@ class _Parser:
         """Return a row with nothing but its source."""
         return Row(*self._source, lsn, int(kind))
 
-    def take_damage(self, faults: list[LogError]) -> None:
+    def take_damage(self, faults: list[Fault]) -> None:
         """Report damage; the position is not known after it."""
         for fault in faults:
-            if isinstance(fault, TornTail):
+            if fault.torn_tail:
                 self._ends["torn_tail"] = True
                 continue
             self._end_range()
@@ -204,7 +197,7 @@ class _Parser:
             if 0 <= self._position < record.position:
                 self._check_applied("G9", "reports it to be on disk", record.position)
         elif isinstance(record, ConfirmRecord):
-            self._tally.take(record)
+            self._totals.take(record)
             self._confirm(lsn, record)
         else:
             self._control_record(lsn, record)
@@ -235,7 +228,7 @@ class _Parser:
         """Take a record of a kind that does not grow with traffic."""
         ends, known = self._ends, None
         if not isinstance(record, End):
-            self._tally.take(record)
+            self._totals.take(record)
         match record:
             case Start() | Snapshot():
                 self._end_range()
@@ -265,7 +258,7 @@ class _Parser:
                 return
             case End():
                 ends["closed"], self._closed = True, self._records
-                expected = self._tally.end()._replace(records=self._records)
+                expected = self._totals.end(self._records)
                 if self._whole and self._from_header and record != expected:
                     what = f"the closing record of {self._file} is not about what is in it"
                     self._fault("LOG", self._position, what)
@@ -349,17 +342,17 @@ class _Parser:
         if time_us < self._time_us:
             time_us = self._time_us
         self._time_us = time_us
-        if ACTIVATE in kinds:
+        if Command.ACTIVATE in kinds:
             self._activations(record)
         self._position, self._chain, self._order = last, chain, order
-        self._tally.take(record)
+        self._totals.take(record)
         self._recent.append(record)
         if origin == self._source[1]:
             offsets = confirmable(kinds, outcomes)
             self._unconfirmed.update([first + i for i in offsets])
             self._ends["publishes"] += len(offsets)
-        if VOTERS in kinds:
-            self._ends["voters_at"] += [first + i for i in accepted(VOTERS, kinds, outcomes)]
+        if Command.VOTERS in kinds:
+            self._ends["voters_at"] += accepted(Command.VOTERS, record)
         if self._every_record:
             decided = self._deciding or epoch
             self.rows.append(batch_row(self._source, lsn, record, self._active, decided, time_us))
@@ -382,7 +375,7 @@ class _Parser:
     def _activations(self, batch: Batch) -> None:
         forgot = FORGOTTEN in batch.moves[:: MOVE.size]
         for i, kind in enumerate(batch.kinds):
-            if kind == ACTIVATE:
+            if kind == Command.ACTIVATE:
                 before = "" if i else self._chain.hex()
                 one = Activated(batch.first_position + i, batch.epoch, before, forgot)
                 self._ends["activations"].append(one)

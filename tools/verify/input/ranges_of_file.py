@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from broker.memberlog.records import Record, Snapshot, Start
+from tools.verify.format.records import Record, Snapshot, Start
 
 ANY = -1
 

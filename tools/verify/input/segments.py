@@ -7,11 +7,17 @@ from collections.abc import Iterator
 from glob import glob, has_magic
 from pathlib import Path
 
-from broker.memberlog.archive import DROPPED_NAME, dropped_in
-from broker.memberlog.reader import Damaged, LogError, NotALog, OtherVersion, read_segment
-from broker.memberlog.records import SUFFIX, Header, Record
-from broker.memberlog.segments import is_segment, one_of_each, open_segment, plain_name
 from tools.verify.findings import BadInput
+from tools.verify.format.files import (
+    DROPPED_NAME,
+    dropped_in,
+    is_segment,
+    one_of_each,
+    open_segment,
+    plain_name,
+)
+from tools.verify.format.reader import Fault, LogError, read_segment
+from tools.verify.format.records import SUFFIX, Header, Record
 
 LITTLE_BYTES = 256 << 20
 TASK_BYTES = 16 << 20  # segments are put together up to this much
@@ -103,7 +109,7 @@ def read_bytes(segment: Path) -> bytes:
     """
     try:
         return open_segment(segment)
-    except Damaged:
+    except LogError:
         return b""
 
 
@@ -147,11 +153,11 @@ def owner_by_name(file: str) -> tuple[str, int, int]:
 
 def records_of(data: bytes, file: str) -> Iterator[Record]:
     """Yield the readable records of a segment; damage is reported by the parser."""
-    faults: list[LogError] = []
+    faults: list[Fault] = []
     try:
         for _, _, _, record, _ in read_segment(data, file, faults):
             yield record
-    except (NotALog, OtherVersion):
+    except LogError:
         return
 
 

@@ -28,9 +28,9 @@ from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
-from broker.memberlog.reader import Damaged
-from broker.memberlog.segments import open_segment
 from tools.verify.findings import BadInput
+from tools.verify.format.files import open_segment
+from tools.verify.format.reader import LogError
 from tools.verify.input.batch_summaries import expand_sums
 from tools.verify.input.offsets import LogPart, Offsets, Settled, advance, read_part, unread_parts
 from tools.verify.input.parse import parse_segment, scan_segment
@@ -221,7 +221,7 @@ def _expand(
 def _parsed(file: str, parse: Callable[[bytes, str], Iterator[Row | Sums]]) -> Iterator[Row | Sums]:
     try:
         data = _bytes(file)
-    except Damaged as error:
+    except LogError as error:
         fault = Row(
             file, *owner_by_name(file), -1, FAULT, origin="LOG", text=str(error), position=-1
         )

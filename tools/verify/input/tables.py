@@ -12,9 +12,9 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 import pyarrow
 
-from broker.machine.move_log import MOVE
-from broker.memberlog.reader import Entry, LogError, NotALog, OtherVersion, read_segment
-from broker.memberlog.records import (
+from tools.verify.format.moves import MOVE
+from tools.verify.format.reader import Entry, Fault, LogError, read_segment
+from tools.verify.format.records import (
     CLIENT_ROW,
     REDELIVERED,
     ROLE_CLIENT,
@@ -110,10 +110,10 @@ def clients_of(data: bytes, file: str, schema: pyarrow.Schema) -> Iterator[pyarr
 
 
 def _sound(data: bytes, file: str) -> Iterator[Entry]:
-    faults: list[LogError] = []
+    faults: list[Fault] = []
     try:
         yield from read_segment(data, file, faults)
-    except (NotALog, OtherVersion):
+    except LogError:
         return
 
 

@@ -13,10 +13,10 @@ import json
 from collections import defaultdict
 from pathlib import Path
 
-from broker.memberlog import segments as segment_files
-from broker.memberlog.reader import LogError
 from tools.verify.checks.views_and_segments import IncarnationId, ends_of
 from tools.verify.findings import BadInput
+from tools.verify.format import files as segment_files
+from tools.verify.format.reader import LogError
 from tools.verify.input.rows import SEGMENT, Row
 
 VERSION = 1
@@ -99,7 +99,7 @@ def _identity(path: Path) -> tuple[str, int, int] | None:
 
 
 def _named(kept: list[Row]) -> list[list[object]]:
-    """Return how the member's own retention names these segments: `broker.memberlog.archive`."""
+    """Return how the member's own retention names these segments."""
     return [[row.member, row.incarnation, row.segment, ends_of(row)["link"]] for row in kept]
 
 

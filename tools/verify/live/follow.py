@@ -18,9 +18,9 @@ from queue import Empty, SimpleQueue
 from threading import Lock
 from typing import TYPE_CHECKING, cast
 
-from broker.memberlog.records import SUFFIX, RecordKind
 from tools.verify.checks import total_order, views_and_segments
 from tools.verify.findings import BadInput, Finding
+from tools.verify.format.records import SUFFIX, RecordKind
 from tools.verify.input.offsets import Offsets, Settled, segments_by_incarnation, settled_in
 from tools.verify.input.rows import Row
 from tools.verify.input.segments import size_of

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from socket import AF_INET6
 from threading import Lock, Thread
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from broker.statistics.exposition import CONTENT_TYPE, Family, Row, labels, lines
 from tools.verify.findings import PROPERTIES, BadInput
 from tools.verify.live.follow import FollowResult
 from tools.verify.live.notify import Notifier
@@ -20,6 +20,25 @@ from tools.verify.live.progress import LogProgress
 PREFIX = "qpid_cluster_verify_"
 HOST = "127.0.0.1"
 CLIENT_S = 10.0  # for one that connects and asks nothing
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_ESCAPES = str.maketrans({"\\": "\\\\", "\n": "\\n", '"': '\\"'})
+
+
+class Family(NamedTuple):
+    """One metric and its samples: labels as they stand in a line, and the value."""
+
+    name: str
+    kind: str
+    """`gauge` or `counter`."""
+    text: str
+    rows: Iterable[tuple[str, float]]
+
+    def lines(self) -> Iterator[str]:
+        """Yield its lines, none where it has no sample."""
+        for place, (found, value) in enumerate(self.rows):
+            if not place:
+                yield f"# TYPE {self.name} {self.kind}\n# HELP {self.name} {self.text}\n"
+            yield f"{self.name}{found} {int(value) if value == int(value) else value!r}\n"
 
 
 class FollowMetrics:
@@ -42,12 +61,12 @@ class FollowMetrics:
         """Return all families as text."""
         with self._lock:
             families = [*self._families(), *_alerts(notifier)]
-        return "".join(line for one in families for line in lines(one))
+        return "".join(line for one in families for line in one.lines())
 
     def _families(self) -> Iterator[Family]:
         p = self._progress
         yield _gauge("consistent", "1 while no finding was reported", not self._findings)
-        found = [(labels(promise=name), float(self._findings[name])) for name in PROPERTIES]
+        found = [(_label(promise=name), float(self._findings[name])) for name in PROPERTIES]
         text = "Findings, by the promise that is broken"
         yield Family(f"{PREFIX}findings_total", "counter", text, found)
         read = [("", float(self._records))]
@@ -59,12 +78,18 @@ class FollowMetrics:
         text = "Members of the primary of which no log is here"
         yield _gauge("absent_logs", text, len(p.absent))
         live = [one for one in p.lags if one.live]
-        behind: list[Row] = [(labels(member=one.member), float(one.behind)) for one in live]
+        behind = [(_label(member=one.member), float(one.behind)) for one in live]
         text = "Positions that a member's log is behind the newest"
         yield Family(f"{PREFIX}member_behind", "gauge", text, behind)
-        late: list[Row] = [(labels(member=one.member), one.seconds) for one in live]
+        late = [(_label(member=one.member), one.seconds) for one in live]
         text = "Seconds between the stamps of a member's last batch and of the newest"
         yield Family(f"{PREFIX}member_behind_seconds", "gauge", text, late)
+
+
+def _label(**value: str) -> str:
+    """Return a label as it stands in a line."""
+    ((name, text),) = value.items()
+    return f'{{{name}="{text.translate(_ESCAPES)}"}}'
 
 
 def _gauge(name: str, text: str, value: float) -> Family:
@@ -75,7 +100,7 @@ def _alerts(notifier: Notifier) -> Iterator[Family]:
     texts = {"told": "Alerts that a receiver took", "lost": "Alerts that a receiver did not take"}
     for what, text in texts.items():
         rows = [
-            (labels(receiver=one.name.removeprefix("--alert-")), float(getattr(one, what)))
+            (_label(receiver=one.name.removeprefix("--alert-")), float(getattr(one, what)))
             for one in notifier.receivers
         ]
         yield Family(f"{PREFIX}alerts_{what}_total", "counter", text, rows)

@@ -17,11 +17,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from broker.memberlog.records import RecordKind
 from tools.verify.checks import lifetimes, views_and_segments
 from tools.verify.checks.control_checks import check_control_rows
 from tools.verify.checks.views_and_segments import IncarnationId, ends_of
 from tools.verify.findings import Finding
+from tools.verify.format.records import RecordKind
 from tools.verify.input.rows import FAULT, SEGMENT, Row, SegmentEnds, append_run, merge_sums
 
 KEPT = 4096

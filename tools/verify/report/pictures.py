@@ -12,8 +12,8 @@ from datetime import UTC, datetime
 from html import escape
 from typing import NamedTuple
 
-from broker.machine.move_log import Op
 from tools.verify.findings import Finding
+from tools.verify.format.moves import Op
 from tools.verify.report.timeline import SLICES, IncarnationTimeline, Span, Timeline
 from tools.verify.report.traffic import MoveCount, return_causes
 

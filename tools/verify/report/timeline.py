@@ -10,8 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.memberlog.records import RecordKind
 from tools.verify.checks.views_and_segments import IncarnationId, records_by_incarnation
+from tools.verify.format.records import RecordKind
 from tools.verify.input.rows import SUMS, Row
 from tools.verify.report.traffic import MoveCount, count_moves
 

@@ -12,12 +12,12 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from broker.machine.move_log import CAUSE_SHIFT, FLAG, MOVE, Op
-from broker.memberlog.reader import LogError
-from broker.memberlog.records import Batch, Record
-from broker.memberlog.segments import open_segment
 from tools.verify.checks.canonical_history import plan
 from tools.verify.checks.views_and_segments import primaries
+from tools.verify.format.files import open_segment
+from tools.verify.format.moves import CAUSE_SHIFT, FLAG, MOVE, Op
+from tools.verify.format.reader import LogError
+from tools.verify.format.records import Batch, Record
 from tools.verify.input.ranges_of_file import FileRange, RangeCursor
 from tools.verify.input.rows import Row
 from tools.verify.input.segments import records_of
@@ -37,7 +37,7 @@ _CAUSES: dict[tuple[int, int], str] = {
 
 
 class MoveCount(NamedTuple):
-    """Number of moves of a kind in one slice of time; `what` as in broker/machine/move_log.py."""
+    """Number of moves of a kind in one slice of time; `what` as in a row of moves."""
 
     number: int
     what: int

@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.machine.move_log import CAUSE_SHIFT, FLAG, MARK_MASK, MOVE, Op
-from broker.memberlog.reader import read_segment
-from broker.memberlog.records import CLIENT_ROW, REDELIVERED, Batch, Client, ClientOp
-from broker.memberlog.segments import open_segment
 from tests.system.verify.support.checks_without_spark import rows_in
 from tools.verify.checks.canonical_history import gaps, plan
 from tools.verify.checks.control_checks import check_control_rows
 from tools.verify.clients.histories import extent_of, split_clients
+from tools.verify.format.files import open_segment
+from tools.verify.format.moves import CAUSE_SHIFT, FLAG, MARK_MASK, MOVE, Op
+from tools.verify.format.reader import read_segment
+from tools.verify.format.records import CLIENT_ROW, REDELIVERED, Batch, Client, ClientOp
 from tools.verify.input.ranges_of_file import FileRange, RangeCursor
 from tools.verify.input.segments import find_segments
 

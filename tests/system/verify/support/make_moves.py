@@ -29,6 +29,7 @@ from broker.memberlog.records import (
 )
 from tests.support.three_machines import MEMBERS, Rig
 from tests.system.verify.support.make_logs import VOTERS, IncarnationId, LogMaker
+from tests.system.verify.support.read_back import read_back
 from tools.verify.contract.message_lifecycle import LifecycleCheck, check_recoveries
 from tools.verify.contract.rules import Breach
 from tools.verify.contract.segment import check_segment, moves_within
@@ -191,7 +192,8 @@ def contract_breaches(segments: list[list[Record]], *, replay: bool = True) -> l
     high_waters = []
     moves = []
     everything = [FileRange(1, 1 << 40)]
-    for records, following in zip(segments, [*segments[1:], []], strict=True):
+    read = [read_back(records) for records in segments]
+    for records, following in zip(read, [*read[1:], []], strict=True):
         result = check_segment(records, following, everything, replay=replay)
         changed += [breach for breach, _ in result.breaches]
         high_waters += result.high_waters

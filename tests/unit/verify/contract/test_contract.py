@@ -16,6 +16,7 @@ from broker.memberlog.records import Batch, Checkpoint, Queues, Snapshot
 from tests.support.three_machines import Client
 from tests.system.verify.corruption.contract_violations import VIOLATIONS, Violation
 from tests.system.verify.support.make_moves import INCARNATIONS, MoveMaker, contract_breaches
+from tests.system.verify.support.read_back import read_back
 from tests.system.verify.support.recorded_history import plain_history
 from tools.commands.qpid_cluster_verify import main
 from tools.verify.checks.canonical_history import Stretch
@@ -47,7 +48,7 @@ def history() -> MoveMaker:
 def test_a_correct_history_keeps_the_contract() -> None:
     maker = history()
     assert maker.breaches() == []
-    result = check_segment(maker.logs[INCARNATIONS[0]], [], EVERYTHING, replay=True)
+    result = check_segment(read_back(maker.logs[INCARNATIONS[0]]), [], EVERYTHING, replay=True)
     assert result.moves == result.replayed > 70
     assert result.balances == 3
     assert result.compared > 8
@@ -129,7 +130,7 @@ def test_a_return_that_nothing_caused_is_found_where_the_channel_goes_on() -> No
 def test_pieces_of_any_length_give_the_same_verdict() -> None:
     maker = history()
     VIOLATIONS[10](maker)
-    moves = join(list(moves_within(maker.logs[INCARNATIONS[0]], EVERYTHING)))
+    moves = join(list(moves_within(read_back(maker.logs[INCARNATIONS[0]]), EVERYTHING)))
     share, rows = sort(moves)
     whole = LifecycleCheck()
     whole.take(share, rows)
@@ -149,7 +150,7 @@ def test_pieces_of_any_length_give_the_same_verdict() -> None:
 def test_bins_give_the_same_verdict_as_a_single_one() -> None:
     maker = history()
     VIOLATIONS[10](maker)
-    moves = list(moves_within(maker.logs[INCARNATIONS[0]], EVERYTHING))
+    moves = list(moves_within(read_back(maker.logs[INCARNATIONS[0]]), EVERYTHING))
     assert bins_for(0, 4) == 4
     assert bins_for(5 * MOVES_IN_BIN + 1, 4) == 6
     outcome = []
@@ -175,7 +176,7 @@ def test_what_is_missing_gives_no_finding() -> None:
     records = maker.logs[INCARNATIONS[0]]
     half = len(records) // 2
     cut = next(r.first_position for r in records[half:] if isinstance(r, Batch))
-    moves = join(list(moves_within(records, [FileRange(cut, 1 << 40)])))
+    moves = join(list(moves_within(read_back(records), [FileRange(cut, 1 << 40)])))
     unaware = LifecycleCheck()
     unaware.take(*sort(moves))
     unaware.finish()
@@ -292,7 +293,7 @@ def test_a_log_that_is_wrong_throughout_does_not_fill_the_memory(
 ) -> None:
     monkeypatch.setattr("tools.verify.contract.message_lifecycle.BREACHES_MAX", 2)
     maker = history()
-    moves = join(list(moves_within(maker.logs[INCARNATIONS[0]], EVERYTHING)))
+    moves = join(list(moves_within(read_back(maker.logs[INCARNATIONS[0]]), EVERYTHING)))
     moves.of = moves.of + moves.position  # no channel gives up what it holds
     lifecycles = LifecycleCheck()
     lifecycles.take(*sort(moves))
@@ -324,7 +325,7 @@ def test_the_checkpoint_of_a_received_state_has_its_root() -> None:
     """H1: nothing was applied between START or SNAPSHOT and what is said of the queues there."""
     state = Snapshot(1, 7, b"c" * 16, 77, "b")
     rules = SegmentRules()
-    for record in (state, Checkpoint(7, 78, 1, b"")):
+    for record in read_back([state, Checkpoint(7, 78, 1, b"")]):
         rules.take(record)
     rules.finish()
     assert [(one.rule, one.position) for one in rules.breaches] == [("other root", 7)]

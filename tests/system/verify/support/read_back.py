@@ -1,0 +1,14 @@
+"""Records as the check reads them, made of records that were never in a file."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from broker.memberlog import codec
+from broker.memberlog.records import Record as Written
+from tools.verify.format.records import Record, decode
+
+
+def read_back(records: Iterable[Written]) -> list[Record]:
+    """Return what the check's own decoder makes of the bytes that a member would write."""
+    return [decode(codec.encode(0, record))[1] for record in records]

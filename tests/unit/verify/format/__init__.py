@@ -1,0 +1,1 @@
+"""Tests of the check's own decoder of the logs."""

@@ -1,0 +1,262 @@
+"""Bytes checked in, read by the broker and by the check: two decoders, one documented format.
+
+`golden/member.qml` is of a member of a cluster, `client.qml` and `odd.qml` were made by hand after
+docs/MEMBERLOG.md, of what is rare.  They are never made again: where one is read otherwise, logs
+that are on disks already would be.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import msgpack
+import pytest
+
+from broker.machine import commands, move_log
+from broker.memberlog import codec, reader, records, segment_totals, segments
+from tools.verify.format import files, moves
+from tools.verify.format import reader as own_reader
+from tools.verify.format import records as own
+from tools.verify.format.commands import Command, Outcome
+from tools.verify.input.batch_summaries import SegmentTotals
+
+GOLDEN = Path(__file__).parent / "golden"
+FILES = ("client.qml", "member.qml", "odd.qml")
+Plain = list[tuple[int, bytes, int, str, tuple[Any, ...]]]
+Faults = list[tuple[str, int, bool]]
+
+
+def read(data: bytes) -> tuple[Plain, Faults]:
+    """Return what the broker's decoder reads, as plain values."""
+    faults: list[reader.LogError] = []
+    entries: Plain = [
+        (one.lsn, one.link, one.end, type(one.record).__name__, tuple(one.record))
+        for one in reader.read_segment(data, "x", faults)
+    ]
+    return entries, [(f.what, f.lsn, isinstance(f, reader.TornTail)) for f in faults]
+
+
+def read_by_the_check(data: bytes) -> tuple[Plain, Faults]:
+    """Return what the check's decoder reads, as plain values."""
+    faults: list[own_reader.Fault] = []
+    entries: Plain = [
+        (one.lsn, one.link, one.end, type(one.record).__name__, tuple(one.record))
+        for one in own_reader.read_segment(data, "x", faults)
+    ]
+    return entries, [(one.what, one.lsn, one.torn_tail) for one in faults]
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_both_decoders_read_the_same(name: str) -> None:
+    entries, faults = read_by_the_check((GOLDEN / name).read_bytes())
+    assert faults == []
+    assert read((GOLDEN / name).read_bytes()) == (entries, [])
+
+
+def test_all_kinds_of_records_are_there() -> None:
+    kinds = Counter(kind for name in FILES for *_, kind, _ in read((GOLDEN / name).read_bytes())[0])
+    assert kinds.keys() == {of.__name__ for of in own.KINDS}
+
+
+@pytest.mark.parametrize("name", FILES)
+def test_the_broker_still_writes_this_format(name: str) -> None:
+    """A difference here is a change of the format: a new version, and a golden file of it."""
+    for one in reader.read_segment((GOLDEN / name).read_bytes(), "x"):
+        again = codec.encode(one.lsn, one.record)
+        # How rows are packed may differ where a batch is written again after it was spelled out.
+        assert codec.decode(again) == (one.lsn, one.record)
+        if not isinstance(one.record, records.Batch):
+            assert again == one.payload
+    assert own_reader.VERSIONS == (records.VERSION_MIN, records.VERSION)
+
+
+def test_a_compressed_segment_is_the_plain_one() -> None:
+    plain, packed = GOLDEN / "member.qml", GOLDEN / "member.qml.gz"
+    assert files.open_segment(packed) == segments.open_segment(packed) == plain.read_bytes()
+    assert tuple(files.ends_of(packed)) == tuple(segments.ends_of(packed))
+    assert files.ends_of(packed) == files.ends_of(plain)
+    assert files.ends_of(plain).end is not None
+
+
+def test_what_is_rare_means_what_the_document_says() -> None:
+    found = [one.record for one in own_reader.read_segment(_odd(), "x", [])]
+    header, snapshot, view, queues, checkpoint, active, batch, low, none, *rest = found
+    assert isinstance(header, own.Header)
+    assert (header.version, header.member, header.role) == (3, "a/b", "member")
+    assert isinstance(snapshot, own.Snapshot)
+    assert (snapshot.position, snapshot.root, snapshot.donor) == (2**64 - 1, 2**64 - 1, "b")
+    assert view == own.ViewSeen(7 + 2, "b", False, ())
+    assert queues == own.Queues(((3, "/", "q", True, -1), (2**32 - 1, "v", "p", False, 255)))
+    assert isinstance(checkpoint, own.Checkpoint)
+    assert own.CHECKPOINT_ROW.unpack(checkpoint.queues) == (3, 0, 1, 2, 2**64 - 1)
+    assert isinstance(active, own.Active)
+    assert active.members == (("a/b", 7, True),)
+    assert active.voters == ("a/b=3", "->", "@two_node")
+    assert isinstance(batch, own.Batch)
+    rows = list(moves.MOVE.iter_unpack(batch.moves))
+    assert len(rows) == 13 * 3  # PUBLISHED and PASSED, which is ENQUEUED and DELIVERED
+    assert rows[3:6] == [
+        (0x81, 8, 2, 101, 0xABC, 2**64 - 2),
+        (0x82, 8, 3, 2, 101, 2**63 + 1),
+        (0x03, 8, 3, 2, 0xDEF, 2**63 + 1),
+    ]
+    assert low == own.ConfirmRecord(1, 0, (65536, 65537, 65537, 65537 + 0x3FFF), ())
+    assert none == own.ConfirmRecord(1, 0, (), None)
+    assert isinstance(rest[-1], own.End)
+    assert own.marks_of(rest[-1]) == [(65555, b"m" * 16)]
+
+
+def _odd() -> bytes:
+    return (GOLDEN / "odd.qml").read_bytes()
+
+
+def test_damage_is_judged_alike() -> None:
+    chance = random.Random(7)
+    seen: Counter[str] = Counter()
+    for name in FILES:
+        whole = (GOLDEN / name).read_bytes()[:1200]
+        for _ in range(12):
+            data = bytearray(whole)
+            at = chance.randrange(8, len(data))
+            match chance.randrange(4):
+                case 0:
+                    data[at] ^= 1 << chance.randrange(8)
+                case 1:
+                    del data[at:]
+                case 2:
+                    del data[at : at + chance.randrange(1, 300)]
+                case _:
+                    data[at:at] = data[at : at + chance.randrange(1, 300)]
+            try:
+                expected = read(bytes(data))
+            except reader.LogError:
+                with pytest.raises(own_reader.LogError):
+                    read_by_the_check(bytes(data))
+                continue
+            (entries, faults), (wanted, wanted_faults) = read_by_the_check(bytes(data)), expected
+            assert entries == wanted
+            assert [fault[1:] for fault in faults] == [fault[1:] for fault in wanted_faults]
+            seen.update("torn" if torn else "damaged" for _, _, torn in faults)
+    assert min(seen["torn"], seen["damaged"]) > 5
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        b"",
+        b"\xc1",
+        b"\x06",
+        msgpack.packb([]),
+        msgpack.packb([0, 1]),
+        msgpack.packb([17, 1, 2]),
+        msgpack.packb([True, 1, 2]),
+        msgpack.packb([9, 1]),
+        msgpack.packb([9, 1, 2, 3]),
+        msgpack.packb([9, -1, 2]),
+        msgpack.packb([9, 1, "2"]),
+        msgpack.packb([9, 1, True]),
+        msgpack.packb([9, 1.0, 2]),
+        msgpack.packb([9, 1, 2]) + b"\0",
+        msgpack.packb([{}, 1, 2]),
+        msgpack.packb([7, 1, 1, 1, b"\x80", b""]),
+        msgpack.packb([7, 1, 1, 1, b"\x80" * 10 + b"\1", b""]),
+        msgpack.packb([7, 1, 1, 1, None, None]),
+        msgpack.packb([7, 1, 1, 1, b"", "x"]),
+        msgpack.packb([7, 1, 1, 1, b""]),
+        msgpack.packb([13, 1, 0, 0, b"short", 1, 1, 1, 1, 1, 1, b""]),
+        msgpack.packb([13, 1, 0, 0, bytes(16), 1, 1, 1, 1, 1, 1, b"cut"]),
+        msgpack.packb([14, 1, [[1, "v", "n", 1, -1]]]),
+        msgpack.packb([14, 1, ["v"]]),
+        msgpack.packb([15, 1, 1, 1, 1, b"cut"]),
+        msgpack.packb([16, 1, 1, "q", 1, b"cut"]),
+        msgpack.packb([16, 1, 1, "q", 1, b"\x08" + bytes(16)]),
+        msgpack.packb([1, 0, 4, "n", "", "m", 1, 0, b"", "blake2b-16", 1, "guest"]),
+    ],
+)
+def test_what_is_no_record_is_refused_by_both(payload: bytes) -> None:
+    with pytest.raises(codec.RecordMalformed):
+        codec.decode(payload)
+    with pytest.raises(own.RecordMalformed):
+        own.decode(payload)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {4: 2},  # of two commands
+        {9: b""},
+        {10: b"\0"},
+        {11: b"short"},
+        {15: b"cut"},
+        {15: bytes(27)},  # a move of no kind
+        {15: b"\x12" + bytes(26)},  # PASSED, with nothing published before
+        {15: b"\x64" + bytes(26)},
+        {15: None},
+        {15: [1]},
+        {15: [1, b"no block"]},
+        {15: [1 << 40, b"\0"]},
+        {15: [-1, b"\0"]},
+        {15: ["1", b"\0"]},
+        {15: [2, b"\x1f\x01\x00\x01\x00\x07\x50" + bytes(5)]},
+    ],
+)
+def test_batches_that_are_none(change: dict[int, object]) -> None:
+    fields = [1, 1, 1, 1, 1, "a", 1, 1, 1, b"\1", bytes(2), *[bytes(16)] * 2, 1, bytes(16), b""]
+    good = msgpack.packb([6, 1, *fields])
+    assert tuple(own.decode(good)[1]) == tuple(codec.decode(good)[1]) == tuple(fields)
+    for at, value in change.items():
+        fields[at] = value
+    test_what_is_no_record_is_refused_by_both(msgpack.packb([6, 1, *fields]))
+
+
+@pytest.mark.parametrize(
+    "payload",
+    [
+        msgpack.packb([3, 1, 1, "a", True, [["a"]]]),
+        msgpack.packb([3, 1, 1, "a", True, ["a"]]),
+        msgpack.packb([4, 1, 1, 1, "a", 1, bytes(16), [["a", 1]], ["a"], False]),
+        msgpack.packb([4, 1, 1, 1, "a", 1, bytes(16), [["a", 1, True]], [1], False]),
+    ],
+)
+def test_the_check_refuses_members_that_are_none(payload: bytes) -> None:
+    """They ended it with a traceback."""
+    with pytest.raises(own.RecordMalformed):
+        own.decode(payload)
+
+
+def test_the_numbers_are_those_of_the_broker() -> None:
+    """The check has its own; a member that wrote others would be judged by the wrong rules."""
+    for one in Command:
+        assert getattr(commands, one.name) == one
+    assert set(commands.CLASSES) == set(Command)
+    for outcome in Outcome:
+        assert getattr(commands, outcome.name) == outcome
+    assert {op.name: int(op) for op in moves.Op} == {op.name: int(op) for op in move_log.Op}
+    assert moves.WHATS == move_log.OPS_KNOWN
+    assert moves.PASSED == move_log.PASSED
+    for name in ("REJECTED", "LAPSED", "CLOSED", "MEMBER_LOST", "QUEUE_DELETED", "FORGOTTEN"):
+        assert getattr(moves, name) == getattr(move_log, name)
+    assert [(op.name, int(op)) for op in own.ClientOp] == [
+        (op.name, int(op)) for op in records.ClientOp
+    ]
+
+
+def test_totals_are_counted_alike() -> None:
+    for seed in range(3):
+        chance = random.Random(seed)
+        theirs, ours, position = segment_totals.SegmentTotals(), SegmentTotals(), 1
+        for _ in range(800):
+            commands_in_it = chance.choice((1, 3, 900, 2500))
+            fields = (1, 1, 1, position, commands_in_it, "a", 1, 1, 1, b"", b"", b"", bytes(16), 1)
+            theirs.take(records.Batch(*fields, b"", b""))
+            ours.take(own.Batch(*fields, b"", b""))
+            position += commands_in_it
+            if chance.random() < 0.01:
+                position += 5000
+                theirs.take(records.Snapshot(1, position - 1, bytes(16), 0, "b"))
+                ours.take(own.Snapshot(1, position - 1, bytes(16), 0, "b"))
+        end = theirs.end()
+        assert tuple(ours.end(end.records)) == tuple(end)

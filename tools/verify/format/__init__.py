@@ -1,0 +1,1 @@
+"""Format of member logs and histories of clients, read by the letter of docs/MEMBERLOG.md alone."""

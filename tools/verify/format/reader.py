@@ -1,0 +1,211 @@
+"""Reader of one segment: bytes in, records out, every fault told.  Pure; see docs/MEMBERLOG.md.
+
+After damage reading goes on where the next whole record is.  Bytes at the end that are no whole
+record, with nothing readable after them, are a torn tail: a crash leaves that, and it is no damage.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from hashlib import blake2b
+from os import SEEK_END
+from typing import BinaryIO, NamedTuple
+from zlib import crc32
+
+import msgpack
+
+from tools.verify.format.records import End, Header, Record, RecordKind, RecordMalformed, decode
+
+VERSIONS = 3, 4
+HASH_ALG = "blake2b-16"
+MAGIC = b"QPIDLOG1"
+FRAME = struct.Struct("<II8s")  # length and crc32 of the payload, link
+RECORD_BYTES_MAX = 1 << 30
+ENDS_BYTES = 16 << 10  # END is within so many bytes of the end
+RESYNC_BYTES = 1 << 20  # hardly a record is longer, so a good one begins within
+_HEAD = FRAME.size
+
+
+class LogError(Exception):
+    """A file of which nothing can be read."""
+
+
+class Fault(NamedTuple):
+    """Damage in a segment, after the record `lsn` (-1: before any)."""
+
+    what: str
+    lsn: int
+    torn_tail: bool = False
+
+
+class Entry(NamedTuple):
+    """A record, its number and link, and where it ends in the segment."""
+
+    lsn: int
+    link: bytes
+    end: int
+    record: Record
+    payload: bytes
+
+
+class After(NamedTuple):
+    """The record after which a part of a segment begins."""
+
+    lsn: int
+    link: bytes  # b"": not known
+
+
+class Ends(NamedTuple):
+    """Both ends of a segment."""
+
+    header: Header
+    first_lsn: int
+    end: End | None  # None: it was not closed
+    last_lsn: int  # of the closing record; -1, b"" without one
+    link: bytes
+
+
+def read_segment(
+    data: bytes, source: str, faults: list[Fault], after: After | None = None
+) -> Iterator[Entry]:
+    """Yield the records of a segment, or of a part that begins `after` a record.
+
+    Faults are added to the list before the record that follows them is yielded.  Raises `LogError`
+    for what is no segment, or one of another version.
+    """
+    offset, lsn, link = (len(MAGIC), -1, b"") if after is None else (0, *after)
+    if after is None and data[: len(MAGIC)] != MAGIC:
+        if not MAGIC.startswith(data):
+            raise LogError(f"{source}: this is not a member log")
+        faults.append(Fault("the segment has no beginning", lsn, torn_tail=True))
+        return
+    if after is None:
+        link = _link_before(data, source)
+    frame, size = FRAME.unpack_from, len(data)
+    while offset < size:
+        # One loop with few calls over what is whole and follows: it is most of the cost.
+        while link and offset + _HEAD < size:
+            length, checksum, own_link = frame(data, offset)
+            end = offset + _HEAD + length
+            payload = data[offset + _HEAD : end]
+            if end > size or crc32(payload) != checksum:
+                break
+            try:
+                number, record = decode(payload)
+            except RecordMalformed:
+                break
+            if (
+                number != lsn + 1 != 0
+                or blake2b(link + payload, digest_size=8).digest() != own_link
+            ):
+                break
+            if lsn < 0 and after is None and not isinstance(record, Header):
+                break
+            lsn, link, offset = number, own_link, end
+            yield tuple.__new__(Entry, (lsn, link, end, record, payload))
+        if offset == size:
+            return
+        found = _record_at(data, offset)
+        if isinstance(found, str):
+            begin = _next_whole(data, offset)
+            if begin is None:
+                faults.append(Fault("the last record is not complete", lsn, torn_tail=True))
+                return
+            faults.append(Fault(found, lsn))
+            offset, link = begin, b""
+            continue
+        number, record, payload = found
+        own_link = data[offset + 8 : offset + _HEAD]
+        if lsn < 0 and after is None and not isinstance(record, Header):
+            faults.append(Fault("the segment does not begin with its header", lsn))
+        elif link and lsn >= 0 and number != lsn + 1:
+            faults.append(Fault(f"lsn {number} follows lsn {lsn}", lsn))
+        elif link and blake2b(link + payload, digest_size=8).digest() != own_link:
+            what = f"the link of lsn {number} does not continue the one before"
+            faults.append(Fault(what, lsn))
+        lsn, link, offset = number, own_link, offset + _HEAD + len(payload)
+        yield Entry(lsn, link, offset, record, payload)
+
+
+def read_ends(file: BinaryIO, source: str) -> Ends:
+    """Return header and END of a segment without reading what is between; raises `LogError`."""
+    head = file.read(ENDS_BYTES)
+    if head[: len(MAGIC)] != MAGIC:
+        raise LogError(f"{source}: this is not a member log")
+    _link_before(head, source)
+    first = _record_at(head, len(MAGIC))
+    if isinstance(first, str) or not isinstance(first[1], Header):
+        raise LogError(f"{source}: the segment does not begin with its header")
+    size = file.seek(0, SEEK_END)
+    file.seek(max(size - ENDS_BYTES, 0))
+    tail = file.read(ENDS_BYTES)
+    for offset in range(len(tail) - _HEAD, -1, -1):
+        if offset + _HEAD + int(FRAME.unpack_from(tail, offset)[0]) != len(tail):
+            continue
+        found = _record_at(tail, offset)
+        if isinstance(found, str):
+            continue
+        lsn, record, _ = found
+        if not isinstance(record, End):
+            break
+        return Ends(first[1], first[0], record, lsn, tail[offset + 8 : offset + _HEAD])
+    return Ends(first[1], first[0], None, -1, b"")
+
+
+def _record_at(data: bytes, offset: int) -> tuple[int, Record, bytes] | str:
+    """Return number, record and payload at a place, or why there is none."""
+    payload = _payload_at(data, offset)
+    if payload is None:
+        return "a record fails its checksum"
+    try:
+        return *decode(payload), payload
+    except RecordMalformed as error:
+        return str(error)
+
+
+def _payload_at(data: bytes, offset: int) -> bytes | None:
+    begin = offset + _HEAD
+    if begin > len(data):
+        return None
+    length, checksum, _ = FRAME.unpack_from(data, offset)
+    if not 0 < length <= min(RECORD_BYTES_MAX, len(data) - begin):
+        return None
+    payload = data[begin : begin + length]
+    return payload if crc32(payload) == checksum else None
+
+
+def _next_whole(data: bytes, offset: int) -> int | None:
+    """Return where the next whole record begins after a bad one: where its length says, or near."""
+    last = len(data) - _HEAD
+    if offset <= last:
+        after = offset + _HEAD + int(FRAME.unpack_from(data, offset)[0])
+        if after <= last and not isinstance(_record_at(data, after), str):
+            return after
+    for near in range(offset + 1, min(offset + RESYNC_BYTES, last)):
+        if not isinstance(_record_at(data, near), str):
+            return near
+    return None
+
+
+def _link_before(data: bytes, source: str) -> bytes:
+    """Return the link that a segment continues, b"" where its header cannot be read.
+
+    Raises `LogError` for another version before anything else of it is read.
+    """
+    payload = _payload_at(data, len(MAGIC))
+    try:
+        fields = msgpack.unpackb(payload or b"", use_list=False)
+        kind, version = fields[0], fields[2]
+    except (ValueError, TypeError, LookupError, msgpack.UnpackException):
+        return b""
+    if kind == RecordKind.HEADER and version not in VERSIONS:
+        what = f"format version {version}; this release reads {VERSIONS[0]} to {VERSIONS[-1]}"
+        raise LogError(f"{source}: {what}: check it with the release that wrote it")
+    first = _record_at(data, len(MAGIC))
+    if isinstance(first, str) or not isinstance(first[1], Header):
+        return b""
+    if first[1].hash_alg != HASH_ALG:
+        what = f"hashes of kind {first[1].hash_alg}; this release knows {HASH_ALG}"
+        raise LogError(f"{source}: {what}")
+    return first[1].prev_link
