@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import random
 import threading
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from pathlib import Path
@@ -13,6 +14,7 @@ from pathlib import Path
 import pika
 import pika.exceptions
 from pika.adapters.blocking_connection import BlockingChannel
+from pika.adapters.utils.connection_workflow import AMQPConnectorException
 
 from broker.memberlog.client_history import ClientHistory, Session
 from broker.options.broker import Address
@@ -26,6 +28,11 @@ PATIENCE_S = 4.0
 none."""
 PAUSE_S = 0.2
 JOIN_S = 60.0
+REST_S = 120.0
+"""How long what is left may take to come, whatever becomes of the connections."""
+TROUBLE = (pika.exceptions.AMQPError, AMQPConnectorException, OSError)
+"""What a broker that is away, or away again, looks like; pika's own time limit of a handshake is
+not among its other errors."""
 
 
 class Notes:
@@ -128,7 +135,7 @@ class Load:
                         channel = connection.channel()
                         channel.queue_declare(QUEUE, durable=True)
                         work(channel, notes)
-                except (pika.exceptions.AMQPError, OSError):
+                except TROUBLE:
                     notes.lost()
                     self.reconnects += 1
                     self._ending.wait(PAUSE_S)
@@ -174,10 +181,24 @@ def connect(broker: Address) -> pika.BlockingConnection:
 
 
 def take_the_rest(broker: Address, histories: Path, received: set[int]) -> None:
-    """Take what is left in the queue, as one more client that writes down what it does."""
-    with closing(history(histories, "last")) as mine, admitted(lambda: connect(broker)) as open_now:
-        notes = Notes(mine)
-        channel = open_now.channel()
-        channel.queue_declare(QUEUE, durable=True)
-        while notes.take_one(channel, received):
-            pass
+    """Take what is left in the queue, as one more client that writes down what it does.
+
+    A member that was away comes back once more, and closes its connections then; raises what was
+    wrong with the last one when the time is up.
+    """
+    until = time.monotonic() + REST_S
+    with closing(history(histories, "last")) as mine:
+        while True:
+            notes = Notes(mine)
+            try:
+                with admitted(lambda: connect(broker)) as open_now:
+                    channel = open_now.channel()
+                    channel.queue_declare(QUEUE, durable=True)
+                    while notes.take_one(channel, received):
+                        pass
+                    return
+            except TROUBLE:
+                notes.lost()
+                if time.monotonic() > until:
+                    raise
+                time.sleep(PAUSE_S)

@@ -30,13 +30,11 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import pika.exceptions
-
 from broker.durability.data_directory import LOG_DIR
 from broker.exit_codes import Exit
 from tests.system.support import small_disks
 from tests.system.support.burners import burning
-from tests.system.support.load_clients import Load, take_the_rest
+from tests.system.support.load_clients import TROUBLE, Load, take_the_rest
 from tests.system.support.small_disks import SmallDisk
 from tests.system.support.tcp_relay import RelayedCluster
 from tools.cli.signals import ended_by
@@ -209,7 +207,7 @@ def suffer(root: Path, arrangement: str, seed: int, seconds: float) -> list[str]
             trouble += _missing(cluster, load, root / CLIENTS)
             for member in cluster.members:
                 member.terminate(TOGETHER_S)
-        except (ClusterTrouble, pika.exceptions.AMQPError) as problem:
+        except (ClusterTrouble, *TROUBLE) as problem:
             trouble.append(f"in round {rounds}: {type(problem).__name__}: {problem}")
         finally:
             cluster.close()
