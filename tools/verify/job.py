@@ -12,7 +12,6 @@ from tools.verify.checks import (
     difference_search,
     digest_votes,
     lifetimes,
-    total_order,
     views_and_segments,
 )
 from tools.verify.checks.control_checks import ControlResult, check_control_rows
@@ -22,10 +21,11 @@ from tools.verify.coverage import measure_coverage, unexamined
 from tools.verify.findings import BadInput, Finding
 from tools.verify.format.records import RecordKind
 from tools.verify.input.rows import SEGMENT, Row
-from tools.verify.input.segments import dropped_before, find_segments
+from tools.verify.input.segments import dropped_before, find_segments, is_little
 from tools.verify.live import checkpoint
 from tools.verify.report.result import Counts, Report
 from tools.verify.report.timeline import build_timeline
+from tools.verify.spark_session import computed_once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -54,8 +54,6 @@ def verify(
     spark: SparkSession, places: list[Path], options: CheckOptions = CheckOptions()
 ) -> Report:
     """Check the logs at `places`; `BadInput` when there can be no verdict."""
-    from pyspark import StorageLevel
-
     from tools.verify.input.source import read_table
 
     segments, client_segments = histories.split_clients(find_segments(places))
@@ -66,8 +64,8 @@ def verify(
         segments = checkpoint.unread(found, saved)
         if not segments:
             raise BadInput(f"there is nothing newer than {options.since} in these logs")
-    scan = read_table(spark, "scan", segments).persist(StorageLevel.MEMORY_AND_DISK)
-    try:
+    little = is_little(segments)
+    with computed_once(read_table(spark, "scan", segments), little=little) as scan:
         logs = LogsAtHand(segments, [one for one in found if one not in segments], client_segments)
         report, rows = _verify(scan, logs, saved, options)
         report.notes += dropped_before(segments)
@@ -78,8 +76,6 @@ def verify(
         if options.export is not None:
             report.notes.append(_export(spark, rows, options.export))
         return report
-    finally:
-        scan.unpersist()
 
 
 def _skipped(logs: LogsAtHand) -> str:
@@ -125,14 +121,19 @@ def _verify(
     begins = lifetimes.first_positions(read)
     settled = [row.position or 0 for row in saved if row.kind == SEGMENT]
     begin = max([p for p in begins.values() if p < lifetimes.BEYOND_ALL] + settled, default=0)
-    batches, positions, differences = _compare_members(scan, control, begin)
+    little = is_little(segments)
+    batches, positions, differences = difference_search.compare_members(
+        scan, control, begin, little=little
+    )
     if not batches and not saved:
         raise BadInput("the logs hold no batch: nothing was applied, so nothing can be shown")
     findings = control.evidence + differences + control.views
     if any(one.unpaired for one in control.incarnations):
         findings += confirms.check_unpaired(scan, begins)
     findings += confirms.check_gaps(lambda: read_records(spark, segments), findings)
-    contract_result = contract.check_contract(spark, read, control.epochs, options.replay)
+    contract_result = contract.check_contract(
+        spark, read, control.epochs, options.replay, little=little
+    )
     for lack in unexamined(control.incarnations, contract_result):
         raise BadInput(f"the check itself failed: {lack}")
     findings += contract.explain(spark, contract_result, read)
@@ -169,24 +170,6 @@ def _collect_control_rows(scan: DataFrame) -> list[Row]:
         others = scan.filter(vote & ~disputed & f.col("position").isin(voted))
         rows += [Row(*row) for row in others.select(*Row._fields).collect()]
     return rows
-
-
-def _compare_members(
-    scan: DataFrame, control: ControlResult, begin: int
-) -> tuple[int, int, list[Finding]]:
-    """Compare the batches of all members; return how many, of how many positions, and findings."""
-    from pyspark import StorageLevel
-
-    inactive, cutoffs = control.begin_inactive, control.cutoffs
-    search = difference_search.search_differences(scan, inactive)
-    if search.records is None:
-        return search.batches, search.positions, []
-    records = search.records.persist(StorageLevel.MEMORY_AND_DISK)
-    differences = total_order.find_differences(records, inactive, cutoffs, begin)
-    findings = total_order.describe_differences(records, differences, inactive, cutoffs)
-    records.unpersist()
-    batches = search.batches + differences.batches
-    return batches, search.positions + differences.positions, findings
 
 
 def _count(

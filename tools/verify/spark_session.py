@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from zipfile import ZIP_DEFLATED, ZipFile
 
 from tools.cli.signals import held_back
+from tools.verify.class_archive import WRITE_S, ClassArchive, find_archive
 from tools.verify.findings import BadInput
 
 if TYPE_CHECKING:
@@ -29,10 +30,11 @@ if TYPE_CHECKING:
 T = TypeVar("T")
 JAVA_MIN = 17
 PACKAGE = "tools"
+_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 # Optimisations that pay off over many rows only.  Without them a check of some megabytes takes 2/3
 # of the time and half the CPU time; at 300 MB there is no difference.
 _FOR_LITTLE = {
-    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    _JAVA_OPTIONS: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -67,13 +69,63 @@ def spark_session(master: str, verbose: bool, *, little: bool = False) -> Iterat
             held_back(signal.SIGTERM, signal.SIGINT),
             _stderr_to(None if verbose else Path(scratch) / "stderr"),
         ):
-            session = _start(master, verbose, Path(scratch), _FOR_LITTLE if little else {})
+            archive = _class_archive() if here and little else None
+            options = _options_for_little(archive) if little else {}
+            session = _start(master, verbose, Path(scratch), options)
         try:
             if not here:
                 session.sparkContext.addPyFile(str(pack_code(Path(scratch) / "qpid-cluster.zip")))
             yield session
         finally:
             session.stop()
+            if archive is not None and not archive.made:
+                _end_java()
+
+
+def _class_archive() -> ClassArchive | None:
+    from pyspark.version import __version__ as spark_version
+
+    home = os.environ.get("JAVA_HOME")
+    java = Path(home) / "bin" / "java" if home else shutil.which("java")
+    return None if java is None else find_archive(Path(java), spark_version)
+
+
+def _options_for_little(archive: ClassArchive | None) -> dict[str, str]:
+    if archive is None:
+        return _FOR_LITTLE
+    java = _FOR_LITTLE[_JAVA_OPTIONS]
+    return {**_FOR_LITTLE, _JAVA_OPTIONS: f"{java} {archive.options}"}
+
+
+def _end_java() -> None:
+    """Wait until Java has ended, and written its archive."""
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway
+    assert gateway is not None
+    gateway.shutdown()
+    SparkContext._gateway = SparkContext._jvm = None
+    gateway.proc.stdin.close()
+    with suppress(subprocess.TimeoutExpired):
+        gateway.proc.wait(WRITE_S)
+
+
+@contextmanager
+def computed_once(frame: DataFrame, *, little: bool) -> Iterator[DataFrame]:
+    """Yield the rows of a frame, kept for several uses: by Spark, or here where they are few.
+
+    What is here has one partition, so that no query over it needs a shuffle.
+    """
+    from pyspark import StorageLevel
+
+    if little:
+        yield frame.sparkSession.createDataFrame(frame.toArrow(), frame.schema).coalesce(1)
+        return
+    kept = frame.persist(StorageLevel.MEMORY_AND_DISK)
+    try:
+        yield kept
+    finally:
+        kept.unpersist()
 
 
 def in_tasks(

@@ -11,11 +11,47 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from tools.verify.checks.total_order import ANCHORS, applied_while_active
+from tools.verify.checks.control_checks import ControlResult
+from tools.verify.checks.total_order import (
+    ANCHORS,
+    applied_while_active,
+    describe_differences,
+    find_differences,
+)
+from tools.verify.findings import Finding
 from tools.verify.input.rows import SPAN, SUMS, Row
+from tools.verify.spark_session import computed_once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+
+_ANCHOR = f"kind in ({', '.join(str(int(kind)) for kind in ANCHORS)}) and last > 0"
+_BY_SPAN = f"""
+    with by_incarnation as (
+        select
+            coalesce(span, last div {SPAN}) as span,
+            bit_xor(low) as low,
+            bit_xor(high) as high,
+            sum(batches) as batches,
+            sum(if(kind = {SUMS}, last - position + 1, null)) as positions,
+            bool_or(kind = {SUMS} and not active) as inactive,
+            bool_or(kind != {SUMS}) as unknown
+        from {{given}}
+        where kind = {SUMS} or ({_ANCHOR} and not coalesce(flag, false))
+        group by 1, member, incarnation
+    )
+    select
+        span,
+        bool_or(inactive or unknown) or coalesce(
+            min(low) != max(low) or min(high) != max(high)
+            or min(batches) != max(batches) or min(positions) != max(positions), false
+        ) as differ,
+        sum(batches) as batches,
+        max(positions) as positions
+    from by_incarnation
+    group by span
+"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,49 +65,47 @@ class DifferenceSearch:
     records: DataFrame | None  # of those left, in the columns of the table "records"
 
 
+def compare_members(
+    scan: DataFrame, control: ControlResult, begin: int, *, little: bool
+) -> tuple[int, int, list[Finding]]:
+    """Compare the batches of all members; return how many, of how many positions, and findings."""
+    inactive, cutoffs = control.begin_inactive, control.cutoffs
+    search = search_differences(scan, inactive)
+    if search.records is None:
+        return search.batches, search.positions, []
+    with computed_once(search.records, little=little) as records:
+        differences = find_differences(records, inactive, cutoffs, begin)
+        findings = describe_differences(records, differences, inactive, cutoffs)
+    batches = search.batches + differences.batches
+    return batches, search.positions + differences.positions, findings
+
+
 def search_differences(scan: DataFrame, begin_inactive: list[str]) -> DifferenceSearch:
     """Compare the sums of all members.
 
     `begin_inactive` are the segments at whose beginning the member was in no primary.
     """
+    import pyarrow as pa
     from pyspark.sql import functions as f
 
     from tools.verify.input.source import expand
 
-    sums = scan.filter(f.col("kind") == SUMS)
-    inactive = ~applied_while_active(begin_inactive)
-    by_incarnation = sums.groupBy("span", "member", "incarnation").agg(
-        f.bit_xor("low").alias("low"),
-        f.bit_xor("high").alias("high"),
-        f.sum("batches").alias("batches"),
-        f.sum(f.col("last") - f.col("position") + 1).alias("positions"),
-        f.max(inactive).alias("inactive"),
-    )
-    differ = f.max("inactive")
-    for name in ("low", "high", "batches", "positions"):
-        differ = differ | (f.min(name) != f.max(name))
-    by_span = by_incarnation.groupBy("span").agg(
-        differ.alias("differ"),
-        f.sum("batches").alias("batches"),
-        f.max("positions").alias("positions"),
-    )
-    anchor = f.col("kind").isin([int(kind) for kind in ANCHORS]) & (f.col("last") > 0)
-    anchors = scan.filter(anchor).withColumn("span", f.expr(f"last div {SPAN}"))
-    unknown = anchors.filter(~f.coalesce(f.col("flag"), f.lit(False)))
-    compared = by_span.join(
-        unknown.select("span", f.lit(True).alias("odd")).distinct(), "span", "full_outer"
-    ).withColumn("left", f.coalesce("differ", f.lit(False)) | f.coalesce("odd", f.lit(False)))
-    compared = compared.persist()
-    row = compared.agg(
-        f.count("differ"),
-        f.count(f.when(f.col("left"), 1)),
-        f.sum(f.when(~f.col("left"), f.col("batches"))),
-        f.sum(f.when(~f.col("left"), f.col("positions"))),
-    ).collect()[0]
+    given = scan.withColumn("active", applied_while_active(begin_inactive))
+    # A row for some thousand positions: of a thousand million they are 250,000.
+    spans = scan.sparkSession.sql(_BY_SPAN, given=given).collect()
+    differ = [row.span for row in spans if row.differ]
+    compared = [row for row in spans if not row.differ]
     records: DataFrame | None = None
-    if row[1]:
-        left = compared.filter("left").select("span")
-        batches = expand(sums.join(left, "span", "left_semi"))
+    if differ:
+        left = scan.sparkSession.createDataFrame(pa.table({"span": pa.array(differ, pa.int64())}))
+        batches = expand(scan.filter(f.col("kind") == SUMS).join(left, "span", "left_semi"))
+        anchors = scan.filter(_ANCHOR).withColumn("span", f.expr(f"last div {SPAN}"))
         records_there = anchors.join(left, "span", "left_semi").select(*Row._fields)
         records = batches.unionByName(records_there)
-    return DifferenceSearch(row[0], row[1], row[2] or 0, row[3] or 0, records)
+    return DifferenceSearch(
+        sum(row.batches is not None for row in spans),
+        len(differ),
+        sum(row.batches for row in compared),
+        sum(row.positions for row in compared),
+        records,
+    )

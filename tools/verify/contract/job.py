@@ -26,7 +26,7 @@ from tools.verify.findings import Finding
 from tools.verify.input.ranges_of_file import FileRange
 from tools.verify.input.rows import SEGMENT, Row
 from tools.verify.input.segments import records_in
-from tools.verify.spark_session import in_tasks
+from tools.verify.spark_session import computed_once, in_tasks
 
 if TYPE_CHECKING:
     import pyarrow
@@ -110,22 +110,21 @@ def check_contract(
     rows: Sequence[Row],
     primaries: dict[int, PrimaryView],
     replayed: Replayed = "sources",
+    *,
+    little: bool = False,
 ) -> ContractResult:
-    """Check the queue contract; `rows` are the control rows of all segments at hand."""
-    from pyspark import StorageLevel
+    """Check the queue contract; `rows` are the control rows of all segments at hand.
 
+    `little`: the segments are small, so the driver has the results of all of them.
+    """
     found = ContractResult(stretches=plan(rows, primaries))
     found.gaps = gaps(found.stretches)
     tasks = tasks_for(rows, found.stretches, replayed)
     if not tasks:
         return found
-    results = in_tasks(spark, tasks, _check_segments, _RESULTS).persist(
-        StorageLevel.MEMORY_AND_DISK
-    )
-    try:
+    checked = in_tasks(spark, tasks, _check_segments, _RESULTS)
+    with computed_once(checked, little=little) as results:
         _add_segment_results(results, found)
-    finally:
-        results.unpersist()
     _add_lifecycles(spark, tasks, found)
     found.segments = len(tasks)
     found.sources = sum(bool(task.ranges) for task in tasks)
