@@ -80,10 +80,13 @@ class CommitThread(CommitQueue):
                 with self._changed:
                     self._changed.wait(delay_s)
 
+    def _call_soon(self, calls: list[Call]) -> None:
+        for call in calls:  # each by itself: another is called though this one raises
+            self._loop.call_soon(call)
+
     def _call_on_loop(self, calls: list[Call]) -> None:
         try:
-            for call in calls:
-                self._loop.call_soon_threadsafe(call)
+            self._loop.call_soon_threadsafe(self._call_soon, calls)  # one wake-up for all
         except RuntimeError:
             # The loop is closed: the process is about to end.
             self.stop()

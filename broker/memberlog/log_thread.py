@@ -50,6 +50,8 @@ class LogThread(MemberLogWriter):
             segment_us=segment_us,
         )  # fmt: skip
         self.on_written: Callable[[], None] = lambda: None
+        self.awaited: Callable[[], bool] = lambda: True
+        """Whether anybody waits for `on_written`; asked on the thread, after `written` was set."""
         self.on_failed: Callable[[Exception], None] = lambda error: None
         self.counters = {"writes": 0, "longest_write_ms": 0}
         self.full = ""  # why a write waits for space; empty: none does
@@ -99,7 +101,8 @@ class LogThread(MemberLogWriter):
                 while not reached() and not self._ended:
                     sign = self._loop.create_future()
                     self._told.append(sign)
-                    await sign
+                    if not reached() and not self._ended:  # the thread looks whether it is told of
+                        await sign
         return reached() or self._ended
 
     def _write(self, steps: list[Step]) -> None:
@@ -150,7 +153,8 @@ class LogThread(MemberLogWriter):
         self.counters["writes"] += 1
         self.counters["longest_write_ms"] = max(self.counters["longest_write_ms"], took_ms)
         self.written = work[-1].written
-        self._tell(finished, None)
+        if finished or self._told or self.awaited():  # to wake the loop costs more than the write
+            self._tell(finished, None)
 
     def _wait_for_space(self, error: OSError) -> bool:
         """On the disk; a log that is being closed does not wait."""

@@ -102,7 +102,7 @@ class BrokerMember:
         device = DataDirectoryDevice(identity.data_dir, loop, self._store_failed, identity.reserve)
         self._ring = ring = RingEndpoint(options, identity, transport, self._on_output, loop)
         self._log = memberlog = MemberLog(
-            options, identity, meta, _wall_us, loop, lambda: self._member.log_written(), self.failed
+            options, identity, meta, _wall_us, loop, lambda: self._member, self.failed
         )
         memberlog.recorder.start(replica.history if filled else History(), replica.machine)
         self.clients = Connections(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
 from broker.durability.data_directory import DataDirectory
 from broker.memberlog.log_thread import LogThread
@@ -22,10 +23,21 @@ SETTLE_S = 0.5
 """How long what clients are due waits for the log, when the member stops."""
 
 
+class Waiting(Protocol):
+    """Whose replies to clients wait for the log."""
+
+    @property
+    def awaits_log(self) -> bool:
+        """Whether any waits now; asked on another thread."""
+
+    def log_written(self) -> None:
+        """The log was written further."""
+
+
 class MemberLog:
     """The log of one incarnation.  Raises LogWriteFailed.
 
-    `on_written` follows each write, `on_failed` the first that fails.
+    The `member` is told of the writes that it waits for; `on_failed` follows the first that fails.
     """
 
     def __init__(
@@ -35,7 +47,7 @@ class MemberLog:
         meta: Meta,
         wall_us: Callable[[], int],
         loop: asyncio.AbstractEventLoop,
-        on_written: Callable[[], None],
+        member: Callable[[], Waiting],
         on_failed: Callable[[Exception], None],
     ) -> None:
         given = options.memberlog
@@ -47,7 +59,8 @@ class MemberLog:
             identity.incarnation, wall_us, loop, given.segment_bytes, given.segment_us,
             identity.reserve.give_up,
         )  # fmt: skip
-        writer.on_written, writer.on_failed = on_written, on_failed
+        writer.on_written, writer.on_failed = lambda: member().log_written(), on_failed
+        writer.awaited = lambda: member().awaits_log
         self.recorder = Recorder(writer)
         self._archiver = LogArchiver(identity.log_dir, lambda: writer.path, given.policy, loop)
         writer.closed = self._archiver.closed

@@ -39,7 +39,7 @@ from broker.replication.ports import Ports, Shell
 from broker.replication.replica import Recorded, Replica
 from store.api import Marker, Meta
 from vsync.primary.events import Activated
-from vsync.totem.events import Deliver, Output, Transitional, View
+from vsync.totem.events import Deliver, Marks, Output, Transitional, View
 from vsync.types import Guarantee, Member
 
 TRANSFER_RETRY_S = 0.5
@@ -88,9 +88,11 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
             self._host.failed(error)
             return
         # Control messages of the primary layer go out at once; applying waits for its slice.
-        if not isinstance(output, Deliver) or not self.controller.busy:
+        busy = self.controller.busy
+        if not isinstance(output, Deliver) or not busy:
             self.controller.flush()
-        self._host.schedule()
+        if busy or not isinstance(output, Marks):  # most marks change nothing here
+            self._host.schedule()
 
     def turn(self, in_slice: Callable[[], bool]) -> None:
         """Apply while `in_slice`, submit commands, hand over to the store, reply."""
@@ -149,6 +151,11 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
             epoch = controller.primary.epoch
             self._log.confirmed(epoch, self._clients.durable_mark, confirmed)
         return True
+
+    @property
+    def awaits_log(self) -> bool:
+        """Whether anything waits for `log_written`."""
+        return bool(self._unlogged)
 
     def log_written(self) -> None:
         """The member log was written further: reply to what waited for that."""

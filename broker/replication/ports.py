@@ -190,7 +190,7 @@ class EvidenceLog(AppliedLog, Protocol):
     def flush(self) -> int:
         """Have what was recorded so far written, soon; return what `written` is by then.
 
-        Whoever does so calls `ReplicatedMember.log_written` afterwards.
+        Whoever does so calls `ReplicatedMember.log_written` afterwards, if that is awaited.
         """
 
 

@@ -93,6 +93,39 @@ def test_a_disk_that_stands_still_does_not_hold_the_loop_up(tmp_path: Path, disk
     run(tmp_path, scene)
 
 
+def test_the_loop_is_woken_for_who_waits_only(tmp_path: Path, disk: Disk) -> None:
+    async def scene(log: LogThread) -> None:
+        told: list[int] = []
+        waits: list[bool] = []
+        sign = asyncio.Event()
+
+        def on_written() -> None:
+            told.append(log.written)
+            sign.set()
+
+        log.on_written, log.awaited = on_written, lambda: bool(waits)
+        log.append(Durable(1))
+        mark = log.flush()
+        await asyncio.to_thread(_until, lambda: log.written == mark)
+        assert not told
+        waits.append(True)
+        log.append(Durable(2))
+        mark = log.flush()
+        while told[-1:] != [mark]:
+            sign.clear()
+            await asyncio.wait_for(sign.wait(), LONG_S)
+        assert await log.closed_within(LONG_S)
+
+    run(tmp_path, scene)
+
+
+def _until(reached: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + LONG_S
+    while not reached():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)
+
+
 def test_what_gathers_meanwhile_is_written_at_once(tmp_path: Path, disk: Disk) -> None:
     async def scene(log: LogThread) -> None:
         disk.lets_through.clear()
