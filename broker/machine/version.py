@@ -17,5 +17,6 @@ MACHINE_VERSION_MIN = 9
 ANSWERS_AS_RABBITMQ = 10
 """From this version on: unbinding at ends that are not there succeeds; arguments that nobody knows
 are taken, and not compared; an exclusive queue that is declared otherwise is locked; the headers CC
-and BCC name further routing keys; what may live for no time is delivered at once or dead. Decision:
+and BCC name further routing keys; what may live for no time is delivered at once or dead; queues
+that share the credit of a channel take turns. Decision:
 docs/decisions/0048-arguments-that-nobody-knows-are-taken.md."""

@@ -84,6 +84,7 @@ from broker.machine.state import (
     rehash,
 )
 from broker.machine.tally import count_get
+from broker.machine.version import ANSWERS_AS_RABBITMQ
 
 
 def on_consume(state: State, channel: Channel, command: Consume) -> int:
@@ -289,8 +290,8 @@ def _settle(state: State, channel: Channel, kind: int, tag: int, multiple: bool,
 
 
 def settle_tags(state: State, channel: Channel, tags: list[int], what: int) -> None:
-    """All of them, then the consumers that gained credit, in the order of the tags. `what` is the
-    move, and so whether they are requeued or leave."""
+    """All of them, then the consumers that gained credit, in the order of the tags, or in turn if
+    it is their channel's. `what` is the move, and so whether they are requeued or leave."""
     goes_back = is_return(what)
     was_full = channel.outstanding >= channel.limit
     credited: dict[str, Consumer] = {}
@@ -311,9 +312,13 @@ def settle_tags(state: State, channel: Channel, tags: list[int], what: int) -> N
     if not goes_back and what != REJECTED:
         channel.tally.ack += len(tags)
         channel.total.ack += len(tags)
-    for consumer in credited.values():
-        offer(consumer)
+    in_turn = was_full and state.version >= ANSWERS_AS_RABBITMQ
+    if in_turn:
+        offer_all(state, channel)
+    else:
+        for consumer in credited.values():
+            offer(consumer)
     for queue in affected.values():
         dispatch(state, queue)
-    if was_full:
+    if was_full and not in_turn:
         offer_all(state, channel)

@@ -41,7 +41,8 @@ _new = tuple.__new__  # half the cost of calling the class
 def on_publish(state: State, channel: Channel, command: Publish) -> int:
     _, conn, chan, publish_no, exchange, key, flags, properties, body = command
     ttl_us = NO_TTL
-    if properties and properties[0] & 1:  # the flag of the expiration property
+    first = properties[0] if properties else 0
+    if first & 1:  # the flag of the expiration property
         ttl_us = ttl_of(properties)
     route = channel.connection.vhost.routes.get((exchange, key))
     if route is None or flags & IMMEDIATE or ttl_us < NO_TTL:
@@ -49,7 +50,7 @@ def on_publish(state: State, channel: Channel, command: Publish) -> int:
         if isinstance(found, Refusal):
             return refuse(state, channel, PUBLISH, found)
         route = found
-    if may_name_copies(properties) and state.version >= ANSWERS_AS_RABBITMQ:
+    if first & 0x20 and may_name_copies(properties) and state.version >= ANSWERS_AS_RABBITMQ:
         copied = with_copies(channel.connection.vhost, route, properties)
         if isinstance(copied, Refusal):
             return refuse(state, channel, PUBLISH, copied)

@@ -207,20 +207,43 @@ def queue_for_service(queue: Queue, consumer: Consumer) -> None:
 
 def dispatch(state: State, queue: Queue) -> None:
     """Deliver while there are both a ready message and a consumer with credit."""
-    while queue.service and (queue.ready or queue.returned_order):
-        consumer = next_consumer(queue)
-        if consumer is None:
-            return
-        seq, message, redelivered = take(state, queue)
-        what = DELIVERED | FLAG if redelivered else DELIVERED
-        deliver(state, queue, consumer, seq, message, redelivered, what)
+    while queue.service and _dispatch_one(state, queue):
+        pass
+
+
+def _dispatch_one(state: State, queue: Queue) -> bool:
+    """Whether there were both."""
+    if not (queue.ready or queue.returned_order):
+        return False
+    consumer = next_consumer(queue)
+    if consumer is None:
+        return False
+    seq, message, redelivered = take(state, queue)
+    what = DELIVERED | FLAG if redelivered else DELIVERED
+    deliver(state, queue, consumer, seq, message, redelivered, what)
+    return True
 
 
 def offer_all(state: State, channel: Channel) -> None:
-    """The channel's shared credit has grown."""
-    for consumer in channel.consumers.values():
+    """The channel's shared credit has grown. Its consumers' queues take turns, one message each,
+    and the first is another one as deliveries go on: or the credit of a channel that is always
+    full would always go to the same."""
+    consumers = list(channel.consumers.values())
+    if state.version < ANSWERS_AS_RABBITMQ:
+        for consumer in consumers:
+            offer(consumer)
+            dispatch(state, consumer.queue)
+        return
+    if not consumers:
+        return
+    first = channel.next_tag % len(consumers)
+    queues: dict[int, Queue] = {}
+    for consumer in consumers[first:] + consumers[:first]:
         offer(consumer)
-        dispatch(state, consumer.queue)
+        queues[consumer.queue.number] = consumer.queue
+    turns = list(queues.values())
+    while turns:
+        turns = [queue for queue in turns if queue.service and _dispatch_one(state, queue)]
 
 
 def requeue(

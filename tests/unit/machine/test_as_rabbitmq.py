@@ -4,7 +4,7 @@ import pytest
 
 from broker.amqp import codec
 from broker.machine import commands as c
-from broker.machine.effects import GetOk, Return
+from broker.machine.effects import DeliverEffect, GetOk, Return
 from broker.machine.version import ANSWERS_AS_RABBITMQ
 from tests.support.three_machines import Client, Rig
 
@@ -180,6 +180,49 @@ def test_no_more_expires_at_once_than_a_position_may_cost(client: Client) -> Non
     assert client.rig.depth("q") == 4
     client.rig.pass_time(1_000_000)
     assert client.rig.depth("q") == 0
+
+
+def served(client: Client, credit: int, rounds: int, *, multiple: bool) -> dict[str, int]:
+    """How many messages each of three consumers of a channel with shared credit gets."""
+    for queue in ("a", "b"):
+        client.queue(queue)
+        for _ in range(30):
+            client.publish(queue)
+    client.qos(credit)
+    counts = {"t1": 0, "t2": 0, "t3": 0}
+    waiting: list[int] = []
+
+    def watch() -> None:
+        for tag, consumer in [
+            (one.delivery_tag, one.consumer_tag)
+            for one in client.rig.effects
+            if isinstance(one, DeliverEffect)
+        ]:
+            counts[consumer] += 1
+            waiting.append(tag)
+
+    for queue, tag in (("a", "t1"), ("b", "t2"), ("b", "t3")):
+        client.consume(queue, tag)
+        watch()
+    for _ in range(rounds):
+        last = waiting[-1] if multiple else waiting[0]
+        waiting[:] = [] if multiple else waiting[1:]
+        client.ack(last, multiple=multiple)
+        watch()
+    return counts
+
+
+@pytest.mark.parametrize(("credit", "multiple"), [(1, False), (2, True), (4, False), (4, True)])
+def test_shared_credit_goes_round(client: Client, credit: int, multiple: bool) -> None:
+    counts = served(client, credit, 9, multiple=multiple)
+    assert min(counts.values()) >= 2, counts
+    a, b = counts["t1"], counts["t2"] + counts["t3"]
+    assert b / 4 <= a <= b * 2, counts
+
+
+def test_before_that_version_shared_credit_stays_with_the_first() -> None:
+    counts = served(Rig(BEFORE).client(), 2, 9, multiple=True)
+    assert (counts["t2"], counts["t3"]) == (0, 0)
 
 
 def test_before_that_version_members_do_as_older_releases() -> None:
