@@ -1,4 +1,7 @@
-"""G8 and G9 across segments and members: looked up in Spark, only where something is suspect."""
+"""G8, G9: what was confirmed is in every later epoch, and was a publish of this member's clients.
+
+Across segments and members: looked up in Spark, and only where something is suspect.
+"""
 
 from __future__ import annotations
 

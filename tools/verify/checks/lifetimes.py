@@ -1,4 +1,5 @@
-"""Checks of whole incarnations: segments joined, and incarnations compared epoch by epoch.
+"""G1, G8, G9, G14: an incarnation applies each position once, from its state on, and skips nothing
+that was confirmed; its segments follow each other, and so do the incarnations of a member.
 
 Pure Python over SEGMENT rows and control records; `input.parse` states what is assumed at the
 beginning of a segment.

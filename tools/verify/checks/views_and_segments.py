@@ -1,6 +1,6 @@
-"""Checks of segments, views and activations: records that grow with views, not with traffic.
+"""G6, G7: a view is the same in all logs; an epoch has one primary, a majority of the one before.
 
-Pure Python over collected rows.
+Over records that grow with views, not with traffic.  Pure Python over collected rows.
 """
 
 from __future__ import annotations

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="import-untyped"
-"""C1 and C2: each publish that a client was answered for is a message, confirmed, with one end.
+"""G8, G9, G20: each publish that a client was answered for is a message, confirmed, with one end.
 
 A confirmed publish is in the canonical history, in the queue it was for, and a member recorded that
 it confirmed it (what that needs on disk, and of whom, is G9 over the members' own CONFIRMs).  It

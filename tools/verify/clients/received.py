@@ -1,5 +1,5 @@
 # mypy: disable-error-code="import-untyped"
-"""C6: messages that clients received were delivered, with the same redelivered flag.
+"""G11, G20: messages that clients received were delivered, with the same redelivered flag.
 
 First against the canonical history; only what does not fit is looked up in the logs of all members,
 as a superseded history may have delivered before it ended.

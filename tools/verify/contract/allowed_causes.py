@@ -1,5 +1,5 @@
 # mypy: disable-error-code="import-untyped"
-"""Table of which command may cause which move, by AMQP; any other move is a fault."""
+"""G20, G11: a message moves only for a command that may do that by AMQP.  The table of these."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
 # mypy: disable-error-code="import-untyped"
-"""Lifecycle of each message: every move must be allowed after the one before it.
+"""G11, G13, G20: a message has one end, one holder at a time, and a flag when it comes again.
+
+So every move of it must be allowed after the one before it.
 
 Pure, and vectorised: takes columns that ascend by (queue, share, place, time), as `sorting`
 arranges them, in pieces of any length.  From one piece to the next it keeps one row, and the few

@@ -1,5 +1,8 @@
 # mypy: disable-error-code="import-untyped"
-"""Balance of each queue: how many messages it holds, counted from moves alone."""
+"""G20: what entered a queue and did not leave it is there at the next checkpoint, by number.
+
+Counted from moves alone.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Reference model of queues: dicts and heaps, written from what AMQP promises of a queue.
+"""G12, G20: a queue serves in its order, and holds what its moves leave in it.
 
+The reference model: dicts and heaps, written from what AMQP promises of a queue.
 It executes moves one at a time and raises `ModelMismatch` for one that cannot be.  The first ready
 message in the order of service is the next to leave; a message that comes back takes its old place;
 a cold start keeps persistent messages.  It shares no code with the broker: the hash of ready

@@ -1,4 +1,4 @@
-"""Replay of one segment: its moves executed again in the reference model of queues."""
+"""G12, G20: a segment's moves, executed again in the reference model, lead to its checkpoints."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 # mypy: disable-error-code="import-untyped"
-"""Rules of one segment: moves follow from commands, and lead from one checkpoint to the next.
+"""G5, G11, G12, G20: moves follow from commands, in order, and lead to the next checkpoint.
 
 Pure, and vectorised over the batches between two checkpoints.
 """

@@ -1,4 +1,4 @@
-"""Sequence rules of one incarnation's log: positions, chains, primaries, confirmable commands."""
+"""G1, G7, G14: positions follow each other, chains follow from them, batches are of the primary."""
 
 from __future__ import annotations
 
