@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import shlex
 from collections.abc import Callable, Collection, Mapping
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias, cast
 
 from broker.access import passwords, patterns
@@ -56,6 +57,27 @@ class Resource(NamedTuple):
     kind: str
     """exchange or queue."""
     name: str
+
+
+class Topic(NamedTuple):
+    """A key of an exchange, which may be one of topics, and the permission that is needed for it:
+    write to publish with it, read to bind."""
+
+    permission: str
+    exchange: str
+    key: str
+
+
+class Needs(NamedTuple):
+    """All that it takes to be allowed a method: looked at in this order, before any of it is done.
+
+    `facts`: what an ACL file may look at beside the name.
+    """
+
+    method: str
+    resources: tuple[Resource, ...] = ()
+    facts: Mapping[str, str] = MappingProxyType({})
+    topic: Topic | None = None
 
 
 def how_to_let_in(user: str, vhost: str) -> str:
@@ -289,8 +311,15 @@ class Rights:
         self._allowed.clear()
         self._keys.clear()
 
-    def refuses(self, resource: Resource, asked: Asked = ("", {})) -> str:
-        """Why this may not be done; `asked` is by which method, and what is known beside."""
+    def refuses(self, needs: Needs) -> str:
+        """Why this may not be done."""
+        asked = needs.method, needs.facts
+        for resource in needs.resources:
+            if refusal := self._refuses_resource(resource, asked):
+                return refusal
+        return self._refuses_topic(*needs.topic) if needs.topic is not None else ""
+
+    def _refuses_resource(self, resource: Resource, asked: Asked) -> str:
         acl = self.access.acl
         if acl is not None:
             return self.access.refuses_by_acl(acl, self.user, self.vhost, resource, asked)
@@ -308,7 +337,7 @@ class Rights:
         if (exchange, key) in self._keys:
             return ""
         asked = "basic.publish", {"routingkey": key}
-        refusal = self.refuses(Resource("write", "exchange", exchange), asked)
+        refusal = self._refuses_resource(Resource("write", "exchange", exchange), asked)
         if refusal:
             return refusal
         if self.access.acl is not None:  # whose rules may look at each key
@@ -318,12 +347,11 @@ class Rights:
             return ""
         if self.access.topics(self.user, self.vhost, exchange) is not None:
             # Its type may change with the next declaration: each key is looked at.
-            return self.refuses_topic("write", exchange, key)
+            return self._refuses_topic("write", exchange, key)
         if len(self.publishes) >= _KEPT_MAX:
             self.publishes.clear()
         self.publishes[exchange] = True
         return ""
 
-    def refuses_topic(self, permission: str, exchange: str, key: str) -> str:
-        """Why this key may not be used there."""
+    def _refuses_topic(self, permission: str, exchange: str, key: str) -> str:
         return self.access.refuses_topic(self.user, self.vhost, permission, exchange, key)

@@ -10,6 +10,7 @@ from broker.access.access import Resource
 from broker.amqp import codec
 from broker.amqp.fields import Table, Value
 from broker.amqp.spec import METHODS
+from broker.frontend.needs import UNDERSTAND
 from tests.support.amqp_peer import method, publish
 from tests.support.gateway_loop import PERMISSIONS, Loop, Peer
 
@@ -160,6 +161,41 @@ def test_each_cell(call: Call) -> None:
             assert [one[0] for one in got] == ([call.reply] if call.reply else []), refused
     if call.needed:
         assert outcome(call, patterns(None, nothing=True)) == refusal(call, call.needed[0])
+
+
+def test_a_queue_without_a_name_is_looked_at_by_the_shape_of_its_name_to_be() -> None:
+    """And gets a name only when it may be declared: what is asked again leaves no trace."""
+    loop = member()
+    peer = as_u(loop).open(1, 2)
+    loop.define("permission", "/", "u", patterns(None, nothing=True))
+    loop.turn()
+    (closed,) = peer.call(1, "queue.declare", *declare("", {}))
+    assert closed[1] == 403
+    assert loop.names == 0
+    loop.define(
+        "permission", "/", "u", {"configure": "^amq\\.gen-[\\w-]{22}$", "write": "", "read": ""}
+    )
+    loop.turn()
+    assert peer.call(2, "queue.declare", *declare("", {})) == [
+        ("queue.declare-ok", "amq.gen-1", 0, 0)
+    ]
+
+
+@pytest.mark.parametrize(
+    "call", [call for call in CALLS if call.needed], ids=lambda call: call.name
+)
+def test_what_a_method_needs_is_said_before_anything_is_done(call: Call) -> None:
+    if call.name == "basic.publish":
+        return
+    loop = member()
+    peer = as_u(loop).open(1)
+    channel, client = peer.client.channels[1], peer.client
+    before = repr(channel)
+    understand = UNDERSTAND[call.name]
+    args, needs = understand(client.rights, channel, call.args)
+    assert understand(client.rights, channel, call.args) == (args, needs)
+    assert needs.resources == call.needed
+    assert (repr(channel), loop.gateway.commands, loop.names) == (before, [], 0)
 
 
 def test_what_is_withdrawn_is_refused_from_then_on() -> None:

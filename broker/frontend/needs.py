@@ -1,0 +1,213 @@
+"""What each method of a client means, and what it takes to be allowed: values, nothing is done.
+
+Shapes are checked and names resolved. It may be asked again and again, and draws no names: a
+method that waits until somebody says whether it may be done has left no trace before that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeAlias, cast
+
+from broker.access.access import Needs, Resource, Rights, Topic
+from broker.amqp import errors
+from broker.amqp.fields import Table, Value
+from broker.frontend.channel import LocalChannel
+from broker.frontend.direct_reply import REPLY_QUEUE, REPLY_TO
+
+Args: TypeAlias = tuple[Value, ...]
+Understood: TypeAlias = tuple[Args, Needs]
+Understand: TypeAlias = Callable[[Rights, LocalChannel, Args], Understood]
+"""The arguments as they are meant, and what they need.  Raises Misshapen."""
+
+GENERATED_QUEUE = "amq.gen-"
+ANY_GENERATED_QUEUE = GENERATED_QUEUE + 22 * "A"
+"""What permissions are looked at for where a queue has no name yet: one of the shape that all have,
+so that the same pattern matches."""
+# What a blob takes (see machine.blob): more would be refused by every member, with the whole blob.
+TABLE_DEPTH_MAX = 16
+TABLE_ITEMS_MAX = 4096
+
+
+class Misshapen(Exception):
+    """A method that nobody may call like this: its channel is closed."""
+
+    def __init__(self, method: str, code: int, text: str) -> None:
+        super().__init__(text)
+        self.method, self.code, self.text = method, code, text
+
+
+def exchange_declare(rights: Rights, _channel: LocalChannel, args: Args) -> Understood:
+    """To send on what it cannot route is to read it, and to write to the alternate exchange."""
+    method = "exchange.declare"
+    name = _stripped(args[0])
+    args = name, *args[1:]
+    _, kind, passive, durable, auto_delete, *_ = args
+    arguments = _good_table(method, args[-1])
+    if passive:
+        return args, Needs(method)
+    resources = [Resource("configure", "exchange", name)]
+    alternate = arguments.get("alternate-exchange")
+    # Declared again as it is it gives nobody anything. That it is there is not enough: its deletion
+    # may be under way, and this would be a new one.
+    if isinstance(alternate, str) and alternate != rights.access.alternate(rights.vhost, name):
+        resources.append(Resource("read", "exchange", name))
+        resources.append(Resource("write", "exchange", alternate))
+    facts = {"type": str(kind), "durable": _word(durable), "autodelete": _word(auto_delete)}
+    return args, Needs(method, tuple(resources), facts)
+
+
+def exchange_delete(_rights: Rights, _channel: LocalChannel, args: Args) -> Understood:
+    name = _stripped(args[0])
+    return (name, *args[1:]), Needs("exchange.delete", (Resource("configure", "exchange", name),))
+
+
+def exchange_bind(_rights: Rights, _channel: LocalChannel, args: Args) -> Understood:
+    args = _stripped(args[0]), _stripped(args[1]), *args[2:]
+    _good_table("exchange.bind", args[-1])
+    return args, _binding("exchange.bind", "exchange", args)
+
+
+def exchange_unbind(_rights: Rights, _channel: LocalChannel, args: Args) -> Understood:
+    args = _stripped(args[0]), _stripped(args[1]), *args[2:]
+    _good_table("exchange.unbind", args[-1])
+    return args, _binding("exchange.unbind", "exchange", args)
+
+
+def queue_declare(rights: Rights, channel: LocalChannel, args: Args) -> Understood:
+    """To send on what dies in it is to read it, and to write to the dead-letter exchange."""
+    method = "queue.declare"
+    name = _stripped(args[0])
+    _, passive, durable, exclusive, auto_delete, *_ = args
+    arguments = _good_table(method, args[-1])
+    if name == REPLY_TO:
+        return (name, *args[1:]), Needs(method)
+    if passive or name.startswith(REPLY_QUEUE):  # which belongs to another channel
+        return (_queue(rights, channel, method, name), True, *args[2:]), Needs(method)
+    if name.startswith(GENERATED_QUEUE):
+        text = f"queue name '{name}' contains reserved prefix 'amq.*'"
+        raise Misshapen(method, errors.ACCESS_REFUSED, text)
+    queue = name or ANY_GENERATED_QUEUE
+    resources = [Resource("configure", "queue", queue)]
+    letters = arguments.get("x-dead-letter-exchange")
+    if isinstance(letters, str):
+        resources.append(Resource("read", "queue", queue))
+        resources.append(Resource("write", "exchange", letters))
+    facts = {
+        "durable": _word(durable), "exclusive": _word(exclusive), "autodelete": _word(auto_delete),
+    }  # fmt: skip
+    return (name, *args[1:]), Needs(method, tuple(resources), facts)
+
+
+def queue_bind(rights: Rights, channel: LocalChannel, args: Args) -> Understood:
+    return _queue_binding("queue.bind", rights, channel, args)
+
+
+def queue_unbind(rights: Rights, channel: LocalChannel, args: Args) -> Understood:
+    return _queue_binding("queue.unbind", rights, channel, (*args[:3], False, args[3]))
+
+
+def _queue_binding(method: str, rights: Rights, channel: LocalChannel, args: Args) -> Understood:
+    name, exchange, key, nowait, arguments = _stripped(args[0]), _stripped(args[1]), *args[2:]
+    queue = _queue(rights, channel, method, name)
+    _good_table(method, arguments)
+    if name == "" and key == "":
+        key = queue  # AMQP: both empty mean the queue that was declared last
+    args = queue, exchange, key, nowait, arguments
+    return args, _binding(method, "queue", args)
+
+
+def queue_purge(rights: Rights, channel: LocalChannel, args: Args) -> Understood:
+    return _of_queue("queue.purge", "read", rights, channel, args)
+
+
+def queue_delete(rights: Rights, channel: LocalChannel, args: Args) -> Understood:
+    return _of_queue("queue.delete", "configure", rights, channel, (_stripped(args[0]), *args[1:]))
+
+
+def consume(rights: Rights, channel: LocalChannel, args: Args) -> Understood:
+    if args[0] == REPLY_TO:
+        _good_table("basic.consume", args[-1])
+        return args, Needs("basic.consume")
+    understood = _of_queue("basic.consume", "read", rights, channel, args)
+    _good_table("basic.consume", args[-1])
+    return understood
+
+
+def get(rights: Rights, channel: LocalChannel, args: Args) -> Understood:
+    return _of_queue("basic.get", "read", rights, channel, args)
+
+
+def _of_queue(
+    method: str, permission: str, rights: Rights, channel: LocalChannel, args: Args
+) -> Understood:
+    queue = _queue(rights, channel, method, args[0])
+    return (queue, *args[1:]), Needs(method, (Resource(permission, "queue", queue),))
+
+
+def _binding(method: str, kind: str, args: Args) -> Needs:
+    destination, source, key = (str(one) for one in args[:3])
+    resources = Resource("write", kind, destination), Resource("read", "exchange", source)
+    facts = {"queuename": destination, "routingkey": key}
+    return Needs(method, resources, facts, Topic("read", source, key))
+
+
+def _queue(rights: Rights, channel: LocalChannel, method: str, name: Value) -> str:
+    """The queue that is meant: no name means the one declared last on this channel. That behind a
+    direct reply-to is there for its own channel only, and for whoever asks whether it is."""
+    if name != "":
+        queue = str(name)
+        if queue.startswith(REPLY_QUEUE) and method != "queue.declare":
+            text = f"no queue '{queue}' in vhost '{rights.vhost}'"
+            raise Misshapen(method, errors.NOT_FOUND, text)
+        return queue
+    if channel.last_queue is None:
+        raise Misshapen(method, errors.NOT_FOUND, "no previously declared queue")
+    return channel.last_queue
+
+
+def _stripped(name: Value) -> str:
+    """A name of a queue or an exchange without line ends: RabbitMQ takes them out where things are
+    declared, deleted and bound, and nowhere else."""
+    assert isinstance(name, str)
+    return name.replace("\r", "").replace("\n", "") if "\r" in name or "\n" in name else name
+
+
+def _word(value: Value) -> str:
+    """As an ACL file has it."""
+    return "true" if value else "false"
+
+
+def _good_table(method: str, arguments: Value) -> Table:
+    if _items(arguments, 0) <= TABLE_ITEMS_MAX:
+        return cast("Table", arguments)
+    text = f"arguments are nested deeper than {TABLE_DEPTH_MAX} or more than {TABLE_ITEMS_MAX}"
+    raise Misshapen(method, errors.PRECONDITION_FAILED, text)
+
+
+def _items(value: Value, depth: int) -> int:
+    if isinstance(value, dict):
+        items = list(value.values())
+    elif isinstance(value, tuple):
+        items = list(value)
+    else:
+        return 1
+    if depth > TABLE_DEPTH_MAX:
+        return TABLE_ITEMS_MAX + 1
+    return 1 + sum(_items(item, depth + 1) for item in items)
+
+
+UNDERSTAND: dict[str, Understand] = {
+    "exchange.declare": exchange_declare,
+    "exchange.delete": exchange_delete,
+    "exchange.bind": exchange_bind,
+    "exchange.unbind": exchange_unbind,
+    "queue.declare": queue_declare,
+    "queue.bind": queue_bind,
+    "queue.unbind": queue_unbind,
+    "queue.purge": queue_purge,
+    "queue.delete": queue_delete,
+    "basic.consume": consume,
+    "basic.get": get,
+}
+"""The other methods need nothing, but for basic.publish, which is looked at in `dispatch`."""
