@@ -13,7 +13,6 @@ from broker.access.access import Access, Rights
 from broker.amqp import codec, errors
 from broker.amqp.connection import ServerConnection
 from broker.amqp.errors import reply_text
-from broker.amqp.events import Event
 from broker.amqp.fields import Value, clip, encode_short_string
 from broker.amqp.handshake import (
     Authenticate,
@@ -23,6 +22,7 @@ from broker.amqp.handshake import (
 )
 from broker.frontend.channel import HeldReply, LocalChannel, LocalReply, PendingClose
 from broker.frontend.encryption import Encryption
+from broker.frontend.kept import KeptEvents
 from broker.machine.commands import (
     CHANNEL_CLOSE,
     CONNECTION_CLOSE,
@@ -37,7 +37,7 @@ from broker.machine.state import Held
 OUTPUT_BYTES_MAX = 1 << 20
 """Above this much unsent output a client is not read, and its deliveries stay with the machine's
 messages instead of being copied here."""
-WITHHELD_BYTES_MAX = 1 << 20
+KEPT_BYTES_MAX = 1 << 20
 """Above this much that waits for the end of an alarm a client is not read."""
 _SHORT_STRINGS_KEPT_MAX = 1024
 
@@ -103,10 +103,7 @@ class Client:
         self.connected_at = now
         self.backend = ""  # that let it in (`broker.access.backends`)
         self.is_local = False  # from this machine's loopback address
-        self.waiting: list[Event] = []  # from its open on, until it is admitted
-        self.withheld: list[Event] = []  # publishes, and what follows them, until an alarm ends
-        self.withheld_bytes = 0
-        self.withheld_channels: set[int] = set()
+        self.kept = KeptEvents()
         self.is_told_blocked = False
         self.conn = 0  # the machine's number for this connection; 0: it does not know it (any more)
         self.conn_was = 0  # the same, and it stays when the machine has forgotten the connection
@@ -176,8 +173,9 @@ class Client:
         if self.connection.is_judged:
             return False
         waits = self.is_publisher and (port.paused or port.fenced)
-        waits = waits or self.withheld_bytes > WITHHELD_BYTES_MAX
-        return not waits and not self.is_full and not self.waiting
+        kept = self.kept
+        waits = waits or kept.holds_all or kept.bytes > KEPT_BYTES_MAX
+        return not waits and not self.is_full
 
     @property
     def wants_close(self) -> bool:
@@ -244,12 +242,6 @@ class Client:
             if has_capability(self.connection.client_properties, "connection.blocked"):
                 self.send(0, "connection.blocked", (clip(self.port.alarm),))
 
-    def take_withheld(self) -> list[Event]:
-        """What waited for the end of the alarm, in order."""
-        withheld, self.withheld, self.withheld_bytes = self.withheld, [], 0
-        self.withheld_channels.clear()
-        return withheld
-
     def tell_unblocked(self) -> None:
         """The alarm is over."""
         if self.is_told_blocked:
@@ -282,9 +274,7 @@ class Client:
     def forget_channel(self, number: int) -> None:
         """It has come to its end on both sides."""
         transaction = self.channels.pop(number).transaction
-        if number in self.withheld_channels:
-            self.withheld_channels.discard(number)
-            self.withheld = [one for one in self.withheld if getattr(one, "channel", 0) != number]
+        self.kept.drop_channel(number)
         if transaction is not None:
             self.transaction_bytes -= transaction.clear()
         self.unreported.pop(number, None)
@@ -309,7 +299,6 @@ class Client:
         """The member ends the connection; the machine has forgotten it, or will by itself."""
         self.port.clients.pop(self.conn or self.closing_conn, None)
         self._forget_all()
-        self.waiting.clear()
         text = reply_text(errors.CONNECTION_FORCED, reason)
         self.end_reason = self.end_reason or text
         self.connection.close(errors.CONNECTION_FORCED, text)
@@ -317,7 +306,6 @@ class Client:
 
     def send_away(self, reason: str) -> None:
         """An operator ends the connection; the machine forgets it."""
-        self.waiting.clear()
         self.refuse(errors.CONNECTION_FORCED, reply_text(errors.CONNECTION_FORCED, reason), 0, 0)
 
     def deregister(self) -> None:
@@ -330,6 +318,6 @@ class Client:
 
     def _forget_all(self) -> None:
         self.conn = self.closing_conn = 0
-        self.take_withheld()
+        self.kept.take()
         self.channels.clear()
         self.unreported.clear()

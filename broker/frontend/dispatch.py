@@ -38,22 +38,19 @@ from broker.machine.commands import (
 )
 
 REPLY_SUCCESS = 200
-WITHHELD_OVERHEAD_BYTES = 200
-"""What an event that is kept costs beside its body."""
 
 
 def on_events(client: Client, events: list[Event]) -> None:
-    """Carry out what its connection reports, or keep it while the client waits to be admitted."""
-    if client.waiting:
-        client.waiting += events
+    """Carry out what its connection reports, or keep it while it has to wait."""
+    kept = client.kept
+    if kept.holds_all:
+        kept.add(events)
         return
-    if client.port.alarm:
-        events = _withhold(client, events)
     port, channels = client.port, client.channels
     commands = port.commands
     published = 0
     rest = iter(events)
-    for event in rest:
+    for event in kept.sift(rest) if port.alarm else rest:
         if type(event) is Published:
             number, exchange, key, flags, properties, body, user_id = event
             channel = channels.get(number)
@@ -92,8 +89,12 @@ def on_events(client: Client, events: list[Event]) -> None:
                 REQUESTS[event.method](client, event.channel, channel, event.args)
         else:
             _on_other_event(client, event)
-            if client.waiting:
-                client.waiting += rest
+            if kept.holds_all:
+                kept.add(rest)
+    if port.alarm and kept.has_publishes:
+        client.is_publisher = True
+        client.tell_blocked()
+        port.mark_writable(client)  # whether it is read is looked at with its output
     if published:
         client.is_publisher = True
         port.counters["publishes"] += published
@@ -101,28 +102,9 @@ def on_events(client: Client, events: list[Event]) -> None:
         port.mark_writable(client)
 
 
-def _withhold(client: Client, events: list[Event]) -> list[Event]:
-    """Keep publishes, and all that follows one on its channel, until the alarm is over; return the
-    rest. The client's own close of the connection follows all of it."""
-    passed: list[Event] = []
-    withheld = client.withheld
-    for event in events:
-        if type(event) is Published:
-            client.is_publisher = True
-            client.withheld_bytes += len(event.body)
-            client.tell_blocked()
-            client.withheld_channels.add(event.channel)
-        elif not (
-            getattr(event, "channel", None) in client.withheld_channels
-            or (withheld and type(event) is CloseRequested)
-        ):
-            passed.append(event)
-            continue
-        client.withheld_bytes += WITHHELD_OVERHEAD_BYTES
-        withheld.append(event)
-    if withheld:
-        client.port.mark_writable(client)  # whether it is read is looked at with its output
-    return passed
+def release(client: Client) -> None:
+    """Look again at what is kept: something that it waits for is over."""
+    on_events(client, client.kept.take())
 
 
 def _may_publish(client: Client, number: int, channel: LocalChannel, message: Published) -> bool:
@@ -228,7 +210,7 @@ def _on_open(client: Client, event: OpenRequested) -> None:
     port = client.port
     conn = port.admit(client, event.user, event.vhost)
     if conn is None:
-        client.waiting = [event]
+        client.kept.hold(event)
     if not conn:
         return
     client.conn = conn

@@ -56,7 +56,7 @@ from broker.amqp import errors
 from broker.amqp.errors import ProtocolFault, reply_text
 from broker.amqp.handshake import MECHANISMS, Credentials, Limits, ServerIdentity
 from broker.frontend.client import Client
-from broker.frontend.dispatch import on_events
+from broker.frontend.dispatch import on_events, release
 from broker.frontend.encryption import Encryption
 from broker.machine.commands import Command
 from broker.machine.effects import Defined
@@ -278,7 +278,8 @@ class Gateway:
         elif before and not alarm:
             for client in list(self._everyone):
                 client.tell_unblocked()
-                on_events(client, client.take_withheld())
+                if not client.kept.holds_all:
+                    release(client)
 
     def name_cluster(self, cluster_id: str) -> None:
         """Say so to clients that come from now on."""
@@ -311,8 +312,7 @@ class Gateway:
         if self._waiting and not self.fenced_briefly:
             waiting, self._waiting = self._waiting, {}
             for client in waiting:
-                events, client.waiting = client.waiting, []
-                on_events(client, events)
+                release(client)
 
     def refuse_overdue(self, now: float) -> None:
         """Refuse whoever has waited for too long; tell the verdicts that are due."""
@@ -322,8 +322,7 @@ class Gateway:
             self.mark_writable(client)
         for client in [one for one in self._waiting if now - one.connected_at > WAIT_S]:
             del self._waiting[client]
-            if client.waiting:  # its connection was not ended while it waited
-                client.waiting.clear()
+            if client.kept.holds_all:  # its connection was not ended while it waited
                 self._refuse_inactive(client)
 
     # -- for clients (see `Port`) ----------------------------------------------------------------

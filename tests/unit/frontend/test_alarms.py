@@ -1,7 +1,7 @@
 """Publishers that are blocked by an alarm, and what goes on meanwhile (G21)."""
 
 from broker.amqp.fields import Value
-from broker.frontend.client import WITHHELD_BYTES_MAX
+from broker.frontend.client import KEPT_BYTES_MAX
 from tests.support.amqp_peer import method, publish
 from tests.support.gateway_loop import Loop, Peer
 
@@ -109,7 +109,7 @@ def test_a_flood_is_not_read_until_the_alarm_is_over() -> None:
     loop = Loop()
     peer = with_queue(loop)
     loop.gateway.block(ALARM)
-    peer.send(publish(1, "", "q", b"x" * WITHHELD_BYTES_MAX))
+    peer.send(publish(1, "", "q", b"x" * KEPT_BYTES_MAX))
     assert not peer.client.may_be_read
     loop.gateway.block("")
     loop.turn()
@@ -123,6 +123,18 @@ def test_a_connection_that_is_lost_takes_what_waited_along() -> None:
     loop.gateway.block(ALARM)
     peer.send(publish(1, "", "q"))
     loop.gateway.connection_lost(peer.client)
+    loop.gateway.block("")
+    loop.turn()
+    assert depth(loop) == 0
+
+
+def test_what_waited_on_a_channel_that_the_machine_closes_makes_room() -> None:
+    loop = Loop()
+    peer = with_queue(loop)
+    loop.gateway.block(ALARM)
+    flood = publish(1, "", "q", b"x" * KEPT_BYTES_MAX)
+    peer.send(method(1, "basic.get", "no such queue", False) + flood)
+    assert peer.client.may_be_read
     loop.gateway.block("")
     loop.turn()
     assert depth(loop) == 0

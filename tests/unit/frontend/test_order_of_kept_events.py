@@ -1,0 +1,212 @@
+"""Whatever a client's commands wait for, they are ordered as it sent them: a model of arrivals.
+
+Seeds choose what happens: publishes and other methods on several channels, alarms, fences that may
+be over in a moment, channels that the machine closes, and all ends of a connection.  The oracle is
+what was sent: of each life of a channel the commands are a beginning of it, in this order, and all
+of it unless that life was cut short.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+
+import pytest
+
+from broker.machine import commands as c
+from tests.support.amqp_peer import method, opening, publish
+from tests.support.gateway_loop import Loop, Peer
+
+STEPS, CHANNELS = 120, (1, 2, 3)
+
+
+class Life:
+    """One life of a channel, from its opening to its end."""
+
+    def __init__(self) -> None:
+        self.sent: list[int] = []
+        self.failed_at: int | None = (
+            None  # how many were sent before what the machine closes it for
+        )
+        self.is_cut = False  # by anything but the client's own orderly end: the rest may be lost
+
+
+class Sender:
+    """A client that notes what it sends; it opens everything without waiting, as libraries may."""
+
+    def __init__(self, world: World) -> None:
+        self.world, self.peer = world, Peer(world.loop)
+        self.open: dict[int, Life] = {}
+        self.ending: dict[int, Life] = {}  # no further method is sent; their end is awaited
+        self.lives: list[Life] = []
+        self.is_over = False
+        self.unsent = opening()  # goes with the first methods: all may come in one read
+
+    def write(self, data: bytes) -> None:
+        self.world.loop.gateway.data_received(self.peer.client, data, self.world.loop.now)
+
+    def send(self, chance: random.Random) -> None:
+        """A few methods in one read."""
+        data, self.unsent = self.unsent, b""
+        for _ in range(chance.randint(1, 5)):
+            number = chance.choice(CHANNELS)
+            if number in self.ending:
+                continue
+            if number not in self.open:
+                life = self.open[number] = Life()
+                self.lives.append(life)
+                data += method(number, "channel.open")
+            data += self._one(chance, number, self.open[number])
+        self.write(data)
+
+    def _one(self, chance: random.Random, number: int, life: Life) -> bytes:
+        """A method that can be found again, or now and then the end of the channel."""
+        kind = chance.random()
+        if kind < 0.08:
+            self.ending[number] = self.open.pop(number)
+            return method(number, "channel.close", 200, "", 0, 0)
+        if kind < 0.12:
+            life.is_cut = True
+            life.failed_at = len(life.sent) if life.failed_at is None else life.failed_at
+            return method(number, "basic.get", "no such queue", False)
+        marker = self.world.next_marker(life)
+        life.sent.append(marker)
+        if kind < 0.6:
+            return publish(number, "", "nowhere", str(marker).encode())
+        return method(number, "basic.qos", 0, marker, False)
+
+    def hear(self) -> None:
+        """Take what the server said, and answer as a client does."""
+        for one in self.peer.take():
+            if one.method == "channel.close":
+                self.open.pop(one.channel, None)
+                if one.channel not in self.ending:
+                    self.write(method(one.channel, "channel.close-ok"))
+            elif one.method == "channel.close-ok":
+                del self.ending[one.channel]
+            elif one.method == "connection.close":
+                self.cut()
+
+    def cut(self) -> None:
+        """Nothing more is sent, and what is under way may be lost."""
+        self.is_over = True
+        for life in self.lives:
+            life.is_cut = True
+
+
+class World:
+    """A member, its clients, and what may happen to them."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.loop = Loop()
+        self.senders: list[Sender] = []
+        self.owners: dict[int, Life] = {}
+
+    def next_marker(self, life: Life) -> int:
+        marker = len(self.owners) + 1
+        self.owners[marker] = life
+        return marker
+
+    def run(self) -> None:
+        """All steps, and then quiet: no alarm, no fence."""
+        happenings: list[tuple[int, Callable[[], None]]] = [
+            (40, self.send), (25, self.turn), (8, self.alarm), (8, self.fence), (5, self.connect),
+            (2, self.close), (1, self.lose), (1, self.force),
+        ]  # fmt: skip
+        weights = [weight for weight, _ in happenings]
+        for _ in range(STEPS):
+            (what,) = self.chance.choices([one for _, one in happenings], weights)
+            what()
+        self.loop.outbox.unfence()
+        self.loop.gateway.block("")
+        for _ in range(4):  # what is heard is answered
+            self.turn()
+
+    def _some(self) -> list[Sender]:
+        there = [one for one in self.senders if not one.is_over]
+        return [self.chance.choice(there)] if there else []
+
+    def connect(self) -> None:
+        self.senders.append(Sender(self))
+
+    def send(self) -> None:
+        for sender in self._some() or [Sender(self)]:
+            if sender not in self.senders:
+                self.senders.append(sender)
+            sender.send(self.chance)
+
+    def turn(self) -> None:
+        self.loop.gateway.admit_waiting(soon=self.loop.gateway.fenced)
+        self.loop.turn()
+        for sender in self.senders:
+            sender.hear()
+
+    def alarm(self) -> None:
+        self.loop.gateway.block("" if self.loop.gateway.alarm else "low on disk")
+
+    def fence(self) -> None:
+        if self.loop.gateway.fenced:
+            self.loop.outbox.unfence()
+        else:
+            self.loop.outbox.fence()
+            self.loop.gateway.admit_waiting(soon=True)
+
+    def close(self) -> None:
+        for sender in self._some():
+            sender.is_over = True
+            sender.write(method(0, "connection.close", 200, "", 0, 0))
+
+    def lose(self) -> None:
+        for sender in self._some():
+            sender.cut()
+            self.loop.gateway.connection_lost(sender.peer.client)
+
+    def force(self) -> None:
+        for sender in self._some():
+            sender.cut()
+            sender.peer.client.force_close("by an operator")
+
+    def ordered(self) -> dict[int, list[int]]:
+        """The markers that the machine carried out, in order, by the identity of their life."""
+        found: dict[int, list[int]] = {id(life): [] for life in self.owners.values()}
+        for command, outcome in self.loop.applied:
+            marker = 0
+            if outcome == c.IGNORED:
+                continue
+            if command[0] == c.PUBLISH:
+                marker = int(c.Publish._make(command).body)
+            elif command[0] == c.QOS:
+                marker = c.Qos._make(command).prefetch_count
+            if marker:
+                found[id(self.owners[marker])].append(marker)
+        return found
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_what_is_ordered_of_a_channel_is_what_was_sent_in_this_order(seed: int) -> None:
+    world = World(seed)
+    world.run()
+    ordered = world.ordered()
+    for life in {id(one): one for one in world.owners.values()}.values():
+        got = ordered[id(life)]
+        assert got == life.sent[: len(got)], "in the order sent, with no gap"
+        assert life.failed_at is None or len(got) <= life.failed_at, "not in the next life"
+        assert life.is_cut or got == life.sent, "and all of it"
+    for sender in world.senders:
+        assert not sender.peer.client.kept.bytes or sender.is_over, "nothing waits any more"
+
+
+def test_the_model_reaches_what_it_is_about() -> None:
+    """Alarms and admissions that really kept something, and lives that were not cut short."""
+    whole = cut = kept = 0
+    for seed in range(4):
+        world = World(seed)
+        world.run()
+        kept += "is blocked" in "".join(world.loop.log)
+        lives = {id(one): one for one in world.owners.values()}.values()
+        cut += sum(life.is_cut for life in lives)
+        whole += sum(not life.is_cut and len(life.sent) > 2 for life in lives)
+    assert kept == 4
+    assert cut > 10
+    assert whole > 10
