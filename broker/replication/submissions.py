@@ -29,17 +29,23 @@ from broker.machine.commands import (
 )
 
 BLOB_BYTES_TARGET = 24_000
-"""A blob this large fits one ring frame; larger single commands are fragmented by the ring."""
+"""A blob of many small commands fits one ring frame."""
+FEW_COMMANDS, FEW_COMMANDS_BYTES_MAX = 64, 8 * BLOB_BYTES_TARGET
+"""So few commands with larger bodies share a blob of several frames, since an ordered item costs
+every member as much as several commands do.  The ring sends larger single commands in pieces, too.
+Decision: docs/decisions/0047-large-bodies-share-an-item.md."""
 COMMAND_OVERHEAD_BYTES = 48
 UNIT_BYTES = 8
 """A command that costs more than its bytes tell counts as so many more for each unit of work
 (`broker.machine.limits`): 3,000 units, some six milliseconds, fill a blob."""
 ON_THE_RING_COMMANDS_MAX = 256
-ON_THE_RING_BYTES_MAX = 8 * BLOB_BYTES_TARGET
+ON_THE_RING_WORK_MAX = 8 * BLOB_BYTES_TARGET
+ON_THE_RING_BYTES_MAX = 8 * FEW_COMMANDS_BYTES_MAX
 ON_THE_RING_BLOBS_MIN = 2
 """On the ring nothing can overtake: what waits there makes an ack's round trip longer, by the time
-that all members take to apply it.  So much is enough for a full token visit, and two blobs may be
-under way however large they are."""
+that all members take to apply it.  That time is one of commands and their work; a body costs a
+copy or two, so of bytes there may be more.  So much is enough for a full token visit, and two blobs
+may be under way however large they are."""
 OUTSTANDING_BYTES_MAX = 4_000_000
 """Above this many unapplied bytes publishers wait (their sockets are not read)."""
 
@@ -48,37 +54,52 @@ class _Blob(NamedTuple):
     number: int
     payload: bytes
     commands: int
-    size: int  # as the lanes count it
+    work: int  # as the lanes count both
+    size: int
 
 
 class Lane:
-    """Commands that wait, cut into batches of about one ring frame when they are added."""
+    """Commands that wait, cut into batches when they are added: small ones to a ring frame each."""
 
     def __init__(self) -> None:
         self.batches: deque[list[Command]] = deque()
         self.bytes_waiting = 0
         self._sizes: deque[int] = deque()
+        self._works: deque[int] = deque()  # their sizes without client data
 
-    def add(self, command: Command, size: int) -> None:
-        """Append one command of about `size` bytes."""
-        if self.batches and self._sizes[-1] + size <= BLOB_BYTES_TARGET:
+    def add(self, command: Command, work: int, payload: int) -> None:
+        """Append one command that carries `payload` bytes of client data."""
+        size = work + payload
+        if self.batches and self._fits(size, work):
             self.batches[-1].append(command)
             self._sizes[-1] += size
+            self._works[-1] += work
         else:
             self.batches.append([command])
             self._sizes.append(size)
+            self._works.append(work)
         self.bytes_waiting += size
 
-    def take(self) -> tuple[list[Command], int]:
-        """Return the oldest batch and its size."""
+    def _fits(self, size: int, work: int) -> bool:
+        """Whether the last batch takes one more command."""
+        whole = self._sizes[-1] + size
+        return whole <= BLOB_BYTES_TARGET or (
+            whole <= FEW_COMMANDS_BYTES_MAX
+            and len(self.batches[-1]) < FEW_COMMANDS
+            and self._works[-1] + work <= BLOB_BYTES_TARGET
+        )
+
+    def take(self) -> tuple[list[Command], int, int]:
+        """Return the oldest batch, its work and its size."""
         size = self._sizes.popleft()
         self.bytes_waiting -= size
-        return self.batches.popleft(), size
+        return self.batches.popleft(), self._works.popleft(), size
 
     def clear(self) -> None:
         """Forget everything."""
         self.batches.clear()
         self._sizes.clear()
+        self._works.clear()
         self.bytes_waiting = 0
 
 
@@ -100,7 +121,7 @@ class Submissions:
         self._publishers: set[int] = set()  # membership only, never iterated
         self._again: deque[_Blob] = deque()  # numbered, but to be sent once more
         self._sent: deque[_Blob] = deque()
-        self._sent_bytes = self._sent_commands = 0
+        self._sent_bytes = self._sent_commands = self._sent_work = 0
 
     @property
     def bytes_outstanding(self) -> int:
@@ -125,17 +146,17 @@ class Submissions:
         weight = self._weight
         for command in commands:
             kind, conn = command[0], command[1]
-            size = COMMAND_OVERHEAD_BYTES + UNIT_BYTES * weight(command)
+            work, payload = COMMAND_OVERHEAD_BYTES + UNIT_BYTES * weight(command), 0
             lane = express
             if kind in (PUBLISH, TX_COMMIT):
                 publishers.add(cast("int", conn))
                 lane = bulk
-                size += _payload_bytes(command)
+                payload = _payload_bytes(command)
             elif kind < ACTIVATE and conn in publishers:
                 lane = bulk
                 if kind == CONNECTION_CLOSE:
                     publishers.discard(conn)
-            lane.add(command, size)
+            lane.add(command, work, payload)
         self.flush()
 
     def flush(self) -> None:
@@ -154,17 +175,19 @@ class Submissions:
             payload = self._pack(self.session, number, self._now_us(), lane.batches[0])
             if not self._send(payload):
                 return
-            commands, size = lane.take()
-            blob = _Blob(number, payload, len(commands), max(size, len(payload)))
+            commands, work, size = lane.take()
+            blob = _Blob(number, payload, len(commands), work, max(size, len(payload)))
             self._next_number = number + 1
             self._sent.append(blob)
             self._sent_bytes += blob.size
+            self._sent_work += blob.work
             self._sent_commands += blob.commands
 
     def _has_room(self) -> bool:
         few = self._sent_commands < ON_THE_RING_COMMANDS_MAX
+        light = self._sent_work < ON_THE_RING_WORK_MAX
         small = self._sent_bytes < ON_THE_RING_BYTES_MAX
-        return (few and small) or len(self._sent) < ON_THE_RING_BLOBS_MIN
+        return (few and light and small) or len(self._sent) < ON_THE_RING_BLOBS_MIN
 
     def applied(self, number: int) -> None:
         """Forget everything up to blob `number`: it has its place in the history."""
@@ -172,6 +195,7 @@ class Submissions:
             while blobs and blobs[0].number <= number:
                 blob = blobs.popleft()
                 self._sent_bytes -= blob.size
+                self._sent_work -= blob.work
                 self._sent_commands -= blob.commands
 
     def suspend(self) -> None:
@@ -195,7 +219,7 @@ class Submissions:
         self._publishers.clear()
         self._sent.clear()
         self._again.clear()
-        self._sent_bytes = self._sent_commands = 0
+        self._sent_bytes = self._sent_commands = self._sent_work = 0
         self.open = True
 
 

@@ -123,6 +123,11 @@ class SendQueue:
         assert bool(self._gone) == bool(self._index), "sent pieces drifted"
 
 
+PIECES_APART_MAX = 1024
+"""So many pieces are kept one by one.  A join at the end costs a twentieth of a buffer that grows;
+but pieces may be small and many, and each by itself takes some 60 bytes more."""
+
+
 class _Partial:
     """The first pieces of one large payload."""
 
@@ -131,7 +136,21 @@ class _Partial:
         self.count = count
         self.pieces = 1
         self.piece_bytes = len(first)  # of each but the last
-        self.bytes = bytearray(first)  # not a list: pieces may be small and many
+        self.size = len(first)
+        self._apart, self._joined = [first], list[bytes]()
+
+    def add(self, part: bytes) -> None:
+        """Take the next piece."""
+        self.pieces += 1
+        self.size += len(part)
+        self._apart.append(part)
+        if len(self._apart) == PIECES_APART_MAX:
+            self._joined.append(b"".join(self._apart))
+            self._apart.clear()
+
+    def whole(self) -> bytes:
+        """All pieces so far."""
+        return b"".join((*self._joined, *self._apart))
 
     def fits(self, number: int, index: int, count: int, part: bytes) -> bool:
         """Is this the next piece, and of the right size?"""
@@ -171,15 +190,14 @@ class Reassembly:
         if held is None or not held.fits(number, index, count, part):
             self._parts.pop(sender, None)
             return [], "fragment_out_of_order"
-        if len(held.bytes) + len(part) > self._limit:
+        if held.size + len(part) > self._limit:
             del self._parts[sender]
             return [], "fragment_refused"
-        held.bytes += part
-        held.pieces += 1
+        held.add(part)
         if held.pieces < count:
             return [], ""
         del self._parts[sender]
-        return [bytes(held.bytes)], ""
+        return [held.whole()], ""
 
     def forget(self) -> int:
         """A new regular configuration: drop all incomplete payloads; returns how many."""

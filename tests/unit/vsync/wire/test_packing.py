@@ -14,7 +14,7 @@ import pytest
 from tests.support.ring.virtual_network import Net
 from vsync.errors import PayloadTooLarge
 from vsync.totem.config import RingConfig
-from vsync.totem.ordering.packing import Reassembly, SendQueue
+from vsync.totem.ordering.packing import PIECES_APART_MAX, Reassembly, SendQueue
 from vsync.totem.phases import Phase
 from vsync.types import Guarantee, Member
 from vsync.wire.codec import FRAGMENT_HEAD_BYTES, ITEM_OVERHEAD, fragment_head
@@ -141,6 +141,17 @@ def test_many_small_pieces_cost_what_they_hold() -> None:
         tracemalloc.stop()
     assert len(assembly) == 1
     assert held < 100_000
+
+
+def test_thousands_of_small_pieces_are_one_payload() -> None:
+    """Above a count they are joined before the end, so that each takes little more than itself."""
+    assembly, payload = Reassembly(1 << 20), bytes(n % 251 for n in range(3 * PIECES_APART_MAX + 1))
+    count = len(payload)
+    for index in range(count - 1):
+        items = [fragment_head(1, index, count), payload[index : index + 1]]
+        assert assembly.add(A, items) == ([], "")
+    assert assembly.add(A, [fragment_head(1, count - 1, count), payload[-1:]]) == ([payload], "")
+    assert not len(assembly)
 
 
 def test_each_sender_has_one_payload_under_way() -> None:
