@@ -6,8 +6,9 @@
 
 The old store is in use until the new one is complete, verified and durable.  The switch is two
 renames; a crash between them leaves no DIR/store but such a directory (or the backup that is
-being restored), and `recover`, which every start runs first, does the second rename.  So that it
-never takes half a state, or a backup that nobody asked for, the switch first makes a file
+being restored), and `recover`, which every start runs first, does the second rename.  Whoever
+recovers, switches or restores holds the lock of DIR itself: the lock of a store does not cover the
+moment in which there is none.  So that `recover` never takes half a state, or a backup that nobody asked for, the switch first makes a file
 `verified` durable in the new store's directory.
 """
 
@@ -19,7 +20,7 @@ from pathlib import Path
 
 from store.api import Marker, Meta
 from store.backups import backup_paths, next_backup
-from store.directory_lock import explain, sync_directory, sync_file
+from store.directory_lock import DirectoryLock, explain, sync_directory, sync_file
 from store.errors import StoreMissing, StoreUnreadable
 from store.lmdb_environment import DATA_NAME, inspect
 from store.lmdb_store import LmdbStore
@@ -111,8 +112,16 @@ def restore(data_dir: Path, backup: Path) -> tuple[Meta, Path | None]:
     It keeps its marker only where it goes back behind nothing that this member has been: else it is
     marked as a backup, which has no vote.  What the member promised since stays promised.
     """
+    lock = DirectoryLock(data_dir)  # refused while a broker uses it, also one that switches stores
+    try:
+        return _restore(data_dir, backup)
+    finally:
+        lock.release()
+
+
+def _restore(data_dir: Path, backup: Path) -> tuple[Meta, Path | None]:
     current = data_dir / STORE_NAME
-    present = LmdbStore(current) if current.exists() else None  # refused while a broker uses it
+    present = LmdbStore(current) if current.exists() else None  # refused while a tool uses it
     now = None if present is None else present.meta
     if present is not None:
         present.close()

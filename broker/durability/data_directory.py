@@ -35,12 +35,23 @@ class DataDirectory:
         self.cluster_name = options.cluster_name
         try:
             self.data_dir.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise _not_writable(self.data_dir, error) from error
+        # Before anything is changed: while another broker switches stores there is none to lock.
+        self._lock = DirectoryLock(self.data_dir)
+        try:
+            self._open(options)
+        except BaseException:
+            self._lock.release()
+            raise
+
+    def _open(self, options: BrokerOptions) -> None:
+        try:
             self.reserve = Reserve(self.data_dir)
             self.reserve.demand_room()
             swap.recover(self.data_dir)
         except OSError as error:
-            reason = error.strerror or error
-            raise NotWritable(f"{self.data_dir} cannot be made or written: {reason}") from error
+            raise _not_writable(self.data_dir, error) from error
         fixed = str(options.cluster_bind) if options.clustered and options.cluster_bind.port else ""
         store_id = uuid.uuid4().hex
         fresh = Meta(
@@ -100,6 +111,7 @@ class DataDirectory:
     def close(self) -> None:
         """Give the store up; a temporary data directory goes with it."""
         self.store.close()
+        self._lock.release()
         if self.temporary:
             shutil.rmtree(self.data_dir, ignore_errors=True)
 
@@ -110,21 +122,25 @@ def truncated(data_dir: Path | None) -> Path | None:
     A switch of stores that was cut short is completed first: else the start that follows would do
     that, and not begin empty.
     """
-    if data_dir is None:
+    if data_dir is None or not data_dir.is_dir():
         return None
+    lock = DirectoryLock(data_dir)
     try:
         swap.recover(data_dir)
         if not (data_dir / STORE_DIR).is_dir():
             return None
-        lock = DirectoryLock(data_dir / STORE_DIR)
-        try:
-            swap.discard_incoming(data_dir)
-            return swap.set_aside(data_dir)
-        finally:
-            lock.release()
+        DirectoryLock(data_dir / STORE_DIR).release()  # a tool may have it open
+        swap.discard_incoming(data_dir)
+        return swap.set_aside(data_dir)
     except OSError as error:
         reason = error.strerror or error
         raise NotWritable(f"the store in {data_dir} cannot be set aside: {reason}") from error
+    finally:
+        lock.release()
+
+
+def _not_writable(data_dir: Path, error: OSError) -> NotWritable:
+    return NotWritable(f"{data_dir} cannot be made or written: {error.strerror or error}")
 
 
 def filled(meta: Meta) -> bool:
