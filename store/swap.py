@@ -7,9 +7,9 @@
 The old store is in use until the new one is complete, verified and durable.  The switch is two
 renames; a crash between them leaves no DIR/store but such a directory (or the backup that is
 being restored), and `recover`, which every start runs first, does the second rename.  Whoever
-recovers, switches or restores holds the lock of DIR itself: the lock of a store does not cover the
-moment in which there is none.  So that `recover` never takes half a state, or a backup that nobody asked for, the switch first makes a file
-`verified` durable in the new store's directory.
+recovers, switches or restores holds the lock of DIR itself: that of a store does not cover the
+moment in which there is none.  So that `recover` never takes half a state, or a backup that nobody
+asked for, the switch first makes a file `verified` durable in the new store's directory.
 """
 
 from __future__ import annotations

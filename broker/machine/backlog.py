@@ -7,7 +7,7 @@ processor, a copy 20 and freeing the copy 14, all in one piece.
 """
 
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import Generic, TypeVar
 
@@ -58,6 +58,10 @@ class Backlog(Generic[_T]):
         """Add them at the end."""
         for message in messages:
             self.append(message)
+
+    def put_before(self, messages: Sequence[_T]) -> None:
+        """Add them before the first."""
+        self._head.extendleft(reversed(messages))
 
     def popleft(self) -> _T:
         """Take the first.  There is one."""

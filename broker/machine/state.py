@@ -5,6 +5,7 @@ commands filled them, so it is the same at all members. Nothing is looked up by 
 """
 
 from collections import deque
+from collections.abc import Iterator
 from dataclasses import InitVar, dataclass, field
 from typing import Final, NamedTuple, TypeAlias
 
@@ -156,6 +157,22 @@ class Queue:
     def __post_init__(self) -> None:
         self.owner_key = self.owner.key if self.owner is not None else None
         self.mark = self.number & MARK_MASK
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Survivors:
+    """Those of a plain queue's waiting messages that a cold start keeps, as far as they were found
+    (handlers/cold_start.py)."""
+
+    number: int  # of the queue
+    next_seq: int  # of the queue then: with `waiting` it says which messages waited
+    waiting: int
+    rest: Iterator[Message]  # not looked at yet
+    first: int  # the number of the first one from then on
+    messages: Backlog[Message] = field(default_factory=Backlog)
+    sum: int = 0  # of their elements
+    bytes: int = 0  # of bodies
+    timed: int = 0  # how many have a time to live of their own
 
 
 class Route(NamedTuple):
@@ -346,6 +363,8 @@ class State:
     totals: dict[tuple[str, str], Totals] = field(default_factory=dict)
     # what a purge took out: nothing refers to it, it is freed in slices (machine.free)
     discarded: list[Discarded] = field(default_factory=list)
+    # what a cold start will keep, by the queue's number; no part of the state
+    survivors: dict[int, Survivors] = field(default_factory=dict)
 
     def add(self, element: int) -> None:
         """Add an element to the root, or a sum of several."""

@@ -50,7 +50,7 @@ class CatchUp:
         self.counters["held_bytes_worst"] = max(self.counters["held_bytes_worst"], self._held_bytes)
         if self.met:
             return
-        self._order = next_order(self._order, item_hash(_body(event)))
+        self._order = next_order(self._order, item_hash(body_of(event)))
         self._places[self._order] = len(self._held)
         if self._held_bytes > self._held_bytes_max:
             self.counters["given_up"] += 1
@@ -91,7 +91,8 @@ class CatchUp:
         return event
 
 
-def _body(event: Ordered | Activated) -> bytes | Activation:
+def body_of(event: Ordered | Activated) -> bytes | Activation:
+    """Return what an item carries."""
     return event.activation if isinstance(event, Activated) else event.payload
 
 

@@ -8,16 +8,18 @@ must stop; `ports.Shell` is what carries that out.
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable, Iterator
+from functools import partial
 
 from broker.divergence.judgement import Judgement
 from broker.exit_codes import Exit
 from broker.machine.command_codec import pack_blob
 from broker.machine.commands import DIGEST, Command, DigestClaim
 from broker.machine.version import MACHINE_VERSION, MACHINE_VERSION_MIN
-from broker.replication.catch_up import HELD_BYTES_MAX, CatchUp
+from broker.replication.catch_up import HELD_BYTES_MAX, CatchUp, body_of
 from broker.replication.chain import History, Promise
 from broker.replication.ports import Shell
-from broker.replication.replica import Divergence, Item, Replica
+from broker.replication.replica import Divergence, Item, Recorded, Replica
 from broker.replication.submissions import Submissions
 from broker.replication.weight import weight
 from vsync.primary.component import Primary
@@ -43,8 +45,13 @@ from vsync.types import Member
 WORK_ITEMS_MAX = 512
 """Ordered items that may wait to be applied; about 16 MB of blobs."""
 DRAIN = 2
-"""Items that a member which catches up applies for each that is ordered meanwhile, before it passes
-the token: what it lacks shrinks under any load, and the load waits for it."""
+"""Bytes of items that a member which catches up applies for each that is ordered meanwhile: what it
+lacks shrinks under any load."""
+OWED_MAX = 256 << 10
+"""So much of that may wait for its slices; for what is more the load waits: it is applied before
+the token is passed."""
+ITEM_COST = 256
+"""What an item counts for beside its bytes."""
 DIGEST_INTERVAL = 4096
 """Positions between two digest votes."""
 
@@ -83,6 +90,8 @@ class Controller:
             "catch_ups": 0, "tail_items": 0, "tails_diverged": 0, "held_given_up": 0,
         }  # fmt: skip
         self._decided_by = 0  # the last epoch that decided something older
+        self._owed = 0  # while it catches up: to be applied for what was ordered meanwhile
+        self._ahead: tuple[Iterator[None], Callable[[], None]] | None = None
 
     # -- asked by the primary layer --------------------------------------------------------------
 
@@ -120,33 +129,55 @@ class Controller:
         self.primary.on_output(output)
         events = self.primary.take()
         self._work.extend(events)
-        if self._catch_up is not None:
-            items = sum(isinstance(event, (Ordered, Activated)) for event in events)
-            for _ in range((1 + DRAIN) * items):
-                if self.busy:
-                    self.step()
+        catch_up = self._catch_up
+        if catch_up is not None and (catch_up.met or self._tail_is_here):
+            bodies = [body_of(event) for event in events if isinstance(event, (Ordered, Activated))]
+            self._owed += DRAIN * sum(map(_cost, bodies))
+            while self._owed > OWED_MAX and self.busy:
+                self.step()
 
     def _work_down_to(self, items: int) -> None:
-        while len(self._work) > items:
+        while self._ahead is not None or len(self._work) > items:
             self.step()
 
     @property
     def busy(self) -> bool:
         """Whether `step` has something to do."""
         catch_up = self._catch_up
-        return bool(self._work) or (catch_up is not None and (catch_up.met or self._tail_is_here))
+        return (
+            bool(self._work)
+            or self._ahead is not None
+            or (catch_up is not None and (catch_up.met or self._tail_is_here))
+        )
 
     def step(self) -> None:
         """Do one piece of work: apply one item, or follow one decision."""
-        if not self._work:
+        if self._ahead is not None:
+            self._look_ahead(*self._ahead)
+        elif not self._work:
             self._step_of_catch_up()
-            self.flush()
-            return
-        event = self._work.popleft()
+        else:
+            self._on_event(self._work.popleft())
+        self.flush()
+
+    def _look_ahead(self, steps: Iterator[None], apply: Callable[[], None]) -> None:
+        """Before an item that would take long: a part of that, in its slice."""
+        if next(steps, steps) is steps:
+            self._ahead = None
+            apply()
+
+    def _soon(self, body: bytes | Activation, apply: Callable[[], None]) -> None:
+        """Apply an item, which is the next one: now, or after what may be done before."""
+        if isinstance(body, Activation) and body.cold:
+            self._ahead = self.replica.look_ahead(), apply
+        else:
+            apply()
+
+    def _on_event(self, event: PrimaryEvent) -> None:
         match event:
             case Ordered() | Activated():
                 if self._catch_up is None:
-                    self._on_item(event)
+                    self._soon(body_of(event), partial(self._on_item, event))
                 else:
                     self._catch_up.hold(event)
                     self._maybe_meet()
@@ -171,7 +202,6 @@ class Controller:
                 raise AssertionError("only an arbitrator keeps a record")
             case NeverJoins(reason, settings):
                 self.shell.stop(Exit.PROTOCOL if settings else Exit.DATA, reason)
-        self.flush()
 
     def flush(self) -> None:
         """Give the ring what waits for room in its queue."""
@@ -385,6 +415,7 @@ class Controller:
         """
         assert self._catch_up is not None
         replica.machine.free_also(self.replica.machine)
+        self._ahead = None  # it was of the old state
         self.filled, self.replica = counts, replica
         self._moves(self._catch_up)
         self._catch_up.on_history, self._catch_up.recorded = True, False
@@ -402,34 +433,49 @@ class Controller:
         catch_up = self._catch_up
         assert catch_up is not None
         if catch_up.met:
-            if not catch_up.level:
-                self._on_item(catch_up.take())
-            if catch_up.level and self._catch_up is catch_up:
+            if catch_up.level:
                 self._level()
+                return
+            event = catch_up.take()
+            self._pay(body_of(event))
+            self._soon(body_of(event), partial(self._on_held, catch_up, event))
             return
         recorded = self.shell.next_of_tail()
         if recorded is None:
-            self._tail_is_here = False
+            self._tail_is_here, self._owed = False, 0
         elif recorded.first == self.replica.history.position + 1:
-            self._moves(catch_up)
-            if not catch_up.recorded:
-                catch_up.recorded = True
-                self._decided_by = catch_up.epoch
-                self.shell.decided(catch_up.epoch)
-            try:
-                self.replica.follow(recorded)
-            except Divergence as error:
-                self.counters["tails_diverged"] += 1
-                self.filled = False
-                self._tail_is_here = False
-                self.shell.tail_failed(f"this member's own state is wrong: {error}")
-                return
-            self.counters["tail_items"] += 1
-            self._follow_voters_of_state()
-            self._maybe_meet()
+            self._pay(recorded.item.body)
+            self._soon(recorded.item.body, partial(self._follow, catch_up, recorded))
         elif recorded.last > self.replica.history.position:
             self._tail_is_here = False
             self.shell.tail_failed(f"the item at position {recorded.first} does not come next")
+
+    def _pay(self, body: bytes | Activation) -> None:
+        self._owed -= min(self._owed, _cost(body))
+
+    def _on_held(self, catch_up: CatchUp, event: Ordered | Activated) -> None:
+        self._on_item(event)
+        if catch_up.level and self._catch_up is catch_up:
+            self._level()
+
+    def _follow(self, catch_up: CatchUp, recorded: Recorded) -> None:
+        """Apply the next item of the donor's log."""
+        self._moves(catch_up)
+        if not catch_up.recorded:
+            catch_up.recorded = True
+            self._decided_by = catch_up.epoch
+            self.shell.decided(catch_up.epoch)
+        try:
+            self.replica.follow(recorded)
+        except Divergence as error:
+            self.counters["tails_diverged"] += 1
+            self.filled = False
+            self._tail_is_here = False
+            self.shell.tail_failed(f"this member's own state is wrong: {error}")
+            return
+        self.counters["tail_items"] += 1
+        self._follow_voters_of_state()
+        self._maybe_meet()
 
     def _moves(self, catch_up: CatchUp) -> None:
         """The state is about to be one that this member's clients have not followed."""
@@ -482,4 +528,8 @@ class Controller:
     def _end_catch_up(self) -> None:
         assert self._catch_up is not None
         self.counters["held_given_up"] += self._catch_up.counters["given_up"]
-        self._catch_up, self._tail_is_here = None, False
+        self._catch_up, self._tail_is_here, self._owed = None, False, 0
+
+
+def _cost(body: bytes | Activation) -> int:
+    return ITEM_COST + (len(body) if isinstance(body, bytes) else 0)

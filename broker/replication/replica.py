@@ -147,6 +147,11 @@ class Replica:
 
     # -- applying --------------------------------------------------------------------------------
 
+    def look_ahead(self) -> Iterator[None]:
+        """Do in small steps what may be done before a cold activation, which is the next item to be
+        applied.  It changes nothing."""
+        return self.machine.before_cold_start()
+
     def apply(self, item: Item) -> Applied:
         """Apply one ordered item at the next positions.  Client errors are outcomes, never raised.
 

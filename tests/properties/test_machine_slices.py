@@ -30,6 +30,7 @@ LIMITS = {
     "handlers.connections.ENDING_WORK_MAX": 10,
     "handlers.sessions.EXPIRED_PER_TICK_MAX": 4,
     "handlers.sessions.LEASES_WORK_MAX": 20,
+    "handlers.cold_start.PART": 2,
     "handlers.definitions.LEAVING_WORK_MAX": 14,
     "handlers.policies.POLICIES_WORK_MAX": 5,
     "handlers.policies.TRIMMED_MAX": 1,

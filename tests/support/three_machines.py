@@ -4,6 +4,9 @@ Every command goes to all of them; outcomes and roots must agree and invariants 
 one, so each test of a subject is also a test of determinism.
 """
 
+from collections import deque
+from itertools import islice
+
 from broker.machine import commands as c
 from broker.machine.clock.cluster_time import LEAD_US
 from broker.machine.commands import Command, Table
@@ -56,6 +59,9 @@ class Rig:
             for name in members
         )
         epoch = self.machine.epoch + 1
+        if cold:  # one member looks ahead, one is interrupted, one does not look
+            for name, steps in (("a", None), ("b", 2)):
+                deque(islice(self.machines[name].before_cold_start(), steps), maxlen=0)
         self.apply(0, c.Activate(c.ACTIVATE, epoch, listed, cold, MEMBERS, "cluster", self.version))
         return self.effects
 

@@ -7,9 +7,7 @@ Decision: docs/decisions/0015-origins-have-incarnations-and-sessions.md.
 """
 
 import sys
-from collections import deque
 
-from broker.machine.backlog import Backlog
 from broker.machine.clock.cluster_time import (
     due_us,
     forget_clock,
@@ -29,44 +27,26 @@ from broker.machine.commands import (
     Upgrade,
     Voters,
 )
-from broker.machine.digest import MASK, item_hash, ready_element
+from broker.machine.digest import item_hash
 from broker.machine.effects import SessionStarted
 from broker.machine.handlers.alarms import forget_alarms
+from broker.machine.handlers.cold_start import forget_volatile
 from broker.machine.handlers.connections import end_connections, end_later, end_some_channels
 from broker.machine.handlers.definitions import define_first
 from broker.machine.handlers.poison import forget_poison
-from broker.machine.handlers.publish import letter_element
 from broker.machine.limits import EXPIRED_PER_TICK_MAX, LEASES_WORK_MAX
 from broker.machine.move_log import (
     CLOSED,
-    FORGOTTEN,
-    INDEX_MASK,
-    MARK_MASK,
     MEMBER_LOST,
-    RECOVERED,
-    row,
 )
 from broker.machine.queueing.queue import (
     delete_queue,
     deletion_work,
     expire,
-    forget_all_returns,
-    mark_used,
-    purge,
-    put_back,
-    ready_count,
 )
-from broker.machine.queueing.routing import remove_exchange
 from broker.machine.state import (
-    BODY,
-    CONTENT_HASH,
-    IS_PERSISTENT,
-    NO_TTL,
-    TTL_US,
-    Queue,
     SessionRecord,
     State,
-    Vhost,
 )
 from broker.machine.version import MACHINE_VERSION
 
@@ -105,7 +85,7 @@ def on_activate(state: State, session: int, command: Activate) -> int:
     _end_sessions(state, ending)
     if cold:
         end_what_ended(state, sys.maxsize)  # nobody is served yet
-        _forget_volatile(state)
+        forget_volatile(state)
         forget_poison(state)
     if not state.epoch:
         define_first(state)
@@ -169,77 +149,6 @@ def end_what_ended(state: State, work_max: int) -> None:
         end_connections(state, [connection])
         state.ending.popleft()
         work += 8
-
-
-def _forget_volatile(state: State) -> None:
-    """Drop what is not durable; what remains may have been delivered before. No connection is
-    left, hence no consumer and nothing unacked: messages can be renumbered."""
-    for vhost in state.vhosts.values():
-        for queue in list(vhost.queues.values()):
-            if queue.durable:
-                _keep_persistent(state, queue)
-                mark_used(state, queue)
-            else:
-                delete_queue(state, queue)
-        _drop_volatile_exchanges(state, vhost)
-    kept = [letter for letter in state.late_letters if letter.message[IS_PERSISTENT]]
-    for letter in state.late_letters:
-        if not letter.message[IS_PERSISTENT]:
-            letter.vhost.letters -= 1
-            state.remove(letter_element(letter))
-    state.late_letters = deque(kept)
-
-
-def _keep_persistent(state: State, queue: Queue) -> None:
-    forget_all_returns(state, queue)  # messages are numbered anew
-    if queue.max_priority >= 0:
-        persistent_at = {place | 1: m for place, m in queue.returned.items() if m[IS_PERSISTENT]}
-        purge(state, queue, FORGOTTEN)
-        for place in sorted(persistent_at):
-            put_back(state, queue, place & ~1, persistent_at[place])
-        _log_recovered(state, queue, len(persistent_at), 0)
-        return
-    persistent = [queue.returned[seq] for seq in sorted(queue.returned)]
-    persistent.extend(queue.ready)
-    persistent = [message for message in persistent if message[IS_PERSISTENT]]
-    first = queue.next_seq
-    count = ready_count(queue)
-    state.moves.append(
-        row(FORGOTTEN, state.position & INDEX_MASK, queue.mark, first, count & MARK_MASK, 0)
-    )
-    queue.returned.clear()
-    queue.returned_order.clear()
-    queue.ready = Backlog(persistent)
-    queue.next_seq = queue.recovered_seq = first + len(persistent)
-    total = sum(
-        ready_element(message[CONTENT_HASH], queue.number, seq, True)
-        for seq, message in enumerate(persistent, first)
-    )
-    state.add(total - queue.ready_sum + queue.salt * len(persistent))
-    queue.ready_sum = total & MASK
-    queue.ready_bytes = sum(len(message[BODY]) for message in persistent)
-    queue.timed = sum(message[TTL_US] != NO_TTL for message in persistent)
-    recheck_deadlines(state, queue)
-    _log_recovered(state, queue, len(persistent), first)
-
-
-def _log_recovered(state: State, queue: Queue, persistent: int, first: int) -> None:
-    state.moves.append(
-        row(
-            RECOVERED,
-            state.position & INDEX_MASK,
-            queue.mark,
-            first,
-            persistent & MARK_MASK,
-            queue.ready_sum,
-        )
-    )
-
-
-def _drop_volatile_exchanges(state: State, vhost: Vhost) -> None:
-    for exchange in list(vhost.exchanges.values()):
-        if not exchange.durable and vhost.exchanges.get(exchange.name) is exchange:
-            remove_exchange(state, vhost, exchange)
 
 
 def accept_blob(state: State, member: str, session: int, blob_no: int) -> bool:

@@ -4,7 +4,9 @@ import pytest
 
 from broker.machine import commands as c
 from broker.machine.effects import GetOk, SessionStarted
+from broker.machine.handlers import cold_start
 from broker.machine.machine import Machine
+from broker.machine.state import Survivors
 from tests.support.three_machines import EMPTY, MEMBERS, Client, Rig
 
 
@@ -156,6 +158,45 @@ def test_a_new_incarnation_is_a_new_life(rig: Rig, client: Client) -> None:
     rig.apply(0, c.Activate(c.ACTIVATE, 5, reborn, False, MEMBERS, "cluster"))
     assert rig.machine.sessions["a"].incarnation == 2
     assert client.publish("q") == c.IGNORED
+
+
+def test_a_cold_start_uses_what_was_looked_through_before(
+    rig: Rig, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Held messages come back to the front, which moves the numbers of all others; what no longer
+    fits is looked through again."""
+    for number in range(6):
+        client.publish("q", b"%d" % number, flags=0 if number in (2, 5) else c.PERSISTENT)
+    for _ in range(2):
+        client.get("q")
+    machine = rig.machine
+    looks: list[int] = []
+
+    def look(found: Survivors) -> int:
+        looks.append(count := original(found))
+        return count
+
+    original = cold_start._look
+    monkeypatch.setattr(cold_start, "_look", look)
+    list(machine.before_cold_start())
+    assert looks == [4, 0]
+    copies = [Machine.restore("a", machine.snapshot()) for _ in range(2)]
+    cold = c.Activate(c.ACTIVATE, machine.epoch + 1, (), True, MEMBERS, "cluster")
+    looks.clear()
+    assert copies[0].apply(rig.position + 1, 0, 0, cold) == c.OK
+    assert looks == [4, 0]
+    copies[1].survivors = machine.survivors
+    looks.clear()
+    assert copies[1].apply(rig.position + 1, 0, 0, cold) == c.OK
+    assert looks == [0]
+    assert not copies[1].survivors
+    assert copies[0].root() == copies[1].root()
+    for copy in copies:
+        copy.invariants()
+    list(machine.before_cold_start())
+    client.publish("q", b"late", flags=0)
+    rig.apply(0, cold)  # what was found is old
+    assert rig.depth("q") == 4
 
 
 def test_a_cold_start_keeps_what_disks_keep(rig: Rig, client: Client) -> None:

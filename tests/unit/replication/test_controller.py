@@ -5,10 +5,15 @@ What becomes of a cluster when views change is told in `tests/scenarios/broker`.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
 import msgpack
+import pytest
 
+from broker.replication import controller
+from broker.replication.controller import DRAIN
+from broker.replication.replica import Replica
 from tests.support.scripted_views import Bus, formed, hello, publish, same_everywhere
 from vsync.primary.events import ACTIVATE
 from vsync.totem.events import Deliver, Transitional, View
@@ -117,3 +122,78 @@ def test_who_waits_long_for_a_state_gives_up_what_it_held() -> None:
     assert waiting.serving
     assert waiting.primary.has_caught_up
     same_everywhere(bus, "a b c")
+
+
+@pytest.mark.parametrize(("owed_max", "at_once"), [(0, DRAIN), (1 << 20, 0)])
+def test_the_load_waits_for_who_catches_up_only_when_that_one_falls_back(
+    monkeypatch: pytest.MonkeyPatch, owed_max: int, at_once: int
+) -> None:
+    """Its tail is applied in slices, two bytes for each that is ordered meanwhile: what is more than
+    a bound behind that is applied before the token is passed, and no more than that."""
+    monkeypatch.setattr(controller, "OWED_MAX", owed_max)
+    bus = formed()
+    bus.cores["a"].submit(hello())
+    bus.run("a b c")
+    bus.change("a b")
+    bus.start("c", incarnation=2)
+    bus.shells["c"].instant_transfers = False
+    bus.view("a b c")
+    bus.run("a b c")
+    for number in range(10, 30):
+        bus.cores["a"].submit([publish(number)])
+        bus.run("a b c")
+    waiting, shell = bus.cores["c"], bus.shells["c"]
+    history = bus.shells["a"].log
+    shell.tail.extend(history)
+    waiting.tail_is_here()
+    while waiting.replica.history.position < history[-15].last:
+        waiting.step()  # its slices: small items are next, all of one size
+    before = waiting.replica.history.position
+    bus.cores["a"].submit([publish(30)])
+    sender, payload = bus.queue.pop(0)
+    bus.deliver("a b", sender, payload)
+    waiting.on_output(Deliver(bus.ring, bus.seq, sender, [payload], Guarantee.SAFE, False))
+    assert waiting.replica.history.position - before == at_once
+    bus.work("c")
+    bus.run("a b c")
+    assert waiting.primary.has_caught_up
+    same_everywhere(bus, "a b c")
+
+
+def test_a_cold_start_is_looked_through_in_slices_before_it_is_applied(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    looked: list[str] = []
+
+    def look_ahead(replica: Replica) -> Iterator[None]:
+        for _ in range(3):
+            looked.append(replica.local)
+            yield
+
+    bus = formed()
+    bus.cores["a"].submit([*hello(), publish(4)])
+    bus.run("a b c")
+    for name in "abc":
+        bus.start(name, incarnation=2, keep=True)
+    bus.view("a b c")
+    monkeypatch.setattr(Replica, "look_ahead", look_ahead)
+    agree(bus, "a b c")
+    (activation,) = {payload: sender for sender, payload in bus.withheld}.items()
+    core = bus.cores["b"]
+    before = core.replica.history
+    core.on_output(Deliver(bus.ring, 1, activation[1], [activation[0]], Guarantee.SAFE, False))
+    for _ in range(4):
+        assert core.busy
+        assert core.replica.history == before
+        core.step()
+    assert looked == ["b", "b", "b"]
+    core.step()
+    assert core.replica.history.position == before.position + 1
+    # Before a new view everything is applied, as ever.
+    other = bus.cores["c"]
+    other.on_output(Deliver(bus.ring, 1, activation[1], [activation[0]], Guarantee.SAFE, False))
+    other.step()
+    other.on_output(Transitional(bus.ring, bus.members("c")))
+    other.on_output(View(RingId(9, "c", 1), bus.members("c"), (), ()))
+    assert looked == ["b"] * 3 + ["c"] * 3
+    assert other.replica.history == core.replica.history
