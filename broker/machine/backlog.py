@@ -89,6 +89,11 @@ class Backlog(Generic[_T]):
         other._tail = other._head if self._tail is self._head else self._tail.copy()
         return other
 
+    def parts(self) -> list[tuple[_T, ...]]:
+        """Return the same messages in parts, to be read once: less than a copy for a short one."""
+        last = () if self._tail is self._head else (tuple(self._tail),)
+        return [tuple(self._head), *self._blocks, *last]
+
     def _seal(self) -> None:
         if self._tail is not self._head:
             self._blocks.append(tuple(self._tail))

@@ -25,7 +25,6 @@ from broker.machine.handlers import (
     queues,
     sessions,
 )
-from broker.machine.handlers.cold_start import find_survivors
 from broker.machine.handlers.sessions import cluster_element
 from broker.machine.handlers.transactions import on_tx_commit
 from broker.machine.image import invariants as checks
@@ -112,11 +111,6 @@ class Machine(State):
     def due_in_us(self) -> int:
         """Nothing can expire within this time: how often to tick may depend on it."""
         return 0 if self._goes_on else cluster_time.due_us(self) - self.now_us
-
-    def before_cold_start(self) -> Iterator[None]:
-        """What the activation of a cold start takes long for, in steps of a millisecond: for who
-        applies it next, and nothing before it. It changes nothing, and may be left out."""
-        return find_survivors(self)
 
     def free(self, count: int) -> int:
         """Free up to so many of the messages that were purged, and their places; return how many.

@@ -32,6 +32,7 @@ from broker.machine.commands import (
     Shutdown,
 )
 from broker.machine.effects import Effect
+from broker.machine.handlers.cold_start import find_survivors
 from broker.machine.machine import Machine
 from broker.machine.queueing.refusals import INTERNAL_ERROR
 from broker.machine.state import Queue
@@ -150,7 +151,7 @@ class Replica:
     def look_ahead(self) -> Iterator[None]:
         """Do in small steps what may be done before a cold activation, which is the next item to be
         applied.  It changes nothing."""
-        return self.machine.before_cold_start()
+        return find_survivors(self.machine)
 
     def apply(self, item: Item) -> Applied:
         """Apply one ordered item at the next positions.  Client errors are outcomes, never raised.

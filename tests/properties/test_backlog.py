@@ -13,7 +13,9 @@ from broker.machine import backlog as backlogs
 from broker.machine.backlog import BLOCK_MESSAGES, Backlog
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["append", "popleft", "pop", "copy"]), st.integers(1, 9)),
+    st.tuples(
+        st.sampled_from(["append", "put before", "popleft", "pop", "copy"]), st.integers(1, 9)
+    ),
     max_size=30,
 )
 
@@ -41,6 +43,10 @@ def _compare(steps: list[tuple[str, int]]) -> None:
                 number += 1
                 found.append(number)
                 expected.append(number)
+            elif what == "put before":
+                number += 2
+                found.put_before([number - 1, number])
+                expected[:0] = [number - 1, number]
             elif expected:
                 taken = found.popleft() if what == "popleft" else found.pop()
                 assert taken == expected.pop(0 if what == "popleft" else -1)
@@ -49,6 +55,7 @@ def _compare(steps: list[tuple[str, int]]) -> None:
             if expected:
                 assert found.first == expected[0]
         assert list(found) == expected
+        assert [one for part in found.parts() for one in part] == expected
     for other, then in copies:
         assert list(other) == then, "a copy and its original do not touch one another"
 

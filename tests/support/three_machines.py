@@ -24,6 +24,7 @@ from broker.machine.effects import (
     Return,
     SessionStarted,
 )
+from broker.machine.handlers.cold_start import find_survivors
 from broker.machine.machine import Machine
 from broker.machine.move_log import spelled_out
 from broker.machine.version import MACHINE_VERSION
@@ -61,7 +62,7 @@ class Rig:
         epoch = self.machine.epoch + 1
         if cold:  # one member looks ahead, one is interrupted, one does not look
             for name, steps in (("a", None), ("b", 2)):
-                deque(islice(self.machines[name].before_cold_start(), steps), maxlen=0)
+                deque(islice(find_survivors(self.machines[name]), steps), maxlen=0)
         self.apply(0, c.Activate(c.ACTIVATE, epoch, listed, cold, MEMBERS, "cluster", self.version))
         return self.effects
 

@@ -44,7 +44,8 @@ PART = BLOCK_MESSAGES
 
 
 def find_survivors(state: State) -> Iterator[None]:
-    """Look through the queues for a cold activation that comes next; pauses every millisecond."""
+    """Look through the queues, for who applies a cold activation next and nothing before it; pauses
+    every millisecond."""
     state.survivors.clear()
     held: dict[int, int] = {}  # these come back to the front of their queues as the sessions end
     looked = 0

@@ -178,7 +178,7 @@ def test_a_cold_start_uses_what_was_looked_through_before(
 
     original = cold_start._look
     monkeypatch.setattr(cold_start, "_look", look)
-    list(machine.before_cold_start())
+    list(cold_start.find_survivors(machine))
     assert looks == [4, 0]
     copies = [Machine.restore("a", machine.snapshot()) for _ in range(2)]
     cold = c.Activate(c.ACTIVATE, machine.epoch + 1, (), True, MEMBERS, "cluster")
@@ -193,7 +193,7 @@ def test_a_cold_start_uses_what_was_looked_through_before(
     assert copies[0].root() == copies[1].root()
     for copy in copies:
         copy.invariants()
-    list(machine.before_cold_start())
+    list(cold_start.find_survivors(machine))
     client.publish("q", b"late", flags=0)
     rig.apply(0, cold)  # what was found is old
     assert rig.depth("q") == 4

@@ -12,7 +12,7 @@ from broker.machine import commands as c
 from broker.machine.command_codec import BlobMalformed, pack_blob, unpack_blob
 from broker.machine.digest import ALGORITHM
 from broker.machine.image.restore import SnapshotError
-from broker.machine.image.snapshot import CHUNK_BYTES
+from broker.machine.image.snapshot import CHUNK_BYTES, Cut
 from broker.machine.machine import Machine
 from tests.support.replaced_message import replace_message
 from tests.support.three_machines import Rig
@@ -262,3 +262,24 @@ def test_the_collector_passes_by_what_was_restored(monkeypatch: pytest.MonkeyPat
     held = [one for some in deques for one in some]
     assert 0 < len(held) < 30, "two ends, and blocks"
     assert not any(map(gc.is_tracked, held))
+
+
+def test_a_cut_makes_nothing_for_each_empty_queue() -> None:
+    """With a tuple for each of 100,000 queues it was a pause of 0.2 s, most of it collections."""
+    client = Rig().client()
+    machine = client.rig.machine
+    for number in range(200):  # at one member: the rig looks at all queues after each command
+        declare = c.QueueDeclare(
+            c.QUEUE_DECLARE, client.conn, client.chan, f"q{number}", False, True, False, False,
+            False, {},
+        )  # fmt: skip
+        assert machine.apply(machine.position + 1, client.session, 0, declare) == c.OK
+    gc.disable()
+    try:
+        before = len(gc.get_objects())
+        cut = Cut(machine)
+        made = len(gc.get_objects()) - before
+    finally:
+        gc.enable()
+    assert made < 100
+    assert Machine.restore("a", cut.chunks()).root() == machine.root()

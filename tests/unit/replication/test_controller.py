@@ -128,8 +128,8 @@ def test_who_waits_long_for_a_state_gives_up_what_it_held() -> None:
 def test_the_load_waits_for_who_catches_up_only_when_that_one_falls_back(
     monkeypatch: pytest.MonkeyPatch, owed_max: int, at_once: int
 ) -> None:
-    """Its tail is applied in slices, two bytes for each that is ordered meanwhile: what is more than
-    a bound behind that is applied before the token is passed, and no more than that."""
+    """Its tail is applied in slices, two bytes for each that is ordered meanwhile. What it owes of
+    that beyond a bound is applied before the token is passed, and no more."""
     monkeypatch.setattr(controller, "OWED_MAX", owed_max)
     bus = formed()
     bus.cores["a"].submit(hello())
