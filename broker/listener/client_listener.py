@@ -111,11 +111,6 @@ class ClientListener:
             "negotiating": self.limits.negotiating, "sockets": self.limits.connections,
         }  # fmt: skip
 
-    def tls_ends_at(self) -> float | None:
-        """When the certificate of new connections ends, in seconds since 1970; None: there is none,
-        or it does not say."""
-        return self.tls.ends_at if self.tls is not None else None
-
     def begin_tls(self, options: TlsOptions) -> None:
         """Read the files, at the start.  Raises TlsFileError."""
         self.tls = server_tls(options)

@@ -10,6 +10,7 @@ from aiohttp.web import BaseRequest, StreamResponse
 
 from broker.admin.operations import Operations
 from broker.frontend.connections import Connections
+from broker.listener.tls import ServerTls
 from broker.machine.machine import Machine
 from broker.machine.state import Vhost
 from broker.management import json_reader
@@ -77,8 +78,8 @@ class Broker:
     """Protocol, address and port of each."""
     statistics: Statistics
     metrics: Pages
-    tls_ends_at: Callable[[], float | None] = lambda: None
-    """When the certificate that clients see ends, in seconds since 1970; None: there is none."""
+    tls: Callable[[], ServerTls | None] = lambda: None
+    """What clients' connections are encrypted with now; None: there is no TLS."""
 
     @property
     def machine(self) -> Machine:

@@ -11,6 +11,7 @@ from pathlib import Path
 from aiohttp import web
 
 from broker.listener.client_listener import PortTaken, bind_sentence
+from broker.listener.tls import ServerTls
 from broker.management.access import Logins
 from broker.management.amqp_client import AmqpRefused
 from broker.management.call import Broker, Problem
@@ -135,7 +136,7 @@ class ManagementPort:
         self,
         member: BrokerMember,
         clients: Sequence[Listening],
-        tls_ends_at: Callable[[], float | None],
+        tls: Callable[[], ServerTls | None],
     ) -> None:
         """Show this member, whose clients come to these ports, from here on."""
         name = member.controller.me.name
@@ -151,7 +152,7 @@ class ManagementPort:
             listeners,
             member.observation.statistics,
             pages,
-            tls_ends_at,
+            tls,
         )
 
         if self._document is not None:

@@ -144,7 +144,7 @@ async def _serve(
                 ("amqp/ssl" if scheme == "ssl" else "amqp", options.interface, port)
                 for port, scheme in zip(ports, schemes, strict=True)
             ],
-            listener.tls_ends_at,
+            lambda: listener.tls,
         )
         manager.ready(lambda: member.life.state.value)
         code = await member.done

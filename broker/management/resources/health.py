@@ -102,8 +102,13 @@ async def certificates(call: Call) -> Reply:
     within, unit = call.names["within"], call.names["unit"]
     if not (within.isascii() and within.isdigit()) or len(within) > 5 or unit not in DAYS:
         raise bad_request(f"Invalid time: a whole number, then one of {', '.join(DAYS)}")
-    ends_at = call.broker.tls_ends_at()
-    if ends_at is None or ends_at - time.time() > int(within) * DAYS[unit] * 86_400:
+    tls = call.broker.tls()
+    if tls is None:
+        return _well()
+    ends_at = tls.ends_at
+    if ends_at is None:
+        return _ill("The certificate cannot be read back", warning=tls.warning)
+    if ends_at - time.time() > int(within) * DAYS[unit] * 86_400:
         return _well()
     until = datetime.fromtimestamp(ends_at, UTC).isoformat()
     return _ill("Certificates expiring", expired=[{"name": call.broker.name, "until": until}])

@@ -15,9 +15,15 @@ DAY = 86_400.0
 NOW = 1_790_000_000.0
 
 
-def asked(within: str, unit: str, ends_at: float | None) -> tuple[int, object]:
-    """Status and body of the check, of a member with such a certificate."""
-    broker = SimpleNamespace(name="a", tls_ends_at=lambda: ends_at)
+def asked(
+    within: str, unit: str, ends_at: float | None, warning: str | None = None
+) -> tuple[int, object]:
+    """Status and body of the check, of a member with such a certificate; with neither, of one
+    without TLS."""
+    tls = None
+    if ends_at is not None or warning is not None:
+        tls = SimpleNamespace(ends_at=ends_at, warning=warning)
+    broker = SimpleNamespace(name="a", tls=lambda: tls)
     call = SimpleNamespace(broker=broker, names={"within": within, "unit": unit})
     reply = asyncio.run(health.certificates(cast("Call", call)))
     return reply.status, reply.body
@@ -52,6 +58,18 @@ def test_the_member_and_the_end_are_named() -> None:
 
 def test_a_member_without_tls_has_none_that_ends() -> None:
     assert asked("1", "years", None) == (200, {"status": "ok"})
+
+
+def test_a_certificate_whose_end_nobody_knows_is_not_well() -> None:
+    warning = "clients will not take the certificate: unsuitable certificate purpose"
+    assert asked("1", "days", None, warning) == (
+        503,
+        {
+            "status": "failed",
+            "reason": "The certificate cannot be read back",
+            "warning": warning,
+        },
+    )
 
 
 @pytest.mark.parametrize(("within", "unit"), [("x", "weeks"), ("-1", "days"), ("1", "hours")])
