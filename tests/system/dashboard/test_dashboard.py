@@ -207,6 +207,12 @@ def test_what_an_operator_sets(page: Browser, api: CannedApi) -> None:
     page.fill("Definition", '{"max-length": 9}')
     page.click("button", "Set")
     page.wait_text("Policy p is set.")
+    go(page, "vhosts")
+    page.click("summary", "Add a virtual host")
+    page.fill("Name", "shop")
+    page.fill("Description", "of the shop")
+    page.click("button", "Add")
+    page.wait_text("Virtual host shop is there.")
     go(page, "connections")
     page.click("button", "Close")
     page.click("dialog button", "Close")
@@ -219,6 +225,7 @@ def test_what_an_operator_sets(page: Browser, api: CannedApi) -> None:
         ("PUT", "users/bob", {"password": "pw2", "tags": "monitoring,management"}),
         ("PUT", "policies/%2F/p",
          {"pattern": "^a", "definition": {"max-length": 9}, "priority": 0, "apply-to": "all"}),
+        ("PUT", "vhosts/shop", {"description": "of the shop"}),
         ("DELETE", f"connections/{quote(CONNECTION, safe='')}", None),
         ("DELETE", "qpid/members/b", None),
     ]  # fmt: skip
@@ -320,6 +327,14 @@ def test_the_ring_is_a_picture_and_its_views_a_history(page: Browser, api: Canne
     page.wait("document.querySelectorAll('svg.ring g.member').length === 1")
     assert "1 of 3 votes, not quorate" in str(page.evaluate(said))
     assert page.complaints == []
+
+
+def test_charts_go_on_without_a_reload(page: Browser) -> None:
+    go(page, "overview")
+    points = "[...document.querySelectorAll('polyline')].map((one) => one.getAttribute('points'))"
+    page.wait(f"{points}.some((one) => one.split(' ').length > 1)")
+    page.evaluate(f"window.before = {points}.join()")
+    page.wait(f"{points}.join() !== window.before")
 
 
 def test_a_join_is_seen_to_progress(page: Browser, api: CannedApi) -> None:

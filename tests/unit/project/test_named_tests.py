@@ -1,12 +1,15 @@
-"""The page of security tests names tests that exist, and nothing that is read becomes code."""
+"""Pages that name the tests of what they say name tests that exist, and nothing that is read
+becomes code."""
 
 from __future__ import annotations
 
 import re
 from pathlib import Path
 
+import pytest
+
 ROOT = Path(__file__).resolve().parents[3]
-PAGE = ROOT / "docs" / "reference" / "security-tests.md"
+PAGES = ROOT / "docs" / "reference"
 _TEST = re.compile(r"`(tests/[\w/]+\.py)::(\w+)`")
 _CODE = re.compile(
     r"^\s*(?:import|from)\s+(?:pickle|marshal|shelve|dill|yaml)\b"
@@ -15,8 +18,11 @@ _CODE = re.compile(
 )
 
 
-def test_every_named_test_exists() -> None:
-    rows = [line for line in PAGE.read_text(encoding="utf-8").splitlines() if "::" in line]
+@pytest.mark.parametrize("page", ["security-tests.md", "dashboard-tests.md"])
+def test_every_named_test_exists(page: str) -> None:
+    rows = [
+        line for line in (PAGES / page).read_text(encoding="utf-8").splitlines() if "::" in line
+    ]
     assert len(rows) > 15
     for row in rows:
         assert _TEST.search(row), row
