@@ -419,7 +419,7 @@ def test_memory_before_login_is_bounded(run: Callable[[Story], None], files: Fil
     """Hundreds that send what never ends hold a few kilobytes each."""
 
     async def story() -> None:
-        async with serving(ClientLimits(), files) as here:
+        async with serving(ClientLimits(negotiate_s=600), files) as here:
             began = here.listener.counters["sockets"]
             tracemalloc.start()
             before = tracemalloc.get_traced_memory()[0]
