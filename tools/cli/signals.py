@@ -7,6 +7,7 @@ import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from types import FrameType
 
 
 @contextmanager
@@ -27,19 +28,28 @@ def ended_by(*signals: signal.Signals) -> Iterator[None]:
 
 
 @contextmanager
-def held_back(*signals: signal.Signals) -> Iterator[None]:
+def held_back(*signals: signal.Signals, insisting: bool = False) -> Iterator[None]:
     """Let each of the signals wait until the block has ended; in another thread than the main one,
     which gets no signals, do nothing.
+
+    With `insisting` only the first waits: a block that may hang can be ended by a second one.
     """
     if threading.current_thread() is not threading.main_thread():
         yield
         return
     came: list[int] = []
 
-    def keep(number: int, frame: object) -> None:
-        came.append(number)
+    def keep(number: int, frame: FrameType | None) -> None:
+        before = kept[signal.Signals(number)]
+        if came and insisting and callable(before):
+            came.clear()
+            before(number, frame)
+        else:
+            came.append(number)
 
-    kept = {one: signal.signal(one, keep) for one in signals}
+    kept = {one: signal.getsignal(one) for one in signals}
+    for one in signals:
+        signal.signal(one, keep)
     try:
         yield
     finally:

@@ -24,6 +24,7 @@ from broker.options.broker import Address
 from tools.cli.failures import ToolError, os_reason
 from tools.cli.options import run_command
 from tools.cli.progress import Progress
+from tools.cli.signals import held_back
 from tools.client import history as histories
 from tools.client.amqp_client import AmqpConnection, ConnectionLost, Delivery, Login
 from tools.client.credentials import Credentials
@@ -147,7 +148,10 @@ class Drain:
     def _read(self, connection: AmqpConnection) -> None:
         while not self.complete:
             if connection.deliveries:
-                self._write(connection)
+                # Who is stopped between the write and the ack would write all of it again; who
+                # writes to a reader that stands still must still be able to leave.
+                with held_back(signal.SIGINT, signal.SIGTERM, insisting=True):
+                    self._write(connection)
                 continue
             wait = PUMP_SECONDS
             if self._idle_seconds is not None:

@@ -112,6 +112,9 @@ class Hardship:
         for disk in self._disks:
             disk.thaw()
             disk.relieve()
+        for member in self._cluster.members:
+            if member.label in self._ended and member.alive:
+                member.kill()  # it was killed already: only its end was to come
         for member in self._stopped:
             if member.alive:
                 member.signal(signal.SIGCONT)
@@ -130,9 +133,14 @@ class Hardship:
                 shutil.rmtree(aside, ignore_errors=True)  # a long run would fill the disk
 
     def _kill(self, member: int) -> None:
-        if self._cluster[member].alive:
-            self._cluster[member].kill()
-            self._ended.add(self._cluster[member].label)
+        broker = self._cluster[member]
+        if not broker.alive:
+            return
+        self._ended.add(broker.label)
+        if self._disks and self._disks[member].frozen:
+            broker.signal(signal.SIGKILL)  # a thread that waits for the disk outlives this: `heal`
+        else:
+            broker.kill()
 
     def _kill_all(self, member: int) -> None:
         for place in range(self._size):

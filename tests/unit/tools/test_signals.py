@@ -44,6 +44,21 @@ def test_a_signal_that_is_held_back_comes_afterwards() -> None:
     assert done == ["the whole block"]
 
 
+def test_a_second_signal_ends_a_block_that_may_hang() -> None:
+    done: list[str] = []
+
+    def block() -> None:
+        with ended_by(TERM), held_back(TERM, insisting=True):
+            signal.raise_signal(TERM)
+            done.append("after the first")
+            signal.raise_signal(TERM)
+            done.append("after the second")
+
+    with pytest.raises(SystemExit):
+        block()
+    assert done == ["after the first"]
+
+
 def handler_of(came: list[int]) -> Callable[[int, FrameType | None], None]:
     """Return a handler that notes each signal."""
     return lambda number, _: came.append(number)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import signal
 import subprocess
@@ -13,6 +14,10 @@ from pathlib import Path
 import pytest
 
 from tests.support.toy_broker import Stored, ToyCluster
+from tools.cli.progress import Progress
+from tools.client.amqp_client import Login
+from tools.client.broker_url import brokers
+from tools.commands.drain import FORMATS, Drain
 
 ROOT = Path(__file__).resolve().parents[3]
 NO_PROPERTIES = b"\x00\x00"
@@ -221,6 +226,43 @@ def test_a_stopped_drain_has_acked_what_it_wrote(tmp_path: Path) -> None:
             assert time.monotonic() < deadline
             time.sleep(0.01)
         assert not toy.queues["q"], "nothing came back"
+
+
+class StoppedAtTheFlush(io.BytesIO):
+    """An output at whose flush the process is told to end."""
+
+    def flush(self) -> None:
+        signal.raise_signal(signal.SIGINT)
+
+
+def test_a_drain_stopped_between_write_and_ack_acks_before_it_ends() -> None:
+    output = StoppedAtTheFlush()
+    with ToyCluster() as toy:
+        run("spout", "-b", toy.brokers, "-q", "q", typed=lines(50))
+        job = Drain(
+            [one.address for one in brokers(toy.brokers)],
+            Login(),
+            "q",
+            output,
+            FORMATS["text"],
+            count=None,
+            unique=False,
+            idle_seconds=None,
+            prefetch=500,
+            acks=True,
+            patience_seconds=100,
+            progress=Progress("drain", quiet=True),
+            history=None,
+        )
+        with pytest.raises(KeyboardInterrupt):
+            job.run()
+        deadline = time.monotonic() + 100
+        while toy.links:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+        written = output.getvalue().splitlines()
+        assert written
+        assert len(toy.queues["q"]) == 50 - len(written)
 
 
 def test_no_ack() -> None:
