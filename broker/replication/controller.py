@@ -43,7 +43,8 @@ from vsync.totem.events import Output, View
 from vsync.types import Member
 
 WORK_ITEMS_MAX = 512
-"""Ordered items that may wait to be applied; about 16 MB of blobs."""
+"""Ordered items that may wait to be applied: some 12 MB of blobs of small commands, 98 MB of those
+that hold a few large ones."""
 DRAIN = 2
 """Bytes of items that a member which catches up applies for each that is ordered meanwhile: what it
 lacks shrinks under any load."""

@@ -152,6 +152,8 @@ class Submissions:
                 publishers.add(cast("int", conn))
                 lane = bulk
                 payload = _payload_bytes(command)
+                if kind == TX_COMMIT:  # each of its publishes is work, however small
+                    work += COMMAND_OVERHEAD_BYTES * len(cast("TxCommit", command)[3])
             elif kind < ACTIVATE and conn in publishers:
                 lane = bulk
                 if kind == CONNECTION_CLOSE:
@@ -229,4 +231,4 @@ def _payload_bytes(command: Command) -> int:
         _, _, _, _, _, _, _, properties, body = cast("Publish", command)
         return len(properties) + len(body)
     _, _, _, publishes, _ = cast("TxCommit", command)
-    return sum(len(p) + len(body) + COMMAND_OVERHEAD_BYTES for *_, p, body in publishes)
+    return sum(len(p) + len(body) for *_, p, body in publishes)

@@ -5,7 +5,16 @@ from __future__ import annotations
 from typing import cast
 
 from broker.machine.command_codec import pack_blob, unpack_blob
-from broker.machine.commands import ACK, PUBLISH, Ack, Command, Publish
+from broker.machine.commands import (
+    ACK,
+    PUBLISH,
+    TX_COMMIT,
+    Ack,
+    Command,
+    Publish,
+    TxCommit,
+    TxPublish,
+)
 from broker.replication.submissions import (
     BLOB_BYTES_TARGET,
     FEW_COMMANDS_BYTES_MAX,
@@ -127,6 +136,20 @@ def test_large_and_heavy_commands_do_not_share_a_blob() -> None:
     own.start(7)
     own.submit([publish(number, size=16_384) for number in range(12)])
     assert {len(unpack_blob(payload).commands) for payload in ring.payloads} == {2}
+
+
+def test_transactions_of_many_small_messages_do_not_share_a_blob() -> None:
+    """Each publish of a transaction is work, however small its body: thirteen of these in one item
+    would be 3,900 messages that a member applies in one go (G15)."""
+    ring = Ring()
+    own = own_commands(ring)
+    publishes = (TxPublish("", "q", 0, b"", b"x"),) * 300
+    commits: list[Command] = [TxCommit(TX_COMMIT, 1, 1, publishes, ()) for _ in range(13)]
+    own.submit(commits)
+    while own.outstanding:
+        own.applied(ring.sent[-1])
+        own.flush()
+    assert [len(unpack_blob(payload).commands) for payload in ring.payloads] == [1] * 13
 
 
 def test_acks_of_a_consumer_overtake_the_publishes_of_others_but_not_its_own() -> None:
