@@ -25,6 +25,7 @@ from broker.durability.data_directory import filled
 from broker.options.backups import BackupPolicy
 from store.api import Marker, Meta
 from store.backups import Backup, copy_store, find_backup, list_backups
+from store.directory_lock import DirectoryLock
 from store.errors import StoreError, StoreMissing
 from store.lmdb_environment import inspect
 from store.lmdb_store import LmdbStore
@@ -249,9 +250,28 @@ def _copy(directory: Path, target: Path) -> tuple[str, Document]:
 def _begin_anew(directory: Path, asked: BackupRequest) -> tuple[str, Document]:
     """Copy a store, as that of the only voter of a cluster that has never been."""
     source, into = find_store(directory), Path(asked.into).expanduser().absolute()
-    if (into / STORE_NAME).exists():
-        raise StoreError(f"{into} has a store; give the name of an empty or new directory")
     into.mkdir(parents=True, exist_ok=True)
+    lock = DirectoryLock(into)  # the copy may take long, and a broker be started there meanwhile
+    try:
+        if (into / STORE_NAME).exists():
+            raise StoreError(f"{into} has a store; give the name of an empty or new directory")
+        meta = _put_copy(source, into, asked)
+    finally:
+        lock.release()
+    document: Document = {
+        "data_dir": str(into), "cluster_name": meta.cluster_name, "cluster_id": meta.cluster_id,
+        "member": meta.member, "epoch": meta.state_epoch, "position": meta.position,
+    }  # fmt: skip
+    text = (
+        f"{into} is the data directory of {meta.member}, the first member of cluster "
+        f"{meta.cluster_name} ({meta.cluster_id}): {_point(meta)}\n"
+        f"start it: qpidd --cluster-name {meta.cluster_name} --cluster-bind {meta.member} "
+        f"--data-dir {into}"
+    )
+    return text, document
+
+
+def _put_copy(source: Path, into: Path, asked: BackupRequest) -> Meta:
     copied = into / f"{STORE_NAME}.restoring"
     old = copy_store(source, copied)
     store = LmdbStore(copied)
@@ -271,17 +291,7 @@ def _begin_anew(directory: Path, asked: BackupRequest) -> tuple[str, Document]:
     store.put_meta(meta)
     store.close()
     put_in_force(into, copied)
-    document: Document = {
-        "data_dir": str(into), "cluster_name": meta.cluster_name, "cluster_id": meta.cluster_id,
-        "member": meta.member, "epoch": meta.state_epoch, "position": meta.position,
-    }  # fmt: skip
-    text = (
-        f"{into} is the data directory of {meta.member}, the first member of cluster "
-        f"{meta.cluster_name} ({meta.cluster_id}): {_point(meta)}\n"
-        f"start it: qpidd --cluster-name {meta.cluster_name} --cluster-bind {meta.member} "
-        f"--data-dir {into}"
-    )
-    return text, document
+    return meta
 
 
 def _point(meta: Meta) -> str:

@@ -18,10 +18,11 @@ from broker.replication.replica import RECORD_VERSION
 from store import swap
 from store.api import Marker, Meta
 from store.backups import copy_store, list_backups
+from store.directory_lock import DirectoryLock
 from store.errors import StoreError
 from store.lmdb_environment import inspect
 from store.lmdb_store import LmdbStore
-from tools.commands.qpid_cluster_store import main
+from tools.commands.qpid_cluster_store import BUSY, main
 from vsync.primary.state_exchange import ZERO_CHAIN
 
 META = Meta(
@@ -247,3 +248,17 @@ def test_a_new_cluster_of_a_copy_has_an_identity_of_its_own(tmp_path: Path) -> N
     assert (again.exit_code, "has a store" in again.stderr) == (1, True)
     assert run("--restore-as", "trial", tmp_path).exit_code == 2
     assert run("-c", "-l", tmp_path).exit_code == 2
+
+
+def test_a_new_cluster_is_not_put_where_a_broker_was_just_started(tmp_path: Path) -> None:
+    """It locks the directory before it makes a store there, which this would set aside."""
+    make(tmp_path / "store", [b"a"])
+    into = tmp_path / "new"
+    into.mkdir()
+    lock = DirectoryLock(into)
+    arguments = ("--restore-as", "trial", "--member", "127.0.0.1:26672", "--into", into, tmp_path)
+    refused = run(*arguments)
+    assert refused.exit_code == BUSY
+    assert f"{into} is in use by process {os.getpid()}" in refused.stderr
+    lock.release()
+    assert run(*arguments).exit_code == 0
