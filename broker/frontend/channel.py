@@ -14,6 +14,7 @@ from typing import NamedTuple, TypeAlias
 from broker.amqp.fields import Value
 from broker.machine.commands import TxPublish, TxSettle
 from broker.machine.effects import ChannelError, DeliverEffect, GetEmpty, GetOk, Reply
+from broker.machine.state import Held
 
 TX_BYTES_MAX = 32 * 1024 * 1024
 """Of all open transactions of one connection; a commit is one message of the ring."""
@@ -55,6 +56,8 @@ class Transaction:
     publishes: list[TxPublish] = field(default_factory=list)
     settlements: list[TxSettle] = field(default_factory=list)
     size: int = 0
+    giving_back: int = 0
+    """The last delivery tag of a basic.recover that may still be under way."""
     _settled: dict[int, bool] = field(default_factory=dict)  # delivery tags, one by one
     _settled_to: int = 0  # and all up to this one
 
@@ -72,6 +75,16 @@ class Transaction:
     def has_settled(self, tag: int) -> bool:
         """Whether it is among `settlements`."""
         return tag <= self._settled_to or tag in self._settled
+
+    def last_unsettled(self, outstanding: dict[int, Held]) -> int:
+        """The highest of these tags, which ascend, that is not; 0: there is none."""
+        for tag in reversed(outstanding):
+            if not self.has_settled(tag):
+                return tag
+            if tag <= self._settled_to:
+                break
+        self._settled_to = max(self._settled_to, next(reversed(outstanding), 0))
+        return 0
 
     def settle(self, tag: int, multiple: bool, action: int) -> None:
         """Note it for tx.commit."""

@@ -305,9 +305,9 @@ def _settle_later(
 ) -> None:  # fmt: skip
     """With tx.commit. That a tag is unknown, or settled in this transaction before, is said now."""
     outstanding = client.port.outstanding(client.conn, number)
-    if multiple and tag == 0:  # all, of which the last one is the highest
-        tag = next(reversed(outstanding), 0)
-        if transaction.has_settled(tag):
+    if multiple and tag == 0:  # all that are left
+        tag = transaction.last_unsettled(outstanding)
+        if not tag:
             return
     if tag not in outstanding or transaction.has_settled(tag):
         _refuse(client, number, method, f"unknown delivery tag {tag}")

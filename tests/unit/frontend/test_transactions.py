@@ -51,6 +51,25 @@ def test_all_means_what_is_outstanding_when_it_is_said() -> None:
     assert peer.call(1, "tx.commit") == [("tx.commit-ok",)]
 
 
+def test_all_means_those_before_one_that_was_settled_alone() -> None:
+    peer = holding(4)
+    peer.call(1, "basic.ack", 4, False)
+    peer.call(1, "basic.ack", 2, False)
+    for _ in range(2):
+        assert peer.call(1, "basic.ack", 0, True) == []
+    assert peer.call(1, "tx.commit") == [("tx.commit-ok",)]
+    assert peer.loop.machine.vhosts["/"].queues["q"].unacked == 0
+
+
+def test_all_means_nothing_when_each_was_settled_alone() -> None:
+    peer = holding(2)
+    for tag in (2, 1):
+        peer.call(1, "basic.ack", tag, False)
+    for _ in range(2):
+        assert peer.call(1, "basic.ack", 0, True) == []
+    assert peer.call(1, "tx.commit") == [("tx.commit-ok",)]
+
+
 def test_a_rollback_makes_the_tags_known_again() -> None:
     peer = holding(2)
     peer.call(1, "basic.ack", 2, True)
