@@ -158,7 +158,7 @@ class LocalChannel:
     local_replies: deque[LocalReply] = field(default_factory=deque)
     recovers: deque[bool] = field(default_factory=deque)
     """Of each basic.recover under way: whether the client wants its reply."""
-    qos_replies: list[tuple[str, tuple[Value, ...]]] = field(default_factory=list)
+    qos_replies: deque[tuple[str, tuple[Value, ...]]] = field(default_factory=deque)
     """Of each basic.qos under way: what is sent when it is done, basic.qos-ok or a reply of our own
     that follows what was published before it."""
     held: deque[HeldReply] = field(default_factory=deque)

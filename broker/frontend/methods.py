@@ -143,7 +143,7 @@ def on_reject(client: Client, number: int, channel: LocalChannel, args: Args) ->
 
 def on_recover(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
     if args[0] and _recovers_the_rest(client, number, channel):
-        _reply_in_order(client, number, channel, "basic.recover-ok")
+        _reply_through_machine(client, number, channel, "basic.recover-ok")
         return
     channel.recovers.append(True)
     command = c.Recover(c.RECOVER, client.conn, number, bool(args[0]))
@@ -160,15 +160,20 @@ def on_recover_async(client: Client, number: int, channel: LocalChannel, args: A
 
 
 def _recovers_the_rest(client: Client, number: int, channel: LocalChannel) -> bool:
-    """Whether the transaction settles some deliveries, which stay settled; the others go back."""
+    """Whether the transaction settles some deliveries, which stay settled; the others go back.
+
+    While those of one basic.recover are still here, another one does nothing: each tag would be
+    unknown the second time, and a small frame would make thousands of commands again and again.
+    """
     transaction = channel.transaction
     if transaction is None or not transaction.settlements:
         return False
-    client.port.commands += [
-        c.Nack(c.NACK, client.conn, number, tag, False, True)
-        for tag in client.port.outstanding(client.conn, number)
-        if not transaction.has_settled(tag)
-    ]
+    outstanding = client.port.outstanding(client.conn, number)
+    if transaction.giving_back in outstanding:
+        return True
+    tags = [tag for tag in outstanding if not transaction.has_settled(tag)]
+    transaction.giving_back = tags[-1] if tags else 0
+    client.port.commands += [c.Nack(c.NACK, client.conn, number, tag, False, True) for tag in tags]
     return True
 
 
@@ -290,13 +295,20 @@ def _request(client: Client, channel: LocalChannel, command: c.Command, nowait: 
 def _reply_in_order(
     client: Client, number: int, channel: LocalChannel, method: str, args: Args = ()
 ) -> None:
-    """A reply of the gateway's own. What was published before it may be returned yet, so it takes
-    the same way through the machine, with a basic.qos that changes nothing."""
+    """A reply of the gateway's own. What was published before it may be returned yet."""
     if client.is_publisher:
-        channel.qos_replies.append((method, args))
-        _request(client, channel, c.Qos(c.QOS, client.conn, number, 0, False), nowait=False)
+        _reply_through_machine(client, number, channel, method, args)
     else:
         client.reply_locally(number, method, args)
+
+
+def _reply_through_machine(
+    client: Client, number: int, channel: LocalChannel, method: str, args: Args = ()
+) -> None:
+    """A reply of the gateway's own, after what all commands before it do: with a basic.qos that
+    changes nothing."""
+    channel.qos_replies.append((method, args))
+    _request(client, channel, c.Qos(c.QOS, client.conn, number, 0, False), nowait=False)
 
 
 def _settle_later(

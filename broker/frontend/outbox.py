@@ -334,7 +334,7 @@ class Outbox:
                 if channel.recovers.popleft():
                     client.send(number, outgoing.method)
             case Reply(method="basic.qos-ok"):
-                client.send(number, *channel.qos_replies.pop(0))
+                client.send(number, *channel.qos_replies.popleft())
             case Reply(method="channel.close-ok"):
                 self._end(client, number, channel, channel.pending_close)
             case GetOk():

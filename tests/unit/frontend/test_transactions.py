@@ -1,5 +1,7 @@
 """What a transaction says at once, before its commit."""
 
+from broker.machine.commands import NACK
+from tests.support.amqp_peer import method
 from tests.support.gateway_loop import Loop, Peer
 
 
@@ -88,3 +90,16 @@ def test_recover_gives_back_what_the_transaction_has_not_settled() -> None:
         ("basic.get-ok", 4), ("basic.get-ok", 5), ("basic.get-empty",),
     ]  # fmt: skip
     assert peer.call(1, "tx.commit") == [("tx.commit-ok",)]
+
+
+def test_a_recover_gives_back_once_however_often_it_is_asked_for() -> None:
+    peer = holding(3)
+    peer.call(1, "basic.ack", 3, False)
+    recover = method(1, "basic.recover", True)
+    assert [one.method for one in peer.send(recover * 100)] == ["basic.recover-ok"] * 100
+    given_back = [one for one, _ in peer.loop.applied if one[0] == NACK]
+    assert [tuple(one)[3:] for one in given_back] == [(1, False, True), (2, False, True)]
+    assert peer.call(1, "basic.get", "q", False)[0][:2] == ("basic.get-ok", 4)
+    assert peer.call(1, "basic.recover", True) == [("basic.recover-ok",)]
+    assert peer.call(1, "tx.commit") == [("tx.commit-ok",)]
+    assert peer.loop.machine.vhosts["/"].queues["q"].unacked == 0
