@@ -36,6 +36,8 @@ from broker.machine.commands import (
     Publish,
     TxPublish,
 )
+from broker.machine.queueing.copies import copies_of, may_name_copies
+from broker.machine.queueing.refusals import Refusal
 
 REPLY_SUCCESS = 200
 
@@ -57,7 +59,7 @@ def on_events(client: Client, events: list[Event]) -> None:
             if channel is None or channel.pending_close is not None:
                 continue
             if exchange not in client.rights.publishes:
-                refusal = client.rights.refuses_publish(exchange, key)
+                refusal = _refuses_publish(client.rights, exchange, key, properties)
                 if refusal:
                     client.refuse_channel(number, errors.ACCESS_REFUSED, refusal, 60, 40)
                     continue
@@ -105,6 +107,20 @@ def on_events(client: Client, events: list[Event]) -> None:
 def release(client: Client) -> None:
     """Look again at what is kept: something that it waits for is over."""
     on_events(client, client.kept.take())
+
+
+def _refuses_publish(rights: Rights, exchange: str, key: str, properties: bytes) -> str:
+    """Why a message may not be published there, by its key or by one that CC or BCC names."""
+    refusal = rights.refuses_publish(exchange, key)
+    if refusal or exchange in rights.publishes or not may_name_copies(properties):
+        return refusal
+    copies = copies_of(properties)
+    if isinstance(copies, Refusal):
+        return ""  # the machine says so, in its order
+    for one in dict.fromkeys(copies.keys + copies.blind):
+        if refusal := rights.refuses_publish(exchange, one):
+            return refusal
+    return ""
 
 
 def _may_publish(client: Client, number: int, channel: LocalChannel, message: Published) -> bool:

@@ -238,6 +238,25 @@ def test_topic_permissions_look_at_each_key() -> None:
     assert refused[1] == 403
 
 
+@pytest.mark.parametrize("header", ["CC", "BCC"])
+def test_topic_permissions_look_at_the_keys_of_copies_too(header: str) -> None:
+    loop = member()
+    topic: Table = {"exchange": "amq.topic", "write": "^mine", "read": ""}
+    loop.define("topic_permission", "/", "u", topic)
+
+    def copied(*keys: Value) -> bytes:
+        return codec.encode_properties({"headers": {header: keys}})
+
+    peer = as_u(loop).open(1, 2)
+    assert peer.send(publish(1, "amq.topic", "mine.1", b"", copied("mine.2", 5))) == []
+    (closed,) = peer.send(publish(1, "amq.topic", "mine.1", b"", copied("mine.2", "others.1")))
+    assert closed.args[0] == 403
+    assert "access to topic 'others.1' in exchange 'amq.topic'" in str(closed.args[1])
+    peer.call(2, "tx.select")
+    (closed,) = peer.send(publish(2, "amq.topic", "mine.1", b"", copied("others.1")))
+    assert closed.args[0] == 403
+
+
 def test_the_name_of_a_user_is_no_expression() -> None:
     """Whoever may make users could make one whose own keys are everybody's."""
     loop = member()
