@@ -13,8 +13,15 @@ from typing import cast
 
 from broker.machine import commands as c
 from broker.machine.commands import Command, TxCommit
-from broker.machine.limits import CHANNEL_HELD_MAX, FANOUT_MAX, POLICY_WORK, WORDS_PER_UNIT
+from broker.machine.limits import (
+    CHANNEL_HELD_MAX,
+    FANOUT_MAX,
+    POLICY_WORK,
+    ROUTE_WORK_MAX,
+    WORDS_PER_UNIT,
+)
 from broker.machine.machine import Machine
+from broker.machine.queueing.copies import KEY_WORK, Copies, copies_of, may_name_copies
 from broker.machine.state import Channel, Vhost
 
 
@@ -39,15 +46,27 @@ def _held(channel: Channel) -> int:
 
 
 def _of_publish(channel: Channel, command: Command) -> int:
-    _, _, _, _, exchange, key, *_ = cast("c.Publish", command)
-    return _reach(channel.connection.vhost, exchange, key)
+    _, _, _, _, exchange, key, _, properties, _ = cast("c.Publish", command)
+    return _reach_of_all(channel.connection.vhost, exchange, key, properties)
 
 
 def _of_commit(channel: Channel, command: Command) -> int:
     _, _, _, publishes, settlements = cast("TxCommit", command)
     vhost = channel.connection.vhost
-    reach = sum([_reach(vhost, exchange, key) for exchange, key, *_ in publishes])
+    reach = sum([_reach_of_all(vhost, name, key, props) for name, key, _, props, _ in publishes])
     return reach + (len(channel.unacked) if settlements else 0)
+
+
+def _reach_of_all(vhost: Vhost, name: str, key: str, properties: bytes) -> int:
+    """The same by the key of the message and by those that its CC and BCC name."""
+    reach = _reach(vhost, name, key)
+    if properties and properties[0] & 0x20 and may_name_copies(properties):  # it has headers
+        copies = copies_of(properties)
+        if isinstance(copies, Copies):
+            keys = dict.fromkeys(copies.keys + copies.blind)
+            reach += sum([KEY_WORK + _reach(vhost, name, one) for one in keys])
+            reach = min(reach, ROUTE_WORK_MAX + FANOUT_MAX)  # more is refused
+    return reach
 
 
 def _reach(vhost: Vhost, name: str, key: str) -> int:

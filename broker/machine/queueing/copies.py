@@ -18,7 +18,7 @@ from broker.machine.queueing.refusals import Refusal, invalid_header, too_much
 from broker.machine.queueing.routing import find_route
 from broker.machine.state import Queue, Route, Vhost
 
-_KEY_WORK = 3
+KEY_WORK = 3
 """Units of looking for one more route, beside what the route itself takes."""
 _KINDS = {
     ord("S"): "longstr", ord("F"): "table", ord("t"): "bool", ord("V"): "void", ord("x"): "binary",
@@ -78,7 +78,7 @@ def widened(
                 return looked_for
             found = looked_for
         queues.update((queue.number, queue) for queue in found.queues)
-        work += _KEY_WORK + found.work
+        work += KEY_WORK + found.work
         if work > ROUTE_WORK_MAX:
             return too_much(
                 "work to route a message by its key and those of CC and BCC", work, ROUTE_WORK_MAX,

@@ -2,8 +2,10 @@
 
 import pytest
 
+from broker.amqp import codec
 from broker.machine import commands as c
 from broker.machine.commands import Command
+from broker.machine.queueing.copies import KEY_WORK
 from broker.replication.weight import weight
 from tests.support.three_machines import EMPTY, Client, Rig
 
@@ -50,6 +52,21 @@ def test_a_commit_weighs_all_its_publishes_and_settlements(client: Client) -> No
     assert cost(client, c.TxCommit(c.TX_COMMIT, 1, 1, publishes, ())) == 10
     settles = (c.TxSettle(0, True, c.TX_ACK),)
     assert cost(client, c.TxCommit(c.TX_COMMIT, 1, 1, (), settles)) == 3
+
+
+@pytest.mark.parametrize("header", ["CC", "BCC"])
+def test_a_publish_weighs_what_its_copies_reach(client: Client, header: str) -> None:
+    """A short key can reach thousands of queues: many of them in one item would hold up all."""
+    client.bind("q1", "amq.direct", "many")
+    client.bind("q2", "amq.direct", "many")
+    keys = ("many", "many", "none")
+    properties = codec.encode_properties({"headers": {header: keys}})
+    command = c.Publish(c.PUBLISH, 1, 1, 0, "amq.direct", "none", 0, properties, b"")
+    assert cost(client, command) == 2 + 2 * KEY_WORK
+    publishes = (c.TxPublish("amq.direct", "none", 0, properties, b""),) * 2
+    assert cost(client, c.TxCommit(c.TX_COMMIT, 1, 1, publishes, ())) == 2 * (2 + 2 * KEY_WORK)
+    wrong = codec.encode_properties({"headers": {header: "many"}})
+    assert cost(client, c.Publish(c.PUBLISH, 1, 1, 0, "amq.direct", "", 0, wrong, b"")) == 0
 
 
 def test_settlements_and_ends_weigh_what_is_held(client: Client) -> None:
