@@ -155,15 +155,13 @@ def _binding(method: str, kind: str, args: Args) -> Needs:
 def _queue(rights: Rights, channel: LocalChannel, method: str, name: Value) -> str:
     """The queue that is meant: no name means the one declared last on this channel. That behind a
     direct reply-to is there for its own channel only, and for whoever asks whether it is."""
-    if name != "":
-        queue = str(name)
-        if queue.startswith(REPLY_QUEUE) and method != "queue.declare":
-            text = f"no queue '{queue}' in vhost '{rights.vhost}'"
-            raise Misshapen(method, errors.NOT_FOUND, text)
-        return queue
-    if channel.last_queue is None:
+    queue = channel.last_queue if name == "" else str(name)
+    if queue is None:
         raise Misshapen(method, errors.NOT_FOUND, "no previously declared queue")
-    return channel.last_queue
+    if queue.startswith(REPLY_QUEUE) and method != "queue.declare":
+        text = f"no queue '{queue}' in vhost '{rights.vhost}'"
+        raise Misshapen(method, errors.NOT_FOUND, text)
+    return queue
 
 
 def _stripped(name: Value) -> str:

@@ -63,11 +63,16 @@ def test_a_request_and_its_reply() -> None:
         ("queue.delete", (False, False, False)),
     ],
 )
-def test_nobody_else_comes_near_the_queue(name: str, args: tuple[c.Value, ...]) -> None:
+@pytest.mark.parametrize("as_the_last_declared", [False, True])
+def test_nobody_else_comes_near_the_queue(
+    name: str, args: tuple[c.Value, ...], *, as_the_last_declared: bool
+) -> None:
     loop = Loop()
     client, reply_to = requested(loop)
     other = loop.connect().open(1)
-    (refused,) = other.call(1, name, reply_to, *args)
+    if as_the_last_declared:
+        other.call(1, "queue.declare", reply_to, True, False, False, False, False, {})
+    (refused,) = other.call(1, name, "" if as_the_last_declared else reply_to, *args)
     assert refused[:2] == ("channel.close", 404)
     other.call(1, "channel.close-ok")
     other.open(1).publish(1, reply_to, b"answer")
