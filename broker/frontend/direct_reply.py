@@ -18,6 +18,8 @@ REPLY_TO = "amq.rabbitmq.reply-to"
 REPLY_QUEUE = "amq.gen-reply-to-"
 """What the names of the queues begin with: one of the generated names, which clients may declare
 passively only."""
+UNUSED_MS = 60_000
+"""How long it stays if its consumer never comes, because that is refused or its member is lost."""
 REPLY_TO_FLAG = 2
 """In the first byte of a message's properties: they have a `reply_to`."""
 _REPLY_TO = REPLY_TO.encode()
@@ -41,7 +43,7 @@ def consume_replies(
     client.port.commands.append(
         c.QueueDeclare(
             c.QUEUE_DECLARE, client.conn, number, queue, passive=False, durable=False,
-            exclusive=False, auto_delete=True, nowait=True, arguments={},
+            exclusive=False, auto_delete=True, nowait=True, arguments={"x-expires": UNUSED_MS},
         )
     )  # fmt: skip
     return c.Consume(

@@ -3,8 +3,9 @@
 import pytest
 
 from broker.amqp import codec
-from broker.frontend.direct_reply import REPLY_TO
+from broker.frontend.direct_reply import REPLY_TO, UNUSED_MS
 from broker.machine import commands as c
+from broker.machine.clock.cluster_time import LEAD_US
 from tests.support.amqp_peer import method, publish
 from tests.support.gateway_loop import Loop, Peer
 
@@ -87,6 +88,23 @@ def test_it_ends_with_its_consumer_and_its_channel() -> None:
         assert reply_to not in loop.machine.vhosts["/"].queues
         if end[0] == "basic.cancel":
             assert consume(client, "again") == [("basic.consume-ok", "again")]
+
+
+def test_a_queue_that_nobody_came_to_consume_from_goes() -> None:
+    """The machine may refuse the consumer, or the member be lost between the two commands."""
+    loop = Loop()
+    client, reply_to = requested(loop)
+    refused = client.call(
+        2, "basic.consume", REPLY_TO, "x", False, True, False, False, {"x-stream-offset": "first"}
+    )
+    assert refused[0][:2] == ("channel.close", 406)
+    assert len(loop.machine.vhosts["/"].queues) == 3
+    while loop.machine.now_us < 2 * UNUSED_MS * 1000:
+        tick = c.Tick(c.TICK, loop.machine.now_us + LEAD_US, 0)
+        assert loop.apply(loop.gateway.session, tick) == c.OK
+    assert list(loop.machine.vhosts["/"].queues) == ["service", reply_to]
+    loop.connect().open(1).publish(1, reply_to, b"answer")
+    assert [one.body for one in client.take()] == [b"answer"]
 
 
 @pytest.mark.parametrize("no_ack", [False, True])
