@@ -27,6 +27,7 @@ from broker.machine.commands import (
     Publish,
     TxCommit,
 )
+from broker.machine.digest import canonical
 
 BLOB_BYTES_TARGET = 24_000
 """A blob of many small commands fits one ring frame."""
@@ -154,10 +155,12 @@ class Submissions:
                 payload = _payload_bytes(command)
                 if kind == TX_COMMIT:  # each of its publishes is work, however small
                     work += COMMAND_OVERHEAD_BYTES * len(cast("TxCommit", command)[3])
-            elif kind < ACTIVATE and conn in publishers:
-                lane = bulk
-                if kind == CONNECTION_CLOSE:
-                    publishers.discard(conn)
+            else:
+                payload = _argument_bytes(command)
+                if kind < ACTIVATE and conn in publishers:
+                    lane = bulk
+                    if kind == CONNECTION_CLOSE:
+                        publishers.discard(conn)
             lane.add(command, work, payload)
         self.flush()
 
@@ -232,3 +235,9 @@ def _payload_bytes(command: Command) -> int:
         return len(properties) + len(body)
     _, _, _, publishes, _ = cast("TxCommit", command)
     return sum(len(p) + len(body) for *_, p, body in publishes)
+
+
+def _argument_bytes(command: Command) -> int:
+    """Return how many bytes the arguments of a command take, or what an operator defines."""
+    table = command[-1]
+    return len(canonical(table)) if isinstance(table, dict) and table else 0

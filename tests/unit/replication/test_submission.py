@@ -8,10 +8,13 @@ from broker.machine.command_codec import pack_blob, unpack_blob
 from broker.machine.commands import (
     ACK,
     PUBLISH,
+    QUEUE_BIND,
     TX_COMMIT,
     Ack,
     Command,
     Publish,
+    QueueBind,
+    Table,
     TxCommit,
     TxPublish,
 )
@@ -136,6 +139,23 @@ def test_large_and_heavy_commands_do_not_share_a_blob() -> None:
     own.start(7)
     own.submit([publish(number, size=16_384) for number in range(12)])
     assert {len(unpack_blob(payload).commands) for payload in ring.payloads} == {2}
+
+
+def test_commands_with_large_arguments_do_not_share_a_blob() -> None:
+    """Five hundred with a frame of arguments each were one item above what the ring takes, whose
+    refusal ends the member (G15)."""
+    ring = Ring()
+    own = own_commands(ring)
+    arguments: Table = {"a": "x" * 100_000}
+    binds: list[Command] = [
+        QueueBind(QUEUE_BIND, 1, 1, "q", "amq.headers", "", True, arguments) for _ in range(30)
+    ]
+    own.submit(binds)
+    assert own.bytes_outstanding > 30 * 100_000
+    while own.outstanding:
+        own.applied(ring.sent[-1])
+        own.flush()
+    assert [len(unpack_blob(payload).commands) for payload in ring.payloads] == [1] * 30
 
 
 def test_transactions_of_many_small_messages_do_not_share_a_blob() -> None:
