@@ -16,7 +16,7 @@ from broker.machine.commands import (
     TxSettle,
 )
 from broker.machine.handlers.connections import refuse, reply
-from broker.machine.handlers.consumers import settle_tags, tags_up_to
+from broker.machine.handlers.consumers import settle_tags
 from broker.machine.handlers.publish import (
     count_publish,
     publish_to,
@@ -100,11 +100,19 @@ def _named_tags(
     """The delivery tags of each settlement, each tag once: those before it count as settled."""
     named: list[tuple[list[int], int]] = []
     gone: dict[int, bool] = {}
+    unacked = channel.unacked
+    rest = iter(unacked)  # what it has given out is gone: each tag is walked over once
     for tag, multiple, action in settlements:
-        tags = tags_up_to(channel, tag, multiple)
-        if tags is None or (tag != 0 and tag in gone):
+        if (tag not in unacked or tag in gone) and not (multiple and tag == 0):
             return unknown_tag(tag)
-        tags = [one for one in tags if one not in gone]
+        tags = [tag]
+        if multiple:
+            tags = []
+            for one in rest:
+                if one not in gone:
+                    tags.append(one)
+                if one == tag:
+                    break
         gone.update(dict.fromkeys(tags, True))
         named.append((tags, action))
     return named

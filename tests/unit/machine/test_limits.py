@@ -1,6 +1,7 @@
 """What one command may cost is bounded: refused by all alike, or done in slices (G15)."""
 
 import itertools
+from collections.abc import Iterator
 from unittest.mock import Mock
 
 import pytest
@@ -10,6 +11,7 @@ from broker.machine.effects import Reply
 from broker.machine.handlers import publish
 from broker.machine.image.scrub import Scrub
 from broker.machine.machine import Machine
+from broker.machine.state import Held
 from tests.support.three_machines import EMPTY, Client, Rig
 
 ROUTING = "broker.machine.queueing.routing"
@@ -128,6 +130,28 @@ def test_what_a_commit_costs_does_not_depend_on_what_is_cached(
     assert client.commit(tx(3)) == 406
     assert fresh.apply(client.rig.position, client.session, 0, commit) == 406
     assert fresh.root() == client.rig.machine.root()
+
+
+def test_a_commit_walks_over_each_delivery_once(client: Client) -> None:
+    """However many of its settlements say "all up to this one"."""
+    walked: list[int] = []
+
+    class Walked(dict[int, Held]):
+        def __iter__(self) -> Iterator[int]:
+            for tag in super().__iter__():
+                walked.append(tag)
+                yield tag
+
+    client.queue("q")
+    for _ in range(20):
+        client.publish("q")
+        client.get("q")
+    channel = client.rig.machine.channels[client.session, client.conn, client.chan]
+    channel.unacked = Walked(channel.unacked)
+    settles = [c.TxSettle(tag, tag % 5 != 0, c.TX_ACK) for tag in range(1, 20)]
+    assert client.commit([], [*settles, c.TxSettle(0, True, c.TX_ACK)]) == c.OK
+    assert walked == list(range(1, 21))
+    assert client.rig.machine.vhosts["/"].queues["q"].unacked == 0
 
 
 def test_bindings_are_bounded_at_both_ends(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
