@@ -42,6 +42,8 @@ from broker.amqp.handshake import (
 from broker.amqp.heartbeat import Heartbeat
 from broker.amqp.spec import Method, decode_method
 
+UNCONFIRMED_MAX = 2048
+"""Channels that we have closed and the client has not confirmed; each new one looks through all."""
 _SETTLE = {codec.ACK_INDEX: "basic.ack"}
 
 
@@ -303,6 +305,9 @@ class ServerConnection(FrameReader):
             if count >= self._channel_max:
                 text = f"number of channels opened ({count}) has reached the negotiated channel_max"
                 raise ProtocolFault(errors.NOT_ALLOWED, f"{text} ({self._channel_max})", 20, 10)
+            if (unconfirmed := len(self.channels) - count) >= UNCONFIRMED_MAX:
+                text = f"{unconfirmed} channels were closed, and no channel.close-ok came"
+                raise ProtocolFault(errors.NOT_ALLOWED, text, 20, 10)
         self.channels[number] = ChannelIn()
         self.events.append(ChannelOpened(number))
 

@@ -1,5 +1,7 @@
 """How connections and channels end, and what silence means."""
 
+import pytest
+
 from broker.amqp import codec
 from broker.amqp.events import (
     ChannelCloseRequested,
@@ -122,6 +124,22 @@ def test_channel_max_is_a_number_of_channels() -> None:
     connection.take_output()
     events = connection.receive(method(2, "channel.open"), 0.0)
     expect_close(connection, events, 530, "number of channels opened (2)", "channel_max (2)")
+
+
+def test_who_never_confirms_that_channels_are_closed_is_closed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each channel.open would look through up to 65,535 of them."""
+    monkeypatch.setattr("broker.amqp.connection.UNCONFIRMED_MAX", 2)
+    connection = new()
+    data = codec.PROTOCOL_HEADER + start_ok() + tune_ok(channel_max=1)
+    connection.receive(data + method(0, "connection.open", "/"), 0.0)
+    for number in (1, 2):
+        assert connection.receive(method(number, "channel.open"), 0.0) == [ChannelOpened(number)]
+        connection.close_channel(number, 404, "NOT_FOUND - x", 50, 10)
+    connection.take_output()
+    events = connection.receive(method(3, "channel.open"), 0.0)
+    expect_close(connection, events, 530, "2 channels were closed", "no channel.close-ok came")
 
 
 def test_close_texts_fit_whatever_they_quote() -> None:
