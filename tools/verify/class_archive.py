@@ -9,6 +9,7 @@ from __future__ import annotations
 import os
 import subprocess
 from pathlib import Path
+from stat import S_IWOTH
 from typing import NamedTuple
 from zlib import crc32
 
@@ -39,14 +40,21 @@ def find_archive(java: Path, spark_version: str) -> ClassArchive | None:
 
     `BadInput` for a directory that cannot be used.  Only HotSpot has such archives.
     """
-    named = os.environ.get(DIRECTORY)
+    if not (named := os.environ.get(DIRECTORY)):
+        return None
     version = _version(java)
-    if not named or "Server VM" not in version:
+    if "Server VM" not in version:
         return None
     directory = Path(named).absolute()
-    if " " in named or not directory.is_dir() or not os.access(directory, os.W_OK | os.X_OK):
+    usable = directory.is_dir() and os.access(directory, os.W_OK | os.X_OK)
+    if not usable or set(" :") & set(str(directory)):  # a colon is between two archives
         raise BadInput(
-            f"{DIRECTORY}={named}: name a directory that can be written, with no space in its path"
+            f"{DIRECTORY}={named}: name a directory that can be written, with no space or colon in "
+            "its path"
+        )
+    if directory.stat().st_mode & S_IWOTH:
+        raise BadInput(
+            f"{DIRECTORY}={named}: all users can write there, and what is there is run: chmod o-w"
         )
     file = directory / f"spark-{spark_version}-{crc32(version.encode()):08x}.jsa"
     return ClassArchive(file, file.exists())

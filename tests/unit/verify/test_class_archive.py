@@ -43,17 +43,30 @@ def test_there_is_none_unless_a_directory_is_named_and_java_can(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv(DIRECTORY, raising=False)
-    assert find_archive(java(tmp_path, HOTSPOT), "4.3.0") is None
+    ran = tmp_path / "ran"
+    assert find_archive(java(tmp_path, f"{HOTSPOT}' > {ran}; echo '"), "4.3.0") is None
+    assert not ran.exists()  # it takes a second of a busy machine to be asked
     monkeypatch.setenv(DIRECTORY, str(tmp_path))
     assert find_archive(java(tmp_path, "Eclipse OpenJ9 VM"), "4.3.0") is None
     assert find_archive(tmp_path / "none", "4.3.0") is None
 
 
-@pytest.mark.parametrize("named", ["none", "java", "a b"])
+@pytest.mark.parametrize("named", ["none", "java", "a b", "a:b"])
 def test_a_directory_that_cannot_be_used_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, named: str
 ) -> None:
     (tmp_path / "a b").mkdir()
+    (tmp_path / "a:b").mkdir()
     monkeypatch.setenv(DIRECTORY, str(tmp_path / named))
     with pytest.raises(BadInput, match=f"{DIRECTORY}=.*{named}: name a directory that can be"):
+        find_archive(java(tmp_path, HOTSPOT), "4.3.0")
+
+
+def test_a_directory_where_all_may_write_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Java runs what is there: another user's archive would be run as this one."""
+    tmp_path.chmod(0o1777)
+    monkeypatch.setenv(DIRECTORY, str(tmp_path))
+    with pytest.raises(BadInput, match="all users can write there"):
         find_archive(java(tmp_path, HOTSPOT), "4.3.0")
