@@ -8,6 +8,7 @@ import struct
 import zlib
 from collections.abc import Iterable
 from io import BytesIO
+from os import SEEK_END
 from pathlib import Path
 from typing import BinaryIO
 
@@ -112,6 +113,8 @@ def _packed_ends(file: BinaryIO, source: str) -> bytes:
         first = zlib.decompressobj(16 + zlib.MAX_WBITS).decompress(head, ENDS_BYTES)
     except zlib.error as error:
         raise _unreadable(source, str(error)) from error
+    if declared[1] > file.seek(0, SEEK_END):
+        raise _unreadable(source, "its end is missing")
     file.seek(declared[1])
     return first + _unpack(file.read(), source)
 

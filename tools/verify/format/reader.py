@@ -6,6 +6,7 @@ record, with nothing readable after them, are a torn tail: a crash leaves that, 
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Iterator
 from hashlib import blake2b
@@ -25,6 +26,7 @@ RECORD_BYTES_MAX = 1 << 30
 ENDS_BYTES = 16 << 10  # END is within so many bytes of the end
 RESYNC_BYTES = 1 << 20  # hardly a record is longer, so a good one begins within
 _HEAD = FRAME.size
+_WRITTEN = re.compile(rb"[^\0]")
 
 
 class LogError(Exception):
@@ -176,15 +178,25 @@ def _payload_at(data: bytes, offset: int) -> bytes | None:
 
 
 def _next_whole(data: bytes, offset: int) -> int | None:
-    """Return where the next whole record begins after a bad one: where its length says, or near."""
+    """Return where the next whole record begins after a bad one: where its length says, or near.
+
+    A loss of power leaves zeros where nothing was written, however many: behind them is near.
+    """
     last = len(data) - _HEAD
     if offset <= last:
         after = offset + _HEAD + int(FRAME.unpack_from(data, offset)[0])
         if after <= last and not isinstance(_record_at(data, after), str):
             return after
-    for near in range(offset + 1, min(offset + RESYNC_BYTES, last)):
-        if not isinstance(_record_at(data, near), str):
-            return near
+    begin = offset + 1
+    while begin < last:
+        end = min(begin + RESYNC_BYTES, last)
+        for near in range(begin, end):
+            if not isinstance(_record_at(data, near), str):
+                return near
+        written = _WRITTEN.search(data, end, last)
+        if written is None or written.start() == end:
+            return None
+        begin = written.start() - 3  # a length may begin with so many zeros
     return None
 
 

@@ -285,7 +285,7 @@ def _unpacked(count: object, packed: object) -> bytes | None:
         raise RecordMalformed(f"{count} moves cannot be in {len(packed)} bytes")
     try:
         rows = bytes(lz4.block.decompress(packed, uncompressed_size=size))
-    except lz4.block.LZ4BlockError as error:
+    except (lz4.block.LZ4BlockError, OverflowError) as error:  # it counts to 2**31
         raise RecordMalformed(f"packed moves: {error}") from error
     if len(rows) != size:
         raise RecordMalformed(f"{len(rows)} bytes of moves instead of {size}")

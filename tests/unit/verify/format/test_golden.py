@@ -8,6 +8,7 @@ that are on disks already would be.
 from __future__ import annotations
 
 import random
+import struct
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -81,6 +82,16 @@ def test_a_compressed_segment_is_the_plain_one() -> None:
     assert files.ends_of(plain).end is not None
 
 
+def test_a_compressed_segment_whose_end_is_said_to_be_beyond_it(tmp_path: Path) -> None:
+    """`--fast` ended with an error of Python about some integer, and named no file."""
+    data = bytearray((GOLDEN / "member.qml.gz").read_bytes())
+    data[16:32] = struct.pack("<QQ", 1 << 20, 2**64 - 1)  # size, and where the second part begins
+    lying = tmp_path / "m.1.000000.qml.gz"
+    lying.write_bytes(data)
+    with pytest.raises(own_reader.LogError, match=r"m\.1\.000000\.qml\.gz: .*its end is missing"):
+        files.ends_of(lying)
+
+
 def test_what_is_rare_means_what_the_document_says() -> None:
     found = [one.record for one in own_reader.read_segment(_odd(), "x", [])]
     header, snapshot, view, queues, checkpoint, active, batch, low, none, *rest = found
@@ -141,6 +152,32 @@ def test_damage_is_judged_alike() -> None:
             assert [fault[1:] for fault in faults] == [fault[1:] for fault in wanted_faults]
             seen.update("torn" if torn else "damaged" for _, _, torn in faults)
     assert min(seen["torn"], seen["damaged"]) > 5
+
+
+def test_a_hole_of_any_size_is_damage_where_records_follow(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A loss of power leaves zeros where nothing was written; a large hole was a torn tail."""
+    monkeypatch.setattr(own_reader, "RESYNC_BYTES", 1 << 10)
+    whole = (GOLDEN / "member.qml").read_bytes()
+    small, large = bytes(1 << 9), bytes(1 << 12)
+    entries, faults = read_by_the_check(whole[:1200] + small + whole[1200:])
+    assert faults == [("a record fails its checksum", 11, False)]
+    beyond, same = read_by_the_check(whole[:1200] + large + whole[1200:])
+    assert same == faults
+    assert [one[0] for one in beyond] == [one[0] for one in entries]
+    assert len(entries) > 100
+    assert read_by_the_check(whole[:1200] + large)[1] == [
+        ("the last record is not complete", 11, True)
+    ]
+
+
+def test_more_packed_moves_than_lz4_can_count() -> None:
+    """They ended the check with an error of Python about some integer."""
+    packed = [(1 << 31) // 27 + 1, bytes(9 << 20)]
+    fields = [1, 1, 1, 1, 1, "a", 1, 1, 1, b"\1", bytes(2), *[bytes(16)] * 2, 1, bytes(16), packed]
+    with pytest.raises(own.RecordMalformed, match="packed moves"):
+        own.decode(msgpack.packb([6, 1, *fields]))
 
 
 @pytest.mark.parametrize(
