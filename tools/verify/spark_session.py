@@ -29,6 +29,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 JAVA_MIN = 17
+TAKEN_BYTES = 64 << 20  # of rows that the driver takes: one task has them all, several times
 PACKAGE = "tools"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 # Optimisations that pay off over many rows only.  Without them a check of some megabytes takes 2/3
@@ -118,14 +119,28 @@ def computed_once(frame: DataFrame, *, little: bool) -> Iterator[DataFrame]:
     """
     from pyspark import StorageLevel
 
-    if little:
-        yield frame.sparkSession.createDataFrame(frame.toArrow(), frame.schema).coalesce(1)
+    if little and (taken := _taken(frame)) is not None:
+        yield frame.sparkSession.createDataFrame(taken, frame.schema).coalesce(1)
         return
     kept = frame.persist(StorageLevel.MEMORY_AND_DISK)
     try:
         yield kept
     finally:
         kept.unpersist()
+
+
+def _taken(frame: DataFrame) -> pyarrow.Table | None:
+    """Return all rows of a frame; None where they are too many to be here.
+
+    Few bytes of logs can be many rows: each segment names all queues, which compresses well.
+    """
+    try:
+        rows = frame.toArrow()
+    except Exception as error:  # Py4JJavaError, with Spark's reason among its lines
+        if "spark.driver.maxResultSize" not in str(error):
+            raise
+        return None
+    return rows if rows.nbytes <= TAKEN_BYTES else None
 
 
 def in_tasks(
