@@ -79,28 +79,19 @@ class Entry(NamedTuple):
     payload: bytes
 
 
-class After(NamedTuple):
-    """The record after which reading continues in the middle of a segment."""
-
-    lsn: int
-    link: bytes  # b"" = not known, as after damage
-
-
-def read_segment(
-    data: bytes, source: str, faults: list[LogError] | None = None, after: After | None = None
-) -> Iterator[Entry]:
-    """Yield the records of a segment, the header first; of a part of it, when `after` is given.
+def read_segment(data: bytes, source: str, faults: list[LogError] | None = None) -> Iterator[Entry]:
+    """Yield the records of a segment, the header first.
 
     Without `faults` the first one is raised.  With it, faults are appended (each before the entry
     that comes after it) and reading continues where it can; `NotALog` and `OtherVersion` are raised
     in any case, as nothing could be read.
     """
-    if after is None and data[: len(MAGIC)] != MAGIC:
+    if data[: len(MAGIC)] != MAGIC:
         if MAGIC.startswith(data[: len(MAGIC)]):
             yield from _fault(TornTail(source, 0, -1, "the segment has no beginning"), faults)
             return
         raise NotALog(source, 0, -1, "this is not a member log")
-    offset, lsn, link = (len(MAGIC), -1, b"") if after is None else (0, *after)
+    offset, lsn, link = len(MAGIC), -1, b""
     while offset < len(data):
         if link:
             lsn, link, offset = yield from _undamaged(data, offset, lsn, link)
