@@ -20,6 +20,7 @@ from broker.amqp.handshake import (
     ServerIdentity,
     has_capability,
 )
+from broker.amqp.spec import METHODS
 from broker.frontend.channel import HeldReply, LocalChannel, LocalReply, PendingClose
 from broker.frontend.encryption import Encryption
 from broker.frontend.kept import KeptEvents
@@ -260,14 +261,15 @@ class Client:
         self.port.mark_writable(self)
         self.deregister()
 
-    def refuse_channel(
-        self, number: int, code: int, text: str, class_id: int, method_id: int
-    ) -> None:
-        """End one channel. The client gets it after the replies to all that it sent before: the
-        machine closes the channel in its order, and its close-ok is our turn."""
+    def refuse_channel(self, number: int, code: int, text: str, method: str) -> None:
+        """End one channel because of a method on it. The client gets it after the replies to all
+        that it sent before: the machine closes the channel in its order, and its close-ok is our
+        turn."""
         channel = self.channels[number]
         if channel.pending_close is None:
-            channel.pending_close = PendingClose(code, reply_text(code, text), class_id, method_id)
+            ids = METHODS[method]
+            text = reply_text(code, text)
+            channel.pending_close = PendingClose(code, text, ids.class_id, ids.method_id)
             self.connection.discard_channel(number)
             self.port.commands.append(ChannelClose(CHANNEL_CLOSE, self.conn, number))
 

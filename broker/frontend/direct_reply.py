@@ -8,7 +8,6 @@ guessed, as those of all generated queues.
 """
 
 from broker.amqp import errors
-from broker.amqp.spec import METHODS
 from broker.frontend.channel import LocalChannel
 from broker.frontend.client import Client
 from broker.machine import commands as c
@@ -33,10 +32,14 @@ def consume_replies(
 ) -> c.Consume | None:  # fmt: skip
     """Make the queue; return the command that consumes from it, or None if that is refused."""
     if not no_ack:
-        _refuse(client, number, "basic.consume", "reply consumer cannot acknowledge")
+        client.refuse_channel(
+            number, errors.PRECONDITION_FAILED, "reply consumer cannot acknowledge", "basic.consume"
+        )
         return None
     if channel.reply_queue:
-        _refuse(client, number, "basic.consume", "reply consumer already set")
+        client.refuse_channel(
+            number, errors.PRECONDITION_FAILED, "reply consumer already set", "basic.consume"
+        )
         return None
     queue = client.port.new_name(REPLY_QUEUE)
     channel.reply_queue, channel.reply_consumer = queue, tag
@@ -70,12 +73,12 @@ def with_reply_queue(
     if properties[at + 1 : end] != _REPLY_TO:
         return properties
     if not channel.reply_queue:
-        _refuse(client, number, "basic.publish", "fast reply consumer does not exist")
+        client.refuse_channel(
+            number,
+            errors.PRECONDITION_FAILED,
+            "fast reply consumer does not exist",
+            "basic.publish",
+        )
         return None
     name = channel.reply_queue.encode()
     return b"%b%c%b%b" % (properties[:at], len(name), name, properties[end:])
-
-
-def _refuse(client: Client, number: int, method: str, text: str) -> None:
-    ids = METHODS[method]
-    client.refuse_channel(number, errors.PRECONDITION_FAILED, text, ids.class_id, ids.method_id)

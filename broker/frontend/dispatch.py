@@ -61,7 +61,7 @@ def on_events(client: Client, events: list[Event]) -> None:
             if exchange not in client.rights.publishes:
                 refusal = _refuses_publish(client.rights, exchange, key, properties)
                 if refusal:
-                    client.refuse_channel(number, errors.ACCESS_REFUSED, refusal, 60, 40)
+                    client.refuse_channel(number, errors.ACCESS_REFUSED, refusal, "basic.publish")
                     continue
             if properties[0] & REPLY_TO_FLAG:
                 replied = with_reply_queue(client, number, channel, properties)
@@ -135,7 +135,7 @@ def _may_publish(client: Client, number: int, channel: LocalChannel, message: Pu
     ):
         shown = user_id.decode("ascii", "backslashreplace")
         text = f"user_id property set to '{shown}' but authenticated user was '{user}'"
-        client.refuse_channel(number, errors.PRECONDITION_FAILED, text, 60, 40)
+        client.refuse_channel(number, errors.PRECONDITION_FAILED, text, "basic.publish")
         return False
     transaction = channel.transaction
     if transaction is None:
@@ -148,7 +148,7 @@ def _may_publish(client: Client, number: int, channel: LocalChannel, message: Pu
     client.transaction_bytes += size
     if transaction.is_full or client.transaction_bytes > TX_BYTES_MAX:
         text = "the transaction is larger than this server allows"
-        client.refuse_channel(number, errors.PRECONDITION_FAILED, text, 60, 40)
+        client.refuse_channel(number, errors.PRECONDITION_FAILED, text, "basic.publish")
     return False
 
 
@@ -171,7 +171,7 @@ def _on_other_event(client: Client, event: Event) -> None:
                 text = f"message size {size} is larger than configured max size"
                 limit = port.limits.message_bytes_max
                 code = errors.PRECONDITION_FAILED
-                client.refuse_channel(number, code, f"{text} {limit}", 60, 40)
+                client.refuse_channel(number, code, f"{text} {limit}", "basic.publish")
         case CloseRequested(code, text):
             in_order = code == REPLY_SUCCESS or not (code or text)  # py-amqp gives no code
             said = "" if in_order else f" with {code} {text!r}"

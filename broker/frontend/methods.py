@@ -265,13 +265,10 @@ def _if_allowed(understand: Understand, carry_out: Handler) -> Handler:
         try:
             args, needed = understand(client.rights, channel, args)
         except Misshapen as bad:
-            ids = METHODS[bad.method]
-            client.refuse_channel(number, bad.code, bad.text, ids.class_id, ids.method_id)
+            client.refuse_channel(number, bad.code, bad.text, bad.method)
             return
         if refusal := client.rights.refuses(needed):
-            ids = METHODS[needed.method]
-            code = errors.ACCESS_REFUSED
-            client.refuse_channel(number, code, refusal, ids.class_id, ids.method_id)
+            client.refuse_channel(number, errors.ACCESS_REFUSED, refusal, needed.method)
             return
         carry_out(client, number, channel, args)
 
@@ -330,8 +327,7 @@ def _settle_later(
 
 
 def _refuse(client: Client, number: int, method: str, text: str) -> None:
-    ids = METHODS[method]
-    client.refuse_channel(number, errors.PRECONDITION_FAILED, text, ids.class_id, ids.method_id)
+    client.refuse_channel(number, errors.PRECONDITION_FAILED, text, method)
 
 
 def _refuse_connection(client: Client, code: int, text: str, method: str) -> None:

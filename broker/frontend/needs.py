@@ -63,15 +63,17 @@ def exchange_delete(_rights: Rights, _channel: LocalChannel, args: Args) -> Unde
 
 
 def exchange_bind(_rights: Rights, _channel: LocalChannel, args: Args) -> Understood:
-    args = _stripped(args[0]), _stripped(args[1]), *args[2:]
-    _good_table("exchange.bind", args[-1])
-    return args, _binding("exchange.bind", "exchange", args)
+    return _exchange_binding("exchange.bind", args)
 
 
 def exchange_unbind(_rights: Rights, _channel: LocalChannel, args: Args) -> Understood:
+    return _exchange_binding("exchange.unbind", args)
+
+
+def _exchange_binding(method: str, args: Args) -> Understood:
     args = _stripped(args[0]), _stripped(args[1]), *args[2:]
-    _good_table("exchange.unbind", args[-1])
-    return args, _binding("exchange.unbind", "exchange", args)
+    _good_table(method, args[-1])
+    return args, _binding(method, "exchange", args)
 
 
 def queue_declare(rights: Rights, channel: LocalChannel, args: Args) -> Understood:
