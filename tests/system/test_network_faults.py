@@ -9,7 +9,7 @@ from __future__ import annotations
 import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -17,7 +17,7 @@ import pytest
 from tests.system.support import network_namespaces
 from tests.system.support.clusters import wait_until
 from tests.system.support.load_clients import Load, take_the_rest
-from tests.system.support.network_namespaces import SpacedCluster
+from tests.system.support.network_namespaces import RING_PORT, SpacedCluster, host
 from tests.system.support.tcp_relay import RelayedCluster
 from tests.system.verify.support.checks_without_spark import rows_in
 from tests.system.verify.support.client_checks_without_spark import compare_clients
@@ -87,12 +87,16 @@ def relayed(tmp_path: Path) -> Iterator[RelayedCluster]:
 
 
 @pytest.fixture
-def spaced(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> Iterator[SpacedCluster]:
+def spaced(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], request: pytest.FixtureRequest
+) -> Iterator[SpacedCluster]:
+    """Three members; with a number as its parameter, joined by so many networks."""
     if reason := network_namespaces.why_not():
         with capsys.disabled():
             print(f"\nskipped, as network namespaces cannot be made here: {reason}")
         pytest.skip(f"no network namespaces here: {reason}")
-    with SpacedCluster(tmp_path) as cluster:
+    networks = getattr(request, "param", 1)
+    with SpacedCluster(tmp_path, networks=networks) as cluster:
         yield cluster
 
 
@@ -101,6 +105,19 @@ def is_minority(member: BrokerProcess) -> bool:
         return member.status().status == "INQUORATE"
     except ManagementError:
         return False
+
+
+def log_says(member: BrokerProcess, words: str) -> None:
+    def said() -> bool:
+        return words in member.log_path.read_text("utf-8")
+
+    wait_until(said, START_SECONDS, f"the log to say: {words}")
+
+
+def links_down(member: BrokerProcess) -> list[str]:
+    found = member.status().raw["links_down"]
+    assert isinstance(found, list)
+    return [str(link) for link in found]
 
 
 def wait_minority(member: BrokerProcess) -> None:
@@ -207,6 +224,34 @@ def test_in_namespaces_a_stopped_and_a_killed_member_return(
         watched.goes_on()
         spaced.start(START_SECONDS)
         watched.goes_on()
+
+
+@pytest.mark.parametrize("spaced", [2], indirect=True)
+def test_the_loss_of_one_of_two_networks_is_a_line_of_the_log_and_no_view(
+    spaced: SpacedCluster, tmp_path: Path
+) -> None:
+    """G6: a pulled cable, then silence on the other network; each comes back before the next."""
+    network, pulled = spaced.network, spaced[1]
+
+    def said(member: BrokerProcess, words: str) -> int:
+        return member.log_path.read_text("utf-8").count(words)
+
+    with Watched(spaced, tmp_path) as watched:
+        views = [said(member, " view ") for member in spaced.members]
+        losses: tuple[tuple[int, Callable[[], None], Callable[[], None]], ...] = (
+            (0, lambda: network.pull(1, 0), lambda: network.plug(1, 0)),
+            (1, lambda: network.part(1, 2, 1), lambda: network.join(1, 2, 1)),
+        )
+        for net, lose, give in losses:
+            lost = f"{host(2, net)}:{RING_PORT}"
+            lose()
+            log_says(pulled, f"the link to {lost} is down; its member has another one")
+            watched.goes_on()
+            assert lost in links_down(pulled)
+            give()
+            wait_until(lambda: not links_down(pulled), START_SECONDS, "the link to return")
+            watched.goes_on()
+        assert [said(member, " view ") for member in spaced.members] == views
 
 
 @pytest.mark.spark

@@ -1,10 +1,11 @@
 """Members in network namespaces of their own, with a real network between them that can be cut.
 
-Each member gets a namespace with one interface; a bridge joins them.  Clients come in over the
+Each member gets a namespace with an interface for each network; a bridge joins those of one
+network.  Clients come in over the
 member's own loopback, where a broker lets its default user in, through a `Window`.  One
 direction between two members is cut by telling the sender a hardware address for the other that
 nobody has: its packets leave and reach nobody, as with a packet filter that drops them, and no
-packet filter need be installed.  A whole member is cut off by taking its interface down.
+packet filter need be installed.  A whole member is cut off by taking its interfaces down.
 
 All this needs the right to make namespaces; `why_not` says what is missing.
 """
@@ -26,11 +27,10 @@ from broker.options.broker import Address
 from tests.system.support.tcp_relay import Route
 from tools.demo.local_cluster import HOST, BrokerProcess, LocalCluster
 
-NET = "10.213.77"
-"""The first three numbers of every member's address."""
+NETS = ("10.213.77", "10.213.78")
+"""The first three numbers of every member's address, by network."""
 NOBODY = "02:00:00:00:00:fe"
 RING_PORT, CLIENT_PORT = 7000, 5672
-CABLE, BRIDGE = "eth0", "bridge"
 CLONE_NEWNET = 0x40000000
 
 
@@ -52,39 +52,44 @@ def why_not() -> str:
 
 
 class Network:
-    """A bridge, and so many namespaces on it.  Gone when the block is left."""
+    """One network or two, each a bridge, and so many namespaces on them.
 
-    def __init__(self, size: int) -> None:
+    Gone when the block is left.
+    """
+
+    def __init__(self, size: int, networks: int = 1) -> None:
         tag = f"{os.getpid() % 1_000_000}"
         self.size = size
+        self.nets = range(networks)
         self.spaces = [f"qpid-{tag}-{place}" for place in range(size)]
         # In a namespace too: this machine's own packet filter must have no say here.
         self._switch = f"qpid-{tag}-switch"
-        self._ends = [f"port{place}" for place in range(size)]
 
     def __enter__(self) -> Network:
         try:
             run("netns", "add", self._switch)
-            run("-n", self._switch, "link", "add", BRIDGE, "type", "bridge")
-            run("-n", self._switch, "link", "set", BRIDGE, "up")
-            for place in range(self.size):
-                self._plug_in(place)
+            for net in self.nets:
+                run("-n", self._switch, "link", "add", f"bridge{net}", "type", "bridge")
+                run("-n", self._switch, "link", "set", f"bridge{net}", "up")
+            for place, space in enumerate(self.spaces):
+                run("netns", "add", space)
+                run("-n", space, "link", "set", "lo", "up")
+                for net in self.nets:
+                    self._plug_in(place, net)
         except BaseException:
             self.close()
             raise
         return self
 
-    def _plug_in(self, place: int) -> None:
-        space, end = self.spaces[place], self._ends[place]
-        run("netns", "add", space)
+    def _plug_in(self, place: int, net: int) -> None:
+        space, end, cable = self.spaces[place], _end(place, net), _cable(net)
         run(
             "-n", self._switch, "link", "add", end,
-            "type", "veth", "peer", "name", CABLE, "netns", space,
+            "type", "veth", "peer", "name", cable, "netns", space,
         )  # fmt: skip
-        run("-n", self._switch, "link", "set", end, "master", BRIDGE, "up")
-        run("-n", space, "address", "add", f"{host(place)}/24", "dev", CABLE)
-        run("-n", space, "link", "set", CABLE, "up")
-        run("-n", space, "link", "set", "lo", "up")
+        run("-n", self._switch, "link", "set", end, "master", f"bridge{net}", "up")
+        run("-n", space, "address", "add", f"{host(place, net)}/24", "dev", cable)
+        run("-n", space, "link", "set", cable, "up")
 
     def __exit__(
         self,
@@ -99,43 +104,54 @@ class Network:
         for space in [*self.spaces, self._switch]:  # interfaces go with their namespace
             _try("netns", "delete", space)
 
-    def cut(self, source: int, target: int) -> None:
-        """Let nothing that `source` sends reach `target`."""
+    def cut(self, source: int, target: int, net: int = 0) -> None:
+        """Let nothing that `source` sends over this network reach `target`."""
         run(
-            "-n", self.spaces[source], "neighbour", "replace", host(target),
-            "lladdr", NOBODY, "dev", CABLE, "nud", "permanent",
+            "-n", self.spaces[source], "neighbour", "replace", host(target, net),
+            "lladdr", NOBODY, "dev", _cable(net), "nud", "permanent",
         )  # fmt: skip
 
-    def mend(self, source: int, target: int) -> None:
+    def mend(self, source: int, target: int, net: int = 0) -> None:
         """Undo `cut`: the address is asked for again."""
-        run("-n", self.spaces[source], "neighbour", "delete", host(target), "dev", CABLE)
+        words = ["neighbour", "delete", host(target, net), "dev", _cable(net)]
+        run("-n", self.spaces[source], *words)
 
-    def part(self, one: int, other: int) -> None:
+    def part(self, one: int, other: int, net: int = 0) -> None:
         """Cut both directions between two members."""
-        self.cut(one, other)
-        self.cut(other, one)
+        self.cut(one, other, net)
+        self.cut(other, one, net)
 
-    def join(self, one: int, other: int) -> None:
+    def join(self, one: int, other: int, net: int = 0) -> None:
         """Undo `part`."""
-        self.mend(one, other)
-        self.mend(other, one)
+        self.mend(one, other, net)
+        self.mend(other, one, net)
 
-    def pull(self, place: int) -> None:
+    def pull(self, place: int, net: int = 0) -> None:
         """Pull a member's cable: nobody reaches it, and it sees that."""
-        run("-n", self._switch, "link", "set", self._ends[place], "down")
+        run("-n", self._switch, "link", "set", _end(place, net), "down")
 
-    def plug(self, place: int) -> None:
+    def plug(self, place: int, net: int = 0) -> None:
         """Undo `pull`."""
-        run("-n", self._switch, "link", "set", self._ends[place], "up")
+        run("-n", self._switch, "link", "set", _end(place, net), "up")
+
+
+def _cable(net: int) -> str:
+    """The interface of a member."""
+    return f"eth{net}"
+
+
+def _end(place: int, net: int) -> str:
+    """The other end of a member's cable."""
+    return f"port{place}-{net}"
 
 
 def _try(*words: str) -> None:
     subprocess.run(["ip", *words], check=False, capture_output=True, timeout=30)
 
 
-def host(place: int) -> str:
+def host(place: int, net: int = 0) -> str:
     """Return the address of the member at this place."""
-    return f"{NET}.{place + 2}"
+    return f"{NETS[net]}.{place + 2}"
 
 
 class Window:
@@ -199,13 +215,18 @@ def _enter(space: Path) -> None:
 class SpacedBroker(BrokerProcess):
     """A broker in a namespace of its own."""
 
-    def __init__(self, root: Path, place: int, size: int, space: str) -> None:
+    def __init__(self, root: Path, place: int, network: Network) -> None:
         label = f"broker-{place + 1}"
+        space = network.spaces[place]
+
+        def rings(of: int) -> str:
+            return ",".join(f"{host(of, net)}:{RING_PORT}" for net in network.nets)
+
         options = {
             "cluster-name": "spaced",
-            "cluster-size": str(size),
-            "cluster-bind": f"{host(place)}:{RING_PORT}",
-            "cluster-nodes": ",".join(f"{host(other)}:{RING_PORT}" for other in range(size)),
+            "cluster-size": str(network.size),
+            "cluster-bind": rings(place),
+            "cluster-nodes": ",".join(rings(other) for other in range(network.size)),
             "port": str(CLIENT_PORT),
             "cluster-mechanism": "ANONYMOUS",  # nobody else is on this network
             "interface": HOST,
@@ -225,11 +246,10 @@ class SpacedBroker(BrokerProcess):
 class SpacedCluster(LocalCluster):
     """A `LocalCluster` whose members have nothing in common but the network."""
 
-    def __init__(self, root: Path, size: int = 3) -> None:
+    def __init__(self, root: Path, size: int = 3, networks: int = 1) -> None:
         super().__init__(root, size, "spaced")
-        self.network = Network(size)
-        spaces = enumerate(self.network.spaces)
-        self._spaced = [SpacedBroker(root, place, size, space) for place, space in spaces]
+        self.network = Network(size, networks)
+        self._spaced = [SpacedBroker(root, place, self.network) for place in range(size)]
         self.members = [*self._spaced]
 
     def __enter__(self) -> SpacedCluster:
