@@ -15,13 +15,25 @@ from typing import NamedTuple, TypeAlias, cast
 
 from broker.access import passwords, patterns
 from broker.access.acl_file import Acl, Question
-from broker.access.backends import FILE, INTERNAL, Backends, FileUser
+from broker.access.auth_server import USER, AuthQuestion, AuthServer
+from broker.access.backends import (
+    FILE,
+    HTTP,
+    INTERNAL,
+    REFUSED,
+    Backends,
+    FileUser,
+    Login,
+    ToAsk,
+)
 from broker.machine.commands import Table, Value
 from broker.machine.state import Held, State
 
 LOOPBACK_USERS = frozenset(("guest",))
 IMPERSONATOR = "impersonator"
 _KEPT_MAX = 256
+USER_BYTES_MAX = 255
+"""Of a user that only a server knows."""
 _NOBODY = FileUser("", passwords.DEFAULT_ALGORITHM, ())
 
 
@@ -77,7 +89,25 @@ class Needs(NamedTuple):
     method: str
     resources: tuple[Resource, ...] = ()
     facts: Mapping[str, str] = MappingProxyType({})
-    topic: Topic | None = None
+    topics: tuple[Topic, ...] = ()
+
+
+def refused_vhost(user: str, vhost: str) -> str:
+    """What is said to whom may not enter it."""
+    return f"access to vhost '{vhost}' refused for user '{user}'"
+
+
+def refused_resource(user: str, vhost: str, kind: str, name: str) -> str:
+    """What is said to whom lacks a permission for it."""
+    return f"access to {kind} '{name}' in vhost '{vhost}' refused for user '{user}'"
+
+
+def refused_topic(user: str, vhost: str, exchange: str, key: str) -> str:
+    """What is said to whom may not use this key there."""
+    return (
+        f"access to topic '{key}' in exchange '{exchange}' in vhost '{vhost}' refused for user "
+        f"'{user}'"
+    )
 
 
 def how_to_let_in(user: str, vhost: str) -> str:
@@ -87,6 +117,13 @@ def how_to_let_in(user: str, vhost: str) -> str:
         f"somebody gives them: qpidctl set_permissions -p {shlex.quote(vhost)} "
         f"{shlex.quote(user)} '.*' '.*' '.*'"
     )
+
+
+def _may_be_asked_about(user: str, password: str | None) -> bool:
+    """Whether a server can let it in: not without a name, which is the broker's own, nor with an
+    empty password, which some take for no password at all."""
+    good = user.isprintable() and 0 < len(user.encode("utf-8", "replace")) <= USER_BYTES_MAX
+    return good and password != ""
 
 
 class Access:
@@ -121,11 +158,21 @@ class Access:
         state = self._state()
         return state.version > 0 or any(state.definitions.values())
 
+    @property
+    def server(self) -> AuthServer | None:
+        """The server that decides of logins, and of what it lets users do; None: there is none."""
+        return self._backends.server
+
+    @property
+    def asks_members(self) -> bool:
+        """Whether the cluster's own users may log in here."""
+        return INTERNAL in self._backends.order
+
     def _known(self, user: str, backend: str) -> FileUser | None:
-        """The user as a back end has it."""
+        """The user as a back end has it that keeps users."""
         if backend == FILE:
             return self._backends.users.get(user)
-        body = self._defined("user", "", user)
+        body = self._defined("user", "", user) if backend == INTERNAL else None
         if body is None:
             return None
         return FileUser(
@@ -135,29 +182,52 @@ class Access:
         )
 
     def knows(self, user: str, backend: str) -> bool:
-        """Whether the back end that let this user in would know it now."""
+        """Whether the back end that let this user in would know it now; a server is asked when
+        there is something to do."""
+        if backend == HTTP:
+            return True
         return backend in self._backends.order and self._known(user, backend) is not None
 
-    def tags(self, user: str, backend: str) -> tuple[str, ...]:
+    def tags(self, user: str, login: Login) -> tuple[str, ...]:
         """What the user may do beside AMQP, as the back end has it that let it in."""
-        known = self._known(user, backend)
+        if login.backend == HTTP:
+            return login.tags
+        known = self._known(user, login.backend)
         return known.tags if known is not None else ()
 
-    def login(self, user: str, password: str, *, is_local: bool) -> str:
-        """The back end that takes these credentials from there; empty: none.  An unknown user takes
-        as long."""
-        taken = ""
-        for backend in self._backends.order:
-            known = self._known(user, backend) or _NOBODY
-            good = passwords.matches(password, known.password_hash or None, known.algorithm)
-            taken = taken or (backend if good else "")
-        return taken if self._may_come_from(user, is_local=is_local) else ""
+    def login(self, user: str, password: str | None, *, is_local: bool) -> Login | ToAsk:
+        """What becomes of these credentials, from there.  An unknown user takes as long.
 
-    def login_without_password(self, user: str, *, is_local: bool) -> str:
-        """The back end that knows a user who has proved otherwise who it is; empty: none."""
+        Without a password it has proved otherwise who it is."""
+        if password is None and not self._may_come_from(user, is_local=is_local):
+            return REFUSED
+        taken, asks, after = REFUSED, False, REFUSED
+        for backend in self._backends.order:
+            if backend == HTTP:
+                asks = True
+                continue
+            known = self._known(user, backend)
+            good = known is not None
+            if password is not None:
+                entry = known or _NOBODY
+                good = passwords.matches(password, entry.password_hash or None, entry.algorithm)
+            if good and not taken.backend and not after.backend:
+                login = Login(backend, known.tags if known is not None else ())
+                taken, after = (taken, login) if asks else (login, after)
         if not self._may_come_from(user, is_local=is_local):
-            return ""
-        return next((one for one in self._backends.order if self.knows(user, one)), "")
+            return REFUSED
+        if taken.backend or not asks or not _may_be_asked_about(user, password):
+            return taken if taken.backend else after
+        fields = (("username", user),)
+        return ToAsk(
+            AuthQuestion(USER, fields if password is None else (*fields, ("password", password))),
+            after,
+        )
+
+    def keeper(self, user: str) -> Login:
+        """The first back end that keeps users and has this one."""
+        known = (one for one in self._backends.order if one != HTTP and self.knows(user, one))
+        return Login(next(known, ""))
 
     def _may_come_from(self, user: str, *, is_local: bool) -> bool:
         """Whether the user may log in from this machine, or from another one."""
@@ -183,8 +253,8 @@ class Access:
     def refuses_open(
         self, user: str, vhost: str, waiting: Callable[[], Collection[tuple[str, str]]]
     ) -> str:
-        """Why a connection may not be opened; `waiting` gives user and virtual host of those that
-        were let in here and are not ordered yet."""
+        """Why a connection may not be opened, whatever rights its user has; `waiting` gives user
+        and virtual host of those that were let in here and are not ordered yet."""
         if not self.has_vhost(vhost):
             return f"vhost {vhost} not found"
         state = self._state()
@@ -192,16 +262,13 @@ class Access:
         if limit >= 0:
             count = state.vhosts[vhost].connections + sum(one[1] == vhost for one in waiting())
             if count >= limit:
-                refused = f"access to vhost '{vhost}' refused for user '{user}'"
-                return f"{refused}: connection limit ({limit}) is reached"
+                return f"{refused_vhost(user, vhost)}: connection limit ({limit}) is reached"
         limit = self._limit("user_limit", "", user, "max-connections")
         if limit >= 0:
             count = state.connected.get(user, 0) + sum(one[0] == user for one in waiting())
             if count >= limit:
                 refused = f"connection refused for user '{user}'"
                 return f"{refused}: user connection limit ({limit}) is reached"
-        if not self.may_enter(user, vhost):
-            return f"access to vhost '{vhost}' refused for user '{user}'"
         return ""
 
     def is_ordered(self, session: int, conn: int) -> bool:
@@ -243,7 +310,7 @@ class Access:
         body = self._defined("permission", vhost, user)
         if body is not None and patterns.matches(cast("str", body[permission]), name):
             return ""
-        return f"access to {kind} '{name}' in vhost '{vhost}' refused for user '{user}'"
+        return refused_resource(user, vhost, kind, name)
 
     def refuses_by_acl(
         self, acl: Acl, user: str, vhost: str, resource: Resource, asked: Asked
@@ -257,7 +324,7 @@ class Access:
             return ""
         if acl.allows(user, Question(action, kind, {**facts, "name": name})):
             return ""
-        return f"access to {kind} '{name}' in vhost '{vhost}' refused for user '{user}'"
+        return refused_resource(user, vhost, kind, name)
 
     def topics(self, user: str, vhost: str, exchange: str) -> Table | None:
         """The topic permissions of the user there; None: there are none, all keys are allowed."""
@@ -269,22 +336,22 @@ class Access:
     def refuses_topic(self, user: str, vhost: str, permission: str, exchange: str, key: str) -> str:
         """Why the user may not publish (write) or bind (read) with this key."""
         body = self.topics(user, vhost, exchange)
-        if body is None:
+        if body is None or not self.may_be_of_topics(vhost, exchange):
             return ""
-        there = self._state().vhosts.get(vhost)
-        found = there.exchanges.get(exchange) if there is not None else None
-        if found is not None and found.type != "topic":
-            return ""  # one that is not there yet may be declared by what is under way
         pattern = _OF_WHOM.sub(  # the names as they are: a user may be called .*
             lambda name: re.escape(user if name[0] == "{username}" else vhost),
             cast("str", body[permission]),
         )
         if not patterns.fault_of(pattern) and patterns.matches(pattern, key):
             return ""
-        return (
-            f"access to topic '{key}' in exchange '{exchange}' in vhost '{vhost}' refused for user "
-            f"'{user}'"
-        )
+        return refused_topic(user, vhost, exchange, key)
+
+    def may_be_of_topics(self, vhost: str, exchange: str) -> bool:
+        """Whether it is a topic exchange; one that is not there yet may be declared as such by what
+        is under way."""
+        there = self._state().vhosts.get(vhost)
+        found = there.exchanges.get(exchange) if there is not None else None
+        return found is None or found.type == "topic"
 
     def alternate(self, vhost: str, exchange: str) -> Value:
         """Where an exchange sends what it cannot route, as it was declared; None: there is none."""
@@ -301,6 +368,8 @@ class Rights:
         self.access, self.user, self.vhost = access, user, vhost
         self.publishes: dict[str, bool] = {}
         """Exchanges to which any key may be published: asked for each publish."""
+        self.missing: tuple[AuthQuestion, ...] = ()
+        """What a server has to be asked before what was looked at last is known."""
         self._allowed: dict[Resource, bool] = {}
         self._keys: dict[tuple[str, str], bool] = {}
         """Exchanges and keys to which an ACL file lets it publish: its rules take long."""
@@ -311,13 +380,22 @@ class Rights:
         self._allowed.clear()
         self._keys.clear()
 
-    def refuses(self, needs: Needs) -> str:
-        """Why this may not be done."""
+    def refuses_entry(self) -> str | None:
+        """Why the virtual host may not be opened; None: it is not known yet."""
+        if self.access.may_enter(self.user, self.vhost):
+            return ""
+        return refused_vhost(self.user, self.vhost)
+
+    def refuses(self, needs: Needs) -> str | None:
+        """Why this may not be done; None: it is not known yet."""
         asked = needs.method, needs.facts
         for resource in needs.resources:
             if refusal := self._refuses_resource(resource, asked):
                 return refusal
-        return self._refuses_topic(*needs.topic) if needs.topic is not None else ""
+        for topic in needs.topics:
+            if refusal := self._refuses_topic(*topic):
+                return refusal
+        return ""
 
     def _refuses_resource(self, resource: Resource, asked: Asked) -> str:
         acl = self.access.acl
@@ -332,8 +410,16 @@ class Rights:
             self._allowed[resource] = True
         return refusal
 
-    def refuses_publish(self, exchange: str, key: str) -> str:
-        """Why this may not be published."""
+    def refuses_publish(self, exchange: str, keys: Collection[str]) -> str | None:
+        """Why nothing may be published there with these keys; None: it is not known yet."""
+        for key in keys:
+            if exchange in self.publishes:
+                return ""
+            if refusal := self._refuses_key(exchange, key):
+                return refusal
+        return ""
+
+    def _refuses_key(self, exchange: str, key: str) -> str:
         if (exchange, key) in self._keys:
             return ""
         asked = "basic.publish", {"routingkey": key}

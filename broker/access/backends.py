@@ -1,9 +1,11 @@
-"""Where users are looked for when they log in: the cluster's definitions, a file, and their order.
+"""Where users are looked for when they log in: the cluster's definitions, a file, a server over
+HTTP, and their order.
 
 The order is the operator's; the first that takes the credentials is the one whose tags count, and
 who it does not know any more is sent away.  What a user may do in a virtual host is said by the
-definitions, whoever let it in, or by an ACL file in their place
-(docs/decisions/0037-a-login-may-be-judged-beside-the-cluster.md).
+definitions, or by an ACL file in their place
+(docs/decisions/0037-a-login-may-be-judged-beside-the-cluster.md); of whom the server let in, by the
+server (docs/decisions/0040-a-server-is-asked-over-http.md).
 
 A file of users has a line for each, `NAME:HASH:TAG,TAG`: the hash as RabbitMQ has it, of SHA-256 or
 SHA-512 by its length; tags may be left out; empty lines and those that begin with # are none.
@@ -16,8 +18,9 @@ from typing import NamedTuple
 
 from broker.access import passwords
 from broker.access.acl_file import Acl
+from broker.access.auth_server import Answer, AuthQuestion, AuthServer
 
-INTERNAL, FILE = "internal", "file"
+INTERNAL, FILE, HTTP = "internal", "file", "http"
 LINE_MAX, USERS_MAX = 1024, 20_000
 
 
@@ -33,18 +36,45 @@ class FileUser(NamedTuple):
     tags: tuple[str, ...]
 
 
+class Login(NamedTuple):
+    """What became of a login."""
+
+    backend: str = ""
+    """That let the user in; empty: none did."""
+    tags: tuple[str, ...] = ()
+    """What the user may do beside AMQP."""
+
+
+REFUSED = Login()
+
+
+class ToAsk(NamedTuple):
+    """A login that the server decides."""
+
+    question: AuthQuestion
+    otherwise: Login
+    """What becomes of it if the server does not let the user in."""
+
+    def decided(self, answer: Answer) -> Login:
+        """What becomes of it now."""
+        return Login(HTTP, answer.tags) if answer.allowed else self.otherwise
+
+
 class Backends:
-    """The order, the users of the file, and the ACL file that stands in for permissions."""
+    """The order, the users of the file, the server, and the ACL file in place of permissions."""
 
     def __init__(
         self,
         order: tuple[str, ...] = (INTERNAL,),
         users: Mapping[str, FileUser] | None = None,
         acl: Acl | None = None,
+        server: AuthServer | None = None,
     ) -> None:
+        """`server` is there if `http` is in the order."""
         self.order = order
         self.users = users or {}
         self.acl = acl
+        self.server = server
         self.version = 0
         """Another one whenever a file was read again."""
 
@@ -52,6 +82,8 @@ class Backends:
         """The files were read again."""
         self.users, self.acl = users, acl
         self.version += 1
+        if self.server is not None:
+            self.server.forget()
 
 
 def read_users(text: str) -> dict[str, FileUser]:

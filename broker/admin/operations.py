@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from broker.access.backends import Login
 from broker.admin.definitions import Definitions
 from broker.admin.first_administrator import see_to_it
 from broker.admin.maintenance import Clients, Maintenance
@@ -41,8 +42,10 @@ log = logging.getLogger("qpidd")
 class KnownClients(Clients, Protocol):
     """The clients of this member, and who may log in."""
 
-    def operator_login(self, user: str, password: str, peer: str) -> Collection[str] | None:
-        """The tags of the user whose credentials these are; None: they are not good from there.
+    def operator_login(
+        self, user: str, password: str, peer: str, then: Callable[[Login, float], None]
+    ) -> Login | None:
+        """What becomes of these credentials, from there; None: `then` takes it later.
 
         Raises QueryRefused while too many logins have failed from there."""
 

@@ -6,13 +6,16 @@ of the calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from broker.access.access import Access, Rights
+from broker.access.auth_server import Answer, AuthQuestion
+from broker.access.backends import REFUSED, Login
 from broker.amqp import codec, errors
 from broker.amqp.connection import ServerConnection
 from broker.amqp.errors import reply_text
+from broker.amqp.events import Event
 from broker.amqp.fields import Value, clip, encode_short_string
 from broker.amqp.handshake import (
     Authenticate,
@@ -71,8 +74,15 @@ class Port(Protocol):
     def outstanding(self, conn: int, channel: int) -> dict[int, Held]:
         """The delivery tags on a channel that are not settled, ascending."""
 
-    def is_secret_of(self, client: Client, secret: str) -> bool:
-        """Whether it could log in with this as well."""
+    def rights_of(self, client: Client, user: str, vhost: str) -> Rights:
+        """What it may do there, as whoever let it in says."""
+
+    def ask(self, client: Client, questions: Collection[AuthQuestion]) -> None:
+        """Look again at what it keeps when a server has answered all of this: then the answers are
+        in `client.told`."""
+
+    def login_by(self, client: Client, secret: str) -> Login | None:
+        """What would become of its login with this; None: it is asked, as by `ask`."""
 
     def mark_writable(self, client: Client) -> None:
         """It has output, or has ended."""
@@ -102,7 +112,8 @@ class Client:
         self.peer = peer
         self.encryption = encryption  # None: the connection is not encrypted
         self.connected_at = now
-        self.backend = ""  # that let it in (`broker.access.backends`)
+        self.login = REFUSED  # by which it came in
+        self.told: dict[AuthQuestion, Answer] = {}  # by a server, of what it waits for
         self.is_local = False  # from this machine's loopback address
         self.kept = KeptEvents()
         self.is_told_blocked = False
@@ -182,6 +193,11 @@ class Client:
     def wants_close(self) -> bool:
         """Close the socket once the output is written."""
         return self.connection.has_ended
+
+    def hold(self, event: Event, questions: Collection[AuthQuestion]) -> None:
+        """This waits until a server has answered, and so does all that comes after it."""
+        self.kept.hold(event)
+        self.port.ask(self, questions)
 
     # -- replies ---------------------------------------------------------------------------------
 
@@ -321,5 +337,6 @@ class Client:
     def _forget_all(self) -> None:
         self.conn = self.closing_conn = 0
         self.kept.take()
+        self.told.clear()
         self.channels.clear()
         self.unreported.clear()

@@ -10,12 +10,15 @@ import asyncio
 import ipaddress
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 from broker.access.access import Access
-from broker.access.backends import Backends
+from broker.access.asked_rights import AskedRights, Origin
+from broker.access.auth_server import AT_ONCE_MAX, Answer, AuthQuestion, AuthServer
+from broker.access.backends import HTTP, INTERNAL, Backends, Login
 from broker.access.login_delays import LONGEST_S
+from broker.access.logins import Claim
 from broker.frontend.client import Client
 from broker.frontend.encryption import Encryption
 from broker.frontend.gateway import Gateway, host_of
@@ -44,6 +47,12 @@ def is_loopback(peer: str) -> bool:
         return ipaddress.ip_address(peer.rsplit(":", 1)[0].strip("[]")).is_loopback
     except ValueError:
         return False
+
+
+async def _answer(server: AuthServer, question: AuthQuestion) -> Answer:
+    told: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+    server.ask(question, lambda answer, _: None if told.done() else told.set_result(answer))
+    return await told
 
 
 class Options(Protocol):
@@ -207,6 +216,7 @@ class Connections:
             on_defined=on_defined,
             cert_login_from=options.access.cert_login_from,
             anonymous_user=options.access.anonymous_user,
+            on_work=on_work,
         )
         self.gateway.set_negotiate_time(ports.negotiate_s)
         self.outbox = Outbox(self.gateway)
@@ -222,6 +232,12 @@ class Connections:
         own = {"connected": len(self._links), "confirmed": self.confirmed,
                "bytes_out": self.bytes_out}  # fmt: skip
         return {**self.gateway.counters, **own}
+
+    @property
+    def auth_counters(self) -> dict[str, int]:
+        """Return what was counted of a server that is asked about users; nothing without one."""
+        server = self.gateway.access.server
+        return server.counters if server is not None else {}
 
     def links(self) -> list[ClientLink]:
         """Return the sockets of all clients."""
@@ -242,12 +258,12 @@ class Connections:
         return link
 
     def attach(
-        self, peer: str, user: str, purpose: str, transport: asyncio.Transport
+        self, peer: str, user: str, purpose: str, transport: asyncio.Transport, login: Login
     ) -> ClientLink:
-        """A client of this process, without a socket: `user` was authenticated already, and the log
-        names it by its `purpose`."""
+        """A client of this process, without a socket: `user` has come in by this login already, and
+        the log names it by its `purpose`."""
         link = self.connect(peer, transport)
-        link.client.purpose = purpose
+        link.client.purpose, link.client.login = purpose, login
         link.client.connection.trust(user)
         return link
 
@@ -255,46 +271,74 @@ class Connections:
         """A socket is gone."""
         self._links.pop(link.client, None)
 
-    def login(self, user: str, password: str, peer: str) -> tuple[str, ...] | None:
-        """The tags of the user whose credentials these are; None: they are not good from there.
+    def login(
+        self, user: str, password: str, peer: str, then: Callable[[Login, float], None]
+    ) -> Login | None:
+        """What becomes of the login of an operator; None: `then` takes it later, and the time.
 
         A member that has no state yet knows no users, and does nothing but answer: to who could
         log in at any new cluster, and to others that it cannot tell.  Raises QueryRefused.
         """
-        access = self.gateway.access
-        if not access.has_state:
+        if not self.gateway.access.has_state:
             if user == password == "guest" and is_loopback(peer):
-                return ("administrator",)
+                return Login(INTERNAL, ("administrator",))
             raise QueryRefused(
                 "not-active", "this member has no state yet, so it does not know who may log in"
             )
-        backend = access.login(user, password, is_local=is_loopback(peer))
-        if not backend:
-            self.gateway.login_delays.failed(host_of(peer), user, time.monotonic())
-        return access.tags(user, backend) if backend else None
+        claim = Claim(user, password, host_of(peer), is_loopback(peer))
+        return self.gateway.logins.judge(claim, time.monotonic(), then)
 
-    def operator_login(self, user: str, password: str, peer: str) -> tuple[str, ...] | None:
-        """As `login`, for who is answered at once: where a verdict would be delayed, there is none.
+    def operator_login(
+        self, user: str, password: str, peer: str, then: Callable[[Login, float], None]
+    ) -> Login | None:
+        """As `login`, for whom nobody delays: where a verdict would be, there is none.
 
         Raises QueryRefused.
         """
-        delays, now = self.gateway.login_delays, time.monotonic()
-        if wait := delays.wait_s(host_of(peer), user, now):
+        if wait := self.gateway.logins.wait_s(host_of(peer), user, time.monotonic()):
             self.gateway.counters["slowed"] += 1
             text = f"too many logins failed from {host_of(peer)}: try again in {math.ceil(wait)} s"
             raise QueryRefused("access-refused", text)
-        return self.login(user, password, peer)
+        return self.login(user, password, peer, then)
 
-    async def patient_login(self, user: str, password: str, peer: str) -> tuple[str, ...] | None:
+    async def patient_login(self, user: str, password: str, peer: str) -> Login:
         """As `login`, when it is this one's turn. Raises QueryRefused, too, where too many wait."""
-        turn_s = self.gateway.login_delays.turn_s(host_of(peer), user, time.monotonic())
+        turn_s = self.gateway.logins.turn_s(host_of(peer), user, time.monotonic())
         if turn_s != 0.0:
             self.gateway.counters["slowed"] += 1
         if turn_s is None:
             text = f"too many logins failed from {host_of(peer)}: try again in {LONGEST_S:g} s"
             raise QueryRefused("access-refused", text)
         await asyncio.sleep(turn_s)
-        return self.login(user, password, peer)
+        told: asyncio.Future[Login] = asyncio.get_running_loop().create_future()
+        login = self.login(
+            user, password, peer, lambda login, _: None if told.done() else told.set_result(login)
+        )
+        return await told if login is None else login
+
+    async def entered(
+        self, user: str, login: Login, peer: str, vhosts: Sequence[str]
+    ) -> frozenset[str]:
+        """Those of the virtual hosts that this user may enter, whom a server let in."""
+        server = self.gateway.access.server
+        if server is None or login.backend != HTTP:
+            return frozenset()
+        origin = Origin(login.tags, host_of(peer))
+
+        async def enters(vhost: str) -> bool:
+            told: dict[AuthQuestion, Answer] = {}
+            rights = AskedRights(self.gateway.access, user, vhost, server, origin, told)
+            while (refused := rights.refuses_entry()) is None:
+                for question in rights.missing:
+                    told[question] = await _answer(server, question)
+            return not refused
+
+        found: list[str] = []
+        for at in range(0, len(vhosts), AT_ONCE_MAX):
+            some = vhosts[at : at + AT_ONCE_MAX]
+            good = await asyncio.gather(*map(enters, some))
+            found += [vhost for vhost, is_good in zip(some, good, strict=True) if is_good]
+        return frozenset(found)
 
     def disconnect(self, address: str, reason: str) -> None:
         """Close the connection from `address`."""

@@ -6,7 +6,7 @@ connection and of channels, is here too.
 
 from __future__ import annotations
 
-from broker.access.access import IMPERSONATOR, Rights
+from broker.access.access import IMPERSONATOR
 from broker.amqp import errors
 from broker.amqp.errors import reply_text
 from broker.amqp.events import (
@@ -58,11 +58,10 @@ def on_events(client: Client, events: list[Event]) -> None:
             channel = channels.get(number)
             if channel is None or channel.pending_close is not None:
                 continue
-            if exchange not in client.rights.publishes:
-                refusal = _refuses_publish(client.rights, exchange, key, properties)
-                if refusal:
-                    client.refuse_channel(number, errors.ACCESS_REFUSED, refusal, "basic.publish")
-                    continue
+            if exchange not in client.rights.publishes and _stays(client, event):
+                if kept.holds_all:
+                    kept.add(rest)
+                continue
             if properties[0] & REPLY_TO_FLAG:
                 replied = with_reply_queue(client, number, channel, properties)
                 if replied is None:
@@ -78,10 +77,8 @@ def on_events(client: Client, events: list[Event]) -> None:
                     channel.probe_no, channel.probed_at = publish_no, client.connection.now
             published += 1
             commands.append(
-                Publish(
-                    PUBLISH, client.conn, number, publish_no, exchange, key, flags, properties,
-                    body,
-                )
+                Publish(PUBLISH, client.conn, number, publish_no, exchange, key, flags, properties,
+                        body)
             )  # fmt: skip
         elif type(event) is Called:
             channel = channels.get(event.channel)
@@ -89,6 +86,8 @@ def on_events(client: Client, events: list[Event]) -> None:
                 if published:
                     client.is_publisher = True
                 REQUESTS[event.method](client, event.channel, channel, event.args)
+                if kept.holds_all:
+                    kept.add(rest)
         else:
             _on_other_event(client, event)
             if kept.holds_all:
@@ -109,18 +108,20 @@ def release(client: Client) -> None:
     on_events(client, client.kept.take())
 
 
-def _refuses_publish(rights: Rights, exchange: str, key: str, properties: bytes) -> str:
-    """Why a message may not be published there, by its key or by one that CC or BCC names."""
-    refusal = rights.refuses_publish(exchange, key)
-    if refusal or exchange in rights.publishes or not may_name_copies(properties):
-        return refusal
-    copies = copies_of(properties)
-    if isinstance(copies, Refusal):
-        return ""  # the machine says so, in its order
-    for one in dict.fromkeys(copies.keys + copies.blind):
-        if refusal := rights.refuses_publish(exchange, one):
-            return refusal
-    return ""
+def _stays(client: Client, message: Published) -> bool:
+    """Whether it goes no further: it is refused, or waits until it is known whether it is."""
+    keys = [message.key]
+    if may_name_copies(message.properties):
+        copies = copies_of(message.properties)
+        if not isinstance(copies, Refusal):  # else the machine says so, in its order
+            keys += dict.fromkeys(copies.keys + copies.blind)
+    refusal = client.rights.refuses_publish(message.exchange, keys)
+    if refusal is None:
+        client.hold(message, client.rights.missing)
+    elif refusal:
+        code = errors.ACCESS_REFUSED
+        client.refuse_channel(message.channel, code, refusal, "basic.publish")
+    return refusal != ""
 
 
 def _may_publish(client: Client, number: int, channel: LocalChannel, message: Published) -> bool:
@@ -131,7 +132,7 @@ def _may_publish(client: Client, number: int, channel: LocalChannel, message: Pu
     if (
         user_id is not None
         and user_id != user.encode()
-        and IMPERSONATOR not in client.port.access.tags(user, client.backend)
+        and IMPERSONATOR not in client.port.access.tags(user, client.login)
     ):
         shown = user_id.decode("ascii", "backslashreplace")
         text = f"user_id property set to '{shown}' but authenticated user was '{user}'"
@@ -185,8 +186,8 @@ def _on_other_event(client: Client, event: Event) -> None:
                 port.clients[conn] = client
             else:
                 client.connection.close_ok()
-        case SecretUpdated(secret, reason):
-            _on_secret(client, secret, reason)
+        case SecretUpdated():
+            _on_secret(client, event)
         case Faulted(_, text):
             port.note("faults", f"client {client.peer}: {text}")
             client.end_reason = client.end_reason or text
@@ -195,15 +196,20 @@ def _on_other_event(client: Client, event: Event) -> None:
             pass
 
 
-def _on_secret(client: Client, secret: str, reason: str) -> None:
+def _on_secret(client: Client, event: SecretUpdated) -> None:
     """A wrong one closes the connection, with RabbitMQ's code and words."""
+    port = client.port
     if not client.conn:
         return  # what came before it has closed the connection: it is no further guess
-    if client.port.is_secret_of(client, secret):
-        client.rights.forget()
+    login = port.login_by(client, event.secret)
+    if login is None:
+        client.kept.hold(event)
+    elif login.backend:
+        client.login = login
+        client.rights = port.rights_of(client, client.connection.user, client.vhost)
         client.send(0, "connection.update-secret-ok")
-        said = f": {reason[:128]}" if reason else ""
-        client.port.tell("connected", f"{client.describe()} renewed its secret{said}")
+        said = f": {event.reason[:128]}" if event.reason else ""
+        port.tell("connected", f"{client.describe()} renewed its secret{said}")
     else:
         text = "New secret was refused by one of the backends"
         client.refuse(errors.NOT_ALLOWED, reply_text(errors.NOT_ALLOWED, text), 10, 70)
@@ -224,13 +230,13 @@ def _refuses_channel(client: Client) -> bool:
 
 def _on_open(client: Client, event: OpenRequested) -> None:
     port = client.port
+    client.rights = port.rights_of(client, event.user, event.vhost)
     conn = port.admit(client, event.user, event.vhost)
     if conn is None:
         client.kept.hold(event)
     if not conn:
         return
     client.conn = conn
-    client.rights = Rights(port.access, event.user, event.vhost)
     client.connection.accept_open()
     port.commands.append(
         ConnectionOpen(CONNECTION_OPEN, conn, event.vhost, event.user, client.peer)

@@ -48,10 +48,16 @@ from __future__ import annotations
 
 import base64
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Collection
+from functools import partial
+from typing import NamedTuple
 
-from broker.access.access import SYSTEM, Access, how_to_let_in
-from broker.access.login_delays import LONGEST_S, LoginDelays
+from broker.access.access import SYSTEM, Access, Rights, how_to_let_in
+from broker.access.asked_rights import AskedRights, Origin
+from broker.access.auth_server import Answer, AuthQuestion
+from broker.access.backends import HTTP, Login, ToAsk
+from broker.access.login_delays import LONGEST_S
+from broker.access.logins import Claim, LoginChecks
 from broker.amqp import errors
 from broker.amqp.errors import ProtocolFault, reply_text
 from broker.amqp.handshake import MECHANISMS, Credentials, Limits, ServerIdentity
@@ -80,6 +86,15 @@ def host_of(peer: str) -> str:
     return peer.rpartition(":")[0]
 
 
+class _Verdict(NamedTuple):
+    """What becomes of a login, and is told at `due`, or as soon as it is known if that is later."""
+
+    due: float
+    user: str
+    note: str
+    login: Login | None
+
+
 class Gateway:
     """All clients of one member. See the module's text for how it is called."""
 
@@ -95,7 +110,9 @@ class Gateway:
         on_defined: Callable[[Defined], None] | None = None,
         cert_login_from: str = SOURCES[0],
         anonymous_user: str = "",
+        on_work: Callable[[], None] | None = None,
     ) -> None:
+        """`on_work`: a server has answered, so that there may be commands or output."""
         self.member = member
         self.session = 0
         self.fenced = True  # kept by the outbox
@@ -128,11 +145,13 @@ class Gateway:
         self._writable: dict[Client, None] = {}
         self._drained: dict[Client, None] = {}
         self._waiting: dict[Client, None] = {}  # to be admitted
-        self._judged: dict[Client, tuple[float, str]] = {}
-        """Whose verdict is known and told later: when, and who it is (empty: refused)."""
+        self._judged: dict[Client, _Verdict] = {}  # whose login is known or told later
+        self._asking: dict[Client, set[AuthQuestion]] = {}
+        """Who waits until a server has answered all of this."""
         self._last_conn = 0
         self._now = 0.0
-        self.login_delays = LoginDelays()
+        self.logins = LoginChecks(access)
+        self._on_work = on_work or (lambda: None)
 
     # -- clients ---------------------------------------------------------------------------------
 
@@ -170,6 +189,7 @@ class Gateway:
         for clients in (self._everyone, self._writable, self._drained, self._waiting):
             clients.pop(client, None)
         self._judged.pop(client, None)
+        self._asking.pop(client, None)
         self.counters["closed"] += 1
 
     def _authenticate(self, credentials: Credentials, client: Client) -> str | None:
@@ -178,29 +198,42 @@ class Gateway:
             user = self._certificate_user(client)
         elif mechanism == "ANONYMOUS":
             user = self._anonymous_user
-        address, delays = host_of(client.peer), self.login_delays
-        delay_s = delays.turn_s(address, user, self._now)
+        address = host_of(client.peer)
+        delay_s = self.logins.turn_s(address, user, self._now)
         if delay_s is None:
             text = f"too many logins have failed from {address}: try again in {LONGEST_S:g} s"
             self.note("slowed", f"client {client.peer}: login of '{user}' is not looked at: {text}")
             raise ProtocolFault(errors.ACCESS_REFUSED, text)
-        if mechanism in ("EXTERNAL", "ANONYMOUS"):
-            good = self.access.login_without_password(user, is_local=client.is_local)
-        else:
-            good = self.access.login(user, password, is_local=client.is_local)
-        if not good and self.access.has_state:
-            delays.failed(address, user, self._now)
-        if not good and not delay_s and (self.fenced or not self.session):
+        proven = mechanism in ("EXTERNAL", "ANONYMOUS")
+        claim = Claim(user, None if proven else password, address, client.is_local)
+        login = self.logins.judge(claim, self._now, partial(self._login_known, client))
+        if login is not None and not login.backend and not delay_s and self._is_inactive:
             # What is known of users here may be old, or nothing: the client is to try another one.
             raise ProtocolFault(errors.CONNECTION_FORCED, self._inactive)
-        client.backend = good
-        verdict = user if good else ""
         if delay_s:
             text = f"logins have failed from {address}: this one is answered {delay_s:g} s late"
             self.note("slowed", f"client {client.peer}: login of '{user}': {text}")
-            self._judged[client] = (self._now + delay_s, verdict)
+        if login is None or delay_s:
+            note = SLOWED if delay_s else ""
+            self._judged[client] = _Verdict(self._now + delay_s, user, note, login)
+            self.mark_writable(client)  # whether it is read is looked at with its output
             return None
-        return verdict
+        client.login = login
+        return user if login.backend else ""
+
+    def _login_known(self, client: Client, login: Login, now: float) -> None:
+        """A server has said who it is."""
+        verdict = self._judged.get(client)
+        if verdict is None:
+            return
+        of_members = self.access.asks_members and self._is_inactive  # which may be old, or nothing
+        if not login.backend and not verdict.note and of_members:
+            del self._judged[client]
+            self._refuse_inactive(client)
+        else:
+            self._judged[client] = verdict._replace(login=login)
+            self.refuse_overdue(now)
+        self._on_work()
 
     def _certificate_user(self, client: Client) -> str:
         """Who a client is by its certificate; empty: nobody."""
@@ -230,7 +263,7 @@ class Gateway:
             rights.forget()
             if not self.access.has_vhost(rights.vhost):
                 client.send_away(f"vhost '{rights.vhost}' is deleted")
-            elif rights.user != SYSTEM and not self.access.knows(rights.user, client.backend):
+            elif rights.user != SYSTEM and not self.access.knows(rights.user, client.login.backend):
                 client.send_away(f"user '{rights.user}' is deleted")
 
     def take_commands(self) -> list[Command]:
@@ -316,9 +349,14 @@ class Gateway:
 
     def refuse_overdue(self, now: float) -> None:
         """Refuse whoever has waited for too long; tell the verdicts that are due."""
-        for client in [one for one, (due, _) in self._judged.items() if due <= now]:
-            _, user = self._judged.pop(client)
-            on_events(client, client.connection.logged_in(user, now, SLOWED))
+        for client, verdict in list(self._judged.items()):
+            login = verdict.login
+            if login is None or verdict.due > now:
+                continue
+            del self._judged[client]
+            client.login = login
+            user = verdict.user if login.backend else ""
+            on_events(client, client.connection.logged_in(user, now, verdict.note))
             self.mark_writable(client)
         for client in [one for one in self._waiting if now - one.connected_at > WAIT_S]:
             del self._waiting[client]
@@ -340,20 +378,27 @@ class Gateway:
         if self.session and self.fenced and self.fenced_briefly:
             self._waiting[client] = None
             return None
-        if not self.session or self.fenced:
+        if self._is_inactive:
             self._refuse_inactive(client)
             return 0
-        if client.backend and not self.access.knows(user, client.backend):
+        if client.login.backend and not self.access.knows(user, client.login.backend):
             text = reply_text(errors.NOT_ALLOWED, f"user '{user}' is deleted")
             client.refuse(errors.NOT_ALLOWED, text)
             return 0
         if refusal := self.access.refuses_open(user, vhost, self._not_ordered):
             client.refuse(errors.NOT_ALLOWED, reply_text(errors.NOT_ALLOWED, refusal))
-            if self.access.has_vhost(vhost) and not self.access.may_enter(user, vhost):
+            return 0
+        refused = client.rights.refuses_entry()
+        if refused is None:
+            self.ask(client, client.rights.missing)
+            return None
+        if refused:
+            client.refuse(errors.NOT_ALLOWED, reply_text(errors.NOT_ALLOWED, refused))
+            if client.login.backend != HTTP:
                 self.tell("no rights", how_to_let_in(user, vhost))
             return 0
-        if not client.backend:  # it is trusted to be this user
-            client.backend = self.access.login_without_password(user, is_local=True)
+        if not client.login.backend:  # it is trusted to be this user
+            client.login = self.access.keeper(user)
         self._last_conn += 1
         self.clients[self._last_conn] = client
         self.counters["opened"] += 1
@@ -365,15 +410,54 @@ class Gateway:
     def outstanding(self, conn: int, channel: int) -> dict[int, Held]:
         return self.access.outstanding(self.session, conn, channel)
 
-    def is_secret_of(self, client: Client, secret: str) -> bool:
+    def rights_of(self, client: Client, user: str, vhost: str) -> Rights:
+        server, login = self.access.server, client.login
+        if login.backend != HTTP or server is None:
+            return Rights(self.access, user, vhost)
+        origin = Origin(login.tags, host_of(client.peer))
+        return AskedRights(self.access, user, vhost, server, origin, client.told)
+
+    def ask(self, client: Client, questions: Collection[AuthQuestion]) -> None:
+        server = self.access.server
+        assert server is not None
+        self._asking[client] = set(questions)
+        self.mark_writable(client)  # whether it is read is looked at with its output
+        for question in questions:
+            server.ask(question, partial(self._answered, client, question))
+
+    def _answered(self, client: Client, question: AuthQuestion, answer: Answer, _: float) -> None:
+        """What waits for it is looked at again when all that it takes is known."""
+        awaited = self._asking.get(client)
+        if awaited is None:
+            return  # it is gone
+        client.told[question] = answer
+        awaited.discard(question)
+        if awaited:
+            return
+        del self._asking[client]
+        if client.kept.holds_all:  # its connection was not ended while it waited
+            release(client)
+        if client not in self._asking:
+            client.told.clear()
+        self.mark_writable(client)
+        self._on_work()
+
+    def login_by(self, client: Client, secret: str) -> Login | None:
         user = client.connection.user
-        good = self.access.login(user, secret, is_local=client.is_local)
-        client.backend = good or client.backend
-        if not good:
-            self.login_delays.failed(host_of(client.peer), user, self._now)
+        found = self.access.login(user, secret, is_local=client.is_local)
+        if isinstance(found, ToAsk):
+            answer = client.told.pop(found.question, None)
+            if answer is None:
+                self.ask(client, (found.question,))
+                return None
+            found = found.decided(answer)
+            if answer.fault:
+                return found  # nobody is slowed because the server is
+        if not found.backend:
+            self.logins.delays.failed(host_of(client.peer), user, self._now)
             text = f"user '{user}' presented a new secret, and it is not this user's password"
             self.note("refused", f"client {client.peer}: {text}")
-        return bool(good)
+        return found
 
     def _not_ordered(self) -> list[tuple[str, str]]:
         """User and virtual host of the clients that the machine does not count yet."""
@@ -386,6 +470,10 @@ class Gateway:
     def _refuse_inactive(self, client: Client) -> None:
         text = reply_text(errors.CONNECTION_FORCED, self._inactive)
         client.refuse(errors.CONNECTION_FORCED, text)
+
+    @property
+    def _is_inactive(self) -> bool:
+        return self.fenced or not self.session
 
     @property
     def _inactive(self) -> str:

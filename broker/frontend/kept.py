@@ -1,10 +1,10 @@
 """What a client has sent and its member has not carried out yet, in the order in which it came.
 
 It is one list whatever it waits for, so that nothing can overtake: all that comes from a certain
-event on waits, until it is known whether its connection is admitted; or, while there is an alarm,
-publishes do, with all that follows one on its channel, and behind them the client's close of its
-connection. What is over is looked at again from the beginning of the list, in `dispatch`, and what
-has to wait again keeps its place.
+event on waits, until it is known whether its connection is admitted, or whether this method is
+allowed; or, while there is an alarm, publishes do, with all that follows one on its channel, and
+behind them the client's close of its connection. What is over is looked at again from the beginning
+of the list, in `dispatch`, and what has to wait again keeps its place.
 """
 
 from __future__ import annotations

@@ -6,17 +6,20 @@ by `vsync.admin.protocol`; here is what a broker replies, to whom.
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable
 from typing import Protocol
 
-from vsync.admin.protocol import Json, Op, QueryRefused, QuerySession
+from broker.access.backends import Login
+from vsync.admin.protocol import Json, NotYet, Op, QueryRefused, QuerySession
 
 
 class Managed(Protocol):
     """The replies of a member.  Each may raise `QueryRefused`."""
 
-    def login(self, user: str, password: str, peer: str) -> Collection[str] | None:
-        """The tags of the user whose credentials these are; None: they are not good from there."""
+    def login(
+        self, user: str, password: str, peer: str, then: Callable[[Login, float], None]
+    ) -> Login | None:
+        """What becomes of these credentials, from there; None: `then` takes it later."""
 
     def status(self) -> Json:
         """Return the reply to `status`."""
@@ -60,10 +63,13 @@ READING = frozenset(("status", "counters", "groups", "quorum", "connections", "t
 
 
 class ManagementSession(QuerySession):
-    """One management connection, after its preamble."""
+    """One management connection, after its preamble.  `write` sends replies whose requests had to
+    wait."""
 
-    def __init__(self, member: Managed, peer: str) -> None:
-        self._member, self._peer = member, peer
+    def __init__(self, member: Managed, peer: str, write: Callable[[bytes], None]) -> None:
+        self._member, self._peer, self._write = member, peer, write
+        self._known: Login | None = None
+        """What became of the login that the first request waits for."""
         ops: dict[str, Op] = {
             "status": lambda _: self._member.status(),
             "stop": self._stop,
@@ -84,18 +90,26 @@ class ManagementSession(QuerySession):
         user, password = request.get("user", "guest"), request.get("password", "guest")
         if not isinstance(user, str) or not isinstance(password, str):
             raise QueryRefused("bad-request", "user and password must be text")
-        tags = self._member.login(user, password, self._peer)
+        login, self._known = self._known, None
+        if login is None:
+            login = self._member.login(user, password, self._peer, self._on_login)
+        if login is None:
+            raise NotYet
         reads = request.get("op") in READING and not (
             request.get("op") == "trace" and set(request) - {"op", "user", "password"}
         )
         needed = ("administrator", "monitoring") if reads else ("administrator",)
-        if tags is None:
+        if not login.backend:
             raise QueryRefused("access-refused", f"the login of user '{user}' was refused")
-        if not any(tag in tags for tag in needed):
+        if not any(tag in login.tags for tag in needed):
             raise QueryRefused(
                 "access-refused",
                 f"user '{user}' may not do this: it takes the tag {' or '.join(needed)}",
             )
+
+    def _on_login(self, login: Login, _now: float) -> None:
+        self._known = login
+        self._write(self.go_on())
 
     def _stop(self, request: Json) -> Json:
         name = request.get("id")

@@ -12,6 +12,7 @@ from typing import TypeAlias, cast
 
 from broker.amqp import errors
 from broker.amqp.errors import reply_text
+from broker.amqp.events import Called
 from broker.amqp.fields import Table
 from broker.amqp.spec import METHODS
 from broker.frontend.channel import LocalChannel, Transaction
@@ -259,18 +260,22 @@ _HANDLERS: dict[str, Handler] = {
 
 
 def _if_allowed(understand: Understand, carry_out: Handler) -> Handler:
-    """Have a method carried out as it is understood, by who may; else its channel is closed."""
+    """Have a method carried out as it is understood, by who may; else its channel is closed.  Where
+    it is not known yet, the method waits as it came, and is understood anew."""
 
     def on_method(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
         try:
-            args, needed = understand(client.rights, channel, args)
+            meant, needed = understand(client.rights, channel, args)
         except Misshapen as bad:
             client.refuse_channel(number, bad.code, bad.text, bad.method)
             return
-        if refusal := client.rights.refuses(needed):
+        refusal = client.rights.refuses(needed)
+        if refusal is None:
+            client.hold(Called(number, needed.method, args), client.rights.missing)
+        elif refusal:
             client.refuse_channel(number, errors.ACCESS_REFUSED, refusal, needed.method)
-            return
-        carry_out(client, number, channel, args)
+        else:
+            carry_out(client, number, channel, meant)
 
     return on_method
 

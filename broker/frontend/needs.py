@@ -151,7 +151,7 @@ def _binding(method: str, kind: str, args: Args) -> Needs:
     destination, source, key = (str(one) for one in args[:3])
     resources = Resource("write", kind, destination), Resource("read", "exchange", source)
     facts = {"queuename": destination, "routingkey": key}
-    return Needs(method, resources, facts, Topic("read", source, key))
+    return Needs(method, resources, facts, (Topic("read", source, key),))
 
 
 def _queue(rights: Rights, channel: LocalChannel, method: str, name: Value) -> str:

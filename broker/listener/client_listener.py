@@ -21,6 +21,7 @@ from broker.access.acl_file import Acl, BadAclFile, read_acl
 from broker.access.backends import Backends, BadUserFile, FileUser, read_users
 from broker.listener.client_socket import ClientSocket, Served
 from broker.listener.connection_limits import Admission, ConnectionLimits, NotLetIn
+from broker.listener.http_wire import HttpWire
 from broker.listener.tls import ServerTls, server_tls, tls_reason
 from broker.listener.tls import TlsFileError as TlsFileError
 from broker.listener.tls_transport import TlsTransport
@@ -84,6 +85,7 @@ class ClientListener:
         self.limits = ConnectionLimits(limits, raise_open_files())
         self.tls: ServerTls | None = None
         self.backends = Backends()
+        self._auth: HttpWire | None = None
         self.log = RationedLog(_write, time.monotonic)
         self._loop = loop
         self._member: Served | None = None
@@ -119,9 +121,16 @@ class ClientListener:
             log.warning("TLS: %s", self.tls.warning)
 
     def begin_access(self, options: AccessOptions) -> None:
-        """Read the files of users and rules, at the start.  Raises AccessFileError."""
+        """Read the files of users and rules, at the start, and make ready to ask a server.
+
+        Raises AccessFileError, TlsFileError.
+        """
         users, acl = users_in(options.user_file), acl_in(options.acl_file)
-        self.backends = Backends(options.backends, users, acl)
+        server = None
+        if options.http is not None:
+            self._auth = HttpWire(options.http, self._loop, self.log)
+            server = self._auth.server
+        self.backends = Backends(options.backends, users, acl, server)
         if acl is not None:
             log.info("rules in place of permissions, in %s: %d", options.acl_file, len(acl))
         if options.user_file is not None:
@@ -151,6 +160,8 @@ class ClientListener:
         """Give the ports back; connections are not touched."""
         if self._sweeping is not None:
             self._sweeping.cancel()
+        if self._auth is not None:
+            await self._auth.close()
         for server in self._servers:
             server.close()
         with contextlib.suppress(TimeoutError):

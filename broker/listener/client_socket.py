@@ -86,6 +86,8 @@ class ClientSocket(asyncio.Protocol):
         self._link: ClientLink | None = None
         self._management: ManagementSession | None = None
         self._asked_at = 0.0
+        self._is_full = False  # its answers wait for it to read them
+        self._reads = True  # requests
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """A client connected."""
@@ -141,7 +143,9 @@ class ClientSocket(asyncio.Protocol):
         if PREAMBLE.startswith(self._first[:8]):
             if len(self._first) >= len(PREAMBLE):
                 self._asked_at = time.monotonic()
-                self._management = ManagementSession(self._listener.member.operations, self.peer)
+                self._management = ManagementSession(
+                    self._listener.member.operations, self.peer, self._write_answers
+                )
                 self._answer(self._first[len(PREAMBLE) :])
             return
         if not self._tls and self._first.startswith(TLS_RECORD):
@@ -160,12 +164,33 @@ class ClientSocket(asyncio.Protocol):
 
     def _answer(self, data: bytes) -> None:
         assert self._management is not None
-        assert self.transport is not None
-        if answers := self._management.data_received(data):
+        self._write_answers(self._management.data_received(data))
+
+    def _write_answers(self, answers: bytes) -> None:
+        """Replies to requests; while one waits no more are read."""
+        session, transport = self._management, self.transport
+        assert session is not None
+        assert transport is not None
+        if transport.is_closing():
+            return
+        if answers:
             self._asked_at = time.monotonic()
-            self.transport.write(answers)
-        if self._management.closing:
-            self.transport.close()
+            transport.write(answers)
+        if session.closing:
+            transport.close()
+        elif not self._is_full:
+            self._read(on=not session.is_waiting)
+
+    def _read(self, *, on: bool) -> None:
+        """Stop or resume reading requests."""
+        assert self.transport is not None
+        if on is self._reads or self.transport.is_closing():
+            return
+        self._reads = on
+        if on:
+            self.transport.resume_reading()
+        else:
+            self.transport.pause_reading()
 
     def overdue(self, now: float) -> bool:
         """Asked when the time to log in is over: whether the socket is to be closed for that.
@@ -195,12 +220,14 @@ class ClientSocket(asyncio.Protocol):
         """The client reads too slowly."""
         if self._link is not None:
             self._link.pause_writing()
-        elif self._management is not None and self.transport is not None:
-            self.transport.pause_reading()  # no more answers than it reads
+        elif self._management is not None:
+            self._is_full = True
+            self._read(on=False)  # no more answers than it reads
 
     def resume_writing(self) -> None:
         """The client caught up."""
         if self._link is not None:
             self._link.resume_writing()
-        elif self._management is not None and self.transport is not None:
-            self.transport.resume_reading()
+        elif self._management is not None:
+            self._is_full = False
+            self._read(on=not self._management.is_waiting)

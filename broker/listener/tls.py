@@ -76,6 +76,19 @@ def server_tls(options: TlsOptions) -> ServerTls:
     return ServerTls(context, subject, not_after, warning)
 
 
+def authorities(path: Path | None, option: str) -> ssl.SSLContext:
+    """Return what the certificate of a server that we ask is verified by; None: by those whom this
+    machine trusts.  Raises TlsFileError."""
+    if path is None:
+        context = ssl.create_default_context()
+    else:
+        _check(path, option, "BEGIN CERTIFICATE", "a certificate")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+        _load_authorities(context, path, option)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    return context
+
+
 def encryption_of(connection: ssl.SSLObject) -> Encryption:
     """What a finished handshake agreed on."""
     cipher = connection.cipher()

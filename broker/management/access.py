@@ -8,8 +8,9 @@ import binascii
 import hashlib
 import hmac
 import secrets
-from collections.abc import Awaitable, Callable, Collection
+from collections.abc import Awaitable, Callable
 
+from broker.access.backends import REFUSED, Login
 from vsync.types import record
 
 KEPT_S = 5.0
@@ -17,8 +18,8 @@ KEPT_S = 5.0
 KEPT_MAX = 1024
 CREDENTIALS_BYTES_MAX = 4096
 
-Check = Callable[[str, str, str], Awaitable[Collection[str] | None]]
-"""The tags of a user with this password, who connects from this address; None: refused."""
+Check = Callable[[str, str, str], Awaitable[Login]]
+"""What becomes of the login of a user with this password, who connects from this address."""
 
 
 @record
@@ -29,6 +30,10 @@ class Identity:
     tags: frozenset[str]
     address: str
     """HOST:PORT."""
+    login: Login = REFUSED
+    """By which the user came in; that of the broker's own parts is none."""
+    vhosts: frozenset[str] | None = None
+    """Which it may enter of those that a request is about; None: the definitions say it."""
 
     @property
     def administers(self) -> bool:
@@ -70,7 +75,7 @@ class Logins:
         self._check, self._version = check, version
         self._kept_version: object = None
         self._secret = secrets.token_bytes(32)
-        self._kept: dict[bytes, tuple[float, frozenset[str]]] = {}
+        self._kept: dict[bytes, tuple[float, Login]] = {}
         self.counters = {"logins": 0, "logins_refused": 0}
 
     async def login(self, user: str, password: str, address: str) -> Identity | None:
@@ -82,15 +87,14 @@ class Logins:
         if version != self._kept_version:
             self._kept.clear()
             self._kept_version = version
-        until, tags = self._kept.get(key, (0.0, frozenset()))
+        until, found = self._kept.get(key, (0.0, REFUSED))
         if until <= now:
             found = await self._check(user, password, address)
-            if found is None:
+            if not found.backend:
                 self.counters["logins_refused"] += 1
                 return None
             self.counters["logins"] += 1
-            tags = frozenset(found)
             if len(self._kept) >= KEPT_MAX:
                 self._kept.clear()
-            self._kept[key] = (loop.time() + KEPT_S, tags)  # the check may have taken long
-        return Identity(user, tags, address)
+            self._kept[key] = (loop.time() + KEPT_S, found)  # the check may have taken long
+        return Identity(user, frozenset(found.tags), address, found)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import NamedTuple, cast
 
+from broker.access.backends import REFUSED, Login
 from broker.amqp import codec
 from broker.amqp.errors import CONNECTION_FORCED
 from broker.amqp.fields import Value
@@ -79,7 +80,13 @@ class InternalClient:
     """One connection with one channel; `async with` opens and closes it."""
 
     def __init__(
-        self, connections: Connections, peer: str, user: str, vhost: str, purpose: str
+        self,
+        connections: Connections,
+        peer: str,
+        user: str,
+        vhost: str,
+        purpose: str,
+        login: Login = REFUSED,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._vhost = vhost
@@ -91,7 +98,7 @@ class InternalClient:
         self._unsent = bytearray()
         self._held = self._ended = False
         self._refused: AmqpRefused | None = None
-        self._link: ClientLink | None = connections.attach(peer, user, purpose, _Wire(self))
+        self._link: ClientLink | None = connections.attach(peer, user, purpose, _Wire(self), login)
 
     async def __aenter__(self) -> InternalClient:
         out = bytearray()

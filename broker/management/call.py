@@ -166,21 +166,23 @@ class Call:
 
     def sees(self, vhost: str) -> bool:
         """Whether this user may see what is in a virtual host."""
-        return self.user.monitors or self.broker.clients.gateway.access.may_enter(
-            self.user.name, vhost
-        )
+        user = self.user
+        if user.monitors or user.vhosts is not None:
+            return user.monitors or vhost in (user.vhosts or ())
+        return self.broker.clients.gateway.access.may_enter(user.name, vhost)
 
     def demand_vhost(self, vhost: str) -> None:
         if not self.sees(vhost):
             text = f"User '{self.user.name}' has no access to vhost '{vhost}'"
             raise Problem(401, "not_authorised", text)
 
-    def amqp(self, vhost: str, user: str | None = None) -> InternalClient:
-        """An AMQP client as this user, unless another one is named."""
-        name = self.user.name if user is None else user
-        address = self.user.address
-        purpose = f"management API, request from {address}"
-        return InternalClient(self.broker.clients, address, name, vhost, purpose)
+    def amqp(self, vhost: str) -> InternalClient:
+        """An AMQP client as this user."""
+        user = self.user
+        purpose = f"management API, request from {user.address}"
+        return InternalClient(
+            self.broker.clients, user.address, user.name, vhost, purpose, user.login
+        )
 
 
 Handler: TypeAlias = Callable[[Call], Awaitable[Reply | StreamResponse]]

@@ -16,6 +16,7 @@ from urllib.parse import urlsplit
 
 from aiohttp import web
 
+from broker.access.backends import HTTP
 from broker.amqp.errors import ProtocolFault
 from broker.management.access import Identity, Logins, credentials
 from broker.management.amqp_client import AmqpRefused
@@ -135,6 +136,7 @@ class ManagementServer:
             raise Problem(405, "method_not_allowed", f"{request.method} is not among {allowed}")
         if not permits(route, user):
             raise Problem(401, "not_authorised", f"Not {route.tag} user")
+        user = await self._with_vhosts(user, names)
         body: list[bytes] = []
         if method != "GET":
             _demand_own_page(request)
@@ -160,6 +162,16 @@ class ManagementServer:
         if user is None:
             raise Problem(401, "not_authorised", "Login failed")
         return user
+
+    async def _with_vhosts(self, user: Identity, names: Mapping[str, str]) -> Identity:
+        """With those that a server lets it enter, if one has let it in: the one of the path, or of
+        all."""
+        if user.login.backend != HTTP or user.monitors:
+            return user
+        assert self._broker is not None
+        asked = [names["vhost"]] if "vhost" in names else list(self._broker.machine.vhosts)
+        vhosts = await self._broker.clients.entered(user.name, user.login, user.address, asked)
+        return Identity(user.name, user.tags, user.address, user.login, vhosts)
 
     def _refuse(self, problem: Problem) -> web.Response:
         self.counters["refused"] += 1

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
+from urllib.parse import urlsplit
 
-from broker.options.values import OptionError
+from broker.options.values import OptionError, choice, number
 
 DEFAULTS: Mapping[str, str] = {
     "loopback-users": "guest",
@@ -15,9 +16,34 @@ DEFAULTS: Mapping[str, str] = {
     "auth-backends": "internal",
     "auth-file": "",
     "acl-file": "",
+    "auth-http-user-path": "",
+    "auth-http-vhost-path": "",
+    "auth-http-resource-path": "",
+    "auth-http-topic-path": "",
+    "auth-http-method": "get",
+    "auth-http-ca": "",
+    "auth-cache-seconds": "15",
 }
-BACKENDS = ("internal", "file")
+BACKENDS = ("internal", "file", "http")
+METHODS = ("get", "post")
+CACHE_SECONDS_MAX = 3600
+URL_CHARACTERS_MAX = 2000
+_PATHS = tuple(name for name in DEFAULTS if name.endswith("-path"))
+_OF_HTTP = tuple(name for name in DEFAULTS if name.startswith(("auth-http-", "auth-cache-")))
 SOURCES = ("distinguished-name", "common-name", "dns", "email", "uri")
+
+
+class HttpAuthOptions(NamedTuple):
+    """The server that is asked about users."""
+
+    urls: Mapping[str, str]
+    """What is asked where: about user, vhost, resource, topic."""
+    method: str
+    """One of METHODS."""
+    ca: Path | None
+    """PEM: who may have signed the server's certificate; None: those whom this machine trusts."""
+    cache_s: int
+    """How long what it allowed is kept; 0: it is asked each time."""
 
 
 class AccessOptions(NamedTuple):
@@ -35,6 +61,8 @@ class AccessOptions(NamedTuple):
     """The users of the back end `file`."""
     acl_file: Path | None = None
     """Qpid's rules, in place of permissions."""
+    http: HttpAuthOptions | None = None
+    """The server of the back end `http`."""
 
 
 def read_access_options(text: Mapping[str, str]) -> AccessOptions:
@@ -51,9 +79,56 @@ def read_access_options(text: Mapping[str, str]) -> AccessOptions:
         raise OptionError("auth-file", "nobody looks there: name file in --auth-backends, too")
     if "file" in backends and not file:
         raise OptionError("auth-backends", "file needs the file of users: give --auth-file")
-    paths = [Path(text[name]).expanduser().absolute() if text[name] else None
-             for name in ("auth-file", "acl-file")]  # fmt: skip
-    return AccessOptions(frozenset(users), source, text["anonymous-user"], backends, *paths)
+    user_file, acl_file = (
+        Path(text[name]).expanduser().absolute() if text[name] else None
+        for name in ("auth-file", "acl-file")
+    )
+    http = _http_options(text, backends)
+    if http is not None and text["acl-file"]:
+        raise OptionError(
+            "acl-file", "the server of --auth-backends http says who may do what; drop one of them"
+        )
+    anonymous = text["anonymous-user"]
+    return AccessOptions(frozenset(users), source, anonymous, backends, user_file, acl_file, http)
+
+
+def _http_options(text: Mapping[str, str], backends: tuple[str, ...]) -> HttpAuthOptions | None:
+    if "http" not in backends:
+        for name in _OF_HTTP:
+            if text[name] != DEFAULTS[name]:
+                raise OptionError(name, "no server is asked: name http in --auth-backends, too")
+        return None
+    missing = [f"--{name}" for name in _PATHS if not text[name]]
+    if missing:
+        raise OptionError("auth-backends", f"http needs four URLs: give {', '.join(missing)}, too")
+    urls = {name.removeprefix("auth-http-").removesuffix("-path"): _url(name, text[name])
+            for name in _PATHS}  # fmt: skip
+    ca = text["auth-http-ca"]
+    if ca and not any(url.startswith("https:") for url in urls.values()):
+        raise OptionError("auth-http-ca", "no URL of --auth-http-... begins with https://")
+    return HttpAuthOptions(
+        urls,
+        choice("auth-http-method", text["auth-http-method"].lower(), METHODS),
+        Path(ca).expanduser().absolute() if ca else None,
+        number("auth-cache-seconds", text["auth-cache-seconds"], 0, CACHE_SECONDS_MAX),
+    )
+
+
+def _url(option: str, text: str) -> str:
+    """A URL of the server; a password in it is not quoted."""
+    try:
+        found = urlsplit(text)
+        good = found.scheme in ("http", "https") and bool(found.hostname) and found.port != 0
+    except ValueError:
+        good, found = False, urlsplit("")
+    if "@" in found.netloc:
+        raise OptionError(option, "a user or a password in it would be in logs; drop it")
+    plain = text.isascii() and text.isprintable() and not any(one in text for one in " ?#")
+    if not (good and plain) or len(text) > URL_CHARACTERS_MAX:
+        raise OptionError(
+            option, f"'{text[:200]}' is not of the form http://HOST[:PORT]/PATH, or https://..."
+        )
+    return text
 
 
 def _backends(given: str) -> tuple[str, ...]:

@@ -203,8 +203,8 @@ Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken
 @click.option(
     "--auth-backends",
     metavar="LIST",
-    help="Where users are looked for, in this order: internal (the cluster's definitions), file. "
-    "Default: internal.",
+    help="Where users are looked for, in this order: internal (the cluster's definitions), file, "
+    "http (a server is asked). Default: internal.",
 )
 @click.option(
     "--auth-file",
@@ -216,6 +216,43 @@ Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken
     metavar="FILE",
     help="Qpid's rules (acl allow|deny USER ACTION OBJECT ...) in place of the permissions of the "
     "cluster, for clients of this member. Read again at SIGHUP.",
+)
+@click.option(
+    "--auth-http-user-path",
+    metavar="URL",
+    help="For the back end http, as RabbitMQ's auth_http.user_path: where a server answers 'allow' "
+    "(and tags) or 'deny' to a user's name and password.",
+)
+@click.option(
+    "--auth-http-vhost-path", metavar="URL", help="The same to a virtual host that a user enters."
+)
+@click.option(
+    "--auth-http-resource-path",
+    metavar="URL",
+    help="The same to a permission (configure, write, read) for a queue or an exchange.",
+)
+@click.option(
+    "--auth-http-topic-path",
+    metavar="URL",
+    help="The same to a routing key of a topic exchange. All four are needed.",
+)
+@click.option(
+    "--auth-http-method",
+    metavar="get|post",
+    help="How it is asked; with get the password is in the URL, and so in the server's logs. "
+    "Default get, as in RabbitMQ.",
+)
+@click.option(
+    "--auth-http-ca",
+    metavar="FILE",
+    help="Certificates (PEM) of who may have signed the server's, for https. Default: those whom "
+    "this machine trusts.",
+)
+@click.option(
+    "--auth-cache-seconds",
+    metavar="N",
+    help="How long what the server has allowed is kept; 0: it is asked each time. Logins and "
+    "refusals are not kept. Default 15.",
 )
 @click.option(
     "--management-port",

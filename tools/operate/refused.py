@@ -101,7 +101,7 @@ REFUSED: Mapping[str, str] = {
     "list_hashes": "qpidctl hash_password makes a hash of SHA-256; users may have SHA-512, too",
     "trace_on": "there is no amq.rabbitmq.trace: bind a queue of your own to the exchange",
     "trace_off": "there is no amq.rabbitmq.trace, so nothing is traced",
-    "clear_auth_backend_cache": "files of users are read again at SIGHUP; nothing else is kept",
+    "clear_auth_backend_cache": "SIGHUP forgets what a server allowed, and reads files of users",
     # This machine and its network.
     "alarms": "qpidctl cluster_status lists the alarms, check_alarms fails when there is one",
     "listeners": "qpidctl status lists them",

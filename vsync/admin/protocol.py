@@ -27,22 +27,39 @@ class QueryRefused(Exception):
         self.code, self.reason = code, reason
 
 
+class NotYet(Exception):
+    """A request that is not known yet to be admitted: it waits until `QuerySession.go_on`."""
+
+
 class QuerySession:
-    """One connection after its preamble.  An op may raise `QueryRefused`."""
+    """One connection after its preamble.  An op may raise `QueryRefused`; `admit` may, too, and
+    `NotYet`, after which it is called again for the same request."""
 
     def __init__(self, ops: Mapping[str, Op], admit: Callable[[Json], None] | None = None) -> None:
         self.closing = False
+        self.is_waiting = False
+        """For whether a request is admitted: the owner reads no more meanwhile."""
         self._ops, self._admit = ops, admit
         self._buffer = b""
 
     def data_received(self, data: bytes) -> bytes:
         """Take bytes from the client, return the bytes to send."""
         self._buffer += data
+        return b"" if self.is_waiting else self.go_on()
+
+    def go_on(self) -> bytes:
+        """Look at the requests that are here; return the bytes to send."""
+        self.is_waiting = False
         replies = []
         while not self.closing and b"\n" in self._buffer:
-            line, self._buffer = self._buffer.split(b"\n", 1)
-            replies.append(self._reply(line))
-        if len(self._buffer) > LINE_BYTES_MAX:
+            line, rest = self._buffer.split(b"\n", 1)
+            try:
+                replies.append(self._reply(line))
+            except NotYet:
+                self.is_waiting = True
+                break
+            self._buffer = rest
+        if not self.is_waiting and len(self._buffer) > LINE_BYTES_MAX:
             replies.append(self._bad(f"a line of more than {LINE_BYTES_MAX} bytes"))
         return b"".join(json.dumps(reply).encode() + b"\n" for reply in replies)
 

@@ -24,6 +24,7 @@ from urllib.request import Request, urlopen
 
 import uvloop
 
+from broker.access.backends import Login
 from broker.machine.commands import Table
 from broker.machine.handlers.definitions import define_first
 from broker.machine.machine import Machine
@@ -122,8 +123,8 @@ async def measure(queues: int) -> None:
     server = ManagementServer()
     port = await server.connections.listen("127.0.0.1", 0)
 
-    async def check(_user: str, _password: str, _address: str) -> tuple[str, ...]:
-        return ("administrator",)
+    async def check(_user: str, _password: str, _address: str) -> Login:
+        return Login("internal", ("administrator",))
 
     await server.serve(broker_of(machine_of(queues)), Logins(check, lambda: 0))
     probe = Probe()

@@ -17,6 +17,7 @@ import aiohttp
 from aiohttp import web
 from yarl import URL
 
+from broker.access.backends import Backends, Login
 from broker.admin.definitions import Definitions
 from broker.admin.operations import Operations
 from broker.frontend.connections import ClientPorts, Connections, Options
@@ -50,7 +51,7 @@ class Answered(NamedTuple):
 class ApiMember(Loop):
     """The member; whatever its clients ask for is applied in the next turn of the event loop."""
 
-    def __init__(self) -> None:
+    def __init__(self, backends: Backends | None = None) -> None:
         self.asked: list[tuple[object, ...]] = []  # of operations that concern members
         self._due = False
         self._later: list[c.Command] = []
@@ -59,7 +60,7 @@ class ApiMember(Loop):
             self.on_work, lambda _s, _call: None,
             cast("ClientPorts", SimpleNamespace(
                 log=lambda _, text: self.log.append(text), negotiate_s=10.0,
-                backends=None)),
+                backends=backends)),
             lambda defined: self.definitions.done(defined), lambda: self.machine,
         )  # fmt: skip
         super().__init__()
@@ -162,8 +163,10 @@ class Http:
     async def serve(self, member: ApiMember) -> None:
         """Show this member from here on."""
 
-        async def check(user: str, password: str, address: str) -> tuple[str, ...] | None:
-            return member.connections.login(user, password, address)
+        async def check(user: str, password: str, address: str) -> Login:
+            login = member.connections.login(user, password, address, lambda *_: None)
+            assert login is not None
+            return login
 
         await self.server.serve(member.broker, Logins(check, lambda: member.gateway.access.version))
 

@@ -248,13 +248,13 @@ def test_the_rules_are_looked_at_once_for_a_key_until_something_changes() -> Non
 
     access = Access(lambda: Machine("a"), backends=Backends(acl=Counted(())))
     rights = Rights(access, "bob", "/")
-    assert [bool(rights.refuses_publish("x", key)) for key in ("k1", "k1", "no", "no", "k2")] == [
+    assert [bool(rights.refuses_publish("x", [key])) for key in ("k1", "k1", "no", "no", "k2")] == [
         False, False, True, True, False
     ]  # fmt: skip
     assert looks == ["k1", "no", "no", "k2"]
     rights.forget()
-    assert not rights.refuses_publish("x", "k1")
+    assert not rights.refuses_publish("x", ["k1"])
     assert looks[-1] == "k1"
     for number in range(300):
-        rights.refuses_publish("x", f"k{number}")
+        rights.refuses_publish("x", [f"k{number}"])
     assert len(rights._keys) <= 256

@@ -70,8 +70,8 @@ def login(loop: Loop, user: str, password: str) -> Peer:
 
 def backend_of(loop: Loop, user: str, password: str) -> str:
     peer = login(loop, user, password)
-    assert (peer.take()[-1].method == "connection.open-ok") is bool(peer.client.backend)
-    return peer.client.backend
+    assert (peer.take()[-1].method == "connection.open-ok") is bool(peer.client.login.backend)
+    return peer.client.login.backend
 
 
 def test_who_was_taken_out_of_the_file_between_login_and_open_is_not_let_in() -> None:

@@ -13,36 +13,42 @@ import pytest
 
 from broker.access import passwords
 from broker.access.access import Access
-from broker.access.backends import Backends, FileUser
-from broker.access.login_delays import FIRST_S, USER_FREE, LoginDelays
+from broker.access.backends import REFUSED, Backends, FileUser, Login
+from broker.access.login_delays import FIRST_S, USER_FREE
+from broker.access.logins import LoginChecks
 from broker.frontend.connections import Connections
+from broker.frontend.management import Managed, ManagementSession
 from broker.machine.machine import Machine
 from broker.machine.state import State
+from tests.support.auth_wire import AuthWire
 from tests.support.gateway_loop import Loop
 from vsync.admin.protocol import QueryRefused
 
 HERE, ELSEWHERE = "127.0.0.1:50000", "192.0.2.1:50000"
 
 
-def login(state: State, user: str, password: str, peer: str) -> tuple[str, ...] | None:
+def login(state: State, user: str, password: str, peer: str) -> Login | None:
     return login_at(gateway_of(state), user, password, peer)
 
 
 def gateway_of(state: State) -> SimpleNamespace:
-    return SimpleNamespace(access=Access(lambda: state), login_delays=LoginDelays())
+    access = Access(lambda: state)
+    return SimpleNamespace(access=access, logins=LoginChecks(access))
 
 
-def login_at(
-    gateway: SimpleNamespace, user: str, password: str, peer: str
-) -> tuple[str, ...] | None:
+def at_once(_login: Login, _now: float) -> None:
+    raise AssertionError
+
+
+def login_at(gateway: SimpleNamespace, user: str, password: str, peer: str) -> Login | None:
     return Connections.login(
-        cast("Connections", SimpleNamespace(gateway=gateway)), user, password, peer
+        cast("Connections", SimpleNamespace(gateway=gateway)), user, password, peer, at_once
     )
 
 
 def test_a_member_without_state_answers_guest_on_its_own_machine_and_tells_others_why() -> None:
     state = Machine("a")
-    assert login(state, "guest", "guest", HERE) == ("administrator",)
+    assert login(state, "guest", "guest", HERE) == Login("internal", ("administrator",))
     for user, peer in (("guest", ELSEWHERE), ("ada", HERE)):
         with pytest.raises(QueryRefused, match="no state yet") as refused:
             login(state, user, user, peer)
@@ -54,14 +60,14 @@ def test_a_member_that_asks_a_file_only_knows_its_users_without_a_state_and_no_g
         passwords.hashed("secret", b"salt"), passwords.DEFAULT_ALGORITHM, ("monitoring",)
     )
     access = Access(lambda: Machine("a"), backends=Backends(("file",), {"ada": ada}))
-    gateway = SimpleNamespace(access=access, login_delays=LoginDelays())
-    assert login_at(gateway, "guest", "guest", HERE) is None
-    assert login_at(gateway, "ada", "secret", ELSEWHERE) == ("monitoring",)
+    gateway = SimpleNamespace(access=access, logins=LoginChecks(access))
+    assert login_at(gateway, "guest", "guest", HERE) == REFUSED
+    assert login_at(gateway, "ada", "secret", ELSEWHERE) == Login("file", ("monitoring",))
 
 
 def test_with_a_state_only_its_users_count_even_if_there_is_none() -> None:
     state = State("a", version=8)
-    assert login(state, "guest", "guest", HERE) is None
+    assert login(state, "guest", "guest", HERE) == REFUSED
 
 
 def test_who_asked_before_there_was_a_state_is_not_slowed_as_one_who_guesses() -> None:
@@ -69,8 +75,8 @@ def test_who_asked_before_there_was_a_state_is_not_slowed_as_one_who_guesses() -
         gateway = gateway_of(state)
         for _ in range(20):
             with suppress(QueryRefused):
-                assert login_at(gateway, "ada", "wrong", HERE) is None
-        turn_s = gateway.login_delays.turn_s("127.0.0.1", "ada", time.monotonic())
+                assert login_at(gateway, "ada", "wrong", HERE) == REFUSED
+        turn_s = gateway.logins.delays.turn_s("127.0.0.1", "ada", time.monotonic())
         assert (turn_s != 0.0) is slowed
 
 
@@ -80,15 +86,38 @@ def test_who_guesses_an_operators_password_is_not_heard_for_a_while() -> None:
     clients = SimpleNamespace(gateway=loop.gateway)
     clients.login = partial(Connections.login, cast("Connections", clients))
 
-    def ask(password: str, peer: str = ELSEWHERE) -> tuple[str, ...] | None:
-        return Connections.operator_login(cast("Connections", clients), "ada", password, peer)
+    def ask(password: str, peer: str = ELSEWHERE) -> Login | None:
+        connections = cast("Connections", clients)
+        return Connections.operator_login(connections, "ada", password, peer, at_once)
 
     for _ in range(USER_FREE):
-        assert ask("wrong") is None
+        assert ask("wrong") == REFUSED
     with pytest.raises(QueryRefused, match="try again in 1 s") as refused:
         ask("right")
     assert refused.value.code == "access-refused"
-    assert ask("right", "192.0.2.2:1") == ()
+    assert ask("right", "192.0.2.2:1") == Login("internal")
+
+
+def test_an_operator_whom_a_server_knows_is_told_when_it_has_answered() -> None:
+    wire = AuthWire()
+    gateway = Loop(backends=wire.backends("http", "internal")).gateway
+    clients = SimpleNamespace(gateway=gateway)
+    clients.login = partial(Connections.login, cast("Connections", clients))
+    written: list[bytes] = []
+    member = SimpleNamespace(
+        login=partial(Connections.operator_login, cast("Connections", clients)),
+        status=lambda: {"is": "fine"},
+    )
+    session = ManagementSession(cast("Managed", member), ELSEWHERE, written.append)
+    ask = b'{"op": "status", "user": "ada", "password": "secret"}\n'
+    assert session.data_received(ask + ask) == b""
+    assert wire.questions() == [{"about": "user", "username": "ada", "password": "secret"}]
+    wire.answer("allow monitoring")
+    assert written == [b'{"ok": true, "is": "fine"}\n'] * 2
+    assert len(wire.all) == 2, "each request has its own credentials"
+    assert session.data_received(ask) == b""
+    wire.answer("deny")
+    assert b"the login of user 'ada' was refused" in written[-1]
 
 
 def test_over_http_who_is_slowed_waits_in_line_and_past_its_end_is_told_so(
@@ -104,16 +133,16 @@ def test_over_http_who_is_slowed_waits_in_line_and_past_its_end_is_told_so(
     clients = SimpleNamespace(gateway=gateway)
     clients.login = partial(Connections.login, cast("Connections", clients))
 
-    def ask(password: str) -> tuple[str, ...] | None:
+    def ask(password: str) -> Login:
         work = Connections.patient_login(cast("Connections", clients), "ada", password, ELSEWHERE)
         return asyncio.run(work)
 
     for _ in range(USER_FREE + 2):
-        assert ask("wrong") is None
+        assert ask("wrong") == REFUSED
     assert waited[:USER_FREE] == [0.0] * USER_FREE
     assert waited[USER_FREE] == FIRST_S
-    assert ask("right") == ()
+    assert ask("right") == Login("internal")
     for _ in range(9):
-        gateway.login_delays.turn_s("192.0.2.1", "ada", time.monotonic())
+        gateway.logins.delays.turn_s("192.0.2.1", "ada", time.monotonic())
     with pytest.raises(QueryRefused, match="try again in 8 s"):
         ask("right")

@@ -1,7 +1,8 @@
 """Whatever a client's commands wait for, they are ordered as it sent them: a model of arrivals.
 
 Seeds choose what happens: publishes and other methods on several channels, alarms, fences that may
-be over in a moment, channels that the machine closes, and all ends of a connection.  The oracle is
+be over in a moment, channels that the machine closes, all ends of a connection, and a server that
+is asked for every permission, or for each once, and allows, denies, or says nothing.  The oracle is
 what was sent: of each life of a channel the commands are a beginning of it, in this order, and all
 of it unless that life was cut short.
 """
@@ -9,15 +10,20 @@ of it unless that life was cut short.
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Callable
 
 import pytest
 
+from broker.access.auth_server import ABOUT, LIMIT_S
+from broker.access.login_delays import LONGEST_S
 from broker.machine import commands as c
 from tests.support.amqp_peer import method, opening, publish
+from tests.support.auth_wire import AuthWire
 from tests.support.gateway_loop import Loop, Peer
 
 STEPS, CHANNELS = 120, (1, 2, 3)
+EXCHANGES = ("", "amq.direct", "amq.topic")
 
 
 class Life:
@@ -72,13 +78,16 @@ class Sender:
         marker = self.world.next_marker(life)
         life.sent.append(marker)
         if kind < 0.6:
-            return publish(number, "", "nowhere", str(marker).encode())
+            return publish(number, chance.choice(EXCHANGES), "nowhere", str(marker).encode())
         return method(number, "basic.qos", 0, marker, False)
 
     def hear(self) -> None:
         """Take what the server said, and answer as a client does."""
         for one in self.peer.take():
             if one.method == "channel.close":
+                for lives in (self.open, self.ending):
+                    if one.channel in lives:
+                        lives[one.channel].is_cut = True
                 self.open.pop(one.channel, None)
                 if one.channel not in self.ending:
                     self.write(method(one.channel, "channel.close-ok"))
@@ -97,9 +106,11 @@ class Sender:
 class World:
     """A member, its clients, and what may happen to them."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: int, kept_s: float | None) -> None:
+        """`kept_s`: how long answers of the server count; None: there is no server."""
         self.chance = random.Random(seed)
-        self.loop = Loop()
+        self.wire = AuthWire(kept_s or 0.0)
+        self.loop = Loop(backends=None if kept_s is None else self.wire.backends())
         self.senders: list[Sender] = []
         self.owners: dict[int, Life] = {}
 
@@ -109,10 +120,11 @@ class World:
         return marker
 
     def run(self) -> None:
-        """All steps, and then quiet: no alarm, no fence."""
+        """All steps, and then quiet: no alarm, no fence, no denial."""
         happenings: list[tuple[int, Callable[[], None]]] = [
             (40, self.send), (25, self.turn), (8, self.alarm), (8, self.fence), (5, self.connect),
             (2, self.close), (1, self.lose), (1, self.force),
+            (40, self.answer), (1, self.say_nothing),
         ]  # fmt: skip
         weights = [weight for weight, _ in happenings]
         for _ in range(STEPS):
@@ -120,8 +132,51 @@ class World:
             what()
         self.loop.outbox.unfence()
         self.loop.gateway.block("")
-        for _ in range(4):  # what is heard is answered
+        for _ in range(4):  # what is heard is answered, and who was slowed has its verdict
+            self.loop.now += LONGEST_S
+            self.loop.gateway.refuse_overdue(self.loop.now)
+            self.wire.answer("allow")
             self.turn()
+        for sender in self.senders:
+            if sender.is_over and not sender.peer.client.conn_was:
+                sender.cut()  # it was not let in, and had sent its close before it heard of that
+
+    def answer(self) -> None:
+        """The server answers some of what it was asked, in any order, some of it with no."""
+        for number in self.chance.sample(sorted(self.wire.sent), len(self.wire.sent) // 2):
+            del self.wire.sent[number]
+            self.wire.server.answered(number, 200, self._said().encode())
+        if self.chance.random() < 0.5:
+            self.wire.answer(lambda _: self._said())
+        self._note_refused()
+
+    def _said(self) -> str:
+        if self.chance.random() > 0.04:
+            return "allow"
+        self._give_up_closing()
+        return "deny"
+
+    def _give_up_closing(self) -> None:
+        """Who has sent its close is not told any more that something before it was refused."""
+        for sender in self.senders:
+            if sender.is_over and sender.peer.client.kept.holds_all:
+                sender.cut()
+
+    def say_nothing(self) -> None:
+        """The server lets the time go by that it has."""
+        self._give_up_closing()
+        self.loop.now += LIMIT_S
+        self.wire.go_on()
+        self._note_refused()
+
+    def _note_refused(self) -> None:
+        """These channels will be closed; who ends its connection first does not hear of it."""
+        for sender in self.senders:
+            for number, channel in sender.peer.client.channels.items():
+                if channel.pending_close is not None:
+                    for lives in (sender.open, sender.ending):
+                        if number in lives:
+                            lives[number].is_cut = True
 
     def _some(self) -> list[Sender]:
         there = [one for one in self.senders if not one.is_over]
@@ -183,9 +238,12 @@ class World:
         return found
 
 
+@pytest.mark.parametrize("kept_s", [None, 0.0, 8.0])
 @pytest.mark.parametrize("seed", range(20))
-def test_what_is_ordered_of_a_channel_is_what_was_sent_in_this_order(seed: int) -> None:
-    world = World(seed)
+def test_what_is_ordered_of_a_channel_is_what_was_sent_in_this_order(
+    seed: int, kept_s: float | None
+) -> None:
+    world = World(seed, kept_s)
     world.run()
     ordered = world.ordered()
     for life in {id(one): one for one in world.owners.values()}.values():
@@ -198,15 +256,20 @@ def test_what_is_ordered_of_a_channel_is_what_was_sent_in_this_order(seed: int) 
 
 
 def test_the_model_reaches_what_it_is_about() -> None:
-    """Alarms and admissions that really kept something, and lives that were not cut short."""
+    """Alarms and admissions that really kept something, questions of all kinds and answers, and
+    lives that were not cut short."""
     whole = cut = kept = 0
-    for seed in range(4):
-        world = World(seed)
+    asked: Counter[str] = Counter()
+    for seed in range(6):
+        world = World(seed, 0.0 if seed % 2 else 8.0)
         world.run()
+        asked.update(one.about for one in world.wire.all)
+        asked.update(world.wire.server.counters)
         kept += "is blocked" in "".join(world.loop.log)
         lives = {id(one): one for one in world.owners.values()}.values()
         cut += sum(life.is_cut for life in lives)
         whole += sum(not life.is_cut and len(life.sent) > 2 for life in lives)
-    assert kept == 4
+    assert kept == 6
+    assert min(asked[one] for one in (*ABOUT, "allowed", "denied")) > 3
     assert cut > 10
     assert whole > 10

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from broker.access.access import Resource
+from broker.access.backends import Login
 from broker.amqp import codec
 from broker.amqp.fields import Table, Value
 from broker.amqp.spec import METHODS
@@ -126,7 +127,8 @@ def outcome(call: Call, permission: Table) -> list[tuple[object, ...]]:
     loop = member()
     loop.define("permission", "/", "u", permission)
     peer = Peer(loop, is_local=False)
-    assert loop.gateway.access.login("u", "secret", is_local=False)
+    assert isinstance(found := loop.gateway.access.login("u", "secret", is_local=False), Login)
+    assert found.backend == "internal"
     peer.client.connection.trust("u")
     peer.send(method(0, "connection.open", "/"))
     peer.open(1)

@@ -17,6 +17,7 @@ from typing import cast
 import pytest
 import uvloop
 
+from broker.access.backends import Login
 from broker.frontend.client import Client
 from broker.frontend.connections import Connections, Options
 from broker.frontend.management import Managed
@@ -52,7 +53,8 @@ class Member:
         self.operations = cast(
             "Managed",
             SimpleNamespace(
-                login=lambda *_: ("administrator",), status=lambda: {"fill": "x" * 100_000}
+                login=lambda *_: Login("internal", ("administrator",)),
+                status=lambda: {"fill": "x" * 100_000},
             ),
         )
 

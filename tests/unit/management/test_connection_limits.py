@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 import uvloop
 
+from broker.access.backends import Login
 from broker.management import connections as limits
 from broker.management import server as service
 from broker.management.access import Logins
@@ -83,8 +84,10 @@ def run(
         clients = Clients(server.connections, port, tls[1] if tls else None)
         member = ApiMember()
 
-        async def check(user: str, password: str, address: str) -> tuple[str, ...] | None:
-            return member.connections.login(user, password, address)
+        async def check(user: str, password: str, address: str) -> Login:
+            login = member.connections.login(user, password, address, lambda *_: None)
+            assert login is not None
+            return login
 
         await server.serve(member.broker, Logins(check, lambda: 0))
         try:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 
 from broker.access.access import Access
+from broker.access.backends import REFUSED, Login
 from broker.machine.handlers.definitions import define_first
 from broker.machine.machine import Machine
 from broker.management.access import KEPT_S, Logins
@@ -25,10 +26,10 @@ def test_a_login_whose_check_took_long_is_kept_as_long() -> None:
     loop = VirtualLoop()
     asked = []
 
-    async def check(user: str, _password: str, _address: str) -> tuple[str, ...]:
+    async def check(user: str, _password: str, _address: str) -> Login:
         asked.append(user)
         loop.at += 2 * KEPT_S
-        return ("management",)
+        return Login("internal", ("management",))
 
     async def twice() -> None:
         logins = Logins(check, lambda: 0)
@@ -52,9 +53,9 @@ def test_a_kept_login_is_of_one_user_with_one_password() -> None:
     """However the two are cut: a NUL may be in either."""
     asked: list[tuple[str, str]] = []
 
-    async def check(user: str, password: str, _address: str) -> tuple[str, ...] | None:
+    async def check(user: str, password: str, _address: str) -> Login:
         asked.append((user, password))
-        return ("management",) if len(asked) == 1 else None
+        return Login("internal", ("management",)) if len(asked) == 1 else REFUSED
 
     async def work() -> None:
         logins = Logins(check, lambda: 0)

@@ -19,7 +19,7 @@ from tools.cli.failures import ToolError
 from tools.commands.cpgtool import cpgtool
 from tools.commands.quorumtool import quorumtool
 from vsync import Cluster, ConfigError, TransportError
-from vsync.admin.protocol import LINE_BYTES_MAX, Json, QueryRefused, QuerySession
+from vsync.admin.protocol import LINE_BYTES_MAX, Json, NotYet, QueryRefused, QuerySession
 from vsync.admin.views import quorum_reply
 from vsync.quorum.voter_set import parse
 from vsync.types import RingId
@@ -153,6 +153,30 @@ def test_a_session_answers_in_order_and_refuses_in_words() -> None:
     assert session.closing
     greedy = QuerySession({})
     assert b"more than" in greedy.data_received(bytes(LINE_BYTES_MAX + 1))
+
+
+def test_a_request_waits_until_it_is_known_whether_it_is_admitted() -> None:
+    known: list[object] = []
+
+    def admit(request: Json) -> None:
+        if request.get("user") not in known:
+            raise NotYet
+
+    session = QuerySession({"a": lambda r: {"got": r.get("x")}}, admit)
+    assert session.data_received(b'{"op": "a", "x": 1}\n{"op": "a", "user": "u"}\n{"op": ') == b""
+    assert session.is_waiting
+    assert session.data_received(b'"b"}\n' + bytes(LINE_BYTES_MAX + 1)) == b"", (
+        "it is not looked at"
+    )
+    known.append(None)
+    assert session.go_on() == b'{"ok": true, "got": 1}\n'
+    assert session.is_waiting
+    known.append("u")
+    *replies, last = session.go_on().splitlines()
+    assert [json.loads(line)["ok"] for line in replies] == [True, False]
+    assert not session.is_waiting
+    assert session.closing
+    assert b"a line of more than" in last
 
 
 def test_roles_and_flags_of_every_rule() -> None:

@@ -1,0 +1,249 @@
+"""What a server of the operator's is asked about users, and what it said: no sockets, no clock.
+
+Who somebody is and what they may do is asked as RabbitMQ's `rabbitmq_auth_backend_http` asks it
+(docs/decisions/0040-a-server-is-asked-over-http.md).  Equal questions that are under way are asked
+once.  What is allowed is kept for a while; what is denied is not, so that who is let in a moment
+later need not wait.  Whatever is no answer, or comes too late, counts as a refusal, is counted as
+failed, and has a line in the log that quotes nothing of it: it may hold the password.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from itertools import takewhile
+from typing import NamedTuple, Protocol, TypeAlias
+from urllib.parse import urlencode
+
+USER, VHOST, RESOURCE, TOPIC = "user", "vhost", "resource", "topic"
+ABOUT = (USER, VHOST, RESOURCE, TOPIC)
+"""What a question may be about; each has a path of its own at the server."""
+LIMIT_S = 5.0
+"""How long an answer may take, waiting for the question's turn included."""
+AT_ONCE_MAX = 16
+"""Questions that are sent and not answered: of logins so many, and of who is logged in so many, so
+that strangers keep nobody from working."""
+WAITING_MAX = 1000
+"""Questions of each of the two sorts; one more is refused at once."""
+KEPT_MAX = 10_000
+QUESTION_BYTES_MAX = 16 * 1024
+ANSWER_BYTES_MAX = 4096
+GOOD_STATUS = (200, 201)
+
+
+class AuthQuestion(NamedTuple):
+    """One request to the server."""
+
+    about: str
+    fields: tuple[tuple[str, str], ...]
+
+    def encoded(self) -> str:
+        """As a query string, or the body of a form."""
+        return urlencode(self.fields)
+
+    def describe(self) -> str:
+        """For the log."""
+        facts = (f"{name} {value[:64]!r}" for name, value in self.fields if name != "password")
+        return f"{self.about} ({', '.join(facts)})"
+
+
+class Answer(NamedTuple):
+    """What the server said."""
+
+    allowed: bool
+    tags: tuple[str, ...] = ()
+    """Of a user who may log in."""
+    fault: str = ""
+    """Why there is no answer; it counts as a refusal."""
+
+
+Then: TypeAlias = Callable[[Answer, float], None]
+"""Takes the answer, and the time."""
+
+
+def read_answer(about: str, status: int, body: bytes) -> Answer:
+    """Return what a reply says: `deny`, with a reason perhaps, `allow`, and of a user its tags."""
+    if status not in GOOD_STATUS:
+        moved = ", to go elsewhere, which is not followed" if 300 <= status < 400 else ""
+        return Answer(False, fault=f"its reply has the status {status}{moved}")
+    if len(body) > ANSWER_BYTES_MAX:
+        return Answer(False, fault=f"its reply is longer than {ANSWER_BYTES_MAX} bytes")
+    words = body.decode("utf-8", "replace").lower().split()
+    match words:
+        case ["deny", *_]:
+            return Answer(False)
+        case ["allow"]:
+            return Answer(True)
+        case ["allow", *tags] if about == USER and "".join(tags).isprintable():
+            return Answer(True, tuple(sorted(set(tags))))
+        case _:
+            expected = "'allow' with tags or without" if about == USER else "'allow'"
+            return Answer(False, fault=f"its reply is neither {expected} nor 'deny'")
+
+
+class Wire(Protocol):
+    """What carries questions to the server."""
+
+    def send(self, number: int, question: AuthQuestion) -> None:
+        """Ask; `AuthServer.answered` or `failed` is called later, with this number."""
+
+    def cancel(self, number: int) -> None:
+        """Nobody waits for this answer any more."""
+
+    def wake_at(self, when: float) -> None:
+        """Call `AuthServer.wake` then, and never from within this call."""
+
+
+class _Asked:
+    """A question under way."""
+
+    def __init__(self, number: int, question: AuthQuestion, due: float, then: Then) -> None:
+        self.number, self.question, self.due = number, question, due
+        self.then = [then]
+        self.is_sent = False
+        self.may_be_kept = True
+
+
+class _Line:
+    """Questions of one sort, those of them that wait for their turn, and how many do not."""
+
+    def __init__(self) -> None:
+        self.waiting: deque[_Asked] = deque()
+        self.sent = 0
+
+
+class AuthServer:
+    """The server, as this member knows it."""
+
+    def __init__(
+        self,
+        wire: Wire,
+        clock: Callable[[], float],
+        kept_s: float,
+        log: Callable[[str, str], None],
+    ) -> None:
+        """`log`: takes a kind and a line, and is not flooded; `clock`: counts seconds."""
+        self.clock = clock
+        self.counters = dict.fromkeys(("asked", "allowed", "denied", "failed"), 0)
+        self._wire, self._kept_s, self._log = wire, kept_s, log
+        self._kept: dict[AuthQuestion, float] = {}  # allowed until then, the oldest first
+        self._asked: dict[AuthQuestion, _Asked] = {}  # the oldest, which is due first, first
+        self._numbers: dict[int, _Asked] = {}  # of what is sent
+        self._refused: deque[tuple[Then, AuthQuestion, str]] = deque()  # never sent
+        self._lines = {True: _Line(), False: _Line()}  # logins, and the rest
+        self._last_number = 0
+        self._wakes_at: float | None = None
+
+    def kept(self, question: AuthQuestion) -> Answer | None:
+        """What it said to this lately; None: ask it."""
+        until = self._kept.get(question)
+        if until is None:
+            return None
+        if until <= self.clock():
+            del self._kept[question]
+            return None
+        return Answer(True)
+
+    def forget(self) -> None:
+        """Ask everything anew."""
+        self._kept.clear()
+        for one in self._asked.values():
+            one.may_be_kept = False
+
+    def ask(self, question: AuthQuestion, then: Then) -> None:
+        """`then` is called within `LIMIT_S`, and never from within this call."""
+        one = self._asked.get(question)
+        if one is not None:
+            one.then.append(then)
+            return
+        line = self._lines[question.about == USER]
+        if len(question.encoded()) > QUESTION_BYTES_MAX:
+            self._refuse(question, then, f"it is longer than {QUESTION_BYTES_MAX} bytes")
+        elif len(line.waiting) >= WAITING_MAX:
+            self._refuse(question, then, f"{WAITING_MAX} questions wait for their turn already")
+        else:
+            self._last_number += 1
+            one = _Asked(self._last_number, question, self.clock() + LIMIT_S, then)
+            self._asked[question] = one
+            line.waiting.append(one)
+            self._send(line)
+            self._wake_in_time()
+
+    def _refuse(self, question: AuthQuestion, then: Then, fault: str) -> None:
+        self._refused.append((then, question, fault))
+        self._wake_in_time()
+
+    def _send(self, line: _Line) -> None:
+        """Those whose turn it is."""
+        while line.waiting and line.sent < AT_ONCE_MAX:
+            one = line.waiting.popleft()
+            one.is_sent = True
+            line.sent += 1
+            self._numbers[one.number] = one
+            self.counters["asked"] += 1
+            self._wire.send(one.number, one.question)
+
+    # -- for the wire ----------------------------------------------------------------------------
+
+    def answered(self, number: int, status: int, body: bytes) -> None:
+        """A reply came."""
+        one = self._numbers.get(number)
+        if one is not None:
+            self._finish(one, read_answer(one.question.about, status, body))
+
+    def failed(self, number: int, why: str) -> None:
+        """None will come."""
+        one = self._numbers.get(number)
+        if one is not None:
+            self._finish(one, Answer(False, fault=why))
+
+    def wake(self) -> None:
+        """Refuse what is overdue."""
+        self._wakes_at = None
+        now = self.clock()
+        for then, question, fault in [self._refused.popleft() for _ in range(len(self._refused))]:
+            self._note_failure(question, fault)
+            then(Answer(False, fault=fault), now)
+        overdue = list(takewhile(lambda one: one.due <= now, self._asked.values()))
+        for one in overdue:
+            if one.is_sent:
+                self._wire.cancel(one.number)
+            else:
+                self._lines[one.question.about == USER].waiting.remove(one)
+        for one in overdue:
+            fault = f"there was no reply in {LIMIT_S:g} s"
+            if not one.is_sent:
+                fault = f"its turn did not come in {LIMIT_S:g} s: the server is too slow"
+            self._finish(one, Answer(False, fault=fault))
+        self._wake_in_time()
+
+    def _wake_in_time(self) -> None:
+        first = next(iter(self._asked.values()), None)
+        due = self.clock() if self._refused else first.due if first is not None else None
+        if due is not None and (self._wakes_at is None or due < self._wakes_at):
+            self._wakes_at = due
+            self._wire.wake_at(due)
+
+    def _finish(self, one: _Asked, answer: Answer) -> None:
+        question, line = one.question, self._lines[one.question.about == USER]
+        del self._asked[question]
+        if one.is_sent:
+            del self._numbers[one.number]
+            line.sent -= 1
+        if answer.fault:
+            self._note_failure(question, answer.fault)
+        else:
+            self.counters["allowed" if answer.allowed else "denied"] += 1
+        now = self.clock()
+        if answer.allowed and question.about != USER and one.may_be_kept and self._kept_s:
+            self._kept.pop(question, None)
+            if len(self._kept) >= KEPT_MAX:
+                del self._kept[next(iter(self._kept))]
+            self._kept[question] = now + self._kept_s
+        self._send(line)
+        for then in one.then:
+            then(answer, now)
+
+    def _note_failure(self, question: AuthQuestion, fault: str) -> None:
+        self.counters["failed"] += 1
+        self._log("auth", f"asked about a {question.describe()}: {fault}; so it is refused")

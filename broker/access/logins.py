@@ -1,0 +1,90 @@
+"""Logins of clients and operators: judged at once, or when a server has said who it is.
+
+How a login is slowed is said by `turn_s` and `wait_s`, before it is judged; what failed is counted
+here.  While a server is asked nothing has failed yet, so of one user at one address only so many
+passwords may be under way as may be wrong before anything is slowed.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple
+
+from broker.access.access import Access
+from broker.access.auth_server import Answer, AuthQuestion
+from broker.access.backends import Login, ToAsk
+from broker.access.login_delays import FIRST_S, USER_FREE, LoginDelays, source_of
+
+
+class Claim(NamedTuple):
+    """Who somebody claims to be."""
+
+    user: str
+    password: str | None
+    """None: it has proved otherwise who it is."""
+    address: str
+    """The host that it comes from."""
+    is_local: bool
+
+
+class LoginChecks:
+    """Those of one member."""
+
+    def __init__(self, access: Access) -> None:
+        self.delays = LoginDelays()
+        self._access = access
+        self._asked: dict[tuple[str, str], Counter[AuthQuestion]] = {}  # by address and user
+
+    def turn_s(self, address: str, user: str, now: float) -> float | None:
+        """How much later than known the verdict is told; None: it is not to be looked at."""
+        if self._guesses(address, user) >= USER_FREE:
+            return None
+        return self.delays.turn_s(address, user, now)
+
+    def wait_s(self, address: str, user: str, now: float) -> float:
+        """For whom nobody can delay: how long from now on the next login is not looked at."""
+        if self._guesses(address, user) >= USER_FREE:
+            return FIRST_S
+        return self.delays.wait_s(address, user, now)
+
+    def _guesses(self, address: str, user: str) -> int:
+        return len(self._asked.get((source_of(address), user), ()))
+
+    def judge(self, claim: Claim, now: float, then: Callable[[Login, float], None]) -> Login | None:
+        """What becomes of this login; None: `then` takes it later, and the time."""
+        found = self._access.login(claim.user, claim.password, is_local=claim.is_local)
+        server = self._access.server
+        if not isinstance(found, ToAsk) or server is None:
+            login = found.otherwise if isinstance(found, ToAsk) else found
+            self._count(claim, login, now)
+            return login
+        key = source_of(claim.address), claim.user
+        self._asked.setdefault(key, Counter())[found.question] += 1
+        server.ask(found.question, partial(self._answered, claim, found, then))
+        return None
+
+    def _answered(
+        self,
+        claim: Claim,
+        asked: ToAsk,
+        then: Callable[[Login, float], None],
+        answer: Answer,
+        now: float,
+    ) -> None:
+        key = source_of(claim.address), claim.user
+        passwords = self._asked[key]
+        passwords[asked.question] -= 1
+        if not passwords[asked.question]:
+            del passwords[asked.question]
+        if not passwords:
+            del self._asked[key]
+        login = asked.decided(answer)
+        if not answer.fault:  # nobody is slowed because the server is
+            self._count(claim, login, now)
+        then(login, now)
+
+    def _count(self, claim: Claim, login: Login, now: float) -> None:
+        if not login.backend and self._access.has_state:
+            self.delays.failed(claim.address, claim.user, now)

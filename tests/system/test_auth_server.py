@@ -1,0 +1,129 @@
+"""A cluster whose users and rights come from a server over HTTP, that of the examples."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pika
+import pika.exceptions
+import pytest
+
+from tests.system.management.http import Api
+from tests.system.support.clusters import START_SECONDS, admitted, wait_until
+from tools.client.management import ManagementError, ask
+from tools.demo.local_cluster import HOST, ROOT, LocalCluster, free_ports
+
+pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(300)]
+SERVER = ROOT / "docs" / "examples" / "auth_server.py"
+WAIT_S = 60.0
+PASSWORDS = {"ada": "lovelace", "bob": "builder", "guest": "guest"}
+
+
+def options(port: int) -> dict[str, str]:
+    paths = {
+        f"auth-http-{about}-path": f"http://{HOST}:{port}/auth/{about}"
+        for about in ("user", "vhost", "resource", "topic")
+    }
+    return {
+        **paths, "auth-backends": "http,internal", "auth-http-method": "post",
+        "auth-cache-seconds": "1",
+    }  # fmt: skip
+
+
+@contextmanager
+def server(port: int) -> Iterator[None]:
+    running = subprocess.Popen([sys.executable, str(SERVER), str(port)])
+    try:
+        yield
+    finally:
+        running.kill()
+        running.wait()
+
+
+class Users:
+    """Clients of a cluster, by name."""
+
+    def __init__(self, cluster: LocalCluster) -> None:
+        self.cluster = cluster
+
+    def connect(self, user: str, at: int, password: str = "") -> pika.BlockingConnection:
+        host, port = self.cluster[at].address
+        credentials = pika.PlainCredentials(user, password or PASSWORDS[user])
+        parameters = pika.ConnectionParameters(host, port, credentials=credentials)
+        return admitted(lambda: pika.BlockingConnection(parameters))
+
+    def is_let_in(self, user: str, password: str = "") -> bool:
+        try:
+            self.connect(user, 0, password).close()
+        except (
+            pika.exceptions.ProbableAuthenticationError,
+            pika.exceptions.AuthenticationError,
+        ):
+            return False
+        return True
+
+
+def publishes(users: Users) -> None:
+    """bob uses what is his, at two members, and nothing else."""
+    here, there = users.connect("bob", 0), users.connect("bob", 1)
+    channel = here.channel()
+    channel.confirm_delivery()
+    channel.queue_declare("bob.q", durable=True)
+    for number in range(20):
+        channel.basic_publish("", "bob.q", str(number).encode())
+    got = there.channel()
+    bodies = []
+    for _, _, body in got.consume("bob.q", auto_ack=True):
+        bodies.append(body)
+        if len(bodies) == 20:
+            break
+    assert bodies == [str(number).encode() for number in range(20)]
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="access to queue 'theirs'"):
+        here.channel().queue_declare("theirs")
+    here.close()
+    there.close()
+
+
+def purge_for_ever(channel: pika.adapters.blocking_connection.BlockingChannel) -> None:
+    while True:
+        channel.queue_purge("bob.q")
+
+
+def test_users_and_rights_of_a_server(tmp_path: Path) -> None:
+    (port,) = free_ports(1)
+    with LocalCluster(tmp_path, 2, "asked", management=True, extra=options(port)) as cluster:
+        users, address = Users(cluster), cluster[0].management
+        assert address is not None
+        with server(port):
+            cluster.start(START_SECONDS)
+            publishes(users)
+            assert not users.is_let_in("bob", "wrong")
+            assert users.is_let_in("guest"), "whom the cluster knows, and the server does not"
+            found = ask(cluster[0].address, {"op": "status"}, user="ada", password="lovelace")
+            assert found["ok"]
+            with pytest.raises(ManagementError, match="may not do this"):
+                ask(cluster[0].address, {"op": "status"}, user="bob", password="builder")
+            assert Api(address, "ada", "lovelace").get("whoami") == {
+                "name": "ada", "tags": ["administrator"]
+            }  # fmt: skip
+            queue = {"durable": True}
+            api = Api(address, "ada", "lovelace")
+            assert api.ask("PUT", "queues/%2F/ada.q", queue).status == 201
+            assert api.ask("DELETE", "queues/%2F/ada.q").status == 204
+            assert Api(address, "bob", "builder").ask("GET", "queues").status == 401
+            stays = users.connect("bob", 0).channel()
+        wait_until(lambda: not users.is_let_in("bob"), WAIT_S, "nobody to be let in")
+        assert users.is_let_in("guest")
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker, match="refused for user 'bob'"):
+            purge_for_ever(stays)
+        stays.connection.close()
+        with server(port):
+            wait_until(lambda: users.is_let_in("bob"), WAIT_S, "bob to be let in again")
+            publishes(users)
+        text = "".join(path.read_text() for path in tmp_path.rglob("*.log"))
+        assert "so it is refused" in text
+        assert not any(word in text for word in ("lovelace", "builder"))

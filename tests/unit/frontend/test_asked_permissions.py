@@ -1,0 +1,299 @@
+"""Permissions that a server is asked for: what waits, for what, and what comes of it."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.access.access import Resource
+from broker.access.asked_rights import QUESTIONS_MAX
+from broker.access.auth_server import LIMIT_S
+from broker.amqp import codec
+from broker.amqp.fields import Value
+from broker.machine import commands as c
+from tests.support.amqp_peer import method, publish, start_ok
+from tests.support.auth_wire import AuthWire
+from tests.support.gateway_loop import Loop, Peer
+from tests.unit.access.test_http_logins import login, names
+
+
+class Rig:
+    """A member, its server, and a client with channel 1 whom the server let in."""
+
+    def __init__(self, kept_s: float = 15.0) -> None:
+        self.wire = AuthWire(kept_s)
+        self.loop = Loop(backends=self.wire.backends())
+        self.peer = self.client()
+
+    def client(self, *channels: int) -> Peer:
+        peer = login(self.loop)
+        self.wire.answer("allow")
+        self.loop.turn()
+        return peer.open(*(channels or (1,)))
+
+    def answer(self, text: str = "allow", refused: str = "") -> list[str]:
+        """Answer everything, with deny what is asked about the name that is refused; return what
+        the client gets."""
+        self.wire.answer(lambda one: "deny" if refused and one["name"] == refused else text)
+        self.loop.turn()
+        return names(self.peer.take())
+
+    def published(self) -> list[bytes]:
+        return [
+            c.Publish._make(command).body
+            for command, _ in self.loop.applied
+            if command[0] == c.PUBLISH
+        ]
+
+
+def declare(name: str, **arguments: Value) -> tuple[Value, ...]:
+    return (name, False, False, False, False, False, arguments)
+
+
+def test_a_method_waits_for_its_permission_and_all_that_it_needs_is_asked_at_once() -> None:
+    rig = Rig()
+    arguments = declare("q", **{"x-dead-letter-exchange": "x"})
+    assert rig.peer.call(1, "queue.declare", *arguments) == []
+    assert not rig.peer.client.may_be_read
+    common = {"about": "resource", "username": "ada", "vhost": "/", "tags": ""}
+    assert rig.wire.questions() == [
+        {**common, "resource": "queue", "name": "q", "permission": "configure"},
+        {**common, "resource": "queue", "name": "q", "permission": "read"},
+        {**common, "resource": "exchange", "name": "x", "permission": "write"},
+    ]
+    assert rig.answer() == ["queue.declare-ok"]
+    assert rig.peer.client.may_be_read
+    assert not rig.peer.client.told, "the answers were for this method"
+
+
+def test_who_waits_is_not_read_meanwhile_or_its_bytes_would_pile_up_here() -> None:
+    rig = Rig()
+    gateway, client = rig.loop.gateway, rig.peer.client
+    gateway.data_received(client, publish(1, "", "q", b"m"), 0.0)
+    assert client in gateway.take_writable(), "that is when it is looked at"
+    assert not client.may_be_read
+    stranger = Peer(rig.loop, is_local=False).client
+    gateway.data_received(stranger, codec.PROTOCOL_HEADER, 0.0)
+    gateway.take_writable()
+    gateway.data_received(stranger, start_ok("eve", "secret"), 0.0)
+    assert stranger in gateway.take_writable()
+    assert not stranger.may_be_read
+
+
+def test_a_refusal_closes_the_channel_in_the_words_of_permissions() -> None:
+    rig = Rig()
+    rig.peer.call(1, "queue.declare", *declare("q"))
+    rig.wire.answer("deny")
+    rig.loop.turn()
+    (closed,) = rig.peer.take()
+    text = "ACCESS_REFUSED - access to queue 'q' in vhost '/' refused for user 'ada'"
+    assert closed.args == (403, text, 50, 10)
+
+
+@pytest.mark.parametrize("late", [False, True])
+def test_no_answer_is_a_refusal(late: bool) -> None:
+    rig = Rig()
+    rig.peer.send(publish(1, "", "q", b"m"))
+    if late:
+        rig.wire.go_on(LIMIT_S)
+    else:
+        rig.wire.answer("allow", status=500)
+    rig.loop.turn()
+    assert rig.peer.take()[-1].args[0] == 403
+    assert rig.published() == []
+
+
+def test_what_follows_waits_behind_it_and_keeps_its_order() -> None:
+    rig = Rig()
+    bodies = [str(number).encode() for number in range(4)]
+    more = publish(1, "amq.direct", "k", bodies[1]) + method(2, "channel.open")
+    rig.peer.send(publish(1, "", "q", bodies[0]) + more + publish(2, "", "q", bodies[2]))
+    rig.peer.send(publish(2, "", "q", bodies[3]) + method(0, "connection.close", 200, "", 0, 0))
+    assert rig.published() == []
+    assert [one["name"] for one in rig.wire.questions()] == ["amq.default"]
+    assert rig.answer() == ["channel.open-ok", "connection.close-ok"]
+    assert rig.published() == bodies
+    assert len(rig.wire.all) == 4, "user, virtual host, and two exchanges once"
+
+
+def test_another_client_does_not_wait() -> None:
+    rig = Rig()
+    other = rig.client()
+    rig.peer.send(publish(1, "", "q", b"m"))
+    assert other.call(1, "basic.qos", 0, 1, False) == [("basic.qos-ok",)]
+
+
+@pytest.mark.parametrize("kept_s", [0.0, 15.0])
+def test_an_answer_is_valid_for_what_it_was_asked_for_even_if_it_is_not_kept(
+    kept_s: float,
+) -> None:
+    rig = Rig(kept_s)
+    asked = len(rig.wire.all)
+    for number in range(3):
+        rig.peer.send(publish(1, "", "q", str(number).encode()))
+        rig.answer()
+    assert rig.published() == [b"0", b"1", b"2"]
+    assert len(rig.wire.all) - asked == (1 if kept_s else 3)
+
+
+def test_what_is_forgotten_between_two_answers_is_not_asked_for_ever() -> None:
+    """The first of two answers is over when the second one comes."""
+    rig = Rig(kept_s=1.0)
+    rig.peer.call(1, "exchange.declare", "x", "topic", False, False, False, False, False, {})
+    rig.answer()
+    asked = len(rig.wire.all)
+    rig.peer.send(publish(1, "x", "k", b"m"))
+    first, second = rig.wire.sent
+    rig.wire.server.answered(first, 200, b"allow")
+    del rig.wire.sent[first]
+    rig.wire.go_on(2.0)
+    rig.wire.server.answered(second, 200, b"allow")
+    del rig.wire.sent[second]
+    rig.loop.turn()
+    assert rig.published() == [b"m"]
+    assert len(rig.wire.all) - asked == 2
+
+
+def test_what_is_allowed_ends_with_its_time() -> None:
+    rig = Rig(kept_s=10.0)
+    rig.peer.send(publish(1, "", "q", b"0"))
+    rig.answer()
+    rig.wire.go_on(9.0)
+    assert rig.peer.send(publish(1, "", "q", b"1")) == []
+    rig.wire.go_on(2.0)
+    rig.peer.send(publish(1, "", "q", b"2"))
+    assert rig.answer("deny") == ["channel.close"]
+    assert rig.published() == [b"0", b"1"]
+
+
+def test_keys_are_asked_for_where_an_exchange_is_one_of_topics_or_not_there() -> None:
+    rig = Rig()
+    for exchange, kinds in (
+        ("amq.topic", ["resource", "topic"]), ("amq.direct", ["resource"]),
+        ("absent", ["resource", "topic"]),
+    ):  # fmt: skip
+        rig.peer.send(publish(1, exchange, "a.b", b""))
+        assert [one["about"] for one in rig.wire.questions()] == kinds
+        found = rig.wire.questions()[-1]
+        if "topic" in kinds:
+            assert {name: found[name] for name in ("resource", "name", "permission")} == {
+                "resource": "topic", "name": exchange, "permission": "write"
+            }  # fmt: skip
+            assert found["routing_key"] == "a.b"
+        rig.answer()
+
+
+def test_each_key_of_a_topic_exchange_is_looked_at_and_those_that_a_message_names_beside() -> None:
+    rig = Rig()
+    copies = codec.encode_properties({"headers": {"CC": ("theirs",)}})
+    rig.peer.send(publish(1, "amq.topic", "mine", b"0"))
+    rig.answer()
+    rig.peer.send(publish(1, "amq.topic", "mine", b"1", copies))
+    assert [one["routing_key"] for one in rig.wire.questions()] == ["theirs"]
+    rig.wire.answer("deny")
+    rig.loop.turn()
+    (closed,) = rig.peer.take()
+    assert "access to topic 'theirs' in exchange 'amq.topic'" in str(closed.args[1])
+    assert rig.published() == [b"0"]
+
+
+def test_a_message_cannot_have_any_number_of_questions_asked() -> None:
+    rig = Rig()
+    keys = tuple(str(number) for number in range(QUESTIONS_MAX))
+    copies = codec.encode_properties({"headers": {"BCC": keys}})
+    (closed,) = rig.peer.send(publish(1, "amq.topic", "mine", b"", copies))
+    assert "name fewer keys in CC and BCC" in str(closed.args[1])
+    assert not rig.wire.sent
+
+
+def test_a_binding_takes_both_ends_and_the_key() -> None:
+    rig = Rig()
+    rig.peer.call(1, "queue.declare", *declare("q"))
+    rig.answer()
+    rig.peer.call(1, "queue.bind", "q", "amq.topic", "k", False, {})
+    wanted = [(one["permission"], one["resource"], one["name"]) for one in rig.wire.questions()]
+    assert wanted == [
+        Resource("write", "queue", "q"), Resource("read", "exchange", "amq.topic"),
+        ("read", "topic", "amq.topic"),
+    ]  # fmt: skip
+    assert rig.answer() == ["queue.bind-ok"]
+
+
+def test_the_channel_of_what_waits_may_be_closed_meanwhile_by_the_machine() -> None:
+    rig = Rig()
+    rig.peer.open(2)
+    get, late = method(1, "basic.get", "missing", False), publish(1, "", "q", b"lost")
+    rig.peer.send(get)
+    rig.wire.answer("allow")  # its command is in the batch, and not applied yet
+    rig.loop.gateway.data_received(rig.peer.client, late + publish(2, "", "q", b"kept"), 0.0)
+    assert [one["name"] for one in rig.wire.questions()] == ["amq.default"]
+    rig.loop.turn()
+    assert names(rig.peer.take()) == ["channel.close"]
+    rig.answer()
+    assert rig.published() == [b"kept"]
+
+
+def test_nothing_is_done_for_whose_connection_ended_while_it_waited() -> None:
+    for end in ("lost", "sent away", "session", "stopped"):
+        rig = Rig()
+        client, gateway = rig.peer.client, rig.loop.gateway
+        rig.peer.send(publish(1, "", "q", b"m"))
+        if end == "lost":
+            gateway.connection_lost(client)
+        elif end == "sent away":
+            gateway.drain("maintenance")
+        elif end == "session":
+            rig.loop.outbox.session_started(gateway.session + 1)
+        else:
+            gateway.drop_all("the member stops")
+        rig.answer()
+        assert rig.published() == [], end
+        assert not client.conn, end
+        assert not client.told, end
+
+
+def test_a_fence_that_comes_meanwhile_holds_back_the_replies_and_nothing_else() -> None:
+    rig = Rig()
+    rig.peer.send(publish(1, "", "q", b"m"))
+    rig.loop.outbox.fence()
+    rig.answer()
+    rig.loop.outbox.unfence()
+    rig.loop.turn()
+    assert rig.published() == [b"m"]
+
+
+def test_who_waits_for_a_virtual_host_when_a_fence_comes_is_admitted_after_it() -> None:
+    rig = Rig(kept_s=0.0)
+    peer = login(rig.loop)
+    number = next(iter(rig.wire.sent))
+    del rig.wire.sent[number]
+    rig.wire.server.answered(number, 200, b"allow")
+    rig.loop.outbox.fence()
+    rig.loop.gateway.admit_waiting(soon=True)
+    rig.wire.answer("allow")
+    rig.loop.turn()
+    assert "connection.open-ok" not in names(peer.take())
+    rig.loop.outbox.unfence()
+    rig.loop.gateway.admit_waiting(soon=False)
+    rig.wire.answer("allow")
+    rig.loop.turn()
+    assert names(peer.take())[-1] == "connection.open-ok"
+
+
+def test_an_alarm_keeps_a_publish_whose_permission_has_come() -> None:
+    rig = Rig()
+    rig.peer.send(publish(1, "", "q", b"m"))
+    rig.loop.gateway.block("low on disk")
+    rig.answer()
+    assert rig.published() == []
+    rig.loop.gateway.block("")
+    rig.answer()
+    assert rig.published() == [b"m"]
+
+
+def test_definitions_do_not_count_for_whom_the_server_let_in_but_limits_do() -> None:
+    rig = Rig()
+    rig.loop.define("vhost_limit", "/", "limits", {"max-connections": 1})
+    peer = login(rig.loop)
+    rig.wire.answer("allow")
+    rig.loop.turn()
+    assert "connection limit (1) is reached" in str(peer.take()[-1].args[1])
