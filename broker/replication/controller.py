@@ -7,7 +7,6 @@ must stop; `ports.Shell` is what carries that out.
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
 
@@ -16,11 +15,11 @@ from broker.exit_codes import Exit
 from broker.machine.command_codec import pack_blob
 from broker.machine.commands import DIGEST, Command, DigestClaim
 from broker.machine.version import MACHINE_VERSION, MACHINE_VERSION_MIN
-from broker.replication.catch_up import HELD_BYTES_MAX, CatchUp, body_of
 from broker.replication.chain import History, Promise
 from broker.replication.ports import Shell
 from broker.replication.replica import Divergence, Item, Recorded, Replica
 from broker.replication.submissions import Submissions
+from broker.replication.unapplied import HELD_BYTES_MAX, CatchUp, WorkQueue, body_of
 from broker.replication.weight import weight
 from vsync.primary.component import Primary
 from vsync.primary.events import (
@@ -42,17 +41,6 @@ from vsync.quorum.voter_set import Terms
 from vsync.totem.events import Output, View
 from vsync.types import Member
 
-WORK_ITEMS_MAX = 512
-"""Ordered items that may wait to be applied: some 12 MB of blobs of small commands, 98 MB of those
-that hold a few large ones."""
-DRAIN = 2
-"""Bytes of items that a member which catches up applies for each that is ordered meanwhile: what it
-lacks shrinks under any load."""
-OWED_MAX = 256 << 10
-"""So much of that may wait for its slices; for what is more the load waits: it is applied before
-the token is passed."""
-ITEM_COST = 256
-"""What an item counts for beside its bytes."""
 DIGEST_INTERVAL = 4096
 """Positions between two digest votes."""
 
@@ -75,7 +63,10 @@ class Controller:
         self._held_bytes_max = held_bytes_max
         self._settings, self._digest_interval = settings, digest_interval
         self.primary = Primary(me, self)
-        self.submissions = Submissions(self._send, pack_blob, shell.now_us, self._weight)
+        self.submissions = Submissions(
+            lambda payload: shell.multicast(Primary.wrap(payload)), pack_blob, shell.now_us,
+            lambda command: weight(self.replica.machine, self.submissions.session, command),
+        )  # fmt: skip
         self.judgement = Judgement(me.name, promise.voters, digest_interval)
         self.voters_since = 0  # the position at which the present voters began to vote
         self._released = 0
@@ -84,14 +75,12 @@ class Controller:
         self._in_session = False  # serves in this view, as soon as the activation is durable
         self.halted = ""
         self.shutdown_position = 0
-        self._work: deque[PrimaryEvent] = deque()
+        self._work = WorkQueue()
         self._catch_up: CatchUp | None = None  # there is one until this member has the state
-        self._tail_is_here = False
         self.counters = {
             "catch_ups": 0, "tail_items": 0, "tails_diverged": 0, "held_given_up": 0,
         }  # fmt: skip
         self._decided_by = 0  # the last epoch that decided something older
-        self._owed = 0  # while it catches up: to be applied for what was ordered meanwhile
         self._ahead: tuple[Iterator[None], Callable[[], None]] | None = None
 
     # -- asked by the primary layer --------------------------------------------------------------
@@ -118,38 +107,27 @@ class Controller:
     def on_output(self, output: Output) -> None:
         """Take one output of the ring; the work that it means is done by `step`.
 
-        Two things do not wait for their slice.  Before this state is reported to a new view,
-        everything of the old one must be applied, else the report is that of the past.  And a
-        member that applies slower than the ring delivers works its backlog off here, before it
-        passes the token again, so that the slowest member sets the pace and memory stays bounded.
+        Two things do not wait for their slice: what is too much for the queue of work, and, before
+        this state is reported to a new view, everything of the old one.
         """
-        if isinstance(output, View):
-            self._work_down_to(0)
-        elif len(self._work) > WORK_ITEMS_MAX:
-            self._work_down_to(WORK_ITEMS_MAX // 2)
+        while self._work.full or (isinstance(output, View) and self._holds_work):
+            self.step()
         self.primary.on_output(output)
         events = self.primary.take()
-        self._work.extend(events)
-        catch_up = self._catch_up
-        if catch_up is not None and (catch_up.met or self._tail_is_here):
-            bodies = [body_of(event) for event in events if isinstance(event, (Ordered, Activated))]
-            self._owed += DRAIN * sum(map(_cost, bodies))
-            while self._owed > OWED_MAX and self.busy:
-                self.step()
-
-    def _work_down_to(self, items: int) -> None:
-        while self._ahead is not None or len(self._work) > items:
+        self._work.add(events)
+        if self._catch_up is not None:
+            self._catch_up.owe(events)
+        while self._catch_up is not None and self._catch_up.owes_too_much and self.busy:
             self.step()
+
+    @property
+    def _holds_work(self) -> bool:
+        return bool(self._work) or self._ahead is not None
 
     @property
     def busy(self) -> bool:
         """Whether `step` has something to do."""
-        catch_up = self._catch_up
-        return (
-            bool(self._work)
-            or self._ahead is not None
-            or (catch_up is not None and (catch_up.met or self._tail_is_here))
-        )
+        return self._holds_work or (self._catch_up is not None and self._catch_up.has_next)
 
     def step(self) -> None:
         """Do one piece of work: apply one item, or follow one decision."""
@@ -158,7 +136,7 @@ class Controller:
         elif not self._work:
             self._step_of_catch_up()
         else:
-            self._on_event(self._work.popleft())
+            self._on_event(self._work.take())
         self.flush()
 
     def _look_ahead(self, steps: Iterator[None], apply: Callable[[], None]) -> None:
@@ -211,12 +189,6 @@ class Controller:
             waiting.pop(0)
         self.primary.put_back(waiting)
         self.submissions.flush()
-
-    def _send(self, payload: bytes) -> bool:
-        return self.shell.multicast(Primary.wrap(payload))
-
-    def _weight(self, command: Command) -> int:
-        return weight(self.replica.machine, self.submissions.session, command)
 
     # -- the history -----------------------------------------------------------------------------
 
@@ -277,7 +249,7 @@ class Controller:
             self.promise = Promise(self.promise.cluster_id, voters, self.promise.promised_epoch)
             self.voters_since = self.replica.history.position
         self.primary.voters_changed(self.promise.voters)
-        self._work.extend(self.primary.take())
+        self._work.add(self.primary.take())
 
     def _release(self) -> None:
         """Acknowledge what is durable, by the voters of what was applied: others may be further."""
@@ -336,7 +308,7 @@ class Controller:
         if event.ring != self.primary.ring or not self.primary.active:
             return  # that view is over: it was unstable, and is applied for what comes after it
         self.primary.activation_applied(self.replica.history.position)
-        self._work.extend(self.primary.take())
+        self._work.add(self.primary.take())
         record = self.replica.machine.sessions.get(self.me.name)
         if record is None or record.incarnation != self.me.incarnation:
             return
@@ -427,7 +399,7 @@ class Controller:
         """`ports.Shell.next_of_tail` has something, or may be asked whether this is all."""
         # On a broken state nothing is executed: what raises there would be blamed on the command.
         if self._catch_up is not None and not self._catch_up.met and not self.replica.broken:
-            self._catch_up.on_history = self._tail_is_here = True
+            self._catch_up.on_history = self._catch_up.tail_is_here = True
             self._maybe_meet()
 
     def _step_of_catch_up(self) -> None:
@@ -438,21 +410,18 @@ class Controller:
                 self._level()
                 return
             event = catch_up.take()
-            self._pay(body_of(event))
+            catch_up.pay(body_of(event))
             self._soon(body_of(event), partial(self._on_held, catch_up, event))
             return
         recorded = self.shell.next_of_tail()
         if recorded is None:
-            self._tail_is_here, self._owed = False, 0
+            catch_up.wait_for_tail()
         elif recorded.first == self.replica.history.position + 1:
-            self._pay(recorded.item.body)
+            catch_up.pay(recorded.item.body)
             self._soon(recorded.item.body, partial(self._follow, catch_up, recorded))
         elif recorded.last > self.replica.history.position:
-            self._tail_is_here = False
+            catch_up.tail_is_here = False
             self.shell.tail_failed(f"the item at position {recorded.first} does not come next")
-
-    def _pay(self, body: bytes | Activation) -> None:
-        self._owed -= min(self._owed, _cost(body))
 
     def _on_held(self, catch_up: CatchUp, event: Ordered | Activated) -> None:
         self._on_item(event)
@@ -470,8 +439,7 @@ class Controller:
             self.replica.follow(recorded)
         except Divergence as error:
             self.counters["tails_diverged"] += 1
-            self.filled = False
-            self._tail_is_here = False
+            self.filled = catch_up.tail_is_here = False
             self.shell.tail_failed(f"this member's own state is wrong: {error}")
             return
         self.counters["tail_items"] += 1
@@ -502,7 +470,7 @@ class Controller:
         past = catch_up.meet(self.replica.history)
         if past is None:
             return
-        self._tail_is_here = False
+        catch_up.tail_is_here = False
         self._moves(catch_up)
         self.shell.transfer_done()
         plan = self.primary.plan
@@ -522,15 +490,11 @@ class Controller:
         self.filled = True
         self.shell.state_is_level()
         self.primary.caught_up()
-        self._work.extend(self.primary.take())
+        self._work.add(self.primary.take())
         self._serve_when_durable()
         self.flush()
 
     def _end_catch_up(self) -> None:
         assert self._catch_up is not None
         self.counters["held_given_up"] += self._catch_up.counters["given_up"]
-        self._catch_up, self._tail_is_here, self._owed = None, False, 0
-
-
-def _cost(body: bytes | Activation) -> int:
-    return ITEM_COST + (len(body) if isinstance(body, bytes) else 0)
+        self._catch_up = None

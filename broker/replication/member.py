@@ -83,10 +83,12 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         elif isinstance(output, Transitional):
             self._log.view(output.ring, output.members, regular=False)
         try:
-            self.controller.on_output(output)
+            self._on_ordered(output)
         except Exception as error:  # ours: see `turn`
             self._host.failed(error)
-            return
+
+    def _on_ordered(self, output: Output) -> None:
+        self.controller.on_output(output)
         # Control messages of the primary layer go out at once; applying waits for its slice.
         busy = self.controller.busy
         if not isinstance(output, Deliver) or not busy:
@@ -95,24 +97,25 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
             self._host.schedule()
 
     def turn(self, in_slice: Callable[[], bool]) -> None:
-        """Apply while `in_slice`, submit commands, hand over to the store, reply."""
-        controller = self.controller
+        """Apply while `in_slice`, submit commands, hand over to the store, reply.
+
+        What raises anywhere in it is ours, or the store's: this member must not go on, since what
+        it took of its clients, or was to tell them, is lost.
+        Decision: docs/decisions/0013-validate-then-mutate.md.
+        """
         try:
-            while controller.busy and in_slice():
-                controller.step()
-        except Exception as error:  # ours, whatever it is: this member must not go on, see
-            # docs/decisions/0013-validate-then-mutate.md
+            self._turn(in_slice)
+        except Exception as error:
             self._host.failed(error)
-            return
+
+    def _turn(self, in_slice: Callable[[], bool]) -> None:
+        controller = self.controller
+        while controller.busy and in_slice():
+            controller.step()
         if not controller.halted and (commands := self._clients.take_commands()):
             controller.submit(commands)
-        try:
-            self.persister.keep(controller.replica, controller.promise, counts=controller.filled)
-        except Exception as error:  # its writer failed, and this turn came before the news
-            self._host.failed(error)
-            return
-        if not self.reply():
-            return
+        self.persister.keep(controller.replica, controller.promise, counts=controller.filled)
+        self._reply()
         self._clients.throttle(
             full=controller.submissions.full or bool(controller.halted),
             alarm=controller.replica.machine.alarm,
@@ -133,13 +136,15 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
             and self._lease.holds(controller.primary.ring)
         )
 
-    def reply(self) -> bool:
-        """Write what is due to clients; False when the log cannot be written and nothing was."""
+    def reply(self) -> None:
+        """Write what is due to clients; nothing when the log cannot be written."""
         try:
-            mark = self._log.flush()
-        except Exception as error:
+            self._reply()
+        except Exception as error:  # see `turn`
             self._host.failed(error)
-            return False
+
+    def _reply(self) -> None:
+        mark = self._log.flush()
         if self._made:
             self._unlogged.append((mark, self._made))
             self._made = []
@@ -150,7 +155,6 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         if confirmed:
             epoch = controller.primary.epoch
             self._log.confirmed(epoch, self._clients.durable_mark, confirmed)
-        return True
 
     @property
     def awaits_log(self) -> bool:

@@ -76,14 +76,14 @@ class Supervisor:
 
     def failed(self, error: BaseException) -> str:
         """Our own code raised in a turn of work; return the reason to stop."""
-        log.critical("applying failed here", exc_info=error)
+        log.critical("this member's own code failed", exc_info=error)
         self._controller.stop_serving()
         if isinstance(error, ExecutionFailed):
             self.counters["executions_failed"] += 1
             return self.quarantine.add(error, ORDERED, self.member)
         if isinstance(error, Withheld):
             return f"{error} and ordered here again: it is not executed, and may not be passed over"
-        return f"applying an ordered item failed here: {error!r}"
+        return f"this member's own code failed, it cannot go on: {error!r}"
 
     def wake(self) -> None:
         """Do what is due."""

@@ -24,10 +24,10 @@ from broker.machine.commands import (
 )
 from broker.machine.effects import Effect
 from broker.machine.machine import Machine
-from broker.replication.catch_up import HELD_BYTES_MAX
 from broker.replication.chain import History, Promise
 from broker.replication.controller import Controller
 from broker.replication.replica import Recorded, Replica, records_of
+from broker.replication.unapplied import HELD_BYTES_MAX
 from vsync.primary.events import Activated
 from vsync.totem.events import Deliver, Marks, Transitional, View
 from vsync.types import Guarantee, Member, RingId

@@ -11,9 +11,9 @@ from dataclasses import replace
 import msgpack
 import pytest
 
-from broker.replication import controller
-from broker.replication.controller import DRAIN
+from broker.replication import unapplied
 from broker.replication.replica import Replica
+from broker.replication.unapplied import DRAIN
 from tests.support.scripted_views import Bus, formed, hello, publish, same_everywhere
 from vsync.primary.events import ACTIVATE
 from vsync.totem.events import Deliver, Transitional, View
@@ -130,7 +130,7 @@ def test_the_load_waits_for_who_catches_up_only_when_that_one_falls_back(
 ) -> None:
     """Its tail is applied in slices, two bytes for each that is ordered meanwhile. What it owes of
     that beyond a bound is applied before the token is passed, and no more."""
-    monkeypatch.setattr(controller, "OWED_MAX", owed_max)
+    monkeypatch.setattr(unapplied, "OWED_MAX", owed_max)
     bus = formed()
     bus.cores["a"].submit(hello())
     bus.run("a b c")
@@ -158,6 +158,37 @@ def test_the_load_waits_for_who_catches_up_only_when_that_one_falls_back(
     bus.run("a b c")
     assert waiting.primary.has_caught_up
     same_everywhere(bus, "a b c")
+
+
+@pytest.mark.parametrize(("items_max", "bytes_max"), [(8, 1 << 20), (512, 4096)])
+def test_who_applies_slower_than_the_ring_delivers_holds_little_and_works_it_off_evenly(
+    monkeypatch: pytest.MonkeyPatch, items_max: int, bytes_max: int
+) -> None:
+    """Its memory stays bounded, by items and by their bytes, and no pause is long: whoever applies
+    half of a long queue at once has no time for the token."""
+    monkeypatch.setattr(unapplied, "WORK_ITEMS_MAX", items_max)
+    monkeypatch.setattr(unapplied, "WORK_BYTES_MAX", bytes_max)
+    bus = formed()
+    bus.cores["a"].submit(hello())
+    bus.run("a b c")
+    core = bus.cores["b"]
+    first, size, applied = core.replica.history.position, 0, 0
+    for number in range(1, 60):
+        bus.cores["a"].submit([publish(number)])
+        sender, payload = bus.queue.pop(0)
+        size = max(size, len(payload) + unapplied.ITEM_COST)
+        before = core.replica.history.position
+        core.on_output(
+            Deliver(bus.ring, bus.seq + number, sender, [payload], Guarantee.SAFE, False)
+        )
+        applied = core.replica.history.position - before
+        assert applied <= 1, "one for one"
+        waiting = first + number - core.replica.history.position
+        assert waiting <= items_max + 1
+        assert waiting * size <= bytes_max + 2 * size
+    assert applied == 1
+    bus.work("b")
+    assert core.replica.history.position == first + 59
 
 
 def test_a_cold_start_is_looked_through_in_slices_before_it_is_applied(

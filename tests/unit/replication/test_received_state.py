@@ -7,10 +7,10 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
-from broker.replication.catch_up import CatchUp
 from broker.replication.chain import History, Promise
 from broker.replication.member import ReplicatedMember
 from broker.replication.ports import Ports
+from broker.replication.unapplied import CatchUp
 from store.api import Marker, Meta
 from store.memory import MemoryDisk, MemoryStore
 from tests.support.poisoned_store import META, Author, publish

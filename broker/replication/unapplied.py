@@ -1,6 +1,12 @@
-"""What is ordered while this member is brought to the state of the primary: kept, and bounded.
+"""What is ordered here and not applied yet: in its order, and bounded.
 
-The member is led along the primary's history, from outside, until it *meets* what is kept: its
+A member applies in slices, beside its ring.  What is ordered faster than it applies waits in a
+`WorkQueue`; one that is full is worked off as more comes, one for one and before the token is
+passed again.  So the slowest member sets the pace, its memory stays bounded, and no pause is
+longer than what came needs: who applied half of a long queue at once would lose the token.
+
+What is ordered while a member is brought to the state of the primary waits in a `CatchUp`.  The
+member is led along the primary's history, from outside, until it *meets* what is kept: its
 order chain is the one that the first kept item follows, or that of a later place among them.  From
 then on the kept items are applied like any others, the oldest first, while new ones join at the
 end.  Before, they are given up beyond a bound: the way from outside leads to what follows them.
@@ -9,12 +15,54 @@ end.  Before, they are given up beyond a bound: the way from outside leads to wh
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Iterable
 
 from broker.replication.chain import History, item_hash, next_order
-from vsync.primary.events import Activated, Activation, Ordered, Transfer
+from vsync.primary.events import Activated, Activation, Ordered, PrimaryEvent, Transfer
 
+WORK_ITEMS_MAX = 512
+"""Events that may wait: some 12 MB of blobs of small commands."""
+WORK_BYTES_MAX = 16 << 20
+"""Bytes of their items: those of a few large commands are eight times as large, and one that is
+alone in its item may be larger still."""
+ITEM_COST = 256
+"""What an item counts for beside its bytes."""
 HELD_BYTES_MAX = 128 << 20
 """Of ordered items, before the member meets them."""
+DRAIN = 2
+"""Bytes of items that a member which catches up applies for each that is ordered meanwhile: what it
+lacks shrinks under any load."""
+OWED_MAX = 256 << 10
+"""So much of that may wait for its slices; for what is more the load waits: it is applied before
+the token is passed."""
+
+
+class WorkQueue:
+    """What a member has still to apply or to follow, the oldest first."""
+
+    def __init__(self) -> None:
+        self.bytes = 0
+        self._events: deque[PrimaryEvent] = deque()
+
+    def __len__(self) -> int:
+        return len(self._events)
+
+    @property
+    def full(self) -> bool:
+        """Whether something is to be applied before more is taken."""
+        return len(self._events) > WORK_ITEMS_MAX or self.bytes > WORK_BYTES_MAX
+
+    def add(self, events: Iterable[PrimaryEvent]) -> None:
+        """Append events."""
+        for event in events:
+            self._events.append(event)
+            self.bytes += cost_of(event)
+
+    def take(self) -> PrimaryEvent:
+        """Return the oldest event, to be dealt with now.  There is one."""
+        event = self._events.popleft()
+        self.bytes -= cost_of(event)
+        return event
 
 
 class CatchUp:
@@ -26,9 +74,11 @@ class CatchUp:
         self.on_history = False  # the donor has said that this member's state lies on its history
         self.moved = False  # the state is not the one any more that this member's clients knew
         self.recorded = False  # the member log has been told that the tail follows
+        self.tail_is_here = False  # items of the donor's log are, or it has not said yet: no more
         self.counters = {"given_up": 0, "held_bytes_worst": 0}
         self._held_bytes_max = held_bytes_max
         self._held_bytes = 0
+        self._owed = 0  # to be applied for what was ordered meanwhile
         self._order = transfer.order  # of the place in the history that the next item follows
         self._held: deque[Ordered | Activated] = deque()
         self._places: dict[bytes, int] = {self._order: 0}  # how many held items lead there
@@ -90,11 +140,46 @@ class CatchUp:
         self._held_bytes -= _size(event)
         return event
 
+    # -- the pace --------------------------------------------------------------------------------
+
+    @property
+    def has_next(self) -> bool:
+        """Whether there may be an item to apply: one that was held, or one of the tail."""
+        return self.met or self.tail_is_here
+
+    def owe(self, events: Iterable[PrimaryEvent]) -> None:
+        """These were ordered while there was something to apply."""
+        if self.has_next:
+            self._owed += DRAIN * sum(map(cost_of, events))
+
+    def pay(self, body: bytes | Activation) -> None:
+        """This item is applied."""
+        self._owed -= min(self._owed, cost(body))
+
+    @property
+    def owes_too_much(self) -> bool:
+        """Whether the load has to wait."""
+        return self._owed > OWED_MAX
+
+    def wait_for_tail(self) -> None:
+        """All of the tail that came is applied."""
+        self.tail_is_here, self._owed = False, 0
+
+
+def _size(event: Ordered | Activated) -> int:
+    return 0 if isinstance(event, Activated) else len(event.payload)
+
 
 def body_of(event: Ordered | Activated) -> bytes | Activation:
     """Return what an item carries."""
     return event.activation if isinstance(event, Activated) else event.payload
 
 
-def _size(event: Ordered | Activated) -> int:
-    return 0 if isinstance(event, Activated) else len(event.payload)
+def cost(body: bytes | Activation) -> int:
+    """Return what an item counts for."""
+    return ITEM_COST + (len(body) if isinstance(body, bytes) else 0)
+
+
+def cost_of(event: PrimaryEvent) -> int:
+    """Return what an event counts for: nothing, unless it is an item."""
+    return cost(body_of(event)) if isinstance(event, (Ordered, Activated)) else 0

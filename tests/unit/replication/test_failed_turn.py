@@ -1,0 +1,70 @@
+"""Something raises in a turn of a member's work: it stops, with the reason, and replies nothing."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+from unittest.mock import Mock
+
+import pytest
+
+from broker.replication.member import ReplicatedMember
+from broker.replication.ports import Ports
+from store.api import Meta
+from store.errors import StoreFailed
+from store.memory import MemoryDisk, MemoryStore
+
+
+class Rig:
+    """A member whose parts do nothing, until a test has one of them raise."""
+
+    def __init__(self) -> None:
+        self.clients, self.host, self.controller = Mock(), Mock(), Mock()
+        self.controller.configure_mock(
+            busy=False, halted="", replica=Mock(), promise=None, filled=True,
+            submissions=SimpleNamespace(full=False),
+        )  # fmt: skip
+        self.clients.flush.return_value = ()
+        log = Mock(written=1)
+        log.flush.return_value = 1
+        meta = Meta("prod", "a", "1")
+        self.member: ReplicatedMember[Any, Any] = ReplicatedMember(
+            Ports(Mock(), Mock(), Mock(), Mock(), self.clients, log, self.host),
+            Mock(), MemoryStore(MemoryDisk(), meta), meta, lambda _shell, _promise: self.controller,
+        )  # fmt: skip
+        self.member.persister.keep = Mock()  # type: ignore[method-assign]
+
+
+def test_a_turn_that_finds_the_store_failed_stops_the_member_and_replies_nothing() -> None:
+    rig, error = Rig(), StoreFailed("No space left on device")
+    rig.member.persister.keep = Mock(side_effect=error)  # type: ignore[method-assign]
+    rig.member.turn(lambda: True)
+    rig.host.failed.assert_called_once_with(error)
+    rig.clients.flush.assert_not_called()
+
+
+def test_commands_that_cannot_be_submitted_stop_the_member() -> None:
+    """They were taken from their clients already: who went on would owe an answer for ever."""
+    rig, error = Rig(), KeyError("queue")
+    rig.clients.take_commands.return_value = [Mock()]
+    rig.controller.submit.side_effect = error
+    rig.member.turn(lambda: True)
+    rig.host.failed.assert_called_once_with(error)
+    rig.clients.flush.assert_not_called()
+
+
+@pytest.mark.parametrize("part", ["take_commands", "effects", "flush", "throttle"])
+def test_what_raises_between_a_member_and_its_clients_stops_it(part: str) -> None:
+    rig, error = Rig(), RuntimeError(part)
+    rig.member.effects([Mock()])
+    getattr(rig.clients, part).side_effect = error
+    rig.member.turn(lambda: True)
+    rig.host.failed.assert_called_once_with(error)
+
+
+def test_replies_that_waited_for_the_log_stop_the_member_when_they_cannot_be_made() -> None:
+    rig, error = Rig(), RuntimeError("flush")
+    rig.member.effects([Mock()])
+    rig.clients.flush.side_effect = error
+    rig.member.reply()
+    rig.host.failed.assert_called_once_with(error)
