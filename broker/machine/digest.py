@@ -12,7 +12,9 @@ Decision: docs/decisions/0017-digests-are-voted-on.md.
 """
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
+from itertools import repeat
+from operator import add
 
 import msgpack
 from xxhash import xxh3_64_intdigest
@@ -45,40 +47,29 @@ def message_hash(
 
 
 def message_hashes(
-    numbers: Iterable[int],
-    exchanges: Iterable[str],
-    keys: Iterable[str],
-    flags: Iterable[int],
-    created_us: Iterable[int],
-    ttl_us: Iterable[int],
-    properties: Iterable[bytes],
-    bodies: Iterable[bytes],
+    numbers: Collection[int],
+    exchanges: Collection[str],
+    keys: Collection[str],
+    flags: Collection[int],
+    created_us: Collection[int],
+    ttl_us: Collection[int],
+    properties: Collection[bytes],
+    bodies: Collection[bytes],
 ) -> list[int]:
-    """`message_hash` of many, by columns: a restart hashes all that it restores."""
-    rows = zip(
-        numbers, exchanges, keys, flags, created_us, ttl_us, properties, bodies, strict=True
-    )  # fmt: skip
-    hash_of, head = xxh3_64_intdigest, _head
-    return [
-        hash_of(
-            head(number, created, ttl, flag, len(exchange), len(some), len(body))
-            + (exchange + key).encode()
-            + some,
-            hash_of(body),
-        )
-        for number, exchange, key, flag, created, ttl, some, body in rows
-    ]
+    """`message_hash` of many, by columns of one length: a restart hashes all that it restores."""
+    lengths = map(len, exchanges), map(len, properties), map(len, bodies)
+    heads = map(_head, numbers, created_us, ttl_us, flags, *lengths)
+    texts = map(str.encode, map(add, exchanges, keys))
+    wholes = map(add, map(add, heads, texts), properties)
+    return list(map(xxh3_64_intdigest, wholes, map(xxh3_64_intdigest, bodies)))
 
 
-def ready_elements(contents: Iterable[int], queue_id: int, first: int, redelivered: bool) -> int:
-    """The sum of the elements of messages that follow one another in a queue."""
-    hash_of, place = xxh3_64_intdigest, _place
-    return sum(
-        [
-            hash_of(place(content, queue_id, seq, 0, redelivered))
-            for seq, content in enumerate(contents, first)
-        ]
-    )
+def ready_elements(
+    contents: Iterable[int], queue_id: int, seqs: Iterable[int], redelivered: bool
+) -> int:
+    """The sum of the elements of messages of one queue."""
+    rest = repeat(0), repeat(redelivered)
+    return sum(map(xxh3_64_intdigest, map(_place, contents, repeat(queue_id), seqs, *rest)))
 
 
 def ready_element(content: int, queue_id: int, seq: int, redelivered: bool) -> int:

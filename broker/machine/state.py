@@ -5,11 +5,12 @@ commands filled them, so it is the same at all members. Nothing is looked up by 
 """
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import InitVar, dataclass, field
+from operator import itemgetter
 from typing import Final, NamedTuple, TypeAlias
 
-from broker.machine.backlog import Backlog
+from broker.machine.backlog import Backlog, Places
 from broker.machine.commands import Table
 from broker.machine.digest import MASK, body_hash, message_hash
 from broker.machine.effects import Effect
@@ -42,6 +43,18 @@ def rehash(message: Message) -> int:
 
 
 NO_TTL = -1
+
+_body, _ttl_us = itemgetter(BODY), itemgetter(TTL_US)
+
+
+def bytes_of(messages: Iterable[Message]) -> int:
+    """Of their bodies."""
+    return sum(map(len, map(_body, messages)))
+
+
+def timed_of(messages: Sequence[Message]) -> int:
+    """How many have a time to live of their own."""
+    return len(messages) - list(map(_ttl_us, messages)).count(NO_TTL)
 
 
 class Binding(NamedTuple):
@@ -120,8 +133,7 @@ class Queue:
     # Of a priority queue `ready` stays empty, and a number starts with the priority.
     next_seq: int = 0
     ready: Backlog[Message] = field(default_factory=Backlog)
-    returned: dict[int, Message] = field(default_factory=dict)
-    returned_order: list[int] = field(default_factory=list)  # heap of the keys of `returned`
+    returned: Places[Message] = field(default_factory=Places)
     recovered_seq: int = 0  # below: recovered after a cold start, so flagged redelivered
     ready_sum: int = 0  # additive hash of the ready messages
     ready_bytes: int = 0  # of bodies
@@ -161,15 +173,15 @@ class Queue:
 
 @dataclass(slots=True, eq=False, repr=False)
 class Survivors:
-    """Those of a plain queue's waiting messages that a cold start keeps, as far as they were found
+    """Those of a queue's waiting messages that a cold start keeps, as far as they were found
     (handlers/cold_start.py)."""
 
     number: int  # of the queue
-    next_seq: int  # of the queue then: with `waiting` it says which messages waited
-    waiting: int
+    fits: tuple[int, int, int]  # next number and counts of the queue with these messages
     rest: Iterator[Message]  # not looked at yet
-    first: int  # the number of the first one from then on
-    messages: Backlog[Message] = field(default_factory=Backlog)
+    places_of_rest: Iterator[int]  # theirs, in a priority queue
+    messages: Backlog[Message] = field(default_factory=Backlog)  # of a plain queue
+    places: Places[Message] = field(default_factory=Places)  # of a priority queue
     sum: int = 0  # of their elements
     bytes: int = 0  # of bodies
     timed: int = 0  # how many have a time to live of their own
@@ -297,13 +309,7 @@ class QueueRow(NamedTuple):
     digest: int  # additive hash of the ready messages
 
 
-Discarded: TypeAlias = (
-    Backlog[Message]
-    | dict[int, Message]
-    | dict[int, int]
-    | list[int]
-    | list[tuple[int, bool, Message]]
-)
+Discarded: TypeAlias = Backlog[Message] | Places[Message] | dict[int, int]
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -13,9 +13,7 @@ from broker.machine import backlog as backlogs
 from broker.machine.backlog import BLOCK_MESSAGES, Backlog
 
 STEPS = st.lists(
-    st.tuples(
-        st.sampled_from(["append", "put before", "popleft", "pop", "copy"]), st.integers(1, 9)
-    ),
+    st.tuples(st.sampled_from(["append", "extend", "popleft", "pop", "copy"]), st.integers(1, 9)),
     max_size=30,
 )
 
@@ -43,10 +41,10 @@ def _compare(steps: list[tuple[str, int]]) -> None:
                 number += 1
                 found.append(number)
                 expected.append(number)
-            elif what == "put before":
-                number += 2
-                found.put_before([number - 1, number])
-                expected[:0] = [number - 1, number]
+            elif what == "extend":
+                found.extend(range(number, number + count))
+                expected.extend(range(number, number + count))
+                number += count
             elif expected:
                 taken = found.popleft() if what == "popleft" else found.pop()
                 assert taken == expected.pop(0 if what == "popleft" else -1)

@@ -166,7 +166,7 @@ class World:
         assert list(found) == list(self.model.queues)
         for name, queue in self.model.queues.items():
             there = found[name]
-            waiting = [(seq, there.returned[seq][BODY]) for seq in sorted(there.returned)]
+            waiting = [(seq, message[BODY]) for seq, message in there.returned.items()]
             first = there.next_seq - len(there.ready)
             waiting += [(seq, m[BODY]) for seq, m in enumerate(there.ready, first)]
             assert waiting == [(seq, m[0]) for seq, m in sorted(queue.ready.items())]

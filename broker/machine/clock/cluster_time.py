@@ -94,7 +94,7 @@ def due_us(state: State) -> int:
 
 def head(queue: Queue) -> Message:
     """The first ready message. There is one."""
-    return queue.returned[queue.returned_order[0]] if queue.returned_order else queue.ready.first
+    return queue.returned.first if queue.returned else queue.ready.first
 
 
 def time_to_live(queue: Queue, message: Message) -> int:

@@ -10,9 +10,10 @@ Decision: docs/decisions/0042-what-is-long-is-looked-through-before.md.
 
 from collections import deque
 from collections.abc import Iterable, Iterator
-from itertools import islice
+from itertools import chain, count, islice
+from operator import itemgetter
 
-from broker.machine.backlog import BLOCK_MESSAGES
+from broker.machine.backlog import Places
 from broker.machine.clock.cluster_time import recheck_deadlines
 from broker.machine.digest import MASK, ready_elements
 from broker.machine.handlers.publish import letter_element
@@ -21,25 +22,25 @@ from broker.machine.queueing.queue import (
     delete_queue,
     forget_all_returns,
     mark_used,
+    place_of,
     purge,
-    put_back,
     ready_count,
+    seq_at,
 )
 from broker.machine.queueing.routing import remove_exchange
 from broker.machine.state import (
-    BODY,
     CONTENT_HASH,
     IS_PERSISTENT,
-    NO_TTL,
-    TTL_US,
     Message,
     Queue,
     State,
     Survivors,
     Vhost,
+    bytes_of,
+    timed_of,
 )
 
-PART = BLOCK_MESSAGES
+PART = 2_048
 """Messages that are looked at in one step: about a millisecond."""
 
 
@@ -47,51 +48,57 @@ def find_survivors(state: State) -> Iterator[None]:
     """Look through the queues, for who applies a cold activation next and nothing before it; pauses
     every millisecond."""
     state.survivors.clear()
-    held: dict[int, int] = {}  # these come back to the front of their queues as the sessions end
+    held: dict[int, list[tuple[int, Message]]] = {}  # these come back as the sessions end
     looked = 0
     for channel in state.channels.values():
         for held_by_tag in (channel.unacked, channel.unsent):
-            for queue, _, message, _, _ in held_by_tag.values():
-                held[queue.number] = held.get(queue.number, 0) + (message[IS_PERSISTENT] > 0)
+            for queue, seq, message, _, _ in held_by_tag.values():
+                held.setdefault(queue.number, []).append((place_of(queue, seq), message))
             looked += len(held_by_tag)
         if looked >= PART:
             looked = 0
             yield
     for vhost in state.vhosts.values():
         for queue in vhost.queues.values():
-            if not queue.durable or not queue.ready:
+            back = held.pop(queue.number, [])
+            if not queue.durable or not (back or ready_count(queue)):
                 continue
-            back = held.get(queue.number, 0)
-            back += sum([message[IS_PERSISTENT] > 0 for message in queue.returned.values()])
-            found = state.survivors[queue.number] = _survivors(queue, queue.next_seq + back)
-            looked += len(queue.returned)
-            while count := _look(found):
-                looked += count
+            returned = queue.returned
+            if back:
+                returned = returned.copy()
+                for at in range(0, len(back), PART):
+                    for place, message in back[at : at + PART]:
+                        returned.put(place, message)
+                    yield
+            found = state.survivors[queue.number] = _survivors(queue, returned)
+            while some := _look(queue, found):
+                looked += some
                 if looked >= PART:
                     looked = 0
                     yield
 
 
-def _survivors(queue: Queue, first: int) -> Survivors:
-    """None of the waiting messages of a plain queue was looked at yet; the first to stay will have
-    that number."""
-    return Survivors(queue.number, queue.next_seq, len(queue.ready), iter(queue.ready), first)
+def _survivors(queue: Queue, returned: Places[Message]) -> Survivors:
+    """None of them was looked at yet."""
+    fits = queue.next_seq, len(queue.ready), len(returned)
+    return Survivors(queue.number, fits, chain(returned.values(), queue.ready), iter(returned))
 
 
-def _look(found: Survivors) -> int:
+def _look(queue: Queue, found: Survivors) -> int:
     """Look at the next messages; return how many."""
     part = list(islice(found.rest, PART))
-    _count(found, part)
-    return len(part)
-
-
-def _count(found: Survivors, part: Iterable[Message]) -> None:
     stay = [message for message in part if message[IS_PERSISTENT]]
-    contents = [message[CONTENT_HASH] for message in stay]
-    found.sum += ready_elements(contents, found.number, found.first + len(found.messages), True)
-    found.bytes += sum([len(message[BODY]) for message in stay])
-    found.timed += sum([message[TTL_US] != NO_TTL for message in stay])
-    found.messages.extend(stay)
+    if queue.max_priority < 0:
+        seqs: Iterable[int] = count(queue.next_seq + len(found.messages))
+        found.messages.extend(stay)
+    else:
+        places = zip(part, islice(found.places_of_rest, PART), strict=False)
+        seqs = [seq_at(queue, place)[0] for message, place in places if message[IS_PERSISTENT]]
+        found.places.extend([place_of(queue, seq) for seq in seqs], stay)
+    found.sum += ready_elements(map(itemgetter(CONTENT_HASH), stay), found.number, seqs, True)
+    found.bytes += bytes_of(stay)
+    found.timed += timed_of(stay)
+    return len(part)
 
 
 def forget_volatile(state: State) -> None:
@@ -116,59 +123,39 @@ def forget_volatile(state: State) -> None:
 
 def _keep_persistent(state: State, queue: Queue) -> None:
     forget_all_returns(state, queue)  # messages are numbered anew
-    if queue.max_priority >= 0:
-        persistent_at = {place | 1: m for place, m in queue.returned.items() if m[IS_PERSISTENT]}
-        purge(state, queue, FORGOTTEN)
-        for place in sorted(persistent_at):
-            put_back(state, queue, place & ~1, persistent_at[place])
-        _log_recovered(state, queue, len(persistent_at), 0)
-        return
-    count = ready_count(queue)
-    first = queue.next_seq
-    state.moves.append(
-        row(FORGOTTEN, state.position & INDEX_MASK, queue.mark, first, count & MARK_MASK, 0)
-    )
-    back = [message for _, message in sorted(queue.returned.items()) if message[IS_PERSISTENT]]
-    stay = _all_survivors(state, queue, first + len(back))
-    front = Survivors(queue.number, 0, 0, iter(()), first)
-    _count(front, back)
-    stay.messages.put_before(back)
-    state.discarded.append(queue.ready)  # a million of them are freed in slices
-    queue.returned.clear()
-    queue.returned_order.clear()
-    queue.ready = stay.messages
-    queue.next_seq = queue.recovered_seq = first + len(queue.ready)
-    total = front.sum + stay.sum
-    state.add(total - queue.ready_sum + queue.salt * len(queue.ready))
-    queue.ready_sum = total & MASK
-    queue.ready_bytes = front.bytes + stay.bytes
-    queue.timed = front.timed + stay.timed
+    stay = _all_survivors(state, queue)
+    purge(state, queue, FORGOTTEN)
+    first, kept = 0, len(stay.places)
+    if queue.max_priority < 0:
+        first, kept = queue.next_seq, len(stay.messages)
+        queue.ready = stay.messages
+        queue.next_seq = queue.recovered_seq = first + kept
+        state.add(queue.salt * kept)
+    queue.returned = stay.places
+    queue.ready_sum = stay.sum & MASK
+    queue.ready_bytes, queue.timed = stay.bytes, stay.timed
+    state.add(queue.ready_sum)
     recheck_deadlines(state, queue)
-    _log_recovered(state, queue, len(queue.ready), first)
-
-
-def _all_survivors(state: State, queue: Queue, first: int) -> Survivors:
-    """Of what waits in a plain queue: found before, if nothing came or went since."""
-    found = state.survivors.pop(queue.number, None)
-    now = (queue.next_seq, len(queue.ready), first)
-    if found is None or (found.next_seq, found.waiting, found.first) != now:
-        found = _survivors(queue, first)
-    while _look(found):
-        pass
-    return found
-
-
-def _log_recovered(state: State, queue: Queue, persistent: int, first: int) -> None:
     state.moves.append(
         row(
             RECOVERED,
             state.position & INDEX_MASK,
             queue.mark,
             first,
-            persistent & MARK_MASK,
+            kept & MARK_MASK,
             queue.ready_sum,
         )
     )
+
+
+def _all_survivors(state: State, queue: Queue) -> Survivors:
+    """Of what waits in a queue: found before, if nothing else came or went since."""
+    found = state.survivors.pop(queue.number, None)
+    if found is None or found.fits != (queue.next_seq, len(queue.ready), len(queue.returned)):
+        found = _survivors(queue, queue.returned)
+    while _look(queue, found):
+        pass
+    return found
 
 
 def _drop_volatile_exchanges(state: State, vhost: Vhost) -> None:

@@ -1,6 +1,7 @@
 """The root computed anew, and the invariants that hold between commands."""
 
-from itertools import islice
+from itertools import count, islice, pairwise
+from operator import itemgetter
 
 from broker.machine.clock.cluster_time import (
     clock_element,
@@ -91,8 +92,8 @@ def ready_sum(queue: Queue, fresh: bool) -> int:
     ready = iter(queue.ready)
     # In parts: each is summed up at once, with the interpreter's lock.
     while part := list(islice(ready, min(recovered, _PART) or _PART)):
-        contents = [one[CONTENT_HASH] if fresh else rehash(one) for one in part]
-        total += ready_elements(contents, number, first, recovered > 0)
+        contents = map(itemgetter(CONTENT_HASH) if fresh else rehash, part)
+        total += ready_elements(contents, number, count(first), recovered > 0)
         first += len(part)
         recovered = max(0, recovered - len(part))
     return total & MASK
@@ -220,7 +221,9 @@ def _check_queue(state: State, queue: Queue, held_of_queue: dict[int, tuple[int,
     held = held_of_queue.get(queue.number, (0, 0))
     assert (queue.unacked, queue.unacked_bytes) == held, "what is unacked is counted"
     assert queue.ready_sum == ready_sum(queue, False), "the queue's own sum is of its messages"
-    assert sorted(queue.returned_order) == sorted(queue.returned)
+    places = list(queue.returned)
+    assert all(one < other for one, other in pairwise(places)), "each has a place of its own"
+    assert len(places) == len(queue.returned)
     first = queue.next_seq - len(queue.ready)
     if queue.max_priority < 0:
         assert all(seq < first for seq in queue.returned), "returned messages are the older ones"

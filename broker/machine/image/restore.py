@@ -25,8 +25,6 @@ from broker.machine.queueing.arguments import apply_settings
 from broker.machine.queueing.routing import binding_element, index_binding
 from broker.machine.state import (
     BODY,
-    NO_TTL,
-    TTL_US,
     Binding,
     Channel,
     Clock,
@@ -41,6 +39,8 @@ from broker.machine.state import (
     SessionRecord,
     State,
     Vhost,
+    bytes_of,
+    timed_of,
 )
 
 _STREAM_BYTES_MAX = 1 << 31
@@ -198,8 +198,7 @@ class _Reader:
         *columns: tuple[object, ...],
     ) -> None:
         share = self.strings.setdefault
-        shared = [share(text, text) for text in exchanges]
-        shared_keys = [share(text, text) for text in keys]
+        shared, shared_keys = list(map(share, exchanges, exchanges)), list(map(share, keys, keys))
         rest = cast(
             "tuple[tuple[int, ...], tuple[int, ...], tuple[int, ...], tuple[bytes, ...], "
             "tuple[bytes, ...]]",
@@ -214,6 +213,10 @@ class _Reader:
 
     def _message(self, number: int) -> Message:
         return self.messages[number // _PAGE][number]
+
+    def _found(self, numbers: tuple[int, ...]) -> list[Message]:
+        pages = self.messages
+        return [pages[number // _PAGE][number] for number in numbers]
 
     def _on_clock(self, name: str, reached_us: int, limit_us: int) -> None:
         self.state.clocks[name] = Clock(reached_us, limit_us)
@@ -259,7 +262,7 @@ class _Reader:
 
     def _on_ready(self, number: int, messages: tuple[int, ...]) -> None:
         queue = self.queues[number]
-        found = [self._message(one) for one in messages]
+        found = self._found(messages)
         queue.ready.extend(found)
         _untrack()
         self._count(queue, found)
@@ -269,14 +272,16 @@ class _Reader:
 
     def _on_returned(self, number: int, seqs: tuple[int, ...], messages: tuple[int, ...]) -> None:
         queue = self.queues[number]
-        found = [self._message(one) for one in messages]
-        queue.returned.update(zip(seqs, found, strict=True))
-        queue.returned_order.extend(seqs)  # ascending, hence a heap
+        found = self._found(messages)
+        if len(seqs) != len(found):
+            msg = f"{len(seqs)} places for {len(found)} messages of queue {number}"
+            raise SnapshotError(msg)
+        queue.returned.extend(seqs, found)
         self._count(queue, found)
 
     def _count(self, queue: Queue, found: list[Message]) -> None:
-        queue.ready_bytes += sum([len(one[BODY]) for one in found])
-        queue.timed += sum([one[TTL_US] != NO_TTL for one in found])
+        queue.ready_bytes += bytes_of(found)
+        queue.timed += timed_of(found)
 
     def _on_exchange(
         self,

@@ -6,10 +6,10 @@ left, all that is not a ready message, is summed up at once against the root.
 """
 
 from collections.abc import Iterator
-from itertools import chain
+from itertools import chain, islice
 from typing import NamedTuple
 
-from broker.machine.backlog import Backlog
+from broker.machine.backlog import Backlog, Places
 from broker.machine.digest import MASK, ready_element
 from broker.machine.image.invariants import recompute_root
 from broker.machine.queueing.queue import seq_at
@@ -37,11 +37,11 @@ class Scrub:
         self._queues = [queue for vhost in state.vhosts.values() for queue in vhost.queues.values()]
         self._queues.reverse()
         self._queue: Queue | None = None
-        self._captured: list[tuple[int, bool, Message]] = []
+        self._returned: Places[Message] = Places()
         self._ready: Backlog[Message] = Backlog()
-        self._unread: Iterator[Message] = iter(())  # of it
+        self._unread: Iterator[tuple[int, bool, Message]] = iter(())  # of both
         self._source = self._ready  # another one: the queue was purged
-        self._first = self._recovered = self._expected = self._total = self._at = 0
+        self._expected = self._total = 0
 
     def step(self, messages: int) -> Fault | None:
         """Hash about so many messages again; return the first thing that does not hold."""
@@ -67,42 +67,37 @@ class Scrub:
         queue = self._queues.pop()
         # Messages never change, so references of this instant are as good as the queue.
         self._queue = queue
-        self._captured = [(*seq_at(queue, at), one) for at, one in queue.returned.items()]
+        self._returned = queue.returned.copy()
         self._source, self._ready = queue.ready, queue.ready.copy()
-        self._unread = iter(self._ready)
-        self._first = queue.next_seq - len(self._ready)
-        self._recovered, self._expected = queue.recovered_seq, queue.ready_sum
-        self._total = self._at = 0
+        first, recovered = queue.next_seq - len(self._ready), queue.recovered_seq
+        fresh = ((seq, seq < recovered, one) for seq, one in enumerate(self._ready, first))
+        returned = ((*seq_at(queue, at), one) for at, one in self._returned.items())
+        self._unread = chain(returned, fresh)
+        self._expected, self._total = queue.ready_sum, 0
         return True
 
     def _hash(self, messages: int) -> tuple[int, Fault | None]:
-        queue, at = self._queue, self._at
+        queue = self._queue
         assert queue is not None
-        place = f"queue '{queue.name}' in vhost '{queue.vhost.name}'"
-        returned = len(self._captured)
-        end = min(at + messages, returned + len(self._ready))
-        first, recovered = self._first - returned, self._recovered
-        fresh = (
-            (first + i, first + i < recovered, message)
-            for i, message in zip(range(max(at, returned), end), self._unread, strict=False)
-        )
-        for seq, redelivered, message in chain(self._captured[at:end], fresh):
+        place, count = f"queue '{queue.name}' in vhost '{queue.vhost.name}'", 0
+        for seq, redelivered, message in islice(self._unread, messages):
+            count += 1
             content = rehash(message)
             if content != message[CONTENT_HASH]:
                 what = f"message {message[NUMBER]} is not what was published"
-                return end - at, Fault(place, what)
+                return count, Fault(place, what)
             self._total += ready_element(content, queue.number, seq, redelivered)
-        self._at = end
-        if end == returned + len(self._ready):
+        if count < messages:
             self._let_go()
             if self._total & MASK != self._expected:
-                return end - at, Fault(place, "its messages are not those that it took in")
-        return end - at, None
+                return count, Fault(place, "its messages are not those that it took in")
+        return count, None
 
     def _let_go(self) -> None:
         """Of the queue in hand; these may be the last references to a million messages."""
-        self._state.discarded += (self._ready, self._captured)
-        self._queue, self._captured, self._ready, self._unread = None, [], Backlog(), iter(())
+        self._state.discarded += (self._ready, self._returned)
+        self._queue, self._unread = None, iter(())
+        self._ready, self._returned = Backlog(), Places()
 
     def _rest(self) -> Fault | None:
         state = self._state

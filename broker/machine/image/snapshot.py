@@ -17,6 +17,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 import msgpack
 
+from broker.machine.backlog import Places
 from broker.machine.digest import ALGORITHM
 from broker.machine.state import (
     BODY,
@@ -75,9 +76,8 @@ class _VhostCut:
         for queue in self._queues:
             for part in self._ready.get(queue.number, ()):
                 yield from part
-            returned = self._returned.get(queue.number, {})
-            for seq in sorted(returned):
-                yield returned[seq]
+            if queue.number in self._returned:
+                yield from self._returned[queue.number].values()
 
     def items(self) -> Iterator[_Item | None]:
         """All of it but the messages; None: a place to pause."""
@@ -115,9 +115,17 @@ class _VhostCut:
         for part in _parts(_taken(self._ready.pop(number, []))):
             yield ("ready", number, part)
             yield None
-        returned = self._returned.get(number, {})
-        for part in _parts(sorted(returned)):
-            yield ("returned", number, part, [returned[seq][NUMBER] for seq in part])
+        places: list[int] = []
+        numbers: list[int] = []
+        for some, messages in self._returned.pop(number, Places()).drain():
+            places += some
+            numbers += [message[NUMBER] for message in messages]
+            if len(places) >= _BATCH_ITEMS:
+                yield ("returned", number, places[:_BATCH_ITEMS], numbers[:_BATCH_ITEMS])
+                yield None
+                del places[:_BATCH_ITEMS], numbers[:_BATCH_ITEMS]
+        if places:
+            yield ("returned", number, places, numbers)
             yield None
         for counts in _parts(sorted(self._returns.get(number, {}).items())):
             yield ("returns", number, counts)

@@ -213,7 +213,7 @@ def dispatch(state: State, queue: Queue) -> None:
 
 def _dispatch_one(state: State, queue: Queue) -> bool:
     """Whether there were both."""
-    if not (queue.ready or queue.returned_order):
+    if not (queue.ready or queue.returned):
         return False
     consumer = next_consumer(queue)
     if consumer is None:

@@ -6,9 +6,7 @@ first keeps every message in its place. The queue has a digest of its own, `read
 purge costs nothing per message.
 """
 
-from heapq import heappop, heappush
-
-from broker.machine.backlog import Backlog
+from broker.machine.backlog import Backlog, Places
 from broker.machine.clock.cluster_time import (
     deadline,
     head,
@@ -163,11 +161,15 @@ def seq_at(queue: Queue, place: int) -> tuple[int, bool]:
     return place & ~1, place & 1 == 1
 
 
+def place_of(queue: Queue, seq: int) -> int:
+    """The key in `returned` of a message that came back."""
+    return seq if queue.max_priority < 0 else seq | 1
+
+
 def take(state: State, queue: Queue) -> tuple[int, Message, bool]:
     """The first ready message: sequence number, message, redelivered. There is one."""
-    if queue.returned_order:
-        place = heappop(queue.returned_order)
-        message = queue.returned.pop(place)
+    if queue.returned:
+        place, message = queue.returned.popleft()
         seq, redelivered = seq_at(queue, place)
     else:
         seq = queue.next_seq - len(queue.ready)
@@ -200,16 +202,13 @@ def append(state: State, queue: Queue, message: Message) -> None:
     if queue.max_priority < 0:
         queue.ready.append(message)
     else:
-        queue.returned[seq] = message
-        heappush(queue.returned_order, seq)
+        queue.returned.put(seq, message)
     state.add(_count_ready(state, queue, seq, message, False) + queue.salt)
 
 
 def put_back(state: State, queue: Queue, seq: int, message: Message) -> None:
     """In its old place, flagged redelivered. The caller checks the limits and dispatches."""
-    place = seq if queue.max_priority < 0 else seq | 1
-    queue.returned[place] = message
-    heappush(queue.returned_order, place)
+    queue.returned.put(place_of(queue, seq), message)
     state.add(_count_ready(state, queue, seq, message, True))
 
 
@@ -251,9 +250,12 @@ def forget_all_returns(state: State, queue: Queue) -> None:
 
 def _keep_returns_of_held(state: State, queue: Queue) -> None:
     """All that is ready goes. Only what stays is hashed: a million of them take seconds."""
-    back = 0 if queue.max_priority < 0 else 1  # the places of those that came back (`put_back`)
-    counts, gone = queue.returns, queue.returned
-    kept = {seq: n for seq, n in counts.items() if seq | back not in gone} if queue.unacked else {}
+    counts = queue.returns
+    kept: dict[int, int] = {}
+    if queue.unacked:
+        kept = counts.copy()
+        for place in queue.returned:
+            kept.pop(seq_at(queue, place)[0], None)
     state.discarded.append(counts)
     queue.returns = kept
     rest = sum([returns_element(queue, seq, count) for seq, count in kept.items()])
@@ -370,10 +372,10 @@ def expire(state: State, queue: Queue, count_max: int) -> int:
     return count
 
 
-def all_ready(queue: Queue) -> tuple[Backlog[Message], dict[int, Message], list[int]]:
+def all_ready(queue: Queue) -> tuple[Backlog[Message], Places[Message]]:
     """What holds the ready messages; the queue gets others, which are empty."""
-    taken = queue.ready, queue.returned, queue.returned_order
-    queue.ready, queue.returned, queue.returned_order = Backlog(), {}, []
+    taken = queue.ready, queue.returned
+    queue.ready, queue.returned = Backlog(), Places()
     return taken
 
 

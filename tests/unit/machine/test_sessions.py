@@ -6,7 +6,7 @@ from broker.machine import commands as c
 from broker.machine.effects import GetOk, SessionStarted
 from broker.machine.handlers import cold_start
 from broker.machine.machine import Machine
-from broker.machine.state import Survivors
+from broker.machine.state import Queue, Survivors
 from tests.support.three_machines import EMPTY, MEMBERS, Client, Rig
 
 
@@ -142,7 +142,7 @@ def test_connections_that_end_together_hand_nothing_to_each_other(rig: Rig, clie
     rig.activate("a")
     assert rig.machine.sessions["a"].session != before
     queue = rig.machine.vhosts["/"].queues["q"]
-    assert sorted(queue.returned) == [0, 1]
+    assert list(queue.returned) == [0, 1]
     assert not rig.machine.connections
 
 
@@ -160,31 +160,35 @@ def test_a_new_incarnation_is_a_new_life(rig: Rig, client: Client) -> None:
     assert client.publish("q") == c.IGNORED
 
 
+@pytest.mark.parametrize("arguments", [{}, {"x-max-priority": 3}])
 def test_a_cold_start_uses_what_was_looked_through_before(
-    rig: Rig, client: Client, monkeypatch: pytest.MonkeyPatch
+    rig: Rig, client: Client, monkeypatch: pytest.MonkeyPatch, arguments: c.Table
 ) -> None:
     """Held messages come back to the front, which moves the numbers of all others; what no longer
     fits is looked through again."""
+    client.delete("q")
+    client.queue("q", arguments)
     for number in range(6):
         client.publish("q", b"%d" % number, flags=0 if number in (2, 5) else c.PERSISTENT)
-    for _ in range(2):
+    for _ in range(3):
         client.get("q")
+    client.nack(1)
     machine = rig.machine
     looks: list[int] = []
 
-    def look(found: Survivors) -> int:
-        looks.append(count := original(found))
+    def look(queue: Queue, found: Survivors) -> int:
+        looks.append(count := original(queue, found))
         return count
 
     original = cold_start._look
     monkeypatch.setattr(cold_start, "_look", look)
     list(cold_start.find_survivors(machine))
-    assert looks == [4, 0]
+    assert looks == [6, 0]
     copies = [Machine.restore("a", machine.snapshot()) for _ in range(2)]
     cold = c.Activate(c.ACTIVATE, machine.epoch + 1, (), True, MEMBERS, "cluster")
     looks.clear()
     assert copies[0].apply(rig.position + 1, 0, 0, cold) == c.OK
-    assert looks == [4, 0]
+    assert looks == [6, 0]
     copies[1].survivors = machine.survivors
     looks.clear()
     assert copies[1].apply(rig.position + 1, 0, 0, cold) == c.OK

@@ -105,8 +105,8 @@ def flip_body(machine: Machine) -> None:
 
 def flip_returned_body(machine: Machine) -> None:
     queue = queue_of(machine, "one")
-    at, message = next(iter(queue.returned.items()))
-    queue.returned[at] = (*message[:PROPERTIES], b"\0\1", message[BODY])
+    at, message = queue.returned.popleft()
+    queue.returned.put(at, (*message[:PROPERTIES], b"\0\1", message[BODY]))
 
 
 def swap_two(machine: Machine) -> None:
