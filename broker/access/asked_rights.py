@@ -20,6 +20,7 @@ from broker.access.auth_server import RESOURCE, TOPIC, VHOST, Answer, AuthQuesti
 
 QUESTIONS_MAX = 64
 """For one method: a message may name any number of keys in CC and BCC."""
+PUBLISHES_KEPT_MAX = 256
 
 
 class Origin(NamedTuple):
@@ -46,6 +47,15 @@ class AskedRights(Rights):
         super().__init__(access, user, vhost)
         self._server, self._told = server, told
         self._tags, self._host = " ".join(origin.tags), origin.host
+        self._judged: tuple[AuthQuestion, ...] = ()  # what was looked at last takes these
+        self._publishes: dict[tuple[str, tuple[str, ...]], float] = {}
+        """Until when it may publish there with these keys, if keys are looked at: asked for each
+        publish, and a question takes longer to be written than to be answered."""
+
+    def forget(self) -> None:
+        """The definitions have changed, or what the server said is not to count any more."""
+        super().forget()
+        self._publishes.clear()
 
     def refuses_entry(self) -> str | None:
         question = AuthQuestion(
@@ -66,9 +76,18 @@ class AskedRights(Rights):
         return self._judge(wanted)
 
     def refuses_publish(self, exchange: str, keys: Collection[str]) -> str | None:
+        of_topics = self.access.may_be_of_topics(self.vhost, exchange)
+        what = exchange, tuple(keys) if of_topics else ()
+        if self._publishes.get(what, 0.0) > self._server.clock():
+            return ""
         resources = (Resource("write", "exchange", exchange),)
-        topics = tuple(Topic("write", exchange, key) for key in keys)
-        return self.refuses(Needs("basic.publish", resources, topics=topics))
+        topics = tuple(Topic("write", exchange, key) for key in what[1])
+        refusal = self.refuses(Needs("basic.publish", resources, topics=topics))
+        if refusal == "":
+            if len(self._publishes) >= PUBLISHES_KEPT_MAX:
+                self._publishes.clear()
+            self._publishes[what] = min(map(self._server.kept_until, self._judged))
+        return refusal
 
     def _is_of_topics(self, topic: Topic) -> bool:
         return self.access.may_be_of_topics(self.vhost, topic.exchange)
@@ -93,6 +112,7 @@ class AskedRights(Rights):
 
     def _judge(self, wanted: dict[AuthQuestion, str]) -> str | None:
         """The text of the first that is refused; None: some answers are missing."""
+        self._judged = tuple(wanted)
         known = {one: self._told.get(one) or self._server.kept(one) for one in wanted}
         self.missing = tuple(one for one, answer in known.items() if answer is None)
         if self.missing:

@@ -136,13 +136,11 @@ class AuthServer:
 
     def kept(self, question: AuthQuestion) -> Answer | None:
         """What it said to this lately; None: ask it."""
-        until = self._kept.get(question)
-        if until is None:
-            return None
-        if until <= self.clock():
-            del self._kept[question]
-            return None
-        return Answer(True)
+        return Answer(True) if self.kept_until(question) > self.clock() else None
+
+    def kept_until(self, question: AuthQuestion) -> float:
+        """How long what it allowed lately counts; 0: it is not kept."""
+        return self._kept.get(question, 0.0)
 
     def forget(self) -> None:
         """Ask everything anew."""

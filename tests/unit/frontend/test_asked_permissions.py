@@ -21,7 +21,8 @@ class Rig:
 
     def __init__(self, kept_s: float = 15.0) -> None:
         self.wire = AuthWire(kept_s)
-        self.loop = Loop(backends=self.wire.backends())
+        self.backends = self.wire.backends()
+        self.loop = Loop(backends=self.backends)
         self.peer = self.client()
 
     def client(self, *channels: int) -> Peer:
@@ -163,6 +164,16 @@ def test_what_is_allowed_ends_with_its_time() -> None:
     rig.peer.send(publish(1, "", "q", b"2"))
     assert rig.answer("deny") == ["channel.close"]
     assert rig.published() == [b"0", b"1"]
+
+
+def test_all_is_asked_anew_when_what_was_allowed_is_to_be_forgotten() -> None:
+    rig = Rig()
+    rig.peer.send(publish(1, "", "q", b"0"))
+    rig.answer()
+    rig.backends.replace({})  # as at SIGHUP
+    rig.loop.turn()
+    rig.peer.send(publish(1, "", "q", b"1"))
+    assert rig.answer("deny") == ["channel.close"]
 
 
 def test_keys_are_asked_for_where_an_exchange_is_one_of_topics_or_not_there() -> None:
