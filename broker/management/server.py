@@ -79,6 +79,18 @@ class ManagementServer:
         self._broker, self._logins = broker, logins
         await self.connections.serve()
 
+    def counted(self) -> dict[str, int]:
+        """What happened at the ports, by the names that metrics have for it."""
+        logins = self._logins.counters if self._logins is not None else {}
+        limits = self.connections.counters
+        return {
+            "requests": self.counters["requests"],
+            "requests_refused": self.counters["refused"],
+            "requests_failed": self.counters["failed"],
+            **logins,
+            "connections_refused": sum(limits[one] for one in limits if one.startswith("refused_")),
+        }
+
     # -- requests --------------------------------------------------------------------------------
 
     async def _handle(self, request: web.BaseRequest) -> web.StreamResponse:

@@ -140,7 +140,10 @@ class ManagementPort:
     ) -> None:
         """Show this member, whose clients come to these ports, from here on."""
         name = member.controller.me.name
-        metrics = Metrics(member.observation, member.clients, name, self._cluster or name)
+        metrics = Metrics(
+            member.observation, member.clients, name, self._cluster or name,
+            lambda: self._server.counted() if self._server is not None else {},
+        )  # fmt: skip
         pages = Pages(metrics)
         await self._metrics.serve(pages)
         listeners = (*clients, *self._ports, *self._metrics.listening())

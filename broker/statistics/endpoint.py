@@ -8,19 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from urllib.parse import parse_qs
 
 from aiohttp import web
 
+from broker.access.login_delays import source_of
 from broker.statistics.exposition import CONTENT_TYPE
 from broker.statistics.metrics import Metrics
 
 SLICE_S = 0.0005
 PAUSE_S = 0.001
 CHUNK_CHARACTERS = 16_384
-SCRAPES_MAX = 16
-"""At one time; more are told to come again."""
+SCRAPES_MAX, SCRAPES_OF_ADDRESS_MAX = 16, 8
+"""At one time, of all and of one address, which may read as slowly as `SCRAPE_S` allows; more are
+told to come again."""
 SCRAPE_S = 60.0
 HEADERS = {"Content-Type": CONTENT_TYPE, "Cache-Control": "no-cache"}
 
@@ -30,7 +33,7 @@ class Pages:
 
     def __init__(self, metrics: Metrics) -> None:
         self._metrics = metrics
-        self._under_way = 0
+        self._under_way: Counter[str] = Counter()  # by address
         self.counters = dict.fromkeys(("scrapes", "too_many", "broken_off"), 0)
 
     def find(self, path: str, query: Mapping[str, Sequence[str]]) -> Iterator[str] | None:
@@ -53,10 +56,12 @@ class Pages:
                                 "/metrics/detailed?family=NAME&vhost=NAME\n")  # fmt: skip
         if request.method not in ("GET", "HEAD"):
             return web.Response(status=405, headers={"Allow": "GET, HEAD"})
-        if self._under_way >= SCRAPES_MAX:
+        source = source_of(request.remote or "")
+        under_way = self._under_way
+        if under_way.total() >= SCRAPES_MAX or under_way[source] >= SCRAPES_OF_ADDRESS_MAX:
             self.counters["too_many"] += 1
             return web.Response(status=503, text="too many scrapes at one time\n")
-        self._under_way += 1
+        under_way[source] += 1
         self.counters["scrapes"] += 1
         try:
             async with asyncio.timeout(SCRAPE_S):
@@ -67,7 +72,9 @@ class Pages:
                 request.transport.abort()  # an error would stand in the middle of the page
             raise
         finally:
-            self._under_way -= 1
+            under_way[source] -= 1
+            if not under_way[source]:
+                del under_way[source]
 
 
 async def _sent(request: web.BaseRequest, page: Iterator[str]) -> web.StreamResponse:

@@ -8,7 +8,7 @@ docs/reference/metrics.md lists them all; `python -m tests.metrics_page --write`
 from __future__ import annotations
 
 import platform
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import NamedTuple, Protocol
 
 from broker.frontend.connections import Connections
@@ -118,6 +118,25 @@ NOT_FIGURES = (
 """What says nothing as a series, or is there under RabbitMQ's name."""
 
 
+AUTH = {
+    "asked": "Questions about users to the server of --auth-backends http",
+    "allowed": "Those of them that were answered with yes",
+    "denied": "Those of them that were answered with no",
+    "failed": "Questions to it that had no answer, or none in time: refusals, too",
+}
+"""Counters below `qpidd_auth_`."""
+
+HTTP = {
+    "requests": "Requests at the ports of the management API",
+    "requests_refused": "Those of them that were refused, logins and what is not there included",
+    "requests_failed": "Those of them that failed by a fault of the broker",
+    "logins": "Logins that were asked for and good, at the ports of the management API",
+    "logins_refused": "Logins that were refused there",
+    "connections_refused": "Connections that were not let in there, as there were too many",
+}
+"""Counters below `qpidd_http_`."""
+
+
 class QueueMetric(NamedTuple):
     """A series for each queue."""
 
@@ -212,8 +231,16 @@ DETAILED = tuple(
 class Metrics:
     """The pages of one member.  Each is text in pieces, so that who sends it can pause between."""
 
-    def __init__(self, observed: Observed, clients: Connections, node: str, cluster: str) -> None:
-        self._observed, self._clients = observed, clients
+    def __init__(
+        self,
+        observed: Observed,
+        clients: Connections,
+        node: str,
+        cluster: str,
+        http: Callable[[], Mapping[str, int]],
+    ) -> None:
+        """`http`: what was counted at the ports of the management API, by the names in HTTP."""
+        self._observed, self._clients, self._http = observed, clients, http
         self._node, self._cluster = node, cluster
 
     def aggregated(self) -> Iterator[str]:
@@ -385,6 +412,12 @@ class Metrics:
                 kind = "counter" if name.endswith("_total") else "gauge"
                 rows: list[Row] = [("", figures[name])]
                 yield from lines(Family(metric_name(name), kind, text, rows))
+        for part, texts, counted in (
+            ("auth", AUTH, self._clients.auth_counters), ("http", HTTP, self._http()),
+        ):  # fmt: skip
+            for name, text in texts.items():
+                rows = [("", counted.get(name, 0))]
+                yield from lines(Family(f"qpidd_{part}_{name}_total", "counter", text, rows))
         yield from histogram_lines(
             "qpidd_confirm_seconds", "Seconds from a publish to its confirm, one at a time of a "
             "channel", self._clients.confirm_took,

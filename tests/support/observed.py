@@ -84,12 +84,14 @@ class Observed:
         ]  # fmt: skip
         counters = dict.fromkeys(("confirmed", "bytes_in", "bytes_out"), 3)
         clients = SimpleNamespace(
-            counters=counters, links=lambda: links, confirm_took=Histogram()
+            counters=counters, auth_counters={"asked": 3}, links=lambda: links,
+            confirm_took=Histogram(),
         )  # fmt: skip
         observed = SimpleNamespace(
             statistics=self.statistics, machine=self.machine, commit_took=Histogram(),
             figures=lambda: self.figures,
         )  # fmt: skip
         return Metrics(
-            cast("Observed_", observed), cast("Connections", clients), self.me.name, "test"
-        )
+            cast("Observed_", observed), cast("Connections", clients), self.me.name, "test",
+            lambda: {"requests": 5},
+        )  # fmt: skip
