@@ -7,6 +7,7 @@ the payload, so that a record cannot be altered, dropped or moved without breaki
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
@@ -75,6 +76,14 @@ _KIND_OF: dict[type[Record], RecordKind] = {
     Checkpoint: RecordKind.CHECKPOINT,
     Client: RecordKind.CLIENT,
 }
+
+FIRST_BYTES = re.compile(
+    b"|".join(
+        re.escape(msgpack.Packer().pack_array_header(2 + len(record._fields)) + bytes([kind]))
+        for record, kind in _KIND_OF.items()
+    )
+)
+"""With what payloads begin: a list as long as their kind has fields, and the kind."""
 
 
 class RecordMalformed(ValueError):

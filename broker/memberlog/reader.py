@@ -1,18 +1,18 @@
 """Reading one segment of a member log: bytes in, records out, every fault named.
 
-Pure.  Faults are exceptions; a caller that must see as much as possible passes a list for them, and
-reading then continues after the damage.  How a fault is judged:
+Pure.  Reading ends with the first fault, an exception.  How a fault is judged:
 
 - bytes at the end that are no whole record, with nothing readable after them: `TornTail`, which a
   crash leaves behind.  What followed is unknown, nothing is wrong;
-- the same with records readable after it: `Damaged`, because a crash does not do that;
+- the same with records readable after it, or a whole record that is none of this format:
+  `Damaged`, because a crash does not do that;
 - a whole record whose number does not follow: `MissingRecords`;
 - a whole record whose link does not follow: `BrokenLink`: it or the one before was altered.
 """
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterator
+from collections.abc import Iterator
 from hashlib import blake2b
 from os import SEEK_END
 from typing import BinaryIO, NamedTuple
@@ -21,17 +21,17 @@ from zlib import crc32
 import msgpack
 
 from broker.memberlog.codec import (
+    FIRST_BYTES,
     FRAME,
     MAGIC,
     RECORD_BYTES_MAX,
     RecordMalformed,
     decode,
-    next_link,
 )
 from broker.memberlog.records import HASH_ALG, VERSION, VERSION_MIN, End, Header, Record, RecordKind
 
 ENDS_BYTES = 16 << 10  # a closing record with all its marks is less than half of this
-RESYNC_BYTES = 1 << 20  # hardly a record is longer, so a good one starts within
+NO_HEADER = "the segment does not begin with its header"
 
 
 class LogError(Exception):
@@ -79,60 +79,22 @@ class Entry(NamedTuple):
     payload: bytes
 
 
-def read_segment(data: bytes, source: str, faults: list[LogError] | None = None) -> Iterator[Entry]:
-    """Yield the records of a segment, the header first.
+def read_segment(data: bytes, source: str) -> Iterator[Entry]:
+    """Yield the records of a segment, the header first; raises the first fault.
 
-    Without `faults` the first one is raised.  With it, faults are appended (each before the entry
-    that comes after it) and reading continues where it can; `NotALog` and `OtherVersion` are raised
-    in any case, as nothing could be read.
+    To read on behind damage is for the check, which has a reader of its own.
     """
     if data[: len(MAGIC)] != MAGIC:
         if MAGIC.startswith(data[: len(MAGIC)]):
-            yield from _fault(TornTail(source, 0, -1, "the segment has no beginning"), faults)
-            return
+            raise TornTail(source, 0, -1, "the segment has no beginning")
         raise NotALog(source, 0, -1, "this is not a member log")
-    offset, lsn, link = len(MAGIC), -1, b""
-    while offset < len(data):
-        if link:
-            lsn, link, offset = yield from _undamaged(data, offset, lsn, link)
-            if offset == len(data):
-                return
-        found = _record_at(data, offset, source, first=lsn < 0)
-        if isinstance(found, str):
-            resumed = _resync(data, offset)
-            if resumed is None:
-                fault: LogError = TornTail(source, offset, lsn, "the last record is not complete")
-                yield from _fault(fault, faults)
-                return
-            yield from _fault(Damaged(source, offset, lsn, found), faults)
-            offset, link = resumed, b""
-            continue
-        if lsn < 0:
-            if not isinstance(found.record, Header):
-                what = "the segment does not begin with its header"
-                yield from _fault(Damaged(source, offset, lsn, what), faults)
-            link = _link_before(found.record, source, offset)
-        # After damage there is no link to compare with, and the damage itself was reported.
-        if link and lsn >= 0 and found.lsn != lsn + 1:
-            what = f"lsn {found.lsn} follows lsn {lsn}"
-            yield from _fault(MissingRecords(source, offset, lsn, what), faults)
-        elif link and next_link(link, found.payload) != found.link:
-            what = f"the link of lsn {found.lsn} does not continue the one before"
-            yield from _fault(BrokenLink(source, offset, lsn, what), faults)
-        offset += FRAME.size + len(found.payload)
-        lsn, link = found.lsn, found.link
-        yield Entry(lsn, link, offset, found.record, found.payload)
-
-
-def _undamaged(
-    data: bytes, offset: int, lsn: int, link: bytes
-) -> Generator[Entry, None, tuple[int, bytes, int]]:
-    """Yield the records that are whole and continue one another: all, but in a damaged segment.
-    Return the number and the link of the last one, and where it ends.
-
-    One loop with as few calls as possible: it is most of the cost of reading a log.
-    """
-    frame, head, size = FRAME.unpack_from, FRAME.size, len(data)
+    offset, size = len(MAGIC), len(data)
+    if offset == size:
+        return
+    number, header = _header(data, source)
+    lsn, link = number - 1, header.prev_link
+    frame, head = FRAME.unpack_from, FRAME.size
+    # One loop with as few calls as possible: it is most of the cost of reading a log.
     while offset + head < size:
         length, checksum, own_link = frame(data, offset)
         start = offset + head
@@ -148,7 +110,9 @@ def _undamaged(
             break
         lsn, link, offset = number, own_link, end
         yield tuple.__new__(Entry, (lsn, link, end, record, payload))
-    return lsn, link, offset
+    if offset < size:
+        # Of the first record nothing is known but what it says itself.
+        raise _fault_at(data, source, offset, lsn if offset > len(MAGIC) else -1)
 
 
 class Ends(NamedTuple):
@@ -169,9 +133,10 @@ def read_ends(file: BinaryIO, source: str) -> Ends:
     head = file.read(ENDS_BYTES)
     if head[: len(MAGIC)] != MAGIC:
         raise NotALog(source, 0, -1, "this is not a member log")
-    first = _record_at(head, len(MAGIC), source, first=True)
-    if isinstance(first, str) or not isinstance(first.record, Header):
-        raise Damaged(source, len(MAGIC), -1, "the segment does not begin with its header")
+    try:
+        first_lsn, header = _header(head, source)
+    except TornTail as error:  # here it is a segment that has more
+        raise Damaged(source, len(MAGIC), -1, NO_HEADER) from error
     size = file.seek(0, SEEK_END)
     file.seek(max(size - ENDS_BYTES, 0))
     tail = file.read(ENDS_BYTES)
@@ -179,41 +144,50 @@ def read_ends(file: BinaryIO, source: str) -> Ends:
         length = FRAME.unpack_from(tail, offset)[0]
         if offset + FRAME.size + length != len(tail):
             continue
-        found = _record_at(tail, offset, source, first=False)
-        if isinstance(found, str):
+        payload = _payload_at(tail, offset)
+        if payload is None or not _is_record(payload):
             continue
-        if isinstance(found.record, End):
-            return Ends(first.record, first.lsn, found.record, found.lsn, found.link)
+        lsn, record = decode(payload)
+        if isinstance(record, End):
+            return Ends(header, first_lsn, record, lsn, tail[offset + 8 : offset + FRAME.size])
         break
-    return Ends(first.record, first.lsn, None, -1, b"")
+    return Ends(header, first_lsn, None, -1, b"")
 
 
-class _Found(NamedTuple):
-    lsn: int
-    record: Record
-    payload: bytes
-    link: bytes
-
-
-def _record_at(data: bytes, offset: int, source: str, first: bool) -> _Found | str:
-    """Return the record at `offset`, or why there is none."""
+def _header(data: bytes, source: str) -> tuple[int, Header]:
+    """Return the number of the first record, and what it says."""
+    offset = len(MAGIC)
     payload = _payload_at(data, offset)
     if payload is None:
-        return "a record fails its checksum"
-    if first:
-        _check_version(payload, source, offset)
+        raise _fault_at(data, source, offset, -1)
+    _check_version(payload, source, offset)
     try:
         lsn, record = decode(payload)
     except RecordMalformed as error:
-        return str(error)
-    return _Found(lsn, record, payload, data[offset + 8 : offset + FRAME.size])
+        raise Damaged(source, offset, -1, str(error)) from error
+    if not isinstance(record, Header):
+        raise Damaged(source, offset, -1, NO_HEADER)
+    if record.hash_alg != HASH_ALG:
+        what = f"hashes of kind {record.hash_alg}; this release knows {HASH_ALG}"
+        raise OtherVersion(source, offset, -1, what)
+    return lsn, record
 
 
-def _fault(fault: LogError, faults: list[LogError] | None) -> Iterator[Entry]:
-    if faults is None:
-        raise fault
-    faults.append(fault)
-    yield from ()
+def _fault_at(data: bytes, source: str, offset: int, lsn: int) -> LogError:
+    """Return what is wrong with the record at `offset`, which follows the record `lsn`."""
+    payload = _payload_at(data, offset)
+    if payload is None:
+        if _has_record_after(data, offset):
+            return Damaged(source, offset, lsn, "a record fails its checksum")
+        return TornTail(source, offset, lsn, "the last record is not complete")
+    try:
+        number, _ = decode(payload)
+    except RecordMalformed as error:
+        return Damaged(source, offset, lsn, str(error))
+    if lsn >= 0 and number != lsn + 1:
+        return MissingRecords(source, offset, lsn, f"lsn {number} follows lsn {lsn}")
+    what = f"the link of lsn {number} does not continue the one before"
+    return BrokenLink(source, offset, lsn, what)
 
 
 def _payload_at(data: bytes, offset: int) -> bytes | None:
@@ -228,22 +202,20 @@ def _payload_at(data: bytes, offset: int) -> bytes | None:
     return payload if crc32(payload) == checksum else None
 
 
-def _resync(data: bytes, offset: int) -> int | None:
-    """Return where the next whole record starts after a bad one, None when there is none."""
-    if offset + FRAME.size <= len(data):
-        after = offset + FRAME.size + int(FRAME.unpack_from(data, offset)[0])
-        if after < len(data) and _is_record(data, after):
-            return after
-    for candidate in range(offset + 1, min(offset + RESYNC_BYTES, len(data) - FRAME.size)):
-        if _is_record(data, candidate):
-            return candidate
-    return None
+def _has_record_after(data: bytes, offset: int) -> bool:
+    """Whether a whole record begins anywhere after `offset`.
+
+    Only places that look like the beginning of a payload are tried: a loss of power may leave a
+    hole of any size.
+    """
+    for found in FIRST_BYTES.finditer(data, offset + 1 + FRAME.size):
+        payload = _payload_at(data, found.start() - FRAME.size)
+        if payload is not None and _is_record(payload):
+            return True
+    return False
 
 
-def _is_record(data: bytes, offset: int) -> bool:
-    payload = _payload_at(data, offset)
-    if payload is None:
-        return False
+def _is_record(payload: bytes) -> bool:
     try:
         decode(payload)
     except RecordMalformed:
@@ -264,13 +236,3 @@ def _check_version(payload: bytes, source: str, offset: int) -> None:
             "check it with the release that wrote it"
         )
         raise OtherVersion(source, offset, -1, what)
-
-
-def _link_before(record: Record, source: str, offset: int) -> bytes:
-    """Return the link that the first record of a segment continues."""
-    if not isinstance(record, Header):
-        return b""
-    if record.hash_alg != HASH_ALG:
-        what = f"hashes of kind {record.hash_alg}; this release knows {HASH_ALG}"
-        raise OtherVersion(source, offset, -1, what)
-    return record.prev_link

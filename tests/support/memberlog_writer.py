@@ -9,7 +9,7 @@ from broker.machine import commands as c
 from broker.machine.command_codec import pack_blob
 from broker.machine.commands import Command
 from broker.machine.machine import Machine
-from broker.memberlog.reader import read_segment
+from broker.memberlog.reader import Entry, LogError, read_segment
 from broker.memberlog.recorder import Recorder
 from broker.memberlog.records import Batch, Record
 from broker.memberlog.segments import open_segment, segments_in
@@ -20,6 +20,16 @@ from vsync.primary.events import Activation
 from vsync.types import RingId
 
 RING = RingId(1, "a", 1)
+
+
+def read_until_fault(data: bytes) -> tuple[list[Entry], LogError | None]:
+    """Return the records of a segment up to the first fault, and that."""
+    entries: list[Entry] = []
+    try:
+        entries.extend(read_segment(data, "x"))  # which keeps what came before an exception
+    except LogError as fault:
+        return entries, fault
+    return entries, None
 
 
 class Scene:

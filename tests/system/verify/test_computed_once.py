@@ -1,7 +1,11 @@
-"""Rows that several queries share: in the driver where they are few, else kept by Spark."""
+"""Small logs and large ones: rows in the driver or kept by Spark, and the same verdict for both."""
 
 from __future__ import annotations
 
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any, cast
 
 import pytest
@@ -10,10 +14,24 @@ pytest.importorskip("pyspark")
 
 import pyarrow as pa
 
+from tests.system.verify.corruption import contract_violations as contract
+from tests.system.verify.corruption import corrupt_logs as lies
+from tests.system.verify.support.make_logs import LogMaker, good_history
+from tests.system.verify.support.recorded_history import plain_history
+from tests.system.verify.support.spark_session import shared_session
 from tools.verify import spark_session
+from tools.verify.job import CheckOptions, verify
 from tools.verify.spark_session import computed_once
 
-pytestmark = pytest.mark.spark
+pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+
+OF_LARGE = {
+    "spark.sql.adaptive.enabled": "true",
+    "spark.sql.codegen.wholeStage": "true",
+    "spark.sql.codegen.factoryMode": "CODEGEN_ONLY",
+    "spark.sql.shuffle.partitions": "3",
+}
+"""What a session of large logs has, where that of small ones has _FOR_LITTLE."""
 
 
 class Frame:
@@ -73,3 +91,67 @@ def test_more_rows_than_spark_lets_a_driver_take() -> None:
 def test_other_errors_are_not_hidden() -> None:
     with pytest.raises(RuntimeError, match="another"):
         did(RuntimeError("another"))
+
+
+@contextmanager
+def as_if_large(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Check as if the logs were large."""
+    conf = shared_session().conf
+    before = {name: conf.get(name) for name in OF_LARGE}
+    with monkeypatch.context() as patch:
+        patch.setattr("tools.verify.job.is_little", lambda _: False)
+        try:
+            for name, value in OF_LARGE.items():
+                conf.set(name, value)
+            yield
+        finally:
+            for name, known in before.items():
+                conf.set(name, str(known))
+
+
+def with_lies_about_views() -> LogMaker:
+    maker = good_history()
+    for lie in (
+        lies.change_an_outcome, lies.note_another_verdict, lies.second_primary_in_one_epoch,
+        lies.confirm_what_is_no_publish, lies.raise_the_durable_mark, lies.drop_a_confirmed_publish,
+    ):  # fmt: skip
+        lie(maker)
+    return maker
+
+
+def with_lies_about_messages() -> LogMaker:
+    maker = plain_history()
+    for lie in (
+        contract.publish_becomes_nothing, contract.delivered_to_two_at_once,
+        contract.older_one_is_overtaken, contract.cold_start_loses_a_persistent_one,
+    ):  # fmt: skip
+        lie(maker)
+    return maker
+
+
+@pytest.mark.parametrize(
+    "lying",
+    [
+        with_lies_about_messages,
+        with_lies_about_views,
+        *(
+            pytest.param(correct, marks=pytest.mark.slow)
+            for correct in (plain_history, good_history)
+        ),
+    ],
+)
+def test_small_and_large_logs_are_judged_alike(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, lying: Callable[[], LogMaker]
+) -> None:
+    monkeypatch.setattr(os, "fsync", lambda _: None)
+    lying().write(tmp_path, 2000)
+    options = CheckOptions(timeline=True)
+    little = verify(shared_session(), [tmp_path], options)
+    with as_if_large(monkeypatch):
+        large = verify(shared_session(), [tmp_path], options)
+    assert sorted(map(str, little.findings)) == sorted(map(str, large.findings))
+    assert little.as_document() == large.as_document() | {
+        "findings": little.as_document()["findings"]
+    }
+    assert little.timeline == large.timeline
+    assert little.consistent == (lying in (plain_history, good_history))

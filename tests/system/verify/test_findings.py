@@ -7,7 +7,7 @@ which member, and at which position.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -147,6 +147,28 @@ class TestDamage:
             and "lsn 13 follows lsn 11" in found.what
             for found in report.findings
         )
+
+    def test_numbers_that_no_log_comes_near(self, spark: SparkSession, tmp_path: Path) -> None:
+        """The check ended with an error about some integer, and named no file."""
+        maker = good_history()
+        expected = []
+        for kind in (Batch, ConfirmRecord, Durable, Active, Stop):
+            log = maker.logs["b", 1]
+            at, record = [(i, r) for i, r in enumerate(log) if type(r) is kind][-1]
+            fields: dict[str, Any] = {
+                name: (1 << 63) + 5 for name, value in record._asdict().items()
+                if type(value) is int and name not in ("root", "commands")
+            }  # fmt: skip
+            log[at] = record._replace(**fields)
+            expected.append(f"{kind.__name__.removesuffix('Record').upper()} ")
+        maker.write(tmp_path, 900)
+        found = [
+            one.what
+            for one in verify(spark, [tmp_path]).findings
+            if (one.property, one.member) == ("LOG", "b") and "9223372036854775813" in one.what
+        ]
+        assert all(".qml, after lsn " in what for what in found)
+        assert [kind for kind in expected if not any(what.startswith(kind) for what in found)] == []
 
     def test_numbers_that_skip(self, spark: SparkSession, tmp_path: Path) -> None:
         good_history().write(tmp_path, 1 << 20)

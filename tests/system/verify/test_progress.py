@@ -10,6 +10,7 @@ import gzip
 import json
 import os
 import pickle
+from collections import Counter
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -18,12 +19,12 @@ import pytest
 
 from broker.machine.commands import VOTERS
 from broker.memberlog.codec import FRAME
-from broker.memberlog.records import ROLE_CLIENT, Active, Client
+from broker.memberlog.records import ROLE_CLIENT, Active, Client, Snapshot
 from broker.memberlog.writer import MemberLogWriter
 from tests.system.verify.corruption.corrupt_logs import WITHIN_INCARNATIONS, Corruption
 from tests.system.verify.support.checks_without_spark import rows_in
 from tests.system.verify.support.live_logs import LiveWriters
-from tests.system.verify.support.make_logs import LogMaker, good_history
+from tests.system.verify.support.make_logs import LogMaker, good_history, root_of
 from tools.verify.checks.views_and_segments import CONTROL_KINDS
 from tools.verify.findings import BadInput, Finding
 from tools.verify.input import offsets
@@ -38,6 +39,8 @@ from tools.verify.input.offsets import (
 )
 from tools.verify.input.parse import parse_segment
 from tools.verify.input.rows import FAULT, SEGMENT, Row
+from tools.verify.live import bygone
+from tools.verify.live import progress as progress_module
 from tools.verify.live.follow import unread
 from tools.verify.live.progress import ClusterProgress
 
@@ -427,6 +430,93 @@ def test_what_is_held_grows_with_views_and_not_with_traffic(tmp_path: Path) -> N
         assert reader.progress.verified() == maker.history.position
         held.append(len(pickle.dumps(vars(reader.progress))))
     assert held[1] < held[0] + 100  # longer numbers, and nothing else
+
+
+Lengths = dict[tuple[str, int], int]
+
+
+def history_of_views(views: int) -> tuple[LogMaker, list[Lengths]]:
+    """Return a history in which c is lost at each second view, and comes back as a new incarnation;
+    and how long the logs were after each view.
+    """
+    maker, lengths = LogMaker(), []
+    maker.start(A)
+    maker.start(B)
+    for number in range(views):
+        together = [A, B]
+        if number % 2 == 0:
+            together.append(("c", 1 + number // 2))
+            maker.start(together[2])
+        maker.view(1 + number, *together)
+        fresh = tuple(together[2:]) if number else ()
+        maker.activate(*together, fresh=fresh)
+        for c in fresh:
+            h = maker.history
+            maker.logs[c].append(Snapshot(h.epoch, h.position, h.chain, root_of(h), "a"))
+        maker.traffic(2, *together)
+        maker.leave(A, B)
+        lengths.append({key: len(log) for key, log in maker.logs.items()})
+    return maker, lengths
+
+
+def follow_views(
+    history: tuple[LogMaker, list[Lengths]], directory: Path, *late: tuple[str, int]
+) -> Reader:
+    """Follow a history to its end; what the incarnations `late` wrote comes after all others."""
+    maker, lengths = history
+    writers, reader, done = (
+        LiveWriters(maker, directory, 2000),
+        Reader(directory),
+        Counter[object](),
+    )
+    for there in lengths:
+        for key, length in there.items():
+            if key not in late and length > done[key]:
+                writers.step(length - done[key], key)
+                done[key] = length
+        reader.poll()
+    writers.step(1 << 20)
+    reader.to_the_end()
+    assert reader.progress.verified() == maker.history.position
+    return reader
+
+
+def test_what_is_held_does_not_grow_with_views(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A month of views, and of restarts, holds no more than the last of them."""
+    monkeypatch.setattr(bygone, "VIEWS_KEPT", 4)
+    monkeypatch.setattr(progress_module, "KEPT", 20)
+    held: list[int] = []
+    for views in (24, 64):
+        reader = follow_views(history_of_views(views), tmp_path / str(views))
+        assert reader.found == []
+        held.append(len(pickle.dumps(vars(reader.progress))))
+    assert held[1] < held[0] * 1.2
+
+
+def test_a_dead_incarnation_that_is_read_late_accuses_nobody(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of its views the others' records are not held any more."""
+    monkeypatch.setattr(bygone, "VIEWS_KEPT", 4)
+    monkeypatch.setattr(progress_module, "KEPT", 20)
+    assert follow_views(history_of_views(32), tmp_path, ("c", 3), ("c", 9)).found == []
+
+
+def test_what_contradicts_a_view_that_is_held_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bygone, "VIEWS_KEPT", 4)
+    monkeypatch.setattr(progress_module, "KEPT", 20)
+    history = history_of_views(32)
+    log = history[0].logs[B]
+    at = max(i for i, record in enumerate(log) if isinstance(record, Active))
+    active = log[at]
+    assert isinstance(active, Active)
+    log[at] = active._replace(base_chain=bytes(16))
+    found = follow_views(history, tmp_path).found
+    assert ("G7", "b") in [(one.property, one.member) for one in found]
 
 
 def test_a_damaged_log_does_not_fill_the_memory(

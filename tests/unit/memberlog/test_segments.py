@@ -30,6 +30,7 @@ from broker.memberlog.reader import (
 )
 from broker.memberlog.records import VERSION, VERSION_MIN, Durable, End, Header, Stop
 from broker.memberlog.writer import LogWriteFailed, MemberLogWriter
+from tests.support.memberlog_writer import read_until_fault
 
 ROOT = Path(__file__).parents[3]
 
@@ -49,9 +50,9 @@ def written(directory: Path, count: int, segment_bytes: int = 1 << 20) -> list[P
     return sorted(directory.iterdir())
 
 
-def read(path: Path, faults: list[LogError] | None = None) -> list[Entry]:
+def read(path: Path) -> list[Entry]:
     """Read one segment."""
-    return list(read_segment(path.read_bytes(), path.name, faults))
+    return list(read_segment(path.read_bytes(), path.name))
 
 
 def offsets(data: bytes) -> list[int]:
@@ -171,11 +172,10 @@ class TestReading:
         whole = path.read_bytes()
         ends = [*offsets(whole)[1:], len(whole)]
         for cut in range(len(whole)):
-            faults: list[LogError] = []
-            entries = list(read_segment(whole[:cut], "x", faults))
+            entries, fault = read_until_fault(whole[:cut])
             assert len(entries) == sum(1 for end in ends if end <= cut)
             clean = cut in ends or cut == len(MAGIC)
-            assert [type(fault) for fault in faults] == ([] if clean else [TornTail])
+            assert fault is None if clean else isinstance(fault, TornTail)
 
     def test_every_flipped_byte_is_noticed(self, tmp_path: Path) -> None:
         (path,) = written(tmp_path, 4)
@@ -185,24 +185,40 @@ class TestReading:
         for at in range(len(MAGIC), len(whole)):
             data = bytearray(whole)
             data[at] ^= 0x41
-            faults: list[LogError] = []
-            entries = list(read_segment(bytes(data), "x", faults))
-            assert faults, at
+            entries, fault = read_until_fault(bytes(data))
+            assert fault is not None, at
             hit = max(i for i, start in enumerate(starts) if start <= at)
-            assert faults[0].lsn <= hit
-            untouched = [e.record for i, e in enumerate(good) if i != hit]
-            kept = [e.record for e in entries]
-            assert [r for r in kept if r in untouched] == untouched
+            assert fault.lsn == hit - 1
+            assert [e.record for e in entries] == [e.record for e in good[:hit]]
 
     def test_a_removed_record_is_a_gap(self, tmp_path: Path) -> None:
         (path,) = written(tmp_path, 4)
         whole = path.read_bytes()
         starts = offsets(whole)
-        faults: list[LogError] = []
-        entries = list(read_segment(whole[: starts[2]] + whole[starts[3] :], "x", faults))
-        assert [type(fault) for fault in faults] == [MissingRecords]
-        assert (faults[0].lsn, faults[0].what) == (1, "lsn 3 follows lsn 1")
-        assert [entry.lsn for entry in entries] == [0, 1, 3, 4, 5]
+        entries, fault = read_until_fault(whole[: starts[2]] + whole[starts[3] :])
+        assert isinstance(fault, MissingRecords)
+        assert (fault.lsn, fault.what) == (1, "lsn 3 follows lsn 1")
+        assert [entry.lsn for entry in entries] == [0, 1]
+
+    @pytest.mark.parametrize("hole", [bytes(3 << 20), bytes(1 << 19), b"\x5a" * (3 << 20)])
+    def test_a_hole_is_damage_where_records_follow(self, tmp_path: Path, hole: bytes) -> None:
+        """A loss of power leaves one of any size; beyond 1 MiB it was taken for a torn tail."""
+        (path,) = written(tmp_path, 4)
+        whole = path.read_bytes()
+        at = offsets(whole)[3]
+        entries, fault = read_until_fault(whole[:at] + hole + whole[at:])
+        assert isinstance(fault, Damaged)
+        assert (fault.offset, fault.lsn) == (at, 2)
+        assert [entry.lsn for entry in entries] == [0, 1, 2]
+        assert isinstance(read_until_fault(whole[:at] + hole)[1], TornTail)
+
+    def test_a_whole_record_of_no_kind_is_damage_at_the_end_too(self, tmp_path: Path) -> None:
+        """No crash writes the right checksum of what is no record; it was taken for a torn tail."""
+        (path,) = written(tmp_path, 2)
+        unknown = frame(msgpack.packb([99, 4]), NO_LINK)
+        entries, fault = read_until_fault(path.read_bytes() + unknown)
+        assert isinstance(fault, Damaged)
+        assert (fault.lsn, len(entries)) == (3, 4)
 
     def test_a_replaced_record_breaks_the_link(self, tmp_path: Path) -> None:
         (path,) = written(tmp_path, 4)
@@ -215,16 +231,16 @@ class TestReading:
 
     def test_other_files_and_versions_are_refused(self) -> None:
         with pytest.raises(NotALog):
-            list(read_segment(b"something else", "x", []))
+            list(read_segment(b"something else", "x"))
         for version in (1, VERSION_MIN - 1, VERSION + 1, "4", None):
             payload = msgpack.packb((1, 0, version, "what", "ever"))
             other = MAGIC + frame(payload, next_link(NO_LINK, payload))
             with pytest.raises(OtherVersion, match=f"version {version}.*the release that wrote"):
-                list(read_segment(other, "x", []))
+                list(read_segment(other, "x"))
         header = Header(VERSION, "prod", "", "a", 1, 0, NO_LINK, "sha3", 0)
         foreign = MAGIC + frame(encode(0, header), next_link(NO_LINK, encode(0, header)))
         with pytest.raises(OtherVersion, match="sha3"):
-            list(read_segment(foreign, "x", []))
+            list(read_segment(foreign, "x"))
 
     def test_what_lacks_only_the_new_is_read(self) -> None:
         for version in range(VERSION_MIN, VERSION + 1):
@@ -246,8 +262,8 @@ class TestReading:
     @settings(max_examples=60)
     @given(st.binary(max_size=200))
     def test_any_bytes_are_read_or_refused(self, tail: bytes) -> None:
-        with suppress(OtherVersion):
-            list(read_segment(MAGIC + tail, "x", []))
+        with suppress(LogError):
+            list(read_segment(MAGIC + tail, "x"))
 
 
 KILLED = """
@@ -318,7 +334,6 @@ class TestADiskThatIsFull:
             log.flush()
         with pytest.raises(LogWriteFailed):
             log.close()
-        faults: list[LogError] = []
-        entries = list(read_segment(log.path.read_bytes(), "log", faults))
+        entries, fault = read_until_fault(log.path.read_bytes())
         assert [type(entry.record).__name__ for entry in entries] == ["Header", "Durable"]
-        assert [type(fault) for fault in faults] == [TornTail]
+        assert isinstance(fault, TornTail)

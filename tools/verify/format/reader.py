@@ -2,6 +2,7 @@
 
 After damage reading goes on where the next whole record is.  Bytes at the end that are no whole
 record, with nothing readable after them, are a torn tail: a crash leaves that, and it is no damage.
+A whole record that is none of this format is damage anywhere: no crash writes its checksum.
 """
 
 from __future__ import annotations
@@ -16,7 +17,15 @@ from zlib import crc32
 
 import msgpack
 
-from tools.verify.format.records import End, Header, Record, RecordKind, RecordMalformed, decode
+from tools.verify.format.records import (
+    BEGINNINGS,
+    End,
+    Header,
+    Record,
+    RecordKind,
+    RecordMalformed,
+    decode,
+)
 
 VERSIONS = 3, 4
 HASH_ALG = "blake2b-16"
@@ -24,9 +33,8 @@ MAGIC = b"QPIDLOG1"
 FRAME = struct.Struct("<II8s")  # length and crc32 of the payload, link
 RECORD_BYTES_MAX = 1 << 30
 ENDS_BYTES = 16 << 10  # END is within so many bytes of the end
-RESYNC_BYTES = 1 << 20  # hardly a record is longer, so a good one begins within
 _HEAD = FRAME.size
-_WRITTEN = re.compile(rb"[^\0]")
+_BEGINNING = re.compile(b"|".join(map(re.escape, BEGINNINGS)))
 
 
 class LogError(Exception):
@@ -97,10 +105,8 @@ def read_segment(
                 number, record = decode(payload)
             except RecordMalformed:
                 break
-            if (
-                number != lsn + 1 != 0
-                or blake2b(link + payload, digest_size=8).digest() != own_link
-            ):
+            follows = blake2b(link + payload, digest_size=8).digest() == own_link
+            if number != lsn + 1 != 0 or not follows:
                 break
             if lsn < 0 and after is None and not isinstance(record, Header):
                 break
@@ -108,26 +114,37 @@ def read_segment(
             yield tuple.__new__(Entry, (lsn, link, end, record, payload))
         if offset == size:
             return
-        found = _record_at(data, offset)
-        if isinstance(found, str):
-            begin = _next_whole(data, offset)
-            if begin is None:
+        whole = _payload_at(data, offset)
+        if whole is None:
+            if (begin := _next_whole(data, offset)) is None:
                 faults.append(Fault("the last record is not complete", lsn, torn_tail=True))
                 return
-            faults.append(Fault(found, lsn))
+            faults.append(Fault("a record fails its checksum", lsn))
             offset, link = begin, b""
             continue
-        number, record, payload = found
-        own_link = data[offset + 8 : offset + _HEAD]
+        payload, own_link = whole, data[offset + 8 : offset + _HEAD]
+        offset += _HEAD + len(payload)
+        try:
+            number, record = decode(payload)
+        except RecordMalformed as error:
+            faults.append(Fault(str(error), lsn))
+            link = b""
+            continue
         if lsn < 0 and after is None and not isinstance(record, Header):
             faults.append(Fault("the segment does not begin with its header", lsn))
-        elif link and lsn >= 0 and number != lsn + 1:
-            faults.append(Fault(f"lsn {number} follows lsn {lsn}", lsn))
-        elif link and blake2b(link + payload, digest_size=8).digest() != own_link:
-            what = f"the link of lsn {number} does not continue the one before"
+        elif link and (what := _discontinuity(lsn, link, number, payload, own_link)):
             faults.append(Fault(what, lsn))
-        lsn, link, offset = number, own_link, offset + _HEAD + len(payload)
+        lsn, link = number, own_link
         yield Entry(lsn, link, offset, record, payload)
+
+
+def _discontinuity(lsn: int, link: bytes, number: int, payload: bytes, own_link: bytes) -> str:
+    """Return how a record does not continue the one before it, "" where it does."""
+    if lsn >= 0 and number != lsn + 1:
+        return f"lsn {number} follows lsn {lsn}"
+    if blake2b(link + payload, digest_size=8).digest() != own_link:
+        return f"the link of lsn {number} does not continue the one before"
+    return ""
 
 
 def read_ends(file: BinaryIO, source: str) -> Ends:
@@ -178,25 +195,13 @@ def _payload_at(data: bytes, offset: int) -> bytes | None:
 
 
 def _next_whole(data: bytes, offset: int) -> int | None:
-    """Return where the next whole record begins after a bad one: where its length says, or near.
+    """Return where the next whole record begins after a bad one, however far that is.
 
-    A loss of power leaves zeros where nothing was written, however many: behind them is near.
+    A loss of power leaves a hole where nothing was written, of any size.
     """
-    last = len(data) - _HEAD
-    if offset <= last:
-        after = offset + _HEAD + int(FRAME.unpack_from(data, offset)[0])
-        if after <= last and not isinstance(_record_at(data, after), str):
-            return after
-    begin = offset + 1
-    while begin < last:
-        end = min(begin + RESYNC_BYTES, last)
-        for near in range(begin, end):
-            if not isinstance(_record_at(data, near), str):
-                return near
-        written = _WRITTEN.search(data, end, last)
-        if written is None or written.start() == end:
-            return None
-        begin = written.start() - 3  # a length may begin with so many zeros
+    for found in _BEGINNING.finditer(data, offset + 1 + _HEAD):
+        if not isinstance(_record_at(data, begin := found.start() - _HEAD), str):
+            return begin
     return None
 
 

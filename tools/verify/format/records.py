@@ -237,6 +237,11 @@ _CLASSES: tuple[type[Record], ...] = (
     Stop, Vote, Decided, End, Queues, Checkpoint, Client,
 )  # fmt: skip
 KINDS: dict[type[Record], RecordKind] = dict(zip(_CLASSES, RecordKind, strict=True))
+BEGINNINGS = tuple(
+    msgpack.Packer().pack_array_header(2 + len(of._fields)) + bytes([kind])
+    for of, kind in KINDS.items()
+)
+"""The first bytes of payloads: a list of so many fields, and its kind."""
 _MEMBERS, _FRESH_MEMBERS, _QUEUE = (str, int), (str, int, bool), (int, str, str, bool, int)
 _CLIENT_WHATS = frozenset({*ClientOp, ClientOp.RECEIVED | REDELIVERED})
 

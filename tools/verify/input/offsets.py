@@ -55,10 +55,20 @@ def advance(read: Offsets, places: list[Path], settled: Settled | None = None) -
     """Return the offsets up to which there are whole records now.
 
     They advance by at most STRETCH_BYTES in each incarnation and never beyond the end of one
-    segment; `settled` segments are skipped.
+    segment; `settled` segments are skipped.  An incarnation without any file has no offset, once
+    there is a later one of its member.
     """
-    now: Offsets = dict(read)
-    for key, found in sorted(segments_by_incarnation(places).items()):
+    there = segments_by_incarnation(places)
+    newest: dict[str, int] = {}
+    for key in there:
+        member, incarnation = _owner(key)
+        newest[member] = max(incarnation, newest.get(member, -1))
+    now: Offsets = {
+        key: where
+        for key, where in read.items()
+        if key in there or newest.get(_owner(key)[0], -1) < _owner(key)[1]
+    }
+    for key, found in sorted(there.items()):
         until = (settled or {}).get(Path(key).name, -1)
         segments = {number: path for number, path in found.items() if number > until}
         if not segments:
@@ -136,6 +146,12 @@ def segments_by_incarnation(places: list[Path]) -> dict[str, dict[int, Path]]:
             if fits := _NAME.fullmatch(plain_name(path.name)):
                 found.setdefault(str(path.parent / fits[1]), {})[int(fits[2])] = path
     return found
+
+
+def _owner(key: str) -> tuple[str, int]:
+    """Return directory and member, and the incarnation."""
+    member, _, incarnation = key.rpartition(".")
+    return member, int(incarnation)
 
 
 def _further(where: ReadUpTo, segments: dict[int, Path]) -> ReadUpTo | None:

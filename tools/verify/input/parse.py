@@ -15,8 +15,9 @@ from collections.abc import Iterator, Sequence
 from xxhash import xxh3_128_intdigest
 
 from tools.verify.format.commands import Command
+from tools.verify.format.countable import countable_entries
 from tools.verify.format.moves import FORGOTTEN, MOVE
-from tools.verify.format.reader import FRAME, Entry, Fault, LogError, read_segment
+from tools.verify.format.reader import FRAME, Entry, Fault, LogError
 from tools.verify.format.records import (
     ROLE_CLIENT,
     Active,
@@ -96,9 +97,8 @@ def _parse(
     parser = _Parser(file, continued, every_record)
     rows = parser.rows
     try:
-        for entry in read_segment(
-            data, file, faults, None if continued is None else continued.after
-        ):
+        after = None if continued is None else continued.after
+        for entry in countable_entries(data, file, faults, after):
             if faults:
                 parser.take_damage(faults)
             parser.take(entry)

@@ -8,6 +8,7 @@ from glob import glob, has_magic
 from pathlib import Path
 
 from tools.verify.findings import BadInput
+from tools.verify.format.countable import countable_entries
 from tools.verify.format.files import (
     DROPPED_NAME,
     dropped_in,
@@ -16,7 +17,7 @@ from tools.verify.format.files import (
     open_segment,
     plain_name,
 )
-from tools.verify.format.reader import Fault, LogError, read_segment
+from tools.verify.format.reader import Entry, LogError
 from tools.verify.format.records import SUFFIX, Header, Record
 
 LITTLE_BYTES = 256 << 20
@@ -151,14 +152,18 @@ def owner_by_name(file: str) -> tuple[str, int, int]:
     return parts[0], -1, -1
 
 
-def records_of(data: bytes, file: str) -> Iterator[Record]:
-    """Yield the readable records of a segment; damage is reported by the parser."""
-    faults: list[Fault] = []
+def sound_entries(data: bytes, file: str) -> Iterator[Entry]:
+    """Yield what is sound of a segment; damage is reported by the parser."""
     try:
-        for _, _, _, record, _ in read_segment(data, file, faults):
-            yield record
+        yield from countable_entries(data, file, [])
     except LogError:
         return
+
+
+def records_of(data: bytes, file: str) -> Iterator[Record]:
+    """Yield the readable records of a segment; damage is reported by the parser."""
+    for entry in sound_entries(data, file):
+        yield entry.record
 
 
 def records_in(file: str) -> Iterator[Record]:
@@ -168,8 +173,5 @@ def records_in(file: str) -> Iterator[Record]:
 
 def header_of(head: bytes, file: str) -> Header | None:
     """Return the header from the first bytes of a segment; None: it cannot be read."""
-    try:
-        first = next(read_segment(head, file, []), None)
-    except LogError:
-        return None
+    first = next(sound_entries(head, file), None)
     return first.record if first is not None and isinstance(first.record, Header) else None

@@ -13,7 +13,6 @@ import numpy as np
 import pyarrow
 
 from tools.verify.format.moves import MOVE
-from tools.verify.format.reader import Entry, Fault, LogError, read_segment
 from tools.verify.format.records import (
     CLIENT_ROW,
     REDELIVERED,
@@ -29,6 +28,7 @@ from tools.verify.format.records import (
 )
 from tools.verify.input.moves import Ints, unpack
 from tools.verify.input.ranges_of_file import FileRange, RangeCursor
+from tools.verify.input.segments import sound_entries
 
 ROWS_PER_BATCH = 1 << 16
 EVERYWHERE = (FileRange(0, (1 << 63) - 1),)
@@ -65,7 +65,7 @@ def moves_of(
     taken: list[tuple[int, int, int, int]] = []  # lsn, first position, epoch, decided
     packed: list[bytes] = []
     size = 0
-    for lsn, _, _, record, _ in _sound(data, file):
+    for lsn, _, _, record, _ in sound_entries(data, file):
         cursor.advance(record)
         match record:
             case Batch():
@@ -94,7 +94,7 @@ def clients_of(data: bytes, file: str, schema: pyarrow.Schema) -> Iterator[pyarr
     header = Header(0, "", "", "", -1, -1, b"", "", 0)
     taken: list[tuple[int, Client]] = []
     size = 0
-    for lsn, _, _, record, _ in _sound(data, file):
+    for lsn, _, _, record, _ in sound_entries(data, file):
         if isinstance(record, Client):
             taken.append((lsn, record))
             size += len(record.ops)
@@ -107,14 +107,6 @@ def clients_of(data: bytes, file: str, schema: pyarrow.Schema) -> Iterator[pyarr
                 return
     if taken:
         yield _clients(header, file, taken, schema)
-
-
-def _sound(data: bytes, file: str) -> Iterator[Entry]:
-    faults: list[Fault] = []
-    try:
-        yield from read_segment(data, file, faults)
-    except LogError:
-        return
 
 
 def _moves(

@@ -2,7 +2,8 @@
 
 Pure.  What is read of an incarnation in one micro-batch is a segment to the parser (its assumptions
 at the beginning are compared with the state before), and is merged into one row per incarnation
-here: so this grows with views and incarnations, not with micro-batches and not with traffic.
+here.  Of views the last ones are held (`bygone`), of incarnations those that were in them: so this
+grows neither with traffic nor with time.
 
 A position is *verified* when every member of the newest primary view has reached it: then each of
 them, and the activations that supersede others, were read up to there.  That is the watermark: it
@@ -23,10 +24,14 @@ from tools.verify.checks.views_and_segments import IncarnationId, ends_of
 from tools.verify.findings import Finding
 from tools.verify.format.records import RecordKind
 from tools.verify.input.rows import FAULT, SEGMENT, Row, SegmentEnds, append_run, merge_sums
+from tools.verify.live import bygone
 
 KEPT = 4096
 """Verified positions that are still held: votes and late members refer to them again."""
 
+
+QUIET_TAKES = 8
+"""Micro-batches without an incarnation after which no more of it comes: each has what is unread."""
 
 FAULTS_MAX = 100
 """Faults of one incarnation that are kept: a log that is damaged goes on to be."""
@@ -67,6 +72,11 @@ class ClusterProgress:
         self._carry: dict[IncarnationId, lifetimes.CarriedState] = {}
         self._rows: list[Row] = []  # of views, and faults
         self._faults: Counter[IncarnationId] = Counter()
+        self._primary: Row | None = None  # the ACTIVE of the newest
+        self._horizon: bygone.Horizon | None = None  # what is behind it is not held
+        self._takes = 0
+        self._heard: dict[IncarnationId, int] = {}  # the last take that had something of it
+        self._gone: dict[str, int] = {}  # by member, the last incarnation that is not held
         self._inactive: dict[str, int] = {}  # files that begin outside of a primary: last position
         self._reported: set[tuple[str, ...]] = set()
         self._differing: set[tuple[str, ...]] = set()  # in the last micro-batch
@@ -81,17 +91,26 @@ class ClusterProgress:
 
     def take(self, rows: Iterable[Row]) -> None:
         """Take the control rows of a micro-batch."""
+        self._takes += 1
         for row in sorted(rows, key=lambda row: (row.member, row.incarnation, row.lsn)):
+            if row.incarnation <= self._gone.get(row.member, -1):
+                continue
+            self._heard[row.member, row.incarnation] = self._takes
             if row.kind == SEGMENT:
                 self._join(row)
             else:
                 if row.kind in (RecordKind.VIEW, RecordKind.ACTIVE):
                     row = self._with_position(row)
+                if row.kind == RecordKind.ACTIVE and _epoch(row) > _epoch(self._primary):
+                    self._primary = row
                 self._rows.append(row)
         views_and_segments.check_input([*self._ends.values(), *self._rows])
         self._verified = max(self._verified, self._watermark())
         kept = self._verified - KEPT
         self._inactive = {file: last for file, last in self._inactive.items() if last >= kept}
+        self._horizon = bygone.horizon_of(self._rows, self._horizon)
+        if self._horizon is not None:
+            self._release(self._horizon, kept)
 
     def verified(self) -> int:
         """Return the position that all live members have reached."""
@@ -183,11 +202,8 @@ class ClusterProgress:
 
     def _primary_members(self) -> set[IncarnationId]:
         """Return the members of the newest primary view."""
-        actives = [row for row in self._rows if row.kind == RecordKind.ACTIVE]
-        newest = max(actives, key=lambda row: row.epoch or 0, default=None)
-        if newest is None:
-            return set()
-        found = (name.rstrip("+").rpartition("/") for name in newest.names or [])
+        named = self._primary.names if self._primary is not None else None
+        found = (name.rstrip("+").rpartition("/") for name in named or [])
         return {(name, int(incarnation)) for name, _, incarnation in found}
 
     def _watermark(self) -> int:
@@ -220,6 +236,23 @@ class ClusterProgress:
         position_reached = self._carry[key].position_reached
         self._ends[key] = merged._replace(position=position_reached)
         self.records += ends["records"]
+
+    def _release(self, horizon: bygone.Horizon, position: int) -> None:
+        """Release what is behind the horizon, and decided nothing beyond this position."""
+        newest = self._last_incarnations()
+        epoch = bygone.first_held_epoch(self._ends.values(), horizon, position)
+        for key, row in list(self._ends.items()):
+            quiet = self._takes - self._heard.get(key, 0) > QUIET_TAKES
+            if key not in newest and quiet and bygone.last_epoch(row) < epoch:
+                self._gone[key[0]] = max(key[1], self._gone.get(key[0], -1))
+                del self._ends[key], self._carry[key]
+                self._faults.pop(key, None)
+                self._heard.pop(key, None)
+        held = [row for row in self._rows if (row.member, row.incarnation) in self._ends]
+        self._rows = bygone.recent_rows(held, horizon)
+        self._ends = {
+            key: bygone.without_epochs_before(row, epoch) for key, row in self._ends.items()
+        }
 
     def _with_position(self, row: Row) -> Row:
         """Return a VIEW or ACTIVE with the position and durable mark of earlier micro-batches."""
@@ -295,6 +328,10 @@ def _beginnings(one: SegmentEnds, two: SegmentEnds) -> dict[str, object]:
     for name, later in two["origins"].items():
         origins[name] = later | origins.get(name, {})
     return {"activations": one["activations"] + two["activations"], "origins": origins}
+
+
+def _epoch(row: Row | None) -> int:
+    return -1 if row is None else row.epoch or 0
 
 
 def _position(row: Row) -> int:

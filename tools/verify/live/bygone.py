@@ -1,0 +1,108 @@
+"""What a follower need not hold any more: views long past, and incarnations and epochs before them.
+
+Pure.  What is left reads as logs that begin with the first view that is held, so no check misses
+what is gone; only what contradicts something further back is not seen, and is left to the full
+check.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator
+from functools import reduce
+from typing import NamedTuple
+
+from tools.verify.checks.views_and_segments import ends_of, records_by_incarnation
+from tools.verify.format.records import RecordKind
+from tools.verify.input.rows import SEGMENT, EpochSums, Row, merge_sums
+
+VIEWS_KEPT = 128
+"""Views that are held at least; twice as many at most."""
+
+
+class Horizon(NamedTuple):
+    """The oldest view that is held, and its epoch, or the first one after it."""
+
+    ring: int
+    epoch: int
+
+
+def horizon_of(rows: Iterable[Row], known: Horizon | None) -> Horizon | None:
+    """Return up to where records of views may go; `known`: up to where they have gone."""
+    views, active = set(), []
+    for row in rows:
+        if _is_view(row):
+            views.add(row.ring_seq or 0)
+        elif row.kind == RecordKind.ACTIVE:
+            active.append((row.ring_seq or 0, row.epoch or 0))
+    if len(views) <= 2 * VIEWS_KEPT:
+        return known
+    ring = sorted(views)[-VIEWS_KEPT]
+    newest = max((epoch for _, epoch in active), default=0)
+    return Horizon(ring, min((epoch for at, epoch in active if at >= ring), default=newest + 1))
+
+
+def recent_rows(rows: list[Row], horizon: Horizon) -> list[Row]:
+    """Return the control rows that are not behind the horizon."""
+    found = [row for row in rows if row.kind >= SEGMENT]
+    for _, _, records in records_by_incarnation(rows):
+        found += _recent_records(records, horizon)
+    return found
+
+
+def _recent_records(records: list[Row], horizon: Horizon) -> Iterator[Row]:
+    """Yield an incarnation's START, and its records from the view on that it was in there."""
+    views = [at for at, row in enumerate(records) if _is_view(row)]
+    later = (at for at in views if (records[at].ring_seq or 0) >= horizon.ring)
+    begin = next(later, max(views, default=0))
+    for at, row in enumerate(records):
+        gone = row.kind == RecordKind.ACTIVE and (row.epoch or 0) < horizon.epoch
+        if row.kind == RecordKind.START or (at >= begin and not gone):
+            yield row
+
+
+def first_held_epoch(segments: Iterable[Row], horizon: Horizon, position: int) -> int:
+    """Return the first epoch that decided anything beyond a position, or of the horizon."""
+    held = (
+        int(name)
+        for row in segments
+        for name, sums in ends_of(row)["epochs"].items()
+        if sums["last"] > position
+    )
+    return min([horizon.epoch, *held])
+
+
+def last_epoch(segment: Row) -> int:
+    """Return the last epoch of which an incarnation applied or confirmed anything; 0: none."""
+    return max(map(int, ends_of(segment)["epochs"]), default=0)
+
+
+def without_epochs_before(row: Row, epoch: int) -> Row:
+    """Return a SEGMENT row that tells of earlier epochs only how far they came, not where they
+    began.
+    """
+    ends = ends_of(row)
+    gone = {name: sums for name, sums in ends["epochs"].items() if int(name) < epoch}
+    if len(gone) <= 1 and all(sums["first"] < 0 for sums in gone.values()):
+        return row
+    far = reduce(merge_sums, gone.values())
+    far = EpochSums(
+        first=-1, last=far["last"], confirmed=far["confirmed"], mark=far.get("mark", -1)
+    )
+    kept = {name: sums for name, sums in ends["epochs"].items() if name not in gone}
+    since = min((sums["first"] for sums in kept.values() if sums["first"] >= 0), default=0)
+    left: dict[str, object] = {
+        **ends,
+        "epochs": {max(gone, key=int): far, **kept},
+        "runs": [run for run in ends["runs"] if run[2] >= epoch],
+    }
+    if "voters_at" in ends:
+        left["voters_at"] = [at for at in ends["voters_at"] if at >= since]
+    if "activations" in ends:  # not in a point that an older release saved
+        left["activations"] = [one for one in ends["activations"] if one[1] >= epoch]
+        left["origins"] = {name: of for name, of in ends["origins"].items() if int(name) >= epoch}
+    return row._replace(text=json.dumps(left))
+
+
+def _is_view(row: Row) -> bool:
+    return row.kind == RecordKind.VIEW and bool(row.flag)
