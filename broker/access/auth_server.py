@@ -9,7 +9,7 @@ failed, and has a line in the log that quotes nothing of it: it may hold the pas
 
 from __future__ import annotations
 
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Callable
 from itertools import takewhile
 from typing import NamedTuple, Protocol, TypeAlias
@@ -25,6 +25,8 @@ AT_ONCE_MAX = 16
 that strangers keep nobody from working."""
 WAITING_MAX = 1000
 """Questions of each of the two sorts; one more is refused at once."""
+WAITING_OF_USER_MAX = WAITING_MAX // 4
+"""Of these one user may have so many: a message may name 64 keys, on any number of connections."""
 KEPT_MAX = 10_000
 QUESTION_BYTES_MAX = 16 * 1024
 ANSWER_BYTES_MAX = 4096
@@ -36,6 +38,11 @@ class AuthQuestion(NamedTuple):
 
     about: str
     fields: tuple[tuple[str, str], ...]
+
+    @property
+    def user(self) -> str:
+        """Whom it is about."""
+        return dict(self.fields)["username"]
 
     def encoded(self) -> str:
         """As a query string, or the body of a form."""
@@ -109,7 +116,25 @@ class _Line:
 
     def __init__(self) -> None:
         self.waiting: deque[_Asked] = deque()
+        self.waiting_of: Counter[str] = Counter()  # by user
         self.sent = 0
+
+    def add(self, one: _Asked) -> None:
+        self.waiting.append(one)
+        self.waiting_of[one.question.user] += 1
+
+    def take(self) -> _Asked:
+        """The one that waits for longest: it is its turn."""
+        one = self.waiting[0]
+        self.drop(one)
+        return one
+
+    def drop(self, one: _Asked) -> None:
+        """It waits no more."""
+        self.waiting.remove(one)
+        self.waiting_of[one.question.user] -= 1
+        if not self.waiting_of[one.question.user]:
+            del self.waiting_of[one.question.user]
 
 
 class AuthServer:
@@ -159,11 +184,14 @@ class AuthServer:
             self._refuse(question, then, f"it is longer than {QUESTION_BYTES_MAX} bytes")
         elif len(line.waiting) >= WAITING_MAX:
             self._refuse(question, then, f"{WAITING_MAX} questions wait for their turn already")
+        elif line.waiting_of[question.user] >= WAITING_OF_USER_MAX:
+            fault = f"{WAITING_OF_USER_MAX} questions about this user wait for their turn already"
+            self._refuse(question, then, fault)
         else:
             self._last_number += 1
             one = _Asked(self._last_number, question, self.clock() + LIMIT_S, then)
             self._asked[question] = one
-            line.waiting.append(one)
+            line.add(one)
             self._send(line)
             self._wake_in_time()
 
@@ -174,7 +202,7 @@ class AuthServer:
     def _send(self, line: _Line) -> None:
         """Those whose turn it is."""
         while line.waiting and line.sent < AT_ONCE_MAX:
-            one = line.waiting.popleft()
+            one = line.take()
             one.is_sent = True
             line.sent += 1
             self._numbers[one.number] = one
@@ -207,7 +235,7 @@ class AuthServer:
             if one.is_sent:
                 self._wire.cancel(one.number)
             else:
-                self._lines[one.question.about == USER].waiting.remove(one)
+                self._lines[one.question.about == USER].drop(one)
         for one in overdue:
             fault = f"there was no reply in {LIMIT_S:g} s"
             if not one.is_sent:

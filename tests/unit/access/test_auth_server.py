@@ -4,15 +4,16 @@ from __future__ import annotations
 
 import pytest
 
+from broker.access import auth_server
 from broker.access.auth_server import (
     ANSWER_BYTES_MAX,
     AT_ONCE_MAX,
-    KEPT_MAX,
     LIMIT_S,
     QUESTION_BYTES_MAX,
     RESOURCE,
     USER,
     WAITING_MAX,
+    WAITING_OF_USER_MAX,
     Answer,
     AuthQuestion,
     read_answer,
@@ -22,8 +23,8 @@ from tests.support.auth_wire import AuthWire, Told
 ALLOWED = Answer(True)
 
 
-def about(name: str, kind: str = RESOURCE) -> AuthQuestion:
-    return AuthQuestion(kind, (("username", "ada"), ("name", name)))
+def about(name: str, kind: str = RESOURCE, user: str = "ada") -> AuthQuestion:
+    return AuthQuestion(kind, (("username", user), ("name", name)))
 
 
 @pytest.mark.parametrize(
@@ -102,14 +103,15 @@ def test_logins_are_not_kept_and_without_time_nothing_is() -> None:
     assert wire.server.kept(about("q")) is None
 
 
-def test_a_bounded_number_is_kept_the_newest() -> None:
+def test_a_bounded_number_is_kept_the_newest(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(auth_server, "KEPT_MAX", 10)
     wire = AuthWire()
-    for number in range(KEPT_MAX + 1):
+    for number in range(11):
         wire.server.ask(about(str(number)), Told())
         wire.answer("allow")
     assert wire.server.kept(about("0")) is None
     assert wire.server.kept(about("1")) == ALLOWED
-    assert wire.server.kept(about(str(KEPT_MAX))) == ALLOWED
+    assert wire.server.kept(about("10")) == ALLOWED
 
 
 def test_what_was_asked_before_all_is_forgotten_is_not_kept() -> None:
@@ -169,7 +171,7 @@ def test_an_answer_has_its_time_that_of_its_turn_included() -> None:
 def test_too_many_and_too_long_ones_are_refused_but_never_within_the_call() -> None:
     wire, told = AuthWire(), Told()
     for number in range(AT_ONCE_MAX + WAITING_MAX + 1):
-        wire.server.ask(about(str(number)), told)
+        wire.server.ask(about(str(number), user=f"user {number % 10}"), told)
     wire.server.ask(about("x" * QUESTION_BYTES_MAX), told)
     assert not told.answers
     assert wire.wakes_at == wire.now
@@ -177,6 +179,19 @@ def test_too_many_and_too_long_ones_are_refused_but_never_within_the_call() -> N
     assert [one.fault for one in told.answers] == [
         "1000 questions wait for their turn already", "it is longer than 16384 bytes"
     ]  # fmt: skip
+
+
+def test_one_user_leaves_room_for_others() -> None:
+    wire, told = AuthWire(), Told()
+    for number in range(AT_ONCE_MAX + WAITING_OF_USER_MAX + 1):
+        wire.server.ask(about(str(number)), told)
+    wire.server.ask(about("q", user="bob"), told)
+    wire.go_on(0)
+    assert [one.fault for one in told.answers] == [
+        "250 questions about this user wait for their turn already"
+    ]
+    wire.answer("allow")
+    assert told.answers.count(ALLOWED) == AT_ONCE_MAX + WAITING_OF_USER_MAX + 1
 
 
 def test_a_server_that_cannot_be_reached_is_a_refusal_with_its_reason() -> None:

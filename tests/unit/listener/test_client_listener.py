@@ -444,6 +444,39 @@ def test_memory_before_login_is_bounded(run: Callable[[Story], None], files: Fil
     run(story)
 
 
+def test_an_operator_is_answered_when_it_is_known_who_that_is(
+    run: Callable[[Story], None], files: Files
+) -> None:
+    """Its further requests wait in the socket, and stay unread if it goes away."""
+
+    async def story() -> None:
+        async with serving(ClientLimits(), files) as here:
+            asked: list[Callable[[Login, float], None]] = []
+
+            def login(*given: object) -> None:
+                asked.append(cast("Callable[[Login, float], None]", given[-1]))
+
+            here.member.operations = cast(
+                "Managed", SimpleNamespace(login=login, status=lambda: {"is": "fine"})
+            )
+            for port, tls in ((here.plain, None), (here.tls, trusting(files))):
+                reader, writer = await asyncio.open_connection(HOST, port, ssl=tls)
+                writer.write(PREAMBLE + b'{"op":"status"}\n' * 2)
+                for _ in range(2):
+                    await until(lambda: len(asked) == 1)
+                    asked.pop()(Login("http", ("monitoring",)), 0.0)
+                    assert await reader.readline() == b'{"ok": true, "is": "fine"}\n'
+                writer.write(b'{"op":"status"}\n')
+                await until(lambda: len(asked) == 1)
+                writer.close()
+                (one,) = here.listener._sockets.values()
+                one.abort()
+                await until(lambda: not here.listener._sockets)
+                asked.pop()(Login("http", ("monitoring",)), 0.0)  # nobody hears it
+
+    run(story)
+
+
 def test_management_gets_no_more_answers_than_it_reads(
     run: Callable[[Story], None], files: Files
 ) -> None:

@@ -25,6 +25,12 @@ PATIENCE_S = 60.0  # that turns a hang into a failure
 Behave = Callable[[asyncio.StreamWriter, str], Awaitable[None]]
 
 
+@pytest.fixture(autouse=True)
+def patient(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A slow machine is no slow server."""
+    monkeypatch.setattr(auth_server, "LIMIT_S", PATIENCE_S)
+
+
 class Server:
     """A server that behaves as a test says, and keeps what it was asked."""
 
