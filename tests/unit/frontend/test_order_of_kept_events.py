@@ -1,10 +1,10 @@
 """Whatever a client's commands wait for, they are ordered as it sent them: a model of arrivals.
 
 Seeds choose what happens: publishes and other methods on several channels, alarms, fences that may
-be over in a moment, channels that the machine closes, all ends of a connection, and a server that
-is asked for every permission, or for each once, and allows, denies, or says nothing.  The oracle is
-what was sent: of each life of a channel the commands are a beginning of it, in this order, and all
-of it unless that life was cut short.
+be over in a moment, channels that the machine closes, new secrets, all ends of a connection, and a
+server that is asked for every permission, or for each once, and allows, denies, or says nothing.
+The oracle is what was sent: of each life of a channel the commands are a beginning of it, in this
+order, and all of it unless that life was cut short.
 """
 
 from __future__ import annotations
@@ -124,7 +124,7 @@ class World:
         happenings: list[tuple[int, Callable[[], None]]] = [
             (40, self.send), (25, self.turn), (8, self.alarm), (8, self.fence), (5, self.connect),
             (2, self.close), (1, self.lose), (1, self.force),
-            (40, self.answer), (1, self.say_nothing),
+            (40, self.answer), (1, self.say_nothing), (4, self.renew),
         ]  # fmt: skip
         weights = [weight for weight, _ in happenings]
         for _ in range(STEPS):
@@ -211,6 +211,11 @@ class World:
         for sender in self._some():
             sender.is_over = True
             sender.write(method(0, "connection.close", 200, "", 0, 0))
+
+    def renew(self) -> None:
+        for sender in self._some():
+            if not sender.unsent:
+                sender.write(method(0, "connection.update-secret", b"guest", "rotation"))
 
     def lose(self) -> None:
         for sender in self._some():
