@@ -17,6 +17,7 @@ from broker.listener.http_wire import HttpWire, is_in_clear
 from broker.listener.tls import TlsFileError
 from broker.options.access import HttpAuthOptions
 from tests.support.certificates import Authority
+from tools.demo.local_cluster import free_ports
 
 SECRET = "top&secret=ö"
 QUESTION = AuthQuestion(USER, (("username", "ada"), ("password", SECRET)))
@@ -223,11 +224,14 @@ def test_a_slow_server_and_one_that_drips_have_the_same_time(
 
 
 def test_a_server_that_is_not_there() -> None:
-    async def work(asking: Asking, server: Server) -> None:
-        await server.close()
-        assert "cannot be reached" in (await asking.ask()).fault
+    (port,) = free_ports(1)
 
-    run(reply("allow"), work)
+    async def work() -> None:
+        asking = Asking(port, "http", "get", None)
+        assert "cannot be reached" in (await asking.ask()).fault
+        await asking.wire.close()
+
+    asyncio.run(work())
 
 
 def test_a_connection_that_the_server_has_closed_meanwhile_costs_no_login() -> None:
