@@ -21,6 +21,7 @@ IGNORED = 1  # unknown session, connection or channel: the command came too late
 MALFORMED = 2  # given by the replica to a blob that unpack_blob refused (it takes one position)
 OUT_OF_SEQUENCE = 3  # given by the replica to a blob that accept_blob refused (one position)
 UNROUTABLE = 200  # a publish that was accepted and reached no queue
+REPEATED = 201  # a publish whose number was taken before: nothing is done, the answer is the same
 
 # Client commands: below 64. Control commands of members: 64 and above.
 CONNECTION_OPEN = 1

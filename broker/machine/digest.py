@@ -81,6 +81,16 @@ def held_element(content: int, queue_id: int, seq: int, holder: int, tag: int) -
     return xxh3_64_intdigest(_place(content, queue_id, seq, holder, tag))
 
 
+def producer_element(salt: int, epoch: int, used: int, highest: int) -> int:
+    """Of a producer that numbers its messages, but for the numbers."""
+    return xxh3_64_intdigest(_place(salt, epoch, used, highest, MASK))
+
+
+def number_element(salt: int, number: int, entry: int) -> int:
+    """Of what became of one number of a producer."""
+    return xxh3_64_intdigest(_place(salt, number, entry, 0, MASK - 1))
+
+
 def item_hash(*items: Value) -> int:
     """Element or salt of a record: the name of its kind first."""
     return int(xxh3_64_intdigest(msgpack.packb(items)))

@@ -48,6 +48,12 @@ TRIMMED_MAX = 1_024
 goes on."""
 TRIMMED_PER_MESSAGE_MAX = 2
 """Of these as each message comes in or back, which may be many at one position, in many queues."""
+PRODUCERS_MAX = 1_000
+"""Producers that number their messages, of one user in one virtual host, that are remembered: those
+that were heard of last."""
+NUMBERS_MAX = 4_096
+"""Numbers of each producer that are remembered, up to the highest: so many of its messages may be
+unconfirmed. 32 KiB each, or twice that for a moment."""
 POLICIES_MAX = 200
 """Policies of one virtual host, and as many of the operator. A queue that is declared is compared
 with all of them at its position."""

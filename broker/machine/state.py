@@ -4,6 +4,7 @@ All containers that are iterated are dicts, lists and deques: their order is the
 commands filled them, so it is the same at all members. Nothing is looked up by identity or hash.
 """
 
+from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import InitVar, dataclass, field
@@ -199,10 +200,29 @@ class Route(NamedTuple):
 
 
 @dataclass(slots=True, eq=False, repr=False)
+class Producer:
+    """A client program that numbers its messages, over all its connections; what became of the
+    numbers is in `entries` (queueing/numbers.py)."""
+
+    salt: int
+    epoch: int
+    used: int = 0  # the position at which it was heard of last
+    highest: int = -1
+    # The entry of number `first + i` is `entries[i]`; the first `skip` ones are forgotten.
+    first: int = 0
+    skip: int = 0
+    entries: "array[int]" = field(default_factory=lambda: array("Q"))
+    sum: int = 0  # of the elements of the entries
+    volatile: int = 0  # how many of them a cold start takes
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class Vhost:
     name: str
     exchanges: dict[str, Exchange] = field(default_factory=dict)
     queues: dict[str, Queue] = field(default_factory=dict)
+    # by user, then by the name that it gives itself, in the order in which they were heard of
+    producers: dict[str, dict[str, Producer]] = field(default_factory=dict)
     # A cache: empty after any topology change.
     routes: dict[tuple[str, str], Route] = field(default_factory=dict)
     max_queues: int = -1  # from its limits (handlers/definitions.py)

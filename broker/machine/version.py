@@ -11,7 +11,7 @@ MACHINE_VERSION_MIN when code for older versions is deleted.
 Decision: docs/decisions/0029-new-behaviour-is-switched-on-by-a-command.md.
 """
 
-MACHINE_VERSION = 10
+MACHINE_VERSION = 11
 MACHINE_VERSION_MIN = 9
 
 ANSWERS_AS_RABBITMQ = 10
@@ -20,3 +20,7 @@ are taken, and not compared; an exclusive queue that is declared otherwise is lo
 and BCC name further routing keys; what may live for no time is delivered at once or dead; queues
 that share the credit of a channel take turns. Decision:
 docs/decisions/0048-arguments-that-nobody-knows-are-taken.md."""
+
+NUMBERED_PUBLISHES = 11
+"""From this version on: what a producer numbers by headers is taken once, however often it is sent.
+Decision: docs/decisions/0052-a-number-is-taken-once.md."""

@@ -12,10 +12,17 @@ import pytest
 from broker.machine import commands as c
 from broker.machine.commands import Command
 from broker.machine.machine import Machine
+from broker.machine.queueing.properties import with_header
 from broker.machine.version import MACHINE_VERSION
 
 NAMES = ("alpha", "beta", "gamma", "delta")
 ROOT = Path(__file__).resolve().parents[2]
+
+
+def numbered(producer: str, number: int) -> bytes:
+    """Properties of a message that its producer numbered."""
+    properties = with_header(b"\0\0", "x-producer-id", producer)
+    return with_header(properties, "x-sequence", number)
 
 
 def history(seed: int, count: int) -> list[Command]:
@@ -51,6 +58,7 @@ def history(seed: int, count: int) -> list[Command]:
             c.ExchangeBind(c.EXCHANGE_BIND, *at, name, other, "#", False, {}),
             c.Publish(c.PUBLISH, *at, 1, other, f"{name}.x", 4, b"", name.encode()),
             c.Publish(c.PUBLISH, *at, 1, "", name, 5, b"\x01\x00\x019", other.encode()),
+            c.Publish(c.PUBLISH, *at, 1, "", name, 4, numbered(name, len(commands)), b"x"),
             c.Consume(c.CONSUME, *at, name, name + other, False, yes, False, False, {}, 3),
             c.Ack(c.ACK, *at, 0, True),
             c.Nack(c.NACK, *at, 0, True, True),
@@ -59,7 +67,7 @@ def history(seed: int, count: int) -> list[Command]:
             c.ChannelOpen(c.CHANNEL_OPEN, *at),
             c.Tick(c.TICK, rng.randrange(1 << 20), rng.randrange(1 << 20)),
         ]
-        commands.append(rng.choices(choices, (3, 3, 5, 5, 20, 20, 5, 5, 5, 5, 5, 0.2, 1))[0])
+        commands.append(rng.choices(choices, (3, 3, 5, 5, 20, 20, 10, 5, 5, 5, 5, 5, 0.2, 1))[0])
         if len(commands) % 200 == 0:
             commands.append(c.ConnectionOpen(c.CONNECTION_OPEN, conn, "/", "guest", "host:1"))
             commands.append(c.ChannelOpen(c.CHANNEL_OPEN, *at))

@@ -17,8 +17,18 @@ INTS = st.sampled_from([0, 1, 1, 1, 2, 3, -1, -(1 << 63), (1 << 63) - 1, (1 << 6
 NAMES = st.sampled_from(["", "q", "q", "x", "amq.topic", "amq.headers", "#", "*.a", "topic", "é"])
 RECORDED: c.Table = {"x-death": ({"queue": "q", "count": (1 << 63) - 1},), "q": 1}
 HEADERS = b"".join(short_string(name) + encode_value(value) for name, value in RECORDED.items())
+
+
+def numbered(number: Value, epoch: Value) -> bytes:
+    """Properties of a message that its producer numbered."""
+    headers = {"x-producer-id": "p", "x-sequence": number, "x-producer-epoch": epoch}
+    table = b"".join(short_string(name) + encode_value(value) for name, value in headers.items())
+    return b"\x20\x00" + len(table).to_bytes(4, "big") + table
+
+
 PROPERTIES = st.one_of(
     st.binary(max_size=12),
+    st.builds(numbered, INTS, st.sampled_from([0, 0, 0, 1, -1, "1", True])),
     st.just(b"\x20\x00" + len(HEADERS).to_bytes(4, "big") + HEADERS),
     st.just(b"\x01\x00\x0210"),
 )

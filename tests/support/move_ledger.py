@@ -2,7 +2,7 @@
 
 from broker.machine.digest import MASK, ready_element
 from broker.machine.machine import Machine
-from broker.machine.move_log import CAUSE_SHIFT, FLAG, MOVE, Op
+from broker.machine.move_log import AGAIN, CAUSE_SHIFT, FLAG, MOVE, Op
 from broker.machine.state import CONTENT_HASH
 
 
@@ -22,7 +22,9 @@ class Ledger:
             op, flag = Op(what & 15), what & FLAG != 0
             cause = (what & ~FLAG) >> CAUSE_SHIFT
             if op is Op.PUBLISHED:
-                if seq:
+                if seq and cause == AGAIN >> CAUSE_SHIFT:
+                    assert self.bodies[seq] == detail
+                elif seq:
                     assert seq not in self.bodies
                     self.bodies[seq] = detail
             elif op is Op.DECLARED:

@@ -18,6 +18,7 @@ from broker.machine.clock.cluster_time import recheck_deadlines
 from broker.machine.digest import MASK, ready_elements
 from broker.machine.handlers.publish import letter_element
 from broker.machine.move_log import FORGOTTEN, INDEX_MASK, MARK_MASK, RECOVERED, row
+from broker.machine.queueing.producers import forget_volatile_numbers
 from broker.machine.queueing.queue import (
     delete_queue,
     forget_all_returns,
@@ -112,6 +113,7 @@ def forget_volatile(state: State) -> None:
             else:
                 delete_queue(state, queue)
         _drop_volatile_exchanges(state, vhost)
+        forget_volatile_numbers(state, vhost)
     state.survivors.clear()
     kept = [letter for letter in state.late_letters if letter.message[IS_PERSISTENT]]
     for letter in state.late_letters:

@@ -31,6 +31,7 @@ from broker.machine.limits import (
     QUEUE_WORK,
 )
 from broker.machine.policies.settings import operator_policy_fault, policy_fault
+from broker.machine.queueing.producers import forget_producers
 from broker.machine.queueing.queue import delete_queue, deletion_work
 from broker.machine.queueing.refusals import poisonous
 from broker.machine.queueing.routing import add_vhost, remove_exchange
@@ -310,6 +311,7 @@ def end_leaving_vhosts(state: State, work_max: int) -> None:
             continue
         work += _end_exchanges(state, vhost, work_max - work)
         if not vhost.exchanges:
+            forget_producers(state, vhost)
             del state.vhosts[vhost.name]
             state.leaving.remove(vhost)
             state.close_totals(vhost.name)

@@ -10,6 +10,7 @@ from broker.machine.commands import (
     OK,
     PERSISTENT,
     PUBLISH,
+    REPEATED,
     UNROUTABLE,
     Publish,
 )
@@ -17,10 +18,27 @@ from broker.machine.digest import body_hash, item_hash, message_hash
 from broker.machine.effects import Confirm, Return
 from broker.machine.handlers.connections import refuse
 from broker.machine.limits import LETTERS_WORK_MAX, ROUTE_WORK_MAX, WORDS_PER_UNIT
-from broker.machine.move_log import BY_CLIENT, BY_DEAD_LETTER, FLAG, INDEX_MASK, MARK_MASK, row
+from broker.machine.move_log import (
+    AGAIN,
+    BY_CLIENT,
+    BY_DEAD_LETTER,
+    FLAG,
+    INDEX_MASK,
+    MARK_MASK,
+    row,
+)
 from broker.machine.queueing.copies import copies_of, may_name_copies, widened, without_header
 from broker.machine.queueing.dead_letter import Buried, bury
 from broker.machine.queueing.dispatch import enqueue
+from broker.machine.queueing.producers import (
+    REFUSED,
+    STORED,
+    UNROUTED,
+    Attempt,
+    attempt_of,
+    may_be_numbered,
+    remember,
+)
 from broker.machine.queueing.properties import expiration_of
 from broker.machine.queueing.refusals import (
     NO_ROUTE,
@@ -32,7 +50,7 @@ from broker.machine.queueing.refusals import (
 )
 from broker.machine.queueing.routing import find_route
 from broker.machine.state import CONTENT_HASH, NO_TTL, Channel, Letter, Route, State, Vhost
-from broker.machine.version import ANSWERS_AS_RABBITMQ
+from broker.machine.version import ANSWERS_AS_RABBITMQ, NUMBERED_PUBLISHES
 
 _TTL_MS_MAX = 1 << 53
 _new = tuple.__new__  # half the cost of calling the class
@@ -41,7 +59,15 @@ _new = tuple.__new__  # half the cost of calling the class
 def on_publish(state: State, channel: Channel, command: Publish) -> int:
     _, conn, chan, publish_no, exchange, key, flags, properties, body = command
     ttl_us = NO_TTL
+    attempt = None
     first = properties[0] if properties else 0
+    if first & 0x20 and may_be_numbered(properties) and state.version >= NUMBERED_PUBLISHES:
+        numbered = attempt_of(channel, exchange, key, properties, body)
+        if isinstance(numbered, Refusal):
+            return refuse(state, channel, PUBLISH, numbered)
+        if numbered is not None and numbered.entry:
+            return _publish_again(state, channel, command, numbered)
+        attempt = numbered
     if first & 1:  # the flag of the expiration property
         ttl_us = ttl_of(properties)
     route = channel.connection.vhost.routes.get((exchange, key))
@@ -55,9 +81,12 @@ def on_publish(state: State, channel: Channel, command: Publish) -> int:
         if isinstance(copied, Refusal):
             return refuse(state, channel, PUBLISH, copied)
         route, properties = copied
+    number = state.next_message
     accepted = publish_to(
         state, route, flags, ttl_us, properties, body, BY_CLIENT, channel.mark, publish_no
     )
+    if attempt is not None:
+        _remember(state, channel, attempt, route, flags, accepted, number)
     count_publish(channel, route, flags, publish_no != 0 and accepted)
     if channel.local:
         if not route.queues and flags & MANDATORY:
@@ -66,6 +95,40 @@ def on_publish(state: State, channel: Channel, command: Publish) -> int:
             durable = route.durable and flags & PERSISTENT != 0
             state.effects.append(_new(Confirm, (conn, chan, publish_no, durable, accepted)))
     return OK if route.queues else UNROUTABLE
+
+
+def _remember(
+    state: State,
+    channel: Channel,
+    attempt: Attempt,
+    route: Route,
+    flags: int,
+    accepted: bool,
+    number: int,
+) -> None:
+    outcome = (STORED if accepted else REFUSED) if route.queues else UNROUTED
+    durable = route.durable and flags & PERSISTENT != 0
+    remember(state, channel, attempt, outcome, durable, number if route.queues else 0)
+
+
+def _publish_again(state: State, channel: Channel, command: Publish, attempt: Attempt) -> int:
+    """The number was taken before: nothing is done, and the answer is the same."""
+    _, conn, chan, publish_no, exchange, key, flags, properties, body = command
+    accepted, returned = attempt.outcome != REFUSED, attempt.outcome == UNROUTED
+    what = AGAIN | FLAG if flags & PERSISTENT else AGAIN
+    at, low = state.position & INDEX_MASK, publish_no & MARK_MASK
+    state.moves.append(row(what, at, low, attempt.message, channel.mark, body_hash(body)))
+    for tally in (channel.tally, channel.total):
+        tally.publish += 1
+        tally.confirm += publish_no != 0 and accepted
+        tally.return_unroutable += returned and flags & MANDATORY != 0
+    if channel.local:
+        if returned and flags & MANDATORY:
+            return_unroutable(state, channel, exchange, key, properties, body)
+        if publish_no:
+            confirm = Confirm(conn, chan, publish_no, attempt.durable, accepted)
+            state.effects.append(confirm)
+    return REPEATED
 
 
 def count_publish(channel: Channel, route: Route, flags: int, confirmed: bool) -> None:

@@ -28,9 +28,10 @@ from broker.machine.handlers.publish import (
 from broker.machine.limits import COMMIT_WORK_MAX
 from broker.machine.move_log import BY_TX, REJECTED, TX_ACKED, TX_REQUEUED
 from broker.machine.queueing.copies import may_name_copies
+from broker.machine.queueing.producers import attempt_of, may_be_numbered, not_in_a_transaction
 from broker.machine.queueing.refusals import Refusal, too_much, unknown_tag
 from broker.machine.state import Channel, Held, Route, State
-from broker.machine.version import ANSWERS_AS_RABBITMQ
+from broker.machine.version import ANSWERS_AS_RABBITMQ, NUMBERED_PUBLISHES
 
 _MOVES = {TX_ACK: TX_ACKED, TX_DISCARD: REJECTED, TX_REQUEUE: TX_REQUEUED}
 
@@ -43,6 +44,9 @@ def on_tx_commit(state: State, channel: Channel, command: TxCommit) -> int:
     found: dict[tuple[str, str], bool] = {}
     work = len(publishes)
     for exchange, key, flags, properties, _ in publishes:
+        numbers = may_be_numbered(properties) and state.version >= NUMBERED_PUBLISHES
+        if numbers and attempt_of(channel, exchange, key, properties, b"") is not None:
+            return refuse(state, channel, TX_COMMIT, not_in_a_transaction())
         ttl_us = ttl_of(properties)
         route = route_or_refusal(vhost, exchange, key, flags, properties, ttl_us)
         if isinstance(route, Refusal):

@@ -20,6 +20,9 @@ from broker.machine.handlers.publish import letter_element
 from broker.machine.handlers.sessions import cluster_element, session_element
 from broker.machine.policies.choice import NOTHING, policies_element, policies_of_queue
 from broker.machine.queueing.dispatch import has_room
+from broker.machine.queueing.numbers import check as check_numbers
+from broker.machine.queueing.numbers import recomputed_sum
+from broker.machine.queueing.producers import element as producer_sum
 from broker.machine.queueing.queue import (
     consumer_element,
     is_over,
@@ -40,6 +43,7 @@ from broker.machine.state import (
     Consumer,
     Queue,
     State,
+    Vhost,
     rehash,
 )
 
@@ -71,6 +75,7 @@ def recompute_root(state: State, fresh: bool = False) -> int:
             total += queue.salt * queue.next_seq
             total += queue.ready_sum if fresh else ready_sum(queue, False)
             total += sum(consumer_element(one) for one in queue.consumers.values())
+        total += _producers_sum(vhost, fresh)
     for connection in state.connections.values():
         total += connection_element(connection)
         for channel in connection.channels.values():
@@ -96,6 +101,16 @@ def ready_sum(queue: Queue, fresh: bool) -> int:
         total += ready_elements(contents, number, count(first), recovered > 0)
         first += len(part)
         recovered = max(0, recovered - len(part))
+    return total & MASK
+
+
+def _producers_sum(vhost: Vhost, fresh: bool) -> int:
+    total = 0
+    for producers in vhost.producers.values():
+        for producer in producers.values():
+            total += producer_sum(producer)
+            if not fresh:
+                total += recomputed_sum(producer) - producer.sum
     return total & MASK
 
 
@@ -144,6 +159,7 @@ def check(state: State) -> None:
     _check_definitions(state)
     _check_policies(state)
     for vhost in state.vhosts.values():
+        _check_producers(vhost)
         for name, queue in vhost.queues.items():
             assert queue.name == name
             _check_queue(state, queue, held_of_queue)
@@ -158,6 +174,14 @@ def check(state: State) -> None:
                     else (vhost.exchanges[binding.destination].inbound)
                 )
                 assert identity in ends, "a binding is known at both ends"
+
+
+def _check_producers(vhost: Vhost) -> None:
+    for producers in vhost.producers.values():
+        used = [producer.used for producer in producers.values()]
+        assert used == sorted(used), "who was heard of last is last"
+        for producer in producers.values():
+            check_numbers(producer)
 
 
 def _check_definitions(state: State) -> None:

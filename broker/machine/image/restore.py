@@ -22,6 +22,7 @@ from broker.machine.image.invariants import ready_sum, recompute_root, returns_s
 from broker.machine.image.snapshot import BY_CONSUMER, BY_GONE, VERSION
 from broker.machine.policies.choice import policy_of
 from broker.machine.queueing.arguments import apply_settings
+from broker.machine.queueing.numbers import restore as restore_numbers
 from broker.machine.queueing.routing import binding_element, index_binding
 from broker.machine.state import (
     BODY,
@@ -35,6 +36,7 @@ from broker.machine.state import (
     Letter,
     Message,
     Policy,
+    Producer,
     Queue,
     SessionRecord,
     State,
@@ -317,6 +319,21 @@ class _Reader:
             at.queues[destination].bindings[identity] = binding
         else:
             at.exchanges[destination].inbound[identity] = binding
+
+    def _on_producer(
+        self,
+        vhost: str,
+        user: str,
+        name: str,
+        epoch: int,
+        used: int,
+        highest: int,
+        first: int,
+        entries: tuple[int, ...],
+    ) -> None:
+        producer = Producer(item_hash("producer", vhost, user, name), epoch, used)
+        restore_numbers(producer, highest, first, entries)
+        self.state.vhosts[vhost].producers.setdefault(user, {})[name] = producer
 
     def _on_channel(
         self,

@@ -1,8 +1,8 @@
 """Scrubbing: hashing the messages at rest again in small slices, to find corrupted memory.
 
 What leaves a queue is hashed again when it leaves; a scrub is for what stays. Queue by queue, the
-ready messages of one instant are hashed again and summed up against the queue's own sum. What is
-left, all that is not a ready message, is summed up at once against the root.
+ready messages of one instant are hashed again and summed up against the queue's own sum; then the
+numbers of each producer. What is left is summed up at once against the root.
 """
 
 from collections.abc import Iterator
@@ -12,6 +12,7 @@ from typing import NamedTuple
 from broker.machine.backlog import Backlog, Places
 from broker.machine.digest import MASK, ready_element
 from broker.machine.image.invariants import recompute_root
+from broker.machine.queueing.numbers import places, recomputed_sum
 from broker.machine.queueing.queue import seq_at
 from broker.machine.state import CONTENT_HASH, NUMBER, Message, Queue, State, rehash
 
@@ -34,6 +35,12 @@ class Scrub:
         self.left_out = False  # the rest was too large
         self.done = False
         self._state = state
+        self._producers = [
+            (vhost.name, name, producer)
+            for vhost in state.vhosts.values()
+            for of_user in vhost.producers.values()
+            for name, producer in of_user.items()
+        ]
         self._queues = [queue for vhost in state.vhosts.values() for queue in vhost.queues.values()]
         self._queues.reverse()
         self._queue: Queue | None = None
@@ -49,15 +56,25 @@ class Scrub:
             if self._queue is not None and self._queue.ready is not self._source:
                 self._let_go()  # it was purged: what is read no more would still take memory
             if self._queue is None and not self._next_queue():
-                self.done = True
-                return self._rest()
-            count, fault = self._hash(messages)
+                if not self._producers:
+                    self.done = True
+                    return self._rest()
+                count, fault = self._next_producer()
+            else:
+                count, fault = self._hash(messages)
+                self.messages += count
             messages -= count + 1
-            self.messages += count
             if fault is not None:
                 self.done = True
                 return fault
         return None
+
+    def _next_producer(self) -> tuple[int, Fault | None]:
+        vhost, name, producer = self._producers.pop()
+        if recomputed_sum(producer) == producer.sum:
+            return places(producer), None
+        where = f"producer '{name}' in vhost '{vhost}'"
+        return places(producer), Fault(where, "its numbers are not those that it used")
 
     def _next_queue(self) -> bool:
         while self._queues and self._queues[-1].deleted:

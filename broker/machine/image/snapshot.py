@@ -19,6 +19,7 @@ import msgpack
 
 from broker.machine.backlog import Places
 from broker.machine.digest import ALGORITHM
+from broker.machine.queueing.numbers import cut
 from broker.machine.state import (
     BODY,
     NUMBER,
@@ -68,6 +69,11 @@ class _VhostCut:
         self._ready = {queue.number: queue.ready.parts() for queue in queues if queue.ready}
         self._returned = {q.number: q.returned.copy() for q in queues if q.returned}
         self._returns = {q.number: q.returns.copy() for q in queues if q.returns}
+        self._producers = [
+            (user, name, producer.epoch, producer.used, *cut(producer))
+            for user, producers in vhost.producers.items()
+            for name, producer in producers.items()
+        ]
         self._exchanges = list(vhost.exchanges.values())
         self._bindings = [list(exchange.bindings.values()) for exchange in self._exchanges]
 
@@ -148,6 +154,9 @@ class _VhostCut:
                 for binding in part:
                     yield ("binding", self._name, *binding[:5])
                 yield None
+        for *producer, entries in self._producers:
+            yield ("producer", self._name, *producer, entries.tolist())
+            yield None
 
 
 def _taken(parts: list[tuple[Message, ...]]) -> Iterator[int]:

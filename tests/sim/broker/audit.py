@@ -15,6 +15,7 @@ from broker.machine.commands import (
     NACK,
     OK,
     PUBLISH,
+    REPEATED,
     SENT,
     UNROUTABLE,
     Command,
@@ -44,6 +45,7 @@ class Witness:
         self.deliveries: dict[Place, DeliverEffect] = {}
         self.published: dict[int, int] = {}  # connection -> last number applied
         self.entered: dict[MessageId, int] = {}
+        self.repeated: dict[MessageId, set[int]] = {}  # where it was answered again
         self.colds: list[int] = []
         self._firsts: dict[tuple[str, int], int] = {}
 
@@ -72,11 +74,16 @@ class Witness:
                 connection.local = True
         elif kind == PUBLISH and outcome in (OK, UNROUTABLE):
             conn, number = message_id(command[8])  # type: ignore[misc, arg-type]
-            if number != self.published.get(conn, 0) + 1:
+            if number <= self.published.get(conn, 0):
+                self._broken("G23", f"publish {conn}.{number} at {position} is taken again")
+            elif number != self.published.get(conn, 0) + 1:
                 self._broken("G5", f"publish {conn}.{number} at {position} is out of turn")
             self.published[conn] = number
             if outcome == OK:
                 self.entered[conn, number] = position
+        elif kind == PUBLISH and outcome == REPEATED:
+            self.judge.counters["sent_again"] += 1
+            self.repeated.setdefault(message_id(command[8]), set()).add(position)  # type: ignore[misc, arg-type]
         elif kind == DEFINE and outcome == OK:
             self.judge.counters["policies"] += 1
         elif kind == ACTIVATE and command[3]:  # type: ignore[misc]
@@ -243,7 +250,9 @@ def _find(
     present: set[MessageId],
 ) -> None:
     applied = witness.entered.get(sent.message)
-    lost = sent.chain not in survived or applied != sent.position or sent.message not in present
+    answered = {applied} | witness.repeated.get(sent.message, set())
+    lost = sent.chain not in survived or sent.position not in answered
+    lost = lost or applied is None or sent.message not in present
     if sent.durable and lost:
         text = f"{sent.member} confirmed {sent.message} at {sent.position}: applied at {applied},"
         judge.broken("G9", f"{text} present {sent.message in present}")

@@ -1,7 +1,10 @@
 """Simulated clients of one member: they publish, consume, settle, change their minds, and close.
 
 They send commands and receive effects, as gateway and outbox would pass them on.  Connection
-numbers are unique in the whole run, so a connection and a publish number name a message for good.
+numbers are unique in the whole run, so a connection and the number of a message of it name that
+message for good.  Some publishers number their messages: they send again, by another connection,
+what was not confirmed, and what a member's publisher had unconfirmed as it crashed is sent again by
+that of another one.
 """
 
 from __future__ import annotations
@@ -38,12 +41,16 @@ from broker.machine.commands import (
     Table,
 )
 from broker.machine.effects import ChannelError, Confirm, DeliverEffect, Effect, Reply
+from broker.machine.queueing.producers import ID, SEQUENCE
+from broker.machine.queueing.properties import with_header
 from tests.sim.broker.operator import GRAVE, SimOperator
 from tests.sim.world.random_tape import Tape
 
 MESSAGE = struct.Struct(">QQ")
 UNCONFIRMED_MAX = 50
-MessageId = tuple[int, int]  # connection, publish number
+MessageId = tuple[int, int]  # connection, number of its messages
+Orphans = list[Publish]
+"""What numbering publishers of members that crashed had unconfirmed."""
 
 
 def message_id(body: bytes) -> MessageId:
@@ -83,22 +90,28 @@ class SimClients:
         later: Callable[[float, Callable[[], None]], None],
         broken: Callable[[str, str], None],
         calm: Callable[[], bool],
+        orphans: Orphans,
     ) -> None:
         self.member, self.tape, self.numbers = member, tape, numbers
+        self.orphans = orphans
         self.later, self.broken = later, broken
         self.calm = calm  # the chaos is over: consume no more, so that the run comes to an end
         self.commands: list[Command] = []
         self.session = 0
         self.blocked = False  # by an alarm
-        self.published = 0  # the publisher's last number
+        self.published = 0  # messages that the publisher sent as new ones
         self.publisher = 0  # its connection
+        self.publish_no = 0  # its last one, those that it sent again included
+        self.producer = ""  # how it names itself
+        self.sequence = 0  # its last number
         self.consuming = 0  # the consumers' connection
-        self.unconfirmed: dict[int, bool] = {}
+        self.unconfirmed: dict[int, Publish] = {}  # by publish number
         self.consumers: dict[int, Consumer] = {}
         self._sending = False
         self._unsent: list[Command] = []
         self.queues = (Queue("shared", True), Queue(f"own-{member}", True), Queue("loose", False))
         self.operator = SimOperator(tape.fork("operator"))
+        self.numbering = tape.fork("numbering").chance(0.4)
 
     # -- what they ask for -----------------------------------------------------------------------
 
@@ -110,16 +123,20 @@ class SimClients:
         self._consume()
 
     def _connect(self) -> None:
-        """A new publisher, who declares what it needs."""
+        """The publisher comes by a new connection, and declares what it needs."""
+        again = list(self.unconfirmed.values()) if self.numbering else []
         self.unconfirmed.clear()
-        self.published = 0
+        self.published = self.publish_no = 0
         self.publisher = next(self.numbers)
+        self.producer = self.producer or f"p{self.publisher}"
         self.commands += [
             ConnectionOpen(CONNECTION_OPEN, self.publisher, "/", "guest", "p:1"),
             ChannelOpen(CHANNEL_OPEN, self.publisher, 1),
         ]
         queues = (Queue(GRAVE, True), *self.queues)
         self.commands += [self._declare(self.publisher, 1, queue) for queue in queues]
+        for sent in again:
+            self._publish(sent)
 
     def reconnect(self) -> None:
         """The publisher hangs up, whatever it waits for, and comes again."""
@@ -172,19 +189,34 @@ class SimClients:
         """One message more; False without a session, blocked, or when too much is under way."""
         if self.blocked or not self.session or len(self.unconfirmed) >= UNCONFIRMED_MAX:
             return False
+        while self.orphans and self.numbering:
+            self._publish(self.orphans.pop(0))
         self.published += 1
         queue = self.tape.pick(self.queues)
         flags = PERSISTENT if self.tape.chance(0.8) else 0
+        properties = b""
+        if self.numbering:
+            # A cold start takes others with their numbers; sent again they are other messages.
+            queue, flags = queue if queue.durable else self.queues[0], PERSISTENT
+            self.sequence += 1
+            properties = with_header(b"\x00\x00", ID, self.producer)
+            properties = with_header(properties, SEQUENCE, self.sequence)
         body = MESSAGE.pack(self.publisher, self.published) + payload
-        self.unconfirmed[self.published] = True
-        self.commands.append(
-            Publish(
-                PUBLISH, self.publisher, 1, self.published, "", queue.name, flags, b"", body
-            )
-        )  # fmt: skip
+        self._publish(Publish(PUBLISH, 0, 1, 0, "", queue.name, flags, properties, body))
         if not self.calm():
             self.commands += self.operator.whim()
         return True
+
+    def _publish(self, sent: Publish) -> None:
+        self.publish_no += 1
+        sent = sent._replace(conn=self.publisher, publish_no=self.publish_no)
+        self.unconfirmed[self.publish_no] = sent
+        self.commands.append(sent)
+
+    def crashed(self) -> None:
+        """A publisher that numbers its messages goes on at another member."""
+        if self.numbering:
+            self.orphans += self.unconfirmed.values()
 
     def take_commands(self) -> list[Command]:
         commands, self.commands = self.commands, []

@@ -100,7 +100,7 @@ class SimOutbox:
                 if position > self._released_to:
                     self._released_to = position
                     self._on_released(position, chain, self._voters_of(position))
-            message = (effect.conn, effect.publish_no)
+            message = message_id(clients.unconfirmed[effect.publish_no].body)
             if effect.ack:
                 judge.confirms_sent.append(
                     ConfirmSent(name, message, position, chain, effect.durable)

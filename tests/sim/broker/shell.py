@@ -123,7 +123,7 @@ class BrokerUpper:
         store.put_meta(meta)
         self.clients = SimClients(
             self.name, tape.fork("clients"), stack.numbers, self.later, self.judge.broken,
-            lambda: self.world.healed,
+            lambda: self.world.healed, stack.orphans,
         )  # fmt: skip
         self.outbox = SimOutbox(self.clients, self.judge, lambda: self.controller, self._released)
         self.log = SimLog(
@@ -226,6 +226,7 @@ class BrokerUpper:
 
     def crashed(self) -> None:
         self.dead = True
+        self.clients.crashed()
         self.replicated.persister.writer.crash(self.tape.chance(0.5))
         self.stack.disks[self.name].crash()
         self.log.close()

@@ -13,6 +13,7 @@ from store.api import Meta
 from store.memory import MemoryDisk
 from tests.sim.broker.arbiter import SimArbiter
 from tests.sim.broker.audit import Witness, audit
+from tests.sim.broker.clients import Orphans
 from tests.sim.broker.judge import BrokerJudge
 from tests.sim.broker.shell import BrokerUpper
 from tests.sim.checkers.violation import Violation
@@ -42,6 +43,7 @@ class BrokerStack:
         self.records: dict[str, ArbiterRecord] = {}  # the files of arbitrators
         self.judge.records = self.records
         self.numbers = count(1)  # connections, none twice in the run
+        self.orphans: Orphans = []
         self.event_faults: EventFaults | None = None
 
     def requested(self, plan: Plan) -> Terms:

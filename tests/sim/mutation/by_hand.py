@@ -14,6 +14,7 @@ from typing import Any
 from unittest.mock import patch
 
 from broker.machine.effects import Effect
+from broker.machine.handlers import publish
 from broker.process.arbiter import Arbiter
 from broker.process.arbitrator_record import ArbiterRecord
 from broker.replication.chain import Promise
@@ -560,6 +561,11 @@ def installs_before_the_log() -> Patches:
     yield ReplicatedMember, "state_received", early
 
 
+def numbers_are_not_read() -> Patches:
+    """What a producer sends again after a failover is another message."""
+    return [(publish, "may_be_numbered", lambda _: False)]
+
+
 RING_MUTANTS: tuple[Callable[[], Patches], ...] = (
     safe_on_one_rotation,
     agreed_overtakes_safe,
@@ -607,6 +613,7 @@ MEMBER_MUTANTS: tuple[Callable[[], Patches], ...] = (
     promise_of_another_view,
     confirms_before_durable,
     applied_counts_as_durable,
+    numbers_are_not_read,
 )
 """Of the rules of order in `broker.replication.member`: a stack of brokers shows them."""
 SHELL_MUTANTS: tuple[Callable[[], Patches], ...] = (

@@ -54,6 +54,24 @@ def lose_the_connection(pair: ClientPair) -> None:
     pair.publish("there", pair.queue)
 
 
+def send_again_by_number(pair: ClientPair) -> None:
+    """The same, but the publisher numbers its messages: nothing is doubled."""
+    for number, text in enumerate(("there", "gone", "nowhere"), 1):
+        pair.writer.published(number, pair.body(text))
+    pair.servers.publish(pair.body("there"), 1, pair.queue)
+    there = pair.servers.number
+    pair.servers.publish(pair.body("nowhere"), 3)
+    pair.writer.lost()
+    for number, text in enumerate(("there", "gone", "nowhere"), 5):
+        pair.writer.published(number, pair.body(text))
+    pair.servers.again(pair.body("there"), 5, there)
+    pair.servers.publish(pair.body("gone"), 6, pair.queue)
+    pair.servers.again(pair.body("nowhere"), 7, 0)
+    pair.writer.unroutable(pair.body("nowhere"))
+    for number in (5, 6, 7):
+        pair.writer.confirmed(number)
+
+
 def redeliver_flagged(pair: ClientPair) -> None:
     """A returned message is delivered again, flagged."""
     pair.send_twice("twice")
@@ -97,7 +115,8 @@ def begin_with_a_full_queue(pair: ClientPair) -> None:
 
 
 CORRECT = [
-    send_four, be_refused_and_unroutable, lose_the_connection, redeliver_flagged,
+    send_four, be_refused_and_unroutable, lose_the_connection, send_again_by_number,
+    redeliver_flagged,
     consume_without_history, fan_out, lose_all_members, begin_with_a_full_queue,
 ]  # fmt: skip
 
@@ -130,6 +149,13 @@ def forget_a_publish(pair: ClientPair) -> None:
     pair.publish("forgotten", pair.queue)
     pair.servers.without_last(Op.ENQUEUED)
     pair.servers.without_last(Op.PUBLISHED)
+
+
+def confirm_a_number_that_stands_for_nothing(pair: ClientPair) -> None:
+    """A publish is answered as one that came again, and nobody published it before."""
+    pair.writer.published(9, pair.body("first"))
+    pair.servers.again(pair.body("first"), 9, 999_999)
+    pair.writer.confirmed(9)
 
 
 def forget_an_entry(pair: ClientPair) -> None:
@@ -248,6 +274,7 @@ FAULTS: dict[Callable[[ClientPair], None], tuple[str, str]] = {
     confirm_two_of_which_one_is_there: ("G8", "(2 confirmed, counting all clients), but the "),
     forget_a_publish: ("G8", "have it never"),
     forget_an_entry: ("G8", "entered no queue"),
+    confirm_a_number_that_stands_for_nothing: ("G8", "entered no queue"),
     lose_the_way: ("G8", "publish 2 was confirmed, but did not enter lose_the_way"),
     lose_the_way_beside_another: ("G8", "publish 3 was confirmed, but did not enter lose_the_way_"),
     keep_silent_about_a_confirm: ("G9", "publish 1 was confirmed, but no member recorded"),
@@ -342,12 +369,12 @@ def test_what_was_looked_at_is_counted() -> None:
     report = everything()
     counts = report.counts
     assert counts.operations > counts.published + counts.confirmed + counts.received > 70
-    assert (counts.clients, counts.refused) == (45, 2)
+    assert (counts.clients, counts.refused) == (47, 2)
     assert report.notes == [
         "1 bodies that clients received are not judged, as messages were in their queues before "
         "the logs begin"
     ]  # begin_with_a_full_queue
-    assert str(report.outcomes).startswith("32 confirmed by clients, 4 NOT accounted for")
+    assert str(report.outcomes).startswith("36 confirmed by clients, 4 NOT accounted for")
 
 
 def test_incomplete_logs() -> None:

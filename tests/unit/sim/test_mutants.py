@@ -30,6 +30,7 @@ KILLERS: dict[str, tuple[int, ...]] = {
     "promise_of_another_view": (83, 2, 4),
     "confirms_before_durable": (1, 2, 3),
     "applied_counts_as_durable": (9, 13),
+    "numbers_are_not_read": (12, 3, 11, 8),
 }
 
 

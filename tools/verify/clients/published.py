@@ -20,10 +20,18 @@ import pyarrow.compute as pc
 from tools.verify.clients.exchange import Tables
 from tools.verify.clients.lookup import times
 from tools.verify.clients.relations import add, distinct, group, join, numbered, where, zero
-from tools.verify.format.moves import CAUSE_SHIFT, DEAD_LETTERED, QUEUE_DELETED, REJECTED, Op
+from tools.verify.format.moves import (
+    AGAIN,
+    CAUSE_SHIFT,
+    DEAD_LETTERED,
+    QUEUE_DELETED,
+    REJECTED,
+    Op,
+)
 from tools.verify.format.records import ClientOp
 from tools.verify.input.moves import ORDINAL_BITS
 
+_AGAIN = AGAIN >> CAUSE_SHIFT
 _DISCARDED = REJECTED >> CAUSE_SHIFT
 _DEAD_LETTERED = DEAD_LETTERED >> CAUSE_SHIFT
 _DELETED = QUEUE_DELETED >> CAUSE_SHIFT
@@ -57,9 +65,8 @@ class Published(NamedTuple):
         publishes = numbered(tables["publishes"], "pub")
         entries = tables["entries"].drop_columns(["body"])
         entries = join(entries, publishes.select([*key, "pub", "body"]), key)
-        entries = join(
-            entries.select(["pub", "queue", "content", "body"]), names, ["queue"], "left outer"
-        )
+        entries = entries.select(["pub", "queue", "content", "body"])
+        entries = join(_with_repeats(publishes, entries), names, ["queue"], "left outer")
         counted = group(distinct(entries, ["pub", "queue"]), ["pub"], queues=("queue", "count"))
         publishes = join(publishes, counted, ["pub"], "left outer")
         return cls(add(publishes, queues=zero(publishes["queues"])), entries)
@@ -67,12 +74,26 @@ class Published(NamedTuple):
     def of_clients(self) -> pa.Table:
         """Return what clients published outside of transactions, and want a confirm of."""
         rows = self.publishes
-        mine = pc.and_(pc.equal(rows["cause"], 0), pc.greater(rows["publish_no"], 0))
+        own = pc.or_(pc.equal(rows["cause"], 0), pc.equal(rows["cause"], _AGAIN))
+        mine = pc.and_(own, pc.greater(rows["publish_no"], 0))
         rows = rows.filter(mine)
         return rows.rename_columns(
             ["number" if one == "publish_no" else "message" if one == "number" else one
              for one in rows.column_names]
         )  # fmt: skip
+
+
+def _with_repeats(publishes: pa.Table, entries: pa.Table) -> pa.Table:
+    """Return what publishes entered; one whose number was sent again, what its message entered."""
+    repeats = publishes.filter(pc.equal(publishes["cause"], _AGAIN))
+    if not len(repeats):
+        return entries
+    firsts = publishes.filter(pc.equal(publishes["cause"], 0)).select(["low", "body", "pub"])
+    firsts = firsts.rename_columns(["low", "body", "first"])
+    repeats = join(repeats.select(["low", "body", "pub"]), firsts, ["low", "body"])
+    same = entries.select(["pub", "queue", "content"]).rename_columns(["first", "queue", "content"])
+    same = join(repeats.select(["pub", "first", "body"]), same, ["first"])
+    return pa.concat_tables([entries, same.select(entries.column_names)]).combine_chunks()
 
 
 class QueueTimes:
@@ -217,7 +238,8 @@ def unroutable(ops: pa.Table, published: Published) -> Iterator[dict[str, Any]]:
     """Yield bodies that came back as unroutable more often than they reached no queue."""
     rows = ops.filter(of_op(ops, ClientOp.UNROUTABLE))
     told = group(rows, ["body"], returned=("row", "count"), who=("row", "min"))
-    there = published.publishes.filter(pc.less(published.publishes["cause"], 2))
+    causes = published.publishes["cause"]
+    there = published.publishes.filter(pc.not_equal(causes, _DEAD_LETTERED))
     there = add(there, nowhere=pc.equal(there["number"], 0))
     there = group(
         there, ["body"], there=("pub", "count"), nowhere=("nowhere", "sum"),

@@ -21,6 +21,7 @@ _CAUSED_BY: dict[tuple[Op, int], tuple[int, ...]] = {
     (Op.PUBLISHED, 0): (Command.PUBLISH,),
     (Op.PUBLISHED, 1): (Command.TX_COMMIT,),
     (Op.PUBLISHED, 2): _ANY,
+    (Op.PUBLISHED, 3): (Command.PUBLISH,),
     (Op.ENQUEUED, 0): _ANY,
     (Op.DELIVERED, 0): _ANY,
     (Op.DELIVERED, 1): (Command.GET,),

@@ -22,7 +22,7 @@ LINES_MAX = 12
 _BATCHES_MAX = 1024
 
 CAUSES = {
-    Op.PUBLISHED: ("by a client", "by a transaction", "dead-lettered"),
+    Op.PUBLISHED: ("by a client", "by a transaction", "dead-lettered", "again, by its number"),
     Op.ENQUEUED: ("",),
     Op.DELIVERED: ("to a consumer", "to a get"),
     Op.SETTLED: ("acknowledged", "sent", "rejected", "of a deleted queue", "by a transaction",

@@ -12,9 +12,10 @@ from typing import NamedTuple
 import numpy as np
 
 from tools.verify.contract.rules import Breach
-from tools.verify.format.moves import CAUSE_SHIFT, QUEUE_DELETED, Op
+from tools.verify.format.moves import AGAIN, CAUSE_SHIFT, QUEUE_DELETED, Op
 from tools.verify.input.moves import OPS_OF_QUEUES, ORDINAL_MAX, Ints, Moves
 
+_AGAIN = AGAIN >> CAUSE_SHIFT
 _DELETED = QUEUE_DELETED >> CAUSE_SHIFT
 
 
@@ -40,7 +41,8 @@ class Balance:
     def follow(self, moves: Moves, places: Ints) -> list[Breach]:
         """Count moves in their order; `places` without the rank of a priority."""
         found: list[Breach] = []
-        published = np.flatnonzero((moves.op == Op.PUBLISHED) & (moves.seq > 0))
+        made = (moves.op == Op.PUBLISHED) & (moves.cause != _AGAIN)
+        published = np.flatnonzero(made & (moves.seq > 0))
         if len(published):
             if int(moves.seq[published[0]]) != self.next_message:
                 more = f"{int(moves.seq[published[0]])}, not {self.next_message}"

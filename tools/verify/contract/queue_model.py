@@ -24,6 +24,7 @@ _MASK = (1 << 64) - 1
 _RANK_SHIFT = 54
 _PUBLISHED, _ENQUEUED, _DELIVERED, _SETTLED, _RETURNED = 1, 2, 3, 4, 5
 _DROPPED, _PURGED, _DECLARED, _RECOVERED = 6, 7, 8, 9
+_AGAIN = 3  # a publish that names an earlier message, and makes none
 _PURGE_OF_DELETE, _PURGE_OF_COLD_START = 1, 2
 
 
@@ -161,6 +162,8 @@ class Model:
         self, op: int, flag: bool, cause: int, number: int, seq: int, of: int, detail: int
     ) -> None:
         """Execute a move; `ModelMismatch` when it cannot be."""
+        if op == _PUBLISHED and cause == _AGAIN:
+            return
         if op == _PUBLISHED:
             if seq and seq != self.next_message:
                 raise ModelMismatch(

@@ -45,7 +45,8 @@ RULES = {
     "publish misrouted": Rule(
         "G20",
         "C1 enqueue",
-        "a publish was answered as unroutable and has a message, or as routed and has none",
+        "a publish was answered as unroutable and has a message, or as routed and has none; or as "
+        "one that came again, and is none",
     ),
     "publish invented": Rule(
         "G20", "C1 enqueue", "a message was published by a command that published none"

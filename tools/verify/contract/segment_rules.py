@@ -16,6 +16,7 @@ from tools.verify.contract.queue_balance import Balance, QueueTotals, breach_at
 from tools.verify.contract.rules import BREACHES_MAX, Breach
 from tools.verify.format.commands import Command, Outcome
 from tools.verify.format.moves import (
+    AGAIN,
     CAUSE_SHIFT,
     CLOSED,
     DEAD_LETTERED,
@@ -40,6 +41,7 @@ _NOT_TAKEN = tuple(
 )
 _COMMANDS_MAX = 1 << 18  # checked at once; bounds the memory
 _DEAD = DEAD_LETTERED >> CAUSE_SHIFT  # no client published it, and no channel
+_AGAIN = AGAIN >> CAUSE_SHIFT  # it names the message that its number stands for, and makes none
 _OF_CHANNELS = (Op.PUBLISHED, Op.DELIVERED, Op.SETTLED, Op.RETURNED)
 _SEQ_MASK = (1 << RANK_SHIFT) - 1
 
@@ -294,7 +296,7 @@ class _Block:
 
     def _numbers(self) -> Iterator[tuple[str, Bools]]:
         m = self.moves
-        published = (m.op == Op.PUBLISHED) & (m.seq > 0)
+        published = (m.op == Op.PUBLISHED) & (m.seq > 0) & (m.cause != _AGAIN)
         rows = np.flatnonzero(published)
         wrong = np.zeros(len(m), np.bool_)
         wrong[rows[1:]] = m.seq[rows[1:]] != m.seq[rows[:-1]] + 1
@@ -327,17 +329,20 @@ class _Block:
         yield "place", wrong
 
     def not_once(self) -> Iterator[Breach]:
-        """Yield each publish that did not become one message."""
+        """Yield each publish that did not become one message, or name one that it was before."""
         m = self.moves
         inside = ~self.beyond
-        own = (m.op == Op.PUBLISHED) & (m.cause == 0) & inside
-        made = np.bincount(m.position[own] - self.first, minlength=len(self.kinds))
-        accepted = (self.outcomes == Outcome.OK) | (self.outcomes == Outcome.UNROUTABLE)
-        wanted = (self.kinds == Command.PUBLISH) & accepted
+        own = (m.op == Op.PUBLISHED) & ((m.cause == 0) | (m.cause == _AGAIN)) & inside
         of_own = m.position[own] - self.first
-        routed = np.zeros(len(self.kinds), np.bool_)
+        made = np.bincount(of_own, minlength=len(self.kinds))
+        repeated = self.outcomes == Outcome.REPEATED
+        accepted = (self.outcomes == Outcome.OK) | (self.outcomes == Outcome.UNROUTABLE)
+        wanted = (self.kinds == Command.PUBLISH) & (accepted | repeated)
+        again, routed = np.zeros((2, len(self.kinds)), np.bool_)
+        again[of_own[m.cause[own] == _AGAIN]] = True
         routed[of_own[m.seq[own] > 0]] = True
-        misrouted = wanted & (made == 1) & (routed != (self.outcomes == Outcome.OK))
+        otherwise = (again != repeated) | (~again & (routed != (self.outcomes == Outcome.OK)))
+        misrouted = wanted & (made == 1) & otherwise
         by_transaction = (m.op == Op.PUBLISHED) & (m.cause == 1) & inside
         at = m.position[by_transaction] - self.first
         invented = np.zeros(len(self.kinds), np.bool_)

@@ -51,3 +51,4 @@ class Outcome(IntEnum):
     MALFORMED = 2
     OUT_OF_SEQUENCE = 3
     UNROUTABLE = 200
+    REPEATED = 201

@@ -9,7 +9,9 @@ from tools.verify.format.commands import Command, Outcome
 from tools.verify.format.records import HASH_BYTES, Batch
 
 CONFIRMABLE = (Command.PUBLISH, Command.TX_COMMIT)
-_OUTCOMES_OK = frozenset(code.to_bytes(2, "little") for code in (Outcome.OK, Outcome.UNROUTABLE))
+_OUTCOMES_OK = frozenset(
+    code.to_bytes(2, "little") for code in (Outcome.OK, Outcome.UNROUTABLE, Outcome.REPEATED)
+)
 
 
 def digest(data: bytes) -> bytes:

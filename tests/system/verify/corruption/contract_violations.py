@@ -364,10 +364,18 @@ def blob_is_passed_over(maker: MoveMaker) -> tuple[str, int]:
 
 
 def answered_as_unroutable(maker: MoveMaker) -> tuple[str, int]:
+    return _answered(maker, b"\xc8\0")
+
+
+def answered_as_sent_again(maker: MoveMaker) -> tuple[str, int]:
+    return _answered(maker, b"\xc9\0")
+
+
+def _answered(maker: MoveMaker, outcomes: bytes) -> tuple[str, int]:
     at, _ = first_move(maker, is_entered, 2)
     for incarnation in INCARNATIONS:
         maker.logs[incarnation][:] = [
-            r._replace(outcomes=b"\xc8\0") if isinstance(r, Batch) and r.first_position == at else r
+            r._replace(outcomes=outcomes) if isinstance(r, Batch) and r.first_position == at else r
             for r in maker.logs[incarnation]
         ]
     return "publish misrouted", at
@@ -398,5 +406,6 @@ VIOLATIONS: tuple[Violation, ...] = (
     newest_of_those_that_came_back, moves_in_another_order, holder_that_no_model_knows,
     more_leave_than_were_there, queue_declared_twice, purge_says_it_is_durable,
     checkpoint_has_another_root, blob_is_passed_over, transient_enters_as_persistent,
-    ack_called_an_end_with_its_queue, answered_as_unroutable, session_that_another_goes_on_with,
+    ack_called_an_end_with_its_queue, answered_as_unroutable, answered_as_sent_again,
+    session_that_another_goes_on_with,
 )  # fmt: skip

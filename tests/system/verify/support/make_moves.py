@@ -82,7 +82,7 @@ class MoveMaker(LogMaker):
                 outcomes, hashed, self.history.chain, machine.root(), self.history.order, moves,
             )
         )  # fmt: skip
-        if isinstance(command, c.Publish) and command.publish_no and outcome in (c.OK, 200):
+        if isinstance(command, c.Publish) and command.publish_no and outcome in (c.OK, 200, 201):
             self._add(Durable(first))
             self.logs[origin, 1].append(ConfirmRecord(machine.epoch, first, (first,), ()))
 

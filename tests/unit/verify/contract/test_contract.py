@@ -10,6 +10,7 @@ from click.testing import CliRunner
 
 pytest.importorskip("numpy")
 
+from broker.amqp import codec
 from broker.machine import commands as c
 from broker.machine.move_log import CLOSED, TAKEN_BACK
 from broker.memberlog.records import Batch, Checkpoint, Queues, Snapshot
@@ -329,3 +330,18 @@ def test_the_checkpoint_of_a_received_state_has_its_root() -> None:
         rules.take(record)
     rules.finish()
     assert [(one.rule, one.position) for one in rules.breaches] == [("other root", 7)]
+
+
+def test_a_number_that_came_again_makes_no_message() -> None:
+    """G23: nor is it one that is missing, and it stands for a message of this log."""
+    maker = MoveMaker()
+    client = maker.rig.client()
+    client.queue("q")
+    for number, key in ((1, "q"), (1, "q"), (2, "nowhere"), (2, "nowhere"), (3, "q")):
+        headers: c.Table = {"x-producer-id": "p", "x-sequence": number}
+        properties = codec.encode_properties({"headers": headers})
+        client.publish(key, b"body", no=maker.rig.position, properties=properties)
+    maker.checkpoint()
+    outcomes = [r.outcomes for r in maker.logs[INCARNATIONS[0]] if isinstance(r, Batch)]
+    assert [int.from_bytes(one, "little") for one in outcomes[-5:]] == [0, 201, 200, 201, 0]
+    assert maker.breaches() == []

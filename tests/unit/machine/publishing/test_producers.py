@@ -1,0 +1,276 @@
+"""G23: what a producer numbers is taken once, and its answer is given again."""
+
+from collections.abc import Callable
+
+import pytest
+
+from broker.amqp import codec
+from broker.machine import commands as c
+from broker.machine.image.scrub import Scrub
+from broker.machine.machine import Machine
+from broker.machine.move_log import MOVE
+from broker.machine.version import NUMBERED_PUBLISHES
+from tests.support.three_machines import Client, Rig
+
+WINDOW = "broker.machine.queueing.numbers.NUMBERS_MAX"
+
+
+@pytest.fixture
+def client() -> Client:
+    client = Rig().client()
+    client.queue("q")
+    return client
+
+
+def numbered(number: c.Value, producer: c.Value = "p", **more: c.Value) -> bytes:
+    headers: c.Table = {"x-producer-id": producer, "x-sequence": number}
+    if "epoch" in more:
+        headers["x-producer-epoch"] = more.pop("epoch")
+    return codec.encode_properties({"headers": headers | more})
+
+
+def send(
+    client: Client,
+    number: c.Value,
+    body: bytes = b"x",
+    *,
+    no: int = 1,
+    flags: int = c.PERSISTENT,
+    key: str = "q",
+    **more: c.Value,
+) -> int:
+    return client.publish(key, body, no=no, flags=flags, properties=numbered(number, **more))
+
+
+def depth(client: Client) -> int:
+    return client.rig.depth("q")
+
+
+def test_a_number_that_comes_again_is_confirmed_and_not_stored_again(client: Client) -> None:
+    assert send(client, 1) == c.OK
+    other = client.rig.client("b")
+    assert send(other, 1, no=7) == c.REPEATED
+    (confirm,) = other.confirms()
+    assert (confirm.conn, confirm.publish_no, confirm.ack, confirm.durable) == (1, 7, True, True)
+    assert depth(client) == 1
+    assert send(other, 2, no=8) == c.OK
+    assert depth(client) == 2
+
+
+def test_the_log_names_the_message_that_a_number_stands_for(client: Client) -> None:
+    client.publish("q")
+    send(client, 1, b"body")
+    (published, _) = MOVE.iter_unpack(client.rig.moves)
+    send(client, 1, b"body", no=2)
+    (again,) = MOVE.iter_unpack(client.rig.moves)
+    assert again[0] == published[0] | 0x30
+    assert again[2:] == (2, *published[3:])
+
+
+def test_what_reached_no_queue_comes_back_again(client: Client) -> None:
+    flags = c.PERSISTENT | c.MANDATORY
+    for outcome in (c.UNROUTABLE, c.REPEATED):
+        assert send(client, 1, key="nowhere", flags=flags) == outcome
+        (returned,) = client.returns()
+        assert (returned.key, returned.body) == ("nowhere", b"x")
+        assert [one.ack for one in client.confirms()] == [True]
+    client.queue("nowhere")
+    assert send(client, 1, key="nowhere") == c.REPEATED
+    assert not client.returns()
+    assert client.rig.depth("nowhere") == 0
+
+
+def test_what_a_queue_refused_is_refused_again(client: Client) -> None:
+    client.queue("full", {"x-max-length": 1, "x-overflow": "reject-publish"})
+    send(client, 1, key="full")
+    for outcome in (c.OK, c.REPEATED):
+        assert send(client, 2, key="full") == outcome
+        assert [one.ack for one in client.confirms()] == [False]
+    client.purge("full")
+    assert send(client, 2, key="full") == c.REPEATED
+    assert send(client, 3, key="full") == c.OK
+    assert client.rig.depth("full") == 1
+
+
+def test_what_was_refused_with_an_error_uses_no_number(client: Client) -> None:
+    properties = numbered(1)
+    assert client.publish("q", exchange="later", no=1, properties=properties) == 404
+    again = client.channel(1)
+    again.exchange("later", "fanout")
+    again.bind("q", "later")
+    assert again.publish("q", exchange="later", no=1, properties=properties) == c.OK
+    assert depth(client) == 1
+
+
+def test_a_lower_epoch_is_refused_and_a_higher_one_begins_anew(client: Client) -> None:
+    send(client, 5, b"old")
+    other = client.rig.client("b")
+    assert send(other, 5, b"new", epoch=3) == c.OK
+    assert send(other, 5, b"new", epoch=3) == c.REPEATED
+    for epoch in (0, 2):
+        assert send(client, 6, b"zombie", epoch=epoch) == 406
+        assert "x-producer-epoch 3 by now" in client.error()
+        client = client.channel(1)
+    assert depth(client) == 2
+
+
+def test_numbers_may_be_left_out_and_come_late(client: Client) -> None:
+    for number in (3, 10, 4, 0, 2**62):
+        assert send(client, number) == c.OK
+    assert send(client, 2**62) == c.REPEATED
+    assert depth(client) == 5
+
+
+def test_what_is_too_old_to_be_known_is_refused(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(WINDOW, 4)
+    monkeypatch.setattr("broker.machine.queueing.producers.NUMBERS_MAX", 4)
+    for number in range(1, 12):
+        assert send(client, number) == c.OK
+    for number in (8, 9, 10, 11):
+        assert send(client, number) == c.REPEATED
+    assert send(client, 7) == 406
+    assert "x-sequence 7 of producer 'p' is too old to be known, 4 are" in client.error()
+    again = client.channel(1)
+    assert send(again, 100) == c.OK
+    assert send(again, 97) == c.OK
+    assert send(again, 96) == 406
+    assert depth(client) == 13
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        lambda client: send(client, 1, b"y"),
+        lambda client: send(client, 1, key="r"),
+        lambda client: send(client, 1, note=1),
+    ],
+)
+def test_a_number_stands_for_one_message(client: Client, other: Callable[[Client], int]) -> None:
+    client.queue("r")
+    send(client, 1)
+    assert other(client) == 406
+    assert "x-sequence 1 of producer 'p' was given to another message" in client.error()
+    assert depth(client) == 1
+
+
+@pytest.mark.parametrize(
+    ("headers", "words"),
+    [
+        ({"number": -1}, "x-sequence of producer 'p' is no whole number"),
+        ({"number": "1"}, "x-sequence of producer 'p' is no whole number"),
+        ({"number": True}, "x-sequence of producer 'p' is no whole number"),
+        ({"number": 1, "epoch": -1}, "x-producer-epoch of producer 'p' is no whole number"),
+        ({"number": 1, "producer": ""}, "x-producer-id is no text of 1 to 255 bytes"),
+        ({"number": 1, "producer": "é" * 128}, "x-producer-id is no text of 1 to 255 bytes"),
+        ({"number": 1, "producer": 5}, "x-producer-id is no text of 1 to 255 bytes"),
+    ],
+)
+def test_bad_headers_are_refused(client: Client, headers: c.Table, words: str) -> None:
+    assert client.publish("q", no=1, properties=numbered(**headers)) == 406
+    assert words in client.error()
+    assert depth(client) == 0
+
+
+def test_a_name_without_a_number_is_nobodys_business(client: Client) -> None:
+    alone: list[c.Table] = [{"x-producer-id": "p"}, {"x-sequence": 1}, {"x-producer-id": 5}]
+    for headers in alone:
+        properties = codec.encode_properties({"headers": headers})
+        for _ in range(2):
+            assert client.publish("q", properties=properties) == c.OK
+    assert depth(client) == 6
+
+
+def test_transactions_take_no_numbers(client: Client) -> None:
+    publishes = [
+        c.TxPublish("", "q", c.PERSISTENT, properties, b"x")
+        for properties in (b"\x00\x00", numbered(1))
+    ]
+    assert client.commit(publishes) == 406
+    assert "are not taken in a transaction" in client.error()
+    assert depth(client) == 0
+
+
+def test_users_and_virtual_hosts_have_producers_of_their_own(client: Client) -> None:
+    send(client, 1)
+    rig = client.rig
+    opened = c.ConnectionOpen(c.CONNECTION_OPEN, 9, "/", "ada", "a:1")
+    rig.apply(client.session, opened)
+    assert send(Client(rig, client.session, 9, 0).channel(1), 1) == c.OK
+    elsewhere = rig.client(vhost="v")
+    elsewhere.queue("q")
+    assert send(elsewhere, 1) == c.OK
+    before = rig.machine.root()
+    send(elsewhere, 2)
+    assert rig.machine.root() != before
+    elsewhere.close()
+    rig.define("vhost", "", "v", None)
+    rig.tick("a", 1)
+    assert "v" not in rig.machine.vhosts
+    again = rig.client(vhost="v")
+    again.queue("q")
+    assert send(again, 1) == c.OK
+
+
+def test_who_was_not_heard_of_for_longest_is_forgotten(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("broker.machine.queueing.producers.PRODUCERS_MAX", 2)
+    for producer in ("one", "two"):
+        send(client, 1, producer=producer)
+    send(client, 2, producer="one")
+    send(client, 1, producer="three")
+    assert send(client, 2, producer="one") == c.REPEATED
+    assert send(client, 1, producer="two") == c.OK
+
+
+def test_a_cold_start_takes_numbers_with_their_messages(client: Client) -> None:
+    client.queue("loose", durable=False)
+    sent = [(1, "q", c.PERSISTENT), (2, "q", 0), (3, "loose", c.PERSISTENT), (4, "q", 0)]
+    for number, key, flags in sent:
+        send(client, number, key=key, flags=flags)
+    client.rig.activate(*"abc", cold=True)
+    again = client.rig.client()
+    again.queue("loose", durable=False)
+    outcomes = [send(again, number, key=key, flags=flags) for number, key, flags in sent]
+    assert outcomes == [c.REPEATED, c.OK, c.OK, c.OK]
+    assert depth(again) == 3
+
+
+def test_numbers_are_in_the_snapshot(client: Client) -> None:
+    for number in (5, 3000, 17):
+        send(client, number, flags=0)
+    send(client, 1, producer="other", epoch=7)
+    rig = client.rig
+    chunks = list(rig.machine.snapshot())
+    rig.machines["b"] = copy = Machine.restore("b", chunks)
+    copy.invariants()
+    assert list(copy.snapshot()) == chunks
+    assert send(client, 4, flags=0) == c.OK
+    assert send(client, 17, flags=0) == c.REPEATED
+    assert send(client, 9000, flags=0) == c.OK
+    assert send(client, 1, producer="other", epoch=6) == 406
+    assert list(rig.machines["b"].snapshot()) == list(rig.machines["c"].snapshot())
+
+
+def test_a_scrub_finds_a_number_that_changed(client: Client) -> None:
+    send(client, 1)
+    machine = client.rig.machine
+    producer = machine.vhosts["/"].producers["guest"]["p"]
+    producer.entries[0] ^= 8
+    scrub = Scrub(machine)
+    faults = [scrub.step(10) for _ in range(3)]
+    (fault,) = [one for one in faults if one is not None]
+    assert "producer 'p' in vhost '/'" in fault.where
+
+
+def test_before_version_11_the_headers_are_only_headers() -> None:
+    client = Rig(NUMBERED_PUBLISHES - 1).client()
+    client.queue("q")
+    assert send(client, 1) == send(client, 1) == send(client, -1) == c.OK
+    assert depth(client) == 3
+    assert client.commit([c.TxPublish("", "q", 0, numbered(1), b"")]) == c.OK
+    rig = client.rig
+    assert rig.apply(0, c.Upgrade(c.UPGRADE, rig.machine.epoch, NUMBERED_PUBLISHES)) == c.OK
+    assert [send(client, 1), send(client, 1)] == [c.OK, c.REPEATED]
