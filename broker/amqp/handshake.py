@@ -28,6 +28,7 @@ CAPABILITIES: Table = {
     "authentication_failure_close": True,
     "per_consumer_qos": True,
     "direct_reply_to": True,
+    "numbered_publishes": True,  # where the cluster can: ServerIdentity.takes_numbers
 }
 
 
@@ -53,8 +54,12 @@ class ServerIdentity(NamedTuple):
     member: str = ""
     cluster: str = ""
     cluster_id: str = ""  # hex; empty while this member does not know it
+    takes_numbers: bool = False  # what a producer numbers is taken once
 
     def properties(self) -> Table:
+        capabilities = dict(CAPABILITIES)
+        if not self.takes_numbers:
+            del capabilities["numbered_publishes"]
         return {
             "product": self.product,
             "version": self.version,
@@ -64,7 +69,7 @@ class ServerIdentity(NamedTuple):
             "cluster_name": self.cluster,
             "cluster_id": self.cluster_id,
             "node": self.member,
-            "capabilities": CAPABILITIES,
+            "capabilities": capabilities,
         }
 
 

@@ -27,6 +27,7 @@ from broker.histogram import Histogram
 from broker.machine.commands import Command
 from broker.machine.effects import Defined, Effect
 from broker.machine.state import State
+from broker.machine.version import NUMBERED_PUBLISHES
 from broker.options.access import AccessOptions
 from vsync.admin.protocol import QueryRefused
 
@@ -252,6 +253,9 @@ class Connections:
         self, peer: str, transport: asyncio.Transport, encryption: Encryption | None = None
     ) -> ClientLink:
         """A socket was accepted, and its TLS handshake is done if there is one."""
+        state = self._state()
+        takes_numbers = state.version >= NUMBERED_PUBLISHES
+        self.gateway.identify(state.cluster_id, takes_numbers=takes_numbers)
         client = self.gateway.connect(peer, is_loopback(peer), time.monotonic(), encryption)
         link = ClientLink(self, client, transport)
         self._links[client] = link
@@ -368,8 +372,7 @@ class Connections:
         self.outbox.release(position)
 
     def session_started(self, session: int) -> None:
-        """Connections of an older session are void; clients are told of which cluster this is."""
-        self.gateway.name_cluster(self._state().cluster_id)
+        """Connections of an older session are void."""
         self.outbox.session_started(session)
 
     def flush(self, *, may_reply: bool, soon: bool = False) -> list[int]:

@@ -314,9 +314,9 @@ class Gateway:
                 if not client.kept.holds_all:
                     release(client)
 
-    def name_cluster(self, cluster_id: str) -> None:
+    def identify(self, cluster_id: str, *, takes_numbers: bool) -> None:
         """Say so to clients that come from now on."""
-        self.identity = self.identity._replace(cluster_id=cluster_id)
+        self.identity = self.identity._replace(cluster_id=cluster_id, takes_numbers=takes_numbers)
 
     def set_negotiate_time(self, seconds: float) -> None:
         """How long a client may take to log in, of those that come from now on."""

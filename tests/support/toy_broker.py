@@ -51,7 +51,7 @@ class Link(asyncio.Protocol):
         self.amqp = ServerConnection(
             lambda one: one.user if one.password != "wrong" else "",
             Limits(),
-            ServerIdentity(cluster="toys", cluster_id="c0ffee"),
+            cluster.identity,
             time.monotonic(),
         )
         self.queue = ""
@@ -188,6 +188,7 @@ class ToyCluster:
         self.nack: set[int] = set()
         self.alarm = ""
         """Told to each client that opens its connection: why it is blocked."""
+        self.identity = ServerIdentity(cluster="toys", cluster_id="c0ffee")
         self.addresses: list[str] = []
         self._size = size
         self._servers: dict[int, asyncio.Server] = {}

@@ -120,6 +120,8 @@ class AmqpConnection:
         self.frame_max = codec.FRAME_MAX_BYTES
         self.cluster = ClusterName()
         """Of which cluster the broker says that it is."""
+        self.takes_numbers = False
+        """Whether the broker says that what a producer numbers is taken once."""
         self.blocked = ""
         """Why the broker takes no publishes now; empty when it does."""
         self._spoken = False
@@ -154,7 +156,8 @@ class AmqpConnection:
     def _open(self) -> None:
         login = self.login
         self.out += codec.PROTOCOL_HEADER
-        self.cluster = _cluster(self._await("connection.start")[2])
+        told = self._await("connection.start")[2]
+        self.cluster, self.takes_numbers = _cluster(told), _takes_numbers(told)
         response = f"\0{login.user}\0{login.password}".encode()
         properties: dict[str, Value] = {
             "product": "qpid-cluster-py tools",
@@ -427,6 +430,12 @@ def _cluster(server_properties: Value) -> ClusterName:
     return ClusterName(
         name if isinstance(name, str) else "", cluster_id if isinstance(cluster_id, str) else ""
     )
+
+
+def _takes_numbers(server_properties: Value) -> bool:
+    told = server_properties if isinstance(server_properties, dict) else {}
+    capabilities = told.get("capabilities")
+    return isinstance(capabilities, dict) and capabilities.get("numbered_publishes") is True
 
 
 def _as_int(value: Value) -> int:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import os
 import sys
+import uuid
 from collections import deque
 from collections.abc import Iterator, Sequence
 from itertools import takewhile
@@ -20,6 +21,7 @@ import click
 from broker.amqp.codec import encode_properties
 from broker.amqp.fields import Value
 from broker.exit_codes import Exit
+from broker.machine.limits import NUMBERS_MAX
 from broker.memberlog.client_history import ClientHistory, Session
 from broker.options.broker import Address
 from tools.cli.failures import ToolError, os_reason
@@ -46,12 +48,15 @@ Examples:
   Over TLS, as another user whose password is in a file that only its owner can read:
     spout -b amqps://10.0.0.1,10.0.0.2 --user ada --password-file ~/.ada --ssl-ca ca.pem -q work
 \b
+  The same, and each line is in the queue once, whatever brokers are lost on the way:
+    spout -b 10.0.0.1,10.0.0.2,10.0.0.3 -q work --file access.log --once
+\b
   To an exchange, not surviving a cold start, with a summary for a script:
     tail -f app.log | spout -e logs -k web.info --transient --json
 \b
 When the broker is lost, spout connects to the next one of the list and sends again, in order,
 what was not confirmed. What the lost broker had stored without being able to say so is then in
-the queue twice: give ids (--sequence) and let the reader count them (drain --unique).
+the queue twice, unless the brokers know it again (--once).
 \b
 Exit codes: 0 every line confirmed, 1 some refused or unroutable, 64 wrong usage,
 66 input not readable, 69 no broker reachable, 73 history not writable, 130 interrupted.
@@ -76,12 +81,16 @@ class Destination:
     durable: bool
     id_prefix: str | None
     """None: messages carry no id.  Else the id is the prefix and the line number."""
+    producer: str = ""
+    """Not empty: brokers take each line number of this producer once."""
 
     def properties(self, line_no: int) -> bytes:
         """The encoded properties of one line."""
         values: dict[str, Value] = {"delivery_mode": DELIVERY_MODES[self.durable]}
         if self.id_prefix is not None:
             values["message_id"] = f"{self.id_prefix}{line_no}"
+        if self.producer:
+            values["headers"] = {"x-producer-id": self.producer, "x-sequence": line_no}
         return encode_properties(values)
 
 
@@ -180,6 +189,11 @@ class Spout:
 
     def _prepare(self, connection: AmqpConnection) -> None:
         """Declare, ask for confirms, and send again what the last broker did not confirm."""
+        if self._destination.producer and not connection.takes_numbers:
+            raise ToolError(
+                f"{connection.broker} does not take numbered messages once: leave --once out, or "
+                "upgrade the brokers (qpid-cluster --upgrade)"
+            )
         if self._destination.queue:
             connection.declare_queue(self._destination.queue)
         connection.select_confirms()
@@ -295,6 +309,11 @@ class Spout:
 )
 @click.option("--sequence", is_flag=True, help="Give each message its line number as message id.")
 @click.option("--id-prefix", metavar="TEXT", help="The same, with TEXT before the number.")
+@click.option(
+    "--once",
+    is_flag=True,
+    help=f"Number the lines, so that brokers take none twice. At most --window {NUMBERS_MAX}.",
+)
 @click.option("--count", type=click.IntRange(min=0), metavar="N", help="Stop after N lines.")
 @with_connection
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON at the end.")
@@ -309,6 +328,7 @@ def spout(
     window: int,
     sequence: bool,
     id_prefix: str | None,
+    once: bool,
     count: int | None,
     patience: float,
     credentials: Credentials,
@@ -319,12 +339,16 @@ def spout(
     """Publish each line of the input as one message, and wait until all are confirmed."""
     if (queue is None) == (exchange is None):
         raise ToolError("give either --queue or --exchange", Exit.USAGE)
+    if once and window > NUMBERS_MAX:
+        why = f"brokers know {NUMBERS_MAX} numbers of a producer again"
+        raise ToolError(f"--once takes a --window of {NUMBERS_MAX} at most: {why}", Exit.USAGE)
     destination = Destination(
         exchange=exchange or "",
         key=queue or key,
         queue=queue or "",
         durable=durable,
         id_prefix=id_prefix if id_prefix is not None else "" if sequence else None,
+        producer=f"spout-{uuid.uuid4()}" if once else "",
     )
     addresses, login = logins(broker, credentials)
     progress = Progress("spout", quiet=quiet)

@@ -18,6 +18,7 @@ import pytest
 import uvloop
 
 from broker.access.backends import Login
+from broker.amqp.handshake import CAPABILITIES
 from broker.frontend.client import Client
 from broker.frontend.connections import Connections, Options
 from broker.frontend.management import Managed
@@ -48,7 +49,6 @@ class Member:
             "a", options, work, loop.call_later, listener, lambda _: None, lambda: machine
         )
         self.clients.session_started(1)
-        assert self.clients.gateway.identity.cluster_id == machine.cluster_id == "id"
         self.clients.flush(may_reply=True)
         self.operations = cast(
             "Managed",
@@ -145,6 +145,11 @@ async def opened(
         data = await reader.read(65536)
         assert data, received
         received += data
+    (start,) = [one for one in methods_in(received) if one.method == "connection.start"]
+    told = start.args[2]
+    assert isinstance(told, dict)
+    assert told["cluster_id"] == "id"
+    assert told["capabilities"] == CAPABILITIES
     return reader, writer
 
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.machine.queueing.properties import headers_of
 from tests.support.toy_broker import Stored, ToyCluster
 from tools.cli.progress import Progress
 from tools.client.amqp_client import Login
@@ -307,3 +308,24 @@ def test_a_slow_writer_does_not_stop_the_heartbeats() -> None:
         process.communicate(b"ond\n", timeout=100)
         assert process.returncode == 0
         assert bodies(toy) == [b"first", b"second"]
+
+
+def test_lines_are_taken_once_only_by_brokers_that_say_so() -> None:
+    with ToyCluster() as toy:
+        code, _, err = run("spout", "-b", toy.brokers, "-q", "q", "--once", typed=b"a")
+        assert code == 1
+        assert "does not take numbered messages once: leave --once out, or upgrade" in err
+        assert not toy.queues
+        toy.identity = toy.identity._replace(takes_numbers=True)
+        code, _, err = run("spout", "-b", toy.brokers, "-q", "q", "--once", typed=b"a\nb")
+        assert (code, err) == (0, "")
+        sent = [headers_of(one.properties) for one in toy.queues["q"]]
+    producer = sent[0]["x-producer-id"]
+    assert str(producer).startswith("spout-")
+    assert sent == [{"x-producer-id": producer, "x-sequence": n} for n in (1, 2)]
+
+
+def test_no_more_lines_are_unconfirmed_than_brokers_know_again() -> None:
+    code, _, err = run("spout", "-q", "q", "--once", "--window", "4097")
+    assert code == 64
+    assert "--once takes a --window of 4096 at most" in err

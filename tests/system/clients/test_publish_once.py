@@ -1,0 +1,70 @@
+"""G23: producers that number their messages lose their broker, and nothing is in a queue twice."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.system.clients.test_clients_python import pika_connection
+from tests.system.support.clusters import running_cluster, wait_until
+from tools.demo.local_cluster import ROOT, command
+
+pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(600)]
+EXAMPLE = ROOT / "docs" / "examples" / "publish_once.py"
+LINES = {"spouted": 20_000, "exampled": 600}
+KILL_AT = {"spouted": 3_000, "exampled": 100}
+
+
+def test_the_example_stays_small() -> None:
+    assert len(EXAMPLE.read_text(encoding="utf-8").splitlines()) < 60
+
+
+def test_nothing_is_there_twice_when_a_broker_dies(tmp_path: Path) -> None:
+    with running_cluster(tmp_path) as cluster:
+        urls = [f"amqp://guest:guest@{host}:{port}" for host, port in
+                (member.address for member in cluster.members)]  # fmt: skip
+        programs = {
+            "spouted": [*command("spout"), "-b", cluster.brokers(0), "-q", "spouted", "--once",
+                        "--quiet"],
+            "exampled": [sys.executable, str(EXAMPLE), "exampled", *urls],
+        }  # fmt: skip
+        reader = pika_connection(cluster[2]).channel()
+        for queue in programs:
+            reader.queue_declare(queue, durable=True)
+
+        def waiting(queue: str) -> int:
+            return int(reader.queue_declare(queue, passive=True).method.message_count)
+
+        running = {}
+        for queue, program in programs.items():
+            typed = tmp_path / queue
+            typed.write_text("".join(f"{n}\n" for n in range(LINES[queue])))
+            with typed.open("rb") as file:
+                running[queue] = subprocess.Popen(program, cwd=ROOT, stdin=file)
+        try:
+            wait_until(
+                lambda: all(waiting(one) >= KILL_AT[one] for one in running), 240, "the streams"
+            )
+            cluster[0].kill()
+            codes = {queue: process.wait(240) for queue, process in running.items()}
+        finally:
+            for process in running.values():
+                process.kill()
+                process.wait()
+        assert codes == dict.fromkeys(programs, 0)
+        for queue in programs:
+            # Who lost one member may be told to come again while the others form a view.
+            channel = pika_connection(cluster[1]).channel()
+            found = []
+            for _, _, body in channel.consume(queue, auto_ack=True, inactivity_timeout=30):
+                if body is None:
+                    break
+                found.append(int(body))
+                if len(found) == LINES[queue]:
+                    break
+            channel.cancel()
+            assert found == list(range(LINES[queue]))
+            assert channel.queue_declare(queue, passive=True).method.message_count == 0
