@@ -42,6 +42,8 @@ from vsync.primary.events import Activated
 from vsync.totem.events import Deliver, Marks, Output, Transitional, View
 from vsync.types import Guarantee, Member
 
+MERGED_TURNS_MAX = 4
+"""Turns that hand over to store, log and clients together, while there is more to apply."""
 TRANSFER_RETRY_S = 0.5
 RETRY_DOUBLINGS = 5
 """A transfer that fails again and again is tried after a time that doubles so often: 16 s."""
@@ -66,7 +68,8 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         self._clients, self._log, self._host = ports[4:]
         self._transfer_retry_s, self._transfers_failed = transfer_retry_s, 0
         self._transfers = self._transfer_begun = 0  # number of the last ordered, and of the begun
-        self._made: list[tuple[int, Effect]] = []  # for clients, in this turn
+        self._merged = 0  # turns whose work is not handed over yet
+        self._made: list[tuple[int, Effect]] = []  # for clients, and not handed to the log yet
         self._unlogged: deque[tuple[int, list[tuple[int, Effect]]]] = deque()
         """The same of earlier turns, each with what the log has to be written up to."""
         self.persister = Persister(device, store, meta, self._on_durable)
@@ -99,6 +102,9 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
     def turn(self, in_slice: Callable[[], bool]) -> None:
         """Apply while `in_slice`, submit commands, hand over to the store, reply.
 
+        To hand over wakes a thread for the store and one for the log, and a client's socket takes a
+        call, however little there is: a member that is behind does it once for several turns.
+
         What raises anywhere in it is ours, or the store's: this member must not go on, since what
         it took of its clients, or was to tell them, is lost.
         Decision: docs/decisions/0013-validate-then-mutate.md.
@@ -114,6 +120,11 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
             controller.step()
         if not controller.halted and (commands := self._clients.take_commands()):
             controller.submit(commands)
+        self._merged += 1
+        if self._merged < MERGED_TURNS_MAX and controller.busy:
+            self._host.schedule()
+            return
+        self._merged = 0
         self.persister.keep(controller.replica, controller.promise, counts=controller.filled)
         self._reply()
         self._clients.throttle(

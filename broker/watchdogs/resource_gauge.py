@@ -25,6 +25,11 @@ from store.lmdb_store import LmdbStore
 from store.space import Reserve
 
 PERIOD_S = 0.2
+LOOKS_PER_REPORT = 10
+"""The interpreter's report, and what a start would read, take most of a look: they are asked for in
+each so many looks, and earlier when the process has grown or shrunk."""
+GROWTH_BYTES = 8 << 20
+"""By so much."""
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 _GROUP_ROOT = Path("/sys/fs/cgroup")
 _ARENAS = re.compile(rb"^\d+ arenas \* \d+ bytes/arena += +([\d,]+)$", re.MULTILINE)
@@ -41,6 +46,8 @@ class ResourceGauge:
         """What a start would read of the store: about what a checkpoint takes."""
         self._store, self._reserve = store, reserve
         self._memory = memory_allowed()
+        self._own = self._idle = 0  # the process's own memory at the last report, and the idle part
+        self._looks = 0  # since then
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="resource-gauge", daemon=True)
 
@@ -66,19 +73,28 @@ class ResourceGauge:
         # Pages that lie scattered cannot hold what is large: half of them count.
         store = self._store()
         room = free + store.reusable_bytes() // 2
-        self.bytes_to_start = sum(store.bytes_to_start())
         disk = found.f_blocks * found.f_frsize
         self._reserve.tend(free)
         owed = 0 if self._reserve.held else self._reserve.bytes
-        self.reading = Reading(room, disk, memory_used(), self._memory, owed)
+        own = own_bytes()
+        if self._looks % LOOKS_PER_REPORT == 0 or abs(own - self._own) > GROWTH_BYTES:
+            self.bytes_to_start = sum(store.bytes_to_start())
+            self._own, self._idle, self._looks = own, idle_bytes(), 0
+        self._looks += 1
+        self.reading = Reading(room, disk, max(0, own - self._idle), self._memory, owed)
+
+
+def own_bytes() -> int:
+    """Bytes of memory that this process has. Pages of files do not count, as the system takes those
+    of the store back when it needs them."""
+    _, resident, of_files, *_ = map(int, Path("/proc/self/statm").read_text("ascii").split())
+    return (resident - of_files) * _PAGE_BYTES
 
 
 def memory_used() -> int:
-    """Bytes of memory that hold something of this process. Pages of files do not count, as the
-    system takes those of the store back when it needs them; nor does memory that is idle: else
-    small messages that were drained would block publishers until a restart."""
-    _, resident, of_files, *_ = map(int, Path("/proc/self/statm").read_text("ascii").split())
-    return max(0, (resident - of_files) * _PAGE_BYTES - idle_bytes())
+    """Bytes of memory that hold something of this process. What is idle does not count: else small
+    messages that were drained would block publishers until a restart."""
+    return max(0, own_bytes() - idle_bytes())
 
 
 def idle_bytes() -> int:

@@ -7,10 +7,21 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
-from broker.watchdogs.resource_gauge import ResourceGauge, idle_bytes, idle_in, memory_used
+import pytest
+
+from broker.watchdogs import resource_gauge
+from broker.watchdogs.resource_gauge import (
+    GROWTH_BYTES,
+    LOOKS_PER_REPORT,
+    ResourceGauge,
+    idle_bytes,
+    idle_in,
+    memory_used,
+)
 from store.lmdb_store import LmdbStore
 from store.space import Reserve
 
+MB = 1 << 20
 BODY_BYTES = 256
 MESSAGES = 100_000
 PIN_EVERY = 1_000  # one object that stays in each third of an arena
@@ -60,3 +71,31 @@ def test_a_reserve_that_the_disk_has_no_room_for_is_owed(tmp_path: Path) -> None
     reserve.bytes = gauge.reading.disk
     gauge.look()
     assert gauge.reading.owed == reserve.bytes
+
+
+def test_the_report_is_asked_for_seldom_unless_the_process_grows(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It takes most of a look, and the interpreter's lock."""
+    own, asked = [100 * MB], list[int]()
+    monkeypatch.setattr(resource_gauge, "own_bytes", lambda: own[0])
+
+    def idle() -> int:
+        asked.append(own[0])
+        return 10 * MB
+
+    monkeypatch.setattr(resource_gauge, "idle_bytes", idle)
+    store = SimpleNamespace(reusable_bytes=lambda: 0, bytes_to_start=lambda: (0, 0))
+    gauge = ResourceGauge(lambda: cast("LmdbStore", store), Reserve(tmp_path))
+    for _ in range(LOOKS_PER_REPORT):
+        gauge.look()
+        assert gauge.reading is not None
+        assert gauge.reading.used == 90 * MB
+    assert len(asked) == 1
+    gauge.look()
+    assert len(asked) == 2
+    own[0] += GROWTH_BYTES + 1
+    gauge.look()
+    assert len(asked) == 3
+    gauge.look()
+    assert len(asked) == 3
