@@ -36,6 +36,7 @@ CHUNK_BYTES = 256 * 1024
 VERSION = 7
 _BATCH_BYTES = 64 * 1024
 _BATCH_ITEMS = 8192
+_HELD_ITEMS = 1024  # a row is made for each
 _QUEUES_A_STEP = 256
 _PAGE = 4096
 
@@ -218,7 +219,7 @@ class Cut:
         for channel in self._channels:
             yield channel.item
             for unsent, held_by_tag in ((False, channel.unacked), (True, channel.unsent)):
-                for part in _parts(held_by_tag.items()):
+                for part in _parts(held_by_tag.items(), _HELD_ITEMS):
                     rows = [
                         (
                             tag,
@@ -366,7 +367,7 @@ def _holder(channel: _ChannelCut, consumer: Consumer | None) -> tuple[int, str]:
     return (BY_CONSUMER, consumer.tag) if active else (BY_GONE, "")
 
 
-def _parts(items: Iterable[_T]) -> Iterator[list[_T]]:
+def _parts(items: Iterable[_T], most: int = _BATCH_ITEMS) -> Iterator[list[_T]]:
     rest = iter(items)
-    while part := list(islice(rest, _BATCH_ITEMS)):
+    while part := list(islice(rest, most)):
         yield part
