@@ -34,7 +34,7 @@ def put(producer: Producer, number: int, entry: int) -> None:
         producer.entries = array("Q", bytes(8))
         producer.first = producer.highest = number
     elif ahead > 0:
-        producer.entries.extend(array("Q", bytes(8 * ahead)))
+        producer.entries.frombytes(bytes(8 * ahead))
         producer.highest = number
         _forget(producer, number - NUMBERS_MAX + 1 - producer.first)
     elif number < producer.first + producer.skip:
