@@ -146,6 +146,13 @@ class Places(Generic[_T]):
         for block in self._blocks:
             yield from block.places
 
+    def __contains__(self, place: int) -> bool:
+        at = bisect_left(self._lasts, place)
+        if at == len(self._lasts):
+            return False
+        places = self._blocks[at].places
+        return places[bisect_left(places, place)] == place
+
     def values(self) -> Iterator[_T]:
         """The messages, in their order."""
         for block in self._blocks:

@@ -22,6 +22,8 @@ def whole(found: Places[str]) -> list[tuple[int, str]]:
     assert [message for _, message in items] == list(found.values())
     assert (len(found), bool(found)) == (len(items), bool(items))
     assert not items or found.first == items[0][1]
+    beside = {at + step for at, _ in items for step in (-1, 0, 1)}
+    assert {place for place in beside if place in found} == {place for place, _ in items}
     return items
 
 
