@@ -17,7 +17,6 @@ from typing import NamedTuple, NoReturn
 import click
 
 from tools.cli.signals import ended_by
-from tools.verify.contract.rules import Replayed
 from tools.verify.fast import FastReport, compare_ends
 from tools.verify.findings import BadInput, shown
 from tools.verify.input.segments import find_segments, is_little
@@ -86,11 +85,11 @@ CONSISTENT, NOT_CONSISTENT, NO_VERDICT = 0, 1, 2
 )
 @click.option(
     "--replay",
+    type=click.Choice(("sources", "all")),
     default="sources",
     show_default=True,
-    metavar="sources|all|N",
-    help="Make moves again in a second model of queues: those of each position once, as one member "
-    "logged them; of all members' segments; or of N segments.",
+    help="Check the moves of messages, and make them again in a second model of queues: those of "
+    "each position once, as one member logged them; or those of all members' logs.",
 )
 @click.option(
     "--export",
@@ -170,7 +169,7 @@ def main(
         _fast(list(logdir), as_json)
     if follow:
         _follow(list(logdir), as_json, master, verbose, since, Outlets(**outlets))
-    options = CheckOptions(html is not None, since, save, export, _how_many(replay))
+    options = CheckOptions(html is not None, since, save, export, replay == "all")
     with _verdict_only(as_json, verbose):
         started = time.monotonic()
         little = _look_ahead(list(logdir), options, html)
@@ -219,16 +218,6 @@ def _look_ahead(places: list[Path], options: CheckOptions, html: Path | None) ->
     if options.since is not None:
         checkpoint.load(options.since)
     return is_little(find_segments(places))
-
-
-def _how_many(replay: str) -> Replayed:
-    if replay == "sources":
-        return "sources"
-    if replay == "all":
-        return "all"
-    if not (replay.isascii() and replay.isdigit()):
-        raise click.UsageError(f"--replay {replay}: give sources, all, or a number of segments")
-    return int(replay)
 
 
 @contextmanager

@@ -16,7 +16,6 @@ from tools.verify.checks import (
 )
 from tools.verify.checks.control_checks import ControlResult, check_control_rows
 from tools.verify.clients import histories
-from tools.verify.contract.rules import Replayed
 from tools.verify.coverage import measure_coverage, unexamined
 from tools.verify.findings import BadInput, Finding
 from tools.verify.format.records import RecordKind
@@ -39,7 +38,7 @@ class CheckOptions:
     since: Path | None = None  # a saved checkpoint to begin from
     save: Path | None = None  # where to save the checkpoint that was reached
     export: Path | None = None  # a new directory for the closed segments as Parquet
-    replay: Replayed = "sources"  # segments for the second queue model
+    everywhere: bool = False  # the queue contract in the logs of all members
 
 
 class LogsAtHand(NamedTuple):
@@ -132,7 +131,7 @@ def _verify(
         findings += confirms.check_unpaired(scan, begins)
     findings += confirms.check_gaps(lambda: read_records(spark, segments), findings)
     contract_result = contract.check_contract(
-        spark, read, control.epochs, options.replay, little=little
+        spark, read, control.epochs, everywhere=options.everywhere, little=little
     )
     for lack in unexamined(control.incarnations, contract_result):
         raise BadInput(f"the check itself failed: {lack}")

@@ -19,7 +19,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tools.verify.clients.evidence import EvidenceFile, read_evidence
-from tools.verify.clients.exchange import PIECES, Exchange, Key, Step, Tables, as_batch
+from tools.verify.clients.exchange import PIECES, Exchange, Key, Step, Tables
 from tools.verify.clients.judgement import Judgement, Result, as_table, in_span, summed
 from tools.verify.clients.lives import by_content, by_place
 from tools.verify.clients.lookup import FINDINGS_MAX, SCHEMAS, WHOLE, HistoryExtent, by_client
@@ -27,6 +27,7 @@ from tools.verify.clients.published import END_STATES, PublishOutcomes
 from tools.verify.clients.received import fits, judge, receipt_sentence
 from tools.verify.findings import Coverage, Finding
 from tools.verify.format.records import ClientOp
+from tools.verify.input.tables import batch_of
 from tools.verify.spark_session import in_tasks
 
 if TYPE_CHECKING:
@@ -113,7 +114,7 @@ class InSpark:
 def _read(files: Iterable[EvidenceFile], exchange: Exchange) -> Iterator[pa.RecordBatch]:
     for file in files:
         for tables in read_evidence(file):
-            yield as_batch(exchange.scatter(tables, 0))
+            yield batch_of(exchange.scatter(tables, 0), PIECES)
 
 
 def _take(
@@ -123,7 +124,7 @@ def _take(
     for _, of_bin in groupby(pieces, key=itemgetter(0)):
         made = exchange.take(step, (piece[1:] for piece in of_bin))
         if step + 1 < len(exchange.steps):
-            yield as_batch(exchange.scatter(made, step + 1))
+            yield batch_of(exchange.scatter(made, step + 1), PIECES)
         else:
             yield from made["results"].combine_chunks().to_batches()
 

@@ -4,7 +4,7 @@
 A step gets, of each of its tables, the rows whose key falls into one *bin*; what it returns is
 distributed over bins again, by the keys of the steps that follow.  Between two steps a table
 travels as packed Arrow columns, so that Spark moves few and large values; what fits into one bin
-is one task a step.  Pure: `tools.verify.clients.check` runs the steps in Spark, `run_here` without.
+is one task a step.  Pure: `tools.verify.clients.check` runs the steps in Spark, tests without.
 """
 
 from __future__ import annotations
@@ -71,29 +71,6 @@ class Exchange:
             for name in self.steps[step].keys
         }
         return tables | self.steps[step].work(of_step)
-
-
-def as_batch(pieces: Iterable[Piece]) -> pa.RecordBatch:
-    """Return pieces as rows for Spark."""
-    schema = arrow_schema(PIECES)
-    columns = list(zip(*pieces, strict=True)) or [()] * len(schema)
-    arrays = [pa.array(one, field.type) for one, field in zip(columns, schema, strict=True)]
-    return pa.RecordBatch.from_arrays(arrays, schema=schema)
-
-
-def run_here(exchange: Exchange, given: Iterable[Tables]) -> Tables:
-    """Run all steps in this process; return the tables that the last one made."""
-    pieces = [piece for tables in given for piece in exchange.scatter(tables, 0)]
-    made: list[Tables] = []
-    for step in range(len(exchange.steps)):
-        made = [
-            exchange.take(step, [piece[1:] for piece in pieces if piece[0] == bin_])
-            for bin_ in range(exchange.bins)
-        ]
-        if step + 1 < len(exchange.steps):
-            pieces = [piece for tables in made for piece in exchange.scatter(tables, step + 1)]
-    names = dict.fromkeys(name for tables in made for name in tables)
-    return {name: pa.concat_tables(one[name] for one in made if name in one) for name in names}
 
 
 def _pack(table: pa.Table) -> bytes:

@@ -19,17 +19,17 @@ from tools.verify.checks.canonical_history import Gap, Stretch, gaps, plan
 from tools.verify.checks.views_and_segments import PrimaryView
 from tools.verify.contract.explain import ContextLine, describe_breaches, find_context
 from tools.verify.contract.message_lifecycle import LifecycleCheck, QueueRecovery, check_recoveries
-from tools.verify.contract.rules import Breach, Replayed, first_by_rule
+from tools.verify.contract.rules import Breach, first_by_rule
 from tools.verify.contract.segment import SegmentResult, check_segment, moves_within
 from tools.verify.contract.segment_rules import HighWater
 from tools.verify.findings import Finding
 from tools.verify.input.ranges_of_file import FileRange
 from tools.verify.input.rows import SEGMENT, Row
 from tools.verify.input.segments import records_in
+from tools.verify.input.tables import batch_of
 from tools.verify.spark_session import computed_once, in_tasks
 
 if TYPE_CHECKING:
-    import pyarrow
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql import Row as SparkRow
 
@@ -53,7 +53,6 @@ class SegmentTask(NamedTuple):
     file: str
     following: str  # the next segment of the incarnation, "" = none at hand
     ranges: list[FileRange]  # for which it is the source of the canonical history
-    replay: bool
 
 
 @dataclass(slots=True)
@@ -64,10 +63,8 @@ class ContractResult:
     segments: int = 0
     moves: int = 0  # of all segments that were checked
     within: int = 0  # those of messages, in the canonical history
-    balances: int = 0
+    checkpoints: int = 0
     replayed: int = 0  # moves
-    sources: int = 0  # segments of the canonical history
-    replayed_sources: int = 0
     blobs: int = 0
     compared: int = 0
     messages: int = 0
@@ -79,9 +76,11 @@ class ContractResult:
 
 
 def tasks_for(
-    rows: Sequence[Row], stretches: Iterable[Stretch], replayed: Replayed
+    rows: Sequence[Row], stretches: Iterable[Stretch], *, everywhere: bool
 ) -> list[SegmentTask]:
-    """Return the segments to check: sources of the canonical history, and those to replay."""
+    """Return the segments to check: sources of the canonical history, or `everywhere`, which finds
+    what one member alone states of its queues.
+    """
     segments = sorted(
         (row for row in rows if row.kind == SEGMENT),
         key=lambda row: (row.member, row.incarnation, row.segment),
@@ -90,18 +89,13 @@ def tasks_for(
     of: dict[str, list[FileRange]] = {}
     for stretch in stretches:
         of.setdefault(stretch.file, []).append(stretch.file_range)
-    if replayed == "sources":
-        chosen = set(of)
-    else:
-        wanted = len(segments) if replayed == "all" else min(replayed, len(segments))
-        chosen = {segments[i * len(segments) // wanted].file for i in range(wanted)}
     return [
         SegmentTask(
             row.file, next_of.get((row.member, row.incarnation, row.segment), ""),
-            of.get(row.file, []), row.file in chosen,
+            of.get(row.file, []),
         )
         for row in segments
-        if row.file in of or row.file in chosen
+        if row.file in of or everywhere
     ]  # fmt: skip
 
 
@@ -109,17 +103,18 @@ def check_contract(
     spark: SparkSession,
     rows: Sequence[Row],
     primaries: dict[int, PrimaryView],
-    replayed: Replayed = "sources",
     *,
+    everywhere: bool = False,
     little: bool = False,
 ) -> ContractResult:
     """Check the queue contract; `rows` are the control rows of all segments at hand.
 
+    `everywhere`: in the logs of all members, not in one for each position.
     `little`: the segments are small, so the driver has the results of all of them.
     """
     found = ContractResult(stretches=plan(rows, primaries))
     found.gaps = gaps(found.stretches)
-    tasks = tasks_for(rows, found.stretches, replayed)
+    tasks = tasks_for(rows, found.stretches, everywhere=everywhere)
     if not tasks:
         return found
     checked = in_tasks(spark, tasks, _check_segments, _RESULTS)
@@ -127,8 +122,6 @@ def check_contract(
         _add_segment_results(results, found)
     _add_lifecycles(spark, tasks, found)
     found.segments = len(tasks)
-    found.sources = sum(bool(task.ranges) for task in tasks)
-    found.replayed_sources = sum(task.replay for task in tasks if task.ranges)
     found.breaches = merge(found.breaches)
     return found
 
@@ -137,7 +130,7 @@ def explain(spark: SparkSession, found: ContractResult, rows: Sequence[Row]) -> 
     """Return the breaches as findings, with their context in the logs."""
     if not found.breaches:
         return []
-    tasks = tasks_for(rows, found.stretches, 0)
+    tasks = tasks_for(rows, found.stretches, everywhere=False)
     wanted = [breach for breach, _ in found.breaches]
     lines = in_tasks(spark, tasks, _FindContext(wanted), _LINES)
     context = lines.dropDuplicates().orderBy("which", "position").limit(_LINES_MAX).collect()
@@ -145,7 +138,7 @@ def explain(spark: SparkSession, found: ContractResult, rows: Sequence[Row]) -> 
 
 
 def limits(found: ContractResult) -> Iterator[str]:
-    """Yield, for people, what of the contract could not be checked, and what was only sampled."""
+    """Yield, for people, what of the contract could not be checked."""
     for gap in found.gaps[:_GAPS_TOLD]:
         yield (
             f"positions {gap.first} to {gap.last} are in no log at hand: "
@@ -153,11 +146,6 @@ def limits(found: ContractResult) -> Iterator[str]:
         )
     if len(found.gaps) > _GAPS_TOLD:
         yield f"{len(found.gaps) - _GAPS_TOLD} more such gaps"
-    if found.sources > found.replayed_sources:
-        yield (
-            f"{found.replayed_sources} of {found.sources} segments were made again in the second "
-            "model of queues; without --replay it does so with each position once"
-        )
 
 
 def merge(breaches: Iterable[tuple[Breach, int]]) -> list[tuple[Breach, int]]:
@@ -172,17 +160,16 @@ def merge(breaches: Iterable[tuple[Breach, int]]) -> list[tuple[Breach, int]]:
 def _check_segments(tasks: Iterable[SegmentTask]) -> Batches:
     for task in tasks:
         following = records_in(task.following) if task.following else ()
-        result = check_segment(records_in(task.file), following, task.ranges, replay=task.replay)
-        yield _batch(list(_rows_of(result)), _RESULTS)
+        result = check_segment(records_in(task.file), following, task.ranges)
+        yield batch_of(_rows_of(result), _RESULTS)
 
 
 def _rows_of(result: SegmentResult) -> Iterator[tuple[Any, ...]]:
     for breach, n in result.breaches:
-        rule, position, ordinal, queue, seq, channel, since, more = breach
-        yield ("breach", rule, position, ordinal, queue, seq, channel, since, n, more)
+        yield ("breach", *breach[:-1], n, breach.more)
     for one in result.high_waters:
         yield ("reach", one.what, one.position, one.at, one.of, one.first, one.highest, 0, 1, "")
-    for name in ("moves", "within", "balances", "blobs", "replayed", "compared"):
+    for name in ("moves", "within", "checkpoints", "blobs", "replayed", "compared"):
         yield ("count", name, 0, 0, 0, 0, 0, 0, getattr(result, name), "")
 
 
@@ -253,7 +240,7 @@ class _ShareOut:
 
         for task in tasks:
             for moves in moves_within(records_in(task.file), task.ranges):
-                yield _batch(list(split_into_bins(moves, self._bins)), _PIECES)
+                yield batch_of(split_into_bins(moves, self._bins), _PIECES)
 
 
 class _FindContext:
@@ -264,8 +251,8 @@ class _FindContext:
 
     def __call__(self, tasks: Iterable[SegmentTask]) -> Batches:
         for task in tasks:
-            lines = list(find_context(records_in(task.file), task.ranges, self._wanted))
-            yield _batch(list(lines), _LINES)
+            lines = find_context(records_in(task.file), task.ranges, self._wanted)
+            yield batch_of(lines, _LINES)
 
 
 class _FollowMessages:
@@ -284,8 +271,7 @@ class _FollowMessages:
         lifecycles.finish()
         rows: list[tuple[Any, ...]] = []
         for breach, n in first_by_rule(lifecycles.breaches):
-            rule, position, ordinal, queue, seq, channel, since, more = breach
-            rows.append(("breach", rule, position, ordinal, queue, seq, channel, since, n, more))
+            rows.append(("breach", *breach[:-1], n, breach.more))
         rows += [
             ("recovery", "", 0, 0, one.queue, 0, 0, 0, 1, json.dumps(one))
             for one in lifecycles.recoveries
@@ -294,28 +280,10 @@ class _FollowMessages:
             ("count", name, 0, 0, 0, 0, 0, 0, getattr(lifecycles, name), "")
             for name in ("messages", "examined")
         ]
-        yield _batch(rows, _RESULTS)
+        yield batch_of(rows, _RESULTS)
 
 
 def _breach(row: SparkRow) -> Breach:
     return Breach(
         row.name, row.position, row.ordinal, row.queue, row.seq, row.channel, row.since, row.more
     )
-
-
-def _batch(rows: list[tuple[Any, ...]], schema: str) -> pyarrow.RecordBatch:
-    import pyarrow
-
-    types = {
-        "string": pyarrow.string(),
-        "bigint": pyarrow.int64(),
-        "binary": pyarrow.binary(),
-        "int": pyarrow.int32(),
-    }
-    fields = [one.split() for one in schema.split(",")]
-    columns = list(zip(*rows, strict=True)) or [()] * len(fields)
-    arrays = [
-        pyarrow.array(column, type=types[kind])
-        for column, (_, kind) in zip(columns, fields, strict=True)
-    ]
-    return pyarrow.RecordBatch.from_arrays(arrays, names=[name for name, _ in fields])

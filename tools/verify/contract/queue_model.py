@@ -70,6 +70,7 @@ class _ModelQueue:
     ready: dict[int, _Message] = field(default_factory=dict)
     order: list[int] = field(default_factory=list)  # the places of `ready`, a heap
     held: dict[int, tuple[_Message, int]] = field(default_factory=dict)  # with its channel
+    cold: bool = False  # a cold start told what was there, and is to tell what stays
 
     def figures(self) -> QueueFigures:
         """Return what a checkpoint should state of this queue now.
@@ -181,6 +182,10 @@ class Model:
             if op != _SETTLED:
                 raise ModelMismatch("impossible", "there is no such queue")
             return
+        if queue.cold is not (op == _RECOVERED):
+            raise ModelMismatch(
+                "impossible", "a cold start tells what was there, and then what stays"
+            )
         if op == _ENQUEUED:
             if queue.arrival(seq) != queue.next_seq:
                 raise ModelMismatch("impossible", f"the next place is {queue.next_seq}")
@@ -195,9 +200,11 @@ class Model:
         elif op == _RETURNED:
             queue.add(seq, queue.give_up(seq, of, detail)._replace(redelivered=True))
         elif op == _PURGED:
-            if of != queue.count():
-                raise ModelMismatch("wrong state", f"{queue.count()} were ready")
-            if cause != _PURGE_OF_COLD_START:  # else RECOVERED, the next move, states what stays
+            if (of, seq) != (queue.count(), queue.next_seq):
+                more = f"{queue.count()} were ready, and the next place is {queue.next_seq}"
+                raise ModelMismatch("wrong state", more)
+            queue.cold = cause == _PURGE_OF_COLD_START
+            if not queue.cold:  # else RECOVERED, the next move, states what stays
                 queue.clear()
             if cause == _PURGE_OF_DELETE:
                 del self.queues[number]
@@ -217,8 +224,11 @@ class Model:
 
 def _recover(queue: _ModelQueue, first: int, kept: int, ready_sum: int) -> None:
     """Apply a cold start: persistent messages stay, flagged; in a plain queue renumbered."""
+    queue.cold = False
     if queue.held or queue.unknown_held:
         raise ModelMismatch("impossible", "messages were still held")
+    if first != (0 if queue.ranked else queue.next_seq):
+        raise ModelMismatch("wrong state", f"the next place is {queue.next_seq}")
     if queue.unknown_ready or any(one.persistent is None for one in queue.ready.values()):
         # Which of them are persistent is not known.
         if kept > queue.count():

@@ -23,6 +23,7 @@ class Replay:
     def __init__(self) -> None:
         self.breaches: list[Breach] = []
         self.moves = 0
+        self.checkpoints = 0  # that were compared with the model
         self.compared = 0  # queues whose figures were compared
         self._model: Model | None = None
         self._ranked: set[int] = set()
@@ -55,6 +56,7 @@ class Replay:
         }
         position, next_message = checkpoint.position, checkpoint.next_message
         if self._model is not None:
+            self.checkpoints += 1
             self.compared += len(logged)
             differences = self._model.differences(logged)
             if self._model.next_message != next_message:

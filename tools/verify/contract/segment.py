@@ -23,7 +23,7 @@ class SegmentResult(NamedTuple):
     high_waters: list[HighWater]
     moves: int
     within: int  # of messages, and this segment is their source
-    balances: int
+    checkpoints: int  # that were compared with what the moves before them lead to
     blobs: int  # what sessions submitted, each compared with the one before
     replayed: int  # moves that were replayed
     compared: int  # queues whose figures were compared
@@ -33,8 +33,6 @@ def check_segment(
     records: Iterable[Record],
     following: Iterable[Record],
     ranges: Iterable[FileRange],
-    *,
-    replay: bool,
 ) -> SegmentResult:
     """Check the records of a segment; `following` are those of the next one of its incarnation.
 
@@ -45,12 +43,11 @@ def check_segment(
         _join_checkpoints(records), _join_checkpoints(_queue_figures_after(following))
     ):
         rules.take(record)
-        if replay:
-            replayed.take(record)
+        replayed.take(record)
     rules.finish()
     return SegmentResult(
         first_by_rule(rules.breaches + replayed.breaches), rules.high_waters, rules.moves,
-        rules.within, rules.balances, rules.blobs, replayed.moves, replayed.compared,
+        rules.within, replayed.checkpoints, rules.blobs, replayed.moves, replayed.compared,
     )  # fmt: skip
 
 

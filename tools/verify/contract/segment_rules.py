@@ -1,7 +1,7 @@
 # mypy: disable-error-code="import-untyped"
-"""G5, G11, G12, G20: moves follow from commands, in order, and lead to the next checkpoint.
+"""G5, G11, G12, G20: moves follow from commands, in order; what they lead to is for `replay`.
 
-Pure, and vectorised over the batches between two checkpoints.
+Pure, and vectorised over many batches.
 """
 
 from __future__ import annotations
@@ -12,7 +12,6 @@ from typing import NamedTuple
 import numpy as np
 
 from tools.verify.contract.allowed_causes import ALLOWED, CLOSES, ERRORS_FROM, OF_ANY
-from tools.verify.contract.queue_balance import Balance, QueueTotals, breach_at
 from tools.verify.contract.rules import BREACHES_MAX, Breach
 from tools.verify.format.commands import Command, Outcome
 from tools.verify.format.moves import (
@@ -25,7 +24,6 @@ from tools.verify.format.moves import (
     Op,
 )
 from tools.verify.format.records import (
-    CHECKPOINT_ROW,
     Batch,
     Checkpoint,
     Queues,
@@ -82,12 +80,10 @@ class SegmentRules:
         self.named: dict[int, NamedQueue] = {}
         self.moves = 0
         self.within = 0  # moves of messages of which this segment is the source
-        self.balances = 0  # checkpoints that were compared with the moves before them
         self.blobs = 0  # of sessions, in their order
         self._cursor = RangeCursor(ranges)
         self._batches: list[Batch] = []
         self._commands = 0
-        self._balance: Balance | None = None  # None: there was no checkpoint yet
         self._blobs: dict[int, int] = {}  # by session: the number of the one taken last
         self._origins: dict[int, str] = {}  # by session: the member that it is of
         self._root = (-1, 0)  # position and root of the state before
@@ -100,7 +96,6 @@ class SegmentRules:
                     last = self._batches[-1]
                     if last.first_position + last.commands != record.first_position:
                         self._check_batches()  # a gap: the parser reports it
-                        self._balance = None
                         self._blobs.clear()
                 self._blob(record)
                 self._batches.append(record)
@@ -111,12 +106,13 @@ class SegmentRules:
             case Queues(queues):
                 for number, vhost, name, durable, max_priority in queues:
                     self.named[number] = NamedQueue(vhost, name, durable, max_priority)
-            case Checkpoint():
-                self._compare(record)
+            case Checkpoint(position, root):
+                if self._root[0] == position and self._root[1] != root:
+                    more = f"{root:016x}, not {self._root[1]:016x}"
+                    self.breaches.append(Breach("other root", position, 0, -1, -1, more=more))
             case Start() | Snapshot():
                 self._check_batches()
                 self._cursor.advance(record)
-                self._balance = None
                 self._root = record.position, record.root
                 self._blobs.clear()
                 self._origins.clear()
@@ -144,21 +140,6 @@ class SegmentRules:
             self.breaches.append(Breach("blob order", batch.first_position, 0, -1, -1, more=more))
         self._blobs[batch.session] = batch.blob_no
 
-    def _compare(self, checkpoint: Checkpoint) -> None:
-        """Compare the queues that the moves led to with those that the log states."""
-        self._check_batches()
-        position, root, next_message, queues = checkpoint
-        if self._root[0] == position and self._root[1] != root:
-            more = f"{root:016x}, not {self._root[1]:016x}"
-            self.breaches.append(Breach("other root", position, 0, -1, -1, more=more))
-        queue_totals = {
-            row[0]: QueueTotals(*row[1:4]) for row in CHECKPOINT_ROW.iter_unpack(queues)
-        }
-        if self._balance is not None:
-            self.breaches += self._balance.differences(position, queue_totals, next_message)
-            self.balances += 1
-        self._balance = Balance(queue_totals, next_message)
-
     def _check_batches(self) -> None:
         batches, self._batches, self._commands = self._batches, [], 0
         if not batches:
@@ -171,8 +152,6 @@ class SegmentRules:
                 self.breaches.append(block.breach(rule, i))
         self.breaches += block.not_once()
         self._check_queue_names(block.moves)
-        if self._balance is not None:
-            self.breaches += self._balance.follow(block.moves, block.places)
         for first, last in self._cursor.ranges:
             begin, end = np.searchsorted(block.moves.position, [first, last + 1])
             if begin < end:
@@ -233,6 +212,14 @@ class SegmentRules:
             self.high_waters.append(
                 HighWater(what, int(key[first]), begin, int(value[first]), int(last), at)
             )
+
+
+def breach_at(rule: str, moves: Moves, i: int) -> Breach:
+    """Return that row i breaks a rule."""
+    return Breach(
+        rule, int(moves.position[i]), int(moves.ordinal[i]), int(moves.queue[i]),
+        int(moves.seq[i]), int(moves.of[i]),
+    )  # fmt: skip
 
 
 class _Block:
@@ -355,15 +342,3 @@ class _Block:
         ):
             for i in np.flatnonzero(which).tolist():
                 yield Breach(rule, self.first + i, 0, -1, -1)
-
-
-def check_high_waters(high_waters: Iterable[HighWater]) -> Iterator[Breach]:
-    """G12 from one range of the history to the next."""
-    highest: dict[tuple[str, int], int] = {}
-    for one in sorted(high_waters, key=lambda high_water: high_water.position):
-        key = one.what, one.of
-        before = highest.get(key, -1)
-        if one.first <= before and not (one.what == "published" and one.first == 1):
-            yield one.breach()
-        restarts = one.what == "published"
-        highest[key] = one.highest if restarts else max(before, one.highest)

@@ -51,11 +51,6 @@ def arrange(pieces: Iterable[bytes]) -> tuple[Ints, Moves]:
     )  # fmt: skip
 
 
-def sort(moves: Moves) -> tuple[Ints, Moves]:
-    """Return all moves sorted, with a single share per queue."""
-    return arrange(piece for _, piece in split_into_bins(moves, 1))
-
-
 def _columns_of(moves: Moves, shares: int) -> Ints:
     whole = np.isin(moves.op, OPS_OF_QUEUES)
     single = moves.take(~whole & (moves.op != Op.PUBLISHED))

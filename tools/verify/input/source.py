@@ -24,7 +24,6 @@ from pyspark.sql.datasource import (
     DataSourceStreamReader,
     InputPartition,
 )
-from pyspark.sql.pandas.types import to_arrow_schema
 from pyspark.sql.streaming.datasource import ReadLimit
 from pyspark.sql.types import StructType
 
@@ -36,7 +35,13 @@ from tools.verify.input.offsets import LogPart, Offsets, Settled, advance, read_
 from tools.verify.input.parse import parse_segment, scan_segment
 from tools.verify.input.rows import FAULT, SCAN_SCHEMA, SCHEMA, Row, Sums
 from tools.verify.input.segments import find_segments, owner_by_name, read_bytes, share_out
-from tools.verify.input.tables import CLIENTS_SCHEMA, MOVES_SCHEMA, clients_of, moves_of
+from tools.verify.input.tables import (
+    CLIENTS_SCHEMA,
+    MOVES_SCHEMA,
+    arrow_schema,
+    clients_of,
+    moves_of,
+)
 from tools.verify.spark_session import in_tasks
 
 if TYPE_CHECKING:
@@ -75,7 +80,7 @@ class MemberLogSource(DataSource):
     def reader(self, schema: StructType) -> DataSourceReader:
         """Return a reader of all segments, in parallel."""
         tasks = int(self.options.get("tasks", "0"))
-        return MemberLogReader(self._places(), schema, self._table(), tasks)
+        return MemberLogReader(self._places(), self._table(), tasks)
 
     def streamReader(self, schema: StructType) -> DataSourceStreamReader:
         """Return a reader of what is new in live logs; `path` and `paths` are directories.
@@ -83,7 +88,7 @@ class MemberLogSource(DataSource):
         Option `settled`: JSON, by MEMBER.INCARNATION the last segment that is left out.
         """
         settled = json.loads(self.options.get("settled", "{}"))
-        return MemberLogStream(self._places(), schema, settled)
+        return MemberLogStream(self._places(), settled)
 
     def _table(self) -> str:
         return str(self.options.get("table", "records"))
@@ -105,9 +110,8 @@ class SegmentShare(InputPartition):
 class MemberLogReader(DataSourceReader):
     """Batch reader; each of its tasks reads only the segments of its own share."""
 
-    def __init__(self, places: list[str], schema: StructType, table: str, tasks: int) -> None:
+    def __init__(self, places: list[str], table: str, tasks: int) -> None:
         self._places = places
-        self._schema = schema
         self._table = table
         self._tasks = tasks
 
@@ -122,8 +126,7 @@ class MemberLogReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[Any]:
         """Yield Arrow batches."""
         assert isinstance(partition, SegmentShare)
-        schema = to_arrow_schema(self._schema, timezone="UTC")
-        yield from _read(partition.segments, self._table, schema)
+        yield from _read(partition.segments, self._table)
 
 
 class NewBytes(InputPartition):
@@ -136,10 +139,9 @@ class NewBytes(InputPartition):
 class MemberLogStream(DataSourceStreamReader):
     """Streaming reader: what was written since the last micro-batch."""
 
-    def __init__(self, places: list[str], schema: StructType, settled: Settled) -> None:
+    def __init__(self, places: list[str], settled: Settled) -> None:
         self._places = [Path(place) for place in places]
         self._settled = settled
-        self._schema = schema
 
     def initialOffset(self) -> dict[str, Any]:
         """Begin at the beginning of all logs; settled segments are skipped."""
@@ -159,17 +161,14 @@ class MemberLogStream(DataSourceStreamReader):
         found = read_part(partition.part)
         rows = [] if found is None else list(parse_segment(*found))
         if rows:
-            yield to_arrow(rows, to_arrow_schema(self._schema, timezone="UTC"))
+            yield to_arrow(rows, arrow_schema(SCHEMA))
 
 
 def read_table(spark: SparkSession, table: str, segments: list[Path]) -> DataFrame:
     """Return one of the tables SCHEMAS; segments are parsed in the tasks that read them."""
     shares = share_out(segments, spark.sparkContext.defaultParallelism)
     files = [[str(path) for path in share] for share in shares]
-    # Only the driver can parse a schema in DDL.
-    schema = to_arrow_schema(cast("StructType", StructType.fromDDL(SCHEMAS[table])), timezone="UTC")
-    work = partial(_read_shares, table=table, schema=schema)
-    return in_tasks(spark, files, work, SCHEMAS[table], len(files))
+    return in_tasks(spark, files, partial(_read_shares, table=table), SCHEMAS[table], len(files))
 
 
 def read_records(spark: SparkSession, segments: list[Path]) -> DataFrame:
@@ -177,14 +176,13 @@ def read_records(spark: SparkSession, segments: list[Path]) -> DataFrame:
     return read_table(spark, "records", segments)
 
 
-def _read_shares(
-    shares: Iterable[list[str]], table: str, schema: pyarrow.Schema
-) -> Iterator[pyarrow.RecordBatch]:
+def _read_shares(shares: Iterable[list[str]], table: str) -> Iterator[pyarrow.RecordBatch]:
     for files in shares:
-        yield from _read(files, table, schema)
+        yield from _read(files, table)
 
 
-def _read(files: list[str], table: str, schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:
+def _read(files: list[str], table: str) -> Iterator[pyarrow.RecordBatch]:
+    schema = arrow_schema(SCHEMAS[table])
     if table in ("records", "scan"):
         parse = parse_segment if table == "records" else scan_segment
         yield from _batches((row for file in files for row in _parsed(file, parse)), schema)
@@ -199,14 +197,10 @@ def expand(sums: DataFrame) -> DataFrame:
     ranges = sums.select(*Sums._fields)
     # A file is unpacked once by the task that needs parts of it.
     ranges = ranges.repartition("file").sortWithinPartitions("file", "begins")
-    # Only the driver can parse a schema in DDL.
-    schema = to_arrow_schema(cast("StructType", StructType.fromDDL(SCHEMA)), timezone="UTC")
-    return ranges.mapInArrow(partial(_expand, schema), SCHEMA)
+    return ranges.mapInArrow(_expand, SCHEMA)
 
 
-def _expand(
-    schema: pyarrow.Schema, batches: Iterable[pyarrow.RecordBatch]
-) -> Iterator[pyarrow.RecordBatch]:
+def _expand(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
     wanted = (Sums(**fields) for batch in batches for fields in batch.to_pylist())
 
     def rows() -> Iterator[Row]:
@@ -215,7 +209,7 @@ def _expand(
             for one in ranges:
                 yield from expand_sums(data, one)
 
-    yield from _batches(rows(), schema)
+    yield from _batches(rows(), arrow_schema(SCHEMA))
 
 
 def _parsed(file: str, parse: Callable[[bytes, str], Iterator[Row | Sums]]) -> Iterator[Row | Sums]:

@@ -35,6 +35,8 @@ EVERYWHERE = (FileRange(0, (1 << 63) - 1),)
 _TYPES = {
     "string": pyarrow.string(), "bigint": pyarrow.int64(), "int": pyarrow.int32(),
     "boolean": pyarrow.bool_(), "binary": pyarrow.binary(),
+    "array<string>": pyarrow.list_(pyarrow.string()),
+    "array<bigint>": pyarrow.list_(pyarrow.int64()),
 }  # fmt: skip
 
 MOVES_SCHEMA = (
@@ -51,8 +53,16 @@ _CLIENT = np.dtype([("op", "u1"), ("body", "<u8"), ("aux", "<u8")])
 
 def arrow_schema(ddl: str) -> pyarrow.Schema:
     """Return the Arrow schema of plain columns as Spark names them: "name type, ..."."""
-    columns = (column.split() for column in ddl.split(","))
+    columns = (column.replace("`", "").split() for column in ddl.split(","))
     return pyarrow.schema([(name, _TYPES[kind]) for name, kind in columns])
+
+
+def batch_of(rows: Iterable[tuple[object, ...]], ddl: str) -> pyarrow.RecordBatch:
+    """Return rows as a batch of these columns."""
+    schema = arrow_schema(ddl)
+    columns = list(zip(*rows, strict=True)) or [()] * len(schema)
+    arrays = [pyarrow.array(one, of.type) for one, of in zip(columns, schema, strict=True)]
+    return pyarrow.RecordBatch.from_arrays(arrays, schema=schema)
 
 
 def moves_of(

@@ -86,11 +86,6 @@ class Timeline:
 
 def build_timeline(scan: DataFrame, rows: list[Row]) -> Timeline:
     """Return the timeline of the table "scan"; `rows` are its control rows."""
-    from pyspark.sql import functions as f
-
-    disputed = (f.col("kind") == int(RecordKind.VOTE)) & (f.col("text") != "agreed")
-    votes = scan.filter(disputed).select(*Row._fields).collect()
-    rows = [*rows, *(Row(*row) for row in votes)]
     ends = _ends(rows)
     incarnations = [
         _timeline_of(*one, *ends.get(one[:2], (0, 0))) for one in records_by_incarnation(rows)

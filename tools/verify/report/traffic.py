@@ -21,6 +21,7 @@ from tools.verify.format.records import Batch, Record
 from tools.verify.input.ranges_of_file import FileRange, RangeCursor
 from tools.verify.input.rows import Row
 from tools.verify.input.segments import records_of
+from tools.verify.input.tables import batch_of
 
 if TYPE_CHECKING:
     import pyarrow
@@ -95,8 +96,6 @@ class _Counting:
         self._begin_us, self._slice_us = begin_us, slice_us
 
     def __call__(self, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[Any]:
-        import pyarrow
-
         sums: Counter[tuple[int, int]] = Counter()
         for batch in batches:
             for file, stretches in zip(*(column.to_pylist() for column in batch), strict=True):
@@ -106,10 +105,7 @@ class _Counting:
                     continue  # archived since it was verified, or damaged, which the parser reports
                 ranges = [FileRange(*one) for one in json.loads(stretches)]
                 sums += sums_of(records_of(data, file), ranges, self._begin_us, self._slice_us)
-        columns = [[key[0] for key in sums], [key[1] for key in sums], list(sums.values())]
-        types = (pyarrow.int32(), pyarrow.int32(), pyarrow.int64())
-        arrays = [pyarrow.array(c, type=t) for c, t in zip(columns, types, strict=True)]
-        yield pyarrow.RecordBatch.from_arrays(arrays, names=["number", "what", "n"])
+        yield batch_of(((*key, n) for key, n in sums.items()), _SCHEMA)
 
 
 def sums_of(

@@ -6,10 +6,12 @@ history and are checked at once.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from tests.system.verify.support.make_client_histories import Clients, Message, Servers
 from tools.verify.clients.check import ClientReport, check_clients
 from tools.verify.clients.evidence import tables_of_moves, tables_of_operations
-from tools.verify.clients.exchange import Exchange, run_here
+from tools.verify.clients.exchange import Exchange, Tables
 from tools.verify.clients.judgement import Result
 from tools.verify.clients.lookup import Confirms, HistoryExtent
 
@@ -80,3 +82,20 @@ def check_all(
         return found
 
     return check_clients(run, servers.names(), extent, bins)
+
+
+def run_here(exchange: Exchange, given: Iterable[Tables]) -> Tables:
+    """Run all steps of an exchange in this process; return the tables that the last one made."""
+    pieces = [piece for tables in given for piece in exchange.scatter(tables, 0)]
+    made: list[Tables] = []
+    for step in range(len(exchange.steps)):
+        made = [
+            exchange.take(step, [piece[1:] for piece in pieces if piece[0] == bin_])
+            for bin_ in range(exchange.bins)
+        ]
+        if step + 1 < len(exchange.steps):
+            pieces = [piece for tables in made for piece in exchange.scatter(tables, step + 1)]
+    import pyarrow as pa
+
+    names = dict.fromkeys(name for tables in made for name in tables)
+    return {name: pa.concat_tables(one[name] for one in made if name in one) for name in names}

@@ -28,13 +28,12 @@ from broker.memberlog.records import (
     ViewSeen,
 )
 from tests.support.three_machines import MEMBERS, Rig
+from tests.system.verify.support.checks_without_spark import check_high_waters, sort
 from tests.system.verify.support.make_logs import VOTERS, IncarnationId, LogMaker
 from tests.system.verify.support.read_back import read_back
 from tools.verify.contract.message_lifecycle import LifecycleCheck, check_recoveries
 from tools.verify.contract.rules import Breach
 from tools.verify.contract.segment import check_segment, moves_within
-from tools.verify.contract.segment_rules import check_high_waters
-from tools.verify.contract.sorting import sort
 from tools.verify.input.moves import join
 from tools.verify.input.ranges_of_file import FileRange
 
@@ -175,17 +174,17 @@ class MoveMaker(LogMaker):
 
     # The check without Spark.
 
-    def breaches(self, *, replay: bool = True) -> list[Breach]:
+    def breaches(self) -> list[Breach]:
         """Return the breaches in the first member's log."""
         records = self.logs[INCARNATIONS[0]]
-        return contract_breaches([records], replay=replay)
+        return contract_breaches([records])
 
     def write_all(self, directory: Path) -> None:
         """Write each log in one segment."""
         self.write(directory, 1 << 30)
 
 
-def contract_breaches(segments: list[list[Record]], *, replay: bool = True) -> list[Breach]:
+def contract_breaches(segments: list[list[Record]]) -> list[Breach]:
     """Check the segments of one incarnation, which begins at position 1, as the whole history."""
     changed: list[Breach] = []
     lifecycles = LifecycleCheck()
@@ -194,7 +193,7 @@ def contract_breaches(segments: list[list[Record]], *, replay: bool = True) -> l
     everything = [FileRange(1, 1 << 40)]
     read = [read_back(records) for records in segments]
     for records, following in zip(read, [*read[1:], []], strict=True):
-        result = check_segment(records, following, everything, replay=replay)
+        result = check_segment(records, following, everything)
         changed += [breach for breach, _ in result.breaches]
         high_waters += result.high_waters
         moves += list(moves_within(records, everything))

@@ -16,6 +16,7 @@ from broker.machine.move_log import CLOSED, TAKEN_BACK
 from broker.memberlog.records import Batch, Checkpoint, Queues, Snapshot
 from tests.support.three_machines import Client
 from tests.system.verify.corruption.contract_violations import VIOLATIONS, Violation
+from tests.system.verify.support.checks_without_spark import sort
 from tests.system.verify.support.make_moves import INCARNATIONS, MoveMaker, contract_breaches
 from tests.system.verify.support.read_back import read_back
 from tests.system.verify.support.recorded_history import plain_history
@@ -23,10 +24,10 @@ from tools.commands.qpid_cluster_verify import main
 from tools.verify.checks.canonical_history import Stretch
 from tools.verify.contract.job import tasks_for
 from tools.verify.contract.message_lifecycle import LifecycleCheck
-from tools.verify.contract.rules import RULES, Replayed
+from tools.verify.contract.rules import RULES
 from tools.verify.contract.segment import check_segment, moves_within
 from tools.verify.contract.segment_rules import SegmentRules
-from tools.verify.contract.sorting import MOVES_IN_BIN, arrange, bins_for, sort, split_into_bins
+from tools.verify.contract.sorting import MOVES_IN_BIN, arrange, bins_for, split_into_bins
 from tools.verify.input.moves import join
 from tools.verify.input.ranges_of_file import FileRange
 from tools.verify.input.rows import SEGMENT, Row
@@ -49,9 +50,9 @@ def history() -> MoveMaker:
 def test_a_correct_history_keeps_the_contract() -> None:
     maker = history()
     assert maker.breaches() == []
-    result = check_segment(read_back(maker.logs[INCARNATIONS[0]]), [], EVERYTHING, replay=True)
+    result = check_segment(read_back(maker.logs[INCARNATIONS[0]]), [], EVERYTHING)
     assert result.moves == result.replayed > 70
-    assert result.balances == 3
+    assert result.checkpoints == 3
     assert result.compared > 8
 
 
@@ -208,7 +209,7 @@ def test_segments_of_an_incarnation_are_joined() -> None:
     )
     lost[at] = last._replace(moves=b"")
     found = contract_breaches([parts[0], lost, parts[2]])
-    assert "balance" in {one.rule for one in found}
+    assert "wrong state" in {one.rule for one in found}
 
 
 def _connect(maker: MoveMaker, member: str, conn: int) -> Client:
@@ -305,21 +306,19 @@ def test_a_log_that_is_wrong_throughout_does_not_fill_the_memory(
 def test_an_invalid_number_of_replays() -> None:
     outcome = CliRunner().invoke(main, ["--replay", "some", "."])
     assert outcome.exit_code == 2
-    assert "give sources, all, or a number of segments" in outcome.output
+    assert "'sources', 'all'" in outcome.output
 
 
-def test_each_position_is_replayed_once_unless_less_or_more_is_wanted() -> None:
+def test_each_position_is_checked_once_unless_more_is_wanted() -> None:
     """Redeliveries and priorities are judged by the model only: a sample would leave them out."""
     rows = [Row(f"{m}{n}", m, 1, n, 9, SEGMENT, position=9) for m in "ab" for n in range(4)]
     stretches = [Stretch("a0", 1, 5), Stretch("b1", 6, 8), Stretch("a2", 9, 9)]
 
-    def replayed(which: Replayed) -> list[str]:
-        return [task.file for task in tasks_for(rows, stretches, which) if task.replay]
+    def checked(*, everywhere: bool) -> list[str]:
+        return [task.file for task in tasks_for(rows, stretches, everywhere=everywhere)]
 
-    assert replayed("sources") == ["a0", "a2", "b1"]
-    assert replayed("all") == [row.file for row in rows]
-    assert replayed(2) == ["a0", "b0"]
-    assert replayed(0) == []
+    assert checked(everywhere=False) == ["a0", "a2", "b1"]
+    assert checked(everywhere=True) == [row.file for row in rows]
 
 
 def test_the_checkpoint_of_a_received_state_has_its_root() -> None:
