@@ -10,7 +10,6 @@ VIEW, STOP and SEGMENT rows.
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Iterator
 
 from tools.verify.checks.lifetimes import Incarnation, first_positions
@@ -19,11 +18,13 @@ from tools.verify.checks.views_and_segments import (
     IncarnationId,
     PrimaryView,
     ends_of,
+    incarnation_of,
     records_by_incarnation,
+    segments_of,
 )
 from tools.verify.findings import Finding
 from tools.verify.format.records import RecordKind
-from tools.verify.input.rows import SEGMENT, Row
+from tools.verify.input.rows import Row
 from tools.verify.input.voters import Voters, read_voters
 
 UNKNOWN = 1 << 64  # above every position
@@ -44,7 +45,7 @@ def check_marks(
             sets = [read_voters(primaries[one].voters) for one in (epoch, *after)]
             disks = {
                 name: noted.get((name, number), {}).get(epoch, UNKNOWN)
-                for name, number in map(_incarnation_id, primary.members)
+                for name, number in map(incarnation_of, primary.members)
             }
             reached = max(_reached(one, disks) for one in sets)
             if mark > reached:
@@ -71,12 +72,10 @@ def _durable_at_view_end(rows: list[Row]) -> dict[IncarnationId, dict[int, int]]
     missing.
     """
     left_out = incomplete(rows) | first_positions(rows).keys()
-    at_segment_end: dict[IncarnationId, list[tuple[int, int]]] = defaultdict(
-        list
-    )  # last lsn of a segment, durable
-    for row in rows:
-        if row.kind == SEGMENT:
-            at_segment_end[row.member, row.incarnation].append((row.lsn, ends_of(row)["durable"]))
+    at_segment_end = {  # last lsn of a segment, durable
+        key: [(row.lsn, ends_of(row)["durable"]) for row in segments]
+        for key, segments in segments_of(rows).items()
+    }
     noted: dict[IncarnationId, dict[int, int]] = {}
     for member, incarnation, records in records_by_incarnation(rows):
         key = member, incarnation
@@ -88,19 +87,13 @@ def _durable_at_view_end(rows: list[Row]) -> dict[IncarnationId, dict[int, int]]
             if row.kind == RecordKind.ACTIVE:
                 epoch = row.epoch
             elif row.kind == RecordKind.VIEW and epoch is not None:
-                earlier = [durable for lsn, durable in at_segment_end[key] if lsn < row.lsn]
+                earlier = [durable for lsn, durable in at_segment_end.get(key, []) if lsn < row.lsn]
                 ends[epoch] = UNKNOWN if row.seq is None else max([row.seq, *earlier])
                 epoch = None
             elif row.kind == RecordKind.STOP and epoch is not None:
                 ends[epoch] = max(durable for _, durable in at_segment_end[key])
         noted[key] = ends
     return noted
-
-
-def _incarnation_id(member: str) -> IncarnationId:
-    """Parse "name/incarnation", with or without the "+" of a fresh one."""
-    name, _, incarnation = member.rstrip("+").rpartition("/")
-    return name, int(incarnation)
 
 
 def _listed(disks: dict[str, int]) -> str:

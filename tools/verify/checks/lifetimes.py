@@ -15,8 +15,10 @@ from tools.verify.checks.views_and_segments import (
     IncarnationId,
     PrimaryView,
     ends_of,
+    incarnation_of,
     records_by_incarnation,
     runs_of,
+    segments_of,
 )
 from tools.verify.findings import Finding
 from tools.verify.format.records import RecordKind
@@ -44,18 +46,14 @@ class Incarnation:
 
 def join_segments(rows: list[Row]) -> tuple[list[Incarnation], list[Finding], list[str]]:
     """Return the incarnations, faults between segments, and files that begin inactive."""
-    by_incarnation: dict[IncarnationId, list[Row]] = defaultdict(list)
-    for row in rows:
-        if row.kind == SEGMENT:
-            by_incarnation[row.member, row.incarnation].append(row)
     stopped = {(row.member, row.incarnation) for row in rows if row.kind == RecordKind.STOP}
     joined: list[Incarnation] = []
     findings: list[Finding] = []
     inactive: list[str] = []
-    for key, segments in sorted(by_incarnation.items()):
+    for key, segments in segments_of(rows).items():
         whole = Incarnation(*key, stopped=key in stopped)
         carry = CarriedState()
-        for row in sorted(segments, key=lambda row: row.segment):
+        for row in segments:
             ends = ends_of(row)
             follows = row.segment == carry.segment + 1
             if follows:
@@ -74,13 +72,9 @@ BEYOND_ALL = 1 << 62  # beyond any position
 
 def first_positions(rows: list[Row]) -> dict[IncarnationId, int]:
     """Return the first position of each incarnation that was not read from segment 0 on."""
-    by_incarnation: dict[IncarnationId, list[Row]] = defaultdict(list)
-    for row in rows:
-        if row.kind == SEGMENT:
-            by_incarnation[row.member, row.incarnation].append(row)
     found: dict[IncarnationId, int] = {}
-    for key, segments in by_incarnation.items():
-        if min(row.segment for row in segments) > 0:
+    for key, segments in segments_of(rows).items():
+        if segments[0].segment > 0:
             sums = [epoch for row in segments for epoch in ends_of(row)["epochs"].values()]
             firsts = [one["first"] for one in sums if one["first"] >= 0]
             found[key] = min(firsts, default=BEYOND_ALL)
@@ -182,8 +176,8 @@ def check_unfounded_states(
     was_in: dict[str, list[tuple[int, int]]] = defaultdict(list)  # incarnation, epoch, by name
     for epoch, primary in primaries.items():
         for member in primary.members:
-            name, _, number = member.rstrip("+").rpartition("/")
-            was_in[name].append((int(number), epoch))
+            name, number = incarnation_of(member)
+            was_in[name].append((number, epoch))
     had: dict[str, list[tuple[int, int]]] = defaultdict(list)  # incarnation, position, by name
     reached = 0  # by any log, without what it received
     for row in rows:

@@ -14,14 +14,16 @@ from typing import NamedTuple
 from tools.verify.checks.views_and_segments import (
     IncarnationId,
     Ring,
+    incarnation_of,
     position_at,
     records_by_incarnation,
     ring_of,
+    segments_of,
     split_by_majority,
 )
 from tools.verify.findings import Finding
 from tools.verify.format.records import RecordKind
-from tools.verify.input.rows import FAULT, SEGMENT, Row
+from tools.verify.input.rows import FAULT, Row
 
 
 class ViewChange(NamedTuple):
@@ -79,12 +81,11 @@ def incomplete(rows: list[Row]) -> set[IncarnationId]:
     """Return the incarnations whose log is damaged or lacks a segment in the middle."""
     faults = (row for row in rows if row.kind == FAULT and row.origin == "LOG")
     found = {(row.member, row.incarnation) for row in faults}
-    numbers: dict[IncarnationId, set[int]] = defaultdict(set)
-    for row in rows:
-        if row.kind == SEGMENT:
-            numbers[row.member, row.incarnation].add(row.segment)
-    gaps = (one for one, of in numbers.items() if max(of) - min(of) >= len(of))
-    return found.union(gaps)
+    for key, segments in segments_of(rows).items():
+        numbers = {row.segment for row in segments}
+        if max(numbers) - min(numbers) >= len(numbers):
+            found.add(key)
+    return found
 
 
 def check_view_members(rows: list[Row]) -> Iterator[Finding]:
@@ -101,7 +102,7 @@ def check_view_members(rows: list[Row]) -> Iterator[Finding]:
                 view = row
                 for what in _impossible(row, newest):
                     yield Finding("G6", member, incarnation, position_at(rows, row), what)
-                for name, number in map(_parted, row.names or []):
+                for name, number in map(incarnation_of, row.names or []):
                     newest[name] = max(number, newest.get(name, number))
             elif row.kind == RecordKind.ACTIVE and view is not None and _is_active_in(row, view):
                 named = sorted(name.rstrip("+") for name in row.names or [])
@@ -115,7 +116,7 @@ def check_view_members(rows: list[Row]) -> Iterator[Finding]:
 
 
 def _impossible(view: Row, newest: dict[str, int]) -> Iterator[str]:
-    members = [_parted(name) for name in view.names or []]
+    members = [incarnation_of(name) for name in view.names or []]
     names = [name for name, _ in members]
     ring = f"view {view.ring_seq}.{view.ring_rep}"
     if view.ring_rep not in names:
@@ -139,7 +140,7 @@ def _check_cold(rows: list[Row]) -> Iterator[Finding]:
                 cold.setdefault(epoch, row)
     for epoch, row in sorted(cold.items()):
         for name in row.names or []:
-            first = begun.get(_parted(name), epoch)
+            first = begun.get(incarnation_of(name), epoch)
             if first < epoch and not name.endswith("+"):
                 what = (
                     f"the primary of epoch {epoch} calls itself a cold start, but {name} was in "
@@ -151,12 +152,6 @@ def _check_cold(rows: list[Row]) -> Iterator[Finding]:
 
 def _is_active_in(active: Row, view: Row) -> bool:
     return (active.ring_seq, active.ring_rep) == (view.ring_seq, view.ring_rep)
-
-
-def _parted(member: str) -> tuple[str, int]:
-    """Parse "name/incarnation", with or without the "+" of a fresh one."""
-    name, _, incarnation = member.rstrip("+").rpartition("/")
-    return name, int(incarnation)
 
 
 def _view_changes(

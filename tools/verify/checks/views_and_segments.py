@@ -86,13 +86,8 @@ def check_segments(rows: list[Row]) -> Iterator[Finding | str]:
             what = row.text or ""
             until = -1 if row.last is None else row.last
             yield Finding(row.origin or "LOG", row.member, row.incarnation, position, what, until)
-    by_incarnation: dict[IncarnationId, list[Row]] = defaultdict(list)
-    for row in rows:
-        if row.kind == SEGMENT:
-            by_incarnation[row.member, row.incarnation].append(row)
     stopped = {(row.member, row.incarnation) for row in rows if row.kind == RecordKind.STOP}
-    for (member, incarnation), segments in sorted(by_incarnation.items()):
-        segments.sort(key=lambda row: (row.segment, row.file))
+    for (member, incarnation), segments in segments_of(rows).items():
         for before, after in zip([None, *segments], segments, strict=False):
             for what in _continues(before, after):
                 position = -1 if after.position is None else after.position
@@ -150,21 +145,14 @@ def _continues(before: Row | None, after: Row) -> Iterator[str]:
 
 def check_closing_records(rows: list[Row]) -> Iterator[Finding]:
     """LOG: the segment of an orderly stop is closed; STOP and END are one write."""
-    last: dict[IncarnationId, Row] = {}
+    segments = segments_of(rows)
     for row in rows:
-        if row.kind == SEGMENT:
-            known = last.setdefault((row.member, row.incarnation), row)
-            if row.segment > known.segment:
-                last[row.member, row.incarnation] = row
-    for row in rows:
-        if row.kind != RecordKind.STOP:
+        last = segments.get((row.member, row.incarnation), [])[-1:]
+        if row.kind != RecordKind.STOP or [one.segment for one in last] != [row.segment]:
             continue
-        segment = last.get((row.member, row.incarnation))
-        if segment is None or segment.segment != row.segment:
-            continue
-        ends = ends_of(segment)
+        ends = ends_of(last[0])
         if not (ends["closed"] or ends["torn_tail"]):
-            what = f"stopped in order, but {segment.file} has no closing record"
+            what = f"stopped in order, but {last[0].file} has no closing record"
             yield Finding("LOG", row.member, row.incarnation, row.position or 0, what)
 
 
@@ -360,6 +348,24 @@ def _primary(row: Row) -> PrimaryView:
         tuple(row.voters or []),
         bool(row.flag),
     )
+
+
+def incarnation_of(name: str) -> IncarnationId:
+    """Return both parts of "name/incarnation", with or without the "+" of a fresh one."""
+    member, _, incarnation = name.rstrip("+").rpartition("/")
+    return member, int(incarnation)
+
+
+def segments_of(rows: Iterable[Row]) -> dict[IncarnationId, list[Row]]:
+    """Return the SEGMENT rows of each incarnation, in their order."""
+    found: dict[IncarnationId, list[Row]] = defaultdict(list)
+    for row in sorted((row for row in rows if row.kind == SEGMENT), key=_segment_order):
+        found[row.member, row.incarnation].append(row)
+    return found
+
+
+def _segment_order(row: Row) -> tuple[str, int, int, str]:
+    return row.member, row.incarnation, row.segment, row.file
 
 
 def records_by_incarnation(rows: list[Row]) -> Iterator[tuple[str, int, list[Row]]]:

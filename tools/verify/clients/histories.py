@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from collections import defaultdict
 from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -16,6 +15,7 @@ from tools.verify.checks.views_and_segments import (
     PrimaryView,
     ends_of,
     epoch_bases,
+    segments_of,
 )
 from tools.verify.clients.check import ClientReport, InSpark, check_clients
 from tools.verify.clients.evidence import EvidenceFile
@@ -194,16 +194,12 @@ def confirms_in(
     without STOP it is not sure above the last confirm that it recorded.  Nor does its log tell how
     far it came, if the power failed; but a primary without it began behind all that it confirmed.
     """
-    segments: dict[IncarnationId, list[Row]] = defaultdict(list)
+    if any(row.kind == FAULT for row in rows):
+        return None
     stopped = {(row.member, row.incarnation) for row in rows if row.kind == RecordKind.STOP}
-    for row in rows:
-        if row.kind == FAULT:
-            return None
-        if row.kind == SEGMENT:
-            segments[row.member, row.incarnation].append(row)
     bases = epoch_bases(rows, primaries)
     unsure = []
-    for incarnation, of in segments.items():
+    for incarnation, of in segments_of(rows).items():
         if {row.segment for row in of} != set(range(len(of))):
             return None
         if not all(row.file in files for row in of):

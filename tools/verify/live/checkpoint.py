@@ -13,7 +13,7 @@ import json
 from collections import defaultdict
 from pathlib import Path
 
-from tools.verify.checks.views_and_segments import IncarnationId, ends_of
+from tools.verify.checks.views_and_segments import ends_of, segments_of
 from tools.verify.findings import BadInput
 from tools.verify.format import files as segment_files
 from tools.verify.format.reader import LogError
@@ -105,16 +105,14 @@ def _named(kept: list[Row]) -> list[list[object]]:
 
 def _settled(rows: list[Row]) -> tuple[list[Row], int]:
     """Return the SEGMENT rows to leave out, and the position that all members have on disk."""
-    by_incarnation: dict[IncarnationId, list[Row]] = defaultdict(list)
+    by_incarnation = segments_of(rows)
     durable: dict[str, int] = defaultdict(lambda: -1)
-    for row in rows:
-        if row.kind == SEGMENT:
-            by_incarnation[row.member, row.incarnation].append(row)
-            durable[row.member] = max(durable[row.member], ends_of(row)["durable"])
+    for (member, _), segments in by_incarnation.items():
+        reached = max(ends_of(row)["durable"] for row in segments)
+        durable[member] = max(durable[member], reached)
     floor = min(durable.values(), default=-1)
     kept: list[Row] = []
     for segments in by_incarnation.values():
-        segments.sort(key=lambda row: row.segment)
         for row in segments:
             reached = -1 if row.position is None else row.position
             if not ends_of(row)["closed"] or reached > floor:

@@ -20,7 +20,7 @@ from typing import NamedTuple
 
 from tools.verify.checks import lifetimes, views_and_segments
 from tools.verify.checks.control_checks import check_control_rows
-from tools.verify.checks.views_and_segments import IncarnationId, ends_of
+from tools.verify.checks.views_and_segments import IncarnationId, ends_of, incarnation_of
 from tools.verify.findings import Finding
 from tools.verify.format.records import RecordKind
 from tools.verify.input.rows import FAULT, SEGMENT, Row, SegmentEnds, append_run, merge_sums
@@ -203,8 +203,7 @@ class ClusterProgress:
     def _primary_members(self) -> set[IncarnationId]:
         """Return the members of the newest primary view."""
         named = self._primary.names if self._primary is not None else None
-        found = (name.rstrip("+").rpartition("/") for name in named or [])
-        return {(name, int(incarnation)) for name, _, incarnation in found}
+        return set(map(incarnation_of, named or []))
 
     def _watermark(self) -> int:
         reached = [
