@@ -27,6 +27,8 @@ from tools.demo.local_cluster import HOST, LocalCluster
 
 SETTLE_S = 30.0
 TRACED = ("vsync", "store", "broker")
+BY_THE_CLOCK = frozenset(("BrokerMember._beat", "ClientListener._sweep", "Observation._step"))
+"""What a member does every now and then, whatever comes."""
 
 
 class Recorder:
@@ -35,12 +37,19 @@ class Recorder:
     def __init__(self) -> None:
         self.calls: list[Step] = []
         self.on = False
+        self.leaves_out_beats = False
+        """On a slow machine there is one in the middle of anything."""
+        self._beating: dict[int, CodeType] = {}  # by thread
         self._known: dict[CodeType, Step | None] = {}
 
     def _called(self, frame: FrameType, event: str, _argument: object) -> None:
-        if not self.on or event != "call":
+        if not self.on or event not in ("call", "return"):
             return
         code = frame.f_code
+        if self.leaves_out_beats and self._in_a_beat(code, event):
+            return
+        if event != "call":
+            return
         if code not in self._known:
             path = Path(code.co_filename)
             inside = path.is_relative_to(ROOT) and path.relative_to(ROOT).parts[0] in TRACED
@@ -48,6 +57,14 @@ class Recorder:
             self._known[code] = Step(place, code.co_qualname) if inside else None
         if call := self._known[code]:
             self.calls.append(call)
+
+    def _in_a_beat(self, code: CodeType, event: str) -> bool:
+        thread = threading.get_ident()
+        if event == "call" and code.co_qualname in BY_THE_CLOCK:
+            self._beating[thread] = code
+        elif event == "return" and self._beating.get(thread) is code:
+            del self._beating[thread]
+        return thread in self._beating
 
     @contextlib.contextmanager
     def installed(self) -> Iterator[None]:
