@@ -121,9 +121,12 @@ def how_to_let_in(user: str, vhost: str) -> str:
 
 def _may_be_asked_about(user: str, password: str | None) -> bool:
     """Whether a server can let it in: not without a name, which is the broker's own, nor with an
-    empty password, which some take for no password at all."""
+    empty password, which some take for no password at all, or one that no bytes of a question can
+    be: JSON may have halves of pairs of surrogates."""
     good = user.isprintable() and 0 < len(user.encode("utf-8", "replace")) <= USER_BYTES_MAX
-    return good and password != ""
+    if password is None:
+        return good
+    return good and password != "" and password.encode("utf-8", "ignore").decode() == password
 
 
 class Access:

@@ -120,6 +120,24 @@ def test_an_operator_whom_a_server_knows_is_told_when_it_has_answered() -> None:
     assert b"the login of user 'ada' was refused" in written[-1]
 
 
+def test_a_password_that_no_text_can_be_is_refused_and_keeps_nobody_out() -> None:
+    """JSON may have half of a pair of surrogates, which cannot be asked about."""
+    wire = AuthWire()
+    gateway = Loop({"ada": "right"}, backends=wire.backends("http", "internal")).gateway
+    clients = SimpleNamespace(gateway=gateway)
+    clients.login = partial(Connections.login, cast("Connections", clients))
+    member = SimpleNamespace(
+        login=partial(Connections.operator_login, cast("Connections", clients))
+    )
+    session = ManagementSession(cast("Managed", member), ELSEWHERE, lambda _: None)
+    for number in range(USER_FREE):
+        asked = b'{"op": "status", "user": "ada", "password": "\\ud80%d"}\n' % number
+        assert b"the login of user 'ada' was refused" in session.data_received(asked)
+    assert not wire.all
+    later = time.monotonic() + 3600
+    assert gateway.logins.wait_s("192.0.2.1", "ada", later) == 0.0
+
+
 def test_over_http_who_is_slowed_waits_in_line_and_past_its_end_is_told_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
