@@ -39,18 +39,20 @@ class LoginChecks:
 
     def turn_s(self, address: str, user: str, now: float) -> float | None:
         """How much later than known the verdict is told; None: it is not to be looked at."""
-        if self._guesses(address, user) >= USER_FREE:
+        if self.is_full(address, user):
             return None
         return self.delays.turn_s(address, user, now)
 
     def wait_s(self, address: str, user: str, now: float) -> float:
         """For whom nobody can delay: how long from now on the next login is not looked at."""
-        if self._guesses(address, user) >= USER_FREE:
+        if self.is_full(address, user):
             return FIRST_S
         return self.delays.wait_s(address, user, now)
 
-    def _guesses(self, address: str, user: str) -> int:
-        return len(self._asked.get((source_of(address), user), ()))
+    def is_full(self, address: str, user: str) -> bool:
+        """Whether so many passwords of this user at this address are under way that none is looked
+        at: to be asked again by whom `turn_s` has made wait, for others may have come meanwhile."""
+        return len(self._asked.get((source_of(address), user), ())) >= USER_FREE
 
     def judge(self, claim: Claim, now: float, then: Callable[[Login, float], None]) -> Login | None:
         """What becomes of this login; None: `then` takes it later, and the time."""

@@ -307,13 +307,15 @@ class Connections:
 
     async def patient_login(self, user: str, password: str, peer: str) -> Login:
         """As `login`, when it is this one's turn. Raises QueryRefused, too, where too many wait."""
-        turn_s = self.gateway.logins.turn_s(host_of(peer), user, time.monotonic())
+        logins, host = self.gateway.logins, host_of(peer)
+        turn_s = logins.turn_s(host, user, time.monotonic())
         if turn_s != 0.0:
             self.gateway.counters["slowed"] += 1
-        if turn_s is None:
-            text = f"too many logins failed from {host_of(peer)}: try again in {LONGEST_S:g} s"
+        if turn_s is not None:
+            await asyncio.sleep(turn_s)
+        if turn_s is None or logins.is_full(host, user):
+            text = f"too many logins failed from {host}: try again in {LONGEST_S:g} s"
             raise QueryRefused("access-refused", text)
-        await asyncio.sleep(turn_s)
         told: asyncio.Future[Login] = asyncio.get_running_loop().create_future()
         login = self.login(
             user, password, peer, lambda login, _: None if told.done() else told.set_result(login)

@@ -138,6 +138,32 @@ def test_a_password_that_no_text_can_be_is_refused_and_keeps_nobody_out() -> Non
     assert gateway.logins.wait_s("192.0.2.1", "ada", later) == 0.0
 
 
+def test_over_http_guesses_that_come_at_one_moment_are_no_more_under_way() -> None:
+    wire = AuthWire()
+    gateway = Loop(backends=wire.backends()).gateway
+    clients = SimpleNamespace(gateway=gateway)
+    clients.login = partial(Connections.login, cast("Connections", clients))
+
+    async def ask_all() -> list[Login | BaseException]:
+        asked = [
+            asyncio.ensure_future(
+                Connections.patient_login(
+                    cast("Connections", clients), "ada", f"guess {number}", ELSEWHERE
+                )
+            )
+            for number in range(3 * USER_FREE)
+        ]
+        for _ in range(3):  # each has come as far as it gets without an answer
+            await asyncio.sleep(0)
+        wire.answer("deny")
+        return await asyncio.gather(*asked, return_exceptions=True)
+
+    found = asyncio.run(ask_all())
+    assert found[:USER_FREE] == [REFUSED] * USER_FREE
+    assert all("too many logins" in str(one) for one in found[USER_FREE:])
+    assert len(wire.all) == USER_FREE
+
+
 def test_over_http_who_is_slowed_waits_in_line_and_past_its_end_is_told_so(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
