@@ -179,6 +179,8 @@ class Gateway:
     def wake(self, client: Client, now: float) -> None:
         """Called at or after `client.next_timer()`."""
         on_events(client, client.connection.wake(now))
+        if client.connection.out:  # heartbeats go out whatever the client waits for
+            self.mark_writable(client)
 
     def connection_lost(self, client: Client) -> None:
         """Its socket is gone."""

@@ -10,7 +10,7 @@ from broker.access.auth_server import LIMIT_S
 from broker.amqp import codec
 from broker.amqp.fields import Value
 from broker.machine import commands as c
-from tests.support.amqp_peer import method, publish, start_ok
+from tests.support.amqp_peer import method, opening, publish, start_ok
 from tests.support.auth_wire import AuthWire
 from tests.support.gateway_loop import Loop, Peer
 from tests.unit.access.test_http_logins import login, names
@@ -78,6 +78,23 @@ def test_who_waits_is_not_read_meanwhile_or_its_bytes_would_pile_up_here() -> No
     gateway.data_received(stranger, start_ok("eve", "secret"), 0.0)
     assert stranger in gateway.take_writable()
     assert not stranger.may_be_read
+
+
+def test_who_waits_has_its_heartbeats_or_it_would_take_the_member_for_dead() -> None:
+    rig = Rig()
+    peer = Peer(rig.loop)
+    peer.send(opening(heartbeat=2))
+    rig.wire.answer("allow")
+    rig.loop.turn()
+    peer.open(1).send(publish(1, "", "q", b"m"))
+    client, gateway = peer.client, rig.loop.gateway
+    gateway.take_writable()
+    due = client.next_timer()
+    assert due is not None
+    gateway.wake(client, due)  # something was sent within this half of the interval
+    gateway.wake(client, due + 1.0)
+    assert bytes(client.connection.out) == codec.HEARTBEAT_FRAME
+    assert client in gateway.take_writable()
 
 
 def test_a_refusal_closes_the_channel_in_the_words_of_permissions() -> None:
