@@ -11,10 +11,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from broker.amqp.events import CloseRequested, Event, Published
+from broker.amqp.events import Called, CloseRequested, Event, Published
+from broker.amqp.fields import Value
 
 OVERHEAD_BYTES = 200
-"""What an event that is kept costs beside its body."""
+"""What an event that is kept costs beside its texts and bytes."""
+VALUE_BYTES = 50
+"""What a value in its arguments costs beside that."""
 
 
 class KeptEvents:
@@ -72,4 +75,14 @@ class KeptEvents:
 
 
 def _size(event: Event) -> int:
-    return OVERHEAD_BYTES + (len(event.body) if type(event) is Published else 0)
+    if type(event) is Published:
+        return OVERHEAD_BYTES + len(event.properties) + len(event.body)
+    return OVERHEAD_BYTES + (_size_of(event.args) if type(event) is Called else 0)
+
+
+def _size_of(value: Value) -> int:
+    if isinstance(value, (str, bytes)):
+        return VALUE_BYTES + len(value)
+    if isinstance(value, dict):
+        return VALUE_BYTES + sum(_size_of(name) + _size_of(one) for name, one in value.items())
+    return VALUE_BYTES + (sum(map(_size_of, value)) if isinstance(value, tuple) else 0)

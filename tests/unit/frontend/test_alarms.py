@@ -1,6 +1,9 @@
 """Publishers that are blocked by an alarm, and what goes on meanwhile (G21)."""
 
-from broker.amqp.fields import Value
+import pytest
+
+from broker.amqp import codec
+from broker.amqp.fields import Table, Value
 from broker.frontend.client import KEPT_BYTES_MAX
 from tests.support.amqp_peer import method, publish
 from tests.support.gateway_loop import Loop, Peer
@@ -115,6 +118,21 @@ def test_a_flood_is_not_read_until_the_alarm_is_over() -> None:
     loop.turn()
     assert peer.client.may_be_read
     assert depth(loop) == 1
+
+
+@pytest.mark.parametrize("what", ["headers", "arguments"])
+def test_a_flood_of_large_headers_or_arguments_is_not_read_either(what: str) -> None:
+    loop = Loop()
+    peer = with_queue(loop)
+    loop.gateway.block(ALARM)
+    large: Table = {"large": ({"text": "x" * 50_000}, b"x" * 50_000)}
+    one = publish(1, "", "q", b"", codec.encode_properties({"headers": large}))
+    if what == "arguments":
+        one = method(1, "queue.declare", "q", False, False, False, False, False, large)
+    peer.send(publish(1, "", "q"))
+    for _ in range(KEPT_BYTES_MAX // 100_000 + 1):
+        peer.send(one)
+    assert not peer.client.may_be_read
 
 
 def test_a_connection_that_is_lost_takes_what_waited_along() -> None:
