@@ -188,7 +188,7 @@ def test_a_command_that_breaks_off_leaves_no_checkpoint_of_half_a_change(
     scene = Scene(tmp_path, segment_us=1)
     scene.declare("one")
     scene.publish("one")
-    monkeypatch.setattr("broker.machine.queueing.queue.heappush", None)
+    monkeypatch.setattr("broker.machine.queueing.queue.place_of", None)
     with pytest.raises(ExecutionFailed):
         scene.run(c.Get(c.GET, 1, 1, "one", False), c.Nack(c.NACK, 1, 1, 1, False, True))
     scene.now_us += 1

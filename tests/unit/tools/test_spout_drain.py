@@ -9,6 +9,7 @@ import subprocess
 import sys
 import time
 from collections import deque
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -236,6 +237,15 @@ class StoppedAtTheFlush(io.BytesIO):
         signal.raise_signal(signal.SIGINT)
 
 
+@pytest.fixture
+def interrupts() -> Iterator[None]:
+    """SIGINT raises KeyboardInterrupt, also where this process was started to ignore it."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
+
+
+@pytest.mark.usefixtures("interrupts")
 def test_a_drain_stopped_between_write_and_ack_acks_before_it_ends() -> None:
     output = StoppedAtTheFlush()
     with ToyCluster() as toy:
