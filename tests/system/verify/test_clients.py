@@ -404,6 +404,23 @@ def test_incomplete_logs() -> None:
     assert len(gap.notes) == 1
 
 
+def test_what_came_again_may_have_come_first_before_the_logs_begin() -> None:
+    servers, clients = Servers(), Clients()
+    pair = ClientPair("work", servers, clients)
+    pair.send("found")
+    pair.writer.published(2, pair.body("older"))
+    pair.writer.lost()
+    pair.writer.published(5, pair.body("older"))
+    pair.servers.again(pair.body("older"), 5, 999_999)
+    pair.writer.confirmed(5)
+    pair.send("found, too")
+    for extent in (HistoryExtent(False, True, True), HistoryExtent(True, True, False)):
+        assert check_all(servers, clients, extent).findings == []
+    (found,) = check_all(servers, clients).findings
+    assert found.property == "G8"
+    assert "publish 5 was confirmed, but entered no queue" in found.what
+
+
 def test_where_everything_ended() -> None:
     servers, clients = Servers(), Clients()
     pair = ClientPair("work", servers, clients)

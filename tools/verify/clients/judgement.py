@@ -66,7 +66,7 @@ class Judgement:
         by_place = [("client", "ascending"), ("life", "ascending"), ("place", "ascending")]
         ops = numbered(ops.take(pc.sort_indices(ops, sort_keys=by_place)), "row")
         self.ops = add(ops, owner=pa.array(_owners(ops)))
-        self.published = Published.of(tables, names)
+        self.published = Published.of(tables, names, complete=extent.begin and extent.whole)
         self.results: list[Result] = []
 
     def run(self) -> Tables:

@@ -55,12 +55,15 @@ class PublishOutcomes(NamedTuple):
 class Published(NamedTuple):
     """The publishes of some bodies, and the queues that each entered."""
 
-    publishes: pa.Table  # numbered as `pub`; `queues`: how many it entered
+    publishes: pa.Table  # numbered as `pub`; `queues`: how many it entered; `older`: not known
     entries: pa.Table  # pub, queue, content, body, name
 
     @classmethod
-    def of(cls, tables: Tables, names: pa.Table) -> Published:
-        """Join publishes with what they entered."""
+    def of(cls, tables: Tables, names: pa.Table, *, complete: bool) -> Published:
+        """Join publishes with what they entered.
+
+        `complete`: no position is missing. Else what came again may have entered at a missing one.
+        """
         key = ["epoch", "position", "low"]
         publishes = numbered(tables["publishes"], "pub")
         entries = tables["entries"].drop_columns(["body"])
@@ -69,7 +72,10 @@ class Published(NamedTuple):
         entries = join(_with_repeats(publishes, entries), names, ["queue"], "left outer")
         counted = group(distinct(entries, ["pub", "queue"]), ["pub"], queues=("queue", "count"))
         publishes = join(publishes, counted, ["pub"], "left outer")
-        return cls(add(publishes, queues=zero(publishes["queues"])), entries)
+        publishes = add(publishes, queues=zero(publishes["queues"]))
+        again = pc.and_(pc.equal(publishes["cause"], _AGAIN), pc.greater(publishes["number"], 0))
+        older = pc.and_(again, pc.and_(pc.equal(publishes["queues"], 0), not complete))
+        return cls(add(publishes, older=older), entries)
 
     def of_clients(self) -> pa.Table:
         """Return what clients published outside of transactions, and want a confirm of."""
@@ -172,11 +178,12 @@ def looked_up(
     ]  # fmt: skip
     found = add(
         found, nowhere=nowhere, astray=pa.array(astray, pa.bool_()),
-        entered=pc.or_(nowhere, pc.greater(found["queues"], 0)),
+        entered=pc.or_(pc.or_(nowhere, found["older"]), pc.greater(found["queues"], 0)),
     )  # fmt: skip
     there = group(
         found, ["answer"], there=("pub", "count"), nowhere=("nowhere", "sum"),
         astray=("astray", "sum"), entered=("entered", "sum"), answered=("answered", "sum"),
+        older=("older", "sum"),
         channels=("channel", "count_distinct"), position=("position", "min"),
     )  # fmt: skip
     rows = join(join(told, there, ["answer"], "left outer"), inside, ["answer"], "left outer")
@@ -187,6 +194,7 @@ def looked_up(
         "nowhere",
         "astray",
         "entered",
+        "older",
         "answered",
         "channels",
         "inside",
@@ -211,12 +219,14 @@ def _verdict(rows: pa.Table, *, confirms: bool) -> pa.Array:
     for_queue = pc.not_equal(rows["queue"], "")
     once = pc.and_(pc.equal(rows["attempts"], 1), pc.equal(confirmed, 1))
     outside = pc.subtract(there, rows["inside"])
-    # What reached no queue is excused by its own return, or as there was no such queue.
+    # What reached no queue is excused by its own return, or as there was no such queue; what came
+    # again, as nobody knows which it entered when it came first.
     told = pc.add(rows["returned"], rows["unnumbered"])
     excused = pc.subtract(
         rows["nowhere"],
         pc.max_element_wise(pc.subtract(rows["astray"], told), 0),
     )
+    excused = pc.add(excused, rows["older"])
     cases = [
         ("missing", pc.greater(pc.add(confirmed, refused), there)),
         ("nowhere", pc.greater(confirmed, rows["entered"])),
