@@ -335,6 +335,16 @@ def test_lines_are_taken_once_only_by_brokers_that_say_so() -> None:
     assert sent == [{"x-producer-id": producer, "x-sequence": n} for n in (1, 2)]
 
 
+def test_a_broker_that_has_no_state_yet_is_asked_again_what_it_can() -> None:
+    """It says so as soon as it is spoken to, and lets clients in when it is active."""
+    with ToyCluster() as toy:
+        toy.identity = toy.identity._replace(takes_numbers=True)
+        toy.starting = [toy.identity._replace(cluster_id="", takes_numbers=False)]
+        code, _, err = run("spout", "-b", toy.brokers, "-q", "q", "--once", typed=b"a\nb")
+        assert (code, err) == (0, "")
+        assert len(toy.queues["q"]) == 2
+
+
 def test_no_more_lines_are_unconfirmed_than_brokers_know_again() -> None:
     code, _, err = run("spout", "-q", "q", "--once", "--window", "4097")
     assert code == 64
