@@ -245,7 +245,8 @@ def _opening() -> Iterator[None]:
     try:
         yield
     except StoreBusy as error:
-        raise _Refused(Exit.BUSY, str(error)) from error
+        what_next = "stop that broker, or give this one another --data-dir"
+        raise _Refused(Exit.BUSY, f"{error}; {what_next}") from error
     except NotWritable as error:
         raise _Refused(Exit.CANNOT_CREATE, str(error)) from error
     except NoSpace as error:

@@ -167,7 +167,8 @@ def run_command(
         if sentence.startswith("Usage: "):  # a command without its verb: the help says it all
             print(sentence, file=sys.stderr)
             sys.exit(usage_code)
-        print(f"{name}: {sentence}. Try '{_asked(name, problem)} --help'.", file=sys.stderr)
+        end = "" if sentence.endswith("?") else "."
+        print(f"{name}: {sentence}{end} Try '{_asked(name, problem)} --help'.", file=sys.stderr)
         sys.exit(usage_code)
     except (click.Abort, KeyboardInterrupt):
         print(file=sys.stderr)

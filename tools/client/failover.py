@@ -23,11 +23,12 @@ def connect_any(
 
     Rounds are spaced by a growing, jittered pause; after `patience_seconds` ConnectionLost gives
     the reasons of the last round; at once when TLS failed with all, which time does not mend.
-    `on_failure` is called with each reason.  Returns the connection
-    and its place.
+    `on_failure` is called with each reason, but not again with the one that the same broker gave
+    in the round before.  Returns the connection and its place.
     """
     deadline = time.monotonic() + patience_seconds
     pause = BACKOFF_SECONDS_FIRST
+    told: dict[int, str] = {}  # by place
     while True:
         reasons: list[str] = []
         refusals = 0
@@ -38,9 +39,13 @@ def connect_any(
             except ConnectionLost as lost:
                 reasons.append(str(lost))
                 refusals += isinstance(lost, TlsRefused)
-                on_failure(str(lost))
+                if told.get(place) != str(lost):
+                    on_failure(str(lost))
+                told[place] = str(lost)
         if refusals == len(brokers) or time.monotonic() + pause > deadline:
             raise ConnectionLost("no broker can be reached: " + "; ".join(reasons))
+        if pause == BACKOFF_SECONDS_FIRST:
+            on_failure(f"trying again for {patience_seconds:g} s (--patience)")
         time.sleep(pause * random.uniform(0.5, 1.0))
         pause = min(2 * pause, BACKOFF_SECONDS_MAX)
 

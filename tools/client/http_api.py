@@ -24,6 +24,7 @@ Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | Non
 Object: TypeAlias = dict[str, Json]
 
 ANSWER_BYTES_MAX = 1 << 30
+LACKS_TAG = re.compile(r"Not (\w+) user")
 
 
 class ApiError(Exception):
@@ -149,6 +150,11 @@ class Api:
         reason = found.get("reason") if isinstance(found, dict) else None
         if status == 401 and reason in (None, "Login failed"):
             reason = f"user '{self.user}' and this password are refused"
+        elif status == 401 and (lacking := LACKS_TAG.fullmatch(str(reason))):
+            reason = (
+                f"user '{self.user}' may not do this: it takes the tag {lacking[1]}, which an "
+                "administrator gives by qpidctl set_user_tags"
+            )
         raise ApiError(plain(str(reason or f"HTTP status {status}")), status)
 
 

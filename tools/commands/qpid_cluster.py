@@ -333,7 +333,8 @@ def overview(status: ClusterStatus) -> str:
     for member in status.members:
         state = own if member.local and own != "READY" else member.state
         marks = [] if state == "ACTIVE" else [state]
-        if member.received_percent is not None:
+        # Who looks for the others receives nothing yet, whatever its store holds.
+        if member.received_percent is not None and state not in ("PRE_INIT", "INIT"):
             marks.append(f"{member.received_percent:g} % received")
         marks += [] if member.voter else ["no vote"]
         marks += ["arbitrator"] if member.arbitrator else []

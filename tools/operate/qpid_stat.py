@@ -17,8 +17,8 @@ from tools.operate.target import answered, api_of, epilog, with_timeout
 from vsync.types import record
 
 EXAMPLES = """\b
-BROKER is [http[s]://][user/password@]host[:port] of the management API, default localhost:15672.
-Any member will do.
+BROKER is [http[s]://][user/password@]host[:port] of the management API, default localhost:15672,
+or $QPID_BROKER. Any member will do.
 \b
 Examples:
   qpid-stat -q                      queues: depth, what went in and out, consumers

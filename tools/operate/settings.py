@@ -34,6 +34,7 @@ def arguments(*names: str) -> tuple[click.Parameter, ...]:
     return tuple(click.Argument([name]) for name in names)
 
 
+TAGS = ("administrator", "monitoring", "policymaker", "management", "impersonator")
 PASSWORD = click.Argument(["new_password"], required=False, metavar="[PASSWORD]")
 """Asked for when it is not given, so that it need not be on a command line."""
 
@@ -62,8 +63,8 @@ def any_json(text: str) -> Json:
     """A value as it is given on the command line."""
     try:
         value: Json = json.loads(text)
-    except ValueError:
-        raise ValueError(f"this is no JSON: {text}") from None
+    except ValueError as problem:
+        raise ValueError(f"this is no JSON ({problem}): {text}") from None
     return value
 
 
@@ -151,7 +152,9 @@ def set_user_tags(_: str, given: Given) -> tuple[str, Callable[[Api], str | None
     """None given: none left."""
     tags = ",".join(given["tags"])
     name = str(given["name"])
-    return f"Setting the tags of user {name} to [{tags}]", change_user(
+    unknown = [tag for tag in tags.split(",") if tag and tag not in TAGS]
+    hint = f" (the brokers know no tag {', '.join(unknown)})" if unknown else ""
+    return f"Setting the tags of user {name} to [{tags}]{hint}", change_user(
         name, lambda _: {"tags": tags}
     )
 

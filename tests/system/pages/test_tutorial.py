@@ -74,7 +74,9 @@ def follow(shell: Shell, profile: Path, management: str, ring: str) -> None:
     [users] = blocks_of("Make a virtual host and a user", PAGE)
     assert ["shop", ".*", ".*", ".*"] in rows(shell.run(users))
     [publish] = blocks_of("Publish over TLS, to another member", PAGE)
-    assert ["incoming", "20"] in rows(shell.run(publish))
+    published = shell.run(publish)
+    assert "over TLSv1." in published
+    assert ["incoming", "20"] in rows(published)
     by_command, look = blocks_of("Set a policy in the dashboard", PAGE)
     if executable() is None:
         shell.run(by_command)

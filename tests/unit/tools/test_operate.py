@@ -427,6 +427,33 @@ def test_exit_codes_are_those_that_scripts_know(run: Run, api: CannedApi) -> Non
     assert run(qpidctl, "no_such_verb").code == Exit.USAGE
 
 
+def test_who_lacks_a_tag_is_told_which_and_how_to_get_it(run: Run, api: CannedApi) -> None:
+    api.refusals["users"] = (401, "Not administrator user")
+    ended = run(qpidctl, "-q", "list_users")
+    assert (ended.code, ended.err) == (
+        Exit.DATA,
+        "qpidctl: user 'ada' may not do this: it takes the tag administrator, which an "
+        "administrator gives by qpidctl set_user_tags\n",
+    )
+
+
+def test_a_tag_that_means_nothing_is_named(run: Run) -> None:
+    assert "(the brokers know no tag amdin)" in run(
+        qpidctl, "set_user_tags", "ada", "amdin", "monitoring"
+    ).err  # fmt: skip
+    assert "know no tag" not in run(qpidctl, "set_user_tags", "ada", "management").err
+
+
+def test_where_json_is_wrong_is_said(run: Run) -> None:
+    ended = run(qpidctl, "set_policy", "p", "^", '{"max-length": 5')
+    assert "line 1 column 17" in ended.err
+
+
+def test_a_question_ends_with_its_mark_alone(run: Run) -> None:
+    ended = run(qpidctl, "list_queues", "--formater", "json")
+    assert "'--formatter'? Try 'qpidctl list_queues --help'.\n" in ended.err
+
+
 def test_wrong_usage_of_a_verb_leads_to_the_help_of_that_verb(run: Run) -> None:
     ended = run(qpidctl, "set_policy", "caps")
     assert ended.code == 64

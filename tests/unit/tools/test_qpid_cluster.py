@@ -163,6 +163,13 @@ def test_a_join_shows_how_far_it_is(broker: FakeBroker) -> None:
     assert "ID=c URL=amqp:tcp:127.0.0.1:5674 (JOINING, 41.5 % received)" in broker.run().stdout
 
 
+def test_who_looks_for_the_others_has_received_nothing(broker: FakeBroker) -> None:
+    alone = {**member("a", 5672, state="JOINING", local=True), "received_percent": 100.0}
+    answer = {**STATUS, "member_state": "INIT", "members": [alone]}
+    broker.answers["status"] = json.dumps(answer).encode() + b"\n"
+    assert "URL=amqp:tcp:127.0.0.1:5672 (INIT, local)" in broker.run().stdout
+
+
 def test_diagnose_names_a_member_that_it_cannot_ask(broker: FakeBroker, tmp_path: Path) -> None:
     there = [member("a", 5672, local=True), {**member("b", 5673), "url": "amqp:ssl:b.example:5671"}]
     broker.answers["status"] = json.dumps({**STATUS, "members": there}).encode() + b"\n"

@@ -17,7 +17,8 @@ import pytest
 from broker.machine.queueing.properties import headers_of
 from tests.support.toy_broker import Stored, ToyCluster
 from tools.cli.progress import Progress
-from tools.client.amqp_client import Login
+from tools.client import failover
+from tools.client.amqp_client import ConnectionLost, Login
 from tools.client.broker_url import brokers
 from tools.commands.drain import FORMATS, Drain
 
@@ -120,6 +121,28 @@ def test_a_publisher_that_is_blocked_says_why_and_goes_on() -> None:
         _, err = process.communicate(timeout=100)
         assert (process.returncode, err) == (0, b"spout: it takes them again\n")
         assert bodies(toy) == [b"one"]
+
+
+def test_a_reason_is_told_once_and_that_it_is_tried_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Forty rounds of one refusal say no more than one."""
+    reasons = iter(["a: refused", "b: refused"] * 3 + ["a: not part of it", "b: refused"] * 2)
+    there = object()
+
+    def connected(*_: object) -> object:
+        if (reason := next(reasons, None)) is not None:
+            raise ConnectionLost(reason)
+        return there
+
+    monkeypatch.setattr(failover, "AmqpConnection", connected)
+    monkeypatch.setattr("tools.client.failover.time.sleep", lambda _: None)
+    told: list[str] = []
+    found, place = failover.connect_any(
+        [brokers("a")[0].address] * 2, Login(), 60.0, 0, told.append
+    )
+    assert (found, place) == (there, 0)
+    assert told == [
+        "a: refused", "b: refused", "trying again for 60 s (--patience)", "a: not part of it"
+    ]  # fmt: skip
 
 
 def test_no_broker_and_wrong_usage(tmp_path: Path) -> None:
