@@ -38,6 +38,7 @@ from broker.machine.queueing.producers import (
     attempt_of,
     may_be_numbered,
     remember,
+    without_number,
 )
 from broker.machine.queueing.properties import expiration_of
 from broker.machine.queueing.refusals import (
@@ -82,8 +83,9 @@ def on_publish(state: State, channel: Channel, command: Publish) -> int:
             return refuse(state, channel, PUBLISH, copied)
         route, properties = copied
     number = state.next_message
+    stored = properties if attempt is None else without_number(properties)
     accepted = publish_to(
-        state, route, flags, ttl_us, properties, body, BY_CLIENT, channel.mark, publish_no
+        state, route, flags, ttl_us, stored, body, BY_CLIENT, channel.mark, publish_no
     )
     if attempt is not None:
         _remember(state, channel, attempt, route, flags, accepted, number)

@@ -19,11 +19,11 @@ from broker.machine.queueing.numbers import (
     forget_volatile,
     put,
 )
-from broker.machine.queueing.properties import decode_value, raw_headers
+from broker.machine.queueing.properties import decode_value, raw_headers, with_headers
 from broker.machine.queueing.refusals import PRECONDITION_FAILED, Refusal
 from broker.machine.state import Channel, Producer, State, Vhost
 
-ID, EPOCH, SEQUENCE = "x-producer-id", "x-producer-epoch", "x-sequence"
+HEADERS = ID, EPOCH, SEQUENCE = "x-producer-id", "x-producer-epoch", "x-sequence"
 _ID_BYTES = bytes((len(ID),)) + ID.encode()
 _NAME_MAX = 255
 _NUMBER_MAX = (1 << 63) - 1
@@ -65,9 +65,7 @@ def attempt_of(
     channel: Channel, exchange: str, key: str, properties: bytes, body: bytes
 ) -> Attempt | Refusal | None:
     """None: it is not numbered."""
-    values = {
-        name: raw for name, _, raw in raw_headers(properties) if name in (ID, EPOCH, SEQUENCE)
-    }
+    values = {name: raw for name, _, raw in raw_headers(properties) if name in HEADERS}
     if ID not in values or SEQUENCE not in values:
         return None
     name = decode_value(values[ID])
@@ -104,6 +102,12 @@ def attempt_of(
             "headers"
         )
     return Attempt(name, epoch, number, content, entry)
+
+
+def without_number(properties: bytes) -> bytes:
+    """As they are stored: who consumes the message and publishes it again is no such producer."""
+    kept = [one for one in raw_headers(properties) if one[0] not in HEADERS]
+    return with_headers(properties, kept, keep_expiration=True)
 
 
 def _is_number(value: object) -> bool:

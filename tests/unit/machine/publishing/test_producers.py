@@ -6,9 +6,11 @@ import pytest
 
 from broker.amqp import codec
 from broker.machine import commands as c
+from broker.machine.effects import GetOk
 from broker.machine.image.scrub import Scrub
 from broker.machine.machine import Machine
 from broker.machine.move_log import MOVE
+from broker.machine.queueing.properties import headers_of
 from broker.machine.version import NUMBERED_PUBLISHES
 from tests.support.three_machines import Client, Rig
 
@@ -65,6 +67,18 @@ def test_the_log_names_the_message_that_a_number_stands_for(client: Client) -> N
     (again,) = MOVE.iter_unpack(client.rig.moves)
     assert again[0] == published[0] | 0x30
     assert again[2:] == (2, *published[3:])
+
+
+def test_who_sends_on_what_it_received_is_not_its_producer(client: Client) -> None:
+    """A retry, unchanged, by the producer's user: else it is confirmed, and gone with the ack."""
+    send(client, 1, epoch=0, kept="as it was")
+    client.get("q")
+    got = client.got()
+    assert isinstance(got, GetOk)
+    assert headers_of(got.properties) == {"kept": "as it was"}
+    assert client.publish("q", b"x", no=2, flags=c.PERSISTENT, properties=got.properties) == c.OK
+    client.ack(1)
+    assert depth(client) == 1
 
 
 def test_what_reached_no_queue_comes_back_again(client: Client) -> None:
