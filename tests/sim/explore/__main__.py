@@ -58,6 +58,11 @@ CASES = {
     "removed": Case(("a", "b", "c"), ("a", "b")),
     "added": Case(("a", "b"), ("a", "b", "c"), ("c",)),
     "replaced-arbitrated": Case(("a", "b", "@arbitrator=x"), ("a", "c", "@arbitrator=x"), ("c",)),
+    "removed-arbitrated": Case(("a", "b", "@arbitrator=x"), ("a", "@arbitrator=x")),
+    "removed-arbitrated-three": Case(
+        ("a", "b", "c", "@arbitrator=x"), ("a", "b", "@arbitrator=x")
+    ),
+    "added-arbitrated": Case(("a", "@arbitrator=x"), ("a", "b", "@arbitrator=x"), ("b",)),
     "arbitrator-added": Case(("a", "b"), ("a", "b", "@arbitrator=x"), ("x",)),
     "standing": Case(
         ("a", "b", "c", "d", "@last_man_standing=1"),

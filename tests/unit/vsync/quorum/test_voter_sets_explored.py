@@ -45,6 +45,22 @@ def test_a_promise_that_is_durable_late_makes_no_holder() -> None:
     assert world.peers["b"].primary.active
 
 
+def test_an_arbitrator_votes_beside_the_last_holder_also_while_that_one_is_to_go() -> None:
+    """L4: the voters that are to come had no holder among them, and nobody went on, for ever."""
+    world = World(CASES["removed-arbitrated"])
+    everybody = ("a", "b", "x")
+    world.take(Step(everybody))
+    world.take(Step(("b", "x")))
+    world.take(Step(everybody, lags=("a",), change=True, crash=everybody))
+    assert "->" in world.peers["b"].disk.voters
+    assert world.peers["x"].disk.holders == ("b",)
+    world.take(Step(("a", "x")))
+    assert not world.peers["a"].primary.active
+    world.take(Step(everybody))
+    assert world.peers["a"].primary.active
+    assert world.peers["b"].primary.active
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", CASES)
