@@ -301,6 +301,36 @@ SEEDS = {
         young=True,
         long=True,
     ),
+    "the_last_holder_was_to_go": FailedSeed(
+        7200135,
+        False,
+        "L4: the only holder of the last epoch was a voter that was to go; no voter of the set to"
+        " come let the arbitrator vote, and nobody went on with all members there",
+        "broker",
+        without=(),
+        votes=True,
+        young=True,
+    ),
+    "options_changed_after_no_start": FailedSeed(
+        7200314,
+        False,
+        "L4, the simulator's own: a first start broke off, and one operator took the unequal votes"
+        " out of the options, as if they were the cluster's by then",
+        "broker",
+        without=(),
+        votes=True,
+        young=True,
+    ),
+    "promised_by_one_who_was_not_there": FailedSeed(
+        7200484,
+        False,
+        "G7, the simulator's own: who was not in the older view has no lease to wait for; the one"
+        " who was there promised later",
+        "broker",
+        without=(),
+        votes=True,
+        young=True,
+    ),
 }
 
 

@@ -49,9 +49,14 @@ class BrokerStack:
     def requested(self, plan: Plan) -> Terms:
         """The options for the votes that a member is started with, as terms.
 
-        Operators who change the voters change the option files as well.
+        Operators who change the voters change the option files as well.  They can change none
+        before something was applied: a first start that broke off is repeated with the same ones.
         """
-        known = [u.controller for u in self.uppers.values() if u.controller.promise.voters]
+        known = [
+            upper.controller
+            for upper in self.uppers.values()
+            if upper.controller.promise.voters and upper.controller.replica.history.position
+        ]
         if known and plan.has("voter_changes"):
             newest = max(known, key=lambda one: (one.promise.promised_epoch, one.voters_since))
             now = parse(newest.promise.voters).latest
@@ -78,11 +83,15 @@ class BrokerStack:
     def promises(self, name: str, epoch: int, members: Collection[Member]) -> None:
         """A member gives a promise: whoever is not in its view may not reply in an older one.
 
-        In a newer one it may: who slept until his view was gone promises what nobody hears of.
+        In a newer one it may: who slept until his view was gone promises what nobody hears of.  So
+        may who was primary without this member: another one of the quorum was there, and waits.
         """
         for other in self.uppers.values():
-            older = not other.dead and other.controller.primary.epoch < epoch
-            if older and other.tap.me not in members and other.replicated.may_reply:
+            primary = other.controller.primary
+            older = not other.dead and primary.epoch < epoch
+            shared = any(one.name == name for one in primary.members)
+            away = other.tap.me not in members
+            if older and shared and away and other.replicated.may_reply:
                 text = f"{name} promises {epoch}, and {other.name} may still reply in epoch"
                 self.judge.broken("G7", f"{text} {other.controller.primary.epoch}")
 

@@ -59,9 +59,7 @@ CASES = {
     "added": Case(("a", "b"), ("a", "b", "c"), ("c",)),
     "replaced-arbitrated": Case(("a", "b", "@arbitrator=x"), ("a", "c", "@arbitrator=x"), ("c",)),
     "removed-arbitrated": Case(("a", "b", "@arbitrator=x"), ("a", "@arbitrator=x")),
-    "removed-arbitrated-three": Case(
-        ("a", "b", "c", "@arbitrator=x"), ("a", "b", "@arbitrator=x")
-    ),
+    "removed-arbitrated-three": Case(("a", "b", "c", "@arbitrator=x"), ("a", "b", "@arbitrator=x")),
     "added-arbitrated": Case(("a", "@arbitrator=x"), ("a", "b", "@arbitrator=x"), ("b",)),
     "arbitrator-added": Case(("a", "b"), ("a", "b", "@arbitrator=x"), ("x",)),
     "standing": Case(
