@@ -321,6 +321,16 @@ SEEDS = {
         votes=True,
         young=True,
     ),
+    "unroutable_before_a_cold_start": FailedSeed(
+        246815063036,
+        False,
+        "G23, the simulator's own: a cold start forgets the numbers of what reached no queue, and"
+        " sent again it is taken, perhaps by a queue that is there now",
+        "oracle",
+        without=(),
+        votes=True,
+        young=True,
+    ),
     "promised_by_one_who_was_not_there": FailedSeed(
         7200484,
         False,

@@ -43,7 +43,8 @@ class Witness:
         self.settled: dict[Copy, int] = {}  # position of the settlement
         self.delivered: dict[Copy, int] = {}  # position of the last delivery
         self.deliveries: dict[Place, DeliverEffect] = {}
-        self.published: dict[int, int] = {}  # connection -> last number applied
+        self.published: dict[int, int] = {}  # connection -> highest number applied
+        self.taken: dict[MessageId, int] = {}
         self.entered: dict[MessageId, int] = {}
         self.repeated: dict[MessageId, set[int]] = {}  # where it was answered again
         self.colds: list[int] = []
@@ -75,10 +76,13 @@ class Witness:
         elif kind == PUBLISH and outcome in (OK, UNROUTABLE):
             conn, number = message_id(command[8])  # type: ignore[misc, arg-type]
             if number <= self.published.get(conn, 0):
-                self._broken("G23", f"publish {conn}.{number} at {position} is taken again")
+                # A cold start takes the number with what it takes, also of what reached no queue.
+                if not self.colds or self.taken[conn, number] > self.colds[-1]:
+                    self._broken("G23", f"publish {conn}.{number} at {position} is taken again")
             elif number != self.published.get(conn, 0) + 1:
                 self._broken("G5", f"publish {conn}.{number} at {position} is out of turn")
-            self.published[conn] = number
+            self.published[conn] = max(number, self.published.get(conn, 0))
+            self.taken[conn, number] = position
             if outcome == OK:
                 self.entered[conn, number] = position
         elif kind == PUBLISH and outcome == REPEATED:

@@ -134,10 +134,7 @@ def with_lies_about_messages() -> LogMaker:
     [
         with_lies_about_messages,
         with_lies_about_views,
-        *(
-            pytest.param(correct, marks=pytest.mark.slow)
-            for correct in (plain_history, good_history)
-        ),
+        pytest.param(good_history, marks=pytest.mark.slow),
     ],
 )
 def test_small_and_large_logs_are_judged_alike(
@@ -154,4 +151,4 @@ def test_small_and_large_logs_are_judged_alike(
         "findings": little.as_document()["findings"]
     }
     assert little.timeline == large.timeline
-    assert (not little.findings) == (lying in (plain_history, good_history)), little.findings
+    assert little.consistent == (lying is good_history)
