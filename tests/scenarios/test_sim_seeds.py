@@ -341,6 +341,16 @@ SEEDS = {
         votes=True,
         young=True,
     ),
+    "five_members_with_large_blobs_under_way": FailedSeed(
+        7300454,
+        False,
+        "4.11, the simulator's own: small commands with large bodies share a blob since, each member"
+        " may have 1.5 MB on the ring, and five of them more than one look at the disk allowed for",
+        "broker",
+        without=(),
+        votes=True,
+        young=True,
+    ),
 }
 
 

@@ -24,6 +24,7 @@ from broker.machine.commands import (
 )
 from broker.machine.state import BODY, NUMBER, Message
 from broker.replication.replica import Applied
+from broker.replication.submissions import FEW_COMMANDS_BYTES_MAX, ON_THE_RING_BYTES_MAX
 from broker.replication.timers import Ticker
 from broker.replication.voter_changes import ChangeRefused, VoterChanges
 from broker.watchdogs.disk_lag import DiskLag
@@ -37,8 +38,9 @@ BEAT_S = 0.1
 EARLY_S = 0.001
 BACKLOG_BYTES_MAX = 200_000
 BEAT_BYTES_MAX = 2_000_000
-"""What one member can apply between two looks at its disk, beside what its ring keeps for it: when
-a view ends, all that was ordered and not safe yet is applied at once."""
+"""What one member can apply between two looks at its disk, beside what its ring keeps for it or all
+members may have under way: when a view ends, all that was ordered and not safe yet is applied at
+once."""
 
 
 class SimWatchdogs:
@@ -54,7 +56,8 @@ class SimWatchdogs:
         self._disk = DiskLag(tape.pick((1.0, 5.0, 30.0)), BACKLOG_BYTES_MAX, self._throttle)
         plan = self.world.plan
         kept = plan.store_frames_max * plan.frame_bytes_max
-        self._bytes_max = BACKLOG_BYTES_MAX + BEAT_BYTES_MAX + kept
+        under_way = len(plan.names) * (ON_THE_RING_BYTES_MAX + FEW_COMMANDS_BYTES_MAX)
+        self._bytes_max = BACKLOG_BYTES_MAX + BEAT_BYTES_MAX + max(kept, under_way)
         # The same in all incarnations: the queue outlives them.
         fixed = self.world.tape.fork(f"mortal {upper.name}")
         self._ttl_us = fixed.pick((50_000, 400_000, 2_000_000))
