@@ -344,7 +344,7 @@ SEEDS = {
     "five_members_with_large_blobs_under_way": FailedSeed(
         7300454,
         False,
-        "4.11, the simulator's own: small commands with large bodies share a blob since, each member"
+        "4.11, the simulator's own: small commands with large bodies share a blob, so each member"
         " may have 1.5 MB on the ring, and five of them more than one look at the disk allowed for",
         "broker",
         without=(),
