@@ -235,6 +235,8 @@ class Runner:
     def _settled(self) -> bool:
         """One ring, installed by all live members, of exactly the live members."""
         live = self.world.live()
+        if not live:  # the only one was started with options of before a change, and starts again
+            return False
         first = live[0].tap
         assert first is not None
         ring = first.core.ring
