@@ -350,16 +350,18 @@ SEEDS = {
         without=(),
         votes=True,
         young=True,
+        long=True,
     ),
     "the_only_member_has_old_options": FailedSeed(
         7400149,
         False,
-        "the simulator's own: the only member, started with options of before a change, was away for"
-        " a moment when it looked for one ring of all members",
+        "the simulator's own: the only member, started with options of before a change, was away"
+        " for a moment when it looked for one ring of all members",
         "broker",
         without=(),
         votes=True,
         young=True,
+        long=True,
     ),
 }
 
