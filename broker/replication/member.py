@@ -25,8 +25,8 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from functools import partial
-from typing import Generic
+from functools import partial, wraps
+from typing import Any, Concatenate, Generic, ParamSpec, TypeVar
 
 from broker.divergence.digest_vote import DigestVerdict
 from broker.exit_codes import Exit
@@ -48,6 +48,36 @@ TRANSFER_RETRY_S = 0.5
 RETRY_DOUBLINGS = 5
 """A transfer that fails again and again is tried after a time that doubles so often: 16 s."""
 
+_P = ParamSpec("_P")
+_Self = TypeVar("_Self", bound="ReplicatedMember[Any, Any]")
+
+
+def _or_end(
+    entry: Callable[Concatenate[_Self, _P], None],
+) -> Callable[Concatenate[_Self, _P], None]:
+    """Return `entry` so that it ends this member when it raises and was called from outside.
+
+    What raises anywhere in it is ours, or the store's: this member must not go on, since what it
+    took of its clients, or was to tell them, is lost.  Called within another entry it raises, so
+    that nothing of that one follows.
+    Decision: docs/decisions/0013-validate-then-mutate.md.
+    """
+
+    @wraps(entry)
+    def guarded(self: _Self, /, *args: _P.args, **kwargs: _P.kwargs) -> None:
+        if self._entered:
+            entry(self, *args, **kwargs)
+            return
+        self._entered = True
+        try:
+            entry(self, *args, **kwargs)
+        except Exception as error:
+            self._host.failed(error)
+        finally:
+            self._entered = False
+
+    return guarded
+
 
 class ReplicatedMember(Generic[StoreT, WriterT]):
     """Does what its controller orders (`ports.Shell`), in the order that the rules above demand.
@@ -68,6 +98,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         self._clients, self._log, self._host = ports[4:]
         self._transfer_retry_s, self._transfers_failed = transfer_retry_s, 0
         self._transfers = self._transfer_begun = 0  # number of the last ordered, and of the begun
+        self._entered = False  # something from outside is being dealt with
         self._merged = 0  # turns whose work is not handed over yet
         self._made: list[tuple[int, Effect]] = []  # for clients, and not handed to the log yet
         self._unlogged: deque[tuple[int, list[tuple[int, Effect]]]] = deque()
@@ -79,18 +110,13 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
 
     # -- turns of work ---------------------------------------------------------------------------
 
+    @_or_end
     def on_output(self, output: Output) -> None:
         """Take one output of the ring, but for datagrams and notes, which are no part of this."""
         if isinstance(output, View):
             self._log.view(output.ring, output.members, regular=True)
         elif isinstance(output, Transitional):
             self._log.view(output.ring, output.members, regular=False)
-        try:
-            self._on_ordered(output)
-        except Exception as error:  # ours: see `turn`
-            self._host.failed(error)
-
-    def _on_ordered(self, output: Output) -> None:
         self.controller.on_output(output)
         # Control messages of the primary layer go out at once; applying waits for its slice.
         busy = self.controller.busy
@@ -99,22 +125,13 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         if busy or not isinstance(output, Marks):  # most marks change nothing here
             self._host.schedule()
 
+    @_or_end
     def turn(self, in_slice: Callable[[], bool]) -> None:
         """Apply while `in_slice`, submit commands, hand over to the store, reply.
 
         To hand over wakes a thread for the store and one for the log, and a client's socket takes a
         call, however little there is: a member that is behind does it once for several turns.
-
-        What raises anywhere in it is ours, or the store's: this member must not go on, since what
-        it took of its clients, or was to tell them, is lost.
-        Decision: docs/decisions/0013-validate-then-mutate.md.
         """
-        try:
-            self._turn(in_slice)
-        except Exception as error:
-            self._host.failed(error)
-
-    def _turn(self, in_slice: Callable[[], bool]) -> None:
         controller = self.controller
         while controller.busy and in_slice():
             controller.step()
@@ -147,12 +164,10 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
             and self._lease.holds(controller.primary.ring)
         )
 
+    @_or_end
     def reply(self) -> None:
         """Write what is due to clients; nothing when the log cannot be written."""
-        try:
-            self._reply()
-        except Exception as error:  # see `turn`
-            self._host.failed(error)
+        self._reply()
 
     def _reply(self) -> None:
         mark = self._log.flush()
@@ -205,19 +220,25 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
             lambda: self.persister.when_in_force(lambda: self._persist(promise, done))
         )
 
+    @_or_end
     def _persist(self, promise: Promise, done: Callable[[], None]) -> None:
         epoch = promise.promised_epoch
         self._host.note("promise", f"epoch {epoch}")
         self.persister.keep(self.controller.replica, promise, counts=True)
         self.persister.promise(promise, lambda: self._promise_durable(epoch, done))
 
+    @_or_end
     def _promise_durable(self, epoch: int, done: Callable[[], None]) -> None:
         """Acknowledge a promise when nobody replies in an older view any more."""
         self._host.note("promised", f"epoch {epoch}")
         self._clock.later(
             self._lease.silent_in(self.controller.primary.members),
-            lambda: self.persister.when_in_force(done),
+            lambda: self.persister.when_in_force(lambda: self._acknowledge(done)),
         )
+
+    @_or_end
+    def _acknowledge(self, done: Callable[[], None]) -> None:
+        done()
 
     def begin_transfer(self, donor: Member, base: int) -> None:
         """Reach the donor's state."""
@@ -225,6 +246,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         self._transfers += 1
         self._clock.when_right(partial(self._begin_transfer, self._transfers, donor, base))
 
+    @_or_end
     def _begin_transfer(self, transfer: int, donor: Member, base: int) -> None:
         self._transfer_begun = transfer
         self._transfer.begin(donor, base)
@@ -240,6 +262,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         self._transfers_failed += 1
         self._clock.later(delay_s, partial(self._try_again, self._transfer_begun))
 
+    @_or_end
     def _try_again(self, transfer: int) -> None:
         if transfer == self._transfers:
             self.controller.transfer_failed()
@@ -253,6 +276,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         """Return the next item of the tail."""
         return self._transfer.next_item()
 
+    @_or_end
     def tail_is_here(self) -> None:
         """Items of the donor's log have come, or it has said that there are none."""
         self.controller.tail_is_here()
@@ -290,12 +314,13 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
             self.persister.adopt(received, replica, counts=counts)
             self.persister.when_in_force(lambda: self._in_force(position if counts else 0))
             controller.state_received(replica, counts=counts)
-        except Exception as error:  # the switch of stores failed, or applying did: see `turn`
+        except Exception as error:  # the switch of stores failed, or applying did
             self._host.failed(error)
             return True
         self._host.schedule()
         return True
 
+    @_or_end
     def _in_force(self, durable: int) -> None:
         self._host.note("in_force", f"the received store, {durable} of it durable")
         self._on_durable(durable)
@@ -312,6 +337,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         self._host.note("level", f"level with the others in {controller.replica.history}")
         self.persister.when_in_force(self._let_count)
 
+    @_or_end
     def _let_count(self) -> None:
         controller = self.controller
         if controller.filled:  # it may have been found wrong since

@@ -68,3 +68,21 @@ def test_replies_that_waited_for_the_log_stop_the_member_when_they_cannot_be_mad
     rig.clients.flush.side_effect = error
     rig.member.reply()
     rig.host.failed.assert_called_once_with(error)
+
+
+def test_what_raises_as_a_tail_comes_stops_the_member() -> None:
+    """It comes from a thread's callback, and asyncio would only log what raises there."""
+    rig, error = Rig(), RuntimeError("a broken history")
+    rig.controller.tail_is_here.side_effect = error
+    rig.member.tail_is_here()
+    rig.host.failed.assert_called_once_with(error)
+
+
+def test_nothing_of_a_turn_follows_what_raised_in_an_entry_within_it() -> None:
+    """Else clients would be told what the store does not have."""
+    rig, error = Rig(), RuntimeError("a broken history")
+    rig.controller.tail_is_here.side_effect = error
+    rig.clients.take_commands.side_effect = rig.member.tail_is_here
+    rig.member.turn(lambda: True)
+    rig.host.failed.assert_called_once_with(error)
+    rig.clients.flush.assert_not_called()
