@@ -363,6 +363,16 @@ SEEDS = {
         young=True,
         long=True,
     ),
+    "confirmed_without_a_queue": FailedSeed(
+        7400499,
+        False,
+        "G9, the simulator's own: what a lost client had published was published again by another,"
+        " before there was its queue; it was confirmed as what reaches no queue is, and missed",
+        "broker",
+        without=(),
+        votes=True,
+        young=True,
+    ),
 }
 
 

@@ -47,6 +47,7 @@ class Witness:
         self.taken: dict[MessageId, int] = {}
         self.entered: dict[MessageId, int] = {}
         self.repeated: dict[MessageId, set[int]] = {}  # where it was answered again
+        self.unroutable: dict[MessageId, set[int]] = {}  # where it reached no queue
         self.colds: list[int] = []
         self._firsts: dict[tuple[str, int], int] = {}
 
@@ -85,6 +86,8 @@ class Witness:
             self.taken[conn, number] = position
             if outcome == OK:
                 self.entered[conn, number] = position
+            else:
+                self.unroutable.setdefault((conn, number), set()).add(position)
         elif kind == PUBLISH and outcome == REPEATED:
             self.judge.counters["sent_again"] += 1
             self.repeated.setdefault(message_id(command[8]), set()).add(position)  # type: ignore[misc, arg-type]
@@ -260,6 +263,8 @@ def _find(
     if sent.durable and lost:
         text = f"{sent.member} confirmed {sent.message} at {sent.position}: applied at {applied},"
         judge.broken("G9", f"{text} present {sent.message in present}")
+    elif sent.chain in survived and sent.position in witness.unroutable.get(sent.message, ()):
+        judge.counters["confirmed_unroutable"] += 1
     elif lost and not any(cold > sent.position for cold in witness.colds):
         text = f"{sent.member} confirmed transient {sent.message} at {sent.position}"
         judge.broken("G9", f"{text}: applied at {applied}, and no cold start explains its loss")
