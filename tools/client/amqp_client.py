@@ -15,6 +15,7 @@ import select
 import socket
 import ssl
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -205,8 +206,16 @@ class AmqpConnection:
         self._send(CHANNEL, name, args)
         return self._await(answer)
 
-    def declare_queue(self, queue: str, arguments: dict[str, Value] | None = None) -> int:
-        """Make sure that the queue exists, durable when it is new; how many messages it holds."""
+    def declare_queue(
+        self,
+        queue: str,
+        arguments: dict[str, Value] | None = None,
+        on_new: Callable[[], None] = lambda: None,
+    ) -> int:
+        """Make sure that the queue exists, durable when it is new; how many messages it holds.
+
+        `on_new` is called when there was none.
+        """
         asked: tuple[Value, ...] = (queue, True, False, False, False, False, {})
         made: tuple[Value, ...] = (queue, False, True, False, False, False, arguments or {})
         try:
@@ -216,6 +225,7 @@ class AmqpConnection:
                 raise
             self.open_channel()
             found = self.call("queue.declare", made, "queue.declare-ok")
+            on_new()
         return _as_int(found[1])
 
     def select_confirms(self) -> None:

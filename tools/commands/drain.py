@@ -124,6 +124,10 @@ class Drain:
         """Whether as many came as were asked for."""
         return self._count is not None and self.counted >= self._count
 
+    def _note_new(self) -> None:
+        """A name that was mistyped is a queue now, too: let who waits for messages know."""
+        self._progress.note(f"there was no queue '{self._queue}': it is declared, and empty")
+
     def run(self) -> None:
         """Until the count is reached or nothing has come for the idle time."""
         while not self.complete:
@@ -131,7 +135,7 @@ class Drain:
             if self._history is not None:
                 self._session = self._history.session(self._queue, connection.cluster)
             try:
-                connection.declare_queue(self._queue)
+                connection.declare_queue(self._queue, on_new=self._note_new)
                 connection.consume(self._queue, self._prefetch, no_ack=not self._acks)
                 self._received_at = time.monotonic()
                 self._read(connection)

@@ -180,6 +180,15 @@ def test_drain_writes_then_acks() -> None:
         assert toy.acks < 1250, "acks are batched"
 
 
+def test_drain_says_that_a_queue_is_new() -> None:
+    """A name that was mistyped looks like a queue in which nothing is."""
+    with ToyCluster() as toy:
+        for told in (True, False):
+            code, _, err = run("drain", "-b", toy.brokers, "-q", "wrok", "--timeout", "0.1")
+            assert code == 0
+            assert ("there was no queue 'wrok'" in err) is told
+
+
 def test_count_returns_the_rest() -> None:
     with ToyCluster() as toy:
         run("spout", "-b", toy.brokers, "-q", "q", typed=lines(100))
