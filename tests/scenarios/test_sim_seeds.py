@@ -373,6 +373,17 @@ SEEDS = {
         votes=True,
         young=True,
     ),
+    "options_of_a_change_that_came_to_nothing": FailedSeed(
+        7401044,
+        False,
+        "L4, the simulator's own: its operator started members with the options of whoever had"
+        " promised most, not with those that they named when they stopped, and none could stay",
+        "broker",
+        without=(),
+        votes=True,
+        young=True,
+        long=True,
+    ),
 }
 
 

@@ -62,7 +62,8 @@ class SimArbiter:
         record = stack.records[member.name] = replace(record, incarnation=member.incarnation)
         self.arbiter = Arbiter(
             tap.me, record, ArbiterRing(self), lease_of(tap.core, self.world), self,
-            size=stack.data_members(self.world.plan), requested=stack.requested(self.world.plan),
+            size=stack.data_members(self.world.plan),
+            requested=stack.requested(self.world.plan, member.name),
         )  # fmt: skip
 
     # -- for the simulator -----------------------------------------------------------------------
@@ -134,12 +135,13 @@ class SimArbiter:
 
     def stop(self, code: Exit, reason: str) -> None:
         if self.world.plan.has("voter_changes"):
+            self.stack.tell(self.world.plan, self.member.name, reason)
             self.world.after(0.0, self._leave)
             return
         self.stack.judge.broken("G0", f"{self.member.name} stops: {reason}")
 
     def _leave(self) -> None:
-        """Its options are older than the voters; the operator starts it again with the new."""
+        """Its options are not the voters' rule; the operator starts it again with the others."""
         if not self.dead:
             self.member.leave(self.world.plan.token_timeout_ms / 1000.0)
 

@@ -147,7 +147,7 @@ class BrokerUpper:
         return lambda shell, promise: Controller(
             self.tap.me, shell, promise, replica=replica, filled=filled(meta),
             size=self.stack.data_members(self.world.plan), proposal=proposal, patient=False,
-            label=self.name, requested=self.stack.requested(self.world.plan),
+            label=self.name, requested=self.stack.requested(self.world.plan, self.name),
             digest_interval=DIGEST_INTERVAL, held_bytes_max=HELD_BYTES_MAX,
         )  # fmt: skip
 
@@ -376,7 +376,7 @@ class BrokerUpper:
 
     def stop(self, code: Exit, reason: str, *, inconsistent: bool = False) -> None:
         if self.world.plan.has("voter_changes") and OLD_OPTIONS in reason:
-            # Its options are older than the change; the operator starts it again with the new.
+            self.stack.tell(self.world.plan, self.name, reason)
             self._leave(self.world.plan.token_timeout_ms / 1000.0, "old_options", reason)
             return
         self.judge.broken("G10" if inconsistent else "G0", f"{self.name} stops: {reason}")

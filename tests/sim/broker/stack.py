@@ -39,6 +39,7 @@ class BrokerStack:
         self.disks: dict[str, MemoryDisk] = {}
         self.lost: dict[str, list[MemoryDisk]] = {}  # what was on disks that were wiped
         self.uppers: dict[str, BrokerUpper] = {}
+        self.told: dict[str, Terms] = {}  # options that members named when they stopped
         self.unusual = False  # whom the votes can do without depends on more than their number
         self.records: dict[str, ArbiterRecord] = {}  # the files of arbitrators
         self.judge.records = self.records
@@ -46,12 +47,15 @@ class BrokerStack:
         self.orphans: Orphans = []
         self.event_faults: EventFaults | None = None
 
-    def requested(self, plan: Plan) -> Terms:
+    def requested(self, plan: Plan, name: str) -> Terms:
         """The options for the votes that a member is started with, as terms.
 
         Operators who change the voters change the option files as well.  They can change none
         before something was applied: a first start that broke off is repeated with the same ones.
+        Whether a change came about they learn from the member that stops: its reason names both.
         """
+        if name in self.told:
+            return self.told[name]
         known = [
             upper.controller
             for upper in self.uppers.values()
@@ -64,6 +68,17 @@ class BrokerStack:
         arbitrator = arbitrator_of(plan)
         terms = [f"{plan.names[0]}=2"] if plan.has("unequal_votes") and len(plan.names) > 2 else []
         return (*terms, *([f"@arbitrator={arbitrator}"] if arbitrator else []))
+
+    def tell(self, plan: Plan, name: str, reason: str) -> None:
+        """A member stopped since its options are not the voters' rule: it is started again with the
+        options that it named, and no votes."""
+        options = [term for term in self.requested(plan, name) if term.startswith("@")]
+        rule = reason.partition("the cluster's voter set was made with ")[2]
+        if rule:
+            named = [word for word in rule.split() if word.startswith("--cluster-")]
+            words = [word.removeprefix("--cluster-") for word in named]
+            options = ["@" + word.replace("-", "_").replace(",", "+") for word in words]
+        self.told[name] = tuple(options)
 
     def data_members(self, plan: Plan) -> int:
         """How many members hold data."""
