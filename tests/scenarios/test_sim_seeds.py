@@ -377,7 +377,8 @@ SEEDS = {
         7401044,
         False,
         "L4, the simulator's own: its operator started members with the options of whoever had"
-        " promised most, not with those that they named when they stopped, and none could stay",
+        " promised most, not with those that they named when they stopped, and none could stay"
+        " (also seed 7401342)",
         "broker",
         without=(),
         votes=True,
