@@ -269,9 +269,10 @@ def _traffic(told: object) -> tuple[int, list[tuple[int, int, int]]]:
 
 
 def _figures(told: object) -> Figures:
+    """Return the figures of a member; 0 for those that its release does not measure."""
     if not isinstance(told, dict):
         raise ValueError("no figures")
     found = {name: float(value) for name, value in told.items() if name in FIGURES}
-    if len(found) != len(FIGURES) or not all(map(math.isfinite, found.values())):
+    if not found or not all(map(math.isfinite, found.values())):
         raise ValueError("other figures")
-    return found
+    return dict.fromkeys(FIGURES, 0.0) | found

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 import msgpack
 import pytest
 
+from broker.statistics.figures import FIGURES
 from broker.statistics.members import (
     CLIENT_ROWS,
     CLIENTS_ARE,
@@ -101,6 +102,17 @@ def test_a_malformed_datagram_is_counted_and_dropped(kind: bytes, content: bytes
     seen = Observed()
     assert seen.members.takes(Direct(MEMBERS[1], kind + content))
     assert seen.members.counters["malformed"] == 1
+
+
+def test_a_member_of_another_release_is_seen() -> None:
+    """In a rolling upgrade each measures something that the other one does not."""
+    seen = Observed()
+    told = {name: 1.0 for name in FIGURES if name != "store_full"} | {"newer_total": 2.0}
+    assert seen.members.takes(Direct(MEMBERS[1], FIGURES_ARE + msgpack.packb(told)))
+    found = seen.members.of(MEMBERS[1].name)
+    assert found is not None
+    assert found.keys() == FIGURES.keys()
+    assert (found["pid"], found["store_full"]) == (1.0, 0.0)
 
 
 def test_other_datagrams_are_for_others() -> None:
