@@ -11,9 +11,9 @@ with `--json`.  At random moments a fault is written into one member's log, once
     twice    a message is delivered once more than at the others (G14)
 
 For each rate, as JSON: seconds from when the fault's bytes are in the file to when its line could
-be read, p50 and max, by kind; `lag_s`, how old the newest position was that a micro-batch had
+be read, p50 and max, by kind; `lag_s`, how old the newest position was that a look had
 verified, when its line came; `lag_positions` and `unread_bytes`, the figures in the line itself;
-`start_s`, from the start of the process to its first micro-batch; CPU of the follower, all its
+`start_s`, from the start of the process to its first look; CPU of the follower, all its
 processes, as a share of one core: with the traffic, and with none.  Exit status 1 when a fault is
 not reported, or anything else is.
 """

@@ -152,7 +152,7 @@ def in_tasks(
 ) -> DataFrame:
     """Run `work` over tasks, several in each of Spark's, of which there are `shares`.
 
-    Without a data source, which costs some Python processes before its first row.
+    A data source of Spark would cost some Python processes before its first row.
     """
     if shares is None:
         shares = max(1, min(len(tasks), 2 * spark.sparkContext.defaultParallelism))
@@ -195,7 +195,7 @@ def _start(master: str, verbose: bool, scratch: Path, options: dict[str, str]) -
             # Records where in Python each column was made: costs time, and is never shown.
             .config("spark.python.sql.dataFrameDebugging.enabled", "false")
             .config("spark.driver.memory", os.environ.get("QPID_VERIFY_MEMORY", "2g"))
-            # What a stream unpersists is freed only when Java collects its garbage.
+            # What is unpersisted is freed only when Java collects its garbage.
             .config("spark.cleaner.periodicGC.interval", "5min")
             .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
             .config("spark.sql.shuffle.partitions", str(partitions))

@@ -29,16 +29,14 @@ pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
 RESULTS_MAX = 400
 
 
-def follow_writers(
-    writers: LiveWriters, logs: Path, scratch: Path, until: int
-) -> list[FollowResult]:
+def follow_writers(writers: LiveWriters, logs: Path, until: int) -> list[FollowResult]:
     """Follow while members write, until all have verified a position."""
     seen: list[FollowResult] = []
     background = InBackground(writers, 2, 0.5)
     background.start()
     try:
         stop = lambda: bool(seen) and seen[-1].progress.verified >= until  # noqa: E731
-        for result in follow(shared_session(), [logs], scratch, stop):
+        for result in follow(shared_session(), [logs], stop):
             seen.append(result)
             assert len(seen) < RESULTS_MAX
     finally:
@@ -51,7 +49,7 @@ def test_a_correct_history_is_followed_to_its_end(tmp_path: Path) -> None:
     logs.mkdir()
     maker = good_history()
     writers = LiveWriters(maker, logs, 1500)
-    seen = follow_writers(writers, logs, tmp_path / "scratch", maker.history.position)
+    seen = follow_writers(writers, logs, maker.history.position)
     assert [finding for result in seen for finding in result.findings] == []
     assert len(seen) > 2
     assert [result.progress.verified for result in seen] == sorted(
@@ -72,7 +70,7 @@ def test_a_divergence_is_reported_while_the_members_go_on(tmp_path: Path) -> Non
     maker = good_history()
     promise, member, position = change_an_outcome(maker)
     writers = LiveWriters(maker, logs, 1500)
-    seen = follow_writers(writers, logs, tmp_path / "scratch", maker.history.position)
+    seen = follow_writers(writers, logs, maker.history.position)
     found: list[Finding] = [finding for result in seen for finding in result.findings]
     assert (promise, member, position) in [(f.property, f.member, f.position) for f in found]
     assert not seen[-1].findings  # reported before the end, and once
@@ -88,7 +86,7 @@ def test_segments_may_be_compressed_and_deleted_while_they_are_followed(tmp_path
     verified, deleted, packed = -1, 0, 0
     stop = lambda: verified >= maker.history.position  # noqa: E731
     writers.step(12)
-    for number, result in enumerate(follow(shared_session(), [tmp_path], tmp_path / "s", stop)):
+    for number, result in enumerate(follow(shared_session(), [tmp_path], stop)):
         assert number < RESULTS_MAX
         found += result.findings
         verified = result.progress.verified
@@ -117,7 +115,7 @@ def test_segments_may_be_compressed_and_deleted_while_they_are_followed(tmp_path
 
 def test_what_is_no_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="is not a directory"):
-        list(follow(shared_session(), [tmp_path / "none"], tmp_path, lambda: True))
+        list(follow(shared_session(), [tmp_path / "none"], lambda: True))
 
 
 @pytest.mark.slow

@@ -8,7 +8,6 @@ applied outside of a primary, or for which another record states what state ther
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from tools.verify.checks.control_checks import ControlResult
@@ -54,58 +53,36 @@ _BY_SPAN = f"""
 """
 
 
-@dataclass(frozen=True, slots=True)
-class DifferenceSearch:
-    """How much was compared by sums alone, and the records to compare one by one."""
-
-    spans: int  # ranges of SPAN positions that were compared
-    remaining: int  # how many of them are left
-    batches: int  # in ranges that are not left
-    positions: int  # in ranges that are not left
-    records: DataFrame | None  # of those left, in the columns of the table "records"
-
-
 def compare_members(
     scan: DataFrame, control: ControlResult, begin: int, *, little: bool
 ) -> tuple[int, int, list[Finding]]:
     """Compare the batches of all members; return how many, of how many positions, and findings."""
     inactive, cutoffs = control.begin_inactive, control.cutoffs
-    search = search_differences(scan, inactive)
-    if search.records is None:
-        return search.batches, search.positions, []
-    with computed_once(search.records, little=little) as records:
+    given = scan.withColumn("active", applied_while_active(inactive))
+    # A row for some thousand positions: of a thousand million they are 250,000.
+    spans = scan.sparkSession.sql(_BY_SPAN, given=given).collect()
+    alike = [row for row in spans if not row.differ]
+    batches, positions = sum(row.batches for row in alike), sum(row.positions for row in alike)
+    if len(alike) == len(spans):
+        return batches, positions, []
+    left = records_of_spans(scan, [row.span for row in spans if row.differ])
+    with computed_once(left, little=little) as records:
         differences = find_differences(records, inactive, cutoffs, begin)
         findings = describe_differences(records, differences, inactive, cutoffs)
-    batches = search.batches + differences.batches
-    return batches, search.positions + differences.positions, findings
+    return batches + differences.batches, positions + differences.positions, findings
 
 
-def search_differences(scan: DataFrame, begin_inactive: list[str]) -> DifferenceSearch:
-    """Compare the sums of all members.
-
-    `begin_inactive` are the segments at whose beginning the member was in no primary.
+def records_of_spans(scan: DataFrame, numbers: list[int]) -> DataFrame:
+    """Return the batches of these ranges of SPAN positions, and the other records about a state
+    there, in the columns of the table "records".
     """
     import pyarrow as pa
     from pyspark.sql import functions as f
 
     from tools.verify.input.source import expand
 
-    given = scan.withColumn("active", applied_while_active(begin_inactive))
-    # A row for some thousand positions: of a thousand million they are 250,000.
-    spans = scan.sparkSession.sql(_BY_SPAN, given=given).collect()
-    differ = [row.span for row in spans if row.differ]
-    compared = [row for row in spans if not row.differ]
-    records: DataFrame | None = None
-    if differ:
-        left = scan.sparkSession.createDataFrame(pa.table({"span": pa.array(differ, pa.int64())}))
-        batches = expand(scan.filter(f.col("kind") == SUMS).join(left, "span", "left_semi"))
-        anchors = scan.filter(_ANCHOR).withColumn("span", f.expr(f"last div {SPAN}"))
-        records_there = anchors.join(left, "span", "left_semi").select(*Row._fields)
-        records = batches.unionByName(records_there)
-    return DifferenceSearch(
-        sum(row.batches is not None for row in spans),
-        len(differ),
-        sum(row.batches for row in compared),
-        sum(row.positions for row in compared),
-        records,
-    )
+    spans = scan.sparkSession.createDataFrame(pa.table({"span": pa.array(numbers, pa.int64())}))
+    batches = expand(scan.filter(f"kind = {SUMS}").join(spans, "span", "left_semi"))
+    anchors = scan.filter(_ANCHOR).withColumn("span", f.expr(f"last div {SPAN}"))
+    there = anchors.join(spans, "span", "left_semi").select(*Row._fields)
+    return batches.unionByName(there)

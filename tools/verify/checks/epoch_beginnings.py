@@ -27,7 +27,7 @@ def check_epoch_beginnings(rows: list[Row], primaries: dict[int, PrimaryView]) -
     for row in rows:
         if row.kind == RecordKind.ACTIVE and row.position:
             claims[row.epoch or 0].setdefault((row.position, bytes(row.chain or b"")), row)
-        elif row.kind == SEGMENT and "activations" in ends_of(row):  # not in an older saved point
+        elif row.kind == SEGMENT:
             recorded += runs_of(row)
             for one in ends_of(row)["activations"]:
                 activation = Activated(*one)
@@ -46,7 +46,7 @@ def _check_origins(rows: list[Row], primaries: dict[int, PrimaryView]) -> Iterat
     """G1: what a primary orders was submitted by one of its members."""
     foreign: dict[tuple[int, str], tuple[int, Row]] = {}
     for row in rows:
-        of_epochs = ends_of(row).get("origins", {}) if row.kind == SEGMENT else {}
+        of_epochs = ends_of(row)["origins"] if row.kind == SEGMENT else {}
         for name, origins in of_epochs.items():
             primary = primaries.get(int(name))
             for origin, position in origins.items():

@@ -138,7 +138,7 @@ def _add(one: Incarnation, ends: SegmentEnds) -> None:
     one.durable = max(one.durable, ends["durable"])
     one.confirms += ends["confirms"]
     one.publishes += ends["publishes"]
-    one.votes += ends.get("votes", 0)  # not in a point that an older release saved
+    one.votes += ends["votes"]
     one.records += ends["records"]
     one.unpaired += ends["unpaired"]
     one.unjudged += ends["unjudged"]

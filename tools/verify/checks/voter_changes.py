@@ -36,10 +36,8 @@ def check_voter_changes(rows: list[Row]) -> Iterator[Finding]:
             reports[row.epoch or 0].append(row)
         elif row.kind == SEGMENT:
             ends = ends_of(row)
-            # A point that an older release saved does not tell: then its positions are not known.
-            if "voters_at" in ends:
-                changed_at.update(ends["voters_at"])
-                recorded += runs_of(row)
+            changed_at.update(ends["voters_at"])
+            recorded += runs_of(row)
     earlier: list[_Primary] = []
     for epoch in sorted(reports):
         primary = _primary(epoch, reports[epoch])

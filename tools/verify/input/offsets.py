@@ -10,8 +10,9 @@ them.
 from __future__ import annotations
 
 import re
+from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple
 
 from tools.verify.findings import BadInput
 from tools.verify.format.files import one_of_each, open_segment, plain_name
@@ -25,13 +26,13 @@ STRETCH_BYTES = 32 << 20  # read of one incarnation at a time, unless one record
 _NAME = re.compile(r"(.+\.\d+)\.(\d+)" + re.escape(SUFFIX))
 
 
-class ReadUpTo(TypedDict):
-    """How far one incarnation was read; JSON, as Spark keeps it."""
+class ReadUpTo(NamedTuple):
+    """How far one incarnation was read."""
 
     segment: int
-    bytes: int
-    lsn: int  # of the last record; -1 = none was read
-    link: str  # of the last record, in hex; "" = not known
+    offset: int = 0  # of whole records
+    lsn: int = -1  # of the last record; -1 = none was read
+    link: bytes = b""  # of the last record; b"" = not known
 
 
 Offsets = dict[str, ReadUpTo]  # by the beginning of the files' paths, DIR/member.incarnation
@@ -41,18 +42,18 @@ Settled = dict[str, int]  # by MEMBER.INCARNATION, the last segment that need no
 
 
 class LogPart(NamedTuple):
-    """New bytes of one segment."""
+    """New bytes of one segment, and the record before them."""
 
-    key: str
-    segment: int
+    path: Path
     begin: int
     end: int
-    lsn: int
-    link: str
+    after: After
 
 
-def advance(read: Offsets, places: list[Path], settled: Settled | None = None) -> Offsets:
-    """Return the offsets up to which there are whole records now.
+def advance(
+    read: Offsets, places: list[Path], settled: Settled | None = None
+) -> tuple[Offsets, list[LogPart]]:
+    """Return the offsets up to which there are whole records now, and the parts up to there.
 
     They advance by at most STRETCH_BYTES in each incarnation and never beyond the end of one
     segment; `settled` segments are skipped.  An incarnation without any file has no offset, once
@@ -60,31 +61,28 @@ def advance(read: Offsets, places: list[Path], settled: Settled | None = None) -
     """
     there = segments_by_incarnation(places)
     newest: dict[str, int] = {}
-    for key in there:
-        member, incarnation = _owner(key)
+    for member, incarnation in map(_owner, there):
         newest[member] = max(incarnation, newest.get(member, -1))
     now: Offsets = {
         key: where
         for key, where in read.items()
         if key in there or newest.get(_owner(key)[0], -1) < _owner(key)[1]
     }
+    parts: list[LogPart] = []
     for key, found in sorted(there.items()):
-        until = (settled or {}).get(Path(key).name, -1)
-        segments = {number: path for number, path in found.items() if number > until}
+        where = read.get(key)
+        first = (settled or {}).get(Path(key).name, -1) + 1
+        if where is not None:
+            first = max(first, where.segment)
+        segments = {number: path for number, path in found.items() if number >= first}
         if not segments:
             continue
-        where = read.get(key)
-        if where is None:
-            where = ReadUpTo(segment=min(segments), bytes=0, lsn=-1, link="")
-        elif where["segment"] not in segments:
-            later = [number for number in segments if number > where["segment"]]
-            if not later:
-                continue
-            where = ReadUpTo(segment=min(later), bytes=0, lsn=-1, link="")
-        further = _further(where, segments)
-        if further is not None:
-            now[key] = further
-    return now
+        if where is None or where.segment not in segments:
+            where = ReadUpTo(min(segments))
+        if (further := _further(where, segments)) is not None:
+            now[key], part = further
+            parts.append(part)
+    return now, parts
 
 
 def settled_in(rows: list[Row]) -> Settled:
@@ -97,45 +95,24 @@ def settled_in(rows: list[Row]) -> Settled:
     return found
 
 
-def unread_parts(read: Offsets, now: Offsets) -> list[LogPart]:
-    """Return the parts of segments between two offsets."""
-    found: list[LogPart] = []
-    for key, where in sorted(now.items()):
-        before = read.get(key)
-        if before == where:
-            continue
-        if before is not None and before["segment"] == where["segment"]:
-            begin, lsn, link = before["bytes"], before["lsn"], before["link"]
-        else:
-            begin, lsn, link = 0, -1, ""
-        found.append(LogPart(key, where["segment"], begin, where["bytes"], lsn, link))
-    return found
-
-
 def read_part(part: LogPart) -> tuple[bytes, str, Continuation | None] | None:
     """Return the bytes of a part, a name for it, and where it continues; None for a client's log.
 
     Raises `BadInput` when the file went away meanwhile.
     """
-    for _ in range(2):  # it may be compressed between looking and opening
-        path = segments_by_incarnation([Path(part.key).parent]).get(part.key, {}).get(part.segment)
-        if path is None:
-            break
-        head = _read(path, 0, HEADER_BYTES)
-        data = _read(path, part.begin, part.end - part.begin)
-        if head is None or data is None:
-            continue
-        header = header_of(head, str(path))
-        if header is not None and header.role == ROLE_CLIENT:
-            return None
-        name = f"{path}@{part.begin}"
-        if part.begin == 0:
-            return data, name, None  # the parser reports a broken header
-        if header is None:
-            raise BadInput(f"{path}: its header cannot be read")
-        after = After(part.lsn, bytes.fromhex(part.link))
-        return data, name, Continuation(header.member, header.incarnation, header.segment, after)
-    raise BadInput(f"segment {part.segment} of {part.key} went away before it was read")
+    path, begin, end, after = part
+    data, head = _read(path, begin, end - begin), _read(path, 0, HEADER_BYTES)
+    if data is None or head is None:
+        raise BadInput(f"{path} went away before it was read")
+    header = header_of(head, str(path))
+    if header is not None and header.role == ROLE_CLIENT:
+        return None
+    name = f"{path}@{begin}"
+    if begin == 0:
+        return data, name, None  # the parser reports a broken header
+    if header is None:
+        raise BadInput(f"{path}: its header cannot be read")
+    return data, name, Continuation(header.member, header.incarnation, header.segment, after)
 
 
 def segments_by_incarnation(places: list[Path]) -> dict[str, dict[int, Path]]:
@@ -154,33 +131,33 @@ def _owner(key: str) -> tuple[str, int]:
     return member, int(incarnation)
 
 
-def _further(where: ReadUpTo, segments: dict[int, Path]) -> ReadUpTo | None:
-    """Return where the whole records of an incarnation end now; None where nothing is new."""
-    number, begin = where["segment"], where["bytes"]
-    later = [one for one in segments if one > number]  # looked up before the file is read
-    data = _read(segments[number], begin, STRETCH_BYTES)
-    if data == b"" and later:
-        number, begin = min(later), 0
-        where = ReadUpTo(segment=number, bytes=0, lsn=-1, link="")
-        later = [one for one in segments if one > number]
-        data = _read(segments[number], begin, STRETCH_BYTES)
+def _further(where: ReadUpTo, segments: dict[int, Path]) -> tuple[ReadUpTo, LogPart] | None:
+    """Return where the whole records of an incarnation end now, and the part up to there; None
+    where nothing is new.
+    """
+    number, begin, lsn, link = where
+    path = segments[number]
+    later = min((one for one in segments if one > number), default=None)  # before it is read
+    data = _read(path, begin, STRETCH_BYTES)
     if data is None:
-        return None  # compressed or deleted just now; the next look finds what is there instead
+        return None  # deleted just now; the next look finds what is there instead
+    if not data and later is not None:
+        return _further(ReadUpTo(later), segments)
     whole, last = whole_records(data, begin == 0)
     if whole == 0 and len(data) == STRETCH_BYTES:  # one record is longer, or damage looks like it
-        data = _read(segments[number], begin, RECORD_BYTES_MAX + STRETCH_BYTES) or b""
+        data = _read(path, begin, RECORD_BYTES_MAX + STRETCH_BYTES) or b""
         whole, last = whole_records(data, begin == 0)
-        if whole == 0 and later:
+        if whole == 0 and later is not None:
             whole = len(data)
-    elif len(data) < STRETCH_BYTES and later:
+    elif len(data) < STRETCH_BYTES and later is not None:
         whole = len(data)
     if whole == 0:
         return None
-    lsn, link = (where["lsn"], "") if last is None else last
-    return ReadUpTo(segment=number, bytes=begin + whole, lsn=lsn, link=link)
+    reached = ReadUpTo(number, begin + whole, *(After(lsn, b"") if last is None else last))
+    return reached, LogPart(path, begin, begin + whole, After(lsn, link))
 
 
-def whole_records(data: bytes, first: bool) -> tuple[int, tuple[int, str] | None]:
+def whole_records(data: bytes, first: bool) -> tuple[int, After | None]:
     """Return how many bytes are whole records, and number and link of the last of them.
 
     Only lengths are read: whether a whole record is also right is for the parser to report.
@@ -198,17 +175,17 @@ def whole_records(data: bytes, first: bool) -> tuple[int, tuple[int, str] | None
         lsn, _ = decode(data[last + FRAME.size : end])
     except RecordMalformed:
         return end, None
-    return end, (lsn, data[last + 8 : last + FRAME.size].hex())
+    return end, After(lsn, data[last + 8 : last + FRAME.size])
 
 
 def _read(path: Path, begin: int, size: int) -> bytes | None:
-    """Return bytes of a segment; None when its file is gone."""
+    """Return bytes of a segment, which may have been compressed meanwhile; None when it is gone."""
     try:
-        if path.suffix != SUFFIX:
-            return open_segment(path)[begin : begin + size]  # closed, so it is read once or twice
-        with path.open("rb") as file:
-            file.seek(begin)
-            return file.read(size)
+        if path.suffix == SUFFIX:
+            with suppress(FileNotFoundError), path.open("rb") as file:
+                file.seek(begin)
+                return file.read(size)
+        return open_segment(path)[begin : begin + size]  # closed, so it is read once or twice
     except FileNotFoundError:
         return None
     except OSError as error:

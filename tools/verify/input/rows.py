@@ -112,26 +112,26 @@ class EpochSums(TypedDict):
 
 
 def merge_sums(one: EpochSums, two: EpochSums) -> EpochSums:
-    """Return what two parts of a log hold of one epoch; those of older checks have no mark."""
+    """Return what two parts of a log hold of one epoch."""
     firsts = [sums["first"] for sums in (one, two) if sums["first"] >= 0]
     return EpochSums(
         first=min(firsts, default=-1),
         last=max(one["last"], two["last"]),
         confirmed=max(one["confirmed"], two["confirmed"]),
-        mark=max(one.get("mark", -1), two.get("mark", -1)),
+        mark=max(one["mark"], two["mark"]),
     )
 
 
 class Run(NamedTuple):
     """Consecutive positions, and the epoch that decided them.
 
-    They are after the state of this number in the file; -1 (as an older check saved it): not known.
+    They are after the state of this number in the file.
     """
 
     first: int
     last: int
     decided: int
-    state: int = -1
+    state: int
 
 
 class Activated(NamedTuple):

@@ -1,40 +1,28 @@
-"""Member logs as a data source of Spark: `spark.read.format("memberlog").load(DIR)`.
+"""Member logs as frames of Spark, a table each for records, their sums, moves, and clients.
 
-A partition is one segment or several small ones; its rows leave as Arrow batches, column by column,
-so that no row is pickled on its way to Spark.  Imported only where pyspark is.
-
-Live logs are a streaming source, a partition for each incarnation.  Its offsets are bytes of whole
-records, see `offsets`; they are planned beside the driver, and the bytes between two of them are
-read and parsed in tasks.
+A task reads one segment or several small ones, or what is new in live ones; its rows leave as Arrow
+batches, column by column, so that no row is pickled on its way to Spark.  Imported only where
+pyarrow is.
 """
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
 from itertools import groupby, islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING
 
 import pyarrow
-from pyspark.sql.datasource import (
-    DataSource,
-    DataSourceReader,
-    DataSourceStreamReader,
-    InputPartition,
-)
-from pyspark.sql.streaming.datasource import ReadLimit
-from pyspark.sql.types import StructType
 
 from tools.verify.findings import BadInput
 from tools.verify.format.files import open_segment
 from tools.verify.format.reader import LogError
 from tools.verify.input.batch_summaries import expand_sums
-from tools.verify.input.offsets import LogPart, Offsets, Settled, advance, read_part, unread_parts
+from tools.verify.input.offsets import LogPart, read_part
 from tools.verify.input.parse import parse_segment, scan_segment
 from tools.verify.input.rows import FAULT, SCAN_SCHEMA, SCHEMA, Row, Sums
-from tools.verify.input.segments import find_segments, owner_by_name, read_bytes, share_out
+from tools.verify.input.segments import owner_by_name, read_bytes, share_out
 from tools.verify.input.tables import (
     CLIENTS_SCHEMA,
     MOVES_SCHEMA,
@@ -47,8 +35,6 @@ from tools.verify.spark_session import in_tasks
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-NAME = "memberlog"
-OFFSETS = "lives"
 ROWS_PER_BATCH = 4096
 SCHEMAS = {
     "records": SCHEMA,  # a row for each record
@@ -56,112 +42,6 @@ SCHEMAS = {
     "moves": MOVES_SCHEMA,  # a row for each thing that a batch did to a message or a queue
     "clients": CLIENTS_SCHEMA,  # a row for each thing that a client did, in a client's log
 }
-
-
-class MemberLogSource(DataSource):
-    """Data source over member logs and client histories.
-
-    Options: `path`, a segment, directory or glob; or `paths`, a JSON list of such; `table`, one of
-    SCHEMAS; `tasks`, how many are requested.
-    """
-
-    @classmethod
-    def name(cls) -> str:
-        """Return the name of the format."""
-        return NAME
-
-    def schema(self) -> str:
-        """Return the columns, as documented in docs/MEMBERLOG.md."""
-        table = self._table()
-        if table not in SCHEMAS:
-            raise BadInput(f"there is no table {table}, but {', '.join(SCHEMAS)}")
-        return SCHEMAS[table]
-
-    def reader(self, schema: StructType) -> DataSourceReader:
-        """Return a reader of all segments, in parallel."""
-        tasks = int(self.options.get("tasks", "0"))
-        return MemberLogReader(self._places(), self._table(), tasks)
-
-    def streamReader(self, schema: StructType) -> DataSourceStreamReader:
-        """Return a reader of what is new in live logs; `path` and `paths` are directories.
-
-        Option `settled`: JSON, by MEMBER.INCARNATION the last segment that is left out.
-        """
-        settled = json.loads(self.options.get("settled", "{}"))
-        return MemberLogStream(self._places(), settled)
-
-    def _table(self) -> str:
-        return str(self.options.get("table", "records"))
-
-    def _places(self) -> list[str]:
-        places = json.loads(self.options.get("paths", "[]"))
-        if "path" in self.options:
-            places.append(self.options["path"])
-        return [str(place) for place in places]
-
-
-class SegmentShare(InputPartition):
-    """The segments of one task."""
-
-    def __init__(self, segments: Sequence[str]) -> None:
-        self.segments = list(segments)
-
-
-class MemberLogReader(DataSourceReader):
-    """Batch reader; each of its tasks reads only the segments of its own share."""
-
-    def __init__(self, places: list[str], table: str, tasks: int) -> None:
-        self._places = places
-        self._table = table
-        self._tasks = tasks
-
-    def partitions(self) -> Sequence[InputPartition]:
-        """Return the shares, at least `tasks` of them where there are many small segments."""
-        segments = find_segments(list(map(Path, self._places)))
-        return [
-            SegmentShare([str(path) for path in share])
-            for share in share_out(segments, self._tasks)
-        ]
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Yield Arrow batches."""
-        assert isinstance(partition, SegmentShare)
-        yield from _read(partition.segments, self._table)
-
-
-class NewBytes(InputPartition):
-    """New bytes of one incarnation, for one task."""
-
-    def __init__(self, part: LogPart) -> None:
-        self.part = part
-
-
-class MemberLogStream(DataSourceStreamReader):
-    """Streaming reader: what was written since the last micro-batch."""
-
-    def __init__(self, places: list[str], settled: Settled) -> None:
-        self._places = [Path(place) for place in places]
-        self._settled = settled
-
-    def initialOffset(self) -> dict[str, Any]:
-        """Begin at the beginning of all logs; settled segments are skipped."""
-        return {OFFSETS: {}}
-
-    def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:
-        """Return where whole records end now; `advance` bounds the size of a micro-batch."""
-        return {OFFSETS: advance(cast("Offsets", start[OFFSETS]), self._places, self._settled)}
-
-    def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:
-        """Return a partition for each incarnation that has something new."""
-        return [NewBytes(part) for part in unread_parts(start[OFFSETS], end[OFFSETS])]
-
-    def read(self, partition: InputPartition) -> Iterator[Any]:
-        """Yield Arrow batches."""
-        assert isinstance(partition, NewBytes)
-        found = read_part(partition.part)
-        rows = [] if found is None else list(parse_segment(*found))
-        if rows:
-            yield to_arrow(rows, arrow_schema(SCHEMA))
 
 
 def read_table(spark: SparkSession, table: str, segments: list[Path]) -> DataFrame:
@@ -174,6 +54,18 @@ def read_table(spark: SparkSession, table: str, segments: list[Path]) -> DataFra
 def read_records(spark: SparkSession, segments: list[Path]) -> DataFrame:
     """Return a row per record of the segments."""
     return read_table(spark, "records", segments)
+
+
+def read_parts(spark: SparkSession, parts: list[LogPart]) -> DataFrame:
+    """Return a row per record of what is new in live logs, a task for each part."""
+    return in_tasks(spark, parts, _read_parts, SCHEMA, len(parts))
+
+
+def _read_parts(parts: Iterable[LogPart]) -> Iterator[pyarrow.RecordBatch]:
+    found = (whole for part in parts if (whole := read_part(part)) is not None)
+    yield from _batches(
+        (row for whole in found for row in parse_segment(*whole)), arrow_schema(SCHEMA)
+    )
 
 
 def _read_shares(shares: Iterable[list[str]], table: str) -> Iterator[pyarrow.RecordBatch]:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import signal
 import sys
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -45,8 +44,8 @@ def alert(
     if saved:
         checkpoint.unread(find_segments(places), saved)  # are they the logs that were verified?
     consistent, last = True, None
-    with stop_signals() as stop, tempfile.TemporaryDirectory(prefix="qpid-follow-") as scratch:
-        for result in follow(spark, places, Path(scratch), stop.is_set, saved):
+    with stop_signals() as stop:
+        for result in follow(spark, places, stop.is_set, saved):
             metrics.take(result)
             for finding in result.findings:
                 notifier.tell(finding)

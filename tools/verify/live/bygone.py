@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from tools.verify.checks.views_and_segments import ends_of, records_by_incarnation
 from tools.verify.format.records import RecordKind
-from tools.verify.input.rows import SEGMENT, EpochSums, Row, merge_sums
+from tools.verify.input.rows import SEGMENT, Row, SegmentEnds, merge_sums
 
 VIEWS_KEPT = 128
 """Views that are held at least; twice as many at most."""
@@ -86,21 +86,17 @@ def without_epochs_before(row: Row, epoch: int) -> Row:
     if len(gone) <= 1 and all(sums["first"] < 0 for sums in gone.values()):
         return row
     far = reduce(merge_sums, gone.values())
-    far = EpochSums(
-        first=-1, last=far["last"], confirmed=far["confirmed"], mark=far.get("mark", -1)
-    )
+    far["first"] = -1
     kept = {name: sums for name, sums in ends["epochs"].items() if name not in gone}
     since = min((sums["first"] for sums in kept.values() if sums["first"] >= 0), default=0)
-    left: dict[str, object] = {
+    left: SegmentEnds = {
         **ends,
         "epochs": {max(gone, key=int): far, **kept},
         "runs": [run for run in ends["runs"] if run[2] >= epoch],
+        "voters_at": [at for at in ends["voters_at"] if at >= since],
+        "activations": [one for one in ends["activations"] if one[1] >= epoch],
+        "origins": {name: of for name, of in ends["origins"].items() if int(name) >= epoch},
     }
-    if "voters_at" in ends:
-        left["voters_at"] = [at for at in ends["voters_at"] if at >= since]
-    if "activations" in ends:  # not in a point that an older release saved
-        left["activations"] = [one for one in ends["activations"] if one[1] >= epoch]
-        left["origins"] = {name: of for name, of in ends["origins"].items() if int(name) >= epoch}
     return row._replace(text=json.dumps(left))
 
 

@@ -19,7 +19,7 @@ from tools.verify.format import files as segment_files
 from tools.verify.format.reader import LogError
 from tools.verify.input.rows import SEGMENT, Row
 
-VERSION = 1
+VERSION = 2
 _HEX = ("chain", "blob_hash", "order", "kinds", "outcomes")  # bytes, in the file as hex
 
 
@@ -29,7 +29,10 @@ def load(path: Path) -> list[Row]:
         document = json.loads(path.read_text(encoding="utf-8"))
         version = document["version"]
         if version != VERSION:
-            raise BadInput(f"{path}: version {version}; this release reads version {VERSION}")
+            raise BadInput(
+                f"{path}: version {version}; this release reads version {VERSION}: check once "
+                "without --since, and --save again"
+            )
         return [_row(fields) for fields in document["rows"]]
     except OSError as error:
         raise BadInput(f"{path}: {error.strerror}") from error

@@ -1,51 +1,53 @@
-"""Follows the logs of live members: a stream of what is new, checked by micro-batch.
+"""Follows the logs of live members: looks at what is new again and again, and checks it.
 
-Structured Streaming reads the new bytes of each incarnation in tasks of their own.  Each
-micro-batch adds them to the rows that are held, compares all positions that every live member has
-reached, as the full check does, and releases those positions but the last few.  So what is held
-grows with the distance between members, not with time; Spark holds it, and spills it to disk.
+At each look Spark's tasks read the new bytes of the incarnations.  They are added to the rows that
+are held, all positions that every live member has reached are compared, as the full check does, and
+those positions but the last few are released.  So what is held grows with the distance between
+members, not with time; Spark holds it, and spills it to disk.
 """
 
 from __future__ import annotations
 
-import json
 import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from queue import Empty, SimpleQueue
-from threading import Lock
-from typing import TYPE_CHECKING, cast
+from typing import TYPE_CHECKING
 
 from tools.verify.checks import total_order, views_and_segments
 from tools.verify.findings import BadInput, Finding
 from tools.verify.format.records import SUFFIX, RecordKind
-from tools.verify.input.offsets import Offsets, Settled, segments_by_incarnation, settled_in
+from tools.verify.input.offsets import (
+    Offsets,
+    Settled,
+    advance,
+    segments_by_incarnation,
+    settled_in,
+)
 from tools.verify.input.rows import Row
 from tools.verify.input.segments import size_of
 from tools.verify.live.progress import KEPT, ClusterProgress, LogProgress
+from tools.verify.spark_session import computed_once
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
-    from pyspark.sql.streaming.query import StreamingQuery
 
-EVERY_SECONDS = 1  # between micro-batches, when there is something new
+EVERY_SECONDS = 1.0  # between the beginnings of two looks, when there is something new
+STOP_SECONDS = 0.1  # in which a stop is noticed between two looks
+QUIET_LOOKS = 3  # without anything new, until what waits for more is told
 FEW = 100_000  # records that one task compares faster than several after a shuffle
-STOP_SECONDS = 30.0  # for the micro-batch that is under way
-STARTS = 20
-NOT_STARTED = "failed to connect back"
-"""Spark gives the process that plans a stream 10 s to start, which a busy machine may exceed."""
+LITTLE_BYTES = 4 << 20  # new bytes whose rows the driver takes
 
 
 @dataclass(slots=True)
 class FollowResult:
-    """What one micro-batch found."""
+    """What one look found."""
 
     progress: LogProgress
     findings: list[Finding] = field(default_factory=list)
-    records: int = 0  # in all micro-batches
-    unread_bytes: int = 0  # in the files after what was read, at the end of this micro-batch
+    records: int = 0  # in all looks
+    unread_bytes: int = 0  # in the files after what was read, at the end of this look
 
     def as_document(self) -> dict[str, object]:
         """Return how far all members are, as plain values for JSON."""
@@ -63,61 +65,47 @@ class FollowResult:
 
 
 class Follower:
-    """Checks micro-batches; Spark calls `take_batch` with what is new, one after the other."""
+    """Reads what is new in live logs, and checks it together with what is held."""
 
-    def __init__(self, places: list[Path], saved: list[Row]) -> None:
+    def __init__(self, spark: SparkSession, places: list[Path], saved: list[Row]) -> None:
+        self._spark = spark
         self._places = places
-        self.settled = settled_in(saved)
-        self.offsets = Path()  # where Spark records the offsets of each micro-batch
+        self._settled = settled_in(saved)
+        self._read: Offsets = {}
         self._held: DataFrame | None = None
         self._last: FollowResult | None = None
-        self._lock = Lock()  # the stream checks in a thread of its own
-        self.cluster = ClusterProgress()
-        self.cluster.take(row for row in saved if row.kind in views_and_segments.CONTROL_KINDS)
-        self._forgotten = self.cluster.verified()  # positions up to here are no longer held
-        self.failure: Exception | None = None
-        self.began = False  # a stream without a micro-batch yet may be started again
-        self.results: SimpleQueue[FollowResult] = SimpleQueue()
+        self._cluster = ClusterProgress()
+        self._cluster.take(row for row in saved if row.kind in views_and_segments.CONTROL_KINDS)
+        self._forgotten = self._cluster.verified()  # positions up to here are no longer held
+        self._quiet = 0  # looks without anything new
 
-    def take_batch(self, new: DataFrame, number: int) -> None:
-        """Check what is new together with what is held."""
-        self.began = True
-        new.persist()
-        try:
-            with self._lock:
-                result = self._check(new)
-                result.unread_bytes = unread(self._read_by(number), self._places, self.settled)
-                self.results.put(result)
-                self._last = result
-        except Exception as error:
-            self.failure = error
-            raise
-        finally:
-            new.unpersist()
+    def look(self) -> Iterator[FollowResult]:
+        """Yield what is found in what was written since the last look; nothing if there is none."""
+        from tools.verify.input.source import read_parts
 
-    def settle(self) -> Iterator[FollowResult]:
-        """Yield the findings that waited to be confirmed by a second check, if there are any."""
-        with self._lock:
-            found = self.cluster.check()
-            if found and self._last is not None:
-                yield replace(self._last, findings=found)
+        self._read, parts = advance(self._read, self._places, self._settled)
+        if parts:
+            self._quiet = 0
+            little = sum(part.end - part.begin for part in parts) < LITTLE_BYTES
+            with computed_once(read_parts(self._spark, parts), little=little) as new:
+                yield from self._check(new)
+            return
+        self._quiet += 1
+        if self._quiet != QUIET_LOOKS or self._last is None:
+            return
+        # Nothing more was written: what waits for a second check can have it.
+        if found := self._cluster.check():
+            yield replace(self._last, findings=found)
 
-    def _read_by(self, number: int) -> Offsets:
-        """Return the offsets of a micro-batch: its file's last line; Spark's own come first."""
-        from tools.verify.input.source import OFFSETS
-
-        noted = (self.offsets / str(number)).read_text(encoding="utf-8").splitlines()[-1]
-        return cast("Offsets", json.loads(noted)[OFFSETS])
-
-    def _check(self, new: DataFrame) -> FollowResult:
+    def _check(self, new: DataFrame) -> Iterator[FollowResult]:
         from pyspark.sql import functions as f
 
-        cluster, before = self.cluster, self.cluster.records
+        cluster, before = self._cluster, self._cluster.records
         kinds = [int(kind) for kind in views_and_segments.CONTROL_KINDS]
         cluster.take(Row(*row) for row in new.filter(f.col("kind").isin(kinds)).collect())
         found = cluster.check()
         if found and self._last is not None:  # reported at once; nothing more is verified yet
-            self.results.put(replace(self._last, findings=found))
+            yield replace(self._last, findings=found)
             found = []
         compared = [int(kind) for kind in (RecordKind.BATCH, *total_order.ANCHORS)]
         rows = new.filter(f.col("kind").isin(compared))
@@ -130,15 +118,17 @@ class Follower:
         reached = progress.verified
         found += cluster.new_differences(self._differences(rows.filter(f.col("last") <= reached)))
         self._forgotten = max(self._forgotten, reached - KEPT)
-        # A local checkpoint: without lineage, which would grow with each micro-batch.
+        # A local checkpoint: without lineage, which would grow with each look.
         kept = rows.filter(f.col("last") > self._forgotten).coalesce(2).localCheckpoint()
         if self._held is not None:
             self._held.unpersist()
         self._held = kept
-        return FollowResult(progress, found, cluster.records)
+        left = unread(self._read, self._places, self._settled)
+        self._last = FollowResult(progress, found, cluster.records, left)
+        yield self._last
 
     def _differences(self, rows: DataFrame) -> list[Finding]:
-        cluster = self.cluster
+        cluster = self._cluster
         inactive, cutoffs = cluster.begin_inactive, cluster.cutoffs()
         begin = max(cluster.begin(), self._forgotten + 1)
         differences = total_order.find_differences(rows, inactive, cutoffs, begin)
@@ -148,7 +138,6 @@ class Follower:
 def follow(
     spark: SparkSession,
     places: list[Path],
-    scratch: Path,
     stopped: Callable[[], bool],
     saved: list[Row] | None = None,
 ) -> Iterator[FollowResult]:
@@ -157,34 +146,20 @@ def follow(
     `saved` are the rows of a saved checkpoint, whose segments are left out.  Raises `BadInput` for
     what is no log, or of several clusters.
     """
-    from tools.verify.input.source import NAME, MemberLogSource
-
     for place in places:
         if not place.is_dir():
             raise BadInput(f"{place} is not a directory: name the members' log directories")
-    spark.dataSource.register(MemberLogSource)
-    places = [place.resolve() for place in places]
-    follower = Follower(places, saved or [])
-    reader = spark.readStream.format(NAME)
-    reader = reader.option("paths", json.dumps([str(place) for place in places]))
-    stream = reader.option("settled", json.dumps(follower.settled)).load()
-    for attempt in range(STARTS):
-        kept = scratch / f"stream{attempt}"
-        follower.offsets = kept / "offsets"
-        writer = stream.writeStream.foreachBatch(follower.take_batch)
-        writer = writer.option("checkpointLocation", kept.as_uri())
-        query = writer.trigger(processingTime=f"{EVERY_SECONDS} seconds").start()
+    follower = Follower(spark, [place.resolve() for place in places], saved or [])
+    while not stopped():
+        until = time.monotonic() + EVERY_SECONDS
         try:
-            yield from _results(follower, query, stopped)
-            ended = None if query.isActive else _reason(follower, query)
-        finally:
-            _stop(query)
-        if ended is None:
-            break
-        if follower.began or NOT_STARTED not in str(ended) or attempt == STARTS - 1:
-            raise ended
-    while not follower.results.empty():
-        yield follower.results.get()
+            yield from follower.look()
+        except Exception as error:
+            if found := re.search(r"BadInput: (.+)", str(error)):  # raised in a task
+                raise BadInput(found[1]) from error
+            raise
+        while not stopped() and (left := until - time.monotonic()) > 0:
+            time.sleep(min(left, STOP_SECONDS))
 
 
 def unread(read: Offsets, places: list[Path], settled: Settled) -> int:
@@ -192,44 +167,10 @@ def unread(read: Offsets, places: list[Path], settled: Settled) -> int:
     left = 0
     for key, segments in segments_by_incarnation(places).items():
         where = read.get(key)
-        reached = settled.get(Path(key).name, -1) if where is None else where["segment"]
+        reached = settled.get(Path(key).name, -1) if where is None else where.segment
         for number, path in segments.items():
             if number > reached:
                 left += size_of(path)
             elif where is not None and number == reached and path.suffix == SUFFIX:
-                left += max(size_of(path) - where["bytes"], 0)
+                left += max(size_of(path) - where.offset, 0)
     return left
-
-
-def _results(
-    follower: Follower, query: StreamingQuery, stopped: Callable[[], bool]
-) -> Iterator[FollowResult]:
-    """Yield results until `stopped`, or until the stream ends by itself."""
-    quiet = time.monotonic()
-    while query.isActive and not stopped():
-        try:
-            yield follower.results.get(timeout=0.2)
-            quiet = time.monotonic()
-        except Empty:
-            if query.status["isTriggerActive"]:
-                quiet = time.monotonic()
-            elif time.monotonic() - quiet > 2 * EVERY_SECONDS:
-                # Nothing more was written: what waits for a second check can have it.
-                yield from follower.settle()
-
-
-def _stop(query: StreamingQuery) -> None:
-    """Stop between two micro-batches: Spark reports an interrupted one as an error."""
-    until = time.monotonic() + STOP_SECONDS
-    while query.isActive and query.status["isTriggerActive"] and time.monotonic() < until:
-        time.sleep(0.05)
-    query.stop()
-
-
-def _reason(follower: Follower, query: StreamingQuery) -> Exception:
-    """Return why the stream ended by itself."""
-    if follower.failure is not None:
-        return follower.failure
-    reason = str(query.exception())
-    found = re.search(r"BadInput: (.+)", reason)
-    return BadInput(found[1]) if found else RuntimeError(reason)

@@ -1,6 +1,6 @@
 """Progress of live logs: incarnations joined from what was read of them, and how far all are.
 
-Pure.  What is read of an incarnation in one micro-batch is a segment to the parser (its assumptions
+Pure.  What is read of an incarnation in one look is a segment to the parser (its assumptions
 at the beginning are compared with the state before), and is merged into one row per incarnation
 here.  Of views the last ones are held (`bygone`), of incarnations those that were in them: so this
 grows neither with traffic nor with time.
@@ -31,7 +31,7 @@ KEPT = 4096
 
 
 QUIET_TAKES = 8
-"""Micro-batches without an incarnation after which no more of it comes: each has what is unread."""
+"""Looks without an incarnation after which no more of it comes: each has what is unread."""
 
 FAULTS_MAX = 100
 """Faults of one incarnation that are kept: a log that is damaged goes on to be."""
@@ -64,7 +64,7 @@ class LogProgress:
 
 
 class ClusterProgress:
-    """State of the followed cluster; takes the control rows of each micro-batch, in order."""
+    """State of the followed cluster; takes the control rows of each look, in order."""
 
     def __init__(self) -> None:
         # By incarnation, one SEGMENT row of all that was read.
@@ -79,7 +79,7 @@ class ClusterProgress:
         self._gone: dict[str, int] = {}  # by member, the last incarnation that is not held
         self._inactive: dict[str, int] = {}  # files that begin outside of a primary: last position
         self._reported: set[tuple[str, ...]] = set()
-        self._differing: set[tuple[str, ...]] = set()  # in the last micro-batch
+        self._differing: set[tuple[str, ...]] = set()  # in the last look
         self._waiting: set[tuple[str, ...]] = set()
         self._verified = -1
         self.records = 0
@@ -90,7 +90,7 @@ class ClusterProgress:
         return sorted(self._inactive)
 
     def take(self, rows: Iterable[Row]) -> None:
-        """Take the control rows of a micro-batch."""
+        """Take the control rows of a look."""
         self._takes += 1
         for row in sorted(rows, key=lambda row: (row.member, row.incarnation, row.lsn)):
             if row.incarnation <= self._gone.get(row.member, -1):
@@ -147,7 +147,7 @@ class ClusterProgress:
         """Return the new differences between members.
 
         The first of each incarnation and promise, as all that follows differs too; another one only
-        after a micro-batch without any.
+        after a look without any.
         """
         now: dict[tuple[str, ...], Finding] = {}
         for found in findings:
@@ -254,7 +254,7 @@ class ClusterProgress:
         }
 
     def _with_position(self, row: Row) -> Row:
-        """Return a VIEW or ACTIVE with the position and durable mark of earlier micro-batches."""
+        """Return a VIEW or ACTIVE with the position and durable mark of earlier looks."""
         before = self._ends.get((row.member, row.incarnation))
         carry = self._carry.get((row.member, row.incarnation))
         if before is None or carry is None:
@@ -303,6 +303,8 @@ def _merged(before: Row, one: SegmentEnds, after: Row, two: SegmentEnds) -> Row:
         "epochs": epochs,
         "runs": runs,
         "voters_at": one["voters_at"] + two["voters_at"],
+        "activations": one["activations"] + two["activations"],
+        "origins": _merged_origins(one["origins"], two["origins"]),
         "durable": max(one["durable"], two["durable"]),
         "records": one["records"] + two["records"],
         "confirms": one["confirms"] + two["confirms"],
@@ -312,21 +314,17 @@ def _merged(before: Row, one: SegmentEnds, after: Row, two: SegmentEnds) -> Row:
     }
     lsn = after.lsn if after.lsn >= 0 else before.lsn
     time_us = max(before.time_us or 0, after.time_us or 0)
-    known = {name: of for name, of in ends.items() if name not in ("activations", "origins")}
-    text = json.dumps(known | _beginnings(one, two))
     return before._replace(
-        file=after.file, lsn=lsn, position=after.position, text=text, time_us=time_us
+        file=after.file, lsn=lsn, position=after.position, text=json.dumps(ends), time_us=time_us
     )
 
 
-def _beginnings(one: SegmentEnds, two: SegmentEnds) -> dict[str, object]:
-    """Return how epochs began in both; nothing where a point of an older release lacks it."""
-    if "activations" not in one or "activations" not in two:
-        return {}
-    origins = {name: dict(known) for name, known in one["origins"].items()}
-    for name, later in two["origins"].items():
-        origins[name] = later | origins.get(name, {})
-    return {"activations": one["activations"] + two["activations"], "origins": origins}
+Origins = dict[str, dict[str, int]]
+
+
+def _merged_origins(one: Origins, two: Origins) -> Origins:
+    """Return by epoch who submitted, with the first position in either."""
+    return {epoch: two.get(epoch, {}) | one.get(epoch, {}) for epoch in dict.fromkeys([*one, *two])}
 
 
 def _epoch(row: Row | None) -> int:

@@ -6,22 +6,21 @@ the canonical history.
 
 from __future__ import annotations
 
-import json
 from collections import Counter
 from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING, NamedTuple
 
 from tools.verify.checks.canonical_history import plan
 from tools.verify.checks.views_and_segments import primaries
-from tools.verify.format.files import open_segment
 from tools.verify.format.moves import CAUSE_SHIFT, FLAG, MOVE, Op
-from tools.verify.format.reader import LogError
 from tools.verify.format.records import Batch, Record
 from tools.verify.input.ranges_of_file import FileRange, RangeCursor
 from tools.verify.input.rows import Row
-from tools.verify.input.segments import records_of
+from tools.verify.input.segments import records_in
 from tools.verify.input.tables import batch_of
+from tools.verify.spark_session import in_tasks
 
 if TYPE_CHECKING:
     import pyarrow
@@ -80,32 +79,21 @@ def count_moves(
         of.setdefault(stretch.file, []).append(stretch.file_range)
     if not of:
         return []
-    given = [(file, json.dumps(stretches)) for file, stretches in of.items()]
-    frame = spark.createDataFrame(given, "file string, stretches string")
-    shares = min(len(given), 2 * spark.sparkContext.defaultParallelism)
-    work = _Counting(begin_us, slice_us)
-    counted = frame.repartition(shares).mapInArrow(work, _SCHEMA)
+    work = partial(_count, begin_us=begin_us, slice_us=slice_us)
+    counted = in_tasks(spark, list(of.items()), work, _SCHEMA)
     sums = counted.groupBy("number", "what").agg(f.sum("n").alias("n")).collect()
     return sorted(MoveCount(row.number, row.what, row.n) for row in sums)
 
 
-class _Counting:
-    """Map task: counts the moves of segments."""
-
-    def __init__(self, begin_us: int, slice_us: int) -> None:
-        self._begin_us, self._slice_us = begin_us, slice_us
-
-    def __call__(self, batches: Iterator[pyarrow.RecordBatch]) -> Iterator[Any]:
-        sums: Counter[tuple[int, int]] = Counter()
-        for batch in batches:
-            for file, stretches in zip(*(column.to_pylist() for column in batch), strict=True):
-                try:
-                    data = open_segment(Path(file))
-                except (OSError, LogError):
-                    continue  # archived since it was verified, or damaged, which the parser reports
-                ranges = [FileRange(*one) for one in json.loads(stretches)]
-                sums += sums_of(records_of(data, file), ranges, self._begin_us, self._slice_us)
-        yield batch_of(((*key, n) for key, n in sums.items()), _SCHEMA)
+def _count(
+    files: Iterable[tuple[str, list[FileRange]]], begin_us: int, slice_us: int
+) -> Iterator[pyarrow.RecordBatch]:
+    """Count the moves of segments; what cannot be read, or was archived meanwhile, has none."""
+    sums: Counter[tuple[int, int]] = Counter()
+    for file, ranges in files:
+        with suppress(OSError):
+            sums += sums_of(records_in(file), ranges, begin_us, slice_us)
+    yield batch_of(((*key, n) for key, n in sums.items()), _SCHEMA)
 
 
 def sums_of(

@@ -131,7 +131,7 @@ class Servers:
         self.rows.remove([row for row in self.rows if row.op == op][-1])
 
     def table(self, epoch: int | None = None) -> pa.Table:
-        """Return the moves as the data source has them; of one epoch, or all."""
+        """Return the moves as the table has them; of one epoch, or all."""
         import pyarrow as pa
 
         from tools.verify.input.tables import MOVES_SCHEMA, arrow_schema
@@ -187,7 +187,7 @@ class Clients(ClientHistory):
         """Keep everything."""
 
     def table(self) -> pa.Table:
-        """Return the operations as the data source has them, one record each."""
+        """Return the operations as the table has them, one record each."""
         import pyarrow as pa
 
         from tools.verify.input.tables import CLIENTS_SCHEMA, arrow_schema

@@ -37,6 +37,7 @@ from tools.verify.checks.canonical_history import Gap, Stretch, gaps, plan
 from tools.verify.checks.control_checks import check_control_rows
 from tools.verify.checks.views_and_segments import PrimaryView, cutoffs, epoch_bases
 from tools.verify.findings import Finding
+from tools.verify.input.ranges_of_file import ANY
 from tools.verify.input.rows import SEGMENT, EpochSums, Row, Run, empty_ends
 
 LONG, SHORT = b"l" * 16, b"s" * 16
@@ -49,7 +50,7 @@ def segment(
     in it where another epoch decided that.
     """
     ends = empty_ends()
-    ends["runs"] = [Run(*run) for run in runs]
+    ends["runs"] = [Run(first, last, decided, ANY) for first, last, decided in runs]
     for epoch, first in (ordered or {one[2]: one[0] for one in runs}).items():
         ends["epochs"][str(epoch)] = EpochSums(first=first, last=first, confirmed=-1, mark=-1)
     row = Row(f"{member}.{incarnation}.qml", member, incarnation, 0, 9, SEGMENT)
