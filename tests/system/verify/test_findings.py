@@ -42,7 +42,8 @@ from tests.system.verify.corruption.corrupt_logs import (
 )
 from tests.system.verify.support.make_logs import LogMaker, good_history
 from tests.system.verify.support.spark_session import shared_session
-from tools.verify.findings import BadInput
+from tools.verify.checks.confirms import check_gaps
+from tools.verify.findings import BadInput, Finding
 from tools.verify.job import verify
 from tools.verify.report.result import Report
 
@@ -85,6 +86,21 @@ def test_each_broken_promise_is_named(
     report = verify(spark, [tmp_path])
     assert has(report, *expected), "\n".join(map(str, report.findings))
     assert not any(found.property == "LOG" for found in report.findings)
+
+
+def test_of_each_gap_the_first_confirm_is_named(spark: SparkSession) -> None:
+    confirms = [("b", 7, [3, 9, 10]), ("c", 7, [8]), ("b", 6, [4]), ("a", 7, [20])]
+    table = spark.createDataFrame(confirms, "member string, kind int, positions array<bigint>")
+    gaps = [
+        Finding("G1", "c", 1, begin, f"positions {begin} to {until} are missing", until)
+        for begin, until in ((8, 12), (4, 7), (19, 20))
+    ]
+    assert [
+        (f.property, f.member, f.position, f.what) for f in check_gaps(lambda: table, gaps)
+    ] == [
+        ("G8", "c", 8, "the publish that c confirmed is not applied here"),
+        ("G8", "c", 20, "the publish that a confirmed is not applied here"),
+    ]
 
 
 class TestGood:

@@ -8,7 +8,7 @@ that its payload must have.
 from __future__ import annotations
 
 import struct
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from enum import IntEnum
 from itertools import accumulate
 from typing import Any, NamedTuple, TypeAlias, get_origin, get_type_hints
@@ -318,26 +318,6 @@ def _positions(field: object) -> object:
     if shift:
         raise RecordMalformed("the last position is cut")
     return tuple(accumulate(differences))
-
-
-def pack_positions(positions: Iterable[int]) -> bytes:
-    """Return ascending positions as they are packed in a CONFIRM."""
-    packed = bytearray()
-    before = 0
-    for position in positions:
-        left, before = position - before, position
-        while left > 0x7F:
-            packed.append(left & 0x7F | 0x80)
-            left >>= 7
-        packed.append(left)
-    return bytes(packed)
-
-
-def unpack_positions(packed: bytes) -> tuple[int, ...]:
-    """Return the positions of `pack_positions`."""
-    positions = _positions(packed)
-    assert isinstance(positions, tuple)
-    return positions
 
 
 def marks_of(end: End) -> list[tuple[int, bytes]]:

@@ -36,7 +36,6 @@ from tools.verify.format.records import (
     Start,
     Stop,
     Vote,
-    pack_positions,
 )
 from tools.verify.input.batch_summaries import (
     BatchRange,
@@ -438,7 +437,7 @@ class _Parser:
             ends["entry_confirm"] = positions[0]
         if self._every_record:
             row = self.empty_row(lsn, RecordKind.CONFIRM)._replace(epoch=epoch)
-            self.rows.append(row._replace(kinds=pack_positions(positions)))
+            self.rows.append(row._replace(positions=list(positions)))
         if not self._unconfirmed.issuperset(positions):
             unpaired = [p for p in positions if p not in self._unconfirmed]
             ends["unpaired"] += len(unpaired)

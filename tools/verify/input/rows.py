@@ -34,7 +34,7 @@ class Row(NamedTuple):
     blob_hash: bytes | None = None
     order: bytes | None = None
     origin: str | None = None  # of a FAULT: the promise
-    kinds: bytes | None = None  # of a CONFIRM: its positions, packed
+    kinds: bytes | None = None
     outcomes: bytes | None = None
     names: list[str] | None = None  # "name/incarnation", with "+" when fresh
     voters: list[str] | None = None

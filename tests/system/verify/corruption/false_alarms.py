@@ -1,7 +1,7 @@
 """Run the check over the logs of simulated clusters under faults: there must be no finding.
 
-    python -m tests.system.verify.corruption.false_alarms --seeds 1-1000 [--stack oracle] [--spark]
-    [--keep DIR]
+    python -m tests.system.verify.corruption.false_alarms --seeds 1-1000 [--stack oracle]
+    [--jobs N] [--spark] [--keep DIR]
 
 Each seed's brokers write their member logs.  They are checked in this process by everything that
 needs no Spark; with --spark by the full check, in one session for all of them.  A seed whose
@@ -18,9 +18,12 @@ import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
+from multiprocessing import get_context
 from pathlib import Path
+from typing import NamedTuple
 
 from tests.sim.run.campaign import Options, run_seed
 from tests.system.verify.support.checks_without_spark import contract_findings, rows_in
@@ -33,57 +36,87 @@ EVERY = 50
 """So many seeds after which the sums are printed, for who looks in on a long run."""
 
 
+class Outcome(NamedTuple):
+    """What the check said of one cluster."""
+
+    seed: int
+    counts: Counter[str]
+    findings: list[Finding]
+    unjudged: str = ""  # why it does not count
+
+    def print(self) -> None:
+        """Print what is not as it should be."""
+        if self.unjudged:
+            print(f"seed {self.seed}: {self.unjudged}", flush=True)
+        elif self.findings:
+            print(f"seed {self.seed}: {len(self.findings)} findings")
+            for finding in self.findings[:4]:
+                print(f"    {finding}", flush=True)
+
+
 def main() -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", default="1-20", help="A-B, both included")
     parser.add_argument("--stack", choices=("broker", "oracle"), default="oracle")
+    parser.add_argument("--jobs", type=int, default=1, help="processes, each with its own clusters")
     parser.add_argument("--spark", action="store_true", help="the whole check, not only without")
     parser.add_argument("--keep", type=Path, help="keep the logs of alarms in this directory")
-    arguments = parser.parse_args()
-    first, _, last = arguments.seeds.partition("-")
+    options = parser.parse_args()
+    first, _, last = options.seeds.partition("-")
+    seeds = range(int(first), int(last or first) + 1)
     totals: Counter[str] = Counter(clusters=0, alarms=0)
     began = time.monotonic()
-    with _with_spark() if arguments.spark else _without_spark() as check:
-        for seed in range(int(first), int(last or first) + 1):
-            with tempfile.TemporaryDirectory(prefix="false-alarms-") as scratch:
-                logs = Path(scratch)
-                result = run_seed(seed, Options(stack=arguments.stack, memberlog=str(logs)))
-                if not result.ok:
-                    print(f"seed {seed}: the simulation itself failed", flush=True)
-                    continue
-                try:
-                    counts, findings = check(logs)
-                except BadInput as error:
-                    print(f"seed {seed}: no verdict: {error}", flush=True)
-                    continue
-                totals.update(counts)
-                totals["clusters"] += 1
-                if findings:
-                    totals["alarms"] += 1
-                    _print(seed, findings)
-                    if arguments.keep is not None:
-                        shutil.copytree(logs, arguments.keep / str(seed), dirs_exist_ok=True)
-            if seed % EVERY == 0:
+    with _outcomes(seeds, options) as outcomes:
+        for number, outcome in enumerate(outcomes, 1):
+            outcome.print()
+            totals.update(outcome.counts)
+            totals["clusters"] += not outcome.unjudged
+            totals["alarms"] += bool(outcome.findings)
+            if number % EVERY == 0:
                 _summary(totals, began)
     _summary(totals, began)
     return 1 if totals["alarms"] else 0
 
 
 @contextmanager
-def _without_spark() -> Iterator[Check]:
-    def check(logs: Path) -> tuple[Counter[str], list[Finding]]:
-        rows = rows_in(sorted(logs.rglob("*.qml")))
-        control = check_control_rows(rows)
-        counts: Counter[str] = Counter(incarnations=len(control.incarnations))
-        for one in control.incarnations:
-            counts.update(records=one.records, publishes=one.publishes, confirms=one.confirms)
-        stretches = plan(rows, control.epochs)
-        counts["positions"] = sum(one.last - one.first + 1 for one in stretches)
-        counts["unwitnessed"] = sum(one.last - one.first + 1 for one in gaps(stretches))
-        return counts, control.findings + contract_findings(rows, control.epochs)
+def _outcomes(seeds: range, options: argparse.Namespace) -> Iterator[Iterable[Outcome]]:
+    stack, keep = options.stack, options.keep
+    if options.spark:
+        with _with_spark() as check:
+            yield map(partial(judge, check=check, stack=stack, keep=keep), seeds)
+        return
+    with get_context("spawn").Pool(options.jobs) as pool:
+        one = partial(judge, check=check_without_spark, stack=stack, keep=keep)
+        yield pool.imap_unordered(one, seeds)
 
-    yield check
+
+def judge(seed: int, check: Check, stack: str, keep: Path | None) -> Outcome:
+    """Simulate a cluster and check its logs."""
+    with tempfile.TemporaryDirectory(prefix="false-alarms-") as scratch:
+        logs = Path(scratch)
+        if not run_seed(seed, Options(stack=stack, memberlog=scratch)).ok:
+            return Outcome(seed, Counter(), [], "the simulation itself failed")
+        try:
+            counts, findings = check(logs)
+        except BadInput as error:
+            return Outcome(seed, Counter(), [], f"no verdict: {error}")
+        if findings and keep is not None:
+            shutil.copytree(logs, keep / str(seed), dirs_exist_ok=True)
+        return Outcome(seed, counts, findings)
+
+
+def check_without_spark(logs: Path) -> tuple[Counter[str], list[Finding]]:
+    """Check by everything that needs no Spark."""
+    rows = rows_in(sorted(logs.rglob("*.qml")))
+    control = check_control_rows(rows)
+    counts: Counter[str] = Counter(incarnations=len(control.incarnations))
+    for one in control.incarnations:
+        counts.update(records=one.records, publishes=one.publishes, confirms=one.confirms)
+    stretches = plan(rows, control.epochs)
+    counts["positions"] = sum(one.last - one.first + 1 for one in stretches)
+    counts["unwitnessed"] = sum(one.last - one.first + 1 for one in gaps(stretches))
+    return counts, control.findings + contract_findings(rows, control.epochs)
 
 
 @contextmanager
@@ -105,12 +138,6 @@ def _with_spark() -> Iterator[Check]:
             return counts, report.findings
 
         yield check
-
-
-def _print(seed: int, findings: list[Finding]) -> None:
-    print(f"seed {seed}: {len(findings)} findings")
-    for finding in findings[:4]:
-        print(f"    {finding}", flush=True)
 
 
 def _summary(totals: Counter[str], began: float) -> None:
