@@ -6,7 +6,14 @@ from typing import TypeAlias
 
 from broker.amqp.codec import Properties
 from broker.amqp.errors import FRAME_ERROR, UNEXPECTED_FRAME, ProtocolFault
-from broker.amqp.events import Published
+from broker.amqp.events import BodyPart, Published
+
+WHOLE_BYTES_MAX = 1 << 20
+"""Of a body that is kept here until all of it is there; a larger one goes on in parts."""
+PART_BYTES = 128_000
+"""A part is made of the frames that reach this together."""
+IN_PARTS = 8
+"""The bit of `Published.flags`."""
 
 Address: TypeAlias = tuple[str, str, int]  # exchange, key, the bits of basic.publish
 
@@ -35,6 +42,8 @@ class ChannelIn:
     announced: int = 0
     missing: int = 0
     parts: list[bytes] = field(default_factory=list)
+    kept: int = 0  # bytes of these
+    in_parts: bool = False  # some of the body went on already
 
     @property
     def is_idle(self) -> bool:
@@ -63,6 +72,15 @@ class ChannelIn:
         self.missing -= len(part)
         if part:
             self.parts.append(part)
+            self.kept += len(part)
+
+    def part(self, number: int) -> BodyPart | None:
+        """What there is of a large body, once it is enough to go on ahead of the rest."""
+        if self.announced <= WHOLE_BYTES_MAX or self.kept < PART_BYTES or not self.missing:
+            return None
+        data = b"".join(self.parts)
+        self.parts, self.kept, self.in_parts = [], 0, True
+        return BodyPart(number, data)
 
     def whole(self, number: int) -> Published | None:
         """The message, once it is complete; then the channel is ready for the next one."""
@@ -70,6 +88,8 @@ class ChannelIn:
             return None
         exchange, key, bits = self.address
         flags, user_id = self.seen
+        if self.in_parts:
+            flags |= IN_PARTS
         body = b"".join(self.parts)
         message = Published(number, exchange, key, bits | flags, self.properties, body, user_id)
         self.reset()
@@ -77,5 +97,6 @@ class ChannelIn:
 
     def reset(self) -> None:
         self.address = self.properties = None
-        self.announced = self.missing = 0
+        self.announced = self.missing = self.kept = 0
         self.parts = []
+        self.in_parts = False

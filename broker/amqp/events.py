@@ -13,8 +13,17 @@ class OpenRequested(NamedTuple):
     client_properties: Table
 
 
+class BodyPart(NamedTuple):
+    """A part of the body of a large message, ahead of the message; nothing else comes between on
+    its channel."""
+
+    channel: int
+    data: bytes
+
+
 class Published(NamedTuple):
-    """One whole message. `flags`: 1 mandatory, 2 immediate, 4 persistent (delivery mode 2)."""
+    """One message. `flags`: 1 mandatory, 2 immediate, 4 persistent (delivery mode 2), 8 in parts:
+    `body` is what comes after the parts."""
 
     channel: int
     exchange: str
@@ -76,6 +85,7 @@ class Faulted(NamedTuple):
 
 Event: TypeAlias = (
     OpenRequested
+    | BodyPart
     | Published
     | Oversized
     | Called

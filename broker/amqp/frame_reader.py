@@ -16,7 +16,13 @@ from enum import Enum
 from typing import cast
 
 from broker.amqp import codec, errors
-from broker.amqp.channel import Address, ChannelIn, ChannelState
+from broker.amqp.channel import (
+    PART_BYTES,
+    WHOLE_BYTES_MAX,
+    Address,
+    ChannelIn,
+    ChannelState,
+)
 from broker.amqp.errors import ProtocolFault
 from broker.amqp.events import Event, Oversized, Published
 from broker.amqp.fields import Value
@@ -164,6 +170,8 @@ class FrameReader(ABC):
             return
         if kind == codec.BODY:
             channel.on_body(number, data[start:end])
+            if self.limits.in_parts and (part := channel.part(number)) is not None:
+                self.events.append(part)
         else:
             announced, properties = codec.decode_content_header(data, start, end)
             channel.on_header(number, announced, properties, self._inspect(properties))
@@ -172,10 +180,16 @@ class FrameReader(ABC):
                 channel.reset()
                 self.events.append(Oversized(number, announced))
                 return
-            under_way = sum(one.announced for one in self.channels.values())
+            under_way = sum(map(self._kept_of, self.channels.values()))
             if under_way > self.limits.assembly_bytes_max:
                 text = f"{under_way} bytes of unfinished messages on one connection"
                 raise ProtocolFault(errors.RESOURCE_ERROR, text, 60, 40)
         message = channel.whole(number)
         if message is not None:
             self.events.append(message)
+
+    def _kept_of(self, channel: ChannelIn) -> int:
+        """How much of the message under way is kept here before it goes on."""
+        whole = channel.announced
+        large = self.limits.in_parts and whole > WHOLE_BYTES_MAX
+        return PART_BYTES + self.frame_bytes_max if large else whole

@@ -42,8 +42,9 @@ class Limits(NamedTuple):
     heartbeat_s: int = 60
     handshake_s: float = 10.0
     closing_s: float = 10.0
-    message_bytes_max: int = 16 * 1024 * 1024
-    assembly_bytes_max: int = 64 * 1024 * 1024  # announced bodies under way on all channels
+    message_bytes_max: int = 128 * 1024 * 1024
+    in_parts: bool = False  # larger bodies than WHOLE_BYTES_MAX are handed on as they come
+    assembly_bytes_max: int = 64 * 1024 * 1024  # bodies under way on all channels, as far as kept
 
 
 class ServerIdentity(NamedTuple):

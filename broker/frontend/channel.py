@@ -55,6 +55,7 @@ class Transaction:
 
     publishes: list[TxPublish] = field(default_factory=list)
     settlements: list[TxSettle] = field(default_factory=list)
+    parts: list[bytes] = field(default_factory=list)  # of the body of the next publish
     size: int = 0
     giving_back: int = 0
     """The last delivery tag of a basic.recover that may still be under way."""
@@ -68,7 +69,7 @@ class Transaction:
     def clear(self) -> int:
         """Forget everything; returns how many bytes that were."""
         size = self.size
-        self.publishes, self.settlements, self.size = [], [], 0
+        self.publishes, self.settlements, self.parts, self.size = [], [], [], 0
         self._settled, self._settled_to = {}, 0
         return size
 

@@ -64,6 +64,10 @@ class Port(Protocol):
     """Nothing of the machine's may be sent."""
     paused: bool
     """The submission queue is full."""
+    large_paused: bool
+    """It is, of parts of large messages."""
+    large_senders: dict[Client, None]
+    """Those that have sent such parts."""
     alarm: str
     """Why no publishes are taken; empty: they are."""
 
@@ -185,6 +189,7 @@ class Client:
         if self.connection.is_judged:
             return False
         waits = self.is_publisher and (port.paused or port.fenced)
+        waits = waits or (port.large_paused and self in port.large_senders)
         kept = self.kept
         waits = waits or kept.holds_all or kept.bytes > KEPT_BYTES_MAX
         return not waits and not self.is_full

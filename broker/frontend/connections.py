@@ -27,13 +27,16 @@ from broker.histogram import Histogram
 from broker.machine.commands import Command
 from broker.machine.effects import Defined, Effect
 from broker.machine.state import State
-from broker.machine.version import NUMBERED_PUBLISHES
 from broker.options.access import AccessOptions
+from broker.options.client_ports import ClientLimits
 from vsync.admin.protocol import QueryRefused
 
 CLIENT_TEXTS = ("product", "version", "platform", "connection_name")
 """What clients say of themselves that operators are shown."""
 CLIENT_TEXT_MAX = 256
+PIECE_BYTES_MAX = 1 << 20
+"""Output goes to a transport in such pieces, as the client reads it: of what a socket does not take
+the transport makes copies."""
 DRAIN_S = 30.0
 """How long a client whose connection was closed may take to read why."""
 LINGER_S = 5.0
@@ -67,6 +70,10 @@ class Options(Protocol):
     def access(self) -> AccessOptions:
         """How they log in."""
 
+    @property
+    def clients(self) -> ClientLimits:
+        """What they may take."""
+
 
 class ClientPorts(Protocol):
     """The ports that clients come by."""
@@ -98,6 +105,7 @@ class ClientLink:
         self.reading = True
         self.received = self.sent = 0  # bytes
         self.connected_at_ms = round(time.time() * 1000)  # shown only: the same at each look
+        self._rest = memoryview(b"")  # output that was taken and not handed over yet
         self.unsent = b""  # output from before this member might not reply any more
         self._owner = owner
 
@@ -152,16 +160,28 @@ class ClientLink:
             return
         ending = self.client.wants_close
         # The last output is short and always goes out; closing then waits for it to drain.
+        if self._rest:
+            self._write_rest(ending)
         if ending or not self.full:
             data = self._take()
             if data:
                 self.sent += len(data)
                 self._owner.bytes_out += len(data)
-                self.transport.write(data)
+                if len(data) > PIECE_BYTES_MAX:
+                    self._rest = memoryview(data)
+                    self._write_rest(ending)
+                else:
+                    self.transport.write(data)
         if ending:
             self._end()
         else:
             self.read(on=self.client.may_be_read)
+
+    def _write_rest(self, ending: bool) -> None:
+        """Hand over what was taken, as far as the client reads."""
+        while self._rest and (ending or not self.full):
+            self.transport.write(self._rest[:PIECE_BYTES_MAX])
+            self._rest = self._rest[PIECE_BYTES_MAX:]
 
     def _end(self) -> None:
         """Close our side; who never logged in is not waited for."""
@@ -220,6 +240,7 @@ class Connections:
             on_work=on_work,
         )
         self.gateway.set_negotiate_time(ports.negotiate_s)
+        self.gateway.message_bytes_max = options.clients.message_bytes
         self.outbox = Outbox(self.gateway)
         self._links: dict[Client, ClientLink] = {}
         self._paused = False
@@ -254,8 +275,7 @@ class Connections:
     ) -> ClientLink:
         """A socket was accepted, and its TLS handshake is done if there is one."""
         state = self._state()
-        takes_numbers = state.version >= NUMBERED_PUBLISHES
-        self.gateway.identify(state.cluster_id, takes_numbers=takes_numbers)
+        self.gateway.identify(state.cluster_id, state.version)
         client = self.gateway.connect(peer, is_loopback(peer), time.monotonic(), encryption)
         link = ClientLink(self, client, transport)
         self._links[client] = link
@@ -412,13 +432,18 @@ class Connections:
                 link.write()
         return confirmed
 
-    def throttle(self, *, full: bool, alarm: str) -> None:
+    def throttle(self, *, full: bool, large_full: bool, alarm: str) -> None:
         """Read publishers only while there is room for what they send, and take no publishes while
         there is an alarm."""
         if not self.outbox.fenced:
             self.gateway.block(alarm)
         wait = full or self.outbox.fenced
         self.gateway.paused = full
+        if large_full or self.gateway.large_paused:
+            self.gateway.large_paused = large_full
+            for client in self.gateway.large_senders:
+                if (link := self._links.get(client)) is not None:
+                    link.read(on=client.may_be_read)
         if wait or self._paused:
             for link in self._links.values():
                 link.read(on=link.client.may_be_read)

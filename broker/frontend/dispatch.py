@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from broker.access.access import IMPERSONATOR
 from broker.amqp import errors
+from broker.amqp.channel import IN_PARTS
 from broker.amqp.errors import reply_text
 from broker.amqp.events import (
+    BodyPart,
     Called,
     ChannelCloseRequested,
     ChannelOpened,
@@ -21,11 +23,12 @@ from broker.amqp.events import (
     Published,
     SecretUpdated,
 )
-from broker.frontend.channel import TX_BYTES_MAX, LocalChannel
+from broker.frontend.channel import TX_BYTES_MAX, LocalChannel, Transaction
 from broker.frontend.client import Client
 from broker.frontend.direct_reply import REPLY_TO_FLAG, with_reply_queue
 from broker.frontend.methods import REQUESTS
 from broker.machine.commands import (
+    BODY_PART,
     CHANNEL_CLOSE,
     CHANNEL_OPEN,
     CONNECTION_OPEN,
@@ -36,6 +39,7 @@ from broker.machine.commands import (
     Publish,
     TxPublish,
 )
+from broker.machine.commands import BodyPart as BodyPartCommand
 from broker.machine.queueing.copies import copies_of, may_name_copies
 from broker.machine.queueing.refusals import Refusal
 
@@ -143,19 +147,42 @@ def _may_publish(client: Client, number: int, channel: LocalChannel, message: Pu
         return True
     client.is_publisher = True
     client.port.counters["publishes"] += 1
-    transaction.publishes.append(TxPublish(exchange, key, flags, properties, body))
     size = len(properties) + len(body)
+    if flags & IN_PARTS:
+        body, transaction.parts = b"".join((*transaction.parts, body)), []
+    publish = TxPublish(exchange, key, flags & ~IN_PARTS, properties, body)
+    transaction.publishes.append(publish)
+    _count_in_transaction(client, number, transaction, size)
+    return False
+
+
+def _count_in_transaction(client: Client, number: int, transaction: Transaction, size: int) -> None:
     transaction.size += size
     client.transaction_bytes += size
     if transaction.is_full or client.transaction_bytes > TX_BYTES_MAX:
         text = "the transaction is larger than this server allows"
         client.refuse_channel(number, errors.PRECONDITION_FAILED, text, "basic.publish")
-    return False
+
+
+def _on_body_part(client: Client, number: int, data: bytes) -> None:
+    """A part of a large body: ahead of its message to the machine, or with it to tx.commit."""
+    channel = client.channels.get(number)
+    if channel is None or channel.pending_close is not None:
+        return
+    client.is_publisher = True
+    if channel.transaction is not None:
+        channel.transaction.parts.append(data)
+        _count_in_transaction(client, number, channel.transaction, len(data))
+        return
+    client.port.large_senders[client] = None
+    client.port.commands.append(BodyPartCommand(BODY_PART, client.conn, number, data))
 
 
 def _on_other_event(client: Client, event: Event) -> None:
     port = client.port
     match event:
+        case BodyPart(number, data):
+            _on_body_part(client, number, data)
         case OpenRequested():
             _on_open(client, event)
         case ChannelOpened(number):

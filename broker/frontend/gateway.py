@@ -32,11 +32,12 @@ so that the client tries the next member on its list. But while the fence may be
 (the member's lease is over, or the view is changing: the shell passes `soon` to `admit_waiting`), a
 new client waits to be admitted or refused, for `WAIT_S` at most.
 
-Back-pressure: the shell sets `gateway.paused` when the submission queue is full, and reads a socket
-only while `client.may_be_read`, checked once per turn: not that of a publisher while `paused` or
-`fenced`, and not that of a client that does not read its output. It reports every change with
-`client.reading(active, now)`: a client that is not read is then not taken for silent, and our
-heartbeats are still sent.
+Back-pressure: the shell sets `gateway.paused` when the submission queue is full, and `large_paused`
+when it is of parts of large messages, and reads a socket only while `client.may_be_read`, checked
+once per turn: not that of a publisher while `paused` or `fenced`, not that of who sends large
+messages while `large_paused`, and not that of a client that does not read its output. It reports
+every change with `client.reading(active, now)`: a client that is not read is then not taken for
+silent, and our heartbeats are still sent.
 
 Alarm: the shell passes the reason to `gateway.block`, or nothing. While there is one, publishes and
 what follows them on their channels wait in the client; the rest goes on. Only a client of which too
@@ -67,11 +68,15 @@ from broker.frontend.encryption import Encryption
 from broker.machine.commands import Command
 from broker.machine.effects import Defined
 from broker.machine.state import Held
+from broker.machine.version import BODIES_IN_PARTS, NUMBERED_PUBLISHES
 from broker.options.access import SOURCES
 
 WAIT_S = 2.0
 """How long a client waits to be admitted or refused: longer than the token timeout, the forming of
 a ring and the activation of its view take together, and less than any client waits."""
+
+ONE_COMMAND_BYTES_MAX = 16 << 20
+"""Of a body that is one command: all that versions of the machine before 12 take."""
 
 SLOWED = " Logins have failed from there before, so this answer came late."
 
@@ -118,6 +123,8 @@ class Gateway:
         self.fenced = True  # kept by the outbox
         self.fenced_briefly = False  # fenced, but that may be over in a moment
         self.paused = False  # kept by the shell
+        self.large_paused = False  # the same
+        self.large_senders: dict[Client, None] = {}
         self.drained = ""  # why no client is let in, by an operator's wish
         self.alarm = ""
         self.clients: dict[int, Client] = {}  # those that the machine knows, by connection number
@@ -132,6 +139,7 @@ class Gateway:
         self.new_name = new_name
         self.access = access
         self.limits = limits or Limits()
+        self.message_bytes_max = self.limits.message_bytes_max  # as an operator has it
         self._cert_login_from, self._anonymous_user = cert_login_from, anonymous_user
         self.mechanisms: tuple[str, ...] = (
             (*MECHANISMS, "ANONYMOUS") if anonymous_user else MECHANISMS
@@ -188,7 +196,13 @@ class Gateway:
             why = client.end_reason or "it closed its socket without closing the connection"
             self.tell("disconnected", f"{client.describe()} disconnected: {why}")
         client.deregister()
-        for clients in (self._everyone, self._writable, self._drained, self._waiting):
+        for clients in (
+            self._everyone,
+            self._writable,
+            self._drained,
+            self._waiting,
+            self.large_senders,
+        ):
             clients.pop(client, None)
         self._judged.pop(client, None)
         self._asking.pop(client, None)
@@ -316,9 +330,17 @@ class Gateway:
                 if not client.kept.holds_all:
                     release(client)
 
-    def identify(self, cluster_id: str, *, takes_numbers: bool) -> None:
-        """Say so to clients that come from now on."""
+    def identify(self, cluster_id: str, version: int) -> None:
+        """Say so to clients that come from now on; what they may do goes by the version of the
+        machine that is in force."""
+        takes_numbers = version >= NUMBERED_PUBLISHES
         self.identity = self.identity._replace(cluster_id=cluster_id, takes_numbers=takes_numbers)
+        in_parts = version >= BODIES_IN_PARTS
+        bytes_max = min(self.message_bytes_max, ONE_COMMAND_BYTES_MAX)
+        self.limits = self.limits._replace(
+            in_parts=in_parts,
+            message_bytes_max=self.message_bytes_max if in_parts else bytes_max,
+        )
 
     def set_negotiate_time(self, seconds: float) -> None:
         """How long a client may take to log in, of those that come from now on."""

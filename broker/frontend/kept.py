@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 
-from broker.amqp.events import Called, CloseRequested, Event, Published
+from broker.amqp.events import BodyPart, Called, CloseRequested, Event, Published
 from broker.amqp.fields import Value
 
 OVERHEAD_BYTES = 200
@@ -50,7 +50,7 @@ class KeptEvents:
         """Give out those that go on during an alarm, one by one, and keep the others."""
         for event in events:
             channel = getattr(event, "channel", None)
-            if type(event) is Published:
+            if type(event) is Published or type(event) is BodyPart:
                 self._channels.add(event.channel)
             elif channel not in self._channels and not (
                 self._events and type(event) is CloseRequested
@@ -77,6 +77,8 @@ class KeptEvents:
 def _size(event: Event) -> int:
     if type(event) is Published:
         return OVERHEAD_BYTES + len(event.properties) + len(event.body)
+    if type(event) is BodyPart:
+        return OVERHEAD_BYTES + len(event.data)
     return OVERHEAD_BYTES + (_size_of(event.args) if type(event) is Called else 0)
 
 

@@ -47,6 +47,7 @@ RECOVER = 20
 QOS = 21
 SENT = 22
 TX_COMMIT = 23
+BODY_PART = 24
 ACTIVATE = 64
 DIGEST = 65
 TICK = 66
@@ -63,6 +64,8 @@ KINDS_MAX = 74
 MANDATORY = 1
 IMMEDIATE = 2
 PERSISTENT = 4
+# And of Publish.flags: `body` comes after the parts that the channel has sent.
+IN_PARTS = 8
 
 # TxSettle.action
 TX_ACK = 0
@@ -219,6 +222,16 @@ class Publish(NamedTuple):
     flags: int  # MANDATORY | IMMEDIATE | PERSISTENT
     properties: bytes
     body: bytes
+
+
+class BodyPart(NamedTuple):
+    """A part of the body of the channel's next Publish, which has IN_PARTS: so that no command is
+    large, and others get their turn in between."""
+
+    kind: int
+    conn: int
+    chan: int
+    data: bytes
 
 
 class Consume(NamedTuple):
@@ -454,6 +467,7 @@ Command: TypeAlias = (
     | Qos
     | Sent
     | TxCommit
+    | BodyPart
     | Activate
     | DigestClaim
     | Tick
@@ -490,6 +504,7 @@ CLASSES: dict[int, type[Command]] = {
     QOS: Qos,
     SENT: Sent,
     TX_COMMIT: TxCommit,
+    BODY_PART: BodyPart,
     ACTIVATE: Activate,
     DIGEST: DigestClaim,
     TICK: Tick,

@@ -91,6 +91,11 @@ def number_element(salt: int, number: int, entry: int) -> int:
     return xxh3_64_intdigest(_place(salt, number, entry, 0, MASK - 1))
 
 
+def part_element(salt: int, index: int, data: bytes) -> int:
+    """Of a part of a body that is not whole yet; `salt` is that of its channel."""
+    return xxh3_64_intdigest(_place(salt, index, body_hash(data), 0, MASK - 2))
+
+
 def item_hash(*items: Value) -> int:
     """Element or salt of a record: the name of its kind first."""
     return int(xxh3_64_intdigest(msgpack.packb(items)))

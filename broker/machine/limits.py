@@ -13,6 +13,9 @@ ROUTE_WORK_MAX = 40_000
 COMMIT_WORK_MAX = 20_000
 """Units of one tx.commit, which is atomic at one position: publishes, messages that enter queues,
 routes, settled deliveries."""
+UNFINISHED_BYTES_MAX = 1 << 30
+"""Of bodies that have begun to come in parts and are not whole yet, of all clients together. When
+there is more, the channel that has waited longest for its next part is closed."""
 EXCHANGE_BINDINGS_MAX = 20_000
 """From one exchange."""
 DESTINATION_BINDINGS_MAX = 10_000

@@ -230,5 +230,6 @@ for _kind, _channel_handler in (
     (c.QOS, consumers.on_qos),
     (c.SENT, consumers.on_sent),
     (c.TX_COMMIT, on_tx_commit),
+    (c.BODY_PART, publish.on_body_part),
 ):
     _ON_CHANNEL[_kind] = cast("ChannelHandler", _channel_handler)

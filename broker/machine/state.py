@@ -266,6 +266,15 @@ Held: TypeAlias = tuple[Queue, int, Message, Consumer | None, bool]
 
 
 @dataclass(slots=True, eq=False, repr=False)
+class Unfinished:
+    """The parts of a large body that is not whole yet."""
+
+    parts: list[bytes] = field(default_factory=list)
+    bytes: int = 0
+    sum: int = 0  # of their elements
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class Channel:
     connection: ConnectionRecord
     number: InitVar[int]
@@ -359,6 +368,9 @@ class State:
     vhosts: dict[str, Vhost] = field(default_factory=dict)
     connections: dict[tuple[int, int], ConnectionRecord] = field(default_factory=dict)
     channels: dict[tuple[int, int, int], Channel] = field(default_factory=dict)
+    # bodies that are not whole yet; whose channel has waited longest for the next part is the first
+    unfinished: dict[tuple[int, int, int], tuple[Channel, Unfinished]] = field(default_factory=dict)
+    unfinished_bytes: int = 0  # follows from the state
     # queues with a ready message that can expire; follows from the state
     expiring: dict[int, Queue] = field(default_factory=dict)
     expiry: Schedule = field(default_factory=Schedule)

@@ -11,7 +11,7 @@ MACHINE_VERSION_MIN when code for older versions is deleted.
 Decision: docs/decisions/0029-new-behaviour-is-switched-on-by-a-command.md.
 """
 
-MACHINE_VERSION = 11
+MACHINE_VERSION = 12
 MACHINE_VERSION_MIN = 9
 
 ANSWERS_AS_RABBITMQ = 10
@@ -24,3 +24,7 @@ docs/decisions/0048-arguments-that-nobody-knows-are-taken.md."""
 NUMBERED_PUBLISHES = 11
 """From this version on: what a producer numbers by headers is taken once, however often it is sent.
 Decision: docs/decisions/0052-a-number-is-taken-once.md."""
+
+BODIES_IN_PARTS = 12
+"""From this version on: the body of a large message comes in parts ahead of it. Decision:
+docs/decisions/0056-large-bodies-are-ordered-in-parts.md."""

@@ -10,12 +10,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.options.values import OptionError, choice, number
+from broker.options.values import OptionError, choice, number, size
 
 AMQPS_PORT = 5671
 VERIFY = ("none", "peer", "require")
 PORT_MAX = 65_535
 CONNECTIONS_MAX = 1_000_000
+MESSAGE_BYTES_MIN, MESSAGE_BYTES_MAX = 1024, 512 << 20
 
 DEFAULTS: Mapping[str, str] = {
     "tls-port": "",
@@ -27,6 +28,7 @@ DEFAULTS: Mapping[str, str] = {
     "connection-limit-per-ip": "0",
     "max-negotiating": "1000",
     "max-negotiate-time": "10000",
+    "max-message-size": "128MiB",
 }
 
 
@@ -86,6 +88,8 @@ class ClientLimits(NamedTuple):
     """Of those that are not open yet (TLS, login), of which one address may have half."""
     negotiate_s: float = 10.0
     """From the accepted socket to an open connection."""
+    message_bytes: int = 128 << 20
+    """Of the body of one message."""
 
 
 def read_client_limits(text: Mapping[str, str]) -> ClientLimits:
@@ -98,4 +102,5 @@ def read_client_limits(text: Mapping[str, str]) -> ClientLimits:
         number("connection-limit-per-ip", text["connection-limit-per-ip"], 0, CONNECTIONS_MAX),
         number("max-negotiating", text["max-negotiating"], 2, CONNECTIONS_MAX),
         number("max-negotiate-time", text["max-negotiate-time"], 100, 3_600_000) / 1000,
+        size("max-message-size", text["max-message-size"], MESSAGE_BYTES_MIN, MESSAGE_BYTES_MAX),
     )

@@ -53,6 +53,7 @@ KINDS: Mapping[str, Kind] = {
     "cert-login-from": Kind.OWN,
     "anonymous-user": Kind.OWN,
     "auth-backends": Kind.ALIKE,
+    "max-message-size": Kind.ALIKE,
     "auth-file": Kind.OWN,
     "acl-file": Kind.OWN,
     "auth-http-user-path": Kind.OWN,

@@ -49,6 +49,16 @@ def amount(option: str, text: str) -> int | float:
     return int(value * _UNITS[unit])
 
 
+def size(option: str, text: str, low: int, high: int) -> int:
+    """Bytes from `low` to `high` as a whole number, with or without a unit."""
+    match = _AMOUNT.fullmatch(text)
+    unit = match[2].upper() if match is not None else "%"
+    value = int(float(match[1]) * _UNITS[unit]) if match is not None and unit != "%" else -1
+    if not low <= value <= high:
+        raise OptionError(option, f"'{text}' is no number of bytes from {low} to {high} (64MiB)")
+    return value
+
+
 def yes(option: str, text: str) -> bool:
     """Whether it is yes; anything but yes and no is refused."""
     if text.lower() not in ("yes", "no"):

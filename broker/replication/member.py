@@ -146,6 +146,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         self._reply()
         self._clients.throttle(
             full=controller.submissions.full or bool(controller.halted),
+            large_full=controller.submissions.large_full,
             alarm=controller.replica.machine.alarm,
         )
         if controller.busy:

@@ -151,9 +151,9 @@ class Clients(Protocol):
         Nothing of the machine's unless `may_reply`; `soon`: that may change in a moment.
         """
 
-    def throttle(self, *, full: bool, alarm: str) -> None:
-        """Read publishers only while there is room for what they send; take no publishes while
-        there is an alarm, which says why."""
+    def throttle(self, *, full: bool, large_full: bool, alarm: str) -> None:
+        """Read publishers, and those of large messages, only while there is room for what they
+        send; take no publishes while there is an alarm, which says why."""
 
     def session_started(self, session: int) -> None:
         """Connections of an older session are void."""

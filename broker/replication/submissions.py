@@ -5,11 +5,12 @@ ordered outside a primary view was dropped by all members and is submitted again
 session goes on; one that was ordered twice is refused the second time.  So a session's commands
 are applied exactly once and in order, or its clients are disconnected.
 
-Commands wait in two lanes.  A connection that publishes is *bulk* from its first publish on; all
+Commands wait in three lanes.  A connection that publishes is *bulk* from its first publish on; all
 others (acks of consumers, closes, the member's own commands) are *express* and go first, so that a
 deep window of publishes does not starve the acks that make room for deliveries.  Within a
-connection order is kept: whatever it sent before its first publish went express.  Only a few blobs
-are on the ring at a time, since nothing can overtake there.
+connection order is kept: whatever it sent before its first publish went express.  A connection of
+which parts of a large message wait is *large* meanwhile: that lane takes turns with the bulk.  Only
+a few blobs are on the ring at a time, since nothing can overtake there.
 """
 
 from __future__ import annotations
@@ -20,9 +21,11 @@ from typing import NamedTuple, cast
 
 from broker.machine.commands import (
     ACTIVATE,
+    BODY_PART,
     CONNECTION_CLOSE,
     PUBLISH,
     TX_COMMIT,
+    BodyPart,
     Command,
     Publish,
     TxCommit,
@@ -47,6 +50,10 @@ ON_THE_RING_BLOBS_MIN = 2
 that all members take to apply it.  That time is one of commands and their work; a body costs a
 copy or two, so of bytes there may be more.  So much is enough for a full token visit, and two blobs
 may be under way however large they are."""
+LARGE_ON_THE_RING_MAX = 4
+"""Blobs of parts of large messages: what else is sent waits behind no more."""
+LARGE_WAITING_BYTES_MAX = 1_000_000
+"""Above this many bytes of these that wait, who sends large messages waits."""
 OUTSTANDING_BYTES_MAX = 4_000_000
 """Above this many unapplied bytes publishers wait (their sockets are not read)."""
 
@@ -57,6 +64,7 @@ class _Blob(NamedTuple):
     commands: int
     work: int  # as the lanes count both
     size: int
+    large: bool  # of the lane of large messages
 
 
 class Lane:
@@ -65,6 +73,7 @@ class Lane:
     def __init__(self) -> None:
         self.batches: deque[list[Command]] = deque()
         self.bytes_waiting = 0
+        self.cut = self.taken = 0  # batches, since the beginning
         self._sizes: deque[int] = deque()
         self._works: deque[int] = deque()  # their sizes without client data
 
@@ -76,6 +85,7 @@ class Lane:
             self._sizes[-1] += size
             self._works[-1] += work
         else:
+            self.cut += 1
             self.batches.append([command])
             self._sizes.append(size)
             self._works.append(work)
@@ -92,6 +102,7 @@ class Lane:
 
     def take(self) -> tuple[list[Command], int, int]:
         """Return the oldest batch, its work and its size."""
+        self.taken += 1
         size = self._sizes.popleft()
         self.bytes_waiting -= size
         return self.batches.popleft(), self._works.popleft(), size
@@ -102,6 +113,55 @@ class Lane:
         self._sizes.clear()
         self._works.clear()
         self.bytes_waiting = 0
+        self.taken = self.cut
+
+
+class LargeLane:
+    """What connections send while parts of a large message of theirs wait.
+
+    It takes turns with the lane of all others.  A connection enters with its first part and leaves
+    when nothing of it waits here; so that its commands keep their order, a batch waits until all
+    that was in the other lanes when it was made has been sent.
+    """
+
+    def __init__(self, others: tuple[Lane, ...]) -> None:
+        self.lane = Lane()
+        self.connections: dict[int, int] = {}  # how many commands of each wait
+        self._others = others
+        self._after: deque[tuple[int, ...]] = deque()  # batches of the other lanes, for each batch
+
+    def add(self, conn: int, command: Command, work: int, payload: int) -> None:
+        """Append one command of a connection."""
+        self.connections[conn] = self.connections.get(conn, 0) + 1
+        before = len(self.lane.batches)
+        self.lane.add(command, work, payload)
+        if len(self.lane.batches) == before:
+            self._after.pop()
+        self._after.append(tuple(lane.cut for lane in self._others))
+
+    @property
+    def is_ready(self) -> bool:
+        """Whether the oldest batch may be sent."""
+        return bool(self._after) and all(
+            lane.taken >= cut for lane, cut in zip(self._others, self._after[0], strict=True)
+        )
+
+    def take(self) -> tuple[list[Command], int, int]:
+        """Return the oldest batch, its work and its size."""
+        self._after.popleft()
+        commands, work, size = self.lane.take()
+        for command in commands:
+            conn = cast("int", command[1])
+            self.connections[conn] -= 1
+            if not self.connections[conn]:
+                del self.connections[conn]
+        return commands, work, size
+
+    def clear(self) -> None:
+        """Forget everything."""
+        self.lane.clear()
+        self.connections.clear()
+        self._after.clear()
 
 
 class Submissions:
@@ -119,6 +179,9 @@ class Submissions:
         self._send, self._pack, self._now_us, self._weight = send, pack, now_us, weight
         self._next_number = 1
         self._express, self._bulk = Lane(), Lane()
+        self._large = LargeLane((self._express, self._bulk))
+        self._large_is_next = False  # of the two that take turns
+        self._sent_large = 0
         self._publishers: set[int] = set()  # membership only, never iterated
         self._again: deque[_Blob] = deque()  # numbered, but to be sent once more
         self._sent: deque[_Blob] = deque()
@@ -127,24 +190,34 @@ class Submissions:
     @property
     def bytes_outstanding(self) -> int:
         """About how many bytes are not applied yet."""
+        return self._bytes_of_all + self._large.lane.bytes_waiting
+
+    @property
+    def _bytes_of_all(self) -> int:
         return self._express.bytes_waiting + self._bulk.bytes_waiting + self._sent_bytes
 
     @property
     def full(self) -> bool:
         """Whether publishers should wait."""
-        return self.bytes_outstanding > OUTSTANDING_BYTES_MAX
+        return self._bytes_of_all > OUTSTANDING_BYTES_MAX
+
+    @property
+    def large_full(self) -> bool:
+        """Whether those that send large messages should wait."""
+        return self._large.lane.bytes_waiting > LARGE_WAITING_BYTES_MAX
 
     @property
     def outstanding(self) -> int:
         """How many blobs are not applied yet, those that still have no number included."""
-        waiting = len(self._express.batches) + len(self._bulk.batches)
+        lanes = self._express, self._bulk, self._large.lane
+        waiting = sum(len(lane.batches) for lane in lanes)
         return len(self._sent) + len(self._again) + waiting
 
     def submit(self, commands: list[Command]) -> None:
         """Take commands in order, and send what the ring has room for."""
         assert self.session, "no session yet: nobody can have sent commands"
         publishers, express, bulk = self._publishers, self._express, self._bulk
-        weight = self._weight
+        weight, large = self._weight, self._large
         for command in commands:
             kind, conn = command[0], command[1]
             work, payload = COMMAND_OVERHEAD_BYTES + UNIT_BYTES * weight(command), 0
@@ -155,13 +228,18 @@ class Submissions:
                 payload = _payload_bytes(command)
                 if kind == TX_COMMIT:  # each of its publishes is work, however small
                     work += COMMAND_OVERHEAD_BYTES * len(cast("TxCommit", command)[3])
+            elif kind == BODY_PART:
+                payload = len(cast("BodyPart", command)[3])
             else:
                 payload = _argument_bytes(command)
                 if kind < ACTIVATE and conn in publishers:
                     lane = bulk
                     if kind == CONNECTION_CLOSE:
                         publishers.discard(conn)
-            lane.add(command, work, payload)
+            if kind == BODY_PART or (conn in large.connections and kind < ACTIVATE):
+                large.add(cast("int", conn), command, work, payload)
+            else:
+                lane.add(command, work, payload)
         self.flush()
 
     def flush(self) -> None:
@@ -173,20 +251,32 @@ class Submissions:
                 return
             self._sent.append(self._again.popleft())
         while self._has_room():
-            lane = self._express if self._express.batches else self._bulk
-            if not lane.batches:
+            lane = self._next_lane()
+            if lane is None:
                 return
-            number = self._next_number
+            number, large = self._next_number, lane is self._large.lane
             payload = self._pack(self.session, number, self._now_us(), lane.batches[0])
             if not self._send(payload):
                 return
-            commands, work, size = lane.take()
-            blob = _Blob(number, payload, len(commands), work, max(size, len(payload)))
+            commands, work, size = self._large.take() if large else lane.take()
+            if lane is not self._express:
+                self._large_is_next = not large
+            blob = _Blob(number, payload, len(commands), work, max(size, len(payload)), large)
+            self._sent_large += large
             self._next_number = number + 1
             self._sent.append(blob)
             self._sent_bytes += blob.size
             self._sent_work += blob.work
             self._sent_commands += blob.commands
+
+    def _next_lane(self) -> Lane | None:
+        """Which one has its turn; None: nothing may be sent now."""
+        if self._express.batches:
+            return self._express
+        large = self._sent_large < LARGE_ON_THE_RING_MAX and self._large.is_ready
+        if large and (self._large_is_next or not self._bulk.batches):
+            return self._large.lane
+        return self._bulk if self._bulk.batches else None
 
     def _has_room(self) -> bool:
         few = self._sent_commands < ON_THE_RING_COMMANDS_MAX
@@ -202,6 +292,7 @@ class Submissions:
                 self._sent_bytes -= blob.size
                 self._sent_work -= blob.work
                 self._sent_commands -= blob.commands
+                self._sent_large -= blob.large
 
     def suspend(self) -> None:
         """The primary view ended: keep everything, send nothing."""
@@ -219,12 +310,12 @@ class Submissions:
         """A new session begins; whatever the old one had under way is gone with its clients."""
         self.session = session
         self._next_number = 1
-        for lane in (self._express, self._bulk):
+        for lane in (self._express, self._bulk, self._large):
             lane.clear()
         self._publishers.clear()
         self._sent.clear()
         self._again.clear()
-        self._sent_bytes = self._sent_commands = self._sent_work = 0
+        self._sent_bytes = self._sent_commands = self._sent_work = self._sent_large = 0
         self.open = True
 
 

@@ -24,6 +24,7 @@ from tests.support.move_ledger import Ledger
 
 QUEUES = ("plain", "short", "mine", "auto")
 SHORT_MAX = 2
+PART = b"part+"
 PLACES = [("a", 1, 1), ("a", 1, 2), ("a", 2, 1), ("b", 1, 1)]
 
 
@@ -40,6 +41,7 @@ class Op(NamedTuple):
 
 VERBS = (
     ["publish"] * 8
+    + ["part"] * 2
     + ["ack", "nack", "get", "consume", "sent"] * 5
     + ["fanout", "qos", "cancel", "recover", "commit", "declare", "bind"] * 2
     + ["close channel", "close", "delete", "purge", "member lost", "cold", "restore"]
@@ -104,6 +106,10 @@ class World:
             self.apply(0, c.Activate(c.ACTIVATE, epoch, members, cold, (), "", MACHINE_VERSION))
             == c.OK
         )
+
+    def next_body(self) -> bytes:
+        self.bodies += 1
+        return b"%d" % self.bodies
 
     def session(self, member: str) -> int:
         return self.machines["a"].sessions[member].session
@@ -243,11 +249,10 @@ class World:
         tag = f"{name}{at}"
 
         def publish(exchange: str) -> tuple[Command, object]:
-            self.bodies += 1
-            body = b"%d" % self.bodies
-            flags = c.PERSISTENT if one else 0
+            body, before = self.next_body(), model.take_parts(at)
+            flags = (c.PERSISTENT if one else 0) | (c.IN_PARTS if before else 0)
             command = c.Publish(c.PUBLISH, conn, chan, 0, exchange, name, flags, b"\x00\x00", body)
-            return command, lambda: model.publish(exchange, name, body, one)
+            return command, lambda: model.publish(exchange, name, before + body, one)
 
         def settle(requeue: bool) -> int:
             tags = model.named(at, n, two)
@@ -339,6 +344,7 @@ class World:
                 consume,
             ),
             "sent": (c.Sent(c.SENT, conn, chan, n), sent),
+            "part": (c.BodyPart(c.BODY_PART, conn, chan, PART), partial(model.add_part, at, PART)),
             "qos": (c.Qos(c.QOS, conn, chan, n, True), qos),
             "cancel": (c.Cancel(c.CANCEL, conn, chan, tag, False), cancel),
             "recover": (c.Recover(c.RECOVER, conn, chan, True), recover),

@@ -121,7 +121,7 @@ class StoryClient:
                 self._write(effect)
         return []
 
-    def throttle(self, *, full: bool, alarm: str) -> None:
+    def throttle(self, *, full: bool, large_full: bool, alarm: str) -> None:
         pass
 
     def session_started(self, session: int) -> None:

@@ -174,6 +174,10 @@ class Peer:
     def call(self, channel: int, name: str, *args: Value) -> list[tuple[object, ...]]:
         return [(one.method, *one.args) for one in self.send(method(channel, name, *args))]
 
+    def send_method(self, name: str, *args: Value) -> list[ServerMethod]:
+        """Of channel 1; what it gets, contents included."""
+        return self.send(method(1, name, *args))
+
     def open(self, *channels: int) -> "Peer":
         for channel in channels:
             self.take()

@@ -244,6 +244,9 @@ class Client:
             c.QueueDelete(c.QUEUE_DELETE, self.conn, self.chan, queue, if_unused, if_empty, False)
         )
 
+    def part(self, data: bytes) -> int:
+        return self.do(c.BodyPart(c.BODY_PART, self.conn, self.chan, data))
+
     def publish(
         self,
         key: str,

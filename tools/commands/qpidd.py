@@ -331,6 +331,11 @@ Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken
     "Default 10000.",
 )
 @click.option(
+    "--max-message-size",
+    metavar="SIZE",
+    help="How large the body of a message may be. Default 128MiB; at most 512MiB.",
+)
+@click.option(
     "--data-dir",
     metavar="DIR",
     type=str,

@@ -29,6 +29,7 @@ from broker.machine.queueing.queue import (
     mark_used,
 )
 from broker.machine.queueing.refusals import METHODS, Refusal, no_vhost, second_open
+from broker.machine.queueing.unfinished import forget_parts
 from broker.machine.state import Channel, ConnectionRecord, Consumer, Held, Queue, State
 
 
@@ -148,6 +149,7 @@ def end_later(state: State, connection: ConnectionRecord) -> None:
     connection.ended, connection.local = True, False
     for channel in connection.channels.values():
         channel.open = channel.local = False
+        forget_parts(state, channel)
     state.ending.append(connection)
 
 
@@ -212,6 +214,7 @@ def end_channels(
     for channel in channels:
         for held_by_tag in (channel.unacked, channel.unsent):
             _put_back(state, channel, held_by_tag, list(held_by_tag), what, affected)
+        forget_parts(state, channel)
         del channel.connection.channels[channel.key[2]]
         channel.connection.totals.channels_closed += 1
         del state.channels[channel.key]

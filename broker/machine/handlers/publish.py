@@ -5,19 +5,28 @@ itself, or at the next ones when it is much, and nothing of it can fail.
 """
 
 from broker.machine.commands import (
+    BODY_PART,
+    IGNORED,
     IMMEDIATE,
+    IN_PARTS,
     MANDATORY,
     OK,
     PERSISTENT,
     PUBLISH,
     REPEATED,
     UNROUTABLE,
+    BodyPart,
     Publish,
 )
 from broker.machine.digest import body_hash, item_hash, message_hash
 from broker.machine.effects import Confirm, Return
 from broker.machine.handlers.connections import refuse
-from broker.machine.limits import LETTERS_WORK_MAX, ROUTE_WORK_MAX, WORDS_PER_UNIT
+from broker.machine.limits import (
+    LETTERS_WORK_MAX,
+    ROUTE_WORK_MAX,
+    UNFINISHED_BYTES_MAX,
+    WORDS_PER_UNIT,
+)
 from broker.machine.move_log import (
     AGAIN,
     BY_CLIENT,
@@ -44,14 +53,16 @@ from broker.machine.queueing.properties import expiration_of
 from broker.machine.queueing.refusals import (
     NO_ROUTE,
     Refusal,
+    gave_way,
     internal_exchange,
     invalid_expiration,
     no_exchange,
     not_implemented,
 )
 from broker.machine.queueing.routing import find_route
+from broker.machine.queueing.unfinished import keep_part, whole_body
 from broker.machine.state import CONTENT_HASH, NO_TTL, Channel, Letter, Route, State, Vhost
-from broker.machine.version import ANSWERS_AS_RABBITMQ, NUMBERED_PUBLISHES
+from broker.machine.version import ANSWERS_AS_RABBITMQ, BODIES_IN_PARTS, NUMBERED_PUBLISHES
 
 _TTL_MS_MAX = 1 << 53
 _new = tuple.__new__  # half the cost of calling the class
@@ -59,6 +70,8 @@ _new = tuple.__new__  # half the cost of calling the class
 
 def on_publish(state: State, channel: Channel, command: Publish) -> int:
     _, conn, chan, publish_no, exchange, key, flags, properties, body = command
+    if flags & IN_PARTS and state.version >= BODIES_IN_PARTS:
+        return on_publish(state, channel, _made_whole(state, channel, command))
     ttl_us = NO_TTL
     attempt = None
     first = properties[0] if properties else 0
@@ -97,6 +110,28 @@ def on_publish(state: State, channel: Channel, command: Publish) -> int:
             durable = route.durable and flags & PERSISTENT != 0
             state.effects.append(_new(Confirm, (conn, chan, publish_no, durable, accepted)))
     return OK if route.queues else UNROUTABLE
+
+
+def on_body_part(state: State, channel: Channel, command: BodyPart) -> int:
+    """A part of a large body: kept with the channel until its Publish takes it. When all clients
+    together have too much under way, who has waited longest for the next part gives way."""
+    if state.version < BODIES_IN_PARTS:
+        return IGNORED
+    keep_part(state, channel, command[3])
+    outcome = OK
+    while state.unfinished_bytes > UNFINISHED_BYTES_MAX:
+        slowest, unfinished = next(iter(state.unfinished.values()))
+        refusal = gave_way(unfinished.bytes, UNFINISHED_BYTES_MAX)
+        code = refuse(state, slowest, BODY_PART, refusal)
+        if slowest is channel:
+            outcome = code
+    return outcome
+
+
+def _made_whole(state: State, channel: Channel, command: Publish) -> Publish:
+    kind, conn, chan, publish_no, exchange, key, flags, properties, body = command
+    body, flags = whole_body(state, channel, body), flags & ~IN_PARTS
+    return Publish(kind, conn, chan, publish_no, exchange, key, flags, properties, body)
 
 
 def _remember(

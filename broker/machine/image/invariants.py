@@ -10,7 +10,12 @@ from broker.machine.clock.cluster_time import (
     horizon,
     lease_end,
 )
-from broker.machine.digest import MASK, held_element, ready_element, ready_elements
+from broker.machine.digest import (
+    MASK,
+    held_element,
+    ready_element,
+    ready_elements,
+)
 from broker.machine.handlers.alarms import alarm_element
 from broker.machine.handlers.connections import channel_element, connection_element
 from broker.machine.handlers.definitions import definition_element
@@ -33,6 +38,7 @@ from broker.machine.queueing.queue import (
     seq_at,
 )
 from broker.machine.queueing.routing import binding_element, exchange_element
+from broker.machine.queueing.unfinished import check_parts, parts_sum
 from broker.machine.schedule import NEVER_US
 from broker.machine.state import (
     BODY,
@@ -76,6 +82,7 @@ def recompute_root(state: State, fresh: bool = False) -> int:
             total += queue.ready_sum if fresh else ready_sum(queue, False)
             total += sum(consumer_element(one) for one in queue.consumers.values())
         total += _producers_sum(vhost, fresh)
+    total += parts_sum(state)
     for connection in state.connections.values():
         total += connection_element(connection)
         for channel in connection.channels.values():
@@ -139,6 +146,7 @@ def check(state: State) -> None:
         assert channel.connection.channels[key[2]] is channel
         assert state.connections[key[:2]] is channel.connection
         _check_channel(channel, held_of_queue)
+    check_parts(state)
     assert len(state.channels) == sum(len(one.channels) for one in state.connections.values())
     live = {record.session: True for record in state.sessions.values()}
     assert len(live) == len(state.sessions), "sessions are unique"

@@ -24,6 +24,7 @@ from broker.machine.policies.choice import policy_of
 from broker.machine.queueing.arguments import apply_settings
 from broker.machine.queueing.numbers import restore as restore_numbers
 from broker.machine.queueing.routing import binding_element, index_binding
+from broker.machine.queueing.unfinished import keep_part
 from broker.machine.state import (
     BODY,
     Binding,
@@ -93,6 +94,7 @@ class _Reader:
         self.state = state
         # In pages: a dict of a million stands still for 40 ms as it grows, and again as it goes.
         self.messages: defaultdict[int, dict[int, Message]] = defaultdict(dict)
+        self.bodies: dict[int, list[bytes]] = {}  # parts of a large body, by message
         self.queues: dict[int, Queue] = {}
         self.strings: dict[str, str] = {}
         self.policies: dict[int, Policy] = {}  # by content
@@ -192,6 +194,9 @@ class _Reader:
         self.state.connections[key] = connection
         count_connection(self.state, connection, 1)
 
+    def _on_body(self, number: int, part: bytes) -> None:
+        self.bodies.setdefault(number, []).append(part)
+
     def _on_messages(
         self,
         numbers: tuple[int, ...],
@@ -206,6 +211,12 @@ class _Reader:
             "tuple[bytes, ...]]",
             columns,
         )
+        if self.bodies:
+            whole = [
+                b"".join((*self.bodies.pop(number, ()), body))
+                for number, body in zip(numbers, rest[-1], strict=True)
+            ]
+            rest = (*rest[:-1], tuple(whole))
         contents = message_hashes(numbers, shared, shared_keys, *rest)
         rows = list(zip(contents, numbers, shared, shared_keys, *rest, strict=True))
         _untrack()
@@ -401,6 +412,9 @@ class _Reader:
         queue.service = deque(queue.consumers[key] for key in service)
         for consumer in queue.service:
             consumer.waiting = True
+
+    def _on_part(self, key: tuple[int, int, int], data: bytes) -> None:
+        keep_part(self.state, self.state.channels[key], data)
 
     def _on_letter(
         self, vhost: str, exchange: str, key: str, queue: str, message: int, reason: str

@@ -36,6 +36,8 @@ CHUNK_BYTES = 256 * 1024
 VERSION = 7
 _BATCH_BYTES = 64 * 1024
 _BATCH_ITEMS = 8192
+_WHOLE_BYTES_MAX = 16 << 20  # of a body that goes as it is: what older releases read
+_BODY_PART_BYTES = 256 * 1024
 _HELD_ITEMS = 1024  # a row is made for each
 _QUEUES_A_STEP = 256
 _PAGE = 4096
@@ -181,6 +183,9 @@ class Cut:
             for connection in state.connections.values()
             for channel in connection.channels.values()
         ]
+        self._unfinished = [
+            (key, unfinished.parts.copy()) for key, (_, unfinished) in state.unfinished.items()
+        ]
         self._letters = list(state.late_letters)
         self._services = list(_services(state))
         self._schedules = [
@@ -212,7 +217,9 @@ class Cut:
         """None: a place to pause."""
         yield from self._first
         for batch in self._batches():
-            if batch:
+            if len(batch) == 1 and len(batch[0][BODY]) > _WHOLE_BYTES_MAX:
+                yield from _in_parts(batch[0])
+            elif batch:
                 yield ("messages", *zip(*(message[1:] for message in batch), strict=True))
             yield None
         for vhost in self._vhosts:
@@ -234,6 +241,10 @@ class Cut:
                     ]
                     yield ("held", channel.key, unsent, *zip(*rows, strict=True))
                     yield None
+        for key, of_body in self._unfinished:
+            for data in of_body:
+                yield ("part", key, data)
+                yield None
         for at, *names, message, reason in self._letters:
             yield ("letter", at.name, *names, message[NUMBER], reason)
         yield from self._services
@@ -254,6 +265,9 @@ class Cut:
                 flags = seen[page] = bytearray(_PAGE)
             if not flags[place]:
                 flags[place] = 1
+                if len(message[BODY]) > _WHOLE_BYTES_MAX:
+                    yield [message]
+                    continue
                 batch.append(message)
                 size += len(message[BODY]) + 64
             if size >= _BATCH_BYTES or looked % _BATCH_ITEMS == 0:
@@ -271,6 +285,15 @@ class Cut:
                     yield message
         for letter in self._letters:
             yield letter.message
+
+
+def _in_parts(message: Message) -> Iterator[_Item | None]:
+    """A message with a large body: its parts, then all else."""
+    body = message[BODY]
+    for at in range(0, len(body), _BODY_PART_BYTES):
+        yield ("body", message[NUMBER], body[at : at + _BODY_PART_BYTES])
+        yield None
+    yield ("messages", *zip((*message[1:BODY], b""), strict=True))
 
 
 def _first_items(state: State) -> Iterator[_Item]:

@@ -15,6 +15,7 @@ NOT_ALLOWED = 530
 NOT_IMPLEMENTED = 540
 INTERNAL_ERROR = 541
 NO_ROUTE = 312
+CONTENT_TOO_LARGE = 311
 
 
 class Refusal(NamedTuple):
@@ -42,6 +43,7 @@ METHODS: dict[int, tuple[int, int]] = {
     c.CONSUME: (60, 20),
     c.CANCEL: (60, 30),
     c.PUBLISH: (60, 40),
+    c.BODY_PART: (60, 40),
     c.GET: (60, 70),
     c.ACK: (60, 80),
     c.RECOVER: (60, 110),
@@ -156,6 +158,15 @@ def too_much(what: str, asked: int, limit: int, instead: str) -> Refusal:
     return Refusal(
         PRECONDITION_FAILED,
         f"PRECONDITION_FAILED - {what}: {asked}, the limit is {limit}; {instead}",
+    )
+
+
+def gave_way(size: int, limit: int) -> Refusal:
+    return Refusal(
+        CONTENT_TOO_LARGE,
+        f"CONTENT_TOO_LARGE - message bodies that are under way from all clients have more than "
+        f"{limit} bytes; this one, of which {size} have come, waited longest for its next part "
+        "and gave way: publish it again",
     )
 
 

@@ -45,6 +45,7 @@ class ModelHeld:
 class ModelChannel:
     next_tag: int = 1
     limit: int = 1 << 30
+    parts: bytes = b""  # of the body of its next publish
     held: dict[int, ModelHeld] = field(default_factory=dict)
     consumers: dict[str, ModelConsumer] = field(default_factory=dict)
 
@@ -65,6 +66,16 @@ class Model:
         self.fanout: list[str] = []
 
     # Steps: each predicts an outcome and changes the model, deliveries aside.
+
+    def add_part(self, at: Chan, data: bytes) -> int:
+        self.channels[at].parts += data
+        return c.OK
+
+    def take_parts(self, at: Chan) -> bytes:
+        if at not in self.channels:
+            return b""
+        parts, self.channels[at].parts = self.channels[at].parts, b""
+        return parts
 
     def open(self, key: tuple[int, int]) -> int:
         if key in self.connections:

@@ -75,7 +75,7 @@ class SimOutbox:
         confirmed, self._confirmed = self._confirmed, []
         return confirmed
 
-    def throttle(self, *, full: bool, alarm: str) -> None:
+    def throttle(self, *, full: bool, large_full: bool, alarm: str) -> None:
         """The load asks before each publish."""
         self.clients.blocked = bool(alarm)
 

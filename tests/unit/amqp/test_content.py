@@ -5,6 +5,7 @@ import pytest
 from broker.amqp import codec, errors
 from broker.amqp.errors import ProtocolFault
 from broker.amqp.events import (
+    BodyPart,
     Called,
     ChannelOpened,
     Event,
@@ -153,6 +154,42 @@ def test_a_message_that_is_too_large_ends_only_its_channel() -> None:
     assert connection.receive(publish(1, "", "q", b"x"), 0.0) == []
     assert connection.receive(method(1, "channel.close-ok"), 0.0) == []
     assert connection.receive(method(1, "channel.open"), 0.0) == [ChannelOpened(1)]
+
+
+def test_a_large_body_goes_on_in_parts() -> None:
+    connection = opened(Limits(in_parts=True, assembly_bytes_max=1 << 20))
+    whole = bytes(range(256)) * 8192  # 2 MiB
+    for _ in range(2):
+        events: list[Event] = []
+        stream = publish(1, "ex", "k", whole)
+        for at in range(0, len(stream), 100_000):
+            events += connection.receive(stream[at : at + 100_000], 0.0)
+        *parts, message = events
+        assert isinstance(message, Published)
+        assert message[:5] == (1, "ex", "k", 4 | 8, PERSISTENT)
+        data = [part.data for part in parts if isinstance(part, BodyPart) and part.channel == 1]
+        assert len(data) == len(parts) == 16
+        assert b"".join((*data, message.body)) == whole
+
+
+def test_small_bodies_and_those_of_older_machines_come_whole() -> None:
+    for limits, size in ((Limits(in_parts=True), 1 << 20), (Limits(), 2 << 20)):
+        connection = opened(limits)
+        (event,) = connection.receive(publish(1, "", "q", bytes(size)), 0.0)
+        assert event == Published(1, "", "q", 4, PERSISTENT, bytes(size), None)
+
+
+def test_a_channel_that_ends_amid_a_large_body_begins_anew() -> None:
+    connection = opened(Limits(in_parts=True))
+    stream = publish(1, "", "q", bytes(2 << 20))
+    (part,) = connection.receive(stream[:200_000], 0.0)
+    assert isinstance(part, BodyPart)
+    connection.close_channel(1, 406, "PRECONDITION_FAILED - no", 60, 40)
+    assert connection.receive(stream[200_000:], 0.0) == []
+    connection.receive(method(1, "channel.close-ok"), 0.0)
+    connection.receive(method(1, "channel.open"), 0.0)
+    (event,) = connection.receive(publish(1, "", "q", b"x"), 0.0)
+    assert event == Published(1, "", "q", 4, PERSISTENT, b"x", None)
 
 
 def test_unfinished_messages_are_bounded() -> None:

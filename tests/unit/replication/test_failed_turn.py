@@ -22,7 +22,7 @@ class Rig:
         self.clients, self.host, self.controller = Mock(), Mock(), Mock()
         self.controller.configure_mock(
             busy=False, halted="", replica=Mock(), promise=None, filled=True,
-            submissions=SimpleNamespace(full=False),
+            submissions=SimpleNamespace(full=False, large_full=False),
         )  # fmt: skip
         self.clients.flush.return_value = ()
         log = Mock(written=1)

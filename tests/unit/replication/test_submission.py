@@ -7,10 +7,12 @@ from typing import cast
 from broker.machine.command_codec import pack_blob, unpack_blob
 from broker.machine.commands import (
     ACK,
+    BODY_PART,
     PUBLISH,
     QUEUE_BIND,
     TX_COMMIT,
     Ack,
+    BodyPart,
     Command,
     Publish,
     QueueBind,
@@ -21,6 +23,8 @@ from broker.machine.commands import (
 from broker.replication.submissions import (
     BLOB_BYTES_TARGET,
     FEW_COMMANDS_BYTES_MAX,
+    LARGE_ON_THE_RING_MAX,
+    LARGE_WAITING_BYTES_MAX,
     ON_THE_RING_BYTES_MAX,
     ON_THE_RING_WORK_MAX,
     UNIT_BYTES,
@@ -212,3 +216,74 @@ def test_heavy_commands_make_short_blobs_and_few_of_them_are_on_the_ring() -> No
     own.flush()
     assert said(ring)[: len(ring.sent)] == [(PUBLISH, n) for n in range(len(ring.sent))]
     assert len(ring.sent) == 2 * on_the_ring
+
+
+PART = b"p" * 130_000
+
+
+def part(conn: int = 1) -> Command:
+    return BodyPart(BODY_PART, conn, 1, PART)
+
+
+def kinds_of(ring: Ring) -> list[tuple[int, int]]:
+    """What went out, in order: kind and connection."""
+    commands = [c for payload in ring.payloads for c in unpack_blob(payload).commands]
+    return [(c[0], cast("int", c[1])) for c in commands]
+
+
+def test_parts_of_a_large_message_leave_the_ring_to_others() -> None:
+    ring = Ring()
+    own = own_commands(ring)
+    own.submit([part() for _ in range(20)])
+    assert kinds_of(ring) == [(BODY_PART, 1)] * LARGE_ON_THE_RING_MAX
+    own.submit([publish(1, conn=2), Ack(ACK, 3, 1, 1, False)])
+    assert kinds_of(ring)[LARGE_ON_THE_RING_MAX:] == [(ACK, 3), (PUBLISH, 2)]
+    assert (own.large_full, own.full) == (True, False)
+    while own.outstanding:
+        own.applied(ring.sent[-1])
+        own.flush()
+    assert kinds_of(ring).count((BODY_PART, 1)) == 20
+    assert (own.large_full, own.bytes_outstanding) == (False, 0)
+
+
+def test_a_connection_keeps_its_order_around_a_large_message() -> None:
+    ring = Ring()
+    own = own_commands(ring)
+    ring.room = 0
+    own.submit([publish(1, 30_000), ack(2), part(), part(), publish(3), ack(4)])
+    own.submit([publish(5, 30_000, conn=2)])
+    ring.room = 1_000_000
+    own.flush()
+    assert [kind for kind, conn in kinds_of(ring) if conn == 1] == [
+        *(PUBLISH, ACK, BODY_PART, BODY_PART, PUBLISH, ACK)
+    ]
+    own.submit([ack(6)])
+    assert kinds_of(ring)[-1] == (ACK, 1)
+
+
+def test_large_messages_and_others_take_turns() -> None:
+    ring = Ring()
+    own = own_commands(ring)
+    ring.room = 0
+    own.submit([publish(1, 180_000, conn=2), *[part() for _ in range(6)]])
+    own.submit([publish(number, 180_000, conn=2) for number in range(2, 8)])
+    while own.outstanding:
+        ring.room = 1
+        own.flush()
+        own.applied(ring.sent[-1])
+    kinds = [kind for kind, _ in kinds_of(ring)]
+    assert kinds == [PUBLISH, *[BODY_PART, PUBLISH] * 6]
+
+
+def test_who_sends_large_messages_waits_by_itself() -> None:
+    ring = Ring()
+    own = own_commands(ring)
+    for _ in range(LARGE_ON_THE_RING_MAX + LARGE_WAITING_BYTES_MAX // len(PART)):
+        own.submit([part()])
+    assert not own.large_full
+    own.submit([part()])
+    assert own.large_full
+    own.start(8)
+    assert (own.large_full, own.outstanding) == (False, 0)
+    own.submit([ack(1)])
+    assert kinds_of(ring)[-1] == (ACK, 1)

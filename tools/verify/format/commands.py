@@ -31,6 +31,7 @@ class Command(IntEnum):
     QOS = 21
     SENT = 22
     TX_COMMIT = 23
+    BODY_PART = 24
     ACTIVATE = 64
     DIGEST = 65
     TICK = 66

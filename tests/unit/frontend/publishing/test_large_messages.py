@@ -1,0 +1,101 @@
+"""Large messages from the client's frames to the machine and back."""
+
+from broker.frontend.channel import TX_BYTES_MAX
+from broker.frontend.gateway import ONE_COMMAND_BYTES_MAX
+from broker.machine.commands import BODY_PART, PUBLISH
+from broker.machine.version import BODIES_IN_PARTS
+from tests.support.amqp_peer import publish
+from tests.support.gateway_loop import Loop, Peer
+
+WHOLE = bytes(range(256)) * 8192  # 2 MiB
+
+
+def connected(loop: Loop, version: int = BODIES_IN_PARTS) -> Peer:
+    loop.gateway.identify("id", version)
+    peer = loop.connect().open(1)
+    peer.declare(1, "q")
+    return peer
+
+
+def kinds(loop: Loop) -> list[int]:
+    return [command[0] for command, _ in loop.applied if command[0] in (BODY_PART, PUBLISH)]
+
+
+def test_a_large_message_is_many_small_commands_and_comes_back_whole() -> None:
+    loop = Loop()
+    peer = connected(loop)
+    peer.call(1, "confirm.select", False)
+    (confirm,) = peer.send(publish(1, "", "q", WHOLE))
+    assert (confirm.method, confirm.args) == ("basic.ack", (1, False))
+    assert kinds(loop) == [BODY_PART] * 16 + [PUBLISH]
+    (got,) = peer.send_method("basic.get", "q", True)
+    assert (got.method, got.body) == ("basic.get-ok", WHOLE)
+
+
+def test_an_older_machine_gets_it_in_one_command_and_takes_less() -> None:
+    loop = Loop()
+    peer = connected(loop, BODIES_IN_PARTS - 1)
+    peer.send(publish(1, "", "q", WHOLE))
+    assert kinds(loop) == [PUBLISH]
+    size = ONE_COMMAND_BYTES_MAX + 1
+    (closed,) = peer.send(publish(1, "", "q", bytes(size)))
+    assert closed.args[:2] == (
+        406,
+        f"PRECONDITION_FAILED - message size {size} is larger than configured max size "
+        f"{ONE_COMMAND_BYTES_MAX}",
+    )
+
+
+def test_an_operator_says_how_large_a_message_may_be() -> None:
+    loop = Loop()
+    loop.gateway.message_bytes_max = 2_000_000
+    peer = connected(loop)
+    (closed,) = peer.send(publish(1, "", "q", WHOLE))
+    assert closed.args[:2] == (
+        406,
+        "PRECONDITION_FAILED - message size 2097152 is larger than configured max size 2000000",
+    )
+    assert loop.machine.unfinished == {}
+
+
+def test_a_transaction_has_it_whole() -> None:
+    loop = Loop()
+    peer = connected(loop)
+    peer.call(1, "tx.select")
+    peer.send(publish(1, "", "q", WHOLE), publish(1, "", "q", b"small"))
+    assert kinds(loop) == []
+    peer.call(1, "tx.commit")
+    bodies = [peer.send_method("basic.get", "q", True)[0].body for _ in range(2)]
+    assert bodies == [WHOLE, b"small"]
+
+
+def test_a_transaction_refuses_it_before_it_is_whole() -> None:
+    peer = connected(Loop())
+    peer.call(1, "tx.select")
+    stream = publish(1, "", "q", bytes(TX_BYTES_MAX + (4 << 20)))
+    (closed,) = peer.send(stream[: TX_BYTES_MAX + (1 << 20)])
+    assert closed.args[0] == 406
+    assert peer.client.transaction_bytes == 0
+
+
+def test_during_an_alarm_parts_wait_in_their_place() -> None:
+    loop = Loop()
+    peer = connected(loop)
+    loop.gateway.block("no space")
+    peer.send(publish(1, "", "q", WHOLE))
+    assert kinds(loop) == []
+    assert not peer.client.may_be_read
+    loop.gateway.block("")
+    peer.send()
+    assert kinds(loop) == [BODY_PART] * 16 + [PUBLISH]
+
+
+def test_who_sends_large_messages_is_not_read_while_their_lane_is_full() -> None:
+    loop = Loop()
+    large, other = connected(loop), connected(loop)
+    large.send(publish(1, "", "q", WHOLE))
+    other.send(publish(1, "", "q", b"small"))
+    loop.gateway.large_paused = True
+    assert (large.client.may_be_read, other.client.may_be_read) == (False, True)
+    loop.gateway.connection_lost(large.client)
+    assert loop.gateway.large_senders == {}

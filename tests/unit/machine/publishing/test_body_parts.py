@@ -1,0 +1,144 @@
+"""Large bodies, which come in parts ahead of their message."""
+
+import pytest
+
+from broker.amqp import codec
+from broker.machine import commands as c
+from broker.machine.effects import ChannelError, GetOk
+from broker.machine.image import snapshot
+from broker.machine.machine import Machine
+from broker.machine.version import BODIES_IN_PARTS
+from tests.support.three_machines import Client, Rig
+
+PARTS = c.PERSISTENT | c.IN_PARTS
+LIMIT = "broker.machine.handlers.publish.UNFINISHED_BYTES_MAX"
+
+
+@pytest.fixture
+def client() -> Client:
+    client = Rig().client()
+    client.queue("q")
+    return client
+
+
+def body_of(client: Client, queue: str = "q") -> bytes:
+    client.get(queue, no_ack=True)
+    got = client.got()
+    assert isinstance(got, GetOk)
+    return got.body
+
+
+def test_parts_and_the_rest_are_one_message(client: Client) -> None:
+    assert [client.part(b"one "), client.part(b"two ")] == [c.OK, c.OK]
+    assert client.rig.depth("q") == 0
+    assert client.publish("q", b"three", flags=PARTS, no=1) == c.OK
+    (confirm,) = client.confirms()
+    assert (confirm.publish_no, confirm.ack, confirm.durable) == (1, True, True)
+    assert body_of(client) == b"one two three"
+    client.publish("q", b"next")
+    assert body_of(client) == b"next"
+
+
+def test_other_channels_go_on_in_between(client: Client) -> None:
+    other = client.channel(2)
+    client.part(b"1")
+    other.part(b"A")
+    other.publish("q", b"small", flags=c.PERSISTENT)
+    client.part(b"2")
+    other.publish("q", b"B", flags=PARTS)
+    client.publish("q", b"3", flags=PARTS)
+    assert [body_of(client) for _ in range(3)] == [b"small", b"AB", b"123"]
+
+
+@pytest.mark.parametrize("end", ["channel", "connection", "member", "refusal"])
+def test_parts_go_with_their_channel(client: Client, end: str) -> None:
+    rig = client.rig
+    client.part(b"x" * 100)
+    assert rig.machine.unfinished_bytes == 100
+    match end:
+        case "channel":
+            client.close_channel()
+        case "connection":
+            client.close()
+        case "member":
+            rig.activate("a")
+        case _:
+            assert client.publish("k", exchange="nowhere", flags=PARTS) == 404
+    assert (rig.machine.unfinished_bytes, rig.machine.unfinished) == (0, {})
+
+
+def test_a_snapshot_holds_what_is_not_whole_yet(client: Client) -> None:
+    other = client.channel(2)
+    client.part(b"1")
+    other.part(b"A")
+    client.part(b"2")
+    rig = client.rig
+    chunks = list(rig.machine.snapshot())
+    copy = Machine.restore("b", chunks)
+    copy.invariants()
+    assert list(copy.snapshot()) == chunks
+    assert list(copy.unfinished) == list(rig.machine.unfinished)
+    rig.machines["b"] = copy
+    client.publish("q", b"3", flags=PARTS)
+    assert body_of(client) == b"123"
+
+
+def test_a_large_message_is_in_a_snapshot_by_parts(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = bytes(range(256)) * 4000
+    client.publish("q", b"before")
+    client.publish("q", whole)
+    client.publish("q", b"after")
+    for name in ("_WHOLE_BYTES_MAX", "_BODY_PART_BYTES"):
+        monkeypatch.setattr(snapshot, name, 100_000)
+    chunks = list(client.rig.machine.snapshot())
+    copy = Machine.restore("b", chunks)
+    assert list(copy.snapshot()) == chunks
+    client.rig.machines["b"] = copy
+    assert [body_of(client) for _ in range(3)] == [b"before", whole, b"after"]
+
+
+def test_who_waited_longest_gives_way(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """So a client that stalls harms itself, not those that go on."""
+    monkeypatch.setattr(LIMIT, 1000)
+    stalled, other = client.rig.client("b"), client.rig.client("c")
+    stalled.part(b"s" * 400)
+    client.part(b"1" * 300)
+    other.part(b"2" * 300)
+    assert client.part(b"3" * 300) == c.OK
+    (error,) = client.rig.effects
+    assert isinstance(error, ChannelError)
+    assert (error.conn, error.code) == (stalled.conn, 311)
+    assert "400 have come" in error.text
+    assert stalled.part(b"s") == c.IGNORED
+    assert client.publish("q", b"", flags=PARTS) == c.OK
+    assert body_of(client) == b"1" * 300 + b"3" * 300
+
+
+def test_one_that_is_too_large_by_itself_is_refused(
+    client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(LIMIT, 1000)
+    client.part(b"1" * 600)
+    assert client.part(b"2" * 600) == 311
+    assert client.rig.machine.unfinished_bytes == 0
+
+
+def test_a_numbered_message_in_parts_is_taken_once(client: Client) -> None:
+    headers: c.Table = {"x-producer-id": "p", "x-sequence": 1}
+    numbered = codec.encode_properties({"headers": headers})
+    for outcome in (c.OK, c.REPEATED):
+        client.part(b"large ")
+        assert client.publish("q", b"body", flags=PARTS, properties=numbered) == outcome
+    assert client.rig.depth("q") == 1
+    client.part(b"other ")
+    assert client.publish("q", b"body", flags=PARTS, properties=numbered) == 406
+
+
+def test_older_machines_know_no_parts() -> None:
+    client = Rig(BODIES_IN_PARTS - 1).client()
+    client.queue("q")
+    assert client.part(b"1") == c.IGNORED
+    client.publish("q", b"2", flags=PARTS)
+    assert body_of(client) == b"2"
