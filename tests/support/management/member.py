@@ -28,6 +28,7 @@ from broker.management.access import Logins
 from broker.management.call import Broker
 from broker.management.server import ManagementServer
 from broker.options.access import AccessOptions
+from broker.options.client_ports import ClientLimits
 from broker.replication.controller import Controller
 from broker.statistics.endpoint import Pages
 from broker.statistics.figures import FIGURES
@@ -55,9 +56,11 @@ class ApiMember(Loop):
         self.asked: list[tuple[object, ...]] = []  # of operations that concern members
         self._due = False
         self._later: list[c.Command] = []
+        options = SimpleNamespace(
+            cluster_name="test", access=AccessOptions(), clients=ClientLimits()
+        )
         self.connections = Connections(
-            "a", cast("Options", SimpleNamespace(cluster_name="test", access=AccessOptions())),
-            self.on_work, lambda _s, _call: None,
+            "a", cast("Options", options), self.on_work, lambda _s, _call: None,
             cast("ClientPorts", SimpleNamespace(
                 log=lambda _, text: self.log.append(text), negotiate_s=10.0,
                 backends=backends)),

@@ -43,7 +43,10 @@ class Member:
         def work() -> None:
             loop.call_soon(lambda: self.clients.flush(may_reply=True))
 
-        options = cast("Options", SimpleNamespace(cluster_name="c", access=AccessOptions()))
+        options = cast(
+            "Options",
+            SimpleNamespace(cluster_name="c", access=AccessOptions(), clients=ClientLimits()),
+        )
         machine = Loop().machine  # in which guest may log in
         self.clients = Connections(
             "a", options, work, loop.call_later, listener, lambda _: None, lambda: machine

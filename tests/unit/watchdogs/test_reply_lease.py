@@ -11,6 +11,7 @@ import pytest
 from broker.frontend.connections import ClientPorts, Connections, Options
 from broker.machine.machine import Machine
 from broker.options.access import AccessOptions
+from broker.options.client_ports import ClientLimits
 from broker.watchdogs.reply_lease import ReplyLease
 from vsync.totem.ordering.lease import SLACK, Lease
 from vsync.types import Member, RingId
@@ -88,7 +89,9 @@ class Wire:
 def test_what_was_put_into_words_before_a_pause_is_said_only_with_leave() -> None:
     """G7: a process that was stopped between formatting and writing."""
     machine = Machine("a")
-    options = cast("Options", SimpleNamespace(cluster_name="c", access=AccessOptions()))
+    options = cast(
+        "Options", SimpleNamespace(cluster_name="c", access=AccessOptions(), clients=ClientLimits())
+    )
     ports = SimpleNamespace(log=lambda *_: None, negotiate_s=10.0, counters={}, backends=None)
     clients = Connections(
         "a", options, lambda: None, lambda *_: None, cast("ClientPorts", ports),
