@@ -70,8 +70,7 @@ def check_control_rows(rows: list[Row], *, live: bool = False) -> ControlResult:
         )
     views = [
         *(() if live else views_and_segments.check_closing_records(rows)),
-        *views_and_segments.check_views(rows),
-        *view_changes.check_view_members(rows),
+        *view_changes.check_views(rows),
         *view_changes.check_view_changes(rows),
         *views_and_segments.check_primaries(rows),
         *voter_changes.check_voter_changes(rows),

@@ -1,4 +1,4 @@
-"""G6: members of views, and which of them are recorded to have moved together into the next.
+"""G6: members of views, the same in all logs, and which of them moved together into the next.
 
 The end of a regular view is recorded as a *transitional* one (extended virtual synchrony): the
 members of the old view that move together into the next one.  A member that shares both views but
@@ -88,37 +88,68 @@ def incomplete(rows: list[Row]) -> set[IncarnationId]:
     return found
 
 
-def check_view_members(rows: list[Row]) -> Iterator[Finding]:
-    """G6, G7: what a view or a primary says of its own members must be possible, in each log.
+def check_views(rows: list[Row]) -> Iterator[Finding]:
+    """G6, G7: what a log says of views is possible, and of one view all logs say the same.
 
     Whoever is in a view is in it once and as its newest incarnation, its representative among them,
-    and a primary has the members of its view.  All logs may say otherwise alike.
+    numbers rise, and a primary has the members of its view.  All logs may say otherwise alike.
     """
+    begun = {(row.member, row.incarnation) for row in rows if row.segment <= 0}
+    reported: dict[Ring, list[tuple[tuple[str, ...], Row]]] = defaultdict(list)
     for member, incarnation, records in records_by_incarnation(rows):
-        newest: dict[str, int] = {}  # incarnation by name, as the views so far had it
-        view: Row | None = None
+        for promise, row, what in _impossible(records, whole=(member, incarnation) in begun):
+            yield Finding(promise, member, incarnation, position_at(rows, row), what)
         for row in records:
             if row.kind == RecordKind.VIEW and row.flag:
-                view = row
-                for what in _impossible(row, newest):
-                    yield Finding("G6", member, incarnation, position_at(rows, row), what)
-                for name, number in map(incarnation_of, row.names or []):
-                    newest[name] = max(number, newest.get(name, number))
-            elif row.kind == RecordKind.ACTIVE and view is not None and _is_active_in(row, view):
-                named = sorted(name.rstrip("+") for name in row.names or [])
-                if named != sorted(view.names or []):
-                    what = (
-                        f"the primary of epoch {row.epoch} is {_listed(tuple(named))}, in a view "
-                        f"of {_listed(_names(view))}"
-                    )
-                    yield Finding("G7", member, incarnation, row.position or 0, what)
+                reported[ring_of(row)].append((_names(row), row))
+    for ring, reports in reported.items():
+        usual, others = split_by_majority(reports)
+        for names, row in others:
+            what = (
+                f"view {_view(ring)} is {_listed(names)} here and {_listed(usual[0])} at "
+                f"{usual[1].member}"
+            )
+            yield Finding("G6", row.member, row.incarnation, position_at(rows, row), what)
     yield from _check_cold(rows)
 
 
-def _impossible(view: Row, newest: dict[str, int]) -> Iterator[str]:
+def _impossible(records: list[Row], *, whole: bool) -> Iterator[tuple[str, Row, str]]:
+    """Yield promise, row and text of what cannot be in one log; `whole`: it is at hand from its
+    first segment on, so a view without a record was not installed.
+    """
+    view: Row | None = None
+    highest = -1
+    installed: set[Ring] = set()
+    newest: dict[str, int] = {}  # incarnation by name, as the views so far had it
+    for row in records:
+        if row.kind == RecordKind.VIEW and row.flag:
+            for what in _impossible_view(row, newest):
+                yield "G6", row, what
+            if (row.ring_seq or 0) <= highest:
+                yield "G6", row, f"view {_ring(row)} follows a view with number {highest}"
+            for name, number in map(incarnation_of, row.names or []):
+                newest[name] = max(number, newest.get(name, number))
+            view, highest = row, max(highest, row.ring_seq or 0)
+            installed.add(ring_of(row))
+        elif row.kind == RecordKind.ACTIVE:
+            if ring_of(row) not in installed and (installed or whole):
+                what = f"active in view {_ring(row)}, which this member never installed"
+                yield "G6", row, what
+            named = tuple(sorted(name.rstrip("+") for name in row.names or []))
+            if view is not None and _is_active_in(row, view) and named != _names(view):
+                what = (
+                    f"the primary of epoch {row.epoch} is {_listed(named)}, in a view of "
+                    f"{_listed(_names(view))}"
+                )
+                yield "G7", row, what
+
+
+def _impossible_view(view: Row, newest: dict[str, int]) -> Iterator[str]:
     members = [incarnation_of(name) for name in view.names or []]
     names = [name for name, _ in members]
-    ring = f"view {view.ring_seq}.{view.ring_rep}"
+    ring = f"view {_ring(view)}"
+    if _member(view) not in _names(view):
+        yield f"{ring} does not contain the member itself"
     if view.ring_rep not in names:
         yield f"{ring} is {_listed(_names(view))}, without its representative"
     for name in sorted({name for name in names if names.count(name) > 1}):

@@ -1,4 +1,4 @@
-"""G6, G7: a view is the same in all logs; an epoch has one primary, a majority of the one before.
+"""LOG, G7: segments follow each other; an epoch has one primary, a majority of the one before.
 
 Over records that grow with views, not with traffic.  Pure Python over collected rows.
 """
@@ -154,45 +154,6 @@ def check_closing_records(rows: list[Row]) -> Iterator[Finding]:
         if not (ends["closed"] or ends["torn_tail"]):
             what = f"stopped in order, but {last[0].file} has no closing record"
             yield Finding("LOG", row.member, row.incarnation, row.position or 0, what)
-
-
-def check_views(rows: list[Row]) -> Iterator[Finding]:
-    """G6: one membership per view, rising ids, and no primary view that was not installed."""
-    reported: dict[Ring, list[tuple[tuple[str, ...], Row]]] = defaultdict(list)
-    first_segment: dict[IncarnationId, int] = {}  # the first segment that there is
-    for row in rows:
-        key = row.member, row.incarnation
-        first_segment[key] = min(row.segment, first_segment.get(key, row.segment))
-    for member, incarnation, records in records_by_incarnation(rows):
-        unseen = (
-            first_segment[member, incarnation] > 0
-        )  # it may have been installed before the log at hand begins
-        highest = -1
-        seen: set[Ring] = set()
-        for row in records:
-            ring = ring_of(row)
-            if row.kind == RecordKind.VIEW and row.flag:
-                names = tuple(sorted(row.names or []))
-                reported[ring].append((names, row))
-                if f"{member}/{incarnation}" not in names:
-                    what = f"view {ring[0]}.{ring[1]} does not contain the member itself"
-                    yield Finding("G6", member, incarnation, position_at(rows, row), what)
-                if ring[0] <= highest:
-                    what = f"view {ring[0]}.{ring[1]} follows a view with number {highest}"
-                    yield Finding("G6", member, incarnation, position_at(rows, row), what)
-                highest = max(highest, ring[0])
-                seen.add(ring)
-            elif row.kind == RecordKind.ACTIVE and ring not in seen and (seen or not unseen):
-                what = f"active in view {ring[0]}.{ring[1]}, which this member never installed"
-                yield Finding("G6", member, incarnation, position_at(rows, row), what)
-    for ring, reports in reported.items():
-        usual, others = split_by_majority(reports)
-        for names, row in others:
-            what = (
-                f"view {ring[0]}.{ring[1]} is {{{', '.join(names)}}} here and "
-                f"{{{', '.join(usual[0])}}} at {usual[1].member}"
-            )
-            yield Finding("G6", row.member, row.incarnation, position_at(rows, row), what)
 
 
 T = TypeVar("T", bound=Hashable)
