@@ -59,7 +59,7 @@ def spark_session(master: str, verbose: bool, *, little: bool = False) -> Iterat
 
     `little`: the input is small, so code generation is switched off.
     """
-    for needed in ("pyspark", "pyarrow", "pandas", "numpy"):
+    for needed in ("pyspark", "pyarrow", "pandas", "numpy", "duckdb"):
         if find_spec(needed) is None:
             raise BadInput(f"this check needs {needed}; {INSTALL}")
     with tempfile.TemporaryDirectory(prefix="qpid-cluster-verify-") as scratch:

@@ -3,23 +3,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from tools.verify.clients.exchange import Tables
-from tools.verify.clients.lookup import SCHEMAS, WHOLE
-from tools.verify.clients.relations import add, group, join
-from tools.verify.format.moves import MARK_MASK, Op
-from tools.verify.format.records import ClientOp, ConfirmRecord
-from tools.verify.input.moves import OPS_OF_MESSAGES, OPS_OF_QUEUES
+from tools.verify.format.records import ConfirmRecord
 from tools.verify.input.parse import scan_segment
 from tools.verify.input.ranges_of_file import FileRange
-from tools.verify.input.rows import FAULT
+from tools.verify.input.rows import FAULT, Row
 from tools.verify.input.segments import read_bytes, records_of
 from tools.verify.input.tables import (
     CLIENTS_SCHEMA,
@@ -29,12 +22,60 @@ from tools.verify.input.tables import (
     clients_of,
     moves_of,
 )
+from tools.verify.sql.exchange import Tables
+from tools.verify.sql.statements import answer
 
-_PLACE_BITS = 21  # operations of one record; a record is bounded to fewer
-_LOOKED_UP = (
-    ClientOp.PUBLISHED, ClientOp.CONFIRMED, ClientOp.REFUSED, ClientOp.UNROUTABLE,
-    ClientOp.RECEIVED,
-)  # fmt: skip
+SCHEMAS = {
+    # What members did; `time` is the order of moves.  `low` is the low half of a message's number,
+    # by which moves name it; `number` is that of the publish, 0: no confirm was wanted.
+    "moves": "position bigint, time bigint, op bigint, flag boolean, cause bigint, queue bigint, "
+    "seq bigint, detail bigint",
+    "queue_moves": "position bigint, time bigint, op bigint, cause bigint, queue bigint",
+    "publishes": "epoch bigint, position bigint, low bigint, message bigint, number bigint, "
+    "body bigint, cause bigint, channel bigint",
+    "entries": "epoch bigint, position bigint, low bigint, queue bigint, content bigint, "
+    "body bigint",
+    "confirms": "position bigint",
+    # What clients did: `place` ascends within a client, `life` is an incarnation of it.
+    "operations": "client string, life bigint, session bigint, place bigint, queue string, "
+    "op bigint, flag boolean, body bigint, number bigint",
+    "did": "client string, life bigint, op bigint, n bigint",
+    "damage": "client string, life bigint, what string",
+}
+
+# Moves: 1 PUBLISHED, 2 ENQUEUED, 3 DELIVERED, 4 SETTLED, 5 RETURNED, 6 DROPPED, 7 PURGED,
+# 8 DECLARED, 9 RECOVERED.  A publish and what it enters are moves of one command, so both are in
+# the same part of a segment.
+_MEMBERS = {
+    "timed": """
+        SELECT epoch, position, position * 1048576 + LEAST(ordinal, 1048575) AS time, op, flag,
+            cause, queue, seq, of, detail
+        FROM logged""",
+    "publishes": """
+        SELECT epoch, position, seq & 4294967295 AS low, seq AS message, queue AS number,
+            detail AS body, cause, of AS channel
+        FROM timed WHERE op = 1""",
+    "entries": """
+        SELECT epoch, position, of AS low, queue, detail AS content, body
+        FROM timed LEFT JOIN (
+            SELECT epoch, position, low AS of, MAX(body) AS body FROM publishes GROUP BY ALL
+        ) AS published USING (epoch, position, of)
+        WHERE op = 2""",
+    "moves": """
+        SELECT position, time, op, flag, cause, queue, seq, detail
+        FROM timed WHERE op BETWEEN 2 AND 6""",
+    "queue_moves": "SELECT position, time, op, cause, queue FROM timed WHERE op BETWEEN 7 AND 9",
+}
+
+# Operations: 1 PUBLISHED, 2 CONFIRMED, 3 REFUSED, 4 UNROUTABLE, 5 RECEIVED, 6 ACKED, 7 LOST.
+# Members log the low half of the number of a publish.
+_CLIENTS = {
+    "operations": """
+        SELECT client, life, session, lsn * 2097152 + ordinal AS place, queue, op, flag, body,
+            CASE WHEN op <= 3 THEN aux & 4294967295 ELSE aux END AS number
+        FROM logged WHERE op <= 5""",
+    "did": "SELECT client, life, op, COUNT(*) AS n FROM logged GROUP BY client, life, op",
+}
 
 
 class EvidenceFile(NamedTuple):
@@ -66,68 +107,20 @@ def read_evidence(one: EvidenceFile) -> Iterator[Tables]:
             yield tables_of_moves(pa.Table.from_batches([batch]))
 
 
-def tables_of_operations(operations: pa.Table) -> Tables:
+def tables_of_operations(logged: pa.Table) -> Tables:
     """Return the operations that are looked up, and how many there are of each kind."""
-    place = pc.add(
-        pc.shift_left(operations["lsn"], _PLACE_BITS), operations["ordinal"].cast(pa.int64())
-    )
-    masked = pc.bit_wise_and(operations["aux"], MARK_MASK)
-    publishing = pc.is_in(
-        operations["op"],
-        pa.array([ClientOp.PUBLISHED, ClientOp.CONFIRMED, ClientOp.REFUSED], pa.int32()),
-    )
-    number = pc.if_else(publishing, masked, operations["aux"])
-    ops = add(operations, place=place, number=number, op=operations["op"].cast(pa.int64()))
-    columns = [column.name for column in arrow_schema(SCHEMAS["ops"])]
-    looked_up = pc.is_in(ops["op"], pa.array(_LOOKED_UP, pa.int64()))
-    return {
-        "ops": ops.filter(looked_up).select(columns),
-        "did": group(ops, ["client", "life", "op"], n=("body", "count")),
-    }
+    return answer(_CLIENTS, {"logged": logged}, _CLIENTS)
 
 
-def tables_of_moves(moves: pa.Table) -> Tables:
-    """Return publishes, what entered queues with the body it was published with, and moves.
-
-    A publish and what it enters are moves of one command, so both are in the same part.
-    """
-    columns = {name: moves[name].cast(pa.int64()) for name in ("ordinal", "op", "cause")}
-    moves = add(moves, **columns)
-    published = moves.filter(pc.equal(moves["op"], int(Op.PUBLISHED)))
-    low = pc.bit_wise_and(published["seq"], MARK_MASK)
-    no_confirm = pa.array(np.zeros(len(published), np.bool_))
-    publishes = pa.table({
-        "epoch": published["epoch"], "position": published["position"], "low": low,
-        "number": published["seq"], "publish_no": published["queue"],
-        "body": published["detail"], "cause": published["cause"], "channel": published["of"],
-        "answered": no_confirm,
-    })  # fmt: skip
-    entered = moves.filter(pc.equal(moves["op"], int(Op.ENQUEUED)))
-    key = ["epoch", "position", "low"]
-    bodies = group(publishes, key, body=("body", "max"))
-    entries = pa.table({
-        "epoch": entered["epoch"], "position": entered["position"], "low": entered["of"],
-        "queue": entered["queue"], "content": entered["detail"],
-    })  # fmt: skip
-    whole = moves.filter(pc.is_in(moves["op"], pa.array(OPS_OF_QUEUES, pa.int64())))
-    wanted = [column.name for column in arrow_schema(SCHEMAS["moves"])]
-    return {
-        "publishes": publishes,
-        "entries": join(entries, bodies, key, "left outer").select(
-            [*key, "queue", "content", "body"]
-        ),
-        "moves": moves.filter(pc.is_in(moves["op"], pa.array(OPS_OF_MESSAGES, pa.int64()))).select(
-            wanted
-        ),
-        **dict.fromkeys(WHOLE, whole.select(wanted)),
-    }
+def tables_of_moves(logged: pa.Table) -> Tables:
+    """Return publishes, what entered queues with the body it was published with, and moves."""
+    return answer(_MEMBERS, {"logged": logged}, [name for name in _MEMBERS if name in SCHEMAS])
 
 
 def _damage(data: bytes, file: str) -> pa.Table:
-    faults = [row for row in scan_segment(data, file) if row.kind == FAULT]
-    columns: Iterable[tuple[str, list[object]]] = (
-        ("client", [row.member for row in faults]),
-        ("life", [row.incarnation for row in faults]),
-        ("what", [getattr(row, "text", None) for row in faults]),
-    )
-    return pa.table(dict(columns), schema=arrow_schema(SCHEMAS["damage"]))
+    rows = [
+        {"client": row.member, "life": row.incarnation, "what": row.text}
+        for row in scan_segment(data, file)
+        if isinstance(row, Row) and row.kind == FAULT
+    ]
+    return pa.Table.from_pylist(rows, schema=arrow_schema(SCHEMAS["damage"]))

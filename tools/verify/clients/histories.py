@@ -17,15 +17,15 @@ from tools.verify.checks.views_and_segments import (
     epoch_bases,
     segments_of,
 )
-from tools.verify.clients.check import ClientReport, InSpark, check_clients
-from tools.verify.clients.evidence import EvidenceFile
-from tools.verify.clients.exchange import ROWS_IN_BIN
-from tools.verify.clients.lookup import Confirms, HistoryExtent
+from tools.verify.clients.check import ClientReport, check_clients
+from tools.verify.clients.evidence import EvidenceFile, read_evidence
+from tools.verify.clients.extent import Confirms, HistoryExtent
 from tools.verify.findings import BadInput
 from tools.verify.format.records import CLIENT_ROW, ROLE_CLIENT, Header, RecordKind
 from tools.verify.input.ranges_of_file import FileRange
 from tools.verify.input.rows import FAULT, SEGMENT, Row
 from tools.verify.input.segments import HEADER_BYTES, header_of, size_of
+from tools.verify.sql.exchange import ROWS_IN_BIN, Exchange, Tables
 
 _BYTES_OF_MOVE = 8  # packed, or less
 _FOREIGN_TOLD = 3
@@ -152,8 +152,11 @@ def check_histories(
         ranges[stretch.file].append(stretch.file_range)
     of_clients = [EvidenceFile(str(file), True) for file in client_segments]
     of_members = [EvidenceFile(file, False, some) for file, some in ranges.items()]
-    everywhere = [EvidenceFile(file, False) for file in ranges]
-    run = InSpark(spark, of_clients + of_members, everywhere)
+    whole = [EvidenceFile(file, False) for file in ranges]
+
+    def run(exchange: Exchange, *, everywhere: bool) -> Tables:
+        return exchange.run(spark, whole if everywhere else of_clients + of_members, read_evidence)
+
     extent = told.extent._replace(routes=len({vhost for _, vhost, _ in named}) == 1)
     return check_clients(run, names, extent, _bins(client_segments, told.stretches))
 

@@ -1,246 +1,175 @@
 # mypy: disable-error-code="import-untyped"
-"""The last step, by body: all rules about what clients published and received, as rows of results.
+"""The rules about what clients published and received, by body, and their results together.
 
-| kind | name | what it is |
-| --- | --- | --- |
-| finding | promise | a broken one; `n`: WITHIN, ROUTED, or 0 where it always counts |
-| suspect | | what was received otherwise than delivered, as JSON |
-| span | publish, receipt | the first and the last operation of a client that is surely found |
-| routed | | a connection that surely published to a queue: it is in the virtual host of queues |
-| did | operation | how often a client did this |
-| outcome | END_STATES, told, found | how many publishes |
-| unknown | queue | deliveries of messages whose body is in no log |
+Findings have a promise, an operation of a client that shows it, and a scope: they count only
+`within` what the members' logs surely hold of the client, or of a connection that surely `routed`
+a publish to a queue; else always.
 """
 
 from __future__ import annotations
 
-import json
-from collections import Counter
-from collections.abc import Iterable
-from typing import Any
+from collections.abc import Sequence
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from tools.verify.clients.exchange import Tables
-from tools.verify.clients.lookup import (
-    FINDINGS_MAX,
-    SCHEMAS,
-    U64,
-    WHOLE,
-    HistoryExtent,
-    by_client,
-    times,
-)
-from tools.verify.clients.published import (
-    Published,
-    QueueTimes,
-    looked_up,
-    outcomes,
-    publish_sentence,
-    unroutable,
-)
-from tools.verify.clients.received import (
-    SUSPECTS_MAX,
-    compared,
-    is_suspect,
-    received,
-    surely_found,
-)
-from tools.verify.clients.relations import add, distinct, group, numbered
-from tools.verify.input.moves import Ints
-from tools.verify.input.tables import arrow_schema
+from tools.verify.clients.accounts import ACCOUNTS
+from tools.verify.clients.evidence import SCHEMAS
+from tools.verify.clients.extent import HistoryExtent
+from tools.verify.clients.lives import BY_CONTENT, BY_PLACE, LIVES_SCHEMAS
+from tools.verify.clients.published import ENTERED, PUBLISHED
+from tools.verify.clients.received import RECEIVED
+from tools.verify.sql.exchange import Exchange, Key, Step
 
-Result = dict[str, Any]
-WITHIN = 1  # a finding counts only within the span of its client
-ROUTED = 2  # only of a connection that is known to be in the virtual host of the queues
+FINDINGS_MAX = 20
+SUSPECTS_MAX = 1000
 
+_WHO = "client string, life bigint, session bigint"
+RESULT_SCHEMAS = {
+    "findings": f"promise string, scope string, {_WHO}, place bigint, body bigint, queue string, "
+    "position bigint, what string",
+    "suspects": f"{_WHO}, place bigint, until bigint, body bigint, queue string, plain bigint, "
+    "again bigint, alone boolean, plain_there bigint, entered bigint",
+    "spans": "name string, client string, life bigint, place bigint, until bigint",
+    "routed": _WHO,
+    "outcomes": "name string, n bigint",
+    # Of all bins together
+    "accusations": f"promise string, {_WHO}, body bigint, queue string, position bigint, "
+    "what string",
+    "faults": SCHEMAS["damage"],
+    "counts": "client string, life bigint, op bigint, n bigint",
+    "account": "name string, n bigint",
+    "older": "name string",
+}
+RESULT_SCHEMAS["doubtful"] = RESULT_SCHEMAS["suspects"] + ", judged boolean"
 
-class Judgement:
-    """The rules over the rows of some bodies."""
+_OPS = {
+    "ops": """
+        SELECT *, ROW_NUMBER() OVER (ORDER BY client, life, place) AS nth FROM operations""",
+}
+_RESULTS = {
+    "findings": """
+        SELECT promise, scope, client, life, session, place, broken.body, broken.queue, position,
+            what
+        FROM (
+            SELECT * FROM of_answers
+            UNION ALL SELECT * FROM of_returns
+            UNION ALL SELECT * FROM of_ends
+        ) AS broken JOIN ops ON nth = who""",
+    "spans": """
+        SELECT name, client, life, MIN(place) AS place, MAX(place) AS until
+        FROM (
+            SELECT 'publish' AS name, who FROM sure_publishes
+            UNION ALL SELECT 'receipt', who FROM sure_receipts
+        ) AS sure JOIN ops ON nth = who GROUP BY name, client, life""",
+    "routed": """
+        SELECT DISTINCT client, life, session
+        FROM sure_publishes JOIN ops ON nth = who WHERE routed""",
+}
+BY_BODY = _OPS | ENTERED | PUBLISHED | RECEIVED | ACCOUNTS | _RESULTS
 
-    def __init__(self, tables: Tables, names: pa.Table, extent: HistoryExtent) -> None:
-        self.tables, self.names, self.extent = tables, names, extent
-        ops = tables["ops"]
-        by_place = [("client", "ascending"), ("life", "ascending"), ("place", "ascending")]
-        ops = numbered(ops.take(pc.sort_indices(ops, sort_keys=by_place)), "row")
-        self.ops = add(ops, owner=pa.array(_owners(ops)))
-        self.published = Published.of(tables, names, complete=extent.begin and extent.whole)
-        self.results: list[Result] = []
+# Where the logs begin late or may end early, what a client did counts between the first and the
+# last operation of it that is surely found.
+TOGETHER = {
+    "sure": """
+        SELECT client, life, name, MIN(place) AS since, MAX(until) AS till
+        FROM spans GROUP BY client, life, name""",
+    "accusations": """
+        SELECT promise, client, life, session, body, queue, position, what
+        FROM (
+            SELECT findings.*, ROW_NUMBER() OVER (
+                PARTITION BY promise ORDER BY client, place, what) AS rank
+            FROM findings
+            LEFT JOIN (SELECT * FROM sure WHERE name = 'publish') AS sure USING (client, life)
+            LEFT JOIN (SELECT DISTINCT client, life, session, TRUE AS reached FROM routed) AS ways
+                USING (client, life, session)
+            CROSS JOIN extent
+            WHERE scope IS NULL OR scope = 'routed' AND reached
+                OR scope = 'within' AND (from_start OR place > since) AND (to_end OR place < till)
+        ) AS ranked CROSS JOIN extent
+        WHERE rank <= findings_max ORDER BY client, place, what""",
+    "doubtful": """
+        SELECT * FROM (
+            SELECT suspects.*, COALESCE(from_start AND to_end OR alone
+                AND (from_start OR place > since) AND (to_end OR until < till), FALSE) AS judged,
+                ROW_NUMBER() OVER (ORDER BY body, queue) AS rank
+            FROM suspects
+            LEFT JOIN (SELECT * FROM sure WHERE name = 'receipt') AS sure USING (client, life)
+            CROSS JOIN extent
+        ) AS ranked CROSS JOIN extent WHERE rank <= suspects_max""",
+    "faults": """
+        SELECT * FROM (
+            SELECT client, life, what, ROW_NUMBER() OVER (ORDER BY client, life, what) AS rank
+            FROM damage
+        ) AS ranked CROSS JOIN extent WHERE rank <= findings_max""",
+    "counts": """
+        SELECT client, life, op, CAST(SUM(n) AS BIGINT) AS n
+        FROM did GROUP BY client, life, op""",
+    "account": "SELECT name, CAST(SUM(n) AS BIGINT) AS n FROM outcomes GROUP BY name",
+    "older": "SELECT DISTINCT name FROM unknown",
+}
 
-    def run(self) -> Tables:
-        """Apply all rules that the extent of the history allows; return the results."""
-        self._pass_on()
-        self._publishes()
-        if self.extent.whole:
-            self._receipts()
-        if self.extent.begin and self.extent.whole:
-            self._unroutable()
-            self._outcomes()
-        return {"results": as_table(self.results)}
-
-    def _pass_on(self) -> None:
-        for row in self.tables["did"].to_pylist():
-            self._add("did", str(row["op"]), row, n=row["n"])
-        for row in self.tables["unknown"].to_pylist():
-            self._add("unknown", "", {"queue": row["name"] or ""}, n=row["n"])
-        for row in self.tables["damage"].to_pylist():
-            self._add("finding", "LOG", row, more=row["what"], n=0)
-
-    def _add(self, kind: str, name: str, of: Result, **more: object) -> None:
-        columns = {
-            key: of[key]
-            for key in ("client", "life", "session", "queue", "place", "until")
-            if key in of
-        }
-        self.results.append({"kind": kind, "name": name} | columns | more)
-
-    def _who(self, row: int) -> Result:
-        who: Result = self.ops.slice(row, 1).to_pylist()[0]
-        return who
-
-    def _accuse(self, row: Result, promise: str, what: str, queue: str, *, only: int = 0) -> None:
-        who = self._who(row["who"])
-        position = -1 if row["position"] is None else row["position"]
-        self._add(
-            "finding", promise, who | {"queue": queue, "until": who["place"]},
-            more=by_client(who["client"], who["session"], row["body"], what),
-            position=position, n=only,
-        )  # fmt: skip
-
-    def _span(self, name: str, rows: pa.Table) -> None:
-        """Tell of each client the first and the last of its operations in the rows."""
-        places = self.ops.take(rows["who"])
-        for row in group(
-            places, ["client", "life"], place=("place", "min"), until=("place", "max")
-        ).to_pylist():
-            self._add("span", name, row)
-
-    def _publishes(self) -> None:
-        queues = QueueTimes(self.tables[WHOLE[2]], self.names, known=self.extent.routes)
-        confirms = self.extent.confirms is not None
-        rows = looked_up(self.ops, self.published, queues, confirms=confirms)
-        right = pc.is_null(rows["verdict"])
-        once = pc.and_(pc.equal(rows["attempts"], 1), pc.equal(rows["confirmed"], 1))
-        found = rows.filter(pc.and_(pc.and_(right, once), pc.equal(rows["there"], 1)))
-        self._span("publish", found)
-        routed = self.ops.take(found.filter(pc.equal(found["nowhere"], 0))["who"])
-        for row in distinct(routed, ["client", "life", "session"]).to_pylist():
-            self._add("routed", "", row)
-        for row in rows.filter(pc.invert(right)).to_pylist():
-            missing = row["verdict"] == "missing"
-            if self.extent.whole or not missing:
-                promise, what = publish_sentence(row)
-                only = WITHIN if missing else ROUTED * _by_absence(row)
-                self._accuse(row, promise, what, row["queue"], only=only)
-
-    def _unroutable(self) -> None:
-        for row in unroutable(self.ops, self.published):
-            if self.extent.end or row["there"] >= row["returned"]:
-                what = (
-                    f"was told {times(row['returned'])} that it is unroutable, but "
-                    f"{row['nowhere']} of {row['there']} publishes of it reached no queue"
-                )
-                self._accuse(row, "G20", what, "")
-
-    def _receipts(self) -> None:
-        receipts = received(self.ops)
-        rows = compared(receipts, self.tables["deliveries"], self.published)
-        self._span("receipt", surely_found(receipts, self.tables["deliveries"]))
-        for row in rows.filter(is_suspect(rows)).to_pylist():
-            who = self._who(row["who"])
-            row["session"] = who["session"]
-            self._add("suspect", "", who | {"queue": row["queue"], "until": row["until"]},
-                      more=json.dumps(row))  # fmt: skip
-
-    def _outcomes(self) -> None:
-        counts, twice = outcomes(self.ops, self.published, self.tables["lives"])
-        for name, n in counts.items():
-            self._add("outcome", name, {}, n=n)
-        names = dict(zip(*self.names.to_pydict().values(), strict=True))
-        for row in twice.to_pylist():
-            client = self._who(row["who"])["client"]
-            queue = names.get(row["queue"]) or ""
-            what = (
-                f"client {client}, body {row['body'] & U64:016x}: a confirmed message ended "
-                f"{row['ends']} times in {queue}"
-            )
-            self._add("finding", "G20", {"queue": queue}, more=what, position=row["until"], n=0)
+_WANTED = {
+    "wanted_deliveries": "SELECT deliveries.* FROM deliveries SEMI JOIN suspects USING (body)",
+}
+_SCHEMAS = SCHEMAS | LIVES_SCHEMAS | RESULT_SCHEMAS
+_SCHEMAS["wanted_deliveries"] = LIVES_SCHEMAS["deliveries"]
 
 
-def _by_absence(row: Result) -> bool:
-    """Whether a publish is only missed in its queue as that queue was there, and none was reached.
-
-    A client of another virtual host, in which there never was a queue, means another one.
-    """
-    is_excused: bool = row["confirmed"] <= row["inside"] + row["nowhere"]
-    return row["verdict"] == "elsewhere" and is_excused
-
-
-def _owners(ops: pa.Table) -> Ints:
-    """Number the incarnations of clients in sorted rows."""
-    client = ops["client"].combine_chunks().dictionary_encode().indices.to_numpy()
-    life = ops["life"].to_numpy()
-    change = (client[1:] != client[:-1]) | (life[1:] != life[:-1])
-    return np.cumsum(np.concatenate([[0], change]).astype(np.int64))[: len(ops)]
-
-
-def summed(tables: Tables, extent: HistoryExtent) -> Tables:
-    """Return the results of all bins together: sums, spans, and the first findings.
-
-    Where the logs begin late or may end early, what a client did counts between the first and the
-    last operation of it that is surely found.
-    """
-    rows = tables["results"].to_pylist()
-    sums: dict[tuple[object, ...], Result] = {}
-    spans: dict[tuple[object, ...], Result] = {}
-    routed: set[tuple[object, ...]] = set()
-    for row in rows:
-        key = tuple(row[name] for name in ("kind", "name", "queue", "client", "life"))
-        if row["kind"] == "span":
-            known = spans.setdefault(key, row)
-            known |= {
-                "place": min(row["place"], known["place"]),
-                "until": max(row["until"], known["until"]),
-            }
-        elif row["kind"] == "routed":
-            routed.add(_connection(row))
-        elif row["kind"] not in ("finding", "suspect"):
-            sums[key] = row | {"n": row["n"] + sums[key]["n"] if key in sums else row["n"]}
-    kept = [row for row in rows if row["kind"] == "suspect"][:SUSPECTS_MAX]
-    told: Counter[str] = Counter()
-    findings = (row for row in rows if row["kind"] == "finding")
-    for row in sorted(findings, key=_in_order):
-        if row["n"] == WITHIN and not in_span(row, spans, "publish", extent):
-            continue
-        if row["n"] == ROUTED and _connection(row) not in routed:
-            continue
-        told[row["name"]] += 1
-        if told[row["name"]] <= FINDINGS_MAX:
-            kept.append(row)
-    return {"results": as_table([*sums.values(), *spans.values(), *kept])}
+def exchange_of_clients(names: pa.Table, extent: HistoryExtent, bins: int) -> Exchange:
+    """Return the steps of the check: by place in a queue, by content, by body, and together."""
+    by_body: dict[str, Key] = dict.fromkeys(
+        ("published", "entered", "lives", "deliveries", "operations"), ("body",)
+    )
+    together: dict[str, Key] = dict.fromkeys(
+        (*_RESULTS, "suspects", "outcomes", "did", "damage", "unknown"), ()
+    )
+    given = {"names": names, "extent": _extent(extent)}
+    return Exchange(
+        _SCHEMAS,
+        [
+            *_steps_of_moves(names, extent),
+            Step(
+                by_body | {"queue_moves": None}, BY_BODY, [*_RESULTS, "suspects", "outcomes"], given
+            ),
+            Step(
+                together, TOGETHER,
+                ["accusations", "doubtful", "faults", "counts", "account", "older"], given,
+            ),
+        ],
+        bins,
+    )  # fmt: skip
 
 
-def _connection(row: Result) -> tuple[object, ...]:
-    return row["client"], row["life"], row["session"]
+def exchange_of_deliveries(
+    names: pa.Table, extent: HistoryExtent, suspects: pa.Table, bins: int
+) -> Exchange:
+    """Return the steps that look up how often what was received strangely was delivered."""
+    look_up = Step({"deliveries": ()}, _WANTED, ["wanted_deliveries"], {"suspects": suspects})
+    return Exchange(_SCHEMAS, [*_steps_of_moves(names, extent), look_up], bins)
 
 
-def in_span(
-    row: Result, spans: dict[tuple[object, ...], Result], name: str, extent: HistoryExtent
-) -> bool:
-    """Whether what a client did from `place` to `until` is surely within the logs."""
-    span = spans.get(("span", name, None, row["client"], row["life"]))
-    after = span is not None and row["place"] > span["place"]
-    before = span is not None and row["until"] < span["until"]
-    return (after or extent.begin) and (before or extent.end)
+def _steps_of_moves(names: pa.Table, extent: HistoryExtent) -> Sequence[Step]:
+    unsure = extent.confirms.unsure if extent.confirms is not None else ()
+    ranges = pa.table(
+        {"first": [one for one, _ in unsure], "last": [one for _, one in unsure]},
+        schema=pa.schema({"first": pa.int64(), "last": pa.int64()}),
+    )
+    by_place: dict[str, Key] = {
+        "moves": ("queue", "seq"), "publishes": ("position",), "confirms": ("position",)
+    }  # fmt: skip
+    by_content: dict[str, Key] = dict.fromkeys(("entries", "places", "handed"), ("content",))
+    return (
+        Step(by_place, BY_PLACE, list(BY_PLACE), {"unsure": ranges}),
+        Step(
+            by_content, BY_CONTENT, ["entered", "deliveries", "unknown", "lives"], {"names": names}
+        ),
+    )
 
 
-def _in_order(row: Result) -> tuple[str, int, str]:
-    return row["client"] or "", row["place"] or 0, row["more"] or ""
-
-
-def as_table(rows: Iterable[Result]) -> pa.Table:
-    """Return rows of results; what a row lacks is null."""
-    schema = arrow_schema(SCHEMAS["results"])
-    return pa.Table.from_pylist(list(rows), schema=schema)
+def _extent(extent: HistoryExtent) -> pa.Table:
+    row = {
+        "from_start": extent.begin, "to_end": extent.end, "complete": extent.whole,
+        "confirms": extent.confirms is not None, "routes": extent.routes,
+        "findings_max": FINDINGS_MAX, "suspects_max": SUSPECTS_MAX,
+    }  # fmt: skip
+    return pa.Table.from_pylist([row])

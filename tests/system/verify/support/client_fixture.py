@@ -11,9 +11,8 @@ from collections.abc import Iterable
 from tests.system.verify.support.make_client_histories import Clients, Message, Servers
 from tools.verify.clients.check import ClientReport, check_clients
 from tools.verify.clients.evidence import tables_of_moves, tables_of_operations
-from tools.verify.clients.exchange import Exchange, Tables
-from tools.verify.clients.judgement import Result
-from tools.verify.clients.lookup import Confirms, HistoryExtent
+from tools.verify.clients.extent import Confirms, HistoryExtent
+from tools.verify.sql.exchange import Exchange, Tables
 
 ALL = HistoryExtent(begin=True, end=True, whole=True, confirms=Confirms(), routes=True)
 
@@ -73,13 +72,12 @@ def check_all(
     """Run the check, without Spark."""
     import pyarrow as pa
 
-    def run(exchange: Exchange, *, everywhere: bool) -> list[Result]:
+    def run(exchange: Exchange, *, everywhere: bool) -> Tables:
         confirms = pa.table({"position": pa.array(servers.confirms, pa.int64())})
         given = [tables_of_moves(servers.table(None if everywhere else 1)), {"confirms": confirms}]
         if not everywhere:
             given.append(tables_of_operations(clients.table()))
-        found: list[Result] = run_here(exchange, given)["results"].to_pylist()
-        return found
+        return run_here(exchange, given)
 
     return check_clients(run, servers.names(), extent, bins)
 
@@ -87,15 +85,10 @@ def check_all(
 def run_here(exchange: Exchange, given: Iterable[Tables]) -> Tables:
     """Run all steps of an exchange in this process; return the tables that the last one made."""
     pieces = [piece for tables in given for piece in exchange.scatter(tables, 0)]
-    made: list[Tables] = []
     for step in range(len(exchange.steps)):
         made = [
             exchange.take(step, [piece[1:] for piece in pieces if piece[0] == bin_])
-            for bin_ in range(exchange.bins)
+            for bin_ in sorted({piece[0] for piece in pieces})
         ]
-        if step + 1 < len(exchange.steps):
-            pieces = [piece for tables in made for piece in exchange.scatter(tables, step + 1)]
-    import pyarrow as pa
-
-    names = dict.fromkeys(name for tables in made for name in tables)
-    return {name: pa.concat_tables(one[name] for one in made if name in one) for name in names}
+        pieces = [piece for tables in made for piece in exchange.scatter(tables, step + 1)]
+    return exchange.results(piece[1:] for piece in pieces)

@@ -16,6 +16,7 @@ from tests.system.verify.support.make_logs import good_history
 from tools.verify.checks.canonical_history import Gap, Stretch
 from tools.verify.checks.lifetimes import BEYOND_ALL
 from tools.verify.checks.views_and_segments import CONTROL_KINDS, ends_of, primaries
+from tools.verify.clients.extent import Confirms
 from tools.verify.clients.histories import (
     confirms_in,
     extent_of,
@@ -23,7 +24,6 @@ from tools.verify.clients.histories import (
     split_clients,
     told_history,
 )
-from tools.verify.clients.lookup import Confirms
 from tools.verify.findings import BadInput
 from tools.verify.input.rows import FAULT, SEGMENT, Row
 from tools.verify.live import checkpoint

@@ -1,0 +1,154 @@
+"""Further lies about clients, by the members or by the clients: each found, and rightly named.
+
+Each is a contradiction between what a client was told and what all members logged alike.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+
+import pytest
+from xxhash import xxh3_64_intdigest
+
+from broker.memberlog.records import CLIENT_ROW, ClientOp
+from tests.system.verify.support.client_fixture import ClientPair, check_all
+from tests.system.verify.support.make_client_histories import Clients, Servers
+from tools.verify.clients.check import ClientReport
+
+pytest.importorskip("pyarrow")
+pytest.importorskip("duckdb")
+
+
+def answer_both_ways(pair: ClientPair) -> None:
+    """One publish was confirmed and refused."""
+    pair.publish("both", pair.queue)
+    refused = CLIENT_ROW.pack(ClientOp.REFUSED, xxh3_64_intdigest(pair.body("both")), 1)
+    pair.writer.ops.extend(refused)
+
+
+def confirm_what_a_transaction_published(pair: ClientPair) -> None:
+    """Members logged the publish as one of a transaction, which has no confirm."""
+    pair.writer.published(1, pair.body("in a transaction"))
+    pair.servers.publish(pair.body("in a transaction"), 1, pair.queue, cause=1)
+    pair.writer.confirmed(1)
+
+
+def confirm_a_dead_letter(pair: ClientPair) -> None:
+    """All that is there is a dead letter with the same bytes, which nobody published."""
+    pair.writer.published(1, pair.body("dead"))
+    pair.servers.publish(pair.body("dead"), 1, pair.queue, cause=2)
+    pair.writer.confirmed(1)
+
+
+def repeat_another_message(pair: ClientPair) -> None:
+    """A publish was answered as one that came again; its number stands for other bytes."""
+    pair.send("first")
+    first = pair.servers.number
+    pair.writer.published(2, pair.body("second"))
+    pair.servers.again(pair.body("second"), 2, first)
+    pair.writer.confirmed(2)
+
+
+def repeat_in_another_queue(pair: ClientPair) -> None:
+    """What came again had entered another queue than the one its client names."""
+    pair.servers.publish(pair.body("again"), 7, pair.servers.queue("of somebody else"))
+    pair.writer.published(1, pair.body("again"))
+    pair.servers.again(pair.body("again"), 1, pair.servers.number)
+    pair.writer.confirmed(1)
+
+
+def enter_the_same_queue_twice(pair: ClientPair) -> None:
+    """One publish is two messages of two numbers in its queue, and both are delivered as new."""
+    for message in pair.publish("twin", pair.queue) + pair.servers.publish(
+        pair.body("twin"), 1, pair.queue
+    ):
+        pair.servers.deliver(message)
+        pair.receive("twin")
+
+
+def give_one_message_to_two_readers(pair: ClientPair) -> None:
+    """It was delivered once, and two clients have it, both as if it were new."""
+    pair.send("only one")
+    pair.clients.client("second reader", pair.name).received(
+        1, pair.body("only one"), redelivered=False
+    )
+
+
+def receive_what_expired(pair: ClientPair) -> None:
+    """Members say that it expired in its queue; a client has it."""
+    (message,) = pair.publish("expired", pair.queue)
+    pair.servers.drop(message)
+    pair.receive("expired")
+
+
+def receive_what_was_purged(pair: ClientPair) -> None:
+    """Members say that it was purged before anybody had it; a client has it, flagged."""
+    pair.publish("purged", pair.queue)
+    pair.servers.purge(pair.queue, 1)
+    pair.receive("purged", redelivered=True)
+
+
+def receive_the_redelivery_of_another_queue(pair: ClientPair) -> None:
+    """Delivered again in one of two queues; the reader of the other one has it a second time."""
+    other = pair.servers.queue("beside")
+    here, there = pair.publish("both", pair.queue, other)
+    pair.servers.deliver(here)
+    pair.receive("both")
+    pair.servers.deliver(there)
+    pair.servers.give_back(there)
+    pair.servers.deliver(there, redelivered=True)
+    pair.receive("both", redelivered=True)
+
+
+def return_what_entered_another_queue(pair: ClientPair) -> None:
+    """A client was told that it is unroutable; it is in a queue that it did not name."""
+    pair.publish("astray", pair.servers.queue("unknown to it"))
+    pair.writer.unroutable(pair.body("astray"), 1)
+
+
+def settle_and_drop_over_a_cold_start(pair: ClientPair) -> None:
+    """A message was settled; kept by a cold start all the same, it expires at its new place."""
+    message = pair.send("kept")
+    (again,) = pair.servers.cold_start(pair.queue, [message])
+    pair.servers.drop(again)
+
+
+LIES: dict[Callable[[ClientPair], None], list[tuple[str, str]]] = {
+    answer_both_ways: [("G8", "(1 confirmed, 1 refused, counting all clients), but the members'")],
+    confirm_what_a_transaction_published: [("G8", "have it never")],
+    confirm_a_dead_letter: [("G8", "have it never")],
+    repeat_another_message: [("G8", "publish 2 was confirmed, but entered no queue")],
+    repeat_in_another_queue: [("G8", "publish 1 was confirmed, but did not enter repeat_in")],
+    enter_the_same_queue_twice: [("G20", "was sent once, but became 2 messages")],
+    give_one_message_to_two_readers: [("G11", "received it twice (counting all clients), but it")],
+    receive_what_expired: [("G20", "delivered never, and entered once")],
+    receive_what_was_purged: [("G20", "delivered never, and entered once")],
+    receive_the_redelivery_of_another_queue: [("G11", "received it twice (counting all clients)")],
+    return_what_entered_another_queue: [
+        ("G20", "0 of 1 publishes of it reached no queue"),
+        ("G8", "did not enter return_what_entered_another_queue"),
+    ],
+    settle_and_drop_over_a_cold_start: [("G20", "ended 2 times in settle_and_drop")],
+}
+
+
+@cache
+def everything() -> ClientReport:
+    """Return what is found with all lies in one history."""
+    servers, clients = Servers(), Clients()
+    for lie in LIES:
+        lie(ClientPair(lie.__name__, servers, clients))
+    return check_all(servers, clients, bins=3)
+
+
+@pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
+def test_each_lie_is_named(lie: Callable[[ClientPair], None]) -> None:
+    found = [one for one in everything().findings if f" of {lie.__name__} " in one.what]
+    assert sorted(one.property for one in found) == sorted(promise for promise, _ in LIES[lie])
+    for promise, text in LIES[lie]:
+        assert any(text in one.what for one in found if one.property == promise), found
+
+
+def test_nobody_else_is_accused() -> None:
+    assert len(everything().findings) == sum(map(len, LIES.values())), everything().findings

@@ -1,0 +1,142 @@
+# mypy: disable-error-code="import-untyped"
+"""Steps over tables that are brought together by a key: the shuffle of rules that SQL states.
+
+A step gets, of each of its tables, the rows whose key falls into one *bin*; what it returns is
+distributed over bins again, by the keys of the steps that follow.  Between two steps a table
+travels as packed Arrow columns, so that Spark moves few and large values; what fits into one bin
+is one task a step.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from itertools import groupby
+from operator import itemgetter
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from tools.verify.input.moves import Ints
+from tools.verify.input.tables import arrow_schema, batch_of
+from tools.verify.spark_session import in_tasks
+from tools.verify.sql.statements import Statements, answer
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+Tables: TypeAlias = Mapping[str, pa.Table]
+Piece: TypeAlias = tuple[int, str, bytes]  # bin, table, packed rows
+Key: TypeAlias = tuple[str, ...] | None  # columns of integers; (): one bin has all; None: each has
+T = TypeVar("T")
+
+ROWS_IN_BIN = 1 << 20
+PIECES = "bin int, name string, packed binary"
+
+
+class Step(NamedTuple):
+    """One step: which tables it takes, by which keys, and what it makes of the rows of one bin."""
+
+    keys: Mapping[str, Key]
+    statements: Statements
+    makes: Sequence[str]
+    given: Tables  # the same in each bin
+
+
+class Exchange:
+    """Steps one after the other; tables that a step does not take pass it by."""
+
+    def __init__(self, schemas: Mapping[str, str], steps: Sequence[Step], bins: int) -> None:
+        self.schemas = {name: arrow_schema(ddl) for name, ddl in schemas.items()}
+        self.steps = steps
+        self.bins = bins
+
+    def scatter(self, tables: Tables, step: int) -> Iterator[Piece]:
+        """Yield the rows of tables for the bins of this step; after the last one all to bin 0."""
+        for name, table in tables.items():
+            taken = [one.keys[name] for one in self.steps[step:] if name in one.keys]
+            if not len(table) or not (taken or step == len(self.steps)):
+                continue
+            schema = self.schemas[name]
+            table = table.select(schema.names).cast(schema)
+            if taken and taken[0] is None:
+                packed = _pack(table)
+                here = name in self.steps[step].keys
+                yield from ((bin_, name, packed) for bin_ in range(self.bins if here else 1))
+            elif not taken or not taken[0] or self.bins == 1:
+                yield 0, name, _pack(table)
+            else:
+                hashed = _hashed([table[column].to_numpy() for column in taken[0]], self.bins)
+                for bin_ in np.unique(hashed).tolist():
+                    yield bin_, name, _pack(table.filter(pa.array(hashed == bin_)))
+
+    def take(self, step: int, pieces: Iterable[tuple[str, bytes]]) -> Tables:
+        """Return what a step makes of the pieces of one bin, and what passes it by."""
+        tables = dict(self.gather(pieces))
+        of_step = {
+            name: tables.pop(name) if name in tables else self.schemas[name].empty_table()
+            for name in self.steps[step].keys
+        }
+        _, statements, makes, given = self.steps[step]
+        return tables | answer(statements, {**given, **of_step}, makes)
+
+    def gather(self, pieces: Iterable[tuple[str, bytes]]) -> Tables:
+        """Return the tables that these pieces are of."""
+        parts: dict[str, list[pa.Table]] = defaultdict(list)
+        for name, packed in pieces:
+            parts[name].append(pa.ipc.open_stream(packed).read_all())
+        return {name: pa.concat_tables(some).combine_chunks() for name, some in parts.items()}
+
+    def results(self, pieces: Iterable[tuple[str, bytes]]) -> Tables:
+        """Return what the last step made, given the pieces of all bins."""
+        tables = self.gather(pieces)
+        return {
+            name: tables[name] if name in tables else self.schemas[name].empty_table()
+            for name in self.steps[-1].makes
+        }
+
+    def run(
+        self, spark: SparkSession, tasks: Sequence[T], read: Callable[[T], Iterable[Tables]]
+    ) -> Tables:
+        """Run all steps in one job of Spark over what `read` makes of each task."""
+        frame = in_tasks(spark, tasks, partial(_read, exchange=self, read=read), PIECES)
+        for at, step in enumerate(self.steps):
+            bins = self.bins if any(step.keys.values()) else 1
+            frame = frame.repartition(bins, "bin").sortWithinPartitions("bin")
+            frame = frame.mapInArrow(partial(_take, exchange=self, step=at), PIECES)
+        return self.results((row.name, row.packed) for row in frame.collect())
+
+
+def _read(
+    tasks: Iterable[T], exchange: Exchange, read: Callable[[T], Iterable[Tables]]
+) -> Iterator[pa.RecordBatch]:
+    for task in tasks:
+        for tables in read(task):
+            yield batch_of(exchange.scatter(tables, 0), PIECES)
+
+
+def _take(
+    batches: Iterable[pa.RecordBatch], exchange: Exchange, step: int
+) -> Iterator[pa.RecordBatch]:
+    pieces = (one for batch in batches for one in zip(*batch.to_pydict().values(), strict=True))
+    for _, of_bin in groupby(pieces, key=itemgetter(0)):
+        made = exchange.take(step, (piece[1:] for piece in of_bin))
+        yield batch_of(exchange.scatter(made, step + 1), PIECES)
+
+
+def _pack(table: pa.Table) -> bytes:
+    sink = pa.BufferOutputStream()
+    with pa.ipc.new_stream(sink, table.schema) as writer:
+        writer.write_table(table)
+    packed: bytes = sink.getvalue().to_pybytes()
+    return packed
+
+
+def _hashed(columns: list[Ints], into: int) -> Ints:
+    mixed = np.zeros(len(columns[0]), np.uint64)
+    for column in columns:
+        mixed = (mixed ^ column.view(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
+        mixed ^= mixed >> np.uint64(29)
+    return ((mixed >> np.uint64(8)) % np.uint64(into)).astype(np.int64)

@@ -1,0 +1,43 @@
+"""SQL over the Arrow tables of one task: rules are stated in SQL, and DuckDB answers within a task.
+
+The statements are those of Spark SQL as well (a test runs them there and compares): Spark brings
+the rows of a bin together, and a bin is answered where it is, without further shuffles.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from functools import cache
+from typing import TYPE_CHECKING, TypeAlias
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+    from duckdb import DuckDBPyConnection
+
+Statements: TypeAlias = Mapping[str, str]
+"""Tables by name, each as the SELECT that makes it of those before it, and of what is given."""
+
+
+def answer(
+    statements: Statements, given: Mapping[str, pa.Table], wanted: Iterable[str]
+) -> dict[str, pa.Table]:
+    """Return the wanted tables that the statements make of the given ones."""
+    made: dict[str, pa.Table] = dict.fromkeys(wanted)
+    with _database().cursor() as session:
+        for name, table in given.items():
+            session.register(name, table)
+        for name, select in statements.items():
+            if name in made:
+                made[name] = session.sql(select).to_arrow_table()
+                session.register(name, made[name])
+            else:
+                session.execute(f"CREATE TEMP TABLE {name} AS {select}")
+    return made
+
+
+@cache
+def _database() -> DuckDBPyConnection:
+    import duckdb
+
+    # Spark has a task for each core, and the statements name no files.
+    return duckdb.connect(config={"threads": 1, "enable_external_access": False})
