@@ -263,8 +263,14 @@ def _find(
     if sent.durable and lost:
         text = f"{sent.member} confirmed {sent.message} at {sent.position}: applied at {applied},"
         judge.broken("G9", f"{text} present {sent.message in present}")
-    elif sent.chain in survived and sent.position in witness.unroutable.get(sent.message, ()):
+    elif sent.chain in survived and _is_unroutable(sent, witness):
         judge.counters["confirmed_unroutable"] += 1
     elif lost and not any(cold > sent.position for cold in witness.colds):
         text = f"{sent.member} confirmed transient {sent.message} at {sent.position}"
         judge.broken("G9", f"{text}: applied at {applied}, and no cold start explains its loss")
+
+
+def _is_unroutable(sent: ConfirmSent, witness: Witness) -> bool:
+    """Whether the confirm answers a publish that reached no queue, or one that repeats it."""
+    at = witness.unroutable.get(sent.message, set())
+    return sent.position in at | (witness.repeated.get(sent.message, set()) if at else set())
