@@ -367,8 +367,8 @@ SEEDS = {
         7400499,
         False,
         "G9, the simulator's own: what a lost client had published was published again by another,"
-        " before there was its queue; it was confirmed as what reaches no queue is, and missed (seed"
-        " 7403336: confirmed once more, as a repeat)",
+        " before there was its queue; it was confirmed as what reaches no queue is, and missed"
+        " (seed 7403336: confirmed once more, as a repeat)",
         "broker",
         without=(),
         votes=True,
