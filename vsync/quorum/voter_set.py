@@ -33,6 +33,7 @@ with any of them.
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
+from dataclasses import field
 from functools import lru_cache
 from typing import NamedTuple
 
@@ -71,6 +72,27 @@ class VoterSet:
     tie_breaker: tuple[str, ...] = ()
     last_man_standing_ms: int = 0  # last_man_standing's window; 0: off
     away: frozenset[str] = frozenset()
+    # Worked out once, since every mark that comes asks for the durable position.
+    counted: Mapping[str, int] = field(init=False, repr=False, compare=False)
+    """The votes of the members with data that are not away."""
+    total: int = field(init=False, repr=False, compare=False)
+    """The votes that the quorum is counted from."""
+    quorum: int = field(init=False, repr=False, compare=False)
+    """How many votes are enough, ties aside."""
+    breaker: str = field(init=False, repr=False, compare=False)
+    """The voter that decides between two halves; empty: none."""
+
+    def __post_init__(self) -> None:
+        counted = {name: votes for name, votes in self.votes.items() if name not in self.away}
+        there = sum(counted.values()) + (self.arbitrator_votes if self.arbitrator else 0)
+        total = self.expected or there
+        alone = self.two_node and not self.arbitrator and len(counted) <= 2
+        derived = {
+            "counted": counted, "total": total, "quorum": 1 if alone else majority(total),
+            "breaker": _breaker(self.tie_breaker, sorted(counted)),
+        }  # fmt: skip
+        for name, value in derived.items():
+            object.__setattr__(self, name, value)
 
     @property
     def terms(self) -> Terms:
@@ -99,38 +121,6 @@ class VoterSet:
         """All voters, the arbitrator last."""
         return (*sorted(self.votes), *filter(None, (self.arbitrator,)))
 
-    @property
-    def counted(self) -> dict[str, int]:
-        """The votes of the members with data that are not away."""
-        return {name: votes for name, votes in self.votes.items() if name not in self.away}
-
-    @property
-    def total(self) -> int:
-        """The votes that the quorum is counted from."""
-        there = sum(self.counted.values()) + (self.arbitrator_votes if self.arbitrator else 0)
-        return self.expected or there
-
-    @property
-    def quorum(self) -> int:
-        """How many votes are enough, ties aside."""
-        if self.two_node and not self.arbitrator and len(self.counted) <= 2:
-            return 1
-        return majority(self.total)
-
-    @property
-    def breaker(self) -> str:
-        """The voter that decides between two halves; empty: none."""
-        counted = sorted(self.counted)
-        match self.tie_breaker:
-            case () | _ if not counted:
-                return ""
-            case ("lowest",):
-                return counted[0]
-            case ("highest",):
-                return counted[-1]
-            case listed:
-                return next((name for name in listed if name in counted), "")
-
     def votes_of(self, names: Collection[str]) -> int:
         """Return the sum of the votes of these members."""
         held = sum(votes for name, votes in self.counted.items() if name in names)
@@ -140,7 +130,7 @@ class VoterSet:
     def quorate(self, names: Collection[str]) -> bool:
         """Whether these members may act: enough votes, and at least one with data."""
         return self.outvotes(names) or (
-            2 * self.votes_of(names) == self.total and self.breaker in names
+            self.breaker in names and 2 * self.votes_of(names) == self.total
         )
 
     def outvotes(self, names: Collection[str]) -> bool:
@@ -355,6 +345,19 @@ def voter_set(terms: Terms) -> VoterSet:
     """Return the set in force, or the one that follows it; an empty one for no terms."""
     sets = parse(terms).sets
     return sets[-1] if sets else VoterSet({})
+
+
+def _breaker(tie_breaker: tuple[str, ...], counted: list[str]) -> str:
+    """The voter that a rule names, of those that are counted."""
+    match tie_breaker:
+        case () | _ if not counted:
+            return ""
+        case ("lowest",):
+            return counted[0]
+        case ("highest",):
+            return counted[-1]
+        case listed:
+            return next((name for name in listed if name in counted), "")
 
 
 def _number(term: str, text: str) -> int:
