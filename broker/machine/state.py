@@ -106,6 +106,8 @@ class Exchange:
     by_key: dict[str, dict[BindingId, Binding]] = field(default_factory=dict)
     patterns: dict[str, tuple[str, ...]] = field(default_factory=dict)  # with wildcards, in words
     tally: Tally = field(default_factory=Tally)
+    # A cache: the bindings among which one is chosen, and where the share of each ends.
+    shares: tuple[list[Binding], list[int]] | None = None
     # A cache: which policies apply, and among which they were looked for.
     applied: Applied = (None, None)
     looked_in: Ranked | None = None

@@ -28,3 +28,6 @@ Decision: docs/decisions/0052-a-number-is-taken-once.md."""
 BODIES_IN_PARTS = 12
 """From this version on: the body of a large message comes in parts ahead of it. Decision:
 docs/decisions/0056-large-bodies-are-ordered-in-parts.md."""
+
+EXCHANGES_THAT_CHOOSE = 12
+"""From this version on: exchanges that choose one of their bindings by a hash, or at random."""

@@ -22,6 +22,7 @@ from broker.machine.limits import (
 )
 from broker.machine.machine import Machine
 from broker.machine.queueing.copies import KEY_WORK, Copies, copies_of, may_name_copies
+from broker.machine.queueing.hashing import CHOOSING
 from broker.machine.state import Channel, Vhost
 
 
@@ -81,6 +82,8 @@ def _reach(vhost: Vhost, name: str, key: str) -> int:
         bindings = exchange.by_key.get(key, {})
         through = all(binding.to_queue for binding in bindings.values())
         return len(bindings) if through else FANOUT_MAX
+    if exchange.type in CHOOSING:
+        return 1
     return len(exchange.bindings) * (1 + key.count(".") // WORDS_PER_UNIT)
 
 

@@ -254,8 +254,19 @@ def pairs(texts: tuple[str, ...]) -> Object:
     return found
 
 
+KINDS = (
+    "direct",
+    "fanout",
+    "topic",
+    "headers",
+    "x-consistent-hash",
+    "x-modulus-hash",
+    "x-random",
+)
+
+
 @add.command(name="exchange")
-@click.argument("kind", type=click.Choice(["direct", "fanout", "topic", "headers"]))
+@click.argument("kind", type=click.Choice(KINDS))
 @click.argument("name")
 @click.option("--durable", is_flag=True, help="Outlives a restart of all members.")
 @click.option("--auto-delete", is_flag=True, help="Deleted when its last binding is gone.")

@@ -15,6 +15,7 @@ from broker.machine.commands import (
 from broker.machine.digest import canonical
 from broker.machine.handlers.connections import refuse, reply
 from broker.machine.queueing.arguments import check_binding, check_exchange, compare_exchange
+from broker.machine.queueing.hashing import CONSISTENT_HASH, check_arguments, check_weight
 from broker.machine.queueing.queue import accessible_queue
 from broker.machine.queueing.refusals import (
     NOT_FOUND,
@@ -27,11 +28,11 @@ from broker.machine.queueing.refusals import (
     unknown_exchange_type,
 )
 from broker.machine.queueing.routing import (
-    EXCHANGE_TYPES,
     add_binding,
     add_exchange,
     remove_bindings,
     remove_exchange,
+    types_of,
 )
 from broker.machine.state import Binding, Channel, Exchange, Queue, State
 from broker.machine.version import ANSWERS_AS_RABBITMQ
@@ -49,7 +50,7 @@ def on_exchange_declare(state: State, channel: Channel, command: ExchangeDeclare
         refusal = default_exchange()
     elif passive:
         refusal = no_exchange(name, vhost.name) if exchange is None else None
-    elif exchange_type not in EXCHANGE_TYPES:
+    elif exchange_type not in types_of(state.version):
         refusal = unknown_exchange_type(exchange_type)
     elif exchange is not None:
         refusal = _difference(state, vhost.name, wanted, exchange)
@@ -57,6 +58,8 @@ def on_exchange_declare(state: State, channel: Channel, command: ExchangeDeclare
         refusal = reserved_name("exchange", name)
     else:
         refusal = check_exchange(name, vhost.name, arguments, state.version)
+        if refusal is None and exchange_type == CONSISTENT_HASH:
+            refusal = check_arguments(arguments)
     if refusal is not None:
         return refuse(state, channel, kind, refusal)
     if exchange is None:
@@ -173,6 +176,8 @@ def _bind(
     if isinstance(ends, Refusal):
         return refuse(state, channel, kind, ends)
     refusal = check_binding(ends[0].type, arguments)
+    if ends[0].type == CONSISTENT_HASH:
+        refusal = check_weight(key)
     if refusal is None:
         refusal = add_binding(state, channel.connection.vhost, _binding(ends, key, arguments))
     if refusal is not None:

@@ -18,7 +18,7 @@ from broker.machine.commands import (
     BodyPart,
     Publish,
 )
-from broker.machine.digest import body_hash, item_hash, message_hash
+from broker.machine.digest import MASK, body_hash, item_hash, message_hash
 from broker.machine.effects import Confirm, Return
 from broker.machine.handlers.connections import refuse
 from broker.machine.limits import (
@@ -86,12 +86,14 @@ def on_publish(state: State, channel: Channel, command: Publish) -> int:
         ttl_us = ttl_of(properties)
     route = channel.connection.vhost.routes.get((exchange, key))
     if route is None or flags & IMMEDIATE or ttl_us < NO_TTL:
-        found = route_or_refusal(channel.connection.vhost, exchange, key, flags, properties, ttl_us)
+        found = route_or_refusal(
+            channel.connection.vhost, exchange, key, flags, properties, ttl_us, turn_of(state)
+        )
         if isinstance(found, Refusal):
             return refuse(state, channel, PUBLISH, found)
         route = found
     if first & 0x20 and may_name_copies(properties) and state.version >= ANSWERS_AS_RABBITMQ:
-        copied = with_copies(channel.connection.vhost, route, properties)
+        copied = with_copies(channel.connection.vhost, route, properties, turn_of(state))
         if isinstance(copied, Refusal):
             return refuse(state, channel, PUBLISH, copied)
         route, properties = copied
@@ -195,8 +197,13 @@ def ttl_of(properties: bytes) -> int:
     return int(text) * 1000
 
 
+def turn_of(state: State, index: int = 0) -> int:
+    """Differs from message to message (queueing/hashing.py); `index` is that in a transaction."""
+    return (state.position * 1_000_003 + state.next_message * 8191 + index) & MASK
+
+
 def route_or_refusal(
-    vhost: Vhost, name: str, key: str, flags: int, properties: bytes, ttl_us: int
+    vhost: Vhost, name: str, key: str, flags: int, properties: bytes, ttl_us: int, turn: int
 ) -> Route | Refusal:
     exchange = vhost.exchanges.get(name)
     if flags & IMMEDIATE:
@@ -207,15 +214,17 @@ def route_or_refusal(
         return internal_exchange(name, vhost.name)
     if ttl_us < NO_TTL:
         return invalid_expiration(expiration_of(properties) or b"")
-    return find_route(vhost, exchange, key, properties)
+    return find_route(vhost, exchange, key, properties, turn)
 
 
-def with_copies(vhost: Vhost, route: Route, properties: bytes) -> tuple[Route, bytes] | Refusal:
+def with_copies(
+    vhost: Vhost, route: Route, properties: bytes, turn: int
+) -> tuple[Route, bytes] | Refusal:
     """The route with the queues that CC and BCC add, and the properties as others may see them."""
     copies = copies_of(properties)
     if isinstance(copies, Refusal):
         return copies
-    found = widened(vhost, route, copies.keys + copies.blind, properties)
+    found = widened(vhost, route, copies.keys + copies.blind, properties, turn)
     return found if isinstance(found, Refusal) else (found, copies.properties)
 
 
@@ -308,19 +317,19 @@ def _publish_letter(state: State, letter: Letter) -> int:
     buried = bury(properties, queue, source, old_key, reason, state.time_us)
     route = vhost.routes.get((name, key))
     if route is None:
-        found = find_route(vhost, exchange, key, buried.properties)
+        found = find_route(vhost, exchange, key, buried.properties, turn_of(state))
         if isinstance(found, Refusal):
             return ROUTE_WORK_MAX
         route = found
     if may_name_copies(properties) and state.version >= ANSWERS_AS_RABBITMQ:
-        route, buried = _letter_with_copies(vhost, route, buried, key != old_key)
+        route, buried = _letter_with_copies(vhost, route, buried, key != old_key, turn_of(state))
     route = route._replace(queues=buried.without_cycles(route.queues))
     publish_to(state, route, flags, NO_TTL, buried.properties, body, BY_DEAD_LETTER, 0, 0)
     return 16 + len(properties) // WORDS_PER_UNIT + route.work + len(route.queues)
 
 
 def _letter_with_copies(
-    vhost: Vhost, route: Route, buried: Buried, has_new_key: bool
+    vhost: Vhost, route: Route, buried: Buried, has_new_key: bool, turn: int
 ) -> tuple[Route, Buried]:
     """A key that the queue gives stands for all keys of the message."""
     if has_new_key:
@@ -328,5 +337,5 @@ def _letter_with_copies(
     copies = copies_of(buried.properties)
     if isinstance(copies, Refusal):
         return route, buried
-    wider = widened(vhost, route, copies.keys, buried.properties)
+    wider = widened(vhost, route, copies.keys, buried.properties, turn)
     return (route if isinstance(wider, Refusal) else wider), buried

@@ -23,6 +23,7 @@ from broker.machine.handlers.publish import (
     return_unroutable,
     route_or_refusal,
     ttl_of,
+    turn_of,
     with_copies,
 )
 from broker.machine.limits import COMMIT_WORK_MAX
@@ -43,17 +44,18 @@ def on_tx_commit(state: State, channel: Channel, command: TxCommit) -> int:
     copied = state.version >= ANSWERS_AS_RABBITMQ
     found: dict[tuple[str, str], bool] = {}
     work = len(publishes)
-    for exchange, key, flags, properties, _ in publishes:
+    for index, (exchange, key, flags, properties, _) in enumerate(publishes):
         numbers = may_be_numbered(properties) and state.version >= NUMBERED_PUBLISHES
         if numbers and attempt_of(channel, exchange, key, properties, b"") is not None:
             return refuse(state, channel, TX_COMMIT, not_in_a_transaction())
         ttl_us = ttl_of(properties)
-        route = route_or_refusal(vhost, exchange, key, flags, properties, ttl_us)
+        turn = turn_of(state, index)
+        route = route_or_refusal(vhost, exchange, key, flags, properties, ttl_us, turn)
         if isinstance(route, Refusal):
             return refuse(state, channel, TX_COMMIT, route)
         names_copies = copied and may_name_copies(properties)
         if names_copies:
-            wider = with_copies(vhost, route, properties)
+            wider = with_copies(vhost, route, properties, turn)
             if isinstance(wider, Refusal):
                 return refuse(state, channel, TX_COMMIT, wider)
             route, properties = wider

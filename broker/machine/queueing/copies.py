@@ -65,7 +65,7 @@ def without_header(properties: bytes, name: str) -> bytes:
 
 
 def widened(
-    vhost: Vhost, route: Route, keys: tuple[str, ...], properties: bytes
+    vhost: Vhost, route: Route, keys: tuple[str, ...], properties: bytes, turn: int
 ) -> Route | Refusal:
     """The same route, and in addition the queues that these keys reach at its exchange."""
     queues: dict[int, Queue] = {queue.number: queue for queue in route.queues}
@@ -73,7 +73,7 @@ def widened(
     for key in dict.fromkeys(keys):
         found = vhost.routes.get((route.exchange, key))
         if found is None:
-            looked_for = find_route(vhost, route.source, key, properties)
+            looked_for = find_route(vhost, route.source, key, properties, turn)
             if isinstance(looked_for, Refusal):
                 return looked_for
             found = looked_for

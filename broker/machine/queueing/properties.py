@@ -40,6 +40,29 @@ def priority_of(properties: bytes) -> int:
     return properties[span[1] + (flags & HAS_DELIVERY_MODE != 0)]
 
 
+def property_of(properties: bytes, name: str) -> bytes:
+    """The bytes of correlation_id, message_id or timestamp; none if it is not there."""
+    span = _spans(properties)
+    if span is None:
+        return b""
+    flags, at = int.from_bytes(properties[:2], "big"), span[1]
+    before: tuple[tuple[int, int], ...]
+    if name == "correlation_id":
+        before, bit, width = ((HAS_DELIVERY_MODE, 1), (HAS_PRIORITY, 1)), 0x0400, 0
+    elif name == "message_id":
+        before, bit, width, at = (), 0x0080, 0, span[3]
+    else:
+        before, bit, width, at = ((0x0080, 0),), 0x0040, 8, span[3]
+    try:
+        for other, size in before:
+            if flags & other:
+                at += size or 1 + properties[at]
+        start = at if width else at + 1
+        return properties[start : start + (width or properties[at])] if flags & bit else b""
+    except IndexError:
+        return b""
+
+
 def headers_of(properties: bytes) -> Table:
     """The decoded headers table."""
     span = _spans(properties)

@@ -15,11 +15,13 @@ from broker.machine.limits import (
     WORDS_PER_UNIT,
 )
 from broker.machine.policies.choice import effective_definition, policies_of_exchange
+from broker.machine.queueing.hashing import CHOOSING, chosen, goes_by_key
 from broker.machine.queueing.properties import headers_of
 from broker.machine.queueing.refusals import Refusal, too_much
 from broker.machine.state import Binding, BindingId, Exchange, Queue, Route, State, Vhost
+from broker.machine.version import EXCHANGES_THAT_CHOOSE
 
-EXCHANGE_TYPES = ("direct", "fanout", "topic", "headers")
+_TYPES = ("direct", "fanout", "topic", "headers")
 _PREDECLARED = (
     ("", "direct"),
     ("amq.direct", "direct"),
@@ -36,6 +38,11 @@ def add_vhost(state: State, name: str) -> None:
     vhost = state.vhosts[name] = Vhost(name)
     for exchange, kind in _PREDECLARED:
         add_exchange(state, vhost, Exchange(exchange, kind, True, False, False, {}))
+
+
+def types_of(version: int) -> tuple[str, ...]:
+    """The types of exchanges that there are."""
+    return (*_TYPES, *CHOOSING) if version >= EXCHANGES_THAT_CHOOSE else _TYPES
 
 
 def exchange_element(vhost: Vhost, exchange: Exchange) -> int:
@@ -68,7 +75,7 @@ def remove_exchange(state: State, vhost: Vhost, exchange: Exchange) -> None:
         state.remove(sum([binding.element for binding in gone.bindings.values()]))
         for identity, binding in gone.bindings.items():
             _forget_at_destination(vhost, identity, binding)
-        gone.bindings, gone.by_key, gone.patterns = {}, {}, {}
+        gone.bindings, gone.by_key, gone.patterns, gone.shares = {}, {}, {}, None
         for binding in list(gone.inbound.values()):
             source = vhost.exchanges[binding.source]
             _take_out(state, vhost, source, binding)
@@ -107,6 +114,7 @@ def add_binding(state: State, vhost: Vhost, binding: Binding) -> Refusal | None:
 
 def index_binding(source: Exchange, identity: BindingId, binding: Binding) -> None:
     key = binding.key
+    source.shares = None
     source.by_key.setdefault(key, {})[identity] = binding
     if source.type == "topic":
         words = tuple(key.split("."))
@@ -135,6 +143,7 @@ def _take_out(state: State, vhost: Vhost, source: Exchange, binding: Binding) ->
     taken = source.bindings.pop(identity, None)
     if taken is None:
         return False
+    source.shares = None
     same_key = source.by_key[binding.key]
     del same_key[identity]
     if not same_key:
@@ -153,8 +162,11 @@ def _forget_at_destination(vhost: Vhost, identity: BindingId, binding: Binding) 
         del vhost.queues[name].bindings[identity]
 
 
-def find_route(vhost: Vhost, exchange: Exchange, key: str, properties: bytes) -> Route | Refusal:
-    """The queues that a message published there reaches, each once; or that it costs too much."""
+def find_route(
+    vhost: Vhost, exchange: Exchange, key: str, properties: bytes, turn: int
+) -> Route | Refusal:
+    """The queues that a message published there reaches, each once; or that it costs too much.
+    `turn` differs from message to message, for exchanges that choose at random."""
     queues: dict[str, Queue] = {}
     cacheable = not exchange.internal  # clients are refused there; only dead letters come this way
     seen = {exchange.name: exchange}
@@ -166,9 +178,9 @@ def find_route(vhost: Vhost, exchange: Exchange, key: str, properties: bytes) ->
             if queue is not None:
                 queues[key] = queue
             continue
-        cacheable = cacheable and source.type != "headers"
+        cacheable = cacheable and source.type != "headers" and goes_by_key(source)
         work += _work_to_match(source, key, properties)
-        bindings = _matching(source, key, properties) if work <= ROUTE_WORK_MAX else []
+        bindings = _matching(source, key, properties, turn) if work <= ROUTE_WORK_MAX else []
         work += len(bindings)
         if work > ROUTE_WORK_MAX:
             return too_much(
@@ -222,18 +234,22 @@ def _work_to_match(source: Exchange, key: str, properties: bytes) -> int:
     if source.type == "headers":
         wanted = sum([1 + len(binding.arguments) for binding in source.bindings.values()])
         return 1 + wanted + len(properties) // WORDS_PER_UNIT
+    if source.type in CHOOSING:
+        return 2 + len(properties) // WORDS_PER_UNIT
     if not source.patterns:
         return 1
     words = sum(map(len, source.patterns.values()))
     return 1 + words * (key.count(".") + 1) // WORDS_PER_UNIT
 
 
-def _matching(source: Exchange, key: str, properties: bytes) -> list[Binding]:
+def _matching(source: Exchange, key: str, properties: bytes, turn: int) -> list[Binding]:
     if source.type == "fanout":
         return list(source.bindings.values())
     if source.type == "headers":
         headers = headers_of(properties)
         return [b for b in source.bindings.values() if headers_match(b.arguments, headers)]
+    if source.type in CHOOSING:
+        return chosen(source, key, properties, turn)
     found = list(source.by_key.get(key, _NOTHING).values())
     if source.patterns:
         words = key.split(".")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from aiohttp.web import StreamResponse
 
+from broker.machine.queueing.routing import types_of
 from broker.management.call import Call, Reply, Route, not_found
 from broker.management.json_values import Json, Object, figures
 from broker.management.listing import Listing, chosen
@@ -14,7 +15,6 @@ API_RELEASE = "3.10.8"
 """The release of RabbitMQ whose API this follows; tools decide by it what they may ask."""
 SAMPLED = ("msg_rates", "lengths", "data_rates")
 """The parameters by which a chart asks for samples: `msg_rates_age`, `msg_rates_incr`."""
-EXCHANGE_TYPES = ("direct", "fanout", "headers", "topic")
 
 
 async def show_overview(call: Call) -> Reply:
@@ -41,7 +41,7 @@ async def show_overview(call: Call) -> Reply:
         "statistics_db_event_queue": 0,
         "exchange_types": [
             {"name": name, "description": f"AMQP {name} exchange", "enabled": True}
-            for name in EXCHANGE_TYPES
+            for name in sorted(types_of(machine.version))
         ],
         "object_totals": {
             "channels": channels,

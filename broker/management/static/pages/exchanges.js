@@ -22,7 +22,8 @@ export function exchanges() {
   });
   const declare = fold("Declare an exchange", form("Declare an exchange", "Declare", [
     vhostField(), field("Name", "name", { required: true }),
-    field("Type", "type", { options: ["direct", "fanout", "topic", "headers"] }),
+    field("Type", "type", { options: ["direct", "fanout", "topic", "headers",
+      "x-consistent-hash", "x-modulus-hash", "x-random"] }),
     field("Durable", "durable", { type: "checkbox", checked: true, value: "yes" }),
     field("Delete when unused", "auto_delete", { type: "checkbox", value: "yes" }),
     field("Internal", "internal", { type: "checkbox", value: "yes" }),

@@ -1,0 +1,108 @@
+"""Exchanges that choose one of their bindings for each message: by a hash, or at random.
+
+`x-consistent-hash` chooses in proportion to the weights that the binding keys are, by the routing
+key or by what `hash-header` or `hash-property` name; of several bindings to one destination the
+first counts. `x-modulus-hash` chooses by the routing key alone, with equal weights. `x-random` goes
+by the place of the message in the order, as there is no chance in a machine that all members run.
+"""
+
+from bisect import bisect_right
+from itertools import accumulate
+
+from broker.machine.commands import Table
+from broker.machine.digest import MASK, body_hash, item_hash
+from broker.machine.queueing.properties import property_of, raw_headers
+from broker.machine.queueing.refusals import PRECONDITION_FAILED, Refusal, plain
+from broker.machine.state import Binding, Exchange
+
+CONSISTENT_HASH, MODULUS_HASH, RANDOM = "x-consistent-hash", "x-modulus-hash", "x-random"
+CHOOSING = (CONSISTENT_HASH, MODULUS_HASH, RANDOM)
+HEADER, PROPERTY = "hash-header", "hash-property"
+PROPERTIES = ("correlation_id", "message_id", "timestamp")
+WEIGHT_MAX = 1_000_000
+
+
+def check_arguments(arguments: Table) -> Refusal | None:
+    """Of an x-consistent-hash exchange that is declared."""
+    header, of_property = arguments.get(HEADER), arguments.get(PROPERTY)
+    if header is not None and of_property is not None:
+        return _refused(f"{HEADER} and {PROPERTY} are mutually exclusive")
+    if header is not None and (type(header) is not str or not header):
+        return _refused(f"{HEADER} is no name of a header: '{plain(header)}'")
+    if of_property is not None and of_property not in PROPERTIES:
+        known = ", ".join(PROPERTIES)
+        return _refused(f"Unsupported property: {plain(of_property)}; one of {known} is needed")
+    return None
+
+
+def check_weight(key: str) -> Refusal | None:
+    """Of a binding to an x-consistent-hash exchange."""
+    if not (key.isascii() and key.isdigit() and len(key) < 10 and 0 < int(key) <= WEIGHT_MAX):
+        return _refused(
+            f"The binding key must be an integer: '{key}'; it is the weight of the binding, "
+            f"from 1 to {WEIGHT_MAX}"
+        )
+    return None
+
+
+def _refused(why: str) -> Refusal:
+    return Refusal(PRECONDITION_FAILED, f"PRECONDITION_FAILED - {why}")
+
+
+def goes_by_key(source: Exchange) -> bool:
+    """Whether two messages with the same routing key go the same way."""
+    if source.type == CONSISTENT_HASH:
+        return HEADER not in source.arguments and PROPERTY not in source.arguments
+    return source.type != RANDOM
+
+
+def chosen(source: Exchange, key: str, properties: bytes, turn: int) -> list[Binding]:
+    """The one binding that gets the message; none if there are none. `turn` differs from message to
+    message."""
+    bindings, ends = source.shares or _shares(source)
+    if not bindings:
+        return []
+    if source.type == RANDOM:
+        hashed = item_hash("random", source.name, turn)
+    elif source.type == MODULUS_HASH:
+        hashed = body_hash(key.encode())
+    else:
+        hashed = body_hash(_hashed_value(source.arguments, key, properties))
+    return [bindings[bisect_right(ends, _bucket(hashed, ends[-1]))]]
+
+
+def _shares(source: Exchange) -> tuple[list[Binding], list[int]]:
+    """The bindings, and where the buckets of each end; kept until one comes or goes."""
+    bindings = list(source.bindings.values())
+    weights = [1] * len(bindings)
+    if source.type == CONSISTENT_HASH:
+        first: dict[tuple[bool, str], Binding] = {}
+        for binding in bindings:
+            first.setdefault((binding.to_queue, binding.destination), binding)
+        bindings = list(first.values())
+        weights = [int(binding.key) for binding in bindings]
+    source.shares = bindings, list(accumulate(weights))
+    return source.shares
+
+
+def _hashed_value(arguments: Table, key: str, properties: bytes) -> bytes:
+    header, of_property = arguments.get(HEADER), arguments.get(PROPERTY)
+    if isinstance(header, str):
+        values = [value for name, _, value in raw_headers(properties) if name == header]
+        return values[-1] if values else b""
+    if isinstance(of_property, str):
+        return property_of(properties, of_property)
+    return key.encode()
+
+
+def _bucket(hashed: int, count: int) -> int:
+    """Which of so many buckets; when there is one more, only its share of all moves there.
+
+    Jump consistent hash (Lamping and Veach, 2014), in whole numbers, which are the same everywhere.
+    """
+    bucket = following = 0
+    while following < count:
+        bucket = following
+        hashed = (hashed * 2862933555777941757 + 1) & MASK
+        following = ((bucket + 1) << 31) // ((hashed >> 33) + 1)
+    return bucket
