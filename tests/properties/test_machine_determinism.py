@@ -46,7 +46,7 @@ def history(seed: int, count: int) -> list[Command]:
                 c.EXCHANGE_DECLARE,
                 *at,
                 name,
-                "topic",
+                rng.choice(("topic", "topic", "x-modulus-hash", "x-random")),
                 False,
                 True,
                 False,
@@ -65,9 +65,12 @@ def history(seed: int, count: int) -> list[Command]:
             c.Get(c.GET, *at, name, False),
             c.Sent(c.SENT, *at, 1 << 30),
             c.ChannelOpen(c.CHANNEL_OPEN, *at),
+            c.BodyPart(c.BODY_PART, *at, name.encode()),
+            c.Publish(c.PUBLISH, *at, 1, "", name, 4 | c.IN_PARTS, b"", b"rest"),
             c.Tick(c.TICK, rng.randrange(1 << 20), rng.randrange(1 << 20)),
         ]
-        commands.append(rng.choices(choices, (3, 3, 5, 5, 20, 20, 10, 5, 5, 5, 5, 5, 0.2, 1))[0])
+        weights = (3, 3, 5, 5, 20, 20, 10, 5, 5, 5, 5, 5, 0.2, 3, 3, 1)
+        commands.append(rng.choices(choices, weights)[0])
         if len(commands) % 200 == 0:
             commands.append(c.ConnectionOpen(c.CONNECTION_OPEN, conn, "/", "guest", "host:1"))
             commands.append(c.ChannelOpen(c.CHANNEL_OPEN, *at))
