@@ -205,7 +205,7 @@ def primaries(rows: Iterable[Row]) -> dict[int, PrimaryView]:
 
 
 def epoch_bases(rows: Iterable[Row], primaries: dict[int, PrimaryView]) -> dict[int, int]:
-    """Return, by epoch, the position after which it began; 0: from the beginning, or not known.
+    """Return, by epoch, the position after which it began, 0 for a first one; none if not known.
 
     An epoch without any ACTIVE record, as its view ended too soon, or with those of members that
     received its state, may still be part of the history: a later primary decided what was under
@@ -233,9 +233,8 @@ def cutoffs(rows: Iterable[Row], bases: dict[int, int]) -> dict[int, int]:
     for epoch in sorted(decided | bases.keys(), reverse=True):
         if cut is not None:
             lowest[epoch] = cut
-        base = bases.get(epoch, 0)
-        if base > 0:
-            cut = base if cut is None else min(cut, base)
+        if epoch in bases:
+            cut = bases[epoch] if cut is None else min(cut, bases[epoch])
     return lowest
 
 

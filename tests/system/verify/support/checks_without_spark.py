@@ -16,10 +16,13 @@ from tools.verify.contract.segment import check_segment, moves_within
 from tools.verify.contract.segment_rules import HighWater
 from tools.verify.contract.sorting import arrange, split_into_bins
 from tools.verify.findings import Finding
+from tools.verify.format.records import RecordKind
 from tools.verify.input.moves import Ints, Moves, join
 from tools.verify.input.parse import parse_segment
 from tools.verify.input.rows import Row
 from tools.verify.input.segments import read_bytes, records_in
+
+COMPARED = slice(Row._fields.index("chain"), Row._fields.index("outcomes") + 1)
 
 
 def rows_in(files: Iterable[Path]) -> list[Row]:
@@ -30,6 +33,25 @@ def rows_in(files: Iterable[Path]) -> list[Row]:
 def findings_without_spark(rows: list[Row]) -> list[Finding]:
     """Return the findings that need no comparison of batches; `BadInput` as the check raises it."""
     return check_control_rows(rows).findings
+
+
+def difference_findings(rows: list[Row], cutoffs: dict[int, int]) -> list[Finding]:
+    """Return where members differ in what they applied, which the check aggregates in Spark; those
+    that went on without a primary are left out.
+    """
+    first: dict[tuple[int, int], Row] = {}
+    found: list[Finding] = []
+    for row in rows:
+        if row.kind != RecordKind.BATCH or row.flag is False:
+            continue
+        assert row.last is not None
+        assert row.decided is not None
+        superseded = row.last > cutoffs.get(row.decided, row.last)
+        one = first.setdefault((row.last, row.decided if superseded else 0), row)
+        if one[COMPARED] != row[COMPARED]:
+            what = f"what was applied up to there differs from {one.file}"
+            found.append(Finding("G14", row.member, row.incarnation, row.last, what))
+    return found
 
 
 def contract_findings(rows: list[Row], primaries: dict[int, PrimaryView]) -> list[Finding]:

@@ -84,6 +84,17 @@ def test_a_bypassed_epoch_is_no_source() -> None:
     assert plan(rows, primaries) == unknown
 
 
+def test_a_first_epoch_of_which_nothing_was_kept_is_superseded() -> None:
+    """Broker seed 630007: a began a cluster alone in epoch 3 and lost all of it before it was on
+    disk; it began once more in epoch 4.  Both begin at 1, and were compared with each other.
+    """
+    rows = [segment("a", (1, 14, 3), incarnation=4), segment("a", (1, 11, 4), incarnation=9)]
+    bases = epoch_bases(rows, {})
+    assert bases == {3: 0, 4: 0}
+    assert cutoffs(rows, bases) == {3: 0}
+    assert plan(rows, {}) == [Stretch(rows[1].file, 1, 11)]
+
+
 def test_an_epoch_without_active_records_began_before_its_activation() -> None:
     """Oracle seed 1228: b went on alone to 564 in epoch 9.  a and c, which had 556, ordered the
     activation of epoch 11 at 557 and lost their view; the primary of epoch 18 decided it.
