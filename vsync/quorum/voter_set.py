@@ -77,18 +77,14 @@ class VoterSet:
     """The votes of the members with data that are not away."""
     total: int = field(init=False, repr=False, compare=False)
     """The votes that the quorum is counted from."""
-    quorum: int = field(init=False, repr=False, compare=False)
-    """How many votes are enough, ties aside."""
     breaker: str = field(init=False, repr=False, compare=False)
     """The voter that decides between two halves; empty: none."""
 
     def __post_init__(self) -> None:
         counted = {name: votes for name, votes in self.votes.items() if name not in self.away}
         there = sum(counted.values()) + (self.arbitrator_votes if self.arbitrator else 0)
-        total = self.expected or there
-        alone = self.two_node and not self.arbitrator and len(counted) <= 2
         derived = {
-            "counted": counted, "total": total, "quorum": 1 if alone else majority(total),
+            "counted": counted, "total": self.expected or there,
             "breaker": _breaker(self.tie_breaker, sorted(counted)),
         }  # fmt: skip
         for name, value in derived.items():
@@ -120,6 +116,13 @@ class VoterSet:
     def names(self) -> tuple[str, ...]:
         """All voters, the arbitrator last."""
         return (*sorted(self.votes), *filter(None, (self.arbitrator,)))
+
+    @property
+    def quorum(self) -> int:
+        """How many votes are enough, ties aside."""
+        if self.two_node and not self.arbitrator and len(self.counted) <= 2:
+            return 1
+        return majority(self.total)
 
     def votes_of(self, names: Collection[str]) -> int:
         """Return the sum of the votes of these members."""
