@@ -13,6 +13,7 @@ import uuid
 from dataclasses import replace
 from pathlib import Path
 
+from broker.durability.pages import Pages
 from broker.machine.version import MACHINE_VERSION, MACHINE_VERSION_MIN
 from broker.options.broker import BrokerOptions
 from store import swap
@@ -52,6 +53,7 @@ class DataDirectory:
             swap.recover(self.data_dir)
         except OSError as error:
             raise _not_writable(self.data_dir, error) from error
+        self.pages = Pages(self.data_dir, options.bounds.page_memory)
         fixed = str(options.cluster_bind) if options.clustered and options.cluster_bind.port else ""
         store_id = uuid.uuid4().hex
         fresh = Meta(

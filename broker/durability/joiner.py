@@ -300,7 +300,7 @@ class Joiner(Generic[StoreT]):
         offer, staging, store = incoming.offer, incoming.staging, incoming.store
         assert staging is not None
         assert store is not None
-        withheld = self._quarantine.withheld()
+        withheld, pager = self._quarantine.withheld(), self._replica().machine.pager
 
         def job() -> Replica:
             meta = replace(
@@ -309,7 +309,8 @@ class Joiner(Generic[StoreT]):
             )  # fmt: skip
             if offer.chunks:
                 staging.finish(meta)
-            return recover(meta.member, store, withheld=withheld)
+            another = pager.another() if pager is not None else None
+            return recover(meta.member, store, withheld=withheld, pager=another)
 
         self._on_verified_store(store, job)
 

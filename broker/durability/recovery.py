@@ -13,6 +13,7 @@ from itertools import chain
 
 import msgpack
 
+from broker.machine.backlog import Pager
 from broker.machine.machine import Machine
 from broker.replication.chain import History
 from broker.replication.replica import Divergence, Replica
@@ -70,9 +71,11 @@ def head_of(position: int, chunks: Iterator[bytes]) -> History:
     return history
 
 
-def _restore(local: str, position: int, chunks: Iterator[bytes]) -> tuple[Machine, History]:
+def _restore(
+    local: str, position: int, chunks: Iterator[bytes], pager: Pager | None
+) -> tuple[Machine, History]:
     history = head_of(position, chunks)
-    return Machine.restore(local, chunks), history
+    return Machine.restore(local, chunks, pager), history
 
 
 def recover(
@@ -80,16 +83,17 @@ def recover(
     store: Store,
     progress: Callable[[int, int], None] | None = None,
     withheld: Mapping[bytes, tuple[int, ...]] | None = None,
+    pager: Pager | None = None,
 ) -> Replica:
     """Return the state that `store` holds, re-executed and verified against its chain.
 
     `progress` is called now and then with (position reached, position to reach); `withheld` is
-    that of a `Replica`.  Raises `Divergence` when the re-execution does not give what the store
-    recorded, `ExecutionFailed` or `Withheld` when a command cannot or may not be executed, and the
-    store's own errors when it cannot be read.
+    that of a `Replica`, `pager` that of its machine.  Raises `Divergence` when the
+    re-execution does not give what the store recorded, `ExecutionFailed` or `Withheld` when a
+    command cannot or may not be executed, and the store's own errors when it cannot be read.
     """
     end = history_of(store.meta)
-    replica = restored(local, store)
+    replica = restored(local, store, pager)
     replica.withheld = withheld or {}
     for count, (_, entry) in enumerate(store.log(replica.history.position)):
         replica.replay(entry)
@@ -105,13 +109,13 @@ def recover(
     return replica
 
 
-def restored(local: str, store: Store) -> Replica:
+def restored(local: str, store: Store, pager: Pager | None = None) -> Replica:
     """Return the state of the store's present checkpoint; an empty one when it has none."""
     saved = store.checkpoint()
     if saved is None:
-        return Replica(local, Machine(local), History())
+        return Replica(local, Machine(local, pager), History())
     position, chunks = saved
-    return Replica(local, *_restore(local, position, chunks))
+    return Replica(local, *_restore(local, position, chunks, pager))
 
 
 def log_progress(position: int, end: int) -> None:

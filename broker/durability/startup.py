@@ -16,6 +16,7 @@ from typing import NamedTuple
 from broker.durability.data_directory import filled
 from broker.durability.recovery import checkpoint_of, history_of, log_progress, recover
 from broker.incidents.quarantine import RECOVERY, Quarantine
+from broker.machine.backlog import Pager
 from broker.machine.clock.voters import voter_names
 from broker.machine.image.restore import SnapshotError
 from broker.machine.machine import Machine
@@ -37,7 +38,7 @@ class Unusable(StoreUnreadable):
     """The store cannot be used, and there is no other member to take the state from."""
 
 
-def resume(store: Store, quarantine: Quarantine) -> Resumed:
+def resume(store: Store, quarantine: Quarantine, pager: Pager | None = None) -> Resumed:
     """Return the state that this member starts from.
 
     Where its member is the only voter, raises what `recover` raises for a damaged store, and
@@ -49,7 +50,7 @@ def resume(store: Store, quarantine: Quarantine) -> Resumed:
         why = f"this member's store {found} ({meta.note or 'no reason is noted'})"
         return _aside(meta, why, "qpid-cluster-store -c DIR makes the store count again")
     try:
-        replica = recover(meta.member, store, log_progress, quarantine.withheld())
+        replica = recover(meta.member, store, log_progress, quarantine.withheld(), pager)
     except ExecutionFailed as failure:
         why = quarantine.add(failure, RECOVERY, meta.member)
     except Withheld as hit:

@@ -1,10 +1,20 @@
-"""The messages that wait in a queue, in order: long ones cost no pause.
+# mypy: disable-error-code="import-untyped"
+"""The messages that wait in a queue, in order: long ones cost no pause, and need no memory.
 
 Those of a plain queue that were never taken are a `Backlog`.  Its two ends are deques, what lies
-between are tuples, which never change.  So a copy takes references of the tuples only, and the
-garbage collector passes them by: it stops tracking a tuple of tuples of atomic values.  With one
-deque of a million messages each full collection took 40 ms of processor, a copy 20 and freeing the
-copy 14, all in one piece.
+between are blocks, whose messages never change.  So a copy takes references of the blocks only, and
+the garbage collector passes by what is in them: it stops tracking a tuple of tuples of atomic
+values.  With one deque of a million messages each full collection took 40 ms of processor, a copy
+20 and freeing the copy 14, all in one piece.
+
+A block may be *on disk*: then it holds a `Page`, from which its messages are read when somebody
+looks at them, each time anew.  Which blocks of a machine's queues go there a `Pager` decides: one
+that is full stays in memory while all that do take less than the limit; else the newest ones go,
+which are the last to be consumed of their queues.  What is read again is not kept, but for the end
+of the queue that it becomes.  All this is one member's own: where messages are is no part of the
+replicated state, and changes nothing in it.  Pages are a copy: what is durable is the store's log
+and checkpoint, and a restart reads these.
+Decision: docs/decisions/0057-a-backlog-is-not-memory.md.
 
 Those that keep a place of their own are `Places`: what came back to a plain queue, and all of a
 priority queue.  They stand in blocks that a copy shares with its original: whoever changes a block
@@ -12,30 +22,113 @@ that the other one has, too, takes a copy of it first.  So the copy of a million
 thousand references, and is in order.
 """
 
+from array import array
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Iterable, Iterator, Sequence
-from itertools import chain, islice
-from typing import Generic, TypeVar
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from functools import partial
+from itertools import islice, repeat
+from typing import Generic, Protocol, TypeAlias, TypeVar
+from weakref import ref
+
+import msgpack
 
 _T = TypeVar("_T")
+_T_co = TypeVar("_T_co", covariant=True)
 
-BLOCK_MESSAGES = 4096
-"""So many make a tuple: work that touches one of them takes some tens of microseconds."""
+BLOCK_MESSAGES = 256
+BLOCK_BYTES = 64 << 10
+"""So many messages make a block, or fewer of so many bytes: to read one from disk takes some tenths
+of a millisecond, and each end of a queue, which is always in memory, is about as large."""
+AHEAD = 8
+AHEAD_BYTES = 1 << 20
+"""So many blocks are asked for before they are looked at, or fewer of so many bytes."""
 PLACES_BLOCK = 512
 """So many make a block at most: to copy one, or to make room in it, takes some microseconds."""
+
+
+class Page(Protocol[_T_co]):
+    """Messages that are on disk.  They go from there with the last reference."""
+
+    def load(self) -> tuple[_T_co, ...]:
+        """Read them; at once where they were asked for in time."""
+
+    def ask(self) -> int:
+        """Have them read, as somebody is about to look at them; return how many bytes that are."""
+
+
+class Block(Generic[_T]):
+    """Messages that lie between the ends of a backlog, in memory or on disk."""
+
+    __slots__ = ("__weakref__", "_count", "_messages", "_page")
+
+    def __init__(self, messages: tuple[_T, ...]) -> None:
+        self._count = len(messages)
+        self._messages: tuple[_T, ...] | None = messages
+        self._page: Page[_T] | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[_T]:
+        return iter(self.messages())
+
+    def messages(self) -> tuple[_T, ...]:
+        """All of them."""
+        messages = self._messages  # looked at once: another thread may put them on disk
+        if messages is None:
+            assert self._page is not None
+            messages = self._page.load()
+        return messages
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether they are not in memory."""
+        return self._messages is None
+
+    def put_on_disk(self, page: Page[_T]) -> None:
+        """`page` has them now.  Any thread may call this."""
+        self._page = page
+        self._messages = None
+
+    def ask(self) -> int:
+        """Somebody is about to look at them; return how many bytes have to be read for it."""
+        if self._messages is None and self._page is not None:
+            return self._page.ask()
+        return 0
+
+
+Part: TypeAlias = tuple[_T, ...] | Block[_T]
+
+
+def read_ahead(parts: Iterable[Part[_T]]) -> Iterator[Part[_T]]:
+    """Yield these parts, those that come next asked for."""
+    ahead: deque[tuple[Part[_T], int]] = deque()
+    total = 0
+    for part in parts:
+        size = part.ask() if isinstance(part, Block) else 0
+        ahead.append((part, size))
+        total += size
+        while len(ahead) > (AHEAD if total <= AHEAD_BYTES else 1):
+            first, size = ahead.popleft()
+            total -= size
+            yield first
+    for first, _ in ahead:
+        yield first
 
 
 class Backlog(Generic[_T]):
     """A queue of messages, appended at the end and taken from the front."""
 
-    __slots__ = ("_between", "_blocks", "_head", "_tail")
+    __slots__ = ("_between", "_blocks", "_head", "_tail", "_tail_bytes")
 
     def __init__(self, messages: Iterable[_T] = ()) -> None:
         self._head: deque[_T] = deque()  # empty only when all is
-        self._blocks: deque[tuple[_T, ...]] = deque()
+        self._blocks: deque[Block[_T]] = deque()
         self._between = 0  # messages in the blocks
         self._tail = self._head  # the same one while it holds all
+        self._tail_bytes = 0  # of what was appended to it
         self.extend(messages)
 
     def __len__(self) -> int:
@@ -48,28 +141,51 @@ class Backlog(Generic[_T]):
 
     def __iter__(self) -> Iterator[_T]:
         """Not while it changes."""
-        last: Iterable[_T] = () if self._tail is self._head else self._tail
-        return chain(self._head, chain.from_iterable(self._blocks), last)
+        yield from self._head
+        for block in read_ahead(self._blocks):
+            yield from block
+        if self._tail is not self._head:
+            yield from self._tail
 
     @property
     def first(self) -> _T:
         """The message at the front.  There is one."""
         return self._head[0]
 
-    def append(self, message: _T) -> None:
-        """Add one at the end."""
+    @property
+    def blocks(self) -> Sequence[Block[_T]]:
+        """What lies between the ends."""
+        return self._blocks
+
+    def append(self, message: _T, size: int = 0) -> Block[_T] | None:
+        """Add one at the end, of so many bytes; return the block that is full now."""
         tail = self._tail
         tail.append(message)
-        if len(tail) >= BLOCK_MESSAGES:
-            self._seal()
+        self._tail_bytes += size
+        if len(tail) >= BLOCK_MESSAGES or self._tail_bytes >= BLOCK_BYTES:
+            return self._seal()
+        return None
 
-    def extend(self, messages: Iterable[_T]) -> None:
-        """Add them at the end."""
-        rest = iter(messages)
-        while part := list(islice(rest, max(1, BLOCK_MESSAGES - len(self._tail)))):
-            self._tail.extend(part)
-            if len(self._tail) >= BLOCK_MESSAGES:
-                self._seal()
+    def extend(self, messages: Iterable[_T], sizes: Iterable[int] = ()) -> list[Block[_T]]:
+        """Add them at the end, of so many bytes each; return the blocks that are full now."""
+        full: list[Block[_T]] = []
+        rest = iter(sizes)
+        for message in messages:
+            block = self.append(message, next(rest, 0))
+            if block is not None:
+                full.append(block)
+        return full
+
+    def adopt(self, block: Block[_T]) -> Block[_T] | None:
+        """Add those of a block of another backlog at the end, wherever they are; return the block
+        that is full now, if any: never that one."""
+        if not self._head:
+            self.extend(block)
+            return None
+        full = self._seal() if self._tail else None
+        self._blocks.append(block)
+        self._between += len(block)
+        return full
 
     def popleft(self) -> _T:
         """Take the first.  There is one."""
@@ -89,35 +205,55 @@ class Backlog(Generic[_T]):
                 self._tail = self._head
         return self._tail.pop()
 
+    def drop(self, count: int) -> int:
+        """Take about so many, without a look at them; return how many.  None are left of 0."""
+        dropped = 0
+        while self._blocks and dropped < count:
+            dropped += len(self._blocks.pop())
+        self._between -= dropped
+        for _ in range(min(len(self), count - dropped)):
+            self.pop()
+            dropped += 1
+        return dropped
+
     def copy(self) -> "Backlog[_T]":
         """Return the same messages; it takes no longer for a million of them."""
         other: Backlog[_T] = Backlog()
         other._blocks, other._between = self._blocks.copy(), self._between
         other._head = self._head.copy()
         other._tail = other._head if self._tail is self._head else self._tail.copy()
+        other._tail_bytes = self._tail_bytes
         return other
 
-    def parts(self) -> list[tuple[_T, ...]]:
+    def parts(self) -> list[Part[_T]]:
         """Return the same messages in parts, to be read once: less than a copy for a short one."""
         last = () if self._tail is self._head else (tuple(self._tail),)
         return [tuple(self._head), *self._blocks, *last]
 
-    def _seal(self) -> None:
+    def _seal(self) -> Block[_T] | None:
+        full: Block[_T] | None = None
         if self._tail is not self._head:
-            self._blocks.append(tuple(self._tail))
-            self._between += len(self._tail)
-        self._tail = deque()
+            full = Block(tuple(self._tail))
+            self._blocks.append(full)
+            self._between += len(full)
+        self._tail, self._tail_bytes = deque(), 0
+        return full
 
     def _next_head(self) -> None:
         if self._blocks:
             block = self._blocks.popleft()
             self._between -= len(block)
             self._head = deque(block)
+            total = 0
+            for block in islice(self._blocks, AHEAD):
+                total += block.ask()
+                if total > AHEAD_BYTES:
+                    break
         else:
             self._head = self._tail
 
 
-class _Block(Generic[_T]):
+class _PlacesBlock(Generic[_T]):
     __slots__ = ("messages", "owner", "places")
 
     def __init__(self, owner: object, places: list[int], messages: list[_T]) -> None:
@@ -130,7 +266,7 @@ class Places(Generic[_T]):
     __slots__ = ("_blocks", "_count", "_lasts", "_owner")
 
     def __init__(self) -> None:
-        self._blocks: list[_Block[_T]] = []  # none of them is empty
+        self._blocks: list[_PlacesBlock[_T]] = []  # none of them is empty
         self._lasts: list[int] = []  # the last place of each
         self._count = 0
         self._owner: object = None  # blocks with this one are shared with no copy
@@ -242,19 +378,226 @@ class Places(Generic[_T]):
             block = blocks.pop()
             yield block.places, block.messages
 
-    def _own(self, at: int) -> _Block[_T]:
+    def _own(self, at: int) -> _PlacesBlock[_T]:
         """Return a copy of a block, which takes its place and may be changed."""
         block = self._blocks[at]
-        copy = self._blocks[at] = _Block(self._owner, block.places.copy(), block.messages.copy())
+        copy = self._blocks[at] = _PlacesBlock(
+            self._owner, block.places.copy(), block.messages.copy()
+        )
         return copy
 
     def _append(self, places: list[int], messages: list[_T]) -> None:
-        self._blocks.append(_Block(self._owner, places, messages))
+        self._blocks.append(_PlacesBlock(self._owner, places, messages))
         self._lasts.append(places[-1])
 
     def _split(self, at: int) -> None:
         block, half = self._blocks[at], PLACES_BLOCK // 2
-        rest = _Block(self._owner, block.places[half:], block.messages[half:])
+        rest = _PlacesBlock(self._owner, block.places[half:], block.messages[half:])
         del block.places[half:], block.messages[half:]
         self._blocks.insert(at + 1, rest)
         self._lasts.insert(at, block.places[-1])
+
+
+# -- on disk ------------------------------------------------------------------------------------
+
+Row: TypeAlias = tuple[int, int, str, str, int, int, int, bytes, bytes]  # a state.Message
+Place: TypeAlias = tuple[int, int]
+Work: TypeAlias = Callable[[], None]
+
+COUNTERS = ("written", "refused", "ahead", "waited", "unasked")
+"""Pages that were written, for which there was no room, that were read ahead, and that whoever
+looked at the messages had to read: asked for too late, or not at all."""
+ROW_BYTES = 400
+"""What a message takes in memory beside its body and properties, about."""
+
+
+class PageLost(Exception):
+    """A page cannot be read: this member's machine cannot go on, and its store has all of it."""
+
+
+class Shelf(Protocol):
+    """Where pages lie.  Any thread may call it."""
+
+    def put(self, data: bytes) -> Place | None:
+        """Keep these bytes; None: there is no room for them now."""
+
+    def get(self, place: Place) -> bytes | memoryview:
+        """Return the bytes of this place, as they were put there; raises what the disk did."""
+
+    def drop(self, place: Place) -> None:
+        """They are not needed any more; never waits."""
+
+
+def pack(messages: tuple[Row, ...]) -> bytes:
+    """Return messages as bytes, by columns; for this process only."""
+    contents, numbers, exchanges, keys, flags, created_us, ttl_us, properties, bodies = zip(
+        *messages, strict=True
+    )
+    return bytes(
+        msgpack.packb(
+            (
+                array("Q", contents).tobytes(),
+                array("Q", numbers).tobytes(),
+                _once(exchanges),
+                _once(keys),
+                flags,
+                array("q", created_us).tobytes(),
+                array("q", ttl_us).tobytes(),
+                properties,
+                bodies,
+            )
+        )
+    )
+
+
+def unpack(data: bytes | memoryview) -> tuple[Row, ...]:
+    """Return the messages that were packed."""
+    contents, numbers, exchanges, keys, flags, created_us, ttl_us, properties, bodies = (
+        msgpack.unpackb(data, use_list=False)
+    )
+    count = len(bodies)
+    return tuple(
+        zip(
+            array("Q", contents),
+            array("Q", numbers),
+            _each(exchanges, count),
+            _each(keys, count),
+            flags,
+            array("q", created_us),
+            array("q", ttl_us),
+            properties,
+            bodies,
+            strict=True,
+        )
+    )
+
+
+def _once(texts: tuple[str, ...]) -> tuple[str, ...]:
+    """Most often they are all the same."""
+    return texts[:1] if texts.count(texts[0]) == len(texts) else texts
+
+
+def _each(texts: tuple[str, ...], count: int) -> list[str]:
+    """Equal ones are one string, as they are where they come from a route."""
+    if len(texts) == 1:
+        return list(repeat(texts[0], count))
+    shared: dict[str, str] = {}
+    return [shared.setdefault(text, text) for text in texts]
+
+
+def in_memory_bytes(messages: tuple[Row, ...]) -> int:
+    """What these messages take in memory, about."""
+    sizes = [len(one[-1]) + len(one[-2]) for one in messages]
+    return sum(sizes) + ROW_BYTES * len(sizes)
+
+
+class _StoredPage:
+    """Messages on a shelf, and once they were asked for, until they are looked at, in memory."""
+
+    __slots__ = ("_ahead", "_asked", "_pager", "_place")
+
+    def __init__(self, pager: "Pager", place: Place) -> None:
+        self._pager, self._place = pager, place
+        self._ahead: tuple[Row, ...] | None = None
+        self._asked = False
+
+    def load(self) -> tuple[Row, ...]:
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None:
+            self._asked = False
+            return ahead
+        self._pager.counters["waited" if self._asked else "unasked"] += 1
+        self._asked = False
+        try:
+            return unpack(self._pager.shelf.get(self._place))
+        except Exception as error:
+            text = f"waiting messages cannot be read from disk: {error}"
+            raise PageLost(text) from error
+
+    def ask(self) -> int:
+        if not self._asked:
+            self._asked = True
+            self._pager.read(self._read)
+        return self._place[1]
+
+    def _read(self) -> None:
+        if not self._asked:
+            return  # somebody could not wait
+        with suppress(Exception):  # whoever needs them reads them again, and says what is wrong
+            self._ahead = unpack(self._pager.shelf.get(self._place))
+            self._pager.counters["ahead"] += 1
+
+    def __del__(self) -> None:
+        self._pager.shelf.drop(self._place)
+
+
+class Pager:
+    """Decides for one machine which blocks go to disk.
+
+    `read` and `write` have work done, at once or by a thread; what it raises is theirs.
+    """
+
+    def __init__(
+        self,
+        shelf: Shelf,
+        limit_bytes: int,
+        read: Callable[[Work], None],
+        write: Callable[[Work], None],
+        counters: dict[str, int],
+    ) -> None:
+        """`counters` has those of `COUNTERS`; it may be shared."""
+        self.shelf, self.limit_bytes, self.read = shelf, limit_bytes, read
+        self.counters = counters
+        self._write = write
+        self._at_once = False
+        self._number = 0
+        self._kept: dict[int, tuple[ref[Block[Row]], int]] = {}  # in memory, the oldest first
+        self._refused: deque[ref[Block[Row]]] = deque()  # there was no room for them
+        self.kept_bytes = 0
+
+    def another(self) -> "Pager":
+        """Return what a second machine of this process needs."""
+        return Pager(self.shelf, self.limit_bytes, self.read, self._write, self.counters)
+
+    @contextmanager
+    def at_once(self) -> Iterator[None]:
+        """What comes is not let pile up: who restores a state waits for the disk."""
+        self._at_once = True
+        try:
+            yield
+        finally:
+            self._at_once = False
+
+    def full(self, block: Block[Row]) -> None:
+        """Take a block that is full: it stays in memory, or goes to disk."""
+        size = in_memory_bytes(block.messages())
+        number = self._number = self._number + 1
+        self._kept[number] = ref(block, partial(self._gone, number)), size
+        self.kept_bytes += size
+        while self.kept_bytes > self.limit_bytes and self._kept:
+            _, (found, size) = self._kept.popitem()
+            self.kept_bytes -= size
+            if self._at_once:
+                self._put(found)
+            else:
+                self._write(partial(self._put, found))
+        if self._refused:
+            self._write(partial(self._put, self._refused.popleft()))
+
+    def _gone(self, number: int, _reference: object) -> None:
+        """Its messages were taken, or dropped."""
+        found = self._kept.pop(number, None)
+        if found is not None:
+            self.kept_bytes -= found[1]
+
+    def _put(self, reference: "ref[Block[Row]]") -> None:
+        block = reference()
+        if block is None or block.on_disk:
+            return
+        place = self.shelf.put(pack(block.messages()))
+        if place is None:
+            self.counters["refused"] += 1
+            self._refused.append(reference)
+        else:
+            self.counters["written"] += 1
+            block.put_on_disk(_StoredPage(self, place))

@@ -8,6 +8,7 @@ handlers are in the modules of their subjects.
 """
 
 from collections.abc import Callable, Iterable, Iterator
+from contextlib import nullcontext
 from typing import cast
 
 from broker.machine import commands as c
@@ -31,9 +32,9 @@ from broker.machine.image import invariants as checks
 from broker.machine.image import restore as restoring
 from broker.machine.image import snapshot as snapshots
 from broker.machine.limits import ENDING_WORK_MAX
-from broker.machine.queueing.queue import all_ready, ready_count
+from broker.machine.queueing.queue import all_ready, drop, ready_count
 from broker.machine.queueing.refusals import poisonous
-from broker.machine.state import Channel, Queue, QueueRow, State
+from broker.machine.state import Channel, Paging, Queue, QueueRow, State
 
 SessionHandler = Callable[[State, int, Command], int]
 ChannelHandler = Callable[[State, Channel, Command], int]
@@ -45,8 +46,8 @@ class Machine(State):
 
     __slots__ = ()
 
-    def __init__(self, local: str) -> None:
-        super().__init__(local)
+    def __init__(self, local: str, pager: Paging = None) -> None:
+        super().__init__(local, pager=pager)
         self.definitions = {what: {} for what in definitions.KINDS}
         self.digest = cluster_element(self)
         self.horizon_us = cluster_time.horizon(self)
@@ -113,15 +114,12 @@ class Machine(State):
         return 0 if self._goes_on else cluster_time.due_us(self) - self.now_us
 
     def free(self, count: int) -> int:
-        """Free up to so many of the messages that were purged, and their places; return how many.
+        """Free about so many of the messages that were purged, and their places; return how many.
         It takes time, and changes nothing: nothing refers to them any more."""
         freed = 0
         while self.discarded and freed < count:
             messages = self.discarded[-1]
-            drop = messages.popitem if isinstance(messages, dict) else messages.pop
-            for _ in range(min(len(messages), count - freed)):
-                drop()
-                freed += 1
+            freed += drop(messages, count - freed)
             if not messages:
                 self.discarded.pop()
         return freed
@@ -174,11 +172,12 @@ class Machine(State):
         return snapshots.Cut(self).steps()
 
     @classmethod
-    def restore(cls, local: str, chunks: Iterable[bytes]) -> "Machine":
+    def restore(cls, local: str, chunks: Iterable[bytes], pager: Paging = None) -> "Machine":
         """The machine of these chunks; raises `SnapshotError` unless they are whole and hash to
         the root that they claim."""
-        machine = cls(local)
-        restoring.read(machine, chunks)
+        machine = cls(local, pager)
+        with pager.at_once() if pager is not None else nullcontext():
+            restoring.read(machine, chunks)
         return machine
 
     def invariants(self) -> None:

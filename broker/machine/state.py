@@ -11,7 +11,7 @@ from dataclasses import InitVar, dataclass, field
 from operator import itemgetter
 from typing import Final, NamedTuple, TypeAlias
 
-from broker.machine.backlog import Backlog, Places
+from broker.machine.backlog import Backlog, Block, Pager, Part, Places
 from broker.machine.commands import Table
 from broker.machine.digest import MASK, body_hash, message_hash
 from broker.machine.effects import Effect
@@ -181,7 +181,7 @@ class Survivors:
 
     number: int  # of the queue
     fits: tuple[int, int, int]  # next number and counts of the queue with these messages
-    rest: Iterator[Message]  # not looked at yet
+    rest: Iterator[Part[Message]]  # not looked at yet
     places_of_rest: Iterator[int]  # theirs, in a priority queue
     messages: Backlog[Message] = field(default_factory=Backlog)  # of a plain queue
     places: Places[Message] = field(default_factory=Places)  # of a priority queue
@@ -340,6 +340,7 @@ class QueueRow(NamedTuple):
     digest: int  # additive hash of the ready messages
 
 
+Paging: TypeAlias = Pager | None  # who puts messages that wait on disk; None: nobody
 Discarded: TypeAlias = Backlog[Message] | Places[Message] | dict[int, int]
 
 
@@ -405,6 +406,7 @@ class State:
     discarded: list[Discarded] = field(default_factory=list)
     # what a cold start will keep, by the queue's number; no part of the state
     survivors: dict[int, Survivors] = field(default_factory=dict)
+    pager: Paging = None  # no part of the state
 
     def add(self, element: int) -> None:
         """Add an element to the root, or a sum of several."""
@@ -412,6 +414,11 @@ class State:
 
     def remove(self, element: int) -> None:
         self.digest = (self.digest - element) & MASK
+
+    def full(self, block: Block[Message] | None) -> None:
+        """A block of some queue's messages is full: it may go to disk."""
+        if block is not None and self.pager is not None:
+            self.pager.full(block)
 
     def totals_of(self, session: int, vhost: str) -> Totals:
         """Where it is counted what clients of this session do there."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from broker.options.values import amount, number
+from broker.options.values import OptionError, amount, number
 
 DEFAULTS: Mapping[str, str] = {
     "clock-bound": "10",
@@ -13,6 +13,7 @@ DEFAULTS: Mapping[str, str] = {
     "disk-backlog-max": "256",
     "disk-free-limit": "auto",
     "memory-limit": "0.6",
+    "page-memory": "64MiB",
 }
 
 
@@ -26,6 +27,15 @@ class Bounds(NamedTuple):
     """Bytes, or a share of the file system; 0: never an alarm; None: what the state needs."""
     memory: int | float
     """Bytes, or a share of the memory that this process may hold; 0: never an alarm."""
+    page_memory: int
+    """Bytes of messages that wait in memory, before more of them wait on disk; 0: never there."""
+
+
+def _page_memory(text: str) -> int:
+    value = amount("page-memory", text)
+    if isinstance(value, float):
+        raise OptionError("page-memory", f"'{text}' is not an amount (64MiB, 2GB)")
+    return value
 
 
 def read_bounds(text: Mapping[str, str]) -> Bounds:
@@ -37,4 +47,5 @@ def read_bounds(text: Mapping[str, str]) -> Bounds:
         number("disk-backlog-max", text["disk-backlog-max"], 8, 1 << 20) << 20,
         None if free.lower() == "auto" else amount("disk-free-limit", free),
         amount("memory-limit", text["memory-limit"]),
+        _page_memory(text["page-memory"]),
     )

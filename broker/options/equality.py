@@ -71,6 +71,7 @@ KINDS: Mapping[str, Kind] = {
     "data-dir": Kind.OWN,
     "disk-free-limit": Kind.OWN,
     "memory-limit": Kind.OWN,
+    "page-memory": Kind.OWN,
     "scrub-rate": Kind.OWN,
     "watchdog-interval": Kind.OWN,
     "backups-keep": Kind.OWN,

@@ -97,7 +97,7 @@ class BrokerMember:
         self._stopping, self._turn_due, self.disk_stuck = "", False, False
         self._counters = {"turns": 0, "datagrams_of_strangers": 0}
         self._supervisor = supervisor = Supervisor(identity.data_dir, identity.name)
-        replica, filled = resume(identity.store, supervisor.quarantine)
+        replica, filled = resume(identity.store, supervisor.quarantine, identity.pages.pager())
         meta = identity.begin()
         device = DataDirectoryDevice(identity.data_dir, loop, self._store_failed, identity.reserve)
         self._ring = ring = RingEndpoint(options, identity, transport, self._on_output, loop)
@@ -361,7 +361,7 @@ class BrokerMember:
             votes=controller.judgement.counters,
             clients=self.clients.counters, auth=self.clients.auth_counters,
             listener=self._ports.counters,
-            memberlog=self._log.counters,
+            memberlog=self._log.counters, pages=self._identity.pages.counters,
             transfer=self._transfer.counters,
             care=self._supervisor.all_counters(),
             statistics=self.observation.members.counters, **self._watchdogs.counters,

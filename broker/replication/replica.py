@@ -16,6 +16,7 @@ from typing import NamedTuple, Protocol, cast
 
 import msgpack
 
+from broker.machine.backlog import PageLost
 from broker.machine.command_codec import BlobMalformed, unpack_blob
 from broker.machine.commands import (
     ACTIVATE,
@@ -225,6 +226,9 @@ class Replica:
                 continue
             try:
                 outcomes.append(apply(position, session, time_us, command))
+            except PageLost:
+                self.broken = True  # the disk's fault, not that of the command
+                raise
             except Exception as error:
                 at = position - first
                 raise self._failed(item, first, at, hashed, command[0]) from error
@@ -256,6 +260,9 @@ class Replica:
         )
         try:
             outcome = self.machine.apply(first, 0, 0, command)
+        except PageLost:
+            self.broken = True
+            raise
         except Exception as error:
             raise self._failed(item, first, 0, hashed, ACTIVATE) from error
         made = self.machine.effects

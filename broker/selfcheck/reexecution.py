@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 from broker.divergence.split_vote import ABSENT, FAILED, PROVEN, UNPROVEN
 from broker.durability.recovery import restored
+from broker.machine.backlog import Pager
 from broker.machine.state import QueueRow
 from broker.replication.replica import Divergence, ExecutionFailed
 from store.api import Store
@@ -27,10 +28,13 @@ class Reexecution(NamedTuple):
     reason: str
 
 
-def reexecute(local: str, store: Store, position: int, agreed: int) -> Reexecution:
+def reexecute(
+    local: str, store: Store, position: int, agreed: int, pager: Pager | None = None
+) -> Reexecution:
     """Return what `store`, which must reach `position`, gives there.
 
-    `agreed` is the highest position at which a vote agreed with this member.
+    `agreed` is the highest position at which a vote agreed with this member; `pager` that of the
+    machine in use.
     """
     saved = store.checkpoint()
     base = saved[0] if saved is not None else 0
@@ -38,7 +42,7 @@ def reexecute(local: str, store: Store, position: int, agreed: int) -> Reexecuti
         reason = f"the checkpoint is of position {base} already"
         return Reexecution(position, base, ABSENT, bytes(16), 0, [], reason)
     try:
-        replica = restored(local, store)
+        replica = restored(local, store, pager.another() if pager is not None else None)
         for first, entry in store.log(base):
             if first > position:
                 break

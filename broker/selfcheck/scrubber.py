@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
+from broker.machine.backlog import PageLost
 from broker.machine.image.scrub import Fault, Scrub
 from broker.machine.machine import Machine
 from store.api import Store
@@ -49,7 +50,10 @@ class MemoryScrubber:
             self._pass, self._machine = Scrub(machine), machine
         one = self._pass
         before = one.messages
-        fault = one.step(budget)
+        try:
+            fault = one.step(budget)
+        except PageLost as error:
+            fault = Fault("messages on disk", str(error))
         self.counters["messages"] += one.messages - before
         if fault is not None:
             self.counters["faults"] += 1

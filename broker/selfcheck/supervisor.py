@@ -19,6 +19,7 @@ from broker.durability.store_writer import LmdbPersister
 from broker.file_thread import FileThread
 from broker.incidents.incidents import Facts, Incidents
 from broker.incidents.quarantine import ORDERED, Quarantine
+from broker.machine.backlog import PageLost
 from broker.machine.clock.voters import voter_names
 from broker.machine.image.scrub import Fault
 from broker.machine.state import QueueRow
@@ -75,9 +76,11 @@ class Supervisor:
         self._disk_faults = self._disk_waits_for = 0
 
     def failed(self, error: BaseException) -> str:
-        """Our own code raised in a turn of work; return the reason to stop."""
-        log.critical("this member's own code failed", exc_info=error)
+        """Our own code, or the disk, raised in a turn of work; return the reason to stop."""
         self._controller.stop_serving()
+        if isinstance(error, PageLost):
+            return f"{error}; the next start takes them from the store"
+        log.critical("this member's own code failed", exc_info=error)
         if isinstance(error, ExecutionFailed):
             self.counters["executions_failed"] += 1
             return self.quarantine.add(error, ORDERED, self.member)
@@ -235,7 +238,7 @@ class Supervisor:
         self._disputed = None
         future = self._loop.run_in_executor(
             None, reexecute, self.member, self._persister.store, verdict.position,
-            self._controller.judgement.agreed,
+            self._controller.judgement.agreed, self._controller.replica.machine.pager,
         )  # fmt: skip
         future.add_done_callback(lambda done: self._reexecuted(verdict, done))
 

@@ -4,18 +4,35 @@ from __future__ import annotations
 
 import gc
 from collections import deque
+from typing import NamedTuple
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.machine import backlog as backlogs
-from broker.machine.backlog import BLOCK_MESSAGES, Backlog
+from broker.machine.backlog import BLOCK_MESSAGES, Backlog, Block
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["append", "extend", "popleft", "pop", "copy"]), st.integers(1, 9)),
+    st.tuples(
+        st.sampled_from(["append", "extend", "popleft", "pop", "copy", "to disk", "drop", "adopt"]),
+        st.integers(1, 9),
+    ),
     max_size=30,
 )
+
+
+class FixedPage(NamedTuple):
+    """A block on disk."""
+
+    messages: tuple[int, ...]
+
+    def load(self) -> tuple[int, ...]:
+        return self.messages
+
+    def ask(self) -> int:
+        """It is there."""
+        return 0
 
 
 @given(STEPS)
@@ -35,6 +52,20 @@ def _compare(steps: list[tuple[str, int]]) -> None:
         if what == "copy":
             copies.append((found, list(expected)))
             found = found.copy()
+            continue
+        if what == "to disk":
+            for block in list(found.blocks)[:count]:
+                block.put_on_disk(FixedPage(block.messages()))
+            continue
+        if what == "drop":
+            gone = found.copy()
+            dropped = sum(iter(lambda: gone.drop(count), 0))  # noqa: B023
+            assert dropped == len(expected)
+            assert not gone
+            continue
+        if what == "adopt":
+            found.adopt(Block(tuple(range(count))))
+            expected.extend(range(count))
             continue
         for _ in range(count):
             if what == "append":
@@ -72,7 +103,10 @@ def test_neither_copy_nor_collector_looks_at_what_lies_between() -> None:
     for one in (backlog, backlog.copy()):
         found = _looked_at(one)
         assert len(found) <= 2 * BLOCK_MESSAGES + 8, "two ends, and the blocks"
-        assert not any(map(gc.is_tracked, found)), "nor does it look into the blocks"
+        blocks = [block for block in found if isinstance(block, Block)]
+        assert len(blocks) == 7
+        inside = [block.messages() for block in blocks]
+        assert not any(map(gc.is_tracked, inside)), "nor does it look into the blocks"
 
 
 @pytest.mark.parametrize("count", [0, 1, BLOCK_MESSAGES, 3 * BLOCK_MESSAGES + 1])

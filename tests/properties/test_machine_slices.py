@@ -17,7 +17,7 @@ import pytest
 from broker.machine import commands as c
 from broker.machine.commands import Command, Table
 from broker.machine.state import Channel
-from tests.support.three_machines import EMPTY, MEMBERS, Rig
+from tests.support.three_machines import EMPTY, MEMBERS, PAGERS, Rig
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -26,6 +26,7 @@ STEPS = 400
 SETTLE_MAX = 20_000
 
 LIMITS = {
+    "backlog.BLOCK_MESSAGES": 2,
     "machine.ENDING_WORK_MAX": 10,
     "handlers.connections.ENDING_WORK_MAX": 10,
     "handlers.sessions.EXPIRED_PER_TICK_MAX": 4,
@@ -81,7 +82,7 @@ class Clients:
         busy = self.rig.machine._goes_on
         if self.random.random() < (0.35 if busy else 0.03):
             to, donor = self.random.choice(MEMBERS), self.random.choice(MEMBERS)
-            machines[to] = type(machines[to]).restore(to, machines[donor].snapshot())
+            machines[to] = type(machines[to]).restore(to, machines[donor].snapshot(), PAGERS[to]())
             machines[to].invariants()
             return
         if not self.rig.machine.connections:

@@ -5,9 +5,11 @@ one, so each test of a subject is also a test of determinism.
 """
 
 from collections import deque
+from collections.abc import Callable
 from itertools import islice
 
 from broker.machine import commands as c
+from broker.machine.backlog import Pager
 from broker.machine.clock.cluster_time import LEAD_US
 from broker.machine.commands import Command, Table
 from broker.machine.effects import (
@@ -28,10 +30,17 @@ from broker.machine.handlers.cold_start import find_survivors
 from broker.machine.machine import Machine
 from broker.machine.move_log import spelled_out
 from broker.machine.version import MACHINE_VERSION
+from tests.properties.models.memory_shelf import pager
 from tests.support.move_ledger import Ledger
 
 MEMBERS = ("a", "b", "c")
 EMPTY = b"\x00\x00"  # property flags without any property
+PAGERS: dict[str, Callable[[], Pager | None]] = {
+    "a": lambda: None,
+    "b": pager,
+    "c": lambda: pager(limit_bytes=2_000),
+}
+"""One has all that waits in memory, one as little as it can, one some of it."""
 
 
 class Rig:
@@ -39,7 +48,7 @@ class Rig:
 
     def __init__(self, version: int = MACHINE_VERSION) -> None:
         self.version = version  # of the machine, named by the first activation
-        self.machines = {name: Machine(name) for name in MEMBERS}
+        self.machines = {name: Machine(name, PAGERS[name]()) for name in MEMBERS}
         self.position = 0
         self.time_us = 1_000_000
         self.effects: list[Effect] = []

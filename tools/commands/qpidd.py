@@ -386,6 +386,12 @@ Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken
     "machine's, or of its control group's.",
 )
 @click.option(
+    "--page-memory",
+    metavar="SIZE",
+    help="Messages that wait in long queues take about so much memory (64MiB, 2GB); more of them "
+    "wait in a file of the data directory. 0: all wait in memory. Default 64MiB.",
+)
+@click.option(
     "--scrub-rate",
     metavar="N",
     help="How many messages at rest to read again a second, to find rot; 0 for none. Default 2000.",

@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, count, islice
 from operator import itemgetter
 
-from broker.machine.backlog import Places
+from broker.machine.backlog import Block, Places, read_ahead
 from broker.machine.clock.cluster_time import recheck_deadlines
 from broker.machine.digest import MASK, ready_elements
 from broker.machine.handlers.publish import letter_element
@@ -30,6 +30,7 @@ from broker.machine.queueing.queue import (
 )
 from broker.machine.queueing.routing import remove_exchange
 from broker.machine.state import (
+    BODY,
     CONTENT_HASH,
     IS_PERSISTENT,
     Message,
@@ -72,7 +73,7 @@ def find_survivors(state: State) -> Iterator[None]:
                         returned.put(place, message)
                     yield
             found = state.survivors[queue.number] = _survivors(queue, returned)
-            while some := _look(queue, found):
+            while some := _look(state, queue, found):
                 looked += some
                 if looked >= PART:
                     looked = 0
@@ -82,18 +83,27 @@ def find_survivors(state: State) -> Iterator[None]:
 def _survivors(queue: Queue, returned: Places[Message]) -> Survivors:
     """None of them was looked at yet."""
     fits = queue.next_seq, len(queue.ready), len(returned)
-    return Survivors(queue.number, fits, chain(returned.values(), queue.ready), iter(returned))
+    came_back = returned.values()
+    parts = chain(iter(lambda: tuple(islice(came_back, PART)), ()), read_ahead(queue.ready.parts()))
+    return Survivors(queue.number, fits, parts, iter(returned))
 
 
-def _look(queue: Queue, found: Survivors) -> int:
+def _look(state: State, queue: Queue, found: Survivors) -> int:
     """Look at the next messages; return how many."""
-    part = list(islice(found.rest, PART))
+    block = next(found.rest, None)
+    if block is None:
+        return 0
+    part = tuple(block)
     stay = [message for message in part if message[IS_PERSISTENT]]
     if queue.max_priority < 0:
         seqs: Iterable[int] = count(queue.next_seq + len(found.messages))
-        found.messages.extend(stay)
+        if isinstance(block, Block) and len(stay) == len(part):
+            state.full(found.messages.adopt(block))
+        else:
+            for full in found.messages.extend(stay, map(len, map(itemgetter(BODY), stay))):
+                state.full(full)
     else:
-        places = zip(part, islice(found.places_of_rest, PART), strict=False)
+        places = zip(part, islice(found.places_of_rest, len(part)), strict=True)
         seqs = [seq_at(queue, place)[0] for message, place in places if message[IS_PERSISTENT]]
         found.places.extend([place_of(queue, seq) for seq in seqs], stay)
     found.sum += ready_elements(map(itemgetter(CONTENT_HASH), stay), found.number, seqs, True)
@@ -155,7 +165,7 @@ def _all_survivors(state: State, queue: Queue) -> Survivors:
     found = state.survivors.pop(queue.number, None)
     if found is None or found.fits != (queue.next_seq, len(queue.ready), len(queue.returned)):
         found = _survivors(queue, queue.returned)
-    while _look(queue, found):
+    while _look(state, queue, found):
         pass
     return found
 

@@ -8,6 +8,7 @@ root that the donor claims.
 import gc
 from collections import defaultdict, deque
 from collections.abc import Iterable
+from operator import itemgetter
 from typing import cast
 
 import msgpack
@@ -276,7 +277,8 @@ class _Reader:
     def _on_ready(self, number: int, messages: tuple[int, ...]) -> None:
         queue = self.queues[number]
         found = self._found(messages)
-        queue.ready.extend(found)
+        for block in queue.ready.extend(found, map(len, map(itemgetter(BODY), found))):
+            self.state.full(block)
         _untrack()
         self._count(queue, found)
 

@@ -11,13 +11,14 @@ large never changes (messages, and most of what lists them) and is not copied. T
 while a cut is written, and a cut can be written once.
 """
 
-from collections.abc import Iterable, Iterator
-from itertools import islice
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import chain, islice
 from typing import NamedTuple, TypeAlias, TypeVar
 
 import msgpack
 
-from broker.machine.backlog import Places
+from broker.machine.backlog import Part, Places, read_ahead
 from broker.machine.digest import ALGORITHM
 from broker.machine.queueing.numbers import cut
 from broker.machine.state import (
@@ -70,6 +71,7 @@ class _VhostCut:
         self._policies = [queue.policy for queue in queues]
         self._operator_policies = [queue.operator_policy for queue in queues]
         self._ready = {queue.number: queue.ready.parts() for queue in queues if queue.ready}
+        self._numbers: dict[int, list[Sequence[int]]] = {}  # of these messages, as they are read
         self._returned = {q.number: q.returned.copy() for q in queues if q.returned}
         self._returns = {q.number: q.returns.copy() for q in queues if q.returns}
         self._producers = [
@@ -83,10 +85,19 @@ class _VhostCut:
     def messages(self) -> Iterator[Message]:
         """What waits in the queues, in their order."""
         for queue in self._queues:
-            for part in self._ready.get(queue.number, ()):
-                yield from part
+            if queue.number in self._ready:
+                yield from self._ready_messages(queue.number)
             if queue.number in self._returned:
                 yield from self._returned[queue.number].values()
+
+    def _ready_messages(self, number: int) -> Iterator[Message]:
+        parts = self._ready.pop(number)
+        numbers = self._numbers[number] = []
+        parts.reverse()
+        for part in read_ahead(_taken(parts)):
+            messages = tuple(part)
+            numbers.append(_compact([message[NUMBER] for message in messages]))
+            yield from messages
 
     def items(self) -> Iterator[_Item | None]:
         """All of it but the messages; None: a place to pause."""
@@ -121,7 +132,7 @@ class _VhostCut:
         yield from self._topology()
 
     def _places(self, number: int) -> Iterator[_Item | None]:
-        for part in _parts(_taken(self._ready.pop(number, []))):
+        for part in _parts(chain.from_iterable(self._numbers.pop(number, ()))):
             yield ("ready", number, part)
             yield None
         places: list[int] = []
@@ -163,13 +174,20 @@ class _VhostCut:
             yield None
 
 
-def _taken(parts: list[tuple[Message, ...]]) -> Iterator[int]:
-    """The numbers of these messages. They are let go on the way: one that left its queue is freed
-    here, and not all at the end."""
-    parts.reverse()
+def _taken(parts: list[Part[Message]]) -> Iterator[Part[Message]]:
+    """The last of them first. They are let go on the way: one that left its queue is freed here,
+    and not all at the end."""
     while parts:
-        for message in parts.pop():
-            yield message[NUMBER]
+        yield parts.pop()
+
+
+def _compact(numbers: list[int]) -> Sequence[int]:
+    """The same numbers in less memory."""
+    if numbers and numbers[-1] - numbers[0] == len(numbers) - 1:
+        run = range(numbers[0], numbers[-1] + 1)
+        if numbers == list(run):
+            return run
+    return array("Q", numbers)
 
 
 class Cut:

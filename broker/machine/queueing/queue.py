@@ -46,6 +46,7 @@ from broker.machine.state import (
     Channel,
     ConnectionRecord,
     Consumer,
+    Discarded,
     Letter,
     Message,
     Queue,
@@ -200,7 +201,7 @@ def append(state: State, queue: Queue, message: Message) -> None:
         )
     )
     if queue.max_priority < 0:
-        queue.ready.append(message)
+        state.full(queue.ready.append(message, len(message[BODY])))
     else:
         queue.returned.put(seq, message)
     state.add(_count_ready(state, queue, seq, message, False) + queue.salt)
@@ -379,6 +380,17 @@ def all_ready(queue: Queue) -> tuple[Backlog[Message], Places[Message]]:
     taken = queue.ready, queue.returned
     queue.ready, queue.returned = Backlog(), Places()
     return taken
+
+
+def drop(messages: Discarded, count: int) -> int:
+    """Let go of about so many; return how many."""
+    if isinstance(messages, Backlog):
+        return messages.drop(count)
+    let_go = messages.popitem if isinstance(messages, dict) else messages.pop
+    count = min(len(messages), count)
+    for _ in range(count):
+        let_go()
+    return count
 
 
 def purge(state: State, queue: Queue, what: int) -> int:

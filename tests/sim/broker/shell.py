@@ -30,6 +30,7 @@ from broker.replication.replica import Applied, Replica
 from store.api import Meta
 from store.errors import StoreError, StoreStuck
 from store.memory import MemoryDisk, MemoryStore
+from tests.properties.models.memory_shelf import pager
 from tests.sim.broker.clients import SimClients
 from tests.sim.broker.describe import why_not
 from tests.sim.broker.disk import SimWriter, run_to_end
@@ -117,7 +118,8 @@ class BrokerUpper:
         self.log_bytes_kept = tape.fork("log kept").pick((0, 500, 5000, 1 << 20))
         fresh = Meta("simulated", self.name, f"store-{self.name}")
         store = MemoryStore(disk, fresh, log_bytes_kept=self.log_bytes_kept)
-        replica = recover(self.name, store)
+        page_memory = tape.fork("pages").pick((0, 2_000, 1 << 30))
+        replica = recover(self.name, store, pager=pager(page_memory))
         self.judge.recovered(self.name, replica, "recovered")
         meta = replace(store.meta, incarnation=member.incarnation)
         store.put_meta(meta)

@@ -6,7 +6,7 @@ from broker.machine import commands as c
 from broker.machine.effects import GetOk, SessionStarted
 from broker.machine.handlers import cold_start
 from broker.machine.machine import Machine
-from broker.machine.state import Queue, Survivors
+from broker.machine.state import Queue, State, Survivors
 from tests.support.three_machines import EMPTY, MEMBERS, Client, Rig
 
 
@@ -176,19 +176,19 @@ def test_a_cold_start_uses_what_was_looked_through_before(
     machine = rig.machine
     looks: list[int] = []
 
-    def look(queue: Queue, found: Survivors) -> int:
-        looks.append(count := original(queue, found))
+    def look(state: State, queue: Queue, found: Survivors) -> int:
+        looks.append(count := original(state, queue, found))
         return count
 
     original = cold_start._look
     monkeypatch.setattr(cold_start, "_look", look)
     list(cold_start.find_survivors(machine))
-    assert looks == [6, 0]
+    assert (sum(looks), looks[-1]) == (6, 0)
     copies = [Machine.restore("a", machine.snapshot()) for _ in range(2)]
     cold = c.Activate(c.ACTIVATE, machine.epoch + 1, (), True, MEMBERS, "cluster")
     looks.clear()
     assert copies[0].apply(rig.position + 1, 0, 0, cold) == c.OK
-    assert looks == [6, 0]
+    assert (sum(looks), looks[-1]) == (6, 0)
     copies[1].survivors = machine.survivors
     looks.clear()
     assert copies[1].apply(rig.position + 1, 0, 0, cold) == c.OK

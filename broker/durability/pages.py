@@ -1,0 +1,207 @@
+"""The pages of one member: messages that wait, in a file of its data directory.
+
+The file has no name and goes with the process, so nothing has to be tidied up, and nothing of it is
+ever durable.  A page lies in one piece, in the first gap that is large enough; the file is cut
+where nothing follows any more.  Decision: docs/decisions/0057-a-backlog-is-not-memory.md.
+
+Blocks are packed and written by one thread, and read ahead by another, so that who waits for a
+message does not wait for the disk to write others.  Who needs one that was not read ahead in time
+reads it where it is.
+"""
+
+from __future__ import annotations
+
+import errno
+import logging
+import os
+import queue
+import threading
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+from xxhash import xxh3_64_digest
+
+from broker.machine.backlog import COUNTERS, Pager, Place, Work
+from store.errors import NotWritable, StoreFailed
+
+log = logging.getLogger("qpidd")
+
+TIDY_S = 2.0
+"""How long after the last page was written or dropped, at most, space is given back."""
+NAME = "pages"
+GRAIN = 4096
+CHECKSUM_BYTES = 8
+KEPT_FREE_BYTES = 512 << 20
+KEPT_FREE_SHARE = 0.1
+"""Pages take nothing of the last of a file system: its store needs it more.  Where a tenth of it is
+less, that much is left."""
+LOOK_BYTES = 8 << 20
+"""So much is written between two looks at what is free."""
+
+
+class Pages:
+    """Makes the pager of each machine of this process; `limit_bytes` 0: all stays in memory."""
+
+    def __init__(self, directory: Path, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._counts = dict.fromkeys(COUNTERS, 0)
+        self._file = PageFile(directory) if limit_bytes else None
+
+    def pager(self) -> Pager | None:
+        """Return what the machine of this member needs; begins with the threads."""
+        if self._file is None:
+            return None
+        read, write = _worker("page-reader"), _worker("page-writer", self._file.tidy)
+        return Pager(self._file, self._limit_bytes, read, write, self._counts)
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """Pages that were written and read, and bytes on disk."""
+        held = 0 if self._file is None else self._file.held_bytes
+        length = 0 if self._file is None else self._file.file_bytes
+        return {**self._counts, "held_bytes": held, "file_bytes": length}
+
+
+def _worker(name: str, when_idle: Callable[[], None] | None = None) -> Callable[[Work], None]:
+    """Start a thread that does work in order; return how to have some done."""
+    waiting: queue.SimpleQueue[Work] = queue.SimpleQueue()
+
+    def run() -> None:
+        while True:
+            try:
+                work = waiting.get(timeout=TIDY_S if when_idle is not None else None)
+            except queue.Empty:
+                assert when_idle is not None
+                work = when_idle
+            try:
+                work()
+            except Exception as error:  # these messages stay where they are
+                log.warning("pages of waiting messages: %r", error)
+            del work  # it may hold the last reference to a page
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return waiting.put
+
+
+class PageFile:
+    """Pages in a file of a directory.  Any thread may call it."""
+
+    def __init__(self, directory: Path) -> None:
+        path = directory / NAME
+        try:
+            path.unlink(missing_ok=True)  # of a start that was killed at this very place
+            self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+            path.unlink()
+        except OSError as error:
+            raise NotWritable(f"{path} cannot be made: {error.strerror or error}") from error
+        self._where = str(directory)
+        self._lock = threading.Lock()
+        self._gaps: list[tuple[int, int]] = []  # begin and end, ascending, none touches another
+        self._end = self._held = 0
+        self._unwatched = LOOK_BYTES  # bytes written since the last look
+        self._room = True
+        # Whoever drops the last reference to a page may be anywhere, under this lock too.
+        self._dropped: deque[Place] = deque()
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of the file that hold something, or did until a moment ago."""
+        return self._held
+
+    @property
+    def file_bytes(self) -> int:
+        """How long the file is."""
+        return self._end
+
+    def put(self, data: bytes) -> Place | None:
+        """Write these bytes; None: there is no room for them now."""
+        size = len(data) + CHECKSUM_BYTES
+        with self._lock:
+            self._reclaim()
+            if not self._has_room(size):
+                return None
+            place = self._allocate(size), size
+        try:
+            written = os.pwritev(self._fd, (data, xxh3_64_digest(data)), place[0])
+        except OSError as error:
+            written = 0
+            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
+                log.warning("a page cannot be written in %s: %s", self._where, error)
+        if written == size:
+            return place
+        self.drop(place)
+        return None
+
+    def get(self, place: Place) -> bytes | memoryview:
+        """Return the bytes that were put there.  Raises StoreFailed."""
+        begin, size = place
+        try:
+            found = os.pread(self._fd, size, begin)
+        except OSError as error:
+            raise StoreFailed(f"a page in {self._where} cannot be read: {error}") from error
+        data = memoryview(found)[:-CHECKSUM_BYTES]
+        if len(found) != size or xxh3_64_digest(data) != found[-CHECKSUM_BYTES:]:
+            raise StoreFailed(f"a page in {self._where} is not what was written there")
+        return data
+
+    def drop(self, place: Place) -> None:
+        """It is not needed any more."""
+        self._dropped.append(place)
+
+    def tidy(self) -> None:
+        """Give back to the file system what can be."""
+        with self._lock:
+            self._reclaim()
+
+    def _has_room(self, size: int) -> bool:
+        self._unwatched += size
+        if self._unwatched >= LOOK_BYTES:
+            self._unwatched = 0
+            found = os.statvfs(self._fd)
+            least = min(KEPT_FREE_BYTES, int(found.f_blocks * found.f_frsize * KEPT_FREE_SHARE))
+            room = found.f_bavail * found.f_frsize > least + 2 * LOOK_BYTES
+            if self._room and not room:
+                log.warning(
+                    "messages that wait stay in memory: %s has too little free space for more "
+                    "pages", self._where,
+                )  # fmt: skip
+            self._room = room
+        return self._room
+
+    def _allocate(self, size: int) -> int:
+        size = _rounded(size)
+        self._held += size
+        for at, (begin, end) in enumerate(self._gaps):
+            if end - begin >= size:
+                if end - begin == size:
+                    del self._gaps[at]
+                else:
+                    self._gaps[at] = begin + size, end
+                return begin
+        begin, self._end = self._end, self._end + size
+        return begin
+
+    def _reclaim(self) -> None:
+        while self._dropped:
+            begin, size = self._dropped.popleft()
+            self._held -= _rounded(size)
+            self._add_gap(begin, begin + _rounded(size))
+        if self._gaps and self._gaps[-1][1] == self._end:
+            self._end = self._gaps.pop()[0]
+            os.ftruncate(self._fd, self._end)
+
+    def _add_gap(self, begin: int, end: int) -> None:
+        gaps = self._gaps
+        at = bisect_left(gaps, (begin, end))
+        if at < len(gaps) and gaps[at][0] == end:
+            end = gaps.pop(at)[1]
+        if at and gaps[at - 1][1] == begin:
+            at -= 1
+            begin = gaps.pop(at)[0]
+        gaps.insert(at, (begin, end))
+
+
+def _rounded(size: int) -> int:
+    return -(-size // GRAIN) * GRAIN

@@ -1,0 +1,36 @@
+"""Pages of waiting messages that lie in memory: the disk of machines in tests."""
+
+from __future__ import annotations
+
+from broker.machine.backlog import COUNTERS, Pager, Place, Work
+
+
+class MemoryShelf:
+    """A shelf that knows what is on it.  `full`: it takes nothing."""
+
+    def __init__(self) -> None:
+        self.pages: dict[Place, bytes] = {}
+        self.full = False
+        self._next = 0
+
+    def put(self, data: bytes) -> Place | None:
+        if self.full:
+            return None
+        self._next += 1
+        self.pages[self._next, len(data)] = data
+        return self._next, len(data)
+
+    def get(self, place: Place) -> bytes:
+        return self.pages[place]
+
+    def drop(self, place: Place) -> None:
+        del self.pages[place]
+
+
+def pager(limit_bytes: int = 0, shelf: MemoryShelf | None = None) -> Pager:
+    """One that does everything at once."""
+    return Pager(shelf or MemoryShelf(), limit_bytes, _do, _do, dict.fromkeys(COUNTERS, 0))
+
+
+def _do(work: Work) -> None:
+    work()

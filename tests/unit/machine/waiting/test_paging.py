@@ -1,0 +1,147 @@
+"""Where messages wait changes nothing: one history with all in memory, and with most on disk.
+
+The members of every `Rig` differ in this too; here the blocks are tiny, and what one member shows
+its clients is compared as well.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.machine import commands as c
+from broker.machine.backlog import PageLost, Pager, pack, unpack
+from broker.machine.machine import Machine
+from broker.machine.state import EXCHANGE, KEY, Message
+from tests.properties.models.memory_shelf import MemoryShelf, pager
+from tests.properties.test_machine_slices import LIMITS, Clients
+from tests.support.three_machines import Rig
+
+LARGEST = (1 << 64) - 1
+ROWS: tuple[tuple[Message, ...], ...] = (
+    ((0, 0, "", "", 0, -1, -1, b"", b""),),
+    ((LARGEST, LARGEST, "ä", "k" * 255, 4, 1 << 62, 1 << 62, b"\0\xff", bytes(70_000)),),
+    ((1, 2, "x", "one", 2, 3, 4, b"", b"a"), (5, 6, "x", "two", 0, 3, -1, b"p", b"b")) * 3,
+    ((1, 2, "x", "one", 2, 3, 4, b"", b"a"),) * 300,
+)
+
+
+@pytest.mark.parametrize("messages", ROWS)
+def test_what_is_packed_comes_back_as_it_was(messages: tuple[Message, ...]) -> None:
+    found = unpack(pack(messages))
+    assert found == messages
+    for name in (EXCHANGE, KEY):
+        assert len({id(one[name]) for one in found}) == len({one[name] for one in found})
+
+
+def _shown(rig: Rig, its: Pager | None) -> tuple[list[object], Machine]:
+    machine, shown = Machine("a", its), list[object]()
+    for position, session, time_us, command in rig.log:
+        outcome = machine.apply(position, session, time_us, command)
+        shown.append((outcome, machine.root(), machine.take_effects(), machine.take_moves()[0]))
+        machine.free(3)
+    return shown, machine
+
+
+@pytest.mark.parametrize("seed", [101, 102])
+def test_nobody_can_tell_where_messages_wait(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    for limit, value in LIMITS.items():
+        monkeypatch.setattr(f"broker.machine.{limit}", value)
+    clients = Clients(seed)
+    client = clients.rig.client()
+    for number in range(30):
+        client.queue(f"q{number % 3}")
+        client.publish(f"q{number % 3}", bytes([number]), flags=c.PERSISTENT if number > 9 else 0)
+    clients.rig.activate(cold=True)
+    for _ in range(50):
+        clients.step()
+    expected, without = _shown(clients.rig, None)
+    shelf = MemoryShelf()
+    its = pager(shelf=shelf)
+    found, machine = _shown(clients.rig, its)
+    assert found == expected
+    assert its.counters["written"], "else nothing was tried"
+    chunks = list(machine.snapshot_in_steps())
+    assert chunks == list(without.snapshot_in_steps())
+    assert list(Machine.restore("a", chunks, pager()).snapshot_in_steps()) == chunks
+    while machine.free(1 << 30):
+        pass
+    queues = [queue for vhost in machine.vhosts.values() for queue in vhost.queues.values()]
+    waiting = sum(block.on_disk for queue in queues for block in queue.ready.blocks)
+    assert len(shelf.pages) == waiting, "a page goes with the last reference"
+
+
+def _filled(its: Pager, monkeypatch: pytest.MonkeyPatch, messages: int = 40) -> Rig:
+    """One queue, of which the member `b` has most on its shelf."""
+    monkeypatch.setattr("broker.machine.backlog.BLOCK_MESSAGES", 4)
+    rig = Rig()
+    rig.machines["b"].pager = its
+    client = rig.client()
+    client.queue("q")
+    for number in range(messages):
+        client.publish("q", bytes([number]))
+    return rig
+
+
+def test_a_purge_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    shelf = MemoryShelf()
+    its = pager(shelf=shelf)
+    rig = _filled(its, monkeypatch)
+    machine = rig.machines["b"]
+    assert len(shelf.pages) == 9
+    read = its.counters["unasked"], its.counters["ahead"]
+    queue = machine.vhosts["/"].queues["q"]
+    machine.discarded.append(queue.ready.copy())
+    while machine.free(5):
+        pass
+    assert len(shelf.pages) == 9, "the queue has them still"
+    machine.discarded.append(queue.ready)
+    del queue.ready
+    while machine.free(5):
+        pass
+    assert not shelf.pages
+    assert read == (its.counters["unasked"], its.counters["ahead"])
+
+
+def test_what_comes_next_is_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    its = pager()
+    rig = _filled(its, monkeypatch)
+    ready = rig.machines["b"].vhosts["/"].queues["q"].ready
+    before = its.counters["unasked"]
+    for expected in range(40):
+        assert ready.popleft()[-1] == bytes([expected])
+    assert its.counters["unasked"] == before + 1, "only the very first was needed at once"
+
+
+def test_large_ones_are_not_all_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.machine.backlog.AHEAD_BYTES", 1)
+    its = pager()
+    rig = _filled(its, monkeypatch)
+    ready = rig.machines["b"].vhosts["/"].queues["q"].ready
+    before, unasked = its.counters["ahead"], its.counters["unasked"]
+    for _ in range(4):  # the next block is the head
+        ready.popleft()
+    assert its.counters["ahead"] == before + 1
+    assert len(list(ready)) == 36
+    assert its.counters["ahead"] == before + 8, "each other block, one after the other"
+    assert its.counters["unasked"] == unasked + 1
+
+
+def test_what_finds_no_room_stays_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    shelf = MemoryShelf()
+    shelf.full = True
+    rig = _filled(pager(shelf=shelf), monkeypatch, 30)
+    assert not shelf.pages
+    shelf.full = False
+    client = rig.client()
+    for _ in range(30):
+        client.publish("q", b"later")
+    assert len(shelf.pages) > 8, "and goes to disk when there is room"
+
+
+def test_a_page_that_cannot_be_read_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    shelf = MemoryShelf()
+    rig = _filled(pager(shelf=shelf), monkeypatch)
+    for place in shelf.pages:
+        shelf.pages[place] = b"\xc1"
+    with pytest.raises(PageLost, match="cannot be read from disk"):
+        list(rig.machines["b"].vhosts["/"].queues["q"].ready)
