@@ -36,7 +36,7 @@ _CAUSED_BY: dict[tuple[Op, int], tuple[int, ...]] = {
     (Op.RETURNED, 2): _ANY,
     (Op.RETURNED, 3): _ANY,
     (Op.RETURNED, 4): (Command.TX_COMMIT,),
-    (Op.DROPPED, 0): (Command.TICK, Command.GET),
+    (Op.DROPPED, 0): _ANY,  # also what has no time to live, at once where it enters or returns
     (Op.DROPPED, 1): _ANY,
     (Op.PURGED, 0): (Command.QUEUE_PURGE,),
     (Op.PURGED, 1): _ANY,

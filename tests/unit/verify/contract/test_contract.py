@@ -115,6 +115,18 @@ def test_an_end_that_goes_on_at_later_positions_gives_no_finding(
     assert maker.breaches() == []
 
 
+def test_what_has_no_time_to_live_gives_no_finding() -> None:
+    """Broker seed 640062: it is dead where it enters or returns, and was accused of its publish."""
+    maker = MoveMaker()
+    client = maker.rig.client()
+    client.queue("grave")
+    grave: c.Table = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "grave"}
+    client.queue("q", {"x-message-ttl": 0, **grave})
+    client.publish("q", b"m")
+    maker.checkpoint()
+    assert maker.breaches() == []
+
+
 def test_a_return_that_nothing_caused_is_found_where_the_channel_goes_on() -> None:
     """Only channels that ended have returns at the positions of other commands."""
     maker = MoveMaker()
