@@ -386,6 +386,16 @@ SEEDS = {
         young=True,
         long=True,
     ),
+    "new_options_and_an_old_store": FailedSeed(
+        640051,
+        False,
+        "L3: a member that was away while the voters' rule was changed stopped over its new"
+        " options by its own old store, when it was alone for a moment; over the old by the others",
+        "broker",
+        without=(),
+        votes=True,
+        young=True,
+    ),
 }
 
 

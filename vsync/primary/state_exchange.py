@@ -128,7 +128,10 @@ def refuse(me: Member, report: StateReport, plan: Plan) -> str:
     if me in plan.mixed:
         return mixing(transient=report.transient)
     # The options of a member that has run are those of its start; what was ordered since holds.
-    return "" if report.ran else contradiction(me.name, report.voter(), plan.voters)
+    # With less than a quorum the voters may have changed since, and the options be the right ones.
+    if report.ran or plan.verdict is PlanVerdict.INQUORATE:
+        return ""
+    return contradiction(me.name, report.voter(), plan.voters)
 
 
 def mixing(*, transient: bool) -> str:

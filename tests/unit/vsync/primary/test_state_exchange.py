@@ -140,6 +140,20 @@ def test_a_running_members_options_are_older_than_what_operators_ordered() -> No
     assert "started with 3 votes for a" in refuse(C, asked._replace(ran=False), plan)
 
 
+def test_options_are_held_against_voters_only_where_these_are_the_newest() -> None:
+    """Seed 640051 of the broker stack: the rule was changed while a member was away. Alone, it said
+    that its new options were wrong, by its own old state; with the old ones the others said so."""
+    behind = state_report(9, 2)._replace(requested=("@expected_votes=4",))
+    alone = make_plan((A,), {A: behind})
+    assert alone.verdict is PlanVerdict.INQUORATE
+    assert not refuse(A, behind, alone)
+    with_another = make_plan((A, B), {A: behind, B: state_report(9, 2)})
+    assert "--cluster-expected-votes=4" in refuse(A, behind, with_another)
+    changed = state_report(12, 2)._replace(voters=("a", "b", "c", "@expected_votes=4"))
+    newest = make_plan((A, B, C), {A: behind, B: changed, C: changed})
+    assert not refuse(A, behind, newest)
+
+
 def test_a_first_start_begun_again_comes_after_what_was_promised_for_it() -> None:
     """Seed 9107 of the broker stack: a member promised epoch 2, and then 1 of another cluster."""
     begun = state_report(0, 0)._replace(promised_epoch=2)
