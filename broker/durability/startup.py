@@ -48,7 +48,7 @@ def resume(store: Store, quarantine: Quarantine, pager: Pager | None = None) -> 
     if meta.marker in (Marker.INCONSISTENT, Marker.BACKUP):
         found = "is a backup" if meta.marker is Marker.BACKUP else "was found inconsistent"
         why = f"this member's store {found} ({meta.note or 'no reason is noted'})"
-        return _aside(meta, why, "qpid-cluster-store -c DIR makes the store count again")
+        return _aside(meta, why, "qpid-cluster-store -c DIR makes the store count again", pager)
     try:
         replica = recover(meta.member, store, log_progress, quarantine.withheld(), pager)
     except ExecutionFailed as failure:
@@ -65,7 +65,9 @@ def resume(store: Store, quarantine: Quarantine, pager: Pager | None = None) -> 
     except (Divergence, SnapshotError, StoreCorrupt) as error:
         if _alone(meta):
             raise
-        return _aside(meta, f"this member's store is damaged: {error}", "nothing was changed in it")
+        return _aside(
+            meta, f"this member's store is damaged: {error}", "nothing was changed in it", pager
+        )
     else:
         if replica.skipped:
             _settle(store, replica)
@@ -73,7 +75,7 @@ def resume(store: Store, quarantine: Quarantine, pager: Pager | None = None) -> 
     return _aside(
         meta, why,
         "where no member can execute it: qpid-cluster-store --skip-quarantined DIR for each of "
-        "them, or --retry-quarantined after the cause is mended",
+        "them, or --retry-quarantined after the cause is mended", pager,
     )  # fmt: skip
 
 
@@ -81,15 +83,16 @@ def _alone(meta: Meta) -> bool:
     return voter_names(meta.voters) in ((), (meta.member,))
 
 
-def _aside(meta: Meta, why: str, remedy: str) -> Resumed:
+def _aside(meta: Meta, why: str, remedy: str, pager: Pager | None) -> Resumed:
     if _alone(meta):
         raise Unusable(f"{why}; no other member has its state: {remedy}")
     log.critical(
         "%s; the store has no vote until another member has given this one its state, and is then "
         "set aside (%s)", why, remedy,
     )  # fmt: skip
+    # The state that takes its place gets the same pager.
     # The point that the store reached still shows that this is no empty member (see `make_plan`).
-    replica = Replica(meta.member, Machine(meta.member), history_of(meta))
+    replica = Replica(meta.member, Machine(meta.member, pager), history_of(meta))
     replica.broken = True  # nothing may be applied to it, nor be made durable
     return Resumed(replica, False)
 

@@ -24,6 +24,7 @@ from store.api import Marker
 from store.errors import StoreCorrupt
 from store.lmdb_store import LmdbStore
 from store.memory import MemoryDisk, MemoryStore
+from tests.properties.models.memory_shelf import pager
 from tests.support.poisoned_store import (
     META,
     POISON,
@@ -117,9 +118,11 @@ def test_a_store_whose_command_cannot_be_executed_has_no_vote_and_is_not_tried_a
     the command; and it does not claim to be empty, which would let a first start forget it all."""
     store = filled_store(tmp_path, b"good", POISON, b"more")
     with raising() as wire:
-        replica, filled = resume(store, Quarantine(Incidents(tmp_path), "1.0"))
+        its = pager()
+        replica, filled = resume(store, Quarantine(Incidents(tmp_path), "1.0"), its)
         assert wire.tried == 1
         assert not filled
+        assert replica.machine.pager is its, "of the state as well that another member gives"
         assert replica.history.position == store.meta.position == 7
         assert "at position 6 failed here" in caplog.text
         assert "has no vote until another member" in caplog.text
