@@ -2,7 +2,9 @@
 
 The file has no name and goes with the process, so nothing has to be tidied up, and nothing of it is
 ever durable.  A page lies in one piece, in the first gap that is large enough; the file is cut
-where nothing follows any more.  Decision: docs/decisions/0057-a-backlog-is-not-memory.md.
+where nothing follows any more.  Its checksum is with whoever wants it back, in memory: where a
+write was lost, the file has an older page at that place, of the same size and whole.
+Decision: docs/decisions/0057-a-backlog-is-not-memory.md.
 
 Blocks are packed and written by one thread, and read ahead by another, so that who waits for a
 message does not wait for the disk to write others.  Who needs one that was not read ahead in time
@@ -19,9 +21,10 @@ import threading
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from pathlib import Path
 
-from xxhash import xxh3_64_digest
+from xxhash import xxh3_64_intdigest
 
 from broker.machine.backlog import COUNTERS, Pager, Place, Work
 from store.errors import NotWritable, StoreFailed
@@ -32,7 +35,6 @@ TIDY_S = 2.0
 """How long after the last page was written or dropped, at most, space is given back."""
 NAME = "pages"
 GRAIN = 4096
-CHECKSUM_BYTES = 8
 KEPT_FREE_BYTES = 512 << 20
 KEPT_FREE_SHARE = 0.1
 """Pages take nothing of the last of a file system: its store needs it more.  Where a tenth of it is
@@ -102,6 +104,7 @@ class PageFile:
         self._end = self._held = 0
         self._unwatched = LOOK_BYTES  # bytes written since the last look
         self._room = True
+        self._trouble = 0  # what the last write met
         # Whoever drops the last reference to a page may be anywhere, under this lock too.
         self._dropped: deque[Place] = deque()
 
@@ -117,34 +120,33 @@ class PageFile:
 
     def put(self, data: bytes) -> Place | None:
         """Write these bytes; None: there is no room for them now."""
-        size = len(data) + CHECKSUM_BYTES
+        size = len(data)
         with self._lock:
             self._reclaim()
             if not self._has_room(size):
                 return None
-            place = self._allocate(size), size
+            place = self._allocate(size), size, xxh3_64_intdigest(data)
         try:
-            written = os.pwritev(self._fd, (data, xxh3_64_digest(data)), place[0])
+            written = os.pwrite(self._fd, data, place[0])
         except OSError as error:
             written = 0
-            if error.errno not in (errno.ENOSPC, errno.EDQUOT):
-                log.warning("a page cannot be written in %s: %s", self._where, error)
+            self._cannot_write(error)
         if written == size:
+            self._trouble = 0
             return place
         self.drop(place)
         return None
 
-    def get(self, place: Place) -> bytes | memoryview:
+    def get(self, place: Place) -> bytes:
         """Return the bytes that were put there.  Raises StoreFailed."""
-        begin, size = place
+        begin, size, checksum = place
         try:
             found = os.pread(self._fd, size, begin)
         except OSError as error:
             raise StoreFailed(f"a page in {self._where} cannot be read: {error}") from error
-        data = memoryview(found)[:-CHECKSUM_BYTES]
-        if len(found) != size or xxh3_64_digest(data) != found[-CHECKSUM_BYTES:]:
+        if len(found) != size or xxh3_64_intdigest(found) != checksum:
             raise StoreFailed(f"a page in {self._where} is not what was written there")
-        return data
+        return found
 
     def drop(self, place: Place) -> None:
         """It is not needed any more."""
@@ -159,7 +161,11 @@ class PageFile:
         self._unwatched += size
         if self._unwatched >= LOOK_BYTES:
             self._unwatched = 0
-            found = os.statvfs(self._fd)
+            try:
+                found = os.statvfs(self._fd)
+            except OSError as error:
+                self._cannot_write(error)
+                return False
             least = min(KEPT_FREE_BYTES, int(found.f_blocks * found.f_frsize * KEPT_FREE_SHARE))
             room = found.f_bavail * found.f_frsize > least + 2 * LOOK_BYTES
             if self._room and not room:
@@ -169,6 +175,13 @@ class PageFile:
                 )  # fmt: skip
             self._room = room
         return self._room
+
+    def _cannot_write(self, error: OSError) -> None:
+        """The messages stay in memory; one line says why, not one for each page."""
+        trouble = error.errno or -1
+        if trouble != self._trouble and trouble not in (errno.ENOSPC, errno.EDQUOT):
+            log.warning("a page cannot be written in %s: %s", self._where, error)
+        self._trouble = trouble
 
     def _allocate(self, size: int) -> int:
         size = _rounded(size)
@@ -185,12 +198,13 @@ class PageFile:
 
     def _reclaim(self) -> None:
         while self._dropped:
-            begin, size = self._dropped.popleft()
+            begin, size, _ = self._dropped.popleft()
             self._held -= _rounded(size)
             self._add_gap(begin, begin + _rounded(size))
         if self._gaps and self._gaps[-1][1] == self._end:
             self._end = self._gaps.pop()[0]
-            os.ftruncate(self._fd, self._end)
+            with suppress(OSError):  # it stays as long as it is, and is written there again
+                os.ftruncate(self._fd, self._end)
 
     def _add_gap(self, begin: int, end: int) -> None:
         gaps = self._gaps
@@ -204,4 +218,4 @@ class PageFile:
 
 
 def _rounded(size: int) -> int:
-    return -(-size // GRAIN) * GRAIN
+    return max(1, -(-size // GRAIN)) * GRAIN

@@ -44,6 +44,9 @@ of a millisecond, and each end of a queue, which is always in memory, is about a
 AHEAD = 8
 AHEAD_BYTES = 1 << 20
 """So many blocks are asked for before they are looked at, or fewer of so many bytes."""
+AHEAD_SHARE = 4
+"""What was read ahead takes this part of the memory for messages; beyond it only the next block of
+each queue is asked for.  Eight of a thousand queues would be a gigabyte while nobody consumes."""
 PLACES_BLOCK = 512
 """So many make a block at most: to copy one, or to make room in it, takes some microseconds."""
 
@@ -55,7 +58,8 @@ class Page(Protocol[_T_co]):
         """Read them; at once where they were asked for in time."""
 
     def ask(self) -> int:
-        """Have them read, as somebody is about to look at them; return how many bytes that are."""
+        """Have them read, as somebody is about to look at them; return how many bytes that are, or
+        more than `AHEAD_BYTES`: what follows them must not be asked for now."""
 
 
 class Block(Generic[_T]):
@@ -401,7 +405,7 @@ class Places(Generic[_T]):
 # -- on disk ------------------------------------------------------------------------------------
 
 Row: TypeAlias = tuple[int, int, str, str, int, int, int, bytes, bytes]  # a state.Message
-Place: TypeAlias = tuple[int, int]
+Place: TypeAlias = tuple[int, int, int]  # where, how many bytes, and their checksum
 Work: TypeAlias = Callable[[], None]
 
 COUNTERS = ("written", "refused", "ahead", "waited", "unasked")
@@ -494,20 +498,19 @@ def in_memory_bytes(messages: tuple[Row, ...]) -> int:
 class _StoredPage:
     """Messages on a shelf, and once they were asked for, until they are looked at, in memory."""
 
-    __slots__ = ("_ahead", "_asked", "_pager", "_place")
+    __slots__ = ("_ahead", "_asked", "_pager", "_place", "_size")
 
-    def __init__(self, pager: "Pager", place: Place) -> None:
-        self._pager, self._place = pager, place
+    def __init__(self, pager: "Pager", place: Place, size: int) -> None:
+        self._pager, self._place, self._size = pager, place, size
         self._ahead: tuple[Row, ...] | None = None
         self._asked = False
 
     def load(self) -> tuple[Row, ...]:
+        asked = self._let_go()
         ahead, self._ahead = self._ahead, None
         if ahead is not None:
-            self._asked = False
             return ahead
-        self._pager.counters["waited" if self._asked else "unasked"] += 1
-        self._asked = False
+        self._pager.counters["waited" if asked else "unasked"] += 1
         try:
             return unpack(self._pager.shelf.get(self._place))
         except Exception as error:
@@ -515,10 +518,13 @@ class _StoredPage:
             raise PageLost(text) from error
 
     def ask(self) -> int:
+        pager = self._pager
         if not self._asked:
+            size = self._size
             self._asked = True
-            self._pager.read(self._read)
-        return self._place[1]
+            pager.ahead_bytes += size
+            pager.read(self._read)
+        return self._place[1] if pager.ahead_bytes <= pager.ahead_max else AHEAD_BYTES + 1
 
     def _read(self) -> None:
         if not self._asked:
@@ -526,8 +532,19 @@ class _StoredPage:
         with suppress(Exception):  # whoever needs them reads them again, and says what is wrong
             self._ahead = unpack(self._pager.shelf.get(self._place))
             self._pager.counters["ahead"] += 1
+        if not self._asked:  # meanwhile: nobody comes for these
+            self._ahead = None
+
+    def _let_go(self) -> bool:
+        """Nobody waits for it any more; return whether somebody did."""
+        asked, self._asked = self._asked, False
+        if asked:
+            size = self._size
+            self._pager.ahead_bytes -= size
+        return asked
 
     def __del__(self) -> None:
+        self._let_go()
         self._pager.shelf.drop(self._place)
 
 
@@ -554,6 +571,8 @@ class Pager:
         self._kept: dict[int, tuple[ref[Block[Row]], int]] = {}  # in memory, the oldest first
         self._refused: deque[ref[Block[Row]]] = deque()  # there was no room for them
         self.kept_bytes = 0
+        self.ahead_bytes = 0  # of pages that were asked for, and not looked at
+        self.ahead_max = limit_bytes // AHEAD_SHARE
 
     def another(self) -> "Pager":
         """Return what a second machine of this process needs."""
@@ -594,10 +613,11 @@ class Pager:
         block = reference()
         if block is None or block.on_disk:
             return
-        place = self.shelf.put(pack(block.messages()))
+        messages = block.messages()
+        place = self.shelf.put(pack(messages))
         if place is None:
             self.counters["refused"] += 1
             self._refused.append(reference)
         else:
             self.counters["written"] += 1
-            block.put_on_disk(_StoredPage(self, place))
+            block.put_on_disk(_StoredPage(self, place, in_memory_bytes(messages)))

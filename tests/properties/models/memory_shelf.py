@@ -17,8 +17,9 @@ class MemoryShelf:
         if self.full:
             return None
         self._next += 1
-        self.pages[self._next, len(data)] = data
-        return self._next, len(data)
+        place = self._next, len(data), 0
+        self.pages[place] = data
+        return place
 
     def get(self, place: Place) -> bytes:
         return self.pages[place]

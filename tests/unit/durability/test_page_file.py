@@ -67,6 +67,39 @@ def test_another_byte_than_was_written_is_noticed(pages: PageFile) -> None:
         pages.get(place)
 
 
+def test_an_older_page_of_the_same_place_is_noticed(pages: PageFile) -> None:
+    before = put(pages, b"what was consumed")
+    old = os.pread(pages._fd, GRAIN, before[0])
+    pages.drop(before)
+    place = put(pages, b"what waits today.")
+    assert place[:2] == before[:2]
+    os.pwrite(pages._fd, old, place[0])  # the system could not write it, and forgot it
+    with pytest.raises(StoreFailed, match="not what was written"):
+        pages.get(place)
+
+
+def test_a_sick_disk_takes_no_page_and_is_said_once(
+    pages: PageFile, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def sick(*_: object) -> int:
+        raise OSError(errno.EIO, "Input/output error")
+
+    for call in ("pwrite", "statvfs", "ftruncate"):
+        caplog.clear()
+        with monkeypatch.context() as disk:
+            pages.drop(put(pages, b"to be cut"))
+            disk.setattr(page_file, "LOOK_BYTES", 1)
+            disk.setattr(os, call, sick)
+            for _ in range(3):
+                place = pages.put(b"x")
+                assert (place is None) == (call != "ftruncate")
+                if place is not None:
+                    pages.drop(place)
+                pages.tidy()
+        assert len(caplog.records) == (call != "ftruncate"), call
+    assert pages.get(put(pages, b"well again")) == b"well again"
+
+
 def test_a_full_disk_is_no_error(
     pages: PageFile, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -74,7 +107,7 @@ def test_a_full_disk_is_no_error(
         raise OSError(errno.ENOSPC, "No space left on device")
 
     with monkeypatch.context() as disk:
-        disk.setattr(os, "pwritev", full)
+        disk.setattr(os, "pwrite", full)
         assert pages.put(b"x") is None
     monkeypatch.setattr(page_file, "KEPT_FREE_SHARE", 1.0)
     monkeypatch.setattr(page_file, "KEPT_FREE_BYTES", 1 << 60)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import pytest
 
 from broker.machine import commands as c
-from broker.machine.backlog import PageLost, Pager, pack, unpack
+from broker.machine.backlog import Backlog, PageLost, Pager, Place, pack, unpack
 from broker.machine.machine import Machine
 from broker.machine.state import EXCHANGE, KEY, Message
 from tests.properties.models.memory_shelf import MemoryShelf, pager
@@ -124,6 +124,51 @@ def test_large_ones_are_not_all_read_at_once(monkeypatch: pytest.MonkeyPatch) ->
     assert len(list(ready)) == 36
     assert its.counters["ahead"] == before + 8, "each other block, one after the other"
     assert its.counters["unasked"] == unasked + 1
+
+
+def test_what_many_queues_read_ahead_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.machine.backlog.BLOCK_MESSAGES", 4)
+    its = pager(limit_bytes=40_000)
+    queues = [Backlog[Message]() for _ in range(50)]
+    for queue in queues:
+        for number in range(60):
+            block = queue.append((number, number, "", "q", 0, 0, -1, b"", b"x"), 1)
+            if block is not None:
+                its.full(block)
+    assert its.kept_bytes <= 40_000
+    block_bytes = 4 * 401
+    for queue in queues:
+        queue.drop(8)  # those that stayed in memory may be the last ones
+        for _ in range(4):
+            queue.popleft()
+    assert its.ahead_bytes <= 10_000 + block_bytes * len(queues), "a share, and the next of each"
+    assert its.counters["ahead"] <= 10_000 // block_bytes + 1 + len(queues)
+    for queue in queues:
+        assert len(list(queue)) == 48
+        for _ in range(48):
+            queue.popleft()
+    assert its.ahead_bytes == 0
+
+
+def test_what_was_read_too_late_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    shelf = MemoryShelf()
+    its = pager(shelf=shelf)
+    rig = _filled(its, monkeypatch)
+    block = rig.machines["b"].vhosts["/"].queues["q"].ready.blocks[3]
+    get, found = shelf.get, list[tuple[Message, ...]]()
+
+    def slow(place: Place) -> bytes:
+        if not found:
+            found.append(())
+            found.append(block.messages())  # whoever needs it does not wait for the other reader
+        return get(place)
+
+    monkeypatch.setattr(shelf, "get", slow)
+    block.ask()
+    assert its.ahead_bytes == 0
+    unasked = its.counters["unasked"]
+    assert block.messages() == found[1]
+    assert its.counters["unasked"] == unasked + 1, "else it was in memory until its turn came"
 
 
 def test_what_finds_no_room_stays_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
