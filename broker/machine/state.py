@@ -108,6 +108,7 @@ class Exchange:
     tally: Tally = field(default_factory=Tally)
     # A cache: the bindings among which one is chosen, and where the share of each ends.
     shares: tuple[list[Binding], list[int]] | None = None
+    onward: tuple[str, ...] | None = None  # A cache: the exchanges that it is bound to.
     # A cache: which policies apply, and among which they were looked for.
     applied: Applied = (None, None)
     looked_in: Ranked | None = None

@@ -23,7 +23,8 @@ from broker.machine.limits import (
 from broker.machine.machine import Machine
 from broker.machine.queueing.copies import KEY_WORK, Copies, copies_of, may_name_copies
 from broker.machine.queueing.hashing import CHOOSING
-from broker.machine.state import Channel, Vhost
+from broker.machine.queueing.routing import leads_to
+from broker.machine.state import Channel, Exchange, Vhost
 
 
 def weight(machine: Machine, session: int, command: Command) -> int:
@@ -82,9 +83,28 @@ def _reach(vhost: Vhost, name: str, key: str) -> int:
         bindings = exchange.by_key.get(key, {})
         through = all(binding.to_queue for binding in bindings.values())
         return len(bindings) if through else FANOUT_MAX
-    if exchange.type in CHOOSING:
-        return 1
-    return len(exchange.bindings) * (1 + key.count(".") // WORDS_PER_UNIT)
+    here = 1
+    if exchange.type not in CHOOSING:
+        here = len(exchange.bindings) * (1 + key.count(".") // WORDS_PER_UNIT)
+    return here + _reach_behind(vhost, exchange, key) if leads_to(exchange) else here
+
+
+def _reach_behind(vhost: Vhost, exchange: Exchange, key: str) -> int:
+    """The same of the exchanges that it leads to. Of one that chooses by more than the key no route
+    is known at the next message, either."""
+    pending, seen, reach = [exchange], {exchange.name}, 0
+    while pending and reach < FANOUT_MAX:
+        for name in leads_to(pending.pop()):
+            if name in seen:
+                continue
+            seen.add(name)
+            target = vhost.exchanges[name]
+            pending.append(target)
+            if target.type == "direct":
+                reach += len(target.by_key.get(key, {}))
+            else:
+                reach += 1 if target.type in CHOOSING else len(target.bindings)
+    return min(reach, FANOUT_MAX)
 
 
 def _of_settlement(channel: Channel, command: Command) -> int:

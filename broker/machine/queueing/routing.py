@@ -75,7 +75,8 @@ def remove_exchange(state: State, vhost: Vhost, exchange: Exchange) -> None:
         state.remove(sum([binding.element for binding in gone.bindings.values()]))
         for identity, binding in gone.bindings.items():
             _forget_at_destination(vhost, identity, binding)
-        gone.bindings, gone.by_key, gone.patterns, gone.shares = {}, {}, {}, None
+        gone.bindings, gone.by_key, gone.patterns = {}, {}, {}
+        gone.shares = gone.onward = None
         for binding in list(gone.inbound.values()):
             source = vhost.exchanges[binding.source]
             _take_out(state, vhost, source, binding)
@@ -114,12 +115,20 @@ def add_binding(state: State, vhost: Vhost, binding: Binding) -> Refusal | None:
 
 def index_binding(source: Exchange, identity: BindingId, binding: Binding) -> None:
     key = binding.key
-    source.shares = None
+    source.shares = source.onward = None
     source.by_key.setdefault(key, {})[identity] = binding
     if source.type == "topic":
         words = tuple(key.split("."))
         if "*" in words or "#" in words:
             source.patterns[key] = words
+
+
+def leads_to(source: Exchange) -> tuple[str, ...]:
+    """The exchanges that are bound to it; kept until a binding comes or goes."""
+    if source.onward is None:
+        names = [one.destination for one in source.bindings.values() if not one.to_queue]
+        source.onward = tuple(dict.fromkeys(names))
+    return source.onward
 
 
 def remove_bindings(state: State, vhost: Vhost, bindings: list[Binding]) -> None:
@@ -143,7 +152,7 @@ def _take_out(state: State, vhost: Vhost, source: Exchange, binding: Binding) ->
     taken = source.bindings.pop(identity, None)
     if taken is None:
         return False
-    source.shares = None
+    source.shares = source.onward = None
     same_key = source.by_key[binding.key]
     del same_key[identity]
     if not same_key:

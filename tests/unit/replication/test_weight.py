@@ -47,6 +47,21 @@ def test_a_direct_exchange_that_leads_to_others_may_reach_any(client: Client) ->
     assert cost(client, publish("amq.direct", "k")) >= 5
 
 
+@pytest.mark.parametrize("kind", ["x-random", "x-consistent-hash", "headers", "fanout", "topic"])
+def test_what_other_exchanges_reach_behind_one_counts(client: Client, kind: str) -> None:
+    """Of what is chosen by more than the key no route is kept: each publish would count as one."""
+    client.exchange("first", kind, {"hash-header": "h"} if "hash" in kind else None)
+    client.exchange("second", "x-random")
+    client.bind("q0", "first", "1")
+    assert cost(client, publish("first", "1")) == 1
+    client.bind_exchange("second", "first", "1")
+    client.bind_exchange("first", "second", "round")
+    client.bind_exchange("amq.fanout", "second")
+    assert cost(client, publish("first", "1")) >= 5
+    client.unbind_exchange("amq.fanout", "second")
+    assert cost(client, publish("first", "1")) < 5
+
+
 def test_a_commit_weighs_all_its_publishes_and_settlements(client: Client) -> None:
     publishes = (c.TxPublish("amq.fanout", "x", 0, EMPTY, b""),) * 2
     assert cost(client, c.TxCommit(c.TX_COMMIT, 1, 1, publishes, ())) == 10
