@@ -9,11 +9,10 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from tools.verify.format.records import ConfirmRecord
 from tools.verify.input.parse import scan_segment
 from tools.verify.input.ranges_of_file import FileRange
 from tools.verify.input.rows import FAULT, Row
-from tools.verify.input.segments import read_bytes, records_of
+from tools.verify.input.segments import read_bytes
 from tools.verify.input.tables import (
     CLIENTS_SCHEMA,
     EVERYWHERE,
@@ -45,10 +44,12 @@ SCHEMAS = {
 
 # Moves: 1 PUBLISHED, 2 ENQUEUED, 3 DELIVERED, 4 SETTLED, 5 RETURNED, 6 DROPPED, 7 PURGED,
 # 8 DECLARED, 9 RECOVERED.  A publish and what it enters are moves of one command, so both are in
-# the same part of a segment.
+# the same part of a segment.  Forged numbers that do not fit into a time, or a place, count as the
+# highest that does: a product beyond 64 bits would be an error.
 _MEMBERS = {
     "timed": """
-        SELECT epoch, position, position * 1048576 + LEAST(ordinal, 1048575) AS time, op, flag,
+        SELECT epoch, position,
+            LEAST(position, 8796093022207) * 1048576 + LEAST(ordinal, 1048575) AS time, op, flag,
             cause, queue, seq, of, detail
         FROM logged""",
     "publishes": """
@@ -71,8 +72,8 @@ _MEMBERS = {
 # Members log the low half of the number of a publish.
 _CLIENTS = {
     "operations": """
-        SELECT client, life, session, lsn * 2097152 + ordinal AS place, queue, op, flag, body,
-            CASE WHEN op <= 3 THEN aux & 4294967295 ELSE aux END AS number
+        SELECT client, life, session, LEAST(lsn, 4398046511103) * 2097152 + ordinal AS place, queue,
+            op, flag, body, CASE WHEN op <= 3 THEN aux & 4294967295 ELSE aux END AS number
         FROM logged WHERE op <= 5""",
     "did": "SELECT client, life, op, COUNT(*) AS n FROM logged GROUP BY client, life, op",
 }
@@ -94,17 +95,11 @@ def read_evidence(one: EvidenceFile) -> Iterator[Tables]:
             yield tables_of_operations(pa.Table.from_batches([batch]))
         yield {"damage": _damage(data, one.file)}
         return
-    positions = [
-        position
-        for record in records_of(data, one.file)
-        if isinstance(record, ConfirmRecord)
-        for position in record.positions
-    ]
-    yield {"confirms": pa.table({"position": pa.array(positions, pa.int64())})}
+    confirmed: list[int] = []
     ranges = EVERYWHERE if one.ranges is None else one.ranges
-    if ranges:
-        for batch in moves_of(data, one.file, arrow_schema(MOVES_SCHEMA), ranges):
-            yield tables_of_moves(pa.Table.from_batches([batch]))
+    for batch in moves_of(data, one.file, arrow_schema(MOVES_SCHEMA), ranges, confirmed):
+        yield tables_of_moves(pa.Table.from_batches([batch]))
+    yield {"confirms": pa.table({"position": pa.array(confirmed, pa.int64())})}
 
 
 def tables_of_operations(logged: pa.Table) -> Tables:

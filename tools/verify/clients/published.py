@@ -41,7 +41,8 @@ ENTERED = {
     # Of what clients want a confirm of.  `older`: what came again may have entered a queue at a
     # position that is in no log.
     "wanted": """
-        SELECT posts.*, COALESCE(queues, 0) AS queues, message = 0 AS nowhere,
+        SELECT posts.*, LEAST(position, 8796093022207) * 1048576 AS time,
+            COALESCE(queues, 0) AS queues, message = 0 AS nowhere,
             cause = 3 AND message > 0 AND queues IS NULL AND NOT (from_start AND complete) AS older
         FROM posts
         LEFT JOIN (
@@ -73,8 +74,8 @@ PUBLISHED = {
             COUNT(*) FILTER (WHERE older) AS older, COUNT(*) FILTER (WHERE answered) AS answered,
             COUNT(DISTINCT channel) AS channels, MIN(position) AS position
         FROM told JOIN wanted USING (body, number)
-        LEFT JOIN changes ON changes.name = told.queue AND changes.there
-            AND since < position * 1048576 AND (until IS NULL OR until >= position * 1048576)
+        LEFT JOIN changes ON changes.name = told.queue AND changes.there AND time > since
+            AND (until IS NULL OR until >= time)
         GROUP BY told.body, told.number, told.queue""",
     "inside": """
         SELECT told.body, told.number, told.queue, COUNT(DISTINCT post) AS inside

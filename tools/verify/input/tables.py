@@ -20,6 +20,7 @@ from tools.verify.format.records import (
     Active,
     Batch,
     Client,
+    ConfirmRecord,
     Decided,
     Header,
     Inactive,
@@ -66,9 +67,17 @@ def batch_of(rows: Iterable[tuple[object, ...]], ddl: str) -> pyarrow.RecordBatc
 
 
 def moves_of(
-    data: bytes, file: str, schema: pyarrow.Schema, ranges: Iterable[FileRange] = EVERYWHERE
+    data: bytes,
+    file: str,
+    schema: pyarrow.Schema,
+    ranges: Iterable[FileRange] = EVERYWHERE,
+    confirmed: list[int] | None = None,
 ) -> Iterator[pyarrow.RecordBatch]:
-    """Yield the moves of a member's segment: those of batches that begin in one of the ranges."""
+    """Yield the moves of a member's segment: those of batches that begin in one of the ranges.
+
+    The positions that it confirmed, in all ranges, are added to `confirmed`: to read is most of the
+    work, so both are read at once.
+    """
     cursor = RangeCursor(ranges)
     header = Header(0, "", "", "", -1, -1, b"", "", 0)
     deciding = 0
@@ -87,6 +96,9 @@ def moves_of(
                     if size >= ROWS_PER_BATCH * MOVE.size:
                         yield _moves(header, file, taken, packed, schema)
                         size = 0
+            case ConfirmRecord():
+                if confirmed is not None:
+                    confirmed += record.positions
             case Decided(epoch):
                 deciding = epoch
             case Active() | Inactive() | Start() | Snapshot():

@@ -15,9 +15,15 @@ from broker.memberlog.records import CLIENT_ROW, ClientOp
 from tests.system.verify.support.client_fixture import ClientPair, check_all
 from tests.system.verify.support.make_client_histories import Clients, Servers
 from tools.verify.clients.check import ClientReport
+from tools.verify.clients.evidence import tables_of_moves, tables_of_operations
+from tools.verify.input.tables import CLIENTS_SCHEMA, MOVES_SCHEMA, arrow_schema
 
-pytest.importorskip("pyarrow")
+pa = pytest.importorskip("pyarrow")
 pytest.importorskip("duckdb")
+
+CLIENT_COLUMNS, MOVE_COLUMNS = arrow_schema(CLIENTS_SCHEMA), arrow_schema(MOVES_SCHEMA)
+NOBODY = {"file": "f", "client": "c", "queue": "q", "flag": False}
+HIGH = (1, 1 << 42, (1 << 43) + 7, (1 << 62) - 1)
 
 
 def answer_both_ways(pair: ClientPair) -> None:
@@ -152,3 +158,23 @@ def test_each_lie_is_named(lie: Callable[[ClientPair], None]) -> None:
 
 def test_nobody_else_is_accused() -> None:
     assert len(everything().findings) == sum(map(len, LIES.values())), everything().findings
+
+
+def test_numbers_beyond_all_logs_are_no_end_of_the_check() -> None:
+    """A forged record may have any number below 2^62, and a move a position above its batch."""
+    operations = pa.Table.from_pylist(
+        [dict.fromkeys(CLIENT_COLUMNS.names, 0) | NOBODY | {"op": 2, "lsn": lsn} for lsn in HIGH],
+        schema=CLIENT_COLUMNS,
+    )
+    places = tables_of_operations(operations)["operations"]["place"].to_pylist()
+    assert places == sorted(places)
+    moves = pa.Table.from_pylist(
+        [
+            dict.fromkeys(MOVE_COLUMNS.names, 0)
+            | {"file": "f", "member": "m", "op": 2, "flag": True, "position": position}
+            for position in HIGH
+        ],
+        schema=MOVE_COLUMNS,
+    )
+    times = tables_of_moves(moves)["moves"]["time"].to_pylist()
+    assert times == sorted(times)
