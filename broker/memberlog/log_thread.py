@@ -77,7 +77,7 @@ class LogThread(MemberLogWriter):
 
     async def settled(self, patience_s: float) -> bool:
         """Wait until what was flushed is written; False: it is not, for so long or for ever."""
-        target = self.next_lsn
+        target = self._waiting[-1][0] if self._waiting else 0
         return await self._until(lambda: self.written >= target, patience_s) and not self._failed
 
     async def closed_within(self, patience_s: float) -> bool:

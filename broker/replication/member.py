@@ -59,12 +59,15 @@ def _or_end(
 
     What raises anywhere in it is ours, or the store's: this member must not go on, since what it
     took of its clients, or was to tell them, is lost.  Called within another entry it raises, so
-    that nothing of that one follows.
+    that nothing of that one follows; and no later one does anything: as it stops, a client would
+    take the next reply for the lost one.
     Decision: docs/decisions/0013-validate-then-mutate.md.
     """
 
     @wraps(entry)
     def guarded(self: _Self, /, *args: _P.args, **kwargs: _P.kwargs) -> None:
+        if self._failed:
+            return
         if self._entered:
             entry(self, *args, **kwargs)
             return
@@ -72,6 +75,7 @@ def _or_end(
         try:
             entry(self, *args, **kwargs)
         except Exception as error:
+            self._failed = True
             self._host.failed(error)
         finally:
             self._entered = False
@@ -99,6 +103,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         self._transfer_retry_s, self._transfers_failed = transfer_retry_s, 0
         self._transfers = self._transfer_begun = 0  # number of the last ordered, and of the begun
         self._entered = False  # something from outside is being dealt with
+        self._failed = False  # something of that raised: nothing more is done here
         self._merged = 0  # turns whose work is not handed over yet
         self._made: list[tuple[int, Effect]] = []  # for clients, and not handed to the log yet
         self._unlogged: deque[tuple[int, list[tuple[int, Effect]]]] = deque()
@@ -193,6 +198,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         if self._unlogged and self._unlogged[0][0] <= self._log.written:
             self.reply()
 
+    @_or_end
     def _on_durable(self, position: int) -> None:
         self._log.durable(position)
         self._ring.set_mark(position)
@@ -300,26 +306,26 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
 
     def state_received(self, replica: Replica, received: StoreT) -> bool:
         """Go on from a received and verified state; False: it is not wanted, nor is its store."""
-        controller = self.controller
-        if self._host.stopping or self.persister.switching or not controller.takes_state:
+        if self._host.stopping or self.persister.switching or not self.controller.takes_state:
             return False
-        donor, position = controller.transfer_donor, replica.history.position
-        try:
-            counts = self.persister.votes and self.may_replace(replica.history)
-            # What was reported of the old store may lie on another history, and this member may be
-            # level, and count, before the new one is in force.
-            self._on_durable(0)
-            self._host.note("installed", f"{replica.history} of {donor}")
-            self._log.snapshot(replica.history, replica.machine, donor)
-            replica.log = self._log
-            self.persister.adopt(received, replica, counts=counts)
-            self.persister.when_in_force(lambda: self._in_force(position if counts else 0))
-            controller.state_received(replica, counts=counts)
-        except Exception as error:  # the switch of stores failed, or applying did
-            self._host.failed(error)
-            return True
-        self._host.schedule()
+        self._go_on_from(replica, received)
         return True
+
+    @_or_end
+    def _go_on_from(self, replica: Replica, received: StoreT) -> None:
+        controller = self.controller
+        donor, position = controller.transfer_donor, replica.history.position
+        counts = self.persister.votes and self.may_replace(replica.history)
+        # What was reported of the old store may lie on another history, and this member may be
+        # level, and count, before the new one is in force.
+        self._on_durable(0)
+        self._host.note("installed", f"{replica.history} of {donor}")
+        self._log.snapshot(replica.history, replica.machine, donor)
+        replica.log = self._log
+        self.persister.adopt(received, replica, counts=counts)
+        self.persister.when_in_force(lambda: self._in_force(position if counts else 0))
+        controller.state_received(replica, counts=counts)
+        self._host.schedule()
 
     @_or_end
     def _in_force(self, durable: int) -> None:

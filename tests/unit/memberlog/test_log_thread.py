@@ -65,6 +65,21 @@ def positions(directory: Path) -> list[int]:
     ]
 
 
+def test_what_was_not_flushed_is_not_waited_for(tmp_path: Path) -> None:
+    """A member that failed flushes nothing more, and stops without delay."""
+
+    async def scene(log: LogThread) -> None:
+        log.append(Durable(1))
+        log.flush()
+        log.append(Durable(2))
+        assert await log.settled(LONG_S)
+        assert positions(tmp_path) == [1]
+        assert await log.closed_within(LONG_S)
+        assert positions(tmp_path) == [1, 2]
+
+    run(tmp_path, scene)
+
+
 def test_a_disk_that_stands_still_does_not_hold_the_loop_up(tmp_path: Path, disk: Disk) -> None:
     async def scene(log: LogThread) -> None:
         told: list[int] = []

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
@@ -20,6 +21,7 @@ class Rig:
 
     def __init__(self) -> None:
         self.clients, self.host, self.controller = Mock(), Mock(), Mock()
+        self.ring, self.clock, device = Mock(), Mock(), Mock()
         self.controller.configure_mock(
             busy=False, halted="", replica=Mock(), promise=None, filled=True,
             submissions=SimpleNamespace(full=False, large_full=False),
@@ -29,10 +31,11 @@ class Rig:
         log.flush.return_value = 1
         meta = Meta("prod", "a", "1")
         self.member: ReplicatedMember[Any, Any] = ReplicatedMember(
-            Ports(Mock(), Mock(), Mock(), Mock(), self.clients, log, self.host),
-            Mock(), MemoryStore(MemoryDisk(), meta), meta, lambda _shell, _promise: self.controller,
+            Ports(self.ring, Mock(), self.clock, Mock(), self.clients, log, self.host),
+            device, MemoryStore(MemoryDisk(), meta), meta, lambda _shell, _promise: self.controller,
         )  # fmt: skip
         self.member.persister.keep = Mock()  # type: ignore[method-assign]
+        self.durable: Callable[[int], None] = device.open_writer.call_args.args[1]
 
 
 def test_a_turn_that_finds_the_store_failed_stops_the_member_and_replies_nothing() -> None:
@@ -86,3 +89,48 @@ def test_nothing_of_a_turn_follows_what_raised_in_an_entry_within_it() -> None:
     rig.member.turn(lambda: True)
     rig.host.failed.assert_called_once_with(error)
     rig.clients.flush.assert_not_called()
+
+
+def test_a_member_that_failed_tells_its_clients_nothing_as_it_stops() -> None:
+    """What raised is lost: a reply after it would be taken for the answer to what came before."""
+    rig, error = Rig(), RuntimeError("effects")
+    rig.member.effects([Mock()])
+    rig.clients.effects.side_effect = error
+    rig.member.turn(lambda: True)
+    rig.clients.effects.side_effect = None
+    rig.member.effects([Mock()])
+    rig.member.reply()  # as a member that stops does
+    rig.host.failed.assert_called_once_with(error)
+    assert rig.clients.effects.call_count == 1
+    rig.clients.flush.assert_not_called()
+
+
+def test_a_member_that_failed_promises_nothing() -> None:
+    rig = Rig()
+    rig.controller.tail_is_here.side_effect = RuntimeError("a broken history")
+    rig.member.tail_is_here()
+    done = Mock()
+    rig.clock.when_right.side_effect = lambda call: call()
+    rig.member.persister.promise = Mock()  # type: ignore[method-assign]
+    rig.member.persist_promise(Mock(), done)
+    rig.member.persister.promise.assert_not_called()
+
+
+def test_a_commit_that_cannot_be_reported_stops_the_member() -> None:
+    """It is a callback of the store's thread, and is not reported again: confirms would wait."""
+    rig, error = Rig(), RuntimeError("the ring")
+    rig.ring.set_mark.side_effect = error
+    rig.durable(7)
+    rig.host.failed.assert_called_once_with(error)
+
+
+def test_nothing_follows_a_received_state_that_cannot_be_reported() -> None:
+    rig, error = Rig(), RuntimeError("the ring")
+    rig.host.stopping = False
+    rig.ring.set_mark.side_effect = error
+    assert rig.member.state_received(Mock(), Mock()) is True
+    rig.host.failed.assert_called_once_with(error)
+    rig.controller.state_received.assert_not_called()
+    rig.host.schedule.assert_not_called()
+    rig.member.tail_is_here()  # as who received the state says next
+    rig.controller.tail_is_here.assert_not_called()
