@@ -12,6 +12,8 @@ WHOLE_BYTES_MAX = 1 << 20
 """Of a body that is kept here until all of it is there; a larger one goes on in parts."""
 PART_BYTES = 128_000
 """A part is made of the frames that reach this together."""
+SMALL_BYTES = 256
+"""Smaller pieces of a body are kept as one: each alone takes some 60 bytes more than it has."""
 IN_PARTS = 8
 """The bit of `Published.flags`."""
 
@@ -41,7 +43,7 @@ class ChannelIn:
     seen: Properties = _NOTHING_SEEN
     announced: int = 0
     missing: int = 0
-    parts: list[bytes] = field(default_factory=list)
+    parts: list[bytes | bytearray] = field(default_factory=list)
     kept: int = 0  # bytes of these
     in_parts: bool = False  # some of the body went on already
 
@@ -71,8 +73,16 @@ class ChannelIn:
             raise ProtocolFault(FRAME_ERROR, text, 60, 40)
         self.missing -= len(part)
         if part:
-            self.parts.append(part)
+            self._keep(part)
             self.kept += len(part)
+
+    def _keep(self, part: bytes) -> None:
+        if not self.parts or len(part) >= SMALL_BYTES:
+            self.parts.append(part)
+        elif isinstance(last := self.parts[-1], bytearray):
+            last += part
+        else:
+            self.parts.append(bytearray(part))
 
     def part(self, number: int) -> BodyPart | None:
         """What there is of a large body, once it is enough to go on ahead of the rest."""

@@ -1,8 +1,12 @@
 """Frames, methods and messages on an open connection, whole and broken."""
 
+from sys import getsizeof
+
 import pytest
 
 from broker.amqp import codec, errors
+from broker.amqp.channel import ChannelIn
+from broker.amqp.codec import Properties
 from broker.amqp.errors import ProtocolFault
 from broker.amqp.events import (
     BodyPart,
@@ -170,6 +174,24 @@ def test_a_large_body_goes_on_in_parts() -> None:
         data = [part.data for part in parts if isinstance(part, BodyPart) and part.channel == 1]
         assert len(data) == len(parts) == 16
         assert b"".join((*data, message.body)) == whole
+
+
+def test_what_is_kept_of_a_body_in_tiny_frames_is_about_its_bytes() -> None:
+    """Else a connection could take some thirty times as much as its bodies may have."""
+    channel, body = ChannelIn(), bytes(range(250)) * 40
+    channel.on_publish(("", "q", 0))
+    channel.on_header(1, len(body), PERSISTENT, Properties(0, None))
+    for at in range(0, len(body), 2):
+        channel.on_body(1, body[at : at + 2])
+    assert sum(map(getsizeof, channel.parts)) < 2 * len(body)
+    assert channel.whole(1) == Published(1, "", "q", 0, PERSISTENT, body, None)
+    channel.on_publish(("", "q", 0))
+    channel.on_header(1, 904, PERSISTENT, Properties(0, None))
+    for piece in (b"a", b"b" * 600, b"c", b"d", b"e" * 300, b"f"):
+        channel.on_body(1, piece)
+    message = channel.whole(1)
+    assert message is not None
+    assert message.body == b"a" + b"b" * 600 + b"cd" + b"e" * 300 + b"f"
 
 
 def test_small_bodies_and_those_of_older_machines_come_whole() -> None:
