@@ -432,8 +432,14 @@ class Shelf(Protocol):
         """They are not needed any more; never waits."""
 
 
+ONE = 0
+"""With this begin the bytes of a single message; those of several with a head of msgpack."""
+
+
 def pack(messages: tuple[Row, ...]) -> bytes:
     """Return messages as bytes, by columns; for this process only."""
+    if len(messages) == 1:
+        return _pack_one(messages[0])
     contents, numbers, exchanges, keys, flags, created_us, ttl_us, properties, bodies = zip(
         *messages, strict=True
     )
@@ -456,6 +462,8 @@ def pack(messages: tuple[Row, ...]) -> bytes:
 
 def unpack(data: bytes | memoryview) -> tuple[Row, ...]:
     """Return the messages that were packed."""
+    if data[0] == ONE:
+        return (_unpack_one(data),)
     contents, numbers, exchanges, keys, flags, created_us, ttl_us, properties, bodies = (
         msgpack.unpackb(data, use_list=False)
     )
@@ -474,6 +482,18 @@ def unpack(data: bytes | memoryview) -> tuple[Row, ...]:
             strict=True,
         )
     )
+
+
+def _pack_one(message: Row) -> bytes:
+    """It may be large, and nothing else goes on while it is copied: once, that is."""
+    head = msgpack.packb(message[:-1])
+    return b"".join((bytes((ONE,)), len(head).to_bytes(4, "big"), head, message[-1]))
+
+
+def _unpack_one(data: bytes | memoryview) -> Row:
+    end = 5 + int.from_bytes(data[1:5], "big")
+    row: Row = (*msgpack.unpackb(data[5:end], use_list=False), bytes(data[end:]))
+    return row
 
 
 def _once(texts: tuple[str, ...]) -> tuple[str, ...]:
