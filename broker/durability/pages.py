@@ -26,7 +26,7 @@ from pathlib import Path
 
 from xxhash import xxh3_64_intdigest
 
-from broker.machine.backlog import COUNTERS, Pager, Place, Work
+from broker.waiting.pager import COUNTERS, Pager, Place, Work
 from store.errors import NotWritable, StoreFailed
 
 log = logging.getLogger("qpidd")

@@ -13,10 +13,10 @@ from itertools import chain
 
 import msgpack
 
-from broker.machine.backlog import Pager
 from broker.machine.machine import Machine
 from broker.replication.chain import History
 from broker.replication.replica import Divergence, Replica
+from broker.waiting.pager import Pager
 from store.api import Meta, Store
 from vsync.primary.state_exchange import ZERO_CHAIN
 

@@ -16,11 +16,11 @@ from typing import NamedTuple
 from broker.durability.data_directory import filled
 from broker.durability.recovery import checkpoint_of, history_of, log_progress, recover
 from broker.incidents.quarantine import RECOVERY, Quarantine
-from broker.machine.backlog import Pager
 from broker.machine.clock.voters import voter_names
 from broker.machine.image.restore import SnapshotError
 from broker.machine.machine import Machine
 from broker.replication.replica import Divergence, ExecutionFailed, Replica, Withheld
+from broker.waiting.pager import Pager
 from store.api import Marker, Meta, Store
 from store.errors import StoreCorrupt, StoreUnreadable
 

@@ -11,7 +11,6 @@ from dataclasses import InitVar, dataclass, field
 from operator import itemgetter
 from typing import Final, NamedTuple, TypeAlias
 
-from broker.machine.backlog import Backlog, Block, Pager, Part, Places
 from broker.machine.commands import Table
 from broker.machine.digest import MASK, body_hash, message_hash
 from broker.machine.effects import Effect
@@ -19,6 +18,10 @@ from broker.machine.limits import CHANNEL_HELD_MAX
 from broker.machine.move_log import MARK_MASK
 from broker.machine.schedule import Schedule
 from broker.machine.tally import Tally, Totals, merged
+from broker.waiting.backlog import Backlog
+from broker.waiting.blocks import Block, Part
+from broker.waiting.pager import Pager
+from broker.waiting.places import Places
 
 # A message, shared by all queues that hold it: a plain tuple of atomic values, its fields named by
 # index. No NamedTuple: the garbage collector stops tracking a tuple of atomic values, but never

@@ -16,7 +16,6 @@ from typing import NamedTuple, Protocol, cast
 
 import msgpack
 
-from broker.machine.backlog import PageLost
 from broker.machine.command_codec import BlobMalformed, unpack_blob
 from broker.machine.commands import (
     ACTIVATE,
@@ -38,6 +37,7 @@ from broker.machine.machine import Machine
 from broker.machine.queueing.refusals import INTERNAL_ERROR
 from broker.machine.state import Queue
 from broker.replication.chain import History, item_hash, next_order, steps_to
+from broker.waiting.pager import PageLost
 from vsync.primary.events import Activation
 from vsync.types import RingId
 

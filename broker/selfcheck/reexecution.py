@@ -9,9 +9,9 @@ from typing import NamedTuple
 
 from broker.divergence.split_vote import ABSENT, FAILED, PROVEN, UNPROVEN
 from broker.durability.recovery import restored
-from broker.machine.backlog import Pager
 from broker.machine.state import QueueRow
 from broker.replication.replica import Divergence, ExecutionFailed
+from broker.waiting.pager import Pager
 from store.api import Store
 from store.errors import StoreError
 

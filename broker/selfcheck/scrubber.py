@@ -12,9 +12,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from broker.machine.backlog import PageLost
 from broker.machine.image.scrub import Fault, Scrub
 from broker.machine.machine import Machine
+from broker.waiting.pager import PageLost
 from store.api import Store
 from store.errors import StoreError, StoreFailed
 

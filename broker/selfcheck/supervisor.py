@@ -19,7 +19,6 @@ from broker.durability.store_writer import LmdbPersister
 from broker.file_thread import FileThread
 from broker.incidents.incidents import Facts, Incidents
 from broker.incidents.quarantine import ORDERED, Quarantine
-from broker.machine.backlog import PageLost
 from broker.machine.clock.voters import voter_names
 from broker.machine.image.scrub import Fault
 from broker.machine.state import QueueRow
@@ -29,6 +28,7 @@ from broker.replication.controller import Controller
 from broker.replication.replica import ExecutionFailed, Withheld
 from broker.selfcheck.reexecution import Reexecution, reexecute
 from broker.selfcheck.scrubber import DiskFault, DiskScrubber, MemoryScrubber
+from broker.waiting.pager import PageLost
 from store.lmdb_store import LmdbStore
 
 log = logging.getLogger("qpidd")

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from broker.machine import backlog as backlogs
-from broker.machine.backlog import BLOCK_MESSAGES, Backlog, Block
+from broker.waiting import backlog as backlogs
+from broker.waiting.backlog import BLOCK_MESSAGES, Backlog
+from broker.waiting.blocks import Block
 
 STEPS = st.lists(
     st.tuples(

@@ -15,11 +15,11 @@ from broker.divergence.digest_vote import DigestVerdict
 from broker.divergence.split_vote import report_of
 from broker.exit_codes import Exit
 from broker.machine import commands as c
-from broker.machine.backlog import Backlog
 from broker.machine.digest import MASK
 from broker.machine.machine import Machine
 from broker.machine.state import BODY
 from broker.selfcheck.reexecution import reexecute
+from broker.waiting.backlog import Backlog
 from store.api import Meta
 from store.memory import MemoryDisk, MemoryStore
 from tests.support.replaced_message import replace_message

@@ -26,17 +26,17 @@ STEPS = 400
 SETTLE_MAX = 20_000
 
 LIMITS = {
-    "backlog.BLOCK_MESSAGES": 2,
-    "machine.ENDING_WORK_MAX": 10,
-    "handlers.connections.ENDING_WORK_MAX": 10,
-    "handlers.sessions.EXPIRED_PER_TICK_MAX": 4,
-    "handlers.sessions.LEASES_WORK_MAX": 20,
-    "handlers.cold_start.PART": 2,
-    "handlers.definitions.LEAVING_WORK_MAX": 14,
-    "handlers.policies.POLICIES_WORK_MAX": 5,
-    "handlers.policies.TRIMMED_MAX": 1,
-    "handlers.publish.LETTERS_WORK_MAX": 18,
-    "handlers.consumers.EXPIRED_PER_GET_MAX": 2,
+    "broker.waiting.backlog.BLOCK_MESSAGES": 2,
+    "broker.machine.machine.ENDING_WORK_MAX": 10,
+    "broker.machine.handlers.connections.ENDING_WORK_MAX": 10,
+    "broker.machine.handlers.sessions.EXPIRED_PER_TICK_MAX": 4,
+    "broker.machine.handlers.sessions.LEASES_WORK_MAX": 20,
+    "broker.machine.handlers.cold_start.PART": 2,
+    "broker.machine.handlers.definitions.LEAVING_WORK_MAX": 14,
+    "broker.machine.handlers.policies.POLICIES_WORK_MAX": 5,
+    "broker.machine.handlers.policies.TRIMMED_MAX": 1,
+    "broker.machine.handlers.publish.LETTERS_WORK_MAX": 18,
+    "broker.machine.handlers.consumers.EXPIRED_PER_GET_MAX": 2,
 }
 """So small that nearly everything is too much for one position."""
 
@@ -340,7 +340,7 @@ class Clients:
 def test_members_agree_wherever_a_slice_ends(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """G10: also one that was given the state in the middle of such work, and the work ends."""
     for limit, value in LIMITS.items():
-        monkeypatch.setattr(f"broker.machine.{limit}", value)
+        monkeypatch.setattr(limit, value)
     clients = Clients(seed)
     sliced = 0
     for _ in range(STEPS):

@@ -6,13 +6,13 @@ import random
 
 import pytest
 
-from broker.machine import backlog
-from broker.machine.backlog import Places
+from broker.waiting import places
+from broker.waiting.places import Places
 
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(backlog, "PLACES_BLOCK", 4)
+    monkeypatch.setattr(places, "PLACES_BLOCK", 4)
 
 
 def whole(found: Places[str]) -> list[tuple[int, str]]:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from broker.machine.backlog import Backlog
 from broker.machine.state import Message
+from broker.waiting.backlog import Backlog
 
 
 def replace_message(ready: Backlog[Message], at: int, message: Message) -> None:

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from itertools import islice
 
 from broker.machine import commands as c
-from broker.machine.backlog import Pager
 from broker.machine.clock.cluster_time import LEAD_US
 from broker.machine.commands import Command, Table
 from broker.machine.effects import (
@@ -30,6 +29,7 @@ from broker.machine.handlers.cold_start import find_survivors
 from broker.machine.machine import Machine
 from broker.machine.move_log import spelled_out
 from broker.machine.version import MACHINE_VERSION
+from broker.waiting.pager import Pager
 from tests.properties.models.memory_shelf import pager
 from tests.support.move_ledger import Ledger
 

@@ -13,7 +13,6 @@ from collections.abc import Iterable, Iterator
 from itertools import chain, count, islice
 from operator import itemgetter
 
-from broker.machine.backlog import Block, Places, read_ahead
 from broker.machine.clock.cluster_time import recheck_deadlines
 from broker.machine.digest import MASK, ready_elements
 from broker.machine.handlers.publish import letter_element
@@ -41,6 +40,8 @@ from broker.machine.state import (
     bytes_of,
     timed_of,
 )
+from broker.waiting.blocks import Block, read_ahead
+from broker.waiting.places import Places
 
 PART = 2_048
 """Messages that are looked at in one step: about a millisecond."""

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from itertools import chain, islice
 from typing import NamedTuple
 
-from broker.machine.backlog import Backlog, Places
 from broker.machine.digest import MASK, ready_element
 from broker.machine.image.invariants import recompute_root
 from broker.machine.queueing.numbers import places, recomputed_sum
 from broker.machine.queueing.queue import seq_at
 from broker.machine.state import CONTENT_HASH, NUMBER, Message, Queue, State, rehash
+from broker.waiting.backlog import Backlog
+from broker.waiting.places import Places
 
 REST_MAX = 5_000
 """More things than this are not summed up, as nothing else happens meanwhile: ten milliseconds."""

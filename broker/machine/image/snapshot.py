@@ -18,7 +18,6 @@ from typing import NamedTuple, TypeAlias, TypeVar
 
 import msgpack
 
-from broker.machine.backlog import Part, Places, read_ahead
 from broker.machine.digest import ALGORITHM
 from broker.machine.queueing.numbers import cut
 from broker.machine.state import (
@@ -32,6 +31,8 @@ from broker.machine.state import (
     State,
     Vhost,
 )
+from broker.waiting.blocks import Part, read_ahead
+from broker.waiting.places import Places
 
 CHUNK_BYTES = 256 * 1024
 VERSION = 7

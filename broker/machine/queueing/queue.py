@@ -6,7 +6,6 @@ first keeps every message in its place. The queue has a digest of its own, `read
 purge costs nothing per message.
 """
 
-from broker.machine.backlog import Backlog, Places
 from broker.machine.clock.cluster_time import (
     deadline,
     head,
@@ -54,6 +53,8 @@ from broker.machine.state import (
     Vhost,
     rehash,
 )
+from broker.waiting.backlog import Backlog
+from broker.waiting.places import Places
 
 _RANK_SHIFT = 54  # above any number of messages; 8 bits of priority fit below bit 62
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from broker.machine.backlog import COUNTERS, Pager, Place, Work
+from broker.waiting.pager import COUNTERS, Pager, Place, Work
 
 
 class MemoryShelf:

@@ -13,7 +13,7 @@ import traceback
 from collections import Counter
 from unittest.mock import patch
 
-from broker.machine import backlog
+from broker.waiting import backlog
 from tests.sim.checkers.all import check
 from tests.sim.checkers.history import Delivered, Installed, Submitted
 from tests.sim.checkers.violation import Violation

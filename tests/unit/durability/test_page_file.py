@@ -11,7 +11,7 @@ import pytest
 
 from broker.durability import pages as page_file
 from broker.durability.pages import GRAIN, PageFile
-from broker.machine.backlog import Place
+from broker.waiting.pager import Place
 from store.errors import NotWritable, StoreFailed
 
 

@@ -27,7 +27,7 @@ def until(pages: Pages, name: str, value: int) -> None:
 def test_a_long_queue_goes_to_disk_and_comes_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.machine.backlog.BLOCK_MESSAGES", 4)
+    monkeypatch.setattr("broker.waiting.backlog.BLOCK_MESSAGES", 4)
     monkeypatch.setattr(page_file, "KEPT_FREE_SHARE", 0.0)
     monkeypatch.setattr(page_file, "TIDY_S", 0.01)
     pages = Pages(tmp_path, 1)

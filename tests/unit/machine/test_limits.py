@@ -7,7 +7,6 @@ from unittest.mock import Mock
 import pytest
 
 from broker.machine import commands as c
-from broker.machine.backlog import Places
 from broker.machine.effects import Reply
 from broker.machine.handlers import publish
 from broker.machine.image.scrub import Scrub
@@ -15,6 +14,7 @@ from broker.machine.machine import Machine
 from broker.machine.move_log import PURGED
 from broker.machine.queueing.queue import purge
 from broker.machine.state import Held, Message
+from broker.waiting.places import Places
 from tests.support.three_machines import EMPTY, Client, Rig
 
 ROUTING = "broker.machine.queueing.routing"

@@ -9,12 +9,12 @@ import msgpack
 import pytest
 
 from broker.machine import commands as c
-from broker.machine.backlog import Block
 from broker.machine.command_codec import BlobMalformed, pack_blob, unpack_blob
 from broker.machine.digest import ALGORITHM
 from broker.machine.image.restore import SnapshotError
 from broker.machine.image.snapshot import CHUNK_BYTES, Cut
 from broker.machine.machine import Machine
+from broker.waiting.blocks import Block
 from tests.support.replaced_message import replace_message
 from tests.support.three_machines import Rig
 
@@ -251,7 +251,7 @@ def test_tables_are_bounded(arguments: c.Table) -> None:
 
 def test_the_collector_passes_by_what_was_restored(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else the first collections after it, of which nobody knows when they come, take 40 ms."""
-    monkeypatch.setattr("broker.machine.backlog.BLOCK_MESSAGES", 8)
+    monkeypatch.setattr("broker.waiting.backlog.BLOCK_MESSAGES", 8)
     rig = Rig()
     client = rig.client()
     client.queue("q")

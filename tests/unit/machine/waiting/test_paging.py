@@ -9,9 +9,11 @@ from __future__ import annotations
 import pytest
 
 from broker.machine import commands as c
-from broker.machine.backlog import Backlog, PageLost, Pager, Place, pack, unpack
 from broker.machine.machine import Machine
 from broker.machine.state import EXCHANGE, KEY, Message
+from broker.waiting.backlog import Backlog
+from broker.waiting.page_format import pack, unpack
+from broker.waiting.pager import PageLost, Pager, Place
 from tests.properties.models.memory_shelf import MemoryShelf, pager
 from tests.properties.test_machine_slices import LIMITS, Clients
 from tests.support.three_machines import Rig
@@ -45,7 +47,7 @@ def _shown(rig: Rig, its: Pager | None) -> tuple[list[object], Machine]:
 @pytest.mark.parametrize("seed", [101, 102])
 def test_nobody_can_tell_where_messages_wait(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     for limit, value in LIMITS.items():
-        monkeypatch.setattr(f"broker.machine.{limit}", value)
+        monkeypatch.setattr(limit, value)
     clients = Clients(seed)
     client = clients.rig.client()
     for number in range(30):
@@ -72,7 +74,7 @@ def test_nobody_can_tell_where_messages_wait(seed: int, monkeypatch: pytest.Monk
 
 def _filled(its: Pager, monkeypatch: pytest.MonkeyPatch, messages: int = 40) -> Rig:
     """One queue, of which the member `b` has most on its shelf."""
-    monkeypatch.setattr("broker.machine.backlog.BLOCK_MESSAGES", 4)
+    monkeypatch.setattr("broker.waiting.backlog.BLOCK_MESSAGES", 4)
     rig = Rig()
     rig.machines["b"].pager = its
     client = rig.client()
@@ -113,7 +115,7 @@ def test_what_comes_next_is_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_large_ones_are_not_all_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.machine.backlog.AHEAD_BYTES", 1)
+    monkeypatch.setattr("broker.waiting.blocks.AHEAD_BYTES", 1)
     its = pager()
     rig = _filled(its, monkeypatch)
     ready = rig.machines["b"].vhosts["/"].queues["q"].ready
@@ -127,7 +129,7 @@ def test_large_ones_are_not_all_read_at_once(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_what_many_queues_read_ahead_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.machine.backlog.BLOCK_MESSAGES", 4)
+    monkeypatch.setattr("broker.waiting.backlog.BLOCK_MESSAGES", 4)
     its = pager(limit_bytes=40_000)
     queues = [Backlog[Message]() for _ in range(50)]
     for queue in queues:

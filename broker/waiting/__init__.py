@@ -1,0 +1,1 @@
+"""Messages that wait in queues: their order, and where they are."""

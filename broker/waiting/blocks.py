@@ -1,0 +1,92 @@
+"""Blocks of messages that wait: in memory, or on disk.
+
+The messages of a block never change, so a copy of a queue takes references of its blocks only, and
+the garbage collector passes by what is in them: it stops tracking a tuple of tuples of atomic
+values.
+
+A block may be *on disk*: then it holds a `Page`, from which its messages are read when somebody
+looks at them, each time anew.
+Decision: docs/decisions/0057-a-backlog-is-not-memory.md.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Iterator
+from typing import Generic, Protocol, TypeAlias, TypeVar
+
+_T = TypeVar("_T")
+_T_co = TypeVar("_T_co", covariant=True)
+
+AHEAD = 8
+AHEAD_BYTES = 1 << 20
+"""So many blocks are asked for before they are looked at, or fewer of so many bytes."""
+
+
+class Page(Protocol[_T_co]):
+    """Messages that are on disk.  They go from there with the last reference."""
+
+    def load(self) -> tuple[_T_co, ...]:
+        """Read them; at once where they were asked for in time."""
+
+    def ask(self) -> int:
+        """Have them read, as somebody is about to look at them; return how many bytes that are, or
+        more than `AHEAD_BYTES`: what follows them must not be asked for now."""
+
+
+class Block(Generic[_T]):
+    """Messages that lie between the ends of a backlog, in memory or on disk."""
+
+    __slots__ = ("__weakref__", "_count", "_messages", "_page")
+
+    def __init__(self, messages: tuple[_T, ...]) -> None:
+        self._count = len(messages)
+        self._messages: tuple[_T, ...] | None = messages
+        self._page: Page[_T] | None = None
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __iter__(self) -> Iterator[_T]:
+        return iter(self.messages())
+
+    def messages(self) -> tuple[_T, ...]:
+        """All of them."""
+        messages = self._messages  # looked at once: another thread may put them on disk
+        if messages is None:
+            assert self._page is not None
+            messages = self._page.load()
+        return messages
+
+    @property
+    def on_disk(self) -> bool:
+        """Whether they are not in memory."""
+        return self._messages is None
+
+    def put_on_disk(self, page: Page[_T]) -> None:
+        """`page` has them now.  Any thread may call this."""
+        self._page = page
+        self._messages = None
+
+    def ask(self) -> int:
+        """Somebody is about to look at them; return how many bytes have to be read for it."""
+        if self._messages is None and self._page is not None:
+            return self._page.ask()
+        return 0
+
+
+Part: TypeAlias = tuple[_T, ...] | Block[_T]
+
+
+def read_ahead(parts: Iterable[Part[_T]]) -> Iterator[Part[_T]]:
+    """Yield these parts, those that come next asked for."""
+    ahead: deque[tuple[Part[_T], int]] = deque()
+    total = 0
+    for part in parts:
+        size = part.ask() if isinstance(part, Block) else 0
+        ahead.append((part, size))
+        total += size
+        while len(ahead) > (AHEAD if total <= AHEAD_BYTES else 1):
+            first, size = ahead.popleft()
+            total -= size
+            yield first
+    for first, _ in ahead:
+        yield first
