@@ -59,12 +59,16 @@ def _objects(_old: str) -> str:
 
 def _followed(_old: str) -> str:
     """What the check reports of logs that are behind."""
-    metrics = FollowMetrics()
-    lag = MemberLag("a", 1, 9, 1, 0.5, live=True)
-    metrics.take(FollowResult(LogProgress(10, 9, [lag], []), [], 10))
     receiver = Receiver("--alert-url", lambda _: None)
     receiver.close(0.0)
-    return _table(families(metrics.page(Notifier([receiver]))))
+    metrics = FollowMetrics(Notifier([receiver]))
+    lag = MemberLag("a", 1, 9, 1, 0.5, live=True)
+    metrics.take(FollowResult(LogProgress(10, 9, [lag], []), [], 10))
+    found = {}
+    for one in metrics.collect():
+        sample = one.samples[0]
+        found[sample.name] = one.type, ", ".join(sample.labels), one.documentation
+    return _table(found)
 
 
 def _table(found: dict[str, tuple[str, str, str]]) -> str:

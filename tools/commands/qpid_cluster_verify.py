@@ -258,12 +258,11 @@ def _follow(
     since: Path | None,
     outlets: Outlets,
 ) -> NoReturn:
-    metrics = FollowMetrics()
     with _verdict_only(as_json, verbose):
         saved = [] if since is None else checkpoint.load(since)
         with (
             notifier(outlets.alert_command, outlets.alert_url) as told,
-            serving(outlets.metrics_port, metrics, told),
+            serving(outlets.metrics_port, metrics := FollowMetrics(told)),
             spark_session(master, verbose, little=True) as spark,
         ):
             consistent = alert(spark, places, as_json, saved, told, metrics)

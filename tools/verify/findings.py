@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+INSTALL = "install it with: pip install 'qpid-cluster-py[verify]'"
 PROPERTIES = {
     "LOG": "the evidence is whole",
     "G1": "total order",

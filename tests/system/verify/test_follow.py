@@ -155,6 +155,6 @@ def test_the_command_reports_findings_and_ends_with_the_verdict(tmp_path: Path) 
     ]
     assert documents[-1]["event"] == "end"
     assert told.read_text(encoding="utf-8").count('"event": "finding"') == len(found)
-    assert "qpid_cluster_verify_consistent 0\n" in scraped
-    assert f"qpid_cluster_verify_verified_position {maker.history.position}\n" in scraped
+    assert "qpid_cluster_verify_consistent 0.0\n" in scraped
+    assert f"qpid_cluster_verify_verified_position {float(maker.history.position)}\n" in scraped
     assert documents[-1]["consistent"] is False

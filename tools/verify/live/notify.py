@@ -7,28 +7,18 @@ lines of the check have every finding all the same.
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shlex
 import subprocess
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager, suppress
-from http.client import HTTPConnection, HTTPException, HTTPResponse
+from contextlib import contextmanager
 from os import SEEK_END
 from queue import Empty, Full, Queue
-from socket import SHUT_RDWR
 from tempfile import TemporaryFile
 from threading import Event, Lock, Thread
-from urllib.error import HTTPError
 from urllib.parse import urlsplit
-from urllib.request import (
-    AbstractHTTPHandler,
-    HTTPHandler,
-    HTTPRedirectHandler,
-    HTTPSHandler,
-    Request,
-    build_opener,
-)
 
 import click
 
@@ -174,56 +164,6 @@ def to_command(command: str) -> Deliver:
     return deliver
 
 
-class _NoRedirect(HTTPRedirectHandler):
-    """A redirected POST would become a GET without the alert: that is an error here."""
-
-    def redirect_request(self, *_: object) -> None:
-        return None
-
-
-class _Limited(AbstractHTTPHandler):
-    """Breaks a connection off when its time is over.
-
-    The timeout of a socket is no limit: one byte now and then never exceeds it.
-    """
-
-    def __init__(self, seconds: float) -> None:
-        super().__init__()
-        self._seconds = seconds
-
-    def do_open(
-        self, http_class: Callable[..., HTTPConnection], req: Request, **options: object
-    ) -> HTTPResponse:
-        opened: list[HTTPConnection] = []
-        done = Event()
-
-        def connection(host: str, **more: object) -> HTTPConnection:
-            opened.append(http_class(host, **more))
-            return opened[-1]
-
-        def watch() -> None:
-            if done.wait(self._seconds):
-                return
-            while not done.wait(LOOK_S):  # again, for a socket that TLS has replaced meanwhile
-                for one in opened:
-                    with suppress(OSError, AttributeError):
-                        one.sock.shutdown(SHUT_RDWR)
-
-        Thread(target=watch, name="limit of a webhook", daemon=True).start()
-        try:
-            return super().do_open(connection, req, **options)
-        finally:
-            done.set()
-
-
-class _LimitedPlain(_Limited, HTTPHandler):
-    """The same for http."""
-
-
-class _LimitedSecure(_Limited, HTTPSHandler):
-    """The same for https."""
-
-
 def to_webhook(url: str, try_s: float = TRY_S) -> Deliver:
     """Return what sends a JSON document to a URL with POST; each try ends within `try_s`."""
     try:
@@ -238,20 +178,33 @@ def to_webhook(url: str, try_s: float = TRY_S) -> Deliver:
     if parts.username is not None:
         raise BadInput("--alert-url: a URL with user and password is not supported")
     where = f"{parts.scheme}://{parts.netloc}"  # paths of webhooks are secrets
-    opener = build_opener(_NoRedirect(), _LimitedPlain(try_s), _LimitedSecure(try_s))
+    from aiohttp import ClientError  # late: a quarter of a second that most checks need not spend
 
     def deliver(document: bytes) -> None:
-        headers = {"Content-Type": "application/json", "User-Agent": "qpid-cluster-verify"}
-        request = Request(url, document, headers, method="POST")
-        until = time.monotonic() + try_s
         try:
-            with opener.open(request, timeout=try_s):
-                pass
-        except HTTPError as error:
-            error.close()
-            raise NotDelivered(f"{where} answered {error.code} {error.reason}") from error
-        except (OSError, HTTPException, ValueError) as error:
-            why = str(error) if time.monotonic() < until else f"no whole answer in {try_s:g} s"
+            status, reason = asyncio.run(_post(url, document, try_s))
+        except TimeoutError as error:
+            raise NotDelivered(f"{where}: no whole answer in {try_s:g} s") from error
+        except (OSError, ValueError, ClientError) as error:
+            why = str(error).replace(url, where)
             raise NotDelivered(f"{where}: {why}") from error
+        if not 200 <= status < 300:  # a redirected POST would become a GET without the alert
+            raise NotDelivered(f"{where} answered {status} {reason}")
 
     return deliver
+
+
+async def _post(url: str, document: bytes, within_s: float) -> tuple[int, str]:
+    """Send a document; return status and reason of the answer."""
+    from aiohttp import ClientSession, ClientTimeout
+    from yarl import URL
+
+    headers = {"Content-Type": "application/json", "User-Agent": "qpid-cluster-verify"}
+    limit = ClientTimeout(total=within_s)  # of the whole: single bytes may drip for ever
+    async with (
+        ClientSession(timeout=limit, trust_env=True) as session,
+        session.post(
+            URL(url, encoded=True), data=document, headers=headers, allow_redirects=False
+        ) as answer,
+    ):
+        return answer.status, answer.reason or ""

@@ -33,6 +33,7 @@ class _Hook(BaseHTTPRequestHandler):
     """Answers with one status after the other, then drips; keeps what it got."""
 
     statuses: ClassVar[list[int]] = []
+    begins: ClassVar[bytes] = b"HTTP/1.1 200 OK\r\nA: "
     got: ClassVar[list[tuple[str, str, bytes]]] = []
 
     def do_POST(self) -> None:
@@ -40,6 +41,7 @@ class _Hook(BaseHTTPRequestHandler):
         self.got.append((self.path, self.headers["Content-Type"], body))
         if not self.statuses:  # one byte at a time, without end
             with suppress(OSError):
+                self.wfile.write(self.begins)
                 while True:
                     self.wfile.write(b"H")
                     time.sleep(0.01)
@@ -110,6 +112,15 @@ def test_an_answer_that_drips_is_broken_off() -> None:
     """No single byte was late, so one alert held up all that followed."""
     with webhook() as url, pytest.raises(NotDelivered, match=r"no whole answer in 0\.1 s"):
         to_webhook(url, 0.1)(b"{}")
+
+
+def test_what_is_no_answer_is_an_error_that_keeps_the_path_secret(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(_Hook, "begins", b"no http")
+    with webhook() as url, pytest.raises(NotDelivered, match="Bad status line") as failure:
+        to_webhook(url)(b"{}")
+    assert "secret" not in str(failure.value)
 
 
 def test_tries_are_bounded_and_what_is_lost_is_named(capsys: pytest.CaptureFixture[str]) -> None:
