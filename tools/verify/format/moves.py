@@ -39,6 +39,10 @@ WHATS = frozenset(
 """What a move can be, but for PASSED, which `expand` replaces."""
 
 PASSED = Op.ENQUEUED | 1 << CAUSE_SHIFT
+_OPS = bytes(PASSED if what & ~FLAG == PASSED else what & 15 for what in range(256))
+"""By what: the op alone, but for PASSED."""
+_ENQUEUED = {PASSED: bytes([Op.ENQUEUED]), PASSED | FLAG: bytes([Op.ENQUEUED | FLAG])}
+_DELIVERED = bytes([Op.DELIVERED])
 DEAD_LETTERED = Op.PUBLISHED | 2 << CAUSE_SHIFT
 AGAIN = Op.PUBLISHED | 3 << CAUSE_SHIFT
 REJECTED = Op.SETTLED | 2 << CAUSE_SHIFT
@@ -55,22 +59,22 @@ def expand(rows: bytes) -> bytes:
     Raises ValueError where such a message was not published in this batch.
     """
     whats = rows[:: MOVE.size]
-    if PASSED not in whats and PASSED | FLAG not in whats:
+    ops = whats.translate(_OPS)
+    at = ops.find(PASSED)
+    if at < 0:
         return rows
-    expanded = bytearray()
-    copied, number = 0, b""
-    for i, what in enumerate(whats):
-        begin = i * MOVE.size
-        if what & 15 == Op.PUBLISHED:
-            number = rows[begin + _SEQ : begin + _SEQ + 4]
-        if what & ~FLAG != PASSED:
-            continue
-        if not number:
+    parts: list[bytes] = []
+    copied = 0
+    while at >= 0:
+        published = ops.rfind(Op.PUBLISHED, 0, at)
+        if published < 0:
             raise ValueError("a message passed a queue before any was published")
-        expanded += rows[copied:begin]
-        expanded.append(Op.ENQUEUED | (what & FLAG))
-        expanded += rows[begin + 1 : begin + _OF] + number
-        expanded += rows[begin + _DETAIL : begin + MOVE.size]
-        expanded.append(Op.DELIVERED)
+        begin, number = at * MOVE.size, published * MOVE.size + _SEQ
+        parts += (
+            rows[copied:begin], _ENQUEUED[whats[at]], rows[begin + 1 : begin + _OF],
+            rows[number : number + 4], rows[begin + _DETAIL : begin + MOVE.size], _DELIVERED,
+        )  # fmt: skip
         copied = begin + 1
-    return bytes(expanded + rows[copied:])
+        at = ops.find(PASSED, at + 1)
+    parts.append(rows[copied:])
+    return b"".join(parts)

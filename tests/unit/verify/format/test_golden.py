@@ -124,6 +124,32 @@ def test_what_is_rare_means_what_the_document_says() -> None:
     assert own.marks_of(rest[-1]) == [(65555, b"m" * 16)]
 
 
+def test_what_stands_for_two_moves_becomes_two() -> None:
+    """Compared with the rows taken one by one, as docs/MEMBERLOG.md says it."""
+    chance = random.Random(3)
+    passed = (moves.PASSED, moves.PASSED | moves.FLAG)
+    for _ in range(300):
+        whats = chance.choices([*moves.WHATS, *passed * 9], k=chance.randrange(12))
+        rows = [(what, *(chance.randrange(1 << n) for n in (16, 32, 64, 32, 64))) for what in whats]
+        packed = b"".join(moves.MOVE.pack(*row) for row in rows)
+        expected, number = [], None
+        for what, index, queue, seq, of, detail in rows:
+            if what not in passed:
+                expected.append((what, index, queue, seq, of, detail))
+            elif number is None:
+                break
+            else:
+                expected.append((2 | what & 0x80, index, queue, seq, number, detail))
+                expected.append((3, index, queue, seq, of, detail))
+            if what & 15 == moves.Op.PUBLISHED:
+                number = seq & moves.MARK_MASK
+        else:
+            assert list(moves.MOVE.iter_unpack(moves.expand(packed))) == expected
+            continue
+        with pytest.raises(ValueError, match="before any was published"):
+            moves.expand(packed)
+
+
 def _odd() -> bytes:
     return (GOLDEN / "odd.qml").read_bytes()
 
