@@ -114,7 +114,7 @@ def _add_member(
             at = min(timeline.begin_us + (n + 1) * timeline.slice_us, end)
             behind = max(0, 12 - abs(n - 95)) * 150 if late else n % 7
             position = max(_position(timeline, at) - behind, 1)
-            timeline.slices.append(Slice(n, name, RATE * timeline.slice_us // 1_000_000, position))
+            timeline.slices.append(Slice(n, name, position))
 
 
 def _position(timeline: Timeline, at: int) -> int:

@@ -67,6 +67,7 @@ def test_every_source_file_is_in_the_wheel(wheel: zipfile.ZipFile) -> None:
         for path in (ROOT / package).rglob("*.py"):
             assert path.relative_to(ROOT).as_posix() in inside
         assert f"{package}/py.typed" in inside
+    assert "tools/verify/report/style.css" in inside
 
 
 def test_the_licence_is_in_the_wheel(wheel: zipfile.ZipFile) -> None:

@@ -1,8 +1,8 @@
 """Pictures of the report: inline SVG over one time axis, with the epochs as bands behind them.
 
-Members and their primaries, commands and messages per second, how far each member lags behind the
-furthest, and redeliveries by cause.  Colours are classes of the page's style, so that the same
-picture is right in light and dark.  All text from logs is escaped.
+Members and their primaries, how far each member lags behind the furthest, messages per second, and
+redeliveries by cause.  Colours are classes of the page's style, so that the same picture is right
+in light and dark.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ from typing import NamedTuple
 
 from tools.verify.findings import Finding
 from tools.verify.format.moves import Op
+from tools.verify.report.markup import table, tag, text
 from tools.verify.report.timeline import SLICES, IncarnationTimeline, Span, Timeline
 from tools.verify.report.traffic import MoveCount, return_causes
 
@@ -22,12 +23,11 @@ PLOT = WIDTH - LEFT - RIGHT
 HEAD, FOOT = 20, 38  # above a picture: epochs; below it: times, and the label of a finding
 LANE, BAR_TOP, BAR_HEIGHT = 40, 18, 16
 CHART = 120
-CAUSE, CAUSE_LEFT = 26, 270
 NAME_MAX = 40  # characters of a member's name
-BAND_MIN = 14.0  # pixels of a band; epochs that are shorter share one
+BAND_MIN = 14.0  # pixels of a band of epochs; those that are shorter share one
 LETTER = 7.5  # pixels, about
 MARKS_MAX = 50
-LINES = 9  # colours of lines; what comes after them is dashed
+LINES = 9  # colours of lines in the style; what comes after them is dashed
 TICKS_MAX = 7
 _MINUTE, _HOUR, _DAY = 60, 3600, 86400
 _STEPS_S = (
@@ -39,12 +39,8 @@ _SHOWN: dict[int, str] = {
     Op.PUBLISHED: "published", Op.DELIVERED: "delivered", Op.SETTLED: "settled",
 }  # fmt: skip
 _EVENT_MARKS = {
-    "start": "\u25b8",
-    "snapshot": "\u25c6",
-    "stop": "\u25a0",
-    "end": "\u2715",
-    "vote": "!",
-}
+    "start": "\u25b8", "snapshot": "\u25c6", "stop": "\u25a0", "end": "\u2715", "vote": "!",
+}  # fmt: skip
 
 Runs = list[list[tuple[int, int]]]
 """Points (slice, value) of a line; a new run where there is a gap."""
@@ -71,8 +67,7 @@ def pictures(timeline: Timeline, findings: list[Finding]) -> Iterator[str]:
     """Yield all pictures with their headings."""
     frame = _Frame(timeline, findings)
     members = _by_member(timeline.incarnations)
-    yield "<h2>Members over time</h2>"
-    yield frame.figure(
+    yield from frame.figure(
         "Members over time",
         _lanes(frame, members),
         len(members) * LANE,
@@ -80,19 +75,14 @@ def pictures(timeline: Timeline, findings: list[Finding]) -> Iterator[str]:
         "&#9656; start, &#9670; state received, &#9632; stop, &#10005; the log just ends, "
         "! disputed vote. Bands behind: epochs.",
     )
-    yield "<h2>Positions behind the furthest member</h2>"
-    lags = lag_runs(timeline)
-    yield frame.chart(
+    yield from frame.chart(
         "Positions behind the furthest member",
-        lags,
+        lag_runs(timeline),
         "A line has gaps where its member was in no primary.",
         {member: _away(timeline, incarnations) for member, incarnations in members.items()},
     )
-    yield "<h2>Commands applied per second</h2>"
-    yield _throughput(frame)
     if timeline.move_counts:
-        yield "<h2>Messages per second</h2>"
-        yield frame.chart("Messages per second", _rates(timeline), "Moves in all queues.", {})
+        yield from frame.chart("Messages per second", _rates(timeline), "Moves in all queues.", {})
         yield from _redeliveries(timeline.move_counts)
 
 
@@ -107,93 +97,107 @@ class _Frame:
 
     def x(self, time_us: int) -> float:
         """Return where a time is, in pixels."""
-        return x_of(self.timeline, time_us)
+        timeline = self.timeline
+        share = (time_us - timeline.begin_us) / (timeline.end_us - timeline.begin_us)
+        return LEFT + min(max(share, 0.0), 1.0) * PLOT
 
-    def figure(self, name: str, drawn: Iterable[str], height: int, caption: str) -> str:
-        """Return a picture, its content moved below the line of epochs."""
-        bands = "".join(self._band(band, number % 2, height) for number, band in self._bands)
-        marks = "".join(
-            _mark(self.x(time), height, text, named=i == 0)
-            for i, (time, text) in enumerate(self._findings)
+    def figure(self, name: str, drawn: Iterable[str], height: int, caption: str) -> Iterator[str]:
+        """Yield a heading and a picture, its content moved below the line of epochs."""
+        bands = (self._band(band, number % 2, height) for number, band in enumerate(self._bands))
+        marks = (
+            _mark(self.x(time), height, said, named=i == 0)
+            for i, (time, said) in enumerate(self._findings)
         )
-        ticks = "".join(
-            f'<line class="axis" x1="{self.x(time):.1f}" x2="{self.x(time):.1f}" y1="{height}" '
-            f'y2="{height + 4}"/><text class="quiet" x="{self.x(time):.1f}" y="{height + 17}" '
-            f'text-anchor="middle">{escape(label)}</text>'
+        ticks = (
+            _line(self.x(time), height, self.x(time), height + 4)
+            + _label(self.x(time), height + 17, label, "middle")
             for time, label in self._ticks
         )
-        return (
-            f'<figure><div class="scroll" role="region" aria-label="{name}" tabindex="0">'
-            f'<svg viewBox="0 {-HEAD} {WIDTH} {height + HEAD + FOOT}" role="img" '
-            f'aria-label="{name}">{bands}{"".join(drawn)}{marks}'
-            f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="{height}" y2="{height}"/>'
-            f"{ticks}</svg></div><figcaption>{caption}</figcaption></figure>"
+        axis = _line(LEFT, height, WIDTH - RIGHT, height)
+        picture = tag(
+            "svg", *bands, *drawn, *marks, axis, *ticks, role="img", aria_label=name,
+            viewBox=f"0 {-HEAD} {WIDTH} {height + HEAD + FOOT}",
+        )  # fmt: skip
+        yield tag("h2", name)
+        yield tag(
+            "figure",
+            tag("div", picture, class_="scroll", role="region", aria_label=name, tabindex=0),
+            tag("figcaption", caption),
         )
 
-    def chart(self, name: str, lines: Mapping[str, Runs], said: str, more: dict[str, str]) -> str:
-        """Return a chart of lines, each with its greatest value in the legend."""
+    def chart(
+        self, name: str, lines: Mapping[str, Runs], said: str, more: dict[str, str]
+    ) -> Iterator[str]:
+        """Yield a chart of lines, each with its greatest value in the legend."""
         tops = {
             key: max((v for run in runs for _, v in run), default=0) for key, runs in lines.items()
         }
         top = max(tops.values(), default=0)
-        legend = "".join(
-            f'<li><i class="{_line_class(i)}"></i>{escape(_short(key))}: at most {tops[key]:,}'
-            f"{f', {more[key]}' if more.get(key) else ''}</li>"
-            for i, key in enumerate(lines)
-        )
-        drawn = [_scale(top), *_polylines(lines, top)]
-        return self.figure(name, drawn, CHART, f'{said}<ul class="legend">{legend}</ul>')
+        legend = []
+        for i, key in enumerate(lines):
+            words = [f"{_short(key)}: at most {tops[key]:,}", more.get(key, "")]
+            sample = tag("i", class_=_line_class(i))
+            legend.append(tag("li", sample, text("span", ", ".join(filter(None, words)))))
+        caption = said + tag("ul", *legend, class_="legend")
+        yield from self.figure(name, [*_scale(top), *_polylines(lines, top)], CHART, caption)
 
     def _band(self, band: Band, odd: int, height: int) -> str:
         begin, end = self.x(band.begin_us), self.x(band.end_us)
         width = max(end - begin, 1.0)
-        label = next(
-            (text for text in (str(band), band.range) if len(text) * LETTER + 4 < width), ""
-        )
-        return (
-            f'<rect class="band b{odd}" x="{begin:.1f}" y="{-HEAD}" width="{width:.1f}" '
-            f'height="{height + HEAD}"><title>{band}: {_clock(band.begin_us)} to '
-            f"{_clock(band.end_us)}</title></rect>"
-            + (f'<text class="quiet" x="{begin + 3:.1f}" y="-6">{label}</text>' if label else "")
-        )
+        said = f"{band}: {_clock(band.begin_us)} to {_clock(band.end_us)}"
+        drawn = _box(begin, -HEAD, width, height + HEAD, f"band b{odd}", said)
+        for label in (str(band), band.range):
+            if len(label) * LETTER + 4 < width:
+                return drawn + _label(begin + 3, -6, label)
+        return drawn
 
 
-def x_of(timeline: Timeline, time_us: int) -> float:
-    """Return where a time is in the pictures, in pixels."""
-    share = (time_us - timeline.begin_us) / (timeline.end_us - timeline.begin_us)
-    return LEFT + min(max(share, 0.0), 1.0) * PLOT
+def _line(x1: float, y1: float, x2: float, y2: float, title: str = "", look: str = "axis") -> str:
+    inside = text("title", title) if title else ""
+    return tag("line", inside, class_=look, x1=x1, y1=y1, x2=x2, y2=y2)
 
 
-def epoch_bands(timeline: Timeline) -> list[tuple[int, Band]]:
-    """Return the epochs as bands of time, each with its number in the row of bands.
+def _label(x: float, y: float, said: str, anchor: str = "start", look: str = "quiet") -> str:
+    return text("text", said, class_=look, x=x, y=y, text_anchor=anchor)
 
-    An epoch ends where the next one begins at the latest.  Neighbours that are too narrow to be
-    told apart are one band; a time without a primary that can be seen stays a gap.
+
+def _box(x: float, y: int, width: float, height: int, look: str, title: str) -> str:
+    inside = text("title", title)
+    return tag("rect", inside, class_=look, x=x, y=y, width=width, height=height)
+
+
+def epoch_bands(timeline: Timeline) -> list[Band]:
+    """Return the epochs as bands of time, neighbours that are too narrow to be told apart as one.
+
+    An epoch ends where the next one begins at the latest; a time without a primary that can be seen
+    stays a gap.
     """
     times: dict[int, tuple[int, int]] = {}
     for one in timeline.incarnations:
         for span in one.spans:
             begin, end = times.get(span.epoch, (span.begin_us, span.end_us))
             times[span.epoch] = min(begin, span.begin_us), max(end, span.end_us)
-    least = (timeline.end_us - timeline.begin_us) / PLOT * BAND_MIN
     bands: list[Band] = []
     for epoch, (begin, end) in sorted(times.items()):
-        begin = max(begin, bands[-1].begin_us if bands else begin)
         if bands:
+            begin = max(begin, bands[-1].begin_us)
             bands[-1] = bands[-1]._replace(end_us=min(bands[-1].end_us, begin))
         bands.append(Band(begin, max(begin, end), epoch, epoch))
+    return _joined(bands, (timeline.end_us - timeline.begin_us) / PLOT * BAND_MIN)
+
+
+def _joined(bands: Iterable[Band], least_us: float) -> list[Band]:
+    """Return bands, in order, of which those narrower than this are one with their neighbours."""
     drawn: list[Band] = []
     for band in bands:
-        last = drawn[-1] if drawn else None
-        if (
-            last is not None
-            and last.end_us - last.begin_us < least
-            and band.end_us - last.begin_us < 2 * least
-        ):
-            drawn[-1] = last._replace(end_us=band.end_us, last=band.last)
+        last = drawn[-1] if drawn else band
+        end = max(last.end_us, band.end_us)
+        narrow = last.end_us - last.begin_us < least_us and end - last.begin_us < 2 * least_us
+        if drawn and (narrow or band.end_us <= last.end_us):
+            drawn[-1] = last._replace(end_us=end, last=max(last.last, band.last))
         else:
             drawn.append(band)
-    return list(enumerate(drawn))
+    return drawn
 
 
 def time_ticks(begin_us: int, end_us: int) -> Iterator[tuple[int, str]]:
@@ -234,19 +238,13 @@ def _marks(timeline: Timeline, findings: list[Finding]) -> list[tuple[int, str]]
     return sorted(named.items())[:MARKS_MAX]
 
 
-def _mark(x: float, height: int, text: str, named: bool) -> str:
+def _mark(x: float, height: int, said: str, named: bool) -> str:
     """Draw the line of a finding; the first one with its label beside it."""
-    line = (
-        f'<line class="mark" x1="{x:.1f}" x2="{x:.1f}" y1="0" y2="{height}">'
-        f"<title>a finding: {escape(text)}</title></line>"
-    )
+    line = _line(x, 0, x, height, f"a finding: {said}", "mark")
     if not named:
         return line
     side, anchor = (x + 4, "start") if x < WIDTH * 0.7 else (x - 4, "end")
-    return line + (
-        f'<text class="finding" x="{side:.1f}" y="{height + 33}" text-anchor="{anchor}">'
-        f"{escape(_short(text))}</text>"
-    )
+    return line + _label(side, height + 33, _short(said), anchor, "finding")
 
 
 # -- members ---------------------------------------------------------------------------------------
@@ -262,21 +260,26 @@ def _by_member(incarnations: list[IncarnationTimeline]) -> dict[str, list[Incarn
 def _lanes(frame: _Frame, members: dict[str, list[IncarnationTimeline]]) -> Iterator[str]:
     """Yield a lane for each member: name above, below it one bar for each incarnation."""
     for number, (member, incarnations) in enumerate(members.items()):
-        top = number * LANE
-        count = len(incarnations)
-        said = [f"{count:,} incarnation{'s' * (count != 1)}", _away(frame.timeline, incarnations)]
-        yield (
-            f'<text class="name" x="{LEFT}" y="{top + 13}">{escape(_short(member))}'
-            f'<tspan class="quiet" dx="8">{", ".join(filter(None, said))}</tspan></text>'
-        )
+        top, count = number * LANE, len(incarnations)
+        words = [f"{count:,} incarnation{'s' * (count != 1)}", _away(frame.timeline, incarnations)]
+        beside = text("tspan", ", ".join(filter(None, words)), class_="quiet", dx=8)
+        yield tag("text", escape(_short(member)), beside, class_="name", x=LEFT, y=top + 13)
         y = top + BAR_TOP
         lives = [Span(one.begin_us, one.end_us, one.incarnation) for one in incarnations]
-        for band in _merged(frame.timeline, lives):
-            yield _box(frame, band, y, "idle", f"{escape(member)}: in no primary")
+        yield from _bars(frame, lives, y, "idle", member)
         spans = [span for one in incarnations for span in one.spans]
-        for band in _merged(frame.timeline, spans):
-            yield _box(frame, band, y, "active", f"{escape(member)}: {band}")
+        yield from _bars(frame, spans, y, "active", member)
         yield from _event_marks(frame, incarnations, y)
+
+
+def _bars(frame: _Frame, spans: list[Span], y: int, look: str, member: str) -> Iterator[str]:
+    pixel = (frame.timeline.end_us - frame.timeline.begin_us) / PLOT + 1
+    bands = (Band(span.begin_us, span.end_us, span.epoch, span.epoch) for span in sorted(spans))
+    for band in _joined(bands, pixel):
+        x = frame.x(band.begin_us)
+        width = max(frame.x(band.end_us) - x - 0.7, 1.0)  # a line of background between two
+        said = str(band) if look == "active" else "in no primary"
+        yield _box(x, y, width, BAR_HEIGHT, look, f"{member}: {said}")
 
 
 def _away(timeline: Timeline, incarnations: list[IncarnationTimeline]) -> str:
@@ -288,47 +291,17 @@ def _away(timeline: Timeline, incarnations: list[IncarnationTimeline]) -> str:
     return f"in no primary for {share:.1f} % of the time" if share < 99.95 else "never in a primary"
 
 
-def _merged(timeline: Timeline, spans: list[Span]) -> Iterator[Band]:
-    """Yield spans, with those less than a pixel apart that share one merged."""
-    pixel = (timeline.end_us - timeline.begin_us) // PLOT + 1
-    band: Band | None = None
-    for span in sorted(spans):
-        if band is not None and (
-            span.end_us <= band.end_us
-            or (span.begin_us - band.end_us < pixel and span.end_us - band.begin_us <= 2 * pixel)
-        ):
-            end = max(band.end_us, span.end_us)
-            band = band._replace(end_us=end, last=max(band.last, span.epoch))
-            continue
-        if band is not None:
-            yield band
-        band = Band(span.begin_us, span.end_us, span.epoch, span.epoch)
-    if band is not None:
-        yield band
-
-
-def _box(frame: _Frame, band: Band, y: int, look: str, title: str) -> str:
-    x = frame.x(band.begin_us)
-    width = max(frame.x(band.end_us) - x - 0.7, 1.0)  # a line of background between two
-    return (
-        f'<rect class="{look}" x="{x:.1f}" y="{y}" width="{width:.1f}" height="{BAR_HEIGHT}">'
-        f"<title>{title}</title></rect>"
-    )
-
-
 def _event_marks(frame: _Frame, incarnations: list[IncarnationTimeline], y: int) -> Iterator[str]:
     drawn: set[tuple[int, str]] = set()
     for one in incarnations:
-        for time, what, text in one.events:
-            place = int(frame.x(time) / 4), what
+        for time, what, said in one.events:
+            x = frame.x(time)
+            place = int(x / 4), what
             if what in _EVENT_MARKS and place not in drawn:
                 drawn.add(place)
-                yield (
-                    f'<text class="event" x="{frame.x(time):.1f}" y="{y + 12}" '
-                    f'text-anchor="middle">{_EVENT_MARKS[what]}<title>'
-                    f"{escape(f'{one.member} (incarnation {one.incarnation}) {text}')}"
-                    "</title></text>"
-                )
+                title = text("title", f"{one.member} (incarnation {one.incarnation}) {said}")
+                mark = _EVENT_MARKS[what] + title
+                yield tag("text", mark, class_="event", x=x, y=y + 12, text_anchor="middle")
 
 
 # -- charts ----------------------------------------------------------------------------------------
@@ -343,7 +316,7 @@ def lag_runs(timeline: Timeline) -> dict[str, Runs]:
     """
     reached: dict[tuple[str, int], int] = {}
     furthest: dict[int, int] = {}
-    for number, member, _, position in timeline.slices:
+    for number, member, position in timeline.slices:
         reached[member, number] = position
         furthest[number] = max(furthest.get(number, 0), position)
     lags: dict[str, Runs] = {}
@@ -392,51 +365,19 @@ def _polylines(lines: Mapping[str, Runs], top: int) -> Iterator[str]:
                 (x, y), half = points[0], step / 2
                 points = [(x - half, y), (x + half, y)]
             joined = " ".join(f"{x:.1f},{y:.1f}" for x, y in points)
-            yield (
-                f'<polyline class="{_line_class(i)}" points="{joined}">'
-                f"<title>{escape(key)}</title></polyline>"
-            )
+            yield tag("polyline", text("title", key), class_=_line_class(i), points=joined)
 
 
 def _line_class(number: int) -> str:
     return f"line c{number % LINES}{' dashed' if number >= LINES else ''}"
 
 
-def _scale(top: float) -> str:
+def _scale(top: int) -> Iterator[str]:
     """Draw the height of a chart: its greatest value, and nothing at its foot."""
+    yield _line(LEFT, 8, WIDTH - RIGHT, 8)
     said = f"{top:,.0f}" if top < 100_000 else f"{top / 1000:,.0f} k"
-    return (
-        f'<line class="axis" x1="{LEFT}" x2="{WIDTH - RIGHT}" y1="8" y2="8"/>'
-        f'<text class="quiet" x="{LEFT - 6}" y="12" text-anchor="end">{said}</text>'
-        f'<text class="quiet" x="{LEFT - 6}" y="{CHART + 4}" text-anchor="end">0</text>'
-    )
-
-
-def _throughput(frame: _Frame) -> str:
-    """Return bars: commands per second by slice, of the busiest member."""
-    timeline = frame.timeline
-    most: dict[int, float] = {}
-    for number, _, commands, _ in timeline.slices:
-        most[number] = max(most.get(number, 0.0), commands * 1e6 / timeline.slice_us)
-    top = max(most.values(), default=0.0)
-    step = PLOT / SLICES
-    drawn = [_scale(top)]
-    for number, rate in most.items():
-        height = rate / max(top, 1e-9) * (CHART - 8)
-        drawn.append(
-            f'<rect class="rate" x="{LEFT + number * step:.1f}" y="{CHART - height:.1f}" '
-            f'width="{step - 0.6:.1f}" height="{height:.1f}">'
-            f"<title>{rate:,.0f} a second</title></rect>"
-        )
-    said = f"At most {top:,.0f} a second, each slice of {_length(timeline.slice_us)}."
-    return frame.figure("Commands applied per second", drawn, CHART, said)
-
-
-def _length(us: int) -> str:
-    seconds = us / 1e6
-    if seconds < 120:
-        return f"{seconds:.1f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 2 * _HOUR else f"{seconds / _HOUR:.1f} h"
+    yield _label(LEFT - 6, 12, said, "end")
+    yield _label(LEFT - 6, CHART + 4, "0", "end")
 
 
 def _rates(timeline: Timeline) -> dict[str, Runs]:
@@ -457,23 +398,17 @@ def _redeliveries(move_counts: list[MoveCount]) -> Iterator[str]:
     counts = return_causes(move_counts)
     delivered = sum(one.n for one in move_counts if one.op == Op.DELIVERED)
     redelivered = sum(one.n for one in move_counts if one.redelivered)
-    yield "<h2>Redeliveries by cause</h2>"
+    yield tag("h2", "Redeliveries by cause")
     if not counts:
-        yield f"<p>No message went back to its queue; {delivered:,} were delivered.</p>"
+        yield tag("p", f"No message went back to its queue; {delivered:,} were delivered.")
         return
-    scale = (WIDTH - CAUSE_LEFT - 110) / max(counts.values())
-    drawn = "".join(
-        f'<text x="0" y="{i * CAUSE + 16}">{escape(cause)}</text>'
-        f'<rect class="cause" x="{CAUSE_LEFT}" y="{i * CAUSE + 3}" '
-        f'width="{max(n * scale, 1):.1f}" height="18"/>'
-        f'<text x="{CAUSE_LEFT + n * scale + 6:.1f}" y="{i * CAUSE + 16}">{n:,}</text>'
-        for i, (cause, n) in enumerate(counts.items())
-    )
-    name = "Redeliveries by cause"
-    yield (
-        f'<figure><div class="scroll" role="region" aria-label="{name}" tabindex="0">'
-        f'<svg viewBox="0 0 {WIDTH} {len(counts) * CAUSE + 6}" role="img" aria-label="{name}">'
-        f"{drawn}</svg></div><figcaption>Messages that went back to their queues, by why. Of "
-        f"{delivered:,} deliveries {redelivered:,} were of messages that had been delivered "
-        "before.</figcaption></figure>"
+    rows = []
+    for cause, n in counts.items():
+        bar = tag("div", class_="bar", style=f"width: {100 * n / max(counts.values()):.1f}%")
+        rows.append([text("td", cause), tag("td", f"{n:,}", class_="n"), tag("td", bar)])
+    yield table(["went back to its queue as", "messages", ""], rows, "causes")
+    yield tag(
+        "p",
+        f"Of {delivered:,} deliveries {redelivered:,} were of messages that had been delivered "
+        "before.",
     )

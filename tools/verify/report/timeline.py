@@ -1,4 +1,4 @@
-"""Timeline of the logs: incarnations, their primaries, positions and throughput over time.
+"""Timeline of the logs: incarnations, their primaries, and positions over time.
 
 For pictures, not for the verdict.  Control records have no time of their own: they get that of the
 batch before them in their incarnation, as its origin stamped it, or of the segment's header.  Spark
@@ -51,11 +51,10 @@ class IncarnationTimeline:
 
 
 class Slice(NamedTuple):
-    """What one member applied in one slice of time: number of commands, and last position."""
+    """The last position that one member applied in one slice of time."""
 
     number: int
     member: str
-    commands: int
     position: int
 
 
@@ -157,11 +156,8 @@ def _slices(scan: DataFrame, timeline: Timeline) -> list[Slice]:
     rows = (
         scan.filter((f.col("kind") == SUMS) & (f.col("time_us") >= timeline.begin_us))
         .groupBy(number.cast("int").alias("number"), "member")
-        .agg(
-            f.sum(f.col("last") - f.col("position") + 1).alias("commands"),
-            f.max("last").alias("position"),
-        )
+        .agg(f.max("last").alias("position"))
         .filter(f.col("number") < SLICES)
         .collect()
     )
-    return sorted(Slice(row.number, row.member, row.commands, row.position) for row in rows)
+    return sorted(Slice(row.number, row.member, row.position) for row in rows)

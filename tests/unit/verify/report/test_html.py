@@ -28,8 +28,8 @@ def timeline() -> Timeline:
     back = IncarnationTimeline("b", 2, BEGIN + 30 * SECOND, BEGIN + 60 * SECOND)
     back.spans = [Span(BEGIN + 35 * SECOND, back.end_us, 3)]
     back.events = [Event(BEGIN + 33 * SECOND, "snapshot", "takes the state from a")]
-    slices = [Slice(n, m, 100 + n, 100 * n) for n in range(1, 100) for m in ("a", "b")]
-    slices += [Slice(110, "a", 500, 12_000), Slice(110, "b", 100, 11_000)]
+    slices = [Slice(n, m, 100 * n) for n in range(1, 100) for m in ("a", "b")]
+    slices += [Slice(110, "a", 12_000), Slice(110, "b", 11_000)]
     move_counts = [
         MoveCount(n, what, 50 + n) for n in range(1, 100) for what in (BY_CLIENT, DELIVERED)
     ]
@@ -89,7 +89,7 @@ def test_findings_are_listed_and_marked_in_the_pictures() -> None:
     text = page(report(DIVERGED), "t")
     assert 'class="verdict bad"' in text
     assert "same state everywhere" in text
-    assert text.count("<title>a finding: G14 at position 5,000 b</title>") == 4
+    assert text.count("<title>a finding: G14 at position 5,000 b</title>") == 3
     assert ">G14 at position 5,000 b</text>" in text
     assert timeline().time_of(5000) == BEGIN + 50 * timeline().slice_us
 
@@ -106,7 +106,7 @@ def test_text_from_logs_cannot_become_markup() -> None:
     text = page(hostile, "t")
     assert "<script" not in text
     assert "<img" not in text
-    assert text.count("</svg>") == 5
+    assert text.count("</svg>") == 3
 
 
 def test_nothing_is_fetched_from_anywhere() -> None:
@@ -117,7 +117,7 @@ def test_nothing_is_fetched_from_anywhere() -> None:
 
 def test_the_pictures_are_well_formed_and_inside_their_frame() -> None:
     pictures = re.findall(r"<svg.*?</svg>", page(report(DIVERGED), "t"), re.DOTALL)
-    assert len(pictures) == 5
+    assert len(pictures) == 3
     for picture in pictures:
         tree = ElementTree.fromstring(picture)
         _, top, width, height = map(float, tree.attrib["viewBox"].split())
@@ -129,7 +129,7 @@ def test_the_pictures_are_well_formed_and_inside_their_frame() -> None:
 def test_redeliveries_are_counted_by_cause() -> None:
     text = page(report(), "t")
     assert "its member was lost" in text
-    assert ">400</text>" in text
+    assert ">400</td>" in text
     assert "requeued by its consumer (nack, reject)" in text
     delivered = 99 * 50 + sum(range(1, 100)) + 403
     assert f"Of {delivered:,} deliveries 403 were of messages" in text

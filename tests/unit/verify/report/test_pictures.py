@@ -29,7 +29,7 @@ END = BEGIN + SLICES * STEP - 1
 
 def timeline(*members: tuple[str, list[Span]]) -> Timeline:
     """A second for each slice; member a applies ten positions in each."""
-    found = Timeline(BEGIN, END, [], [Slice(n, "a", 10, 10 * n + 10) for n in range(SLICES)])
+    found = Timeline(BEGIN, END, [], [Slice(n, "a", 10 * n + 10) for n in range(SLICES)])
     assert found.slice_us == STEP
     for name, spans in (("a", [Span(BEGIN, END, 1)]), *members):
         one = IncarnationTimeline(name, 1, spans[0].begin_us, spans[-1].end_us, list(spans))
@@ -48,9 +48,9 @@ def drawn(runs: Runs) -> list[tuple[int, int]]:
 def test_a_member_that_was_away_leaves_a_gap() -> None:
     """Neither what it missed meanwhile, nor what others applied in the slice that it left in."""
     away = timeline(("b", [Span(BEGIN, at(20.1), 1), Span(at(90.5), END, 2, 900)]))
-    away.slices += [Slice(n, "b", 10, 10 * n + 10) for n in range(20)]
-    away.slices += [Slice(20, "b", 1, 201)]
-    away.slices += [Slice(n, "b", 10, 10 * n + 10) for n in range(90, SLICES)]
+    away.slices += [Slice(n, "b", 10 * n + 10) for n in range(20)]
+    away.slices += [Slice(20, "b", 201)]
+    away.slices += [Slice(n, "b", 10 * n + 10) for n in range(90, SLICES)]
     lags = lag_runs(away)
     assert drawn(lags["b"]) == [(0, 19), (90, SLICES - 1)]
     assert {lag for run in lags["b"] for _, lag in run} == {0}
@@ -59,7 +59,7 @@ def test_a_member_that_was_away_leaves_a_gap() -> None:
 
 def test_a_member_that_stands_still_in_a_primary_falls_behind() -> None:
     still = timeline(("b", [Span(BEGIN, END, 1)]))
-    still.slices += [Slice(n, "b", 10, 10 * n + 10) for n in range(50)]
+    still.slices += [Slice(n, "b", 10 * n + 10) for n in range(50)]
     (line,) = lag_runs(still)["b"]
     assert line[49:52] == [(49, 0), (50, 10), (51, 20)]
 
@@ -67,7 +67,7 @@ def test_a_member_that_stands_still_in_a_primary_falls_behind() -> None:
 def test_a_member_that_received_the_state_begins_there() -> None:
     """Nothing is applied after it came back: it has the position all the same."""
     quiet = timeline(("b", [Span(BEGIN, at(2), 1), Span(at(60), END, 2, 300)]))
-    quiet.slices = [Slice(n, "a", 10, 10 * n + 10) for n in range(30)]
+    quiet.slices = [Slice(n, "a", 10 * n + 10) for n in range(30)]
     assert {lag for run in lag_runs(quiet)["b"][1:] for _, lag in run} == {0}
 
 
@@ -75,14 +75,14 @@ def test_epochs_are_bands_without_overlap_and_with_the_times_between_them() -> N
     spans = [Span(at(0), at(30), 1), Span(at(50), at(80), 2), Span(at(80), END, 3)]
     late = timeline(("b", [Span(at(0), at(85), 2)]))  # tells late that another epoch began
     late.incarnations[0].spans = spans
-    bands = [band for _, band in epoch_bands(late)]
+    bands = epoch_bands(late)
     assert [(band.begin_us, band.end_us, str(band)) for band in bands] == [
         (at(0), at(0), "epoch 1"),
         (at(0), at(80), "epoch 2"),
         (at(80), END, "epoch 3"),
     ]
     late.incarnations.pop()
-    first, second, _ = [band for _, band in epoch_bands(late)]
+    first, second, _ = epoch_bands(late)
     assert (first.end_us, second.begin_us) == (at(30), at(50))
 
 
@@ -91,7 +91,7 @@ def test_thousands_of_epochs_are_a_few_bands() -> None:
     many.incarnations[0].spans = [
         Span(BEGIN + n * 100_000, BEGIN + (n + 1) * 100_000, n + 1) for n in range(1100)
     ]
-    bands = [band for _, band in epoch_bands(many)]
+    bands = epoch_bands(many)
     assert len(bands) < PLOT / 7
     assert (bands[0].first, bands[-1].last) == (1, 1100)
     assert all(a.last + 1 == b.first for a, b in pairwise(bands))
