@@ -30,7 +30,6 @@ from tools.verify.input import offsets
 from tools.verify.input.offsets import (
     Offsets,
     advance,
-    read_part,
     segments_by_incarnation,
     settled_in,
     whole_records,
@@ -64,11 +63,8 @@ class Reader:
 
     def poll(self) -> bool:
         """Take what is new; False when there was nothing."""
-        self.read, parts = advance(self.read, self._places, self._settled)
-        rows: list[Row] = []
-        for part in parts:
-            found = read_part(part)
-            rows += [] if found is None else parse_segment(*found)
+        parts = advance(self.read, self._places, self._settled)
+        rows = [row for part in parts for row in parse_segment(*part)]
         if rows:
             self.progress.take(row for row in rows if row.kind in CONTROL_KINDS)
         self.found += self.progress.check()

@@ -10,6 +10,7 @@ them.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -17,12 +18,13 @@ from typing import NamedTuple
 from tools.verify.findings import BadInput
 from tools.verify.format.files import one_of_each, open_segment, plain_name
 from tools.verify.format.reader import FRAME, MAGIC, RECORD_BYTES_MAX, After, LogError
-from tools.verify.format.records import ROLE_CLIENT, SUFFIX, RecordMalformed, decode
+from tools.verify.format.records import ROLE_CLIENT, SUFFIX, Header, RecordMalformed, decode
 from tools.verify.input.batch_summaries import Continuation
 from tools.verify.input.rows import SEGMENT, Row
 from tools.verify.input.segments import HEADER_BYTES, files_below, header_of
 
-STRETCH_BYTES = 32 << 20  # read of one incarnation at a time, unless one record is longer
+STRETCH_BYTES = 8 << 20  # read of one incarnation at a time, unless one record is longer
+LOOK_BYTES = 4 * STRETCH_BYTES
 _NAME = re.compile(r"(.+\.\d+)\.(\d+)" + re.escape(SUFFIX))
 
 
@@ -33,6 +35,7 @@ class ReadUpTo(NamedTuple):
     offset: int = 0  # of whole records
     lsn: int = -1  # of the last record; -1 = none was read
     link: bytes = b""  # of the last record; b"" = not known
+    header: Header | None = None  # of the segment; None: nothing was read of it, or no header
 
 
 Offsets = dict[str, ReadUpTo]  # by the beginning of the files' paths, DIR/member.incarnation
@@ -42,47 +45,45 @@ Settled = dict[str, int]  # by MEMBER.INCARNATION, the last segment that need no
 
 
 class LogPart(NamedTuple):
-    """New bytes of one segment, and the record before them."""
+    """New bytes of one segment, as the parser takes them."""
 
-    path: Path
-    begin: int
-    end: int
-    after: After
+    data: bytes  # whole records, unless a later segment follows
+    name: str  # the file, and where in it they begin
+    continued: Continuation | None  # None: they are the beginning
 
 
-def advance(
-    read: Offsets, places: list[Path], settled: Settled | None = None
-) -> tuple[Offsets, list[LogPart]]:
-    """Return the offsets up to which there are whole records now, and the parts up to there.
+def advance(read: Offsets, places: list[Path], settled: Settled | None = None) -> Iterator[LogPart]:
+    """Yield what is new, up to where there are whole records now; `read` is kept up to date.
 
-    They advance by at most STRETCH_BYTES in each incarnation and never beyond the end of one
-    segment; `settled` segments are skipped.  An incarnation without any file has no offset, once
-    there is a later one of its member.
+    A call yields at most STRETCH_BYTES of each incarnation, never beyond the end of one segment,
+    and no more of others after LOOK_BYTES in all: those that were read least come first.  `settled`
+    segments are skipped.  An incarnation without any file has no offset, once there is a later one
+    of its member.
     """
     there = segments_by_incarnation(places)
     newest: dict[str, int] = {}
     for member, incarnation in map(_owner, there):
         newest[member] = max(incarnation, newest.get(member, -1))
-    now: Offsets = {
-        key: where
-        for key, where in read.items()
-        if key in there or newest.get(_owner(key)[0], -1) < _owner(key)[1]
-    }
-    parts: list[LogPart] = []
-    for key, found in sorted(there.items()):
+    for key in list(read):
+        if key not in there and newest.get(_owner(key)[0], -1) >= _owner(key)[1]:
+            del read[key]
+    size = 0
+    for key in sorted(there, key=lambda key: (read.get(key, ReadUpTo(-1))[:2], key)):
         where = read.get(key)
         first = (settled or {}).get(Path(key).name, -1) + 1
         if where is not None:
             first = max(first, where.segment)
-        segments = {number: path for number, path in found.items() if number >= first}
-        if not segments:
+        segments = {number: path for number, path in there[key].items() if number >= first}
+        if not segments or size >= LOOK_BYTES:
             continue
         if where is None or where.segment not in segments:
             where = ReadUpTo(min(segments))
         if (further := _further(where, segments)) is not None:
-            now[key], part = further
-            parts.append(part)
-    return now, parts
+            read[key], part = further
+            size += len(part.data)
+            header = read[key].header
+            if header is None or header.role != ROLE_CLIENT:
+                yield part
 
 
 def settled_in(rows: list[Row]) -> Settled:
@@ -93,26 +94,6 @@ def settled_in(rows: list[Row]) -> Settled:
         if row.kind == SEGMENT and fits:
             found[fits[1]] = max(found.get(fits[1], -1), int(fits[2]))
     return found
-
-
-def read_part(part: LogPart) -> tuple[bytes, str, Continuation | None] | None:
-    """Return the bytes of a part, a name for it, and where it continues; None for a client's log.
-
-    Raises `BadInput` when the file went away meanwhile.
-    """
-    path, begin, end, after = part
-    data, head = _read(path, begin, end - begin), _read(path, 0, HEADER_BYTES)
-    if data is None or head is None:
-        raise BadInput(f"{path} went away before it was read")
-    header = header_of(head, str(path))
-    if header is not None and header.role == ROLE_CLIENT:
-        return None
-    name = f"{path}@{begin}"
-    if begin == 0:
-        return data, name, None  # the parser reports a broken header
-    if header is None:
-        raise BadInput(f"{path}: its header cannot be read")
-    return data, name, Continuation(header.member, header.incarnation, header.segment, after)
 
 
 def segments_by_incarnation(places: list[Path]) -> dict[str, dict[int, Path]]:
@@ -135,7 +116,7 @@ def _further(where: ReadUpTo, segments: dict[int, Path]) -> tuple[ReadUpTo, LogP
     """Return where the whole records of an incarnation end now, and the part up to there; None
     where nothing is new.
     """
-    number, begin, lsn, link = where
+    number, begin, lsn, link, _ = where
     path = segments[number]
     later = min((one for one in segments if one > number), default=None)  # before it is read
     data = _read(path, begin, STRETCH_BYTES)
@@ -153,8 +134,17 @@ def _further(where: ReadUpTo, segments: dict[int, Path]) -> tuple[ReadUpTo, LogP
         whole = len(data)
     if whole == 0:
         return None
-    reached = ReadUpTo(number, begin + whole, *(After(lsn, b"") if last is None else last))
-    return reached, LogPart(path, begin, begin + whole, After(lsn, link))
+    after = After(lsn, b"") if last is None else last
+    if begin == 0:  # the parser reports a broken header
+        header = header_of(data[:HEADER_BYTES], str(path))
+        continued = None
+    elif (header := where.header) is None:
+        raise BadInput(f"{path}: its header cannot be read")
+    else:
+        owner = header.member, header.incarnation, header.segment
+        continued = Continuation(*owner, After(lsn, link))
+    part = LogPart(data[:whole], f"{path}@{begin}" if begin else str(path), continued)
+    return ReadUpTo(number, begin + whole, *after, header), part
 
 
 def whole_records(data: bytes, first: bool) -> tuple[int, After | None]:

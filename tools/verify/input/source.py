@@ -1,6 +1,6 @@
 """Member logs as frames of Spark, a table each for records, their sums, moves, and clients.
 
-A task reads one segment or several small ones, or what is new in live ones; its rows leave as Arrow
+A task reads one segment or several small ones; its rows leave as Arrow
 batches, column by column, so that no row is pickled on its way to Spark.  Imported only where
 pyarrow is.
 """
@@ -19,7 +19,6 @@ from tools.verify.findings import BadInput
 from tools.verify.format.files import open_segment
 from tools.verify.format.reader import LogError
 from tools.verify.input.batch_summaries import expand_sums
-from tools.verify.input.offsets import LogPart, read_part
 from tools.verify.input.parse import parse_segment, scan_segment
 from tools.verify.input.rows import FAULT, SCAN_SCHEMA, SCHEMA, Row, Sums
 from tools.verify.input.segments import owner_by_name, read_bytes, share_out
@@ -54,18 +53,6 @@ def read_table(spark: SparkSession, table: str, segments: list[Path]) -> DataFra
 def read_records(spark: SparkSession, segments: list[Path]) -> DataFrame:
     """Return a row per record of the segments."""
     return read_table(spark, "records", segments)
-
-
-def read_parts(spark: SparkSession, parts: list[LogPart]) -> DataFrame:
-    """Return a row per record of what is new in live logs, a task for each part."""
-    return in_tasks(spark, parts, _read_parts, SCHEMA, len(parts))
-
-
-def _read_parts(parts: Iterable[LogPart]) -> Iterator[pyarrow.RecordBatch]:
-    found = (whole for part in parts if (whole := read_part(part)) is not None)
-    yield from _batches(
-        (row for whole in found for row in parse_segment(*whole)), arrow_schema(SCHEMA)
-    )
 
 
 def _read_shares(shares: Iterable[list[str]], table: str) -> Iterator[pyarrow.RecordBatch]:

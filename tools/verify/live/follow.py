@@ -1,14 +1,13 @@
 """Follows the logs of live members: looks at what is new again and again, and checks it.
 
-At each look Spark's tasks read the new bytes of the incarnations.  They are added to the rows that
-are held, all positions that every live member has reached are compared, as the full check does, and
+At each look the new bytes of the incarnations are parsed.  They are added to the rows that Spark
+holds, all positions that every live member has reached are compared, as the full check does, and
 those positions but the last few are released.  So what is held grows with the distance between
 members, not with time; Spark holds it, and spills it to disk.
 """
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
@@ -25,19 +24,20 @@ from tools.verify.input.offsets import (
     segments_by_incarnation,
     settled_in,
 )
-from tools.verify.input.rows import Row
+from tools.verify.input.parse import parse_segment
+from tools.verify.input.rows import SCHEMA, Row
 from tools.verify.input.segments import size_of
 from tools.verify.live.progress import KEPT, ClusterProgress, LogProgress
-from tools.verify.spark_session import computed_once
 
 if TYPE_CHECKING:
+    import pyarrow
     from pyspark.sql import DataFrame, SparkSession
 
 EVERY_SECONDS = 1.0  # between the beginnings of two looks, when there is something new
 STOP_SECONDS = 0.1  # in which a stop is noticed between two looks
 QUIET_LOOKS = 3  # without anything new, until what waits for more is told
 FEW = 100_000  # records that one task compares faster than several after a shuffle
-LITTLE_BYTES = 4 << 20  # new bytes whose rows the driver takes
+COMPARED = (RecordKind.BATCH, *total_order.ANCHORS)
 
 
 @dataclass(slots=True)
@@ -81,14 +81,21 @@ class Follower:
 
     def look(self) -> Iterator[FollowResult]:
         """Yield what is found in what was written since the last look; nothing if there is none."""
-        from tools.verify.input.source import read_parts
+        import pyarrow
 
-        self._read, parts = advance(self._read, self._places, self._settled)
-        if parts:
+        from tools.verify.input.source import to_arrow
+        from tools.verify.input.tables import arrow_schema
+
+        control: list[Row] = []
+        compared: list[pyarrow.RecordBatch] = []
+        for part in advance(self._read, self._places, self._settled):
+            rows = list(parse_segment(*part))
+            control += (row for row in rows if row.kind in views_and_segments.CONTROL_KINDS)
+            some = [row for row in rows if row.kind in COMPARED]
+            compared.append(to_arrow(some, arrow_schema(SCHEMA)))
+        if compared:
             self._quiet = 0
-            little = sum(part.end - part.begin for part in parts) < LITTLE_BYTES
-            with computed_once(read_parts(self._spark, parts), little=little) as new:
-                yield from self._check(new)
+            yield from self._check(control, pyarrow.Table.from_batches(compared))
             return
         self._quiet += 1
         if self._quiet != QUIET_LOOKS or self._last is None:
@@ -97,18 +104,16 @@ class Follower:
         if found := self._cluster.check():
             yield replace(self._last, findings=found)
 
-    def _check(self, new: DataFrame) -> Iterator[FollowResult]:
+    def _check(self, control: list[Row], compared: pyarrow.Table) -> Iterator[FollowResult]:
         from pyspark.sql import functions as f
 
         cluster, before = self._cluster, self._cluster.records
-        kinds = [int(kind) for kind in views_and_segments.CONTROL_KINDS]
-        cluster.take(Row(*row) for row in new.filter(f.col("kind").isin(kinds)).collect())
+        cluster.take(control)
         found = cluster.check()
         if found and self._last is not None:  # reported at once; nothing more is verified yet
             yield replace(self._last, findings=found)
             found = []
-        compared = [int(kind) for kind in (RecordKind.BATCH, *total_order.ANCHORS)]
-        rows = new.filter(f.col("kind").isin(compared))
+        rows = self._spark.createDataFrame(compared, SCHEMA)
         if self._held is not None:
             rows = self._held.unionByName(rows)
         progress = cluster.progress()
@@ -152,12 +157,7 @@ def follow(
     follower = Follower(spark, [place.resolve() for place in places], saved or [])
     while not stopped():
         until = time.monotonic() + EVERY_SECONDS
-        try:
-            yield from follower.look()
-        except Exception as error:
-            if found := re.search(r"BadInput: (.+)", str(error)):  # raised in a task
-                raise BadInput(found[1]) from error
-            raise
+        yield from follower.look()
         while not stopped() and (left := until - time.monotonic()) > 0:
             time.sleep(min(left, STOP_SECONDS))
 
