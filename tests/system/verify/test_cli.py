@@ -86,7 +86,7 @@ class TestVerdicts:
         result = run(str(tmp_path), "--html", str(tmp_path / "report.html"))
         assert result.exit_code == 0
         text = (tmp_path / "report.html").read_text(encoding="utf-8")
-        assert text.count("<svg") == 4
+        assert text.count("<svg") == 3  # members, lags, messages
         assert "c (incarnation 2)" in text
         assert "takes the state at position" in text
         assert "epoch 3" in text

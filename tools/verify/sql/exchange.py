@@ -4,7 +4,7 @@
 A step gets, of each of its tables, the rows whose key falls into one *bin*; what it returns is
 distributed over bins again, by the keys of the steps that follow.  Between two steps a table
 travels as packed Arrow columns, so that Spark moves few and large values; what fits into one bin
-is one task a step.
+is one task a step, and what fits into a few never leaves the driver.
 """
 
 from __future__ import annotations
@@ -33,6 +33,7 @@ Key: TypeAlias = tuple[str, ...] | None  # columns of integers; (): one bin has 
 T = TypeVar("T")
 
 ROWS_IN_BIN = 1 << 20
+BINS_HERE = 2  # of so many the driver does all in less time than Spark moves them
 PIECES = "bin int, name string, packed binary"
 
 
@@ -100,13 +101,26 @@ class Exchange:
     def run(
         self, spark: SparkSession, tasks: Sequence[T], read: Callable[[T], Iterable[Tables]]
     ) -> Tables:
-        """Run all steps in one job of Spark over what `read` makes of each task."""
+        """Run all steps over what `read` makes of each task: in one job of Spark, or here."""
+        if self.bins <= BINS_HERE:
+            return self.run_here(tables for task in tasks for tables in read(task))
         frame = in_tasks(spark, tasks, partial(_read, exchange=self, read=read), PIECES)
         for at, step in enumerate(self.steps):
             bins = self.bins if any(step.keys.values()) else 1
             frame = frame.repartition(bins, "bin").sortWithinPartitions("bin")
             frame = frame.mapInArrow(partial(_take, exchange=self, step=at), PIECES)
         return self.results((row.name, row.packed) for row in frame.collect())
+
+    def run_here(self, given: Iterable[Tables]) -> Tables:
+        """Run all steps in this process."""
+        pieces = [piece for tables in given for piece in self.scatter(tables, 0)]
+        for step in range(len(self.steps)):
+            of_bins: dict[int, list[tuple[str, bytes]]] = defaultdict(list)
+            for bin_, name, packed in pieces:
+                of_bins[bin_].append((name, packed))
+            made = [self.take(step, of_bins[bin_]) for bin_ in sorted(of_bins)]
+            pieces = [piece for tables in made for piece in self.scatter(tables, step + 1)]
+        return self.results(piece[1:] for piece in pieces)
 
 
 def _read(

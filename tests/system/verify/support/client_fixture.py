@@ -6,8 +6,6 @@ history and are checked at once.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 from tests.system.verify.support.make_client_histories import Clients, Message, Servers
 from tools.verify.clients.check import ClientReport, check_clients
 from tools.verify.clients.evidence import tables_of_moves, tables_of_operations
@@ -77,18 +75,6 @@ def check_all(
         given = [tables_of_moves(servers.table(None if everywhere else 1)), {"confirms": confirms}]
         if not everywhere:
             given.append(tables_of_operations(clients.table()))
-        return run_here(exchange, given)
+        return exchange.run_here(given)
 
     return check_clients(run, servers.names(), extent, bins)
-
-
-def run_here(exchange: Exchange, given: Iterable[Tables]) -> Tables:
-    """Run all steps of an exchange in this process; return the tables that the last one made."""
-    pieces = [piece for tables in given for piece in exchange.scatter(tables, 0)]
-    for step in range(len(exchange.steps)):
-        made = [
-            exchange.take(step, [piece[1:] for piece in pieces if piece[0] == bin_])
-            for bin_ in sorted({piece[0] for piece in pieces})
-        ]
-        pieces = [piece for tables in made for piece in exchange.scatter(tables, step + 1)]
-    return exchange.results(piece[1:] for piece in pieces)
