@@ -44,6 +44,8 @@ from vsync.types import Guarantee, Member
 
 MERGED_TURNS_MAX = 4
 """Turns that hand over to store, log and clients together, while there is more to apply."""
+UNAWAITED_S = 0.05
+"""How long what nobody waits for, as an ack, stays out of the store: it shares a commit."""
 TRANSFER_RETRY_S = 0.5
 RETRY_DOUBLINGS = 5
 """A transfer that fails again and again is tried after a time that doubles so often: 16 s."""
@@ -105,6 +107,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         self._entered = False  # something from outside is being dealt with
         self._failed = False  # something of that raised: nothing more is done here
         self._merged = 0  # turns whose work is not handed over yet
+        self._keeps_later = False  # a timer runs for what nobody waits for
         self._made: list[tuple[int, Effect]] = []  # for clients, and not handed to the log yet
         self._unlogged: deque[tuple[int, list[tuple[int, Effect]]]] = deque()
         """The same of earlier turns, each with what the log has to be written up to."""
@@ -147,7 +150,11 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
             self._host.schedule()
             return
         self._merged = 0
-        self.persister.keep(controller.replica, controller.promise, counts=controller.filled)
+        if controller.replica.awaited or not controller.replica.uncut:
+            self._keep()
+        elif not self._keeps_later:
+            self._keeps_later = True
+            self._clock.later(UNAWAITED_S, self._keep_unawaited)
         self._reply()
         self._clients.throttle(
             full=controller.submissions.full or bool(controller.halted),
@@ -156,6 +163,16 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         )
         if controller.busy:
             self._host.schedule()
+
+    def _keep(self) -> None:
+        controller = self.controller
+        self.persister.keep(controller.replica, controller.promise, counts=controller.filled)
+
+    @_or_end
+    def _keep_unawaited(self) -> None:
+        self._keeps_later = False
+        if not self._host.stopping:  # else the last commit has it
+            self._keep()
 
     @property
     def may_reply(self) -> bool:

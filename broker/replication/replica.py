@@ -18,12 +18,16 @@ import msgpack
 
 from broker.machine.command_codec import BlobMalformed, unpack_blob
 from broker.machine.commands import (
+    ACK,
     ACTIVATE,
     DIGEST,
     MALFORMED,
+    NACK,
     OUT_OF_SEQUENCE,
     REEXECUTED,
+    SENT,
     SHUTDOWN,
+    TICK,
     Activate,
     ActiveMember,
     Command,
@@ -43,6 +47,8 @@ from vsync.types import RingId
 
 RECORD_VERSION = 3
 _ITEM_BLOB, _ITEM_ACTIVATION = 0, 1
+UNAWAITED = frozenset((ACK, NACK, SENT, TICK, DIGEST))
+"""Kinds of commands that are answered to nobody: no client waits for them to be durable."""
 
 
 class Divergence(Exception):
@@ -144,6 +150,8 @@ class Replica:
         self.skipped = 0
         self.broken = False  # a command raised half-way: this state is nothing's state any more
         self.counters: dict[str, int] = {}
+        self.awaited = False
+        """Whether somebody may wait for what was applied since the last cut to become durable."""
         self._parts: list[bytes] = []
         self._parts_first = 0
 
@@ -186,6 +194,8 @@ class Replica:
                     kinds, outcomes = b"\0", struct.pack("<H", OUT_OF_SEQUENCE)
         self.history = self.history.after(item.epoch, len(kinds), hashed, outcomes)
         self._keep(first, item, self.history)
+        if not self.awaited and not UNAWAITED.issuperset(kinds):
+            self.awaited = True
         applied = Applied(
             item, first, kinds, outcomes, hashed, session, blob_no, time_us,
             *self.machine.take_moves(),
@@ -283,11 +293,16 @@ class Replica:
         end = (after.position, after.chain)
         self._parts.append(msgpack.packb((RECORD_VERSION, first, kind, *place, body, *end)))
 
+    @property
+    def uncut(self) -> bool:
+        """Whether anything was applied since the last cut."""
+        return bool(self._parts)
+
     def cut(self) -> AppliedBatch | None:
         """Return all that was applied since the last cut as one commit, or None."""
         if not self._parts:
             return None
-        parts, self._parts = self._parts, []
+        parts, self._parts, self.awaited = self._parts, [], False
         return AppliedBatch(b"".join(parts), self._parts_first, self.history.position, self.history)
 
     # -- the layer below asks --------------------------------------------------------------------

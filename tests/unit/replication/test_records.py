@@ -98,3 +98,20 @@ def test_the_pieces_of_an_entry_are_the_entry(bytes_max: int) -> None:
     piece, after, rest = cut_records(entry, 0, bytes_max)
     assert piece + rest == entry
     assert cut_records(rest, after, 1 << 20)[0] == rest
+
+
+def test_acks_are_awaited_by_nobody_and_publishes_are() -> None:
+    """What is handed over later must answer no client: G9 would be late by as much."""
+    author = Author()
+    author.replica.cut()
+    assert not author.replica.uncut
+    ack = c.Ack(c.ACK, 1, 1, 1, False)
+    author.submit(ack, c.Nack(c.NACK, 1, 1, 1, False, True))
+    assert author.replica.uncut
+    assert not author.replica.awaited
+    author.submit(ack, publish(1, b"body"))
+    assert author.replica.awaited
+    author.submit(ack)
+    assert author.replica.awaited, "until the cut"
+    author.replica.cut()
+    assert not author.replica.awaited

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
-from broker.replication.member import MERGED_TURNS_MAX, ReplicatedMember
+from broker.replication.member import MERGED_TURNS_MAX, UNAWAITED_S, ReplicatedMember
 from broker.replication.ports import Ports
 from store.api import Meta
 from store.memory import MemoryDisk, MemoryStore
@@ -16,7 +16,7 @@ class Turns:
     """A member with `items` to apply, of which a slice holds one."""
 
     def __init__(self, items: int) -> None:
-        self.clients, self.host = Mock(), Mock()
+        self.clients, self.host, self.clock = Mock(), Mock(stopping=False), Mock()
         self.clients.take_commands.return_value = ["a command"]
         self.clients.flush.return_value = []
         self.controller: Any = SimpleNamespace(
@@ -27,7 +27,7 @@ class Turns:
         self.controller.step = self._step
         meta = Meta("prod", "a", "1")
         self.member: ReplicatedMember[Any, Any] = ReplicatedMember(
-            Ports(Mock(), Mock(), Mock(), Mock(), self.clients, Mock(), self.host),
+            Ports(Mock(), Mock(), self.clock, Mock(), self.clients, Mock(), self.host),
             Mock(), MemoryStore(MemoryDisk(), meta), meta, lambda _shell, _promise: self.controller,
         )  # fmt: skip
         self.keep = Mock()
@@ -62,3 +62,41 @@ def test_a_member_that_has_caught_up_hands_over_at_once() -> None:
     behind.clients.flush.assert_called_once()
     behind.turn()
     assert behind.keep.call_count == 2, "nothing was applied, but somebody wanted a turn"
+
+
+def test_what_nobody_waits_for_shares_a_commit_with_what_follows() -> None:
+    """A commit of its own for each ack takes the disk from the publish behind it."""
+    acked = Turns(items=3)
+    acked.controller.replica = Mock(awaited=False, uncut=True)
+    for _ in range(3):
+        acked.turn()
+    acked.keep.assert_not_called()
+    acked.clients.flush.assert_called()
+    acked.clock.later.assert_called_once()
+    delay_s, keep = acked.clock.later.call_args.args
+    assert delay_s == UNAWAITED_S
+    keep()
+    acked.keep.assert_called_once()
+    acked.turn()
+    assert acked.clock.later.call_count == 2, "and the same again"
+
+
+def test_what_somebody_waits_for_takes_along_what_nobody_does() -> None:
+    acked = Turns(items=2)
+    acked.controller.replica = Mock(awaited=False, uncut=True)
+    acked.turn()
+    acked.turn()
+    acked.controller.replica = Mock(awaited=True, uncut=True)
+    acked.turn()
+    acked.keep.assert_called_once()
+
+
+def test_what_nobody_waits_for_is_not_handed_to_a_store_that_was_closed() -> None:
+    """The last commit of a member that stops had it."""
+    acked = Turns(items=1)
+    acked.controller.replica = Mock(awaited=False, uncut=True)
+    acked.turn()
+    acked.host.stopping = True
+    acked.clock.later.call_args.args[1]()
+    acked.keep.assert_not_called()
+    acked.host.failed.assert_not_called()
