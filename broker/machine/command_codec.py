@@ -12,7 +12,16 @@ from typing import NamedTuple, cast, get_args, get_type_hints
 
 import msgpack
 
-from broker.machine.commands import ACTIVATE, CLASSES, DEFINE, TX_COMMIT, VOTERS, Command
+from broker.machine.commands import (
+    ACTIVATE,
+    CLASSES,
+    DEFINE,
+    TICK,
+    TX_COMMIT,
+    VOTERS,
+    Command,
+    PlacedTick,
+)
 
 BLOB_VERSION = 1
 BLOB_COMMANDS_MAX = 65_535
@@ -71,7 +80,7 @@ def unpack_blob(data: bytes) -> Blob:
             raise BlobMalformed(msg)
         kind = command[0]
         shape = tuple(map(type, command))
-        if shapes.get(kind) != shape and not (shape == _DELETION and kind == DEFINE):
+        if shapes.get(kind) != shape and _OTHER_SHAPES.get(kind) != shape:
             msg = f"command {index} of kind {kind} has another shape"
             raise BlobMalformed(msg)
         check = _CHECKS.get(kind)
@@ -94,7 +103,7 @@ def _shape(record: type[Command]) -> tuple[type, ...]:
 
 
 _SHAPES = {kind: _shape(record) for kind, record in CLASSES.items()}
-_DELETION = (*_SHAPES[DEFINE][:-1], type(None))
+_OTHER_SHAPES = {DEFINE: (*_SHAPES[DEFINE][:-1], type(None)), TICK: _shape(PlacedTick)}
 
 
 def _has_good_table(command: tuple[object, ...]) -> bool:

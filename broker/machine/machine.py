@@ -102,16 +102,12 @@ class Machine(State):
     def wants_tick(self) -> bool:
         """Some message or queue may expire, or something goes on at the next position: the members
         should tick."""
-        return cluster_time.pending(self) or self._goes_on
-
-    @property
-    def _goes_on(self) -> bool:
-        return bool(self.late_letters or self.ending or self.leaving or self.stale or self.trimming)
+        return cluster_time.pending(self) or cluster_time.goes_on(self)
 
     @property
     def due_in_us(self) -> int:
         """Nothing can expire within this time: how often to tick may depend on it."""
-        return 0 if self._goes_on else cluster_time.due_us(self) - self.now_us
+        return 0 if cluster_time.goes_on(self) else cluster_time.due_us(self) - self.now_us
 
     def free(self, count: int) -> int:
         """Free about so many of the messages that were purged, and their places; return how many.

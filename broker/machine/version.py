@@ -11,7 +11,7 @@ MACHINE_VERSION_MIN when code for older versions is deleted.
 Decision: docs/decisions/0029-new-behaviour-is-switched-on-by-a-command.md.
 """
 
-MACHINE_VERSION = 12
+MACHINE_VERSION = 13
 MACHINE_VERSION_MIN = 9
 
 ANSWERS_AS_RABBITMQ = 10
@@ -31,3 +31,7 @@ docs/decisions/0056-large-bodies-are-ordered-in-parts.md."""
 
 EXCHANGES_THAT_CHOOSE = 12
 """From this version on: exchanges that choose one of their bindings by a hash, or at random."""
+
+TICKS_NAME_POSITIONS = 13
+"""From this version on: a tick names the position it was read at. Decision:
+docs/decisions/0061-a-tick-names-the-position-it-was-read-at.md."""

@@ -34,9 +34,9 @@ from broker.replication.chain import History
 from broker.replication.controller import Controller
 from broker.replication.member import ReplicatedMember
 from broker.replication.ports import Ports
-from broker.replication.timers import Timers
 from broker.selfcheck.supervisor import Supervisor
 from broker.statistics.observation import Observation
+from broker.timers.timers import Timers
 from broker.watchdogs.reply_lease import ReplyLease
 from broker.watchdogs.watchdogs import BEAT_S, Watchdogs
 from store.errors import NoSpace, StoreError, StoreStuck
@@ -82,6 +82,7 @@ class BrokerMember:
     """
 
     _beat_handle: asyncio.TimerHandle | None = None
+    _look_handle: asyncio.TimerHandle | None = None
 
     def __init__(
         self,
@@ -265,13 +266,29 @@ class BrokerMember:
         self._turn_due = False
         if self._stopping:
             return
+        ticker, gateway = self._timers.ticker, self.clients.gateway
+        ticker.turn(self._loop.time(), busy=bool(gateway.commands))
         clock = time.perf_counter
         deadline = clock() + SLICE_S
         self._member.turn(lambda: clock() < deadline)
+        self._look_again(ticker.turn(self._loop.time(), busy=False))
         self._counters["turns"] += 1
         more = self._watchdogs.memory.slice(self._controller.replica.machine)
         if more or (self.clients.gateway.has_work and not self._controller.halted):
             self.schedule()
+
+    def _look_again(self, delay_s: float | None) -> None:
+        """Something is due before the next beat."""
+        if self._look_handle is not None:
+            self._look_handle.cancel()
+            self._look_handle = None
+        if delay_s is not None and delay_s < BEAT_S:
+            self._look_handle = self._loop.call_later(delay_s, self._look)
+
+    def _look(self) -> None:
+        self._look_handle = None
+        if not self._stopping:
+            self._look_again(self._timers.ticker.turn(self._loop.time(), busy=False))
 
     def _beat(self) -> None:
         """What is due by the clock, and the next beat whatever comes of this one."""

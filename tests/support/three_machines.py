@@ -28,7 +28,7 @@ from broker.machine.effects import (
 from broker.machine.handlers.cold_start import find_survivors
 from broker.machine.machine import Machine
 from broker.machine.move_log import spelled_out
-from broker.machine.version import MACHINE_VERSION
+from broker.machine.version import MACHINE_VERSION, TICKS_NAME_POSITIONS
 from broker.waiting.pager import Pager
 from tests.properties.models.memory_shelf import pager
 from tests.support.move_ledger import Ledger
@@ -96,8 +96,16 @@ class Rig:
         return outcomes.pop()
 
     def tick(self, name: str, reached_us: int, limit_us: int = 0) -> int:
-        """Apply the tick of one member."""
-        tick = c.Tick(c.TICK, reached_us, limit_us)
+        """Apply the tick of one member, until version 12 with a limit."""
+        session = self.machine.sessions[name].session
+        if self.machine.version < TICKS_NAME_POSITIONS:
+            return self.apply(session, c.Tick(c.TICK, reached_us, limit_us))
+        assert not limit_us
+        return self.placed_tick(name, reached_us, self.position)
+
+    def placed_tick(self, name: str, reached_us: int, applied: int, ahead_us: int = 0) -> int:
+        """Apply the tick of one member that had applied so much."""
+        tick = c.PlacedTick(c.TICK, reached_us, ahead_us, applied)
         return self.apply(self.machine.sessions[name].session, tick)
 
     def pass_time(self, time_us: int) -> None:

@@ -21,7 +21,7 @@ from tools.demo.local_cluster import LocalCluster
 pytestmark = pytest.mark.system
 
 PUBLISHES = 20
-FILES_OPENED, FILES_ENTERED = 20, 75
+FILES_OPENED, FILES_ENTERED = 20, 77
 """To follow a publish by the table, and in all, from the client's bytes to its confirm: fourteen
 more than before the member log and the store's logic left their threads' files, links could be
 doubled, the token carried a lease, commands had a weight, a user's permission was asked, the

@@ -1,5 +1,8 @@
 """The machine's time, and what waits for it.
 
+What is said of limits here holds until version 12 of the machine; how it is from version 13 on is
+in horizons.py.
+
 Time is the progress of a majority of the voters' clocks. While something can expire, each member
 sends ticks: how far the machine's time has gone by its own clock. The machine's time is what a
 majority of the voters in this view have reached: of three the median, of two the slower. It never
@@ -7,7 +10,7 @@ goes back, and it stops while there is no primary view and while nothing can exp
 
 Nothing expires early, because no clock catches up. A member's clock goes on from the machine's time
 that the member has applied, and at most LEAD_US beyond it, or up to the limit that it named in its
-last tick; what is more is lost (broker/replication/timers.py: Ticker). So no clock is beyond
+last tick; what is more is lost (broker/timers/limited_ticker.py). So no clock is beyond
 `horizon_us` when a command is ordered, and from then on it gains no more than goes by. What is
 created counts from the horizon. A tick may be held up for as long as it likes: it claims too
 little, never too much.
@@ -15,6 +18,7 @@ little, never too much.
 Decision: docs/decisions/0020-messages-expire-late-rather-than-early.md.
 """
 
+from broker.machine.clock.horizons import first_horizon
 from broker.machine.clock.voters import voter_names
 from broker.machine.digest import item_hash
 from broker.machine.schedule import NEVER_US
@@ -27,6 +31,7 @@ from broker.machine.state import (
     Queue,
     State,
 )
+from broker.machine.version import TICKS_NAME_POSITIONS
 
 LEAD_US = 300_000
 """How far beyond the machine's time a member's clock may be, if it named no limit."""
@@ -35,12 +40,19 @@ LIMIT_US_MAX = 2_000_000
 
 
 def clock_element(name: str, clock: Clock) -> int:
-    return item_hash("clock", name, *clock)
+    return item_hash("clock", name, *(clock if clock.applied else clock[:2]))
 
 
 def pending(state: State) -> bool:
     """Something may expire."""
     return bool(state.expiring or state.leased)
+
+
+def goes_on(state: State) -> bool:
+    """Something goes on at the next position, whatever is ordered there."""
+    return bool(
+        state.late_letters or state.ending or state.leaving or state.stale or state.trimming
+    )
 
 
 def read_clock(state: State, name: str, reached_us: int, limit_us: int) -> int:
@@ -52,6 +64,16 @@ def read_clock(state: State, name: str, reached_us: int, limit_us: int) -> int:
         state.remove(clock_element(name, old))
     # A member keeps to these bounds itself, unless its clock or its code is wrong.
     clock = Clock(min(reached_us, claim_max), min(limit_us, state.now_us + LIMIT_US_MAX))
+    state.clocks[name] = clock
+    state.add(clock_element(name, clock))
+    return max(state.now_us, _reached_by_majority(state))
+
+
+def read_placed_clock(state: State, name: str, reached_us: int, applied: int) -> int:
+    """The same of a tick that names the position up to which its sender had applied."""
+    first_us = first_horizon(state, applied, state.position - 1)
+    clock = Clock(min(reached_us, first_us, state.now_us + LIMIT_US_MAX), 0, applied)
+    forget_clock(state, name)
     state.clocks[name] = clock
     state.add(clock_element(name, clock))
     return max(state.now_us, _reached_by_majority(state))
@@ -78,6 +100,8 @@ def forget_clock(state: State, name: str) -> None:
 
 def horizon(state: State) -> int:
     """No member's clock claims more than this."""
+    if state.version >= TICKS_NAME_POSITIONS:
+        return state.horizon_us
     limits = [clock.limit_us for clock in state.clocks.values()]
     return max(state.now_us + LEAD_US, *limits) if limits else state.now_us + LEAD_US
 

@@ -8,12 +8,16 @@ Decision: docs/decisions/0015-origins-have-incarnations-and-sessions.md.
 
 import sys
 
+from broker.machine.clock import horizons
 from broker.machine.clock.cluster_time import (
+    LIMIT_US_MAX,
     due_us,
     forget_clock,
+    goes_on,
     horizon,
     lease_end,
     read_clock,
+    read_placed_clock,
     recheck_deadlines,
 )
 from broker.machine.commands import (
@@ -21,6 +25,7 @@ from broker.machine.commands import (
     OK,
     Activate,
     DigestClaim,
+    PlacedTick,
     Reexecuted,
     Shutdown,
     Tick,
@@ -48,7 +53,7 @@ from broker.machine.state import (
     SessionRecord,
     State,
 )
-from broker.machine.version import MACHINE_VERSION
+from broker.machine.version import MACHINE_VERSION, TICKS_NAME_POSITIONS
 
 SESSIONS_PER_POSITION = 256
 
@@ -90,8 +95,9 @@ def on_activate(state: State, session: int, command: Activate) -> int:
     if not state.epoch:
         define_first(state)
     state.remove(cluster_element(state))
+    if not state.version:
+        _raise_version(state, version)
     state.epoch = epoch
-    state.version = state.version or version
     state.voters = voters
     state.cluster_id = cluster_id
     state.shutdown_id = ""
@@ -165,22 +171,41 @@ def on_digest(_state: State, _session: int, _command: DigestClaim | Reexecuted) 
     return OK
 
 
-def on_tick(state: State, session: int, command: Tick) -> int:
-    _, reached_us, limit_us = command
+def on_tick(state: State, session: int, command: Tick | PlacedTick) -> int:
     name = next((n for n, record in state.sessions.items() if record.session == session), None)
-    if name is None or min(reached_us, limit_us) < 0:
+    is_placed = len(command) == 4
+    if name is None or min(command[1:]) < 0 or is_placed != _places_ticks(state):
         return IGNORED
-    now_us = read_clock(state, name, reached_us, limit_us)
+    if len(command) == 4:  # the type checker knows them apart by this
+        _, reached_us, ahead_us, applied = command
+        now_us = read_placed_clock(state, name, reached_us, applied)
+        moved = _move_time(state, now_us)
+        # No stored claim is beyond the horizon: it would count for what is created from here on.
+        reached_us = max(state.clocks[name].reached_us, min(ahead_us, now_us + LIMIT_US_MAX))
+        is_quiet = now_us < due_us(state) and not goes_on(state)
+        horizons.advance(state, max(now_us, reached_us), is_quiet=is_quiet)
+    else:
+        _, reached_us, limit_us = command
+        moved = _move_time(state, read_clock(state, name, reached_us, limit_us))
+        state.horizon_us = horizon(state)
+    if state.now_us >= due_us(state):
+        _end_messages(state)
+        _end_leases(state)
+    return OK if moved else IGNORED
+
+
+def _places_ticks(state: State) -> bool:
+    return state.version >= TICKS_NAME_POSITIONS
+
+
+def _move_time(state: State, now_us: int) -> bool:
+    """Whether it goes on."""
     moved = now_us > state.now_us
     if moved:
         state.remove(cluster_element(state))
         state.now_us = now_us
         state.add(cluster_element(state))
-    state.horizon_us = horizon(state)
-    if state.now_us >= due_us(state):
-        _end_messages(state)
-        _end_leases(state)
-    return OK if moved else IGNORED
+    return moved
 
 
 def _end_messages(state: State) -> None:
@@ -233,9 +258,16 @@ def on_upgrade(state: State, _session: int, command: Upgrade) -> int:
         return IGNORED
     assert version <= MACHINE_VERSION, "no member of an epoch orders what another cannot execute"
     state.remove(cluster_element(state))
-    state.version = version
+    _raise_version(state, version)
     state.add(cluster_element(state))
     return OK
+
+
+def _raise_version(state: State, version: int) -> None:
+    placed = _places_ticks(state)
+    state.version = version
+    if not placed and _places_ticks(state):
+        horizons.begin(state)
 
 
 def on_shutdown(state: State, session: int, command: Shutdown) -> int:

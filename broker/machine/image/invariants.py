@@ -10,6 +10,7 @@ from broker.machine.clock.cluster_time import (
     horizon,
     lease_end,
 )
+from broker.machine.clock.horizons import SPANS_MAX, horizon_element, span_element
 from broker.machine.digest import (
     MASK,
     held_element,
@@ -52,6 +53,7 @@ from broker.machine.state import (
     Vhost,
     rehash,
 )
+from broker.machine.version import TICKS_NAME_POSITIONS
 
 _PART = 4096
 """Messages that are summed up at once: about a millisecond."""
@@ -64,6 +66,7 @@ def recompute_root(state: State, fresh: bool = False) -> int:
     for name, record in state.sessions.items():
         total += session_element(name, record) + record.salt * record.last_blob_no
     total += sum(clock_element(name, clock) for name, clock in state.clocks.items())
+    total += horizon_element(state) + sum(map(span_element, state.spans))
     total += sum(poison_element(*key, names) for key, names in state.poison.items())
     for letter in state.late_letters:
         content = rehash(letter.message)
@@ -137,7 +140,7 @@ def check(state: State) -> None:
     """Asserts; costs a full scan."""
     assert state.digest == state.digest & MASK, "the root is kept below 2**64"
     assert state.digest == recompute_root(state), "the root by deltas equals the root by scan"
-    assert state.horizon_us == horizon(state)
+    _check_horizons(state)
     assert state.clocks.keys() <= state.sessions.keys()
     assert all(name in state.sessions for name, _ in state.alarms), "alarms end with sessions"
     assert not state.dead_letters, "they are published at their position, or late"
@@ -182,6 +185,19 @@ def check(state: State) -> None:
                     else (vhost.exchanges[binding.destination].inbound)
                 )
                 assert identity in ends, "a binding is known at both ends"
+
+
+def _check_horizons(state: State) -> None:
+    assert state.horizon_us == horizon(state) >= state.now_us
+    if state.version < TICKS_NAME_POSITIONS:
+        assert not state.spans
+        return
+    assert all(clock.reached_us <= state.horizon_us for clock in state.clocks.values())
+    spans = [*state.spans, (state.position, state.horizon_us)]
+    assert all(one[1] < next_[1] for one, next_ in pairwise(spans)), "horizons never go back"
+    assert all(one[0] < next_[0] for one, next_ in pairwise(state.spans))
+    assert len(state.spans) <= SPANS_MAX
+    assert max(state.last_other, state.last_tick) <= state.position
 
 
 def _check_producers(vhost: Vhost) -> None:

@@ -41,6 +41,7 @@ from broker.machine.state import (
     Producer,
     Queue,
     SessionRecord,
+    Span,
     State,
     Vhost,
     bytes_of,
@@ -232,8 +233,15 @@ class _Reader:
         pages = self.messages
         return [pages[number // _PAGE][number] for number in numbers]
 
-    def _on_clock(self, name: str, reached_us: int, limit_us: int) -> None:
-        self.state.clocks[name] = Clock(reached_us, limit_us)
+    def _on_clock(self, name: str, reached_us: int, limit_us: int, applied: int = 0) -> None:
+        self.state.clocks[name] = Clock(reached_us, limit_us, applied)
+
+    def _on_horizon(
+        self, horizon_us: int, other: int, tick: int, spans: tuple[tuple[int, int], ...]
+    ) -> None:
+        state = self.state
+        state.horizon_us, state.last_other, state.last_tick = horizon_us, other, tick
+        state.spans = [Span(*span) for span in spans]
 
     def _on_poison(self, kind: int, content: bytes, names: tuple[str, ...]) -> None:
         self.state.poison[kind, content] = names

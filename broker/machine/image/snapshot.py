@@ -31,6 +31,7 @@ from broker.machine.state import (
     State,
     Vhost,
 )
+from broker.machine.version import TICKS_NAME_POSITIONS
 from broker.waiting.blocks import Part, read_ahead
 from broker.waiting.places import Places
 
@@ -332,7 +333,9 @@ def _first_items(state: State) -> Iterator[_Item]:
     for name, record in state.sessions.items():
         yield ("session", name, record.session, record.incarnation, record.last_blob_no)
     for name, clock in state.clocks.items():
-        yield ("clock", name, *clock)
+        yield ("clock", name, *(clock if clock.applied else clock[:2]))
+    if state.version >= TICKS_NAME_POSITIONS:
+        yield ("horizon", state.horizon_us, state.last_other, state.last_tick, state.spans[:])
     for (kind, content), names in state.poison.items():
         yield ("poison", kind, content, names)
     for (name, subject), detail in state.alarms.items():

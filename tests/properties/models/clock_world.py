@@ -3,7 +3,7 @@
 One machine applies the ordered log; each member knows the state of some moment before, as it
 applies late, and what it sends is ordered late, while its link is cut longer still.  Nothing else
 of a cluster is here, so that thousands of histories a minute can be tried: when members tick is up
-to `broker.replication.timers`, what their ticks mean to `broker.machine.clock.cluster_time`.
+to `broker.timers.ticker`, what their ticks mean to `broker.machine.clock.cluster_time`.
 """
 
 from __future__ import annotations
@@ -19,9 +19,10 @@ from typing import NamedTuple, cast
 
 from broker.machine import commands as c
 from broker.machine.machine import Machine
-from broker.machine.state import BODY, NUMBER, Clock
+from broker.machine.state import BODY, NUMBER, Clock, Span
+from broker.machine.version import MACHINE_VERSION
 from broker.replication.controller import Controller
-from broker.replication.timers import Ticker
+from broker.timers.ticker import Ticker
 
 Call = Callable[[], None]
 BEAT_S = 0.1
@@ -39,6 +40,12 @@ class Seen(NamedTuple):
     due_in_us: int
     clocks: dict[str, Clock]
     session: int
+    version: int
+    position: int
+    horizon_us: int
+    spans: list[Span]
+    last_other: int
+    last_tick: int
 
 
 class Early(NamedTuple):
@@ -61,6 +68,7 @@ class Member:
     lag_s: float = 0.0
     applied_at: float = 0.0
     ordered_at: float = 0.0
+    look_at: float = 0.0
     away_until: float = 0.0  # cut off, or stopped
     stopped_until: float = 0.0
     inside: bool = True  # the primary view
@@ -83,7 +91,8 @@ def declared(name: str, arguments: c.Table) -> c.Command:
 class ClockWorld:
     """One history."""
 
-    def __init__(self, seed: int, faulty: bool = True) -> None:
+    def __init__(self, seed: int, faulty: bool = True, version: int = MACHINE_VERSION) -> None:
+        self.version = version  # of the machine
         chance = self.chance = random.Random(seed)
         self.now = 0.0
         self.early: list[Early] = []
@@ -136,11 +145,15 @@ class ClockWorld:
 
     def _ticker(self, member: Member) -> Ticker:
         core = SimpleNamespace(
-            replica=SimpleNamespace(machine=SimpleNamespace()),
+            replica=SimpleNamespace(
+                machine=SimpleNamespace(**member.seen._asdict()),
+                history=SimpleNamespace(position=0),
+            ),
             me=SimpleNamespace(name=member.name),
             primary=SimpleNamespace(has_caught_up=True),
             serving=True,
             submit=lambda commands: self._send(member, commands),
+            flush=lambda: None,
         )
         self._cores[member.name] = core
         return Ticker(cast("Controller", core), self._clock_s(member))
@@ -153,14 +166,29 @@ class ClockWorld:
         self._soon(BEAT_S * member.beats, self._beat, member)
         if self.now < member.stopped_until:
             return
+        self._show(member)
+        member.ticker.wake(self._clock_s(member))
+
+    def _show(self, member: Member) -> None:
         core = self._cores[member.name]
         vars(core.replica.machine).update(member.seen._asdict())
+        core.replica.history.position = member.seen.position
         core.serving = member.inside
-        member.ticker.wake(self._clock_s(member))
+
+    def _turn(self, member: Member, *, busy: bool = False) -> None:
+        """It has applied something, its clients have sent something, or something is due."""
+        if self.now < member.stopped_until:
+            return
+        self._show(member)
+        delay_s = member.ticker.turn(self._clock_s(member), busy=busy)
+        if delay_s is not None and delay_s < BEAT_S and self.now >= member.look_at:
+            member.look_at = self.now + delay_s
+            self._at(member.look_at, lambda: self._turn(member))
 
     def _publish(self, member: Member) -> None:
         self._soon(1.0 / member.publishes, self._publish, member)
         if self.now >= member.stopped_until and member.inside:
+            self._turn(member, busy=True)
             self._client(member)
 
     def _client(self, member: Member) -> None:
@@ -230,7 +258,7 @@ class ClockWorld:
             return
         for command in commands:
             self._position += 1
-            before = self._waiting() if isinstance(command, c.Tick | c.Get) else {}
+            before = self._waiting() if isinstance(command, c.Tick | c.PlacedTick | c.Get) else {}
             self._before(member, sent_at, command)
             machine.apply(self._position, session, 0, command)
             machine.effects.clear()
@@ -279,7 +307,8 @@ class ClockWorld:
         machine = self._machine
         return Seen(
             machine.epoch, machine.wants_tick, machine.now_us,
-            machine.due_in_us, dict(machine.clocks), -1,
+            machine.due_in_us, dict(machine.clocks), -1, machine.version, self._position,
+            machine.horizon_us, machine.spans[:], machine.last_other, machine.last_tick,
         )  # fmt: skip
 
     def _announce(self) -> None:
@@ -297,6 +326,7 @@ class ClockWorld:
         session = record.session if record is not None else -1
         if seen.epoch >= member.seen.epoch and member.inside:
             member.seen = seen._replace(session=session)
+            self._turn(member)
 
     # -- trouble ---------------------------------------------------------------------------------
 
@@ -350,7 +380,9 @@ class ClockWorld:
         self._position += 1
         machine = self._machine
         listed = tuple(c.ActiveMember(name, 1, name in fresh) for name in members)
-        command = c.Activate(c.ACTIVATE, machine.epoch + 1, listed, cold, self._terms(), "c")
+        command = c.Activate(
+            c.ACTIVATE, machine.epoch + 1, listed, cold, self._terms(), "c", self.version
+        )
         machine.apply(self._position, 0, 0, command)
         machine.effects.clear()
         machine.take_moves()

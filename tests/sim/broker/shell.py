@@ -260,7 +260,9 @@ class BrokerUpper:
 
         if self.tape.chance(self.checkpoints):
             self.replicated.persister.request_checkpoint()
+        self.watchdogs.turn()
         self.replicated.turn(in_slice)
+        self.watchdogs.turn()
         meta = self.stack.disks[self.name].meta
         if meta is not None and self.controller.promise.promised_epoch < meta.promised_epoch:
             text = f"{self.name} forgets its promise of {meta.promised_epoch}"

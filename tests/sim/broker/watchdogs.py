@@ -25,8 +25,8 @@ from broker.machine.commands import (
 from broker.machine.state import BODY, NUMBER, Message
 from broker.replication.replica import Applied
 from broker.replication.submissions import FEW_COMMANDS_BYTES_MAX, ON_THE_RING_BYTES_MAX
-from broker.replication.timers import Ticker
 from broker.replication.voter_changes import ChangeRefused, VoterChanges
+from broker.timers.ticker import Ticker
 from broker.watchdogs.disk_lag import DiskLag
 from tests.sim.broker.clients import MESSAGE
 from vsync.totem.node import Node
@@ -44,7 +44,7 @@ once."""
 
 
 class SimWatchdogs:
-    """What `broker.replication.timers` and `broker.watchdogs.watchdogs` are to a member."""
+    """What `broker.timers.timers` and `broker.watchdogs.watchdogs` are to a member."""
 
     def __init__(self, upper: BrokerUpper) -> None:
         self.upper, self.world = upper, upper.world
@@ -63,6 +63,7 @@ class SimWatchdogs:
         self._ttl_us = fixed.pick((50_000, 400_000, 2_000_000))
         self._load = tape.pick((0.0, 0.05, 0.5))
         self._session = self._conn = self._number = 0
+        self._look_at = 0.0
         self._machine: object = None
         self._waiting: dict[int, int] = {}  # number of a message, when it was published
         upper.later(BEAT_S, self._beat)
@@ -83,6 +84,16 @@ class SimWatchdogs:
             upper.judge.broken("4.11", f"{upper.name}: {lag.bytes} bytes wait for the disk")
         if self._disk.look(lag, self.world.now) and not self.world.healed:
             self.world.after(0.0, self._leave)
+
+    def turn(self) -> None:
+        """Before and after a turn of work, and when something is due."""
+        if self.upper.stopping:
+            return
+        busy = self.upper.controller.serving and not self.world.healed and self.tape.chance(0.5)
+        delay_s = self._ticker.turn(self.world.now, busy=busy)
+        if delay_s is not None and delay_s < BEAT_S and self.world.now >= self._look_at:
+            self._look_at = self.world.now + delay_s
+            self.upper.later(delay_s, self.turn)
 
     def _operate(self) -> None:
         """An operator changes who votes, or with how many votes."""

@@ -1,4 +1,4 @@
-"""Time in the machine: whose clock counts, how far, and when none is wanted (G17).
+"""Time in the machine until version 12: whose clock counts, how far, when none is wanted (G17).
 
 Decision: docs/decisions/0020-messages-expire-late-rather-than-early.md.
 """
@@ -9,6 +9,7 @@ from broker.machine import commands as c
 from broker.machine.clock.cluster_time import LEAD_US, LIMIT_US_MAX
 from broker.machine.machine import Machine
 from broker.machine.state import CREATED_US
+from broker.machine.version import TICKS_NAME_POSITIONS
 from tests.support.clocks import (
     EXPIRES_IN_A_SECOND,
     SECOND,
@@ -24,7 +25,7 @@ WILD_US = 10**14
 
 @pytest.fixture
 def rig() -> Rig:
-    return Rig()
+    return Rig(TICKS_NAME_POSITIONS - 1)
 
 
 def created_us(rig: Rig, queue: str) -> int:

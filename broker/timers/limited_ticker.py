@@ -1,18 +1,19 @@
-"""What a member does because time passes.  Pure: the time is given."""
+"""A member's clock until version 12 of the machine: it stands at a limit that the others know.
+
+Decision: docs/decisions/0020-messages-expire-late-rather-than-early.md.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Protocol
 
-from broker.exit_codes import Exit
 from broker.machine.clock.cluster_time import LEAD_US
-from broker.machine.commands import TICK, Tick
-from broker.replication.controller import Controller
-from broker.replication.voter_changes import VoterChanges
+from broker.machine.commands import TICK, Command, Tick
+from broker.machine.machine import Machine
+from broker.replication.chain import History
+from vsync.primary.component import Primary
+from vsync.types import Member
 
-PATIENCE_S = 2.0
-"""How long a member of an open cluster looks for a running one before it forms its own."""
 TICK_S = 0.095  # the timers may be woken a little early
 TICK_FAR_S = 0.5
 """How often a member ticks while something may expire: when it is due soon, and when it is not."""
@@ -28,17 +29,34 @@ and everything lives as much longer for its limit.
 TICK_LOST_S = 1.0
 """A tick that did not come back for so long will not: its view ended."""
 NO_TICK = Tick(TICK, 0, 0)
-SHUTDOWN_WAIT_S = 5.0
 
 
-class Watch(Protocol):
-    """Something else that is woken as often."""
+class Reached(Protocol):
+    """The state of a member, and how far it has got."""
 
-    def wake(self, now: float) -> None:
-        """Do what is due."""
+    machine: Machine
+    history: History
 
 
-class Ticker:
+class Clocked(Protocol):
+    """What a clock knows of its member: the part of the controller that it needs."""
+
+    me: Member
+    primary: Primary
+    serving: bool
+
+    @property
+    def replica(self) -> Reached:
+        """It may be another one after a transfer."""
+
+    def submit(self, commands: list[Command]) -> None:
+        """Put commands of this member's own into the order."""
+
+    def flush(self) -> None:
+        """Give the ring what waits for room in its queue."""
+
+
+class LimitedTicker:
     """This member's clock: how far the machine's time has gone by it, sent as ticks.
 
     One tick is under way at a time, and only while time is wanted.  The clock goes on from the
@@ -46,7 +64,7 @@ class Ticker:
     that time is lost, as a message that was published meanwhile would expire early.
     """
 
-    def __init__(self, controller: Controller, now: float) -> None:
+    def __init__(self, controller: Clocked, now: float) -> None:
         self._controller = controller
         self._woken_at, self._reached_us, self._limit_us = now, 0, 0
         self._sent_at, self._sent = 0.0, NO_TICK
@@ -77,7 +95,7 @@ class Ticker:
         machine = self._controller.replica.machine
         clock = machine.clocks.get(self._controller.me.name)
         waited = now - self._sent_at
-        applied = clock is None or clock == self._sent[1:]
+        applied = clock is None or clock[:2] == self._sent[1:]
         far = machine.due_in_us >= TICK_NEAR_US
         slow = far and clock is not None and clock.limit_us > clock.reached_us
         pace = (TICK_FAR_S if slow else TICK_S) if applied else TICK_LOST_S
@@ -88,55 +106,3 @@ class Ticker:
                 limit_us = min(limit_us, self._sent.limit_us)
             self._sent_at, self._sent = now, Tick(TICK, self._reached_us, limit_us)
             self._controller.submit([self._sent])
-
-
-class Timers:
-    """Called a few times a second with the loop's time."""
-
-    def __init__(
-        self,
-        controller: Controller,
-        join_refusal: Watch,
-        stop: Callable[[Exit, str], None],
-        now: float,
-    ) -> None:
-        self._controller, self._join_refusal, self._stop = controller, join_refusal, stop
-        self._started_at = now
-        self._ticker = Ticker(controller, now)
-        self._shutdown_deadline = 0.0
-        self.voter_changes = VoterChanges(controller)
-
-    def wake(self, now: float) -> None:
-        """Do what is due."""
-        controller = self._controller
-        if controller.patient and now - self._started_at > PATIENCE_S:
-            controller.patience_ended()
-        self._ticker.wake(now)
-        self._find_shutdown()
-        if controller.shutdown_position:
-            self._finish_shutdown(now)
-        self.voter_changes.wake(now)
-        self._join_refusal.wake(now)
-        controller.flush()
-
-    def _find_shutdown(self) -> None:
-        """A state that was received may end with the shutdown of all; a start forgets an old one.
-
-        (Each activation takes it out of the state, and who `ran` has applied one since its start.)
-        """
-        controller = self._controller
-        shutdown_id = controller.replica.machine.shutdown_id
-        if shutdown_id and controller.ran and not controller.shutdown_position:
-            controller.replica.shutdown_id = shutdown_id
-            controller.shutdown_position = controller.replica.history.position
-            controller.submissions.suspend()
-
-    def _finish_shutdown(self, now: float) -> None:
-        controller = self._controller
-        if not self._shutdown_deadline:
-            self._shutdown_deadline = now + SHUTDOWN_WAIT_S
-        if controller.primary.durable_everywhere() >= controller.shutdown_position:
-            self._stop(Exit.OK, "the whole cluster was shut down")
-        elif now > self._shutdown_deadline:
-            controller.shutdown_position = 0  # not all are known to be complete: stay dirty
-            self._stop(Exit.OK, "the whole cluster was shut down, not all members in time")

@@ -1,0 +1,124 @@
+"""This member's clock: how far the machine's time has gone by it, sent as ticks.  Pure.
+
+The clock goes on as this process's time does.  It is set back to the horizon from which what was
+applied counts (`broker/machine/clock/horizons.py`), so that nothing expires early; and each tick
+moves the horizon so far ahead that this costs no time: to where the clock will be when what is
+submitted next is applied.
+
+Ticks are sent when something is due, so that it goes at once; twice a second, at the same times of
+the machine at all members, while something will be; and before what this member's clients sent,
+if it would come to a horizon that is behind.
+Decision: docs/decisions/0061-a-tick-names-the-position-it-was-read-at.md.
+"""
+
+from __future__ import annotations
+
+from broker.machine.clock.cluster_time import LIMIT_US_MAX
+from broker.machine.clock.horizons import first_horizon
+from broker.machine.commands import TICK, PlacedTick
+from broker.machine.version import TICKS_NAME_POSITIONS
+from broker.timers.limited_ticker import TICK_LOST_S, TICK_S, Clocked, LimitedTicker
+
+GRID_US = 500_000
+"""All tick when the machine's time goes beyond a multiple of this, while something may expire."""
+NEAR_S = 0.01
+"""Between two ticks for what is due, and for what clients send."""
+LOOK_S_MIN = 0.001
+AHEAD_S = 0.015
+"""The horizon is moved further ahead than what is submitted takes, or each turn of clients' work
+would need a tick."""
+TRIP_S_MIN, TRIP_S_MAX = 0.002, 0.2
+TRIP_WEIGHT = 0.4
+"""Of the last tick, in the average of what ticks take from here until they are applied here."""
+CREPT_S = 0.02
+"""A clock that is so much ahead of the machine's time, beside what ticks take, is set back: a fast
+one would draw the horizon away from the others."""
+
+
+class Ticker:
+    """Sends one tick at a time, and only while time is wanted."""
+
+    def __init__(self, controller: Clocked, now: float) -> None:
+        self._controller = controller
+        self._limited = LimitedTicker(controller, now)
+        self._looked_at, self._position = now, 0
+        self._reached_us = self._machine_us = 0
+        self._serves = False
+        self._sent_at = 0.0
+        self._sent: PlacedTick | None = None
+        self._under_way = False
+        self._trip_s = NEAR_S
+
+    def wake(self, now: float) -> float | None:
+        """Tick if it is time; return after how many seconds to look again: None if a turn, or the
+        next beat, is soon enough."""
+        if self._controller.replica.machine.version < TICKS_NAME_POSITIONS:
+            self._limited.wake(now)
+            return None
+        return self.turn(now, busy=False)
+
+    def turn(self, now: float, *, busy: bool) -> float | None:
+        """The same, before and after a turn of work.  `busy`: clients have sent something, which
+        will be submitted in it."""
+        controller, machine = self._controller, self._controller.replica.machine
+        if self._under_way:
+            self._find_applied(now)
+        if not machine.wants_tick or machine.version < TICKS_NAME_POSITIONS:
+            return None
+        self._look(now)
+        if not self._serves:
+            return None
+        delay_s = self._delay_s(now, busy)
+        if delay_s is None:
+            return None
+        if delay_s > 0.0:
+            return max(LOOK_S_MIN, delay_s)
+        ahead_us = self._reached_us + int((1.5 * self._trip_s + AHEAD_S) * 1e6)
+        self._sent_at, self._under_way = now, True
+        self._sent = PlacedTick(TICK, self._reached_us, ahead_us, self._position)
+        controller.submit([self._sent])
+        controller.flush()
+        return None
+
+    def _look(self, now: float) -> None:
+        """How far the clock is, with what was applied since the last look."""
+        controller, replica = self._controller, self._controller.replica
+        machine, position = replica.machine, replica.history.position
+        served, self._serves = self._serves, controller.serving and controller.primary.has_caught_up
+        gone_us = int((now - self._looked_at) * 1e6)
+        self._looked_at += gone_us / 1e6  # the rest of a microsecond counts at the next look
+        gone_us = gone_us if served and self._serves else 0
+        horizon_us = first_horizon(machine, self._position, position)
+        furthest_us = min(horizon_us, machine.now_us + LIMIT_US_MAX)
+        if machine.now_us // GRID_US > self._machine_us // GRID_US:
+            crept_us = int((3 * self._trip_s + CREPT_S) * 1e6)
+            furthest_us = min(furthest_us, machine.now_us + crept_us)
+        self._reached_us = max(machine.now_us, min(self._reached_us + gone_us, furthest_us))
+        self._position, self._machine_us = position, machine.now_us
+
+    def _find_applied(self, now: float) -> None:
+        """The last tick may have been applied here: what it took, the next ones may take."""
+        clock = self._controller.replica.machine.clocks.get(self._controller.me.name)
+        if clock is not None and self._sent is not None and clock.applied == self._sent.applied:
+            self._under_way = False
+            trip_s = min(max(now - self._sent_at, TRIP_S_MIN), TRIP_S_MAX)
+            self._trip_s += TRIP_WEIGHT * (trip_s - self._trip_s)
+
+    def _delay_s(self, now: float, busy: bool) -> float | None:
+        """After how many seconds to tick; None: something comes before that."""
+        machine, reached_us = self._controller.replica.machine, self._reached_us
+        waited_s = now - self._sent_at
+        if self._under_way:
+            return None if waited_s < TICK_LOST_S else 0.0
+        clock = machine.clocks.get(self._controller.me.name)
+        if machine.due_in_us <= 0 or (
+            clock is not None and clock.reached_us >= machine.now_us + machine.due_in_us
+        ):  # more was due than goes at one tick, or the others' clocks are behind
+            return TICK_S - waited_s
+        due_us = machine.now_us + machine.due_in_us
+        last_us = self._sent.reached_us if self._sent is not None else -1
+        next_us = min(due_us, (last_us // GRID_US + 1) * GRID_US)
+        late = busy and reached_us + int(self._trip_s * 1.2e6) > machine.horizon_us
+        if late or reached_us >= next_us:
+            return NEAR_S - waited_s
+        return (next_us - reached_us) / 1e6

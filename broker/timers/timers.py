@@ -1,0 +1,74 @@
+"""What a member does because time passes.  Pure: the time is given."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Protocol
+
+from broker.exit_codes import Exit
+from broker.replication.controller import Controller
+from broker.replication.voter_changes import VoterChanges
+from broker.timers.ticker import Ticker
+
+PATIENCE_S = 2.0
+"""How long a member of an open cluster looks for a running one before it forms its own."""
+SHUTDOWN_WAIT_S = 5.0
+
+
+class Watch(Protocol):
+    """Something else that is woken as often."""
+
+    def wake(self, now: float) -> None:
+        """Do what is due."""
+
+
+class Timers:
+    """Called a few times a second with the loop's time."""
+
+    def __init__(
+        self,
+        controller: Controller,
+        join_refusal: Watch,
+        stop: Callable[[Exit, str], None],
+        now: float,
+    ) -> None:
+        self._controller, self._join_refusal, self._stop = controller, join_refusal, stop
+        self._started_at = now
+        self.ticker = Ticker(controller, now)
+        self._shutdown_deadline = 0.0
+        self.voter_changes = VoterChanges(controller)
+
+    def wake(self, now: float) -> None:
+        """Do what is due."""
+        controller = self._controller
+        if controller.patient and now - self._started_at > PATIENCE_S:
+            controller.patience_ended()
+        self.ticker.wake(now)
+        self._find_shutdown()
+        if controller.shutdown_position:
+            self._finish_shutdown(now)
+        self.voter_changes.wake(now)
+        self._join_refusal.wake(now)
+        controller.flush()
+
+    def _find_shutdown(self) -> None:
+        """A state that was received may end with the shutdown of all; a start forgets an old one.
+
+        (Each activation takes it out of the state, and who `ran` has applied one since its start.)
+        """
+        controller = self._controller
+        shutdown_id = controller.replica.machine.shutdown_id
+        if shutdown_id and controller.ran and not controller.shutdown_position:
+            controller.replica.shutdown_id = shutdown_id
+            controller.shutdown_position = controller.replica.history.position
+            controller.submissions.suspend()
+
+    def _finish_shutdown(self, now: float) -> None:
+        controller = self._controller
+        if not self._shutdown_deadline:
+            self._shutdown_deadline = now + SHUTDOWN_WAIT_S
+        if controller.primary.durable_everywhere() >= controller.shutdown_position:
+            self._stop(Exit.OK, "the whole cluster was shut down")
+        elif now > self._shutdown_deadline:
+            controller.shutdown_position = 0  # not all are known to be complete: stay dirty
+            self._stop(Exit.OK, "the whole cluster was shut down, not all members in time")

@@ -1,0 +1,1 @@
+"""The machine's time, and when queues are looked at."""
