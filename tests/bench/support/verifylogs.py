@@ -184,8 +184,8 @@ def next_batch(history: History, number: int, kinds: bytes, moves: bytes) -> tup
     outcomes = bytes(2 * len(kinds))
     after = history.after(1, len(kinds), hashed, outcomes)
     batch = Batch(
-        1, 1, number + 1, history.position + 1, len(kinds), MEMBERS[number % 3], 1, number,
-        _EPOCH_US + 500 * number, kinds, outcomes, hashed, after.chain,
+        1, 1, number + 1, history.position + 1, len(kinds), MEMBERS[number % 3], number % 3 + 1,
+        number // 3, _EPOCH_US + 500 * number, kinds, outcomes, hashed, after.chain,
         int.from_bytes(after.chain[:8], "little"), after.order, moves,
     )  # fmt: skip
     return batch, after
@@ -195,7 +195,7 @@ def _batch_payload(lsn: int, batch: Batch) -> bytes:
     """Return what `encode` makes of a batch, but for numbers in a fixed width and plain moves."""
     head = _BATCH.pack(
         b"\xdc\x00\x12\x06\xce", lsn, b"\x01\x01\xce", batch.seq, b"\xce", batch.first_position,
-        b"\x08\xa1" + batch.origin.encode(), b"\x01\xce", batch.blob_no, b"\xcf",
+        b"\x08\xa1" + batch.origin.encode(), bytes([batch.session, 0xCE]), batch.blob_no, b"\xcf",
         batch.time_us, _KINDS, batch.blob_hash, b"\xc4\x10", batch.chain, b"\xcf", batch.root,
         b"\xc4\x10", batch.order, b"\xc5" + struct.pack(">H", len(batch.moves)),
     )  # fmt: skip
