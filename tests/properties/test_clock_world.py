@@ -1,7 +1,11 @@
 """No message expires early, whatever holds up the ticks of clocks that run right (G17)."""
 
+from collections.abc import Sequence
+
 import pytest
 
+from broker.machine.schedule import NEVER_US
+from broker.machine.state import State
 from broker.machine.version import MACHINE_VERSION
 from tests.properties.models.clock_swarm import Habits, SwarmWorld
 from tests.properties.models.clock_world import ClockWorld
@@ -56,6 +60,25 @@ def test_one_wrong_clock_makes_nothing_very_late(version: int) -> None:
         world = SwarmWorld(seed, habits, faulty=False, version=version)
         assert not world.run(SECONDS), f"seed {seed}"
         assert world.latest_s < LATE_S, f"seed {seed}"
+
+
+def _no_horizon(_state: State, _applied: int, _until: int) -> int:
+    return NEVER_US
+
+
+@pytest.mark.parametrize(
+    ("of", "where", "seeds"),
+    [
+        ("the machine takes every claim", "broker.machine.clock.cluster_time", (16, *range(40))),
+        ("a member never sets its clock back", "broker.timers.ticker", range(40)),
+    ],
+)
+def test_a_bug_of_the_clocks_is_found(
+    of: str, where: str, seeds: Sequence[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G17: with it something expires early."""
+    monkeypatch.setattr(f"{where}.first_horizon", _no_horizon)
+    assert any(SwarmWorld(seed).run(SECONDS) for seed in seeds), of
 
 
 SEEDS = {
