@@ -282,15 +282,14 @@ class Client:
         self.port.mark_writable(self)
         self.deregister()
 
-    def refuse_channel(self, number: int, code: int, text: str, method: str) -> None:
-        """End one channel because of a method on it. The client gets it after the replies to all
-        that it sent before: the machine closes the channel in its order, and its close-ok is our
-        turn."""
+    def refuse_channel(self, number: int, code: int, text: str, method: str = "") -> None:
+        """End one channel because of a method on it, or of none. The client gets it after the
+        replies to all that it sent before: the machine closes the channel in its order, and its
+        close-ok is our turn."""
         channel = self.channels[number]
         if channel.pending_close is None:
-            ids = METHODS[method]
-            text = reply_text(code, text)
-            channel.pending_close = PendingClose(code, text, ids.class_id, ids.method_id)
+            ids = (METHODS[method].class_id, METHODS[method].method_id) if method else (0, 0)
+            channel.pending_close = PendingClose(code, reply_text(code, text), *ids)
             self.connection.discard_channel(number)
             self.port.commands.append(ChannelClose(CHANNEL_CLOSE, self.conn, number))
 

@@ -241,6 +241,7 @@ class Connections:
         )
         self.gateway.set_negotiate_time(ports.negotiate_s)
         self.gateway.message_bytes_max = options.clients.message_bytes
+        self.gateway.consumer_timeout_s = options.clients.consumer_timeout_s
         self.outbox = Outbox(self.gateway)
         self._links: dict[Client, ClientLink] = {}
         self._paused = False

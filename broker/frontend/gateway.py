@@ -140,6 +140,7 @@ class Gateway:
         self.access = access
         self.limits = limits or Limits()
         self.message_bytes_max = self.limits.message_bytes_max  # as an operator has it
+        self.consumer_timeout_s = 0.0  # the same
         self._cert_login_from, self._anonymous_user = cert_login_from, anonymous_user
         self.mechanisms: tuple[str, ...] = (
             (*MECHANISMS, "ANONYMOUS") if anonymous_user else MECHANISMS
@@ -502,6 +503,13 @@ class Gateway:
     @property
     def _inactive(self) -> str:
         return f"member '{self.member}' is not part of the primary view at this time"
+
+    def refuse_channel(self, conn: int, chan: int, code: int, text: str) -> None:
+        """Close a channel for what its client has not done."""
+        client = self.clients.get(conn)
+        if client is not None and chan in client.channels:
+            self.note("refused", f"client {client.peer}: {text}")
+            client.refuse_channel(chan, code, text)
 
     def note(self, counter: str, text: str) -> None:
         """One fact for the log, and its counter. Clients cannot break the line with their names."""

@@ -171,6 +171,7 @@ class Queue:
     dead_letter_exchange: str | None = None
     dead_letter_key: str | None = None
     single_active: bool = False
+    consumer_timeout_ms: int = -1  # its members close a channel that holds a delivery for longer
     tally: Tally = field(default_factory=Tally)
 
     def __post_init__(self) -> None:

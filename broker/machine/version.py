@@ -32,6 +32,10 @@ docs/decisions/0056-large-bodies-are-ordered-in-parts.md."""
 EXCHANGES_THAT_CHOOSE = 12
 """From this version on: exchanges that choose one of their bindings by a hash, or at random."""
 
+CONSUMER_TIMEOUTS = 13
+"""From this version on: queues and policies say how long a delivery may be held
+(broker/timers/consumer_timeouts.py)."""
+
 TICKS_NAME_POSITIONS = 13
 """From this version on: a tick names the position it was read at. Decision:
 docs/decisions/0061-a-tick-names-the-position-it-was-read-at.md."""

@@ -17,6 +17,7 @@ VERIFY = ("none", "peer", "require")
 PORT_MAX = 65_535
 CONNECTIONS_MAX = 1_000_000
 MESSAGE_BYTES_MIN, MESSAGE_BYTES_MAX = 1024, 512 << 20
+CONSUMER_TIMEOUT_MS_MAX = 1 << 40
 
 DEFAULTS: Mapping[str, str] = {
     "tls-port": "",
@@ -29,6 +30,7 @@ DEFAULTS: Mapping[str, str] = {
     "max-negotiating": "1000",
     "max-negotiate-time": "10000",
     "max-message-size": "128MiB",
+    "consumer-timeout": "1800000",
 }
 
 
@@ -90,6 +92,8 @@ class ClientLimits(NamedTuple):
     """From the accepted socket to an open connection."""
     message_bytes: int = 128 << 20
     """Of the body of one message."""
+    consumer_timeout_s: float = 1800.0
+    """How long a consumer may hold a delivery, where its queue does not say; 0: for ever."""
 
 
 def read_client_limits(text: Mapping[str, str]) -> ClientLimits:
@@ -103,4 +107,5 @@ def read_client_limits(text: Mapping[str, str]) -> ClientLimits:
         number("max-negotiating", text["max-negotiating"], 2, CONNECTIONS_MAX),
         number("max-negotiate-time", text["max-negotiate-time"], 100, 3_600_000) / 1000,
         size("max-message-size", text["max-message-size"], MESSAGE_BYTES_MIN, MESSAGE_BYTES_MAX),
+        number("consumer-timeout", text["consumer-timeout"], 0, CONSUMER_TIMEOUT_MS_MAX) / 1000,
     )

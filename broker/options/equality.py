@@ -54,6 +54,7 @@ KINDS: Mapping[str, Kind] = {
     "anonymous-user": Kind.OWN,
     "auth-backends": Kind.ALIKE,
     "max-message-size": Kind.ALIKE,
+    "consumer-timeout": Kind.ALIKE,
     "auth-file": Kind.OWN,
     "acl-file": Kind.OWN,
     "auth-http-user-path": Kind.OWN,

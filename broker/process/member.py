@@ -167,6 +167,8 @@ class BrokerMember:
         self._log.tend()
         self._watchdogs.gauge.start()
         self.observation.start()
+        gateway = self.clients.gateway
+        self._timers.limit_consumers(gateway.refuse_channel, gateway.consumer_timeout_s)
         self._beat()
         self.operations.begin(self._identity.data_dir, kept=not self._identity.temporary)
 

@@ -8,6 +8,7 @@ from typing import Protocol
 from broker.exit_codes import Exit
 from broker.replication.controller import Controller
 from broker.replication.voter_changes import VoterChanges
+from broker.timers.consumer_timeouts import ConsumerTimeouts, Refuse
 from broker.timers.ticker import Ticker
 
 PATIENCE_S = 2.0
@@ -35,12 +36,19 @@ class Timers:
         self._controller, self._join_refusal, self._stop = controller, join_refusal, stop
         self._started_at = now
         self.ticker = Ticker(controller, now)
+        self._consumer_timeouts: ConsumerTimeouts | None = None
         self._shutdown_deadline = 0.0
         self.voter_changes = VoterChanges(controller)
+
+    def limit_consumers(self, refuse: Refuse, default_s: float) -> None:
+        """From now on close the channels that hold a delivery for too long."""
+        self._consumer_timeouts = ConsumerTimeouts(self._controller, refuse, default_s)
 
     def wake(self, now: float) -> None:
         """Do what is due."""
         controller = self._controller
+        if self._consumer_timeouts is not None:
+            self._consumer_timeouts.wake(now)
         if controller.patient and now - self._started_at > PATIENCE_S:
             controller.patience_ended()
         self.ticker.wake(now)

@@ -336,6 +336,12 @@ Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken
     help="How large the body of a message may be. Default 128MiB; at most 512MiB.",
 )
 @click.option(
+    "--consumer-timeout",
+    metavar="MS",
+    help="How long a consumer may hold a delivery without acknowledging it, where its queue does "
+    "not say (x-consumer-timeout); then its channel is closed. 0: for ever. Default 1800000.",
+)
+@click.option(
     "--data-dir",
     metavar="DIR",
     type=str,

@@ -30,7 +30,11 @@ from broker.machine.limits import (
     POLICIES_MAX,
     QUEUE_WORK,
 )
-from broker.machine.policies.settings import operator_policy_fault, policy_fault
+from broker.machine.policies.settings import (
+    operator_policy_fault,
+    policy_fault,
+    unknown_before,
+)
 from broker.machine.queueing.producers import forget_producers
 from broker.machine.queueing.queue import delete_queue, deletion_work
 from broker.machine.queueing.refusals import poisonous
@@ -205,7 +209,10 @@ def _refusal(
 ) -> tuple[int, str]:
     if not 0 < len(name.encode()) <= NAME_BYTES_MAX:
         return BAD, f"the name of a {what} has 1 to {NAME_BYTES_MAX} bytes"
-    if (wrong := kind.check(body)) and what in POLICIES:
+    wrong = kind.check(body)
+    if not wrong and what == "policy":
+        wrong = unknown_before(body, state.version)
+    if wrong and what in POLICIES:
         return BAD, f"Validation failed\n\n{wrong}\n"  # as RabbitMQ has it
     if wrong:
         return BAD, f"{what} '{name}': {wrong}"

@@ -10,6 +10,7 @@ RabbitMQ does and have no effect, because every queue is on every member anyway
 from collections.abc import Callable
 
 from broker.machine.commands import Table, Value
+from broker.machine.version import CONSUMER_TIMEOUTS
 
 APPLY_TO = ("all", "exchanges", "queues", "classic_queues", "quorum_queues", "streams")
 PRIORITY_MAX = 1 << 31
@@ -22,6 +23,8 @@ _NUMBERS = {
     "max-length-bytes": (0, "maximum length in bytes"),
     "delivery-limit": (0, "delivery limit"),
 }
+_CONSUMER_TIMEOUT = {"consumer-timeout": (1, "consumer timeout")}
+"""From version 13 of the machine on."""
 _NAMES = {
     "dead-letter-exchange": "dead letter exchange name",
     "dead-letter-routing-key": "dead letter routing key",
@@ -48,7 +51,7 @@ _HA = (
     "ha-promote-on-shutdown",
     "ha-promote-on-failure",
 )
-KEYS = (*_NUMBERS, *_NAMES, *_CHOICES, *_HA)
+KEYS = (*_NUMBERS, *_CONSUMER_TIMEOUT, *_NAMES, *_CHOICES, *_HA)
 OPERATOR_KEYS = (*_NUMBERS, "ha-mode", "ha-params", "ha-sync-mode")
 """An operator's policy only limits; a queue's own policy says the rest."""
 
@@ -59,6 +62,14 @@ def policy_fault(body: Table) -> str:
 
 def operator_policy_fault(body: Table) -> str:
     return _fault(body, OPERATOR_KEYS)
+
+
+def unknown_before(body: Table, version: int) -> str:
+    """What is wrong with the body of a good policy where this version of the machine is in force:
+    an older release would not know it."""
+    if version >= CONSUMER_TIMEOUTS:
+        return ""
+    return _fault(body, tuple(key for key in KEYS if key not in _CONSUMER_TIMEOUT))
 
 
 def _fault(body: Table, keys: tuple[str, ...]) -> str:
@@ -102,8 +113,8 @@ def _definition_fault(definition: Table, keys: tuple[str, ...]) -> str:
 def _value_fault(key: str, value: Value) -> str:
     good = True
     what = ""
-    if key in _NUMBERS:
-        low, what = _NUMBERS[key]
+    if key in _NUMBERS or key in _CONSUMER_TIMEOUT:
+        low, what = (_NUMBERS | _CONSUMER_TIMEOUT)[key]
         good = type(value) is int and low <= value <= NUMBER_MAX
     elif key in _NAMES:
         what = _NAMES[key]

@@ -18,7 +18,7 @@ from broker.machine.queueing.refusals import (
     plain,
 )
 from broker.machine.state import Queue
-from broker.machine.version import ANSWERS_AS_RABBITMQ
+from broker.machine.version import ANSWERS_AS_RABBITMQ, CONSUMER_TIMEOUTS
 
 _HINTS = (
     "x-queue-mode",
@@ -94,6 +94,9 @@ def _fault_of(arg: str, value: Value, version: int) -> str | None:
             fault = (
                 f"unsupported queue type '{plain(value)}': every queue is replicated to all members"
             )
+    elif arg == "x-consumer-timeout" and version >= CONSUMER_TIMEOUTS:
+        if type(value) is not int or not 1 <= value <= _NUMBER_MAX:
+            fault = "unacceptable value: a number of milliseconds above 0 is needed"
     elif arg == "x-single-active-consumer":
         if type(value) is not bool:
             fault = "unacceptable type: a boolean is needed"
@@ -129,6 +132,7 @@ def apply_settings(queue: Queue) -> None:
     queue.dead_letter_exchange = _name(arguments, definition, "dead-letter-exchange")
     queue.dead_letter_key = _name(arguments, definition, "dead-letter-routing-key")
     queue.max_priority = _number(arguments, {}, "max-priority")
+    queue.consumer_timeout_ms = _number(arguments, definition, "consumer-timeout")
     queue.single_active = arguments.get("x-single-active-consumer") is True
 
 

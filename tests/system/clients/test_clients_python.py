@@ -164,3 +164,22 @@ def test_kombu(cluster: LocalCluster) -> None:
             while len(arrived) < COUNT:
                 consumer.drain_events(timeout=60)
     assert arrived == [{"number": number} for number in range(COUNT)]
+
+
+def test_a_consumer_that_does_not_acknowledge_loses_its_channel(cluster: LocalCluster) -> None:
+    """With RabbitMQ's code; another consumer, at another member, gets what it held."""
+    stuck, other = pika_connection(cluster[0]), pika_connection(cluster[1])
+    channel = stuck.channel()
+    channel.queue_declare("held", durable=True, arguments={"x-consumer-timeout": 1000})
+    channel.basic_publish("", "held", b"m")
+    channel.basic_consume("held", lambda *_: None)
+    with pytest.raises(pika.exceptions.ChannelClosedByBroker) as closed:
+        channel.start_consuming()
+    assert closed.value.reply_code == 406
+    assert "delivery acknowledgement on channel 1 timed out" in closed.value.reply_text
+    for method, _, body in other.channel().consume("held", auto_ack=True, inactivity_timeout=60):
+        assert method is not None, "nothing came for a minute"
+        assert (method.redelivered, body) == (True, b"m")
+        break
+    stuck.close()
+    other.close()

@@ -1,0 +1,115 @@
+"""Consumers that hold a message for too long lose their channel, as with RabbitMQ.
+
+Whose clients they are decides: how long a delivery has been on its way is what passed at this
+member, and what is ordered is the end of the channel
+(docs/decisions/0016-decide-once-at-the-origin.md).  A time in which this member does not serve does
+not count, as nobody could acknowledge.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import NamedTuple, TypeAlias
+
+from broker.machine.state import Channel, Held, Queue
+from broker.timers.limited_ticker import Clocked
+
+LOOK_S = 0.5
+"""Between two looks at the same channel, so much later a timeout may come."""
+CHANNELS_MAX = 500
+"""Channels that are looked at in one step."""
+MARKS_MAX = 64
+"""Times that are kept of a channel: a timeout comes later by so small a part of itself."""
+REFUSED = 406
+
+
+Refuse: TypeAlias = Callable[[int, int, int, str], None]
+
+
+class Mark(NamedTuple):
+    """What was delivered with a tag below this one was delivered before that time."""
+
+    tag: int
+    at: float
+
+
+class ConsumerTimeouts:
+    """Looks at the channels of this member's clients, some of them at each step.
+
+    `refuse` closes a channel: connection, channel, reply code and text.  `default_s`: for queues
+    that say nothing themselves; 0: these have no limit.
+    """
+
+    def __init__(
+        self,
+        controller: Clocked,
+        refuse: Refuse,
+        default_s: float,
+    ) -> None:
+        self._controller, self._refuse, self._default_s = controller, refuse, default_s
+        self._marks: dict[tuple[int, int, int], deque[Mark]] = {}
+        self._to_look: list[tuple[int, int, int]] = []
+        self._next_look = 0.0
+
+    def wake(self, now: float) -> None:
+        """Called some times a second."""
+        controller, machine = self._controller, self._controller.replica.machine
+        if not controller.serving:
+            self._marks.clear()
+            return
+        if not self._to_look and now >= self._next_look:
+            self._next_look = now + LOOK_S
+            self._to_look = list(machine.channels)
+            for key in [key for key in self._marks if key not in machine.channels]:
+                del self._marks[key]
+        for key in self._to_look[-CHANNELS_MAX:]:
+            channel = machine.channels.get(key)
+            if channel is not None and channel.local:
+                self._look(key, channel, now)
+        del self._to_look[-CHANNELS_MAX:]
+
+    def _look(self, key: tuple[int, int, int], channel: Channel, now: float) -> None:
+        if not channel.unacked:
+            self._marks.pop(key, None)
+            return
+        limits = [self._limit_s(one.queue) for one in channel.consumers.values()]
+        shortest_s = min((self._default_s or float("inf"), *limits))
+        marks = self._marks.setdefault(key, deque())
+        oldest = next(iter(channel.unacked))
+        while marks and marks[0].tag <= oldest:
+            marks.popleft()
+        newest = marks[-1] if marks else Mark(0, 0.0)
+        if newest.tag < channel.next_tag and now - newest.at >= shortest_s / MARKS_MAX:
+            marks.append(Mark(channel.next_tag, now))
+        if marks and now - marks[0].at >= shortest_s:
+            self._find_overdue(key, channel, list(marks), now)
+
+    def _find_overdue(
+        self, key: tuple[int, int, int], channel: Channel, marks: list[Mark], now: float
+    ) -> None:
+        """Several queues may have several limits."""
+        place = 0
+        for tag, held in channel.unacked.items():
+            while place < len(marks) and marks[place].tag <= tag:
+                place += 1
+            if place == len(marks):
+                return
+            limit_s = self._limit_s(held[0])
+            if now - marks[place].at >= limit_s:
+                self._close(key, held, limit_s)
+                return
+
+    def _close(self, key: tuple[int, int, int], held: Held, limit_s: float) -> None:
+        del self._marks[key]
+        _, conn, chan = key
+        self._refuse(
+            conn, chan, REFUSED,
+            f"delivery acknowledgement on channel {chan} timed out. Timeout value used: "
+            f"{round(limit_s * 1000)} ms. This timeout value can be configured, see consumers doc "
+            "guide to learn more",
+        )  # fmt: skip
+
+    def _limit_s(self, queue: Queue) -> float:
+        own_ms = queue.consumer_timeout_ms
+        return own_ms / 1000 if own_ms > 0 else self._default_s or float("inf")

@@ -1,0 +1,1 @@
+"""What a member does because time passes."""

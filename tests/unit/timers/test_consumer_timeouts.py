@@ -1,0 +1,174 @@
+"""Consumers that hold a delivery for too long lose their channel, with RabbitMQ's words."""
+
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from broker.machine import commands as c
+from broker.machine.version import CONSUMER_TIMEOUTS
+from broker.timers.consumer_timeouts import CHANNELS_MAX, LOOK_S, MARKS_MAX, ConsumerTimeouts
+from broker.timers.limited_ticker import Clocked
+from tests.support.gateway_loop import Loop, Peer
+from tests.support.three_machines import Rig
+
+WORDS = (
+    "PRECONDITION_FAILED - delivery acknowledgement on channel {} timed out. Timeout value used: "
+    "{} ms. This timeout value can be configured, see consumers doc guide to learn more"
+)
+
+
+class Timed:
+    """A member with clients, and a clock."""
+
+    def __init__(self, default_s: float = 30.0) -> None:
+        self.loop, self.now = Loop(), 100.0
+        self.core = SimpleNamespace(
+            replica=SimpleNamespace(machine=self.loop.machine), serving=True
+        )
+        self.timeouts = ConsumerTimeouts(
+            cast("Clocked", self.core), self.loop.gateway.refuse_channel, default_s
+        )
+
+    def wait(self, seconds: float) -> None:
+        end = self.now + seconds
+        while self.now < end - 1e-9:
+            self.now += LOOK_S / 2
+            self.timeouts.wake(self.now)
+            self.loop.turn()
+
+    def consumer(self, queue: str, arguments: c.Table | None = None) -> Peer:
+        peer = self.loop.connect().open(1, 2)
+        declared = peer.call(
+            1, "queue.declare", queue, False, False, False, False, False, arguments or {}
+        )
+        assert declared[0][0] == "queue.declare-ok", declared
+        peer.call(2, "basic.consume", queue, "", False, False, False, False, {})
+        return peer
+
+
+def test_a_channel_is_closed_and_what_it_held_goes_back() -> None:
+    timed = Timed()
+    holder = timed.consumer("q", {"x-consumer-timeout": 5000})
+    holder.publish(1, "q", b"m")
+    timed.wait(4.5)
+    assert [one.method for one in holder.take()] == ["basic.deliver"] * 0
+    timed.wait(1.5)
+    (closed,) = holder.take()
+    assert (closed.method, closed.args) == ("channel.close", (406, WORDS.format(2, 5000), 0, 0))
+    (got,) = holder.send_method("basic.get", "q", True)
+    assert (got.method, got.args[1]) == ("basic.get-ok", True)
+    assert holder.call(2, "channel.close-ok") == []
+    holder.open(2)
+
+
+def test_who_acknowledges_in_time_is_left_alone() -> None:
+    timed = Timed(default_s=5.0)
+    client = timed.consumer("q")
+    for tag in range(1, 8):
+        client.publish(1, "q", b"m")
+        client.publish(1, "q", b"m")
+        timed.wait(2.0)
+        client.call(2, "basic.ack", 2 * tag, True)
+    assert all(one.method == "basic.deliver" for one in client.take())
+
+
+def test_one_old_delivery_among_many_that_are_settled() -> None:
+    """What comes later hides nothing, and what is kept of the times is bounded."""
+    timed = Timed(default_s=8.0)
+    client = timed.consumer("q")
+    client.publish(1, "q", b"held")
+    for tag in range(2, 16):
+        client.publish(1, "q", b"m")
+        client.call(2, "basic.ack", tag, False)
+        timed.wait(LOOK_S)
+        assert all(len(marks) <= MARKS_MAX + 2 for marks in timed.timeouts._marks.values())
+    client.take()
+    timed.wait(2.0)
+    (closed,) = client.take()
+    assert closed.args[:2] == (406, WORDS.format(2, 8000))
+
+
+def test_each_queue_has_its_own_limit() -> None:
+    timed = Timed(default_s=0.0)
+    client = timed.consumer("free")
+    client.call(1, "queue.declare", "slow", False, False, False, False, False,
+                {"x-consumer-timeout": 20_000})  # fmt: skip
+    client.call(2, "basic.consume", "slow", "", False, False, False, False, {})
+    client.publish(1, "free", b"m")
+    timed.wait(60.0)
+    client.publish(1, "slow", b"m")
+    client.take()
+    timed.wait(18.0)
+    assert client.take() == []
+    timed.wait(4.0)
+    (closed,) = client.take()
+    assert closed.args[:2] == (406, WORDS.format(2, 20_000))
+
+
+def test_a_policy_says_it_too_and_the_lower_number_counts() -> None:
+    timed = Timed()
+    timed.loop.define("policy", "/", "p", {
+        "pattern": "^q", "definition": {"consumer-timeout": 3000}, "priority": 0,
+        "apply-to": "queues",
+    })  # fmt: skip
+    client = timed.consumer("q", {"x-consumer-timeout": 9000})
+    client.publish(1, "q", b"m")
+    client.take()
+    timed.wait(4.0)
+    (closed,) = client.take()
+    assert closed.args[:2] == (406, WORDS.format(2, 3000))
+
+
+def test_a_time_without_service_does_not_count() -> None:
+    timed = Timed(default_s=5.0)
+    client = timed.consumer("q")
+    client.publish(1, "q", b"m")
+    client.take()
+    timed.wait(4.0)
+    timed.core.serving = False
+    timed.wait(60.0)
+    timed.core.serving = True
+    timed.wait(4.0)
+    assert client.take() == []
+    timed.wait(2.0)
+    assert [one.method for one in client.take()] == ["channel.close"]
+
+
+def test_many_channels_are_looked_at_in_steps() -> None:
+    timed = Timed(default_s=5.0)
+    client = timed.consumer("q")
+    client.publish(1, "q", b"m")
+    client.take()
+    machine = timed.loop.machine
+    held = next(key for key, channel in machine.channels.items() if channel.unacked)
+    looked: list[tuple[int, int, int]] = []
+    timed.timeouts._look = lambda key, *_: looked.append(key)  # type: ignore[method-assign]
+    for number in range(3, 3 + 2 * CHANNELS_MAX):
+        machine.channels[(*held[:2], number)] = machine.channels[held]
+    timed.timeouts.wake(timed.now)
+    assert len(looked) == CHANNELS_MAX
+    for _ in range(3):
+        timed.timeouts.wake(timed.now)
+    assert sorted(looked) == sorted(machine.channels)
+
+
+@pytest.mark.parametrize("value", [0, -1, "5000", True])
+def test_an_argument_that_is_no_time(value: c.Value) -> None:
+    peer = Loop().connect().open(1)
+    arguments: c.Table = {"x-consumer-timeout": value}
+    (refused,) = peer.call(1, "queue.declare", "q", False, False, False, False, False, arguments)
+    assert refused[:2] == ("channel.close", 406)
+    assert "x-consumer-timeout" in str(refused[2])
+
+
+def test_until_version_12_the_argument_says_nothing_and_the_key_is_unknown() -> None:
+    rig = Rig(CONSUMER_TIMEOUTS - 1)
+    body: c.Table = {
+        "pattern": ".*", "definition": {"consumer-timeout": 3000}, "priority": 0, "apply-to": "all",
+    }  # fmt: skip
+    code, text = rig.define("policy", "/", "p", body)
+    assert code == 400
+    assert "are not recognised policy settings" in text
+    assert rig.client().queue("q", {"x-consumer-timeout": "whatever"}) == c.OK
+    assert Rig().define("policy", "/", "p", body)[0] < 300
