@@ -33,7 +33,7 @@ class Exit(IntEnum):
     CANNOT_CREATE = 73
     """The data directory, or an output file, cannot be created or written."""
     DISK = 74
-    """The disk did not keep up: the member left, so that the others go on."""
+    """The disk did not keep up, or gave nothing back: the member left, so that the others go on."""
     BUSY = 75
     """The data directory belongs to another broker that runs now."""
     PROTOCOL = 76

@@ -67,3 +67,7 @@ class StoreStuck(StoreError):
 
 class StoreFull(StoreFailed):
     """The store reached the size limit that it was opened with."""
+
+
+class DiskFailed(StoreError):
+    """The disk does not give back what it was given; the store itself is whole."""

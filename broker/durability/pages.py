@@ -6,9 +6,9 @@ where nothing follows any more.  Its checksum is with whoever wants it back, in 
 write was lost, the file has an older page at that place, of the same size and whole.
 Decision: docs/decisions/0057-a-backlog-is-not-memory.md.
 
-Blocks are packed and written by one thread, and read ahead by another, so that who waits for a
-message does not wait for the disk to write others.  Who needs one that was not read ahead in time
-reads it where it is.
+Blocks are packed and written by one thread, and read by another, so that who waits for a message
+does not wait for the disk to write others.  What applies items, and must not keep the loop waiting
+for the disk, runs on a stack of its own (`ApplyThread`), and pauses there.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import threading
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from pathlib import Path
 
 from xxhash import xxh3_64_intdigest
@@ -38,7 +38,7 @@ GRAIN = 4096
 KEPT_FREE_BYTES = 512 << 20
 KEPT_FREE_SHARE = 0.1
 """Pages take nothing of the last of a file system: its store needs it more.  Where a tenth of it is
-less, that much is left."""
+less, that much is left, and never less than `--disk-free-limit` wants."""
 LOOK_BYTES = 8 << 20
 """So much is written between two looks at what is free."""
 
@@ -50,6 +50,15 @@ class Pages:
         self._limit_bytes = limit_bytes
         self._counts = dict.fromkeys(COUNTERS, 0)
         self._file = PageFile(directory) if limit_bytes else None
+
+    def executor(self, wake: Callable[[], None], wanted_free: Callable[[], int]) -> ApplyThread:
+        """Return what applies items that may need pages; `wake` is that of an `ApplyThread`.  From
+        now on pages take nothing of what an operator wants to be free on their file system."""
+        thread = ApplyThread(wake)
+        if self._file is not None:
+            self._file.wanted_bytes = wanted_free
+            thread.start()
+        return thread
 
     def pager(self) -> Pager | None:
         """Return what the machine of this member needs; begins with the threads."""
@@ -64,6 +73,113 @@ class Pages:
         held = 0 if self._file is None else self._file.held_bytes
         length = 0 if self._file is None else self._file.file_bytes
         return {**self._counts, "held_bytes": held, "file_bytes": length}
+
+
+class _Dropped(BaseException):
+    """Nobody waits for this work any more."""
+
+
+class ApplyThread:
+    """A second stack for the loop's thread: one that can stand still within a command.
+
+    It is a thread, but only one of the two ever runs: the loop's hands over a piece of work and
+    waits until that is done, or needs a page that is not here.  Then the loop goes on, and comes
+    back when the page was read.  So nothing that the work touches needs a lock, and what it does
+    is the same as if it had been called.  Where no page is on disk, it is called.
+    """
+
+    def __init__(self, wake: Callable[[], None]) -> None:
+        """`wake` is called by any thread when what waits may go on."""
+        self.wake = wake
+        self._work: queue.SimpleQueue[Work | None] = queue.SimpleQueue()
+        self._goes_on: queue.SimpleQueue[bool] = queue.SimpleQueue()
+        self._outcomes: queue.SimpleQueue[tuple[bool, BaseException | None]] = queue.SimpleQueue()
+        self._may_go_on: Callable[[], bool] | None = None
+        self._thread = threading.Thread(
+            target=_run, args=(self._work, self._outcomes), name="apply", daemon=True
+        )
+
+    def start(self) -> None:
+        """Have the thread now, or it begins with the first page: a machine may run out of them."""
+        self._thread.start()
+
+    def __del__(self) -> None:
+        self._work.put(None)
+
+    # -- the loop's side (`unapplied.Executor`) --------------------------------------------------
+
+    def run(self, pager: Pager | None, work: Work) -> bool:
+        """Do it; False: it waits for a page."""
+        if pager is not None:
+            pager.settle()
+        if pager is None or not pager.pages:
+            with pager.steady() if pager is not None else nullcontext():
+                work()
+            return True
+        pager.waiter = self
+        if not self._thread.ident:
+            self.start()
+        self._work.put(work)
+        return self._outcome()
+
+    def resume(self) -> bool:
+        """Go on; False: it waits again."""
+        self._goes_on.put(True)
+        return self._outcome()
+
+    def _outcome(self) -> bool:
+        done, error = self._outcomes.get()
+        if error is not None:
+            raise error
+        return done
+
+    def drop(self) -> None:
+        """Never go on with what waits."""
+        self._goes_on.put(False)
+        self._outcomes.get()
+
+    @property
+    def ready(self) -> bool:
+        """Whether what waits can go on."""
+        return self._may_go_on is None or self._may_go_on()
+
+    def end(self) -> None:
+        """Do no more."""
+        if self._may_go_on is not None:
+            self.drop()
+        if self._thread.ident:
+            self._work.put(None)
+            self._thread.join()
+
+    # -- the work's side (`pager.Waiter`) --------------------------------------------------------
+
+    def runs_here(self) -> bool:
+        """Whether the caller is the work."""
+        return threading.current_thread() is self._thread
+
+    def pause(self, may_go_on: Callable[[], bool]) -> None:
+        """Let the loop go on until `may_go_on`."""
+        self._may_go_on = may_go_on
+        self._outcomes.put((False, None))
+        goes_on = self._goes_on.get()
+        self._may_go_on = None
+        if not goes_on:
+            raise _Dropped
+
+
+def _run(
+    orders: queue.SimpleQueue[Work | None],
+    outcomes: queue.SimpleQueue[tuple[bool, BaseException | None]],
+) -> None:
+    while (work := orders.get()) is not None:
+        error: BaseException | None = None
+        try:
+            work()
+        except BaseException as raised:  # the loop's side raises it
+            error = raised
+        del work  # it may hold the last reference to a page
+        outcomes.put((True, error))
+        del error
 
 
 def _worker(name: str, when_idle: Callable[[], None] | None = None) -> Callable[[Work], None]:
@@ -99,6 +215,7 @@ class PageFile:
         except OSError as error:
             raise NotWritable(f"{path} cannot be made: {error.strerror or error}") from error
         self._where = str(directory)
+        self.wanted_bytes: Callable[[], int] = lambda: 0
         self._lock = threading.Lock()
         self._gaps: list[tuple[int, int]] = []  # begin and end, ascending, none touches another
         self._end = self._held = 0
@@ -167,6 +284,7 @@ class PageFile:
                 self._cannot_write(error)
                 return False
             least = min(KEPT_FREE_BYTES, int(found.f_blocks * found.f_frsize * KEPT_FREE_SHARE))
+            least = max(least, self.wanted_bytes())
             room = found.f_bavail * found.f_frsize > least + 2 * LOOK_BYTES
             if self._room and not room:
                 log.warning(

@@ -42,13 +42,14 @@ def checkpoint_head(history: History) -> bytes:
     )
 
 
-def checkpoint_of(replica: Replica) -> list[bytes]:
-    """Return a checkpoint of the present state, whole."""
-    return [checkpoint_head(replica.history), *replica.machine.snapshot()]
+def checkpoint_of(replica: Replica) -> Iterator[bytes]:
+    """Return a checkpoint of the present state, in chunks: it is never all in memory."""
+    return chain([checkpoint_head(replica.history)], replica.machine.snapshot())
 
 
-def checkpoint_in_steps(replica: Replica) -> Iterator[bytes]:
-    """Return the same; it stays what it is while the replica goes on.  Empty chunks are pauses."""
+def checkpoint_in_steps(replica: Replica) -> Iterator[bytes | None]:
+    """Return the same; it stays what it is while the replica goes on.  Empty chunks are pauses, and
+    None is one until something was read from disk."""
     return chain([checkpoint_head(replica.history)], replica.machine.snapshot_in_steps())
 
 

@@ -20,9 +20,9 @@ from broker.machine.clock.voters import voter_names
 from broker.machine.image.restore import SnapshotError
 from broker.machine.machine import Machine
 from broker.replication.replica import Divergence, ExecutionFailed, Replica, Withheld
-from broker.waiting.pager import Pager
+from broker.waiting.pager import PageLost, Pager
 from store.api import Marker, Meta, Store
-from store.errors import StoreCorrupt, StoreUnreadable
+from store.errors import DiskFailed, StoreCorrupt, StoreUnreadable
 
 log = logging.getLogger("qpidd")
 
@@ -42,8 +42,15 @@ def resume(store: Store, quarantine: Quarantine, pager: Pager | None = None) -> 
     """Return the state that this member starts from.
 
     Where its member is the only voter, raises what `recover` raises for a damaged store, and
-    `Unusable` for one that may not be used.
+    `Unusable` for one that may not be used.  `DiskFailed`: pages cannot be read back.
     """
+    try:
+        return _resume(store, quarantine, pager)
+    except PageLost as error:
+        raise DiskFailed(str(error)) from error
+
+
+def _resume(store: Store, quarantine: Quarantine, pager: Pager | None) -> Resumed:
     meta = store.meta
     if meta.marker in (Marker.INCONSISTENT, Marker.BACKUP):
         found = "is a backup" if meta.marker is Marker.BACKUP else "was found inconsistent"

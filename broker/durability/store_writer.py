@@ -16,9 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Protocol, TypeVar
 
-from broker.durability.recovery import checkpoint_in_steps
+from broker.durability.recovery import checkpoint_in_steps, checkpoint_of
 from broker.replication.persister import Persister, StoreT, Writer
 from broker.replication.replica import Replica
+from broker.waiting.pager import PageLost
 from store import swap
 from store.api import Marker, Meta
 from store.commit_queue import Call, CheckpointJob, CommitLag, CommitQueue
@@ -31,6 +32,7 @@ log = logging.getLogger("qpidd.join")
 
 SLICE_S = 0.002
 PAUSE_S = 0.004
+_END = b"the end"
 """A third of the loop's time at most, while a checkpoint is made."""
 AHEAD_BYTES_MAX = 4 << 20
 SHORT_LOG_BYTES = 4 << 20
@@ -64,7 +66,7 @@ class CheckpointWriter:
     def __init__(
         self,
         loop: Timers,
-        steps: Iterator[bytes],
+        steps: Iterator[bytes | None],
         checkpoint: CheckpointJob,
         on_error: Callable[[Exception], None],
         clock: Callable[[], float] = time.perf_counter,
@@ -82,8 +84,10 @@ class CheckpointWriter:
         deadline = self._clock() + SLICE_S
         try:
             while self._clock() < deadline and self._checkpoint.bytes_waiting < AHEAD_BYTES_MAX:
-                chunk = next(self._steps, None)
+                chunk = next(self._steps, _END)
                 if chunk is None:
+                    break  # what comes next is being read from disk
+                if chunk is _END:
                     self._checkpoint.end()
                     return
                 if chunk:
@@ -109,7 +113,9 @@ def begin_checkpoint(
     position = replica.history.position
 
     def failed(error: Exception) -> None:
-        on_failed(StoreFailed(f"a checkpoint of position {position} failed: {error!r}"))
+        failure = StoreFailed(f"a checkpoint of position {position} failed: {error!r}")
+        failure.__cause__ = error
+        on_failed(failure)
 
     job = queue.begin_checkpoint(position, done, given_up)
     return CheckpointWriter(loop, checkpoint_in_steps(replica), job, failed, clock)
@@ -238,10 +244,9 @@ async def close_store(
     meta = replace(persister.meta, marker=marker, shutdown_id=replica.shutdown_id, note=note)
     at_the_end = marker is Marker.CLEAN and replica.history.position == meta.position
     if at_the_end and not sparing and is_worth_a_checkpoint(*store.bytes_to_start()):
-        chunks = (chunk for chunk in checkpoint_in_steps(replica) if chunk)  # never all in memory
         try:
-            store.write_checkpoint(meta.position, chunks, meta)
-        except NoSpace as error:
+            store.write_checkpoint(meta.position, checkpoint_of(replica), meta)
+        except (NoSpace, PageLost) as error:
             log.warning("no checkpoint at the end, the next start takes longer: %s", error)
             store.put_meta(meta)
     else:

@@ -161,11 +161,12 @@ class Machine(State):
 
     def snapshot(self) -> Iterator[bytes]:
         """The state as it is now, in chunks of at most 256 KiB."""
-        return snapshots.Cut(self).chunks()
+        return snapshots.Cut(self, at_once=True).chunks()
 
-    def snapshot_in_steps(self) -> Iterator[bytes]:
-        """The same with empty chunks in between, where who must not wait long can pause."""
-        return snapshots.Cut(self).steps()
+    def snapshot_in_steps(self) -> Iterator[bytes | None]:
+        """The same with empty chunks in between, where who must not wait long can pause, and None
+        where what comes next is being read from disk."""
+        return snapshots.Cut(self, at_once=False).steps()
 
     @classmethod
     def restore(cls, local: str, chunks: Iterable[bytes], pager: Paging = None) -> "Machine":

@@ -13,7 +13,7 @@ DEFAULTS: Mapping[str, str] = {
     "disk-backlog-max": "256",
     "disk-free-limit": "auto",
     "memory-limit": "0.6",
-    "page-memory": "0",  # a page that is not read in time is read on the loop
+    "page-memory": "64MiB",
 }
 
 

@@ -83,6 +83,8 @@ class BrokerMember:
 
     _beat_handle: asyncio.TimerHandle | None = None
     _look_handle: asyncio.TimerHandle | None = None
+    _stopping = ""
+    _turn_due = disk_stuck = False
 
     def __init__(
         self,
@@ -95,12 +97,11 @@ class BrokerMember:
     ) -> None:
         self._identity, self._loop, self._ports = identity, loop, ports
         self.done: asyncio.Future[Exit] = loop.create_future()
-        self._stopping, self._turn_due, self.disk_stuck = "", False, False
         self._counters = {"turns": 0, "datagrams_of_strangers": 0}
         self._supervisor = supervisor = Supervisor(identity.data_dir, identity.name)
         replica, filled = resume(identity.store, supervisor.quarantine, identity.pages.pager())
         meta = identity.begin()
-        device = DataDirectoryDevice(identity.data_dir, loop, self._store_failed, identity.reserve)
+        device = DataDirectoryDevice(identity.data_dir, loop, self.failed, identity.reserve)
         self._ring = ring = RingEndpoint(options, identity, transport, self._on_output, loop)
         self._log = memberlog = MemberLog(
             options, identity, meta, _wall_us, loop, lambda: self._member, self.failed
@@ -128,6 +129,7 @@ class BrokerMember:
             Controller, ring.me, replica=replica, filled=filled, size=options.cluster_size,
             requested=options.requested, proposal=uuid.uuid4().hex, patient=options.clustered,
             label=url, transient=identity.temporary, shutdown_id=meta.shutdown_id,
+            executor=identity.pages.executor(self._wake, self._watchdogs.wanted_free_bytes),
             settings=options.settings,
         )  # fmt: skip
         self._member = ReplicatedMember(
@@ -157,6 +159,7 @@ class BrokerMember:
         return Observation(
             self._member, self.clients, self._ring.node, self._ring.transport,
             self._transfer, self._watchdogs, self._loop, self._ring.driver.send_direct,
+            self._identity.pages,
         )  # fmt: skip
 
     # -- start and stop --------------------------------------------------------------------------
@@ -264,6 +267,10 @@ class BrokerMember:
             self._turn_due = True
             self._loop.call_soon(self._turn)
 
+    def _wake(self) -> None:
+        """Have a turn soon; any thread may ask for it."""
+        self._loop.call_soon_threadsafe(self.schedule)
+
     def _turn(self) -> None:
         self._turn_due = False
         if self._stopping:
@@ -343,13 +350,8 @@ class BrokerMember:
         """Something of ours raised: stop with the reason."""
         if isinstance(error, LogWriteFailed):
             self.stop(Exit.INTERNAL, f"the member log cannot be written: {error}")
-        elif isinstance(error, StoreError):
-            self._store_failed(error)
         else:
-            self.stop(Exit.INTERNAL, self._supervisor.failed(error))
-
-    def _store_failed(self, error: StoreError) -> None:
-        self.stop(Exit.INTERNAL, f"the store failed: {error}")
+            self.stop(*self._supervisor.failed(error))
 
     def voted(self, verdict: DigestVerdict) -> None:
         """Look into a verdict."""

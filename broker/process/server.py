@@ -28,7 +28,7 @@ from broker.process.ring_setup import ring_transport
 from broker.replication.replica import Divergence
 from broker.service.messages import LogFileError, Messages
 from broker.service.notify import ServiceManager
-from store.errors import NoSpace, NotWritable, StoreBusy, StoreError
+from store.errors import DiskFailed, NoSpace, NotWritable, StoreBusy, StoreError
 from vsync.io.keys import KeyFileError
 from vsync.io.redundant_transport import RedundantTransport
 from vsync.io.traced_driver import TraceError
@@ -269,5 +269,7 @@ def _member(
         raise _Refused(Exit.CANNOT_CREATE, str(error)) from error
     except NoSpace as error:
         raise _Refused(Exit.FULL, str(error)) from error
+    except DiskFailed as error:
+        raise _Refused(Exit.DISK, str(error)) from error
     except (StoreError, Divergence, ValueError) as error:
         raise _Refused(Exit.DATA, str(error)) from error

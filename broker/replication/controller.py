@@ -7,7 +7,7 @@ must stop; `ports.Shell` is what carries that out.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 
 from broker.divergence.judgement import Judgement
@@ -17,9 +17,16 @@ from broker.machine.commands import DIGEST, Command, DigestClaim
 from broker.machine.version import MACHINE_VERSION, MACHINE_VERSION_MIN
 from broker.replication.chain import History, Promise
 from broker.replication.ports import Shell
-from broker.replication.replica import Divergence, Item, Recorded, Replica
+from broker.replication.replica import Applied, Divergence, Item, Recorded, Replica
 from broker.replication.submissions import Submissions
-from broker.replication.unapplied import HELD_BYTES_MAX, CatchUp, WorkQueue, body_of
+from broker.replication.unapplied import (
+    HELD_BYTES_MAX,
+    AtOnce,
+    CatchUp,
+    Executor,
+    Unapplied,
+    body_of,
+)
 from broker.replication.weight import weight
 from vsync.primary.component import Primary
 from vsync.primary.events import (
@@ -54,7 +61,7 @@ class Controller:
         digest_interval: int = DIGEST_INTERVAL,  # the same at all members
         requested: Terms = (), settings: tuple[tuple[str, str, bool], ...] = (),
         held_bytes_max: int = HELD_BYTES_MAX,
-        transient: bool = False, shutdown_id: str = "",
+        transient: bool = False, shutdown_id: str = "", executor: Executor | None = None,
     ) -> None:  # fmt: skip
         self.me, self.shell, self.replica, self.promise = me, shell, replica, promise
         self.filled, self.size, self.proposal, self.patient = filled, size, proposal, patient
@@ -75,13 +82,13 @@ class Controller:
         self._in_session = False  # serves in this view, as soon as the activation is durable
         self.halted = ""
         self.shutdown_position = 0
-        self._work = WorkQueue()
+        self.unapplied = Unapplied(executor or AtOnce())
+        self._work, self._execution = self.unapplied.work, self.unapplied.execution
         self._catch_up: CatchUp | None = None  # there is one until this member has the state
         self.counters = {
             "catch_ups": 0, "tail_items": 0, "tails_diverged": 0, "held_given_up": 0,
         }  # fmt: skip
         self._decided_by = 0  # the last epoch that decided something older
-        self._ahead: tuple[Iterator[None], Callable[[], None]] | None = None
 
     # -- asked by the primary layer --------------------------------------------------------------
 
@@ -108,10 +115,23 @@ class Controller:
         """Take one output of the ring; the work that it means is done by `step`.
 
         Two things do not wait for their slice: what is too much for the queue of work, and, before
-        this state is reported to a new view, everything of the old one.
+        this state is reported to a new view, everything of the old one.  Where that waits for the
+        disk, the view waits, and all that follows it.
         """
-        while self._work.full or (isinstance(output, View) and self._holds_work):
+        if self.unapplied.held_back or not self._is_next(output):
+            self.unapplied.held_back.append(output)
+        else:
+            self._take(output)
+
+    def _is_next(self, output: Output) -> bool:
+        """Do what has to be done before it; False: that is waiting for the disk."""
+        while self._work.full or (isinstance(output, View) and self.unapplied.of_this_view):
+            if self.unapplied.waits_for_disk:
+                return not isinstance(output, View)
             self.step()
+        return True
+
+    def _take(self, output: Output) -> None:
         self.primary.on_output(output)
         events = self.primary.take()
         self._work.add(events)
@@ -121,34 +141,29 @@ class Controller:
             self.step()
 
     @property
-    def _holds_work(self) -> bool:
-        return bool(self._work) or self._ahead is not None
-
-    @property
     def busy(self) -> bool:
-        """Whether `step` has something to do."""
-        return self._holds_work or (self._catch_up is not None and self._catch_up.has_next)
+        """Whether `step` has something to do now."""
+        if self.unapplied.ready or self.unapplied.waits_for_disk:
+            return self.unapplied.ready
+        return self._catch_up is not None and self._catch_up.has_next
 
     def step(self) -> None:
         """Do one piece of work: apply one item, or follow one decision."""
-        if self._ahead is not None:
-            self._look_ahead(*self._ahead)
-        elif not self._work:
-            self._step_of_catch_up()
-        else:
+        if self._execution.under_way:
+            self._execution.step()
+        elif self._work:
             self._on_event(self._work.take())
+        elif self.unapplied.held_back:
+            self._take(self.unapplied.held_back.popleft())
+        else:
+            self._step_of_catch_up()
         self.flush()
-
-    def _look_ahead(self, steps: Iterator[None], apply: Callable[[], None]) -> None:
-        """Before an item that would take long: a part of that, in its slice."""
-        if next(steps, steps) is steps:
-            self._ahead = None
-            apply()
 
     def _soon(self, body: bytes | Activation, apply: Callable[[], None]) -> None:
         """Apply an item, which is the next one: now, or after what may be done before."""
         if isinstance(body, Activation) and body.cold:
-            self._ahead = self.replica.look_ahead(), apply
+            machine = self.replica.machine
+            self._execution.do_in_steps(machine.pager, self.replica.look_ahead(), apply)
         else:
             apply()
 
@@ -192,21 +207,29 @@ class Controller:
 
     # -- the history -----------------------------------------------------------------------------
 
-    def _on_item(self, event: Ordered | Activated) -> None:
+    def _on_item(self, event: Ordered | Activated, then: Callable[[], None] = lambda: None) -> None:
         if isinstance(event, Activated):
-            self._on_activated(event)
+            self._on_activated(event, then)
         elif not self.shutdown_position:
             # The history of this run ends with the shutdown, at the same item everywhere.
             self._record_decided(event)
-            self._apply(Item(event.epoch, event.ring, event.seq, event.sender.name, event.payload))
+            place = event.epoch, event.ring, event.seq, event.sender.name
+            self._apply(Item(*place, event.payload), then)
+        else:
+            then()
 
-    def _on_activated(self, event: Activated) -> None:
+    def _on_activated(self, event: Activated, then: Callable[[], None]) -> None:
         self._record_decided(event)
         self._entered(event, self.replica.history)
         activation = event.activation
-        self._apply(Item(activation.epoch, event.ring, event.seq, event.sender.name, activation))
-        self._enter_session(event)
-        self._claim()
+
+        def applied() -> None:
+            self._enter_session(event)
+            self._claim()
+            then()
+
+        place = activation.epoch, event.ring, event.seq, event.sender.name
+        self._apply(Item(*place, activation), applied)
 
     def _record_decided(self, event: Ordered | Activated) -> None:
         if event.decided_by > self._decided_by:
@@ -222,9 +245,18 @@ class Controller:
         if event.ring == self.primary.ring:  # else of a view before, and decided only now
             self.shell.activated(event, base)
 
-    def _apply(self, item: Item) -> None:
-        before = self.replica.history.position
-        self.replica.apply(item)
+    def _apply(self, item: Item, then: Callable[[], None]) -> None:
+        replica, before = self.replica, self.replica.history.position
+
+        def applied(found: Applied) -> None:
+            replica.record(found)
+            self._after(item, before)
+            then()
+
+        self._execution.do(replica.machine.pager, lambda: replica.execute(item), applied)
+
+    def _after(self, item: Item, before: int) -> None:
+        """An item was applied at the positions behind `before`."""
         history = self.replica.history
         if item.sender == self.me.name:
             self.submissions.applied(self.replica.own_blob_no)
@@ -388,7 +420,7 @@ class Controller:
         """
         assert self._catch_up is not None
         replica.machine.free_also(self.replica.machine)
-        self._ahead = None  # it was of the old state
+        self._execution.drop()  # it was of the old state
         self.filled, self.replica = counts, replica
         self._moves(self._catch_up)
         self._catch_up.on_history, self._catch_up.recorded = True, False
@@ -424,9 +456,11 @@ class Controller:
             self.shell.tail_failed(f"the item at position {recorded.first} does not come next")
 
     def _on_held(self, catch_up: CatchUp, event: Ordered | Activated) -> None:
-        self._on_item(event)
-        if catch_up.level and self._catch_up is catch_up:
-            self._level()
+        def applied() -> None:
+            if catch_up.level and self._catch_up is catch_up:
+                self._level()
+
+        self._on_item(event, applied)
 
     def _follow(self, catch_up: CatchUp, recorded: Recorded) -> None:
         """Apply the next item of the donor's log."""
@@ -435,8 +469,15 @@ class Controller:
             catch_up.recorded = True
             self._decided_by = catch_up.epoch
             self.shell.decided(catch_up.epoch)
+        replica = self.replica
+        self._execution.do(
+            replica.machine.pager, lambda: replica.execute(recorded.item),
+            partial(self._followed, catch_up, recorded),
+        )  # fmt: skip
+
+    def _followed(self, catch_up: CatchUp, recorded: Recorded, applied: Applied) -> None:
         try:
-            self.replica.follow(recorded)
+            self.replica.followed(recorded, applied)
         except Divergence as error:
             self.counters["tails_diverged"] += 1
             self.filled = catch_up.tail_is_here = False

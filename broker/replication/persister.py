@@ -121,8 +121,8 @@ class Persister(Generic[StoreT, WriterT]):
             if not counts:
                 self._uncounted = batch.last
             self._log_bytes += len(batch.entry)
-        if self._feed is not None or self.hold_checkpoints or replica.broken:
-            return  # of a state that a command left half-way, nothing may be kept
+        if self._feed is not None or self.hold_checkpoints or replica.broken or replica.half_way:
+            return  # of a state that an item left half-way, nothing may be kept
         limit = max(self._checkpoint_bytes_min, 2 * self._checkpoint_bytes)
         if self._log_bytes > limit or self._requested:
             self._checkpoint(replica)

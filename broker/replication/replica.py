@@ -149,6 +149,7 @@ class Replica:
         the commands in the item that get the outcome 541 instead; none: go no further."""
         self.skipped = 0
         self.broken = False  # a command raised half-way: this state is nothing's state any more
+        self.half_way = False  # in an item, between two positions or within one: it goes on later
         self.counters: dict[str, int] = {}
         self.awaited = False
         """Whether somebody may wait for what was applied since the last cut to become durable."""
@@ -168,11 +169,18 @@ class Replica:
         An exception out of the machine is ours (a bug, no memory) and raised as `ExecutionFailed`:
         the caller stops this member.  `Withheld` is raised before anything changes.
         """
+        applied = self.execute(item)
+        self.record(applied)
+        return applied
+
+    def execute(self, item: Item) -> Applied:
+        """Do the same but for the member log.  It may wait for messages that are on disk."""
         body = item.body
         hashed = item_hash(body)
         first = self.history.position + 1
         skip = self._skips_of(first, hashed) if self.withheld else ()
         session = blob_no = time_us = 0
+        self.half_way = True
         if isinstance(body, Activation):
             kinds, outcomes = self._apply_activation(first, item, hashed, body)
         else:
@@ -196,13 +204,16 @@ class Replica:
         self._keep(first, item, self.history)
         if not self.awaited and not UNAWAITED.issuperset(kinds):
             self.awaited = True
-        applied = Applied(
+        self.half_way = False
+        return Applied(
             item, first, kinds, outcomes, hashed, session, blob_no, time_us,
             *self.machine.take_moves(),
         )  # fmt: skip
+
+    def record(self, applied: Applied) -> None:
+        """Put the item that was executed last into the member log."""
         if self.log is not None:
             self.log.batch(applied, self.history, self.machine.root())
-        return applied
 
     def _skips_of(self, first: int, hashed: bytes) -> tuple[int, ...]:
         order = next_order(self.history.order, hashed)
@@ -319,39 +330,33 @@ class Replica:
         position `end`.  With `checks` raises `Divergence` at the first item that does not give the
         recorded chain; without, the caller looks at what comes out.
         """
-        log, self.log = self.log, None
-        try:
-            for recorded in records_of(entry):
-                if end is not None and recorded.first > end:
-                    break
-                if recorded.first > self.history.position:
-                    self.apply(recorded.item)
-                    if checks:
-                        self._check(recorded)
-        finally:
-            self.log = log
+        for recorded in records_of(entry):
+            if end is not None and recorded.first > end:
+                break
+            if recorded.first > self.history.position:
+                self.execute(recorded.item)
+                if checks:
+                    self._check(recorded)
         self._forget_outcomes()
         self.machine.discarded.clear()
         self._parts.clear()
 
     def follow(self, recorded: Recorded) -> None:
-        """Apply the next item of another member's log: history, but none of this session's.
+        """Apply the next item of another member's log: history, but none of this session's."""
+        self.followed(recorded, self.execute(recorded.item))
 
-        It is kept for store and log like any other.  Raises `Divergence`, and is `broken`, when it
-        does not give the recorded chain.
+    def followed(self, recorded: Recorded, applied: Applied) -> None:
+        """That item was executed: it is kept for store and log like any other.
+
+        Raises `Divergence`, and is `broken`, when it does not give the recorded chain.
         """
-        log, self.log = self.log, None
         try:
-            applied = self.apply(recorded.item)
             self._check(recorded)
         except Divergence:
             self.broken = True
             self._parts.clear()
             raise
-        finally:
-            self.log = log
-        if log is not None:
-            log.batch(applied, self.history, self.machine.root())
+        self.record(applied)
         self._forget_outcomes()
 
     def _check(self, recorded: Recorded) -> None:

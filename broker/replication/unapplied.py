@@ -10,15 +10,26 @@ member is led along the primary's history, from outside, until it *meets* what i
 order chain is the one that the first kept item follows, or that of a later place among them.  From
 then on the kept items are applied like any others, the oldest first, while new ones join at the
 end.  Before, they are given up beyond a bound: the way from outside leads to what follows them.
+
+Items are applied in their order, so where one needs messages that are on disk and not read yet,
+what follows it waits; ring, clients and everything else go on meanwhile.  The pause may lie within
+a command: until it is over the state is *half way*, and nothing may be made of it (no checkpoint,
+no scrub, no report to a view), as it is at no position.
+Decision: docs/decisions/0060-applying-waits-for-the-disk.md.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
+from typing import Protocol, TypeVar
 
 from broker.replication.chain import History, item_hash, next_order
+from broker.waiting.pager import Pager
 from vsync.primary.events import Activated, Activation, Ordered, PrimaryEvent, Transfer
+from vsync.totem.events import Output
+
+T = TypeVar("T")
 
 WORK_ITEMS_MAX = 512
 """Events that may wait: some 12 MB of blobs of small commands."""
@@ -35,6 +46,24 @@ lacks shrinks under any load."""
 OWED_MAX = 256 << 10
 """So much of that may wait for its slices; for what is more the load waits: it is applied before
 the token is passed."""
+
+
+class Executor(Protocol):
+    """Runs work that may have to wait for a page, one piece at a time.  What the work raises is
+    raised by the call in which it ended."""
+
+    def run(self, pager: Pager | None, work: Callable[[], None]) -> bool:
+        """Do it; False: it waits."""
+
+    def resume(self) -> bool:
+        """Go on with it; False: it waits again."""
+
+    def drop(self) -> None:
+        """Never go on with what waits."""
+
+    @property
+    def ready(self) -> bool:
+        """Whether what waits can go on."""
 
 
 class WorkQueue:
@@ -63,6 +92,124 @@ class WorkQueue:
         event = self._events.popleft()
         self.bytes -= cost_of(event)
         return event
+
+
+class AtOnce:
+    """An executor that waits where it is: nothing else has to go on."""
+
+    ready = True
+
+    def run(self, _pager: Pager | None, work: Callable[[], None]) -> bool:
+        """Do it."""
+        work()
+        return True
+
+    def resume(self) -> bool:
+        """Nothing ever waits."""
+        return True
+
+    def drop(self) -> None:
+        """Nothing ever waits."""
+
+
+class Execution:
+    """The one thing that is under way, of a controller's."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.waits = False  # for a page
+        self._executor = executor
+        self._part: Callable[[], bool] | None = None  # does some of it; whether that was all
+        self._then: Callable[[], None] = _nothing
+        self._was_all = False
+        self._pager: Pager | None = None
+
+    @property
+    def under_way(self) -> bool:
+        """Whether something is to be ended by `step` before anything else is begun."""
+        return self._part is not None
+
+    @property
+    def ready(self) -> bool:
+        """Whether `step` has something to do now."""
+        return self._part is not None and (not self.waits or self._executor.ready)
+
+    def do(self, pager: Pager | None, work: Callable[[], T], then: Callable[[T], None]) -> None:
+        """Do this now, and call `then` with what comes of it; or at a later `step`, if the machine
+        of this pager needs a page."""
+        results: list[T] = []
+
+        def whole() -> bool:
+            results.append(work())
+            return True
+
+        self._begin(pager, whole, lambda: then(results.pop()))
+        self.step()
+
+    def do_in_steps(
+        self, pager: Pager | None, steps: Iterator[None], then: Callable[[], None]
+    ) -> None:
+        """Do a part of this at each `step`, and at last call `then`."""
+        self._begin(pager, lambda: next(steps, steps) is steps, then)
+
+    def _begin(
+        self, pager: Pager | None, part: Callable[[], bool], then: Callable[[], None]
+    ) -> None:
+        assert self._part is None, "one thing after the other"
+        self._pager, self._part, self._then = pager, part, then
+
+    def step(self) -> None:
+        """Go on with what is under way."""
+        part = self._part
+        assert part is not None
+        if self.waits:
+            self.waits = not self._executor.resume()
+        else:
+            self.waits = not self._executor.run(self._pager, self._do_part)
+        if self._was_all and not self.waits:
+            then = self._then
+            self.drop()
+            then()
+
+    def _do_part(self) -> None:
+        assert self._part is not None
+        self._was_all = self._part()
+
+    def drop(self) -> None:
+        """Forget what is under way: the state that it was for is not used any more."""
+        if self.waits:
+            self.waits = False
+            self._executor.drop()
+        self._part, self._then, self._was_all, self._pager = None, _nothing, False, None
+
+
+def _nothing() -> None:
+    pass
+
+
+class Unapplied:
+    """All that is ordered and not applied: what is under way, the work behind it, and, where a new
+    view waits for these and they for the disk, that view and what follows it."""
+
+    def __init__(self, executor: Executor) -> None:
+        self.execution, self.work = Execution(executor), WorkQueue()
+        self.held_back: deque[Output] = deque()
+
+    @property
+    def of_this_view(self) -> bool:
+        """Whether something is to be done before a new view is looked at."""
+        return bool(self.work) or self.execution.under_way
+
+    @property
+    def ready(self) -> bool:
+        """Whether something can be done now."""
+        if self.execution.under_way:
+            return self.execution.ready
+        return bool(self.work) or bool(self.held_back)
+
+    @property
+    def waits_for_disk(self) -> bool:
+        """Whether nothing can be applied before the disk gives back what it was given."""
+        return self.execution.under_way and not self.execution.ready
 
 
 class CatchUp:

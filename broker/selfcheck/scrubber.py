@@ -14,7 +14,6 @@ from typing import NamedTuple
 
 from broker.machine.image.scrub import Fault, Scrub
 from broker.machine.machine import Machine
-from broker.waiting.pager import PageLost
 from store.api import Store
 from store.errors import StoreError, StoreFailed
 
@@ -39,7 +38,8 @@ class MemoryScrubber:
         self._woken_at = now
 
     def wake(self, machine: Machine, now: float) -> Fault | None:
-        """Read as many messages as the pace allows since the last call; return a fault."""
+        """Read as many messages as the pace allows since the last call; return a fault.  Raises
+        `PageLost`, which is the disk's."""
         budget = min(int((now - self._woken_at) * self.rate), SLICE_MESSAGES_MAX)
         if budget < 1:
             return None
@@ -50,10 +50,7 @@ class MemoryScrubber:
             self._pass, self._machine = Scrub(machine), machine
         one = self._pass
         before = one.messages
-        try:
-            fault = one.step(budget)
-        except PageLost as error:
-            fault = Fault("messages on disk", str(error))
+        fault = one.step(budget)
         self.counters["messages"] += one.messages - before
         if fault is not None:
             self.counters["faults"] += 1

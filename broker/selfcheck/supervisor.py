@@ -16,6 +16,7 @@ from broker.divergence.digest_vote import DigestVerdict, Value
 from broker.divergence.split_vote import FAILED, report_of
 from broker.durability.backup_pruning import BackupPruner
 from broker.durability.store_writer import LmdbPersister
+from broker.exit_codes import Exit
 from broker.file_thread import FileThread
 from broker.incidents.incidents import Facts, Incidents
 from broker.incidents.quarantine import ORDERED, Quarantine
@@ -29,6 +30,7 @@ from broker.replication.replica import ExecutionFailed, Withheld
 from broker.selfcheck.reexecution import Reexecution, reexecute
 from broker.selfcheck.scrubber import DiskFault, DiskScrubber, MemoryScrubber
 from broker.waiting.pager import PageLost
+from store.errors import StoreError
 from store.lmdb_store import LmdbStore
 
 log = logging.getLogger("qpidd")
@@ -75,11 +77,17 @@ class Supervisor:
         self._disk_due = loop.time() if scrub_rate else math.inf
         self._disk_faults = self._disk_waits_for = 0
 
-    def failed(self, error: BaseException) -> str:
-        """Our own code, or the disk, raised in a turn of work; return the reason to stop."""
+    def failed(self, error: BaseException) -> tuple[Exit, str]:
+        """Our own code, or the disk, raised; return how to stop, and the reason."""
         self._controller.stop_serving()
-        if isinstance(error, PageLost):
-            return f"{error}; the next start takes them from the store"
+        lost = error if isinstance(error, PageLost) else error.__cause__
+        if isinstance(lost, PageLost):  # a checkpoint's failure has it as its cause
+            return Exit.DISK, str(lost)
+        if isinstance(error, StoreError):
+            return Exit.INTERNAL, f"the store failed: {error}"
+        return Exit.INTERNAL, self._own_failed(error)
+
+    def _own_failed(self, error: BaseException) -> str:
         log.critical("this member's own code failed", exc_info=error)
         if isinstance(error, ExecutionFailed):
             self.counters["executions_failed"] += 1
@@ -151,9 +159,13 @@ class Supervisor:
 
     def _scrub(self) -> None:
         controller, now = self._controller, self._loop.time()
-        if controller.replica.broken or not controller.filled:
+        if controller.replica.broken or controller.replica.half_way or not controller.filled:
             return
-        fault = self._memory.wake(controller.replica.machine, now)
+        try:
+            fault = self._memory.wake(controller.replica.machine, now)
+        except PageLost as error:
+            controller.shell.stop(*self.failed(error))
+            return
         if fault is not None:
             self._on_memory_fault(fault)
         due = now >= self._disk_due and not self._persister.switching

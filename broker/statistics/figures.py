@@ -63,4 +63,13 @@ FIGURES = {
     "store_commit_p99_s": "The same, 99 of 100 are faster",
     "store_waiting_bytes": "Bytes of entries that are not durable yet",
     "store_full": "1: the store waits for space on its disk",
+    # pages of waiting messages
+    "pages_written_total": "Pages of waiting messages that were written to disk",
+    "pages_refused_total": "Those for which there was no room on the disk",
+    "pages_ahead_total": "Pages that were read before somebody needed them",
+    "pages_waited_total": "Pages that were asked for in time and waited for all the same",
+    "pages_unasked_total": "Pages that somebody waited for, as nobody had asked for them before",
+    "pages_at_once_total": "Pages that were read where nothing else has to go on, as at a start",
+    "pages_held_bytes": "Bytes of pages on disk",
+    "pages_file_bytes": "Length of the file of pages",
 }

@@ -8,6 +8,7 @@ import resource
 import time
 from collections.abc import Callable
 
+from broker.durability.pages import Pages
 from broker.durability.store_writer import StoreWriter
 from broker.durability.transfer import StateTransfer
 from broker.frontend.connections import Connections
@@ -45,7 +46,9 @@ class Observation:
         watchdogs: Watchdogs,
         loop: asyncio.AbstractEventLoop,
         send_direct: Callable[[Member, bytes], None],
+        pages: Pages,
     ) -> None:
+        self._pages = pages
         self._controller = controller = member.controller
         self._member, self._clients = member, clients
         self._node, self._transport = node, transport
@@ -112,7 +115,7 @@ class Observation:
         """Return the figures of this member now."""
         return {
             **self._of_process(), **self._of_clients(), **self._of_ring(), **self._of_quorum(),
-            **self._of_store(),
+            **self._of_store(), **self._of_pages(),
         }  # fmt: skip
 
     def _of_process(self) -> Figures:
@@ -198,6 +201,12 @@ class Observation:
             "store_commit_p99_s": self.commit_took.quantile(0.99),
             "store_waiting_bytes": counters["waiting_bytes"],
             "store_full": bool(self._member.persister.writer.full),
+        }
+
+    def _of_pages(self) -> Figures:
+        return {
+            f"pages_{name}" if name.endswith("_bytes") else f"pages_{name}_total": count
+            for name, count in self._pages.counters.items()
         }
 
 

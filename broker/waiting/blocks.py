@@ -25,7 +25,10 @@ class Page(Protocol[_T_co]):
     """Messages that are on disk.  They go from there with the last reference."""
 
     def load(self) -> tuple[_T_co, ...]:
-        """Read them; at once where they were asked for in time."""
+        """Return them; waits for the disk where they were not asked for in time."""
+
+    def found(self) -> tuple[_T_co, ...] | None:
+        """Return them if they were read, else have them read."""
 
     def ask(self) -> int:
         """Have them read, as somebody is about to look at them; return how many bytes that are, or
@@ -49,11 +52,19 @@ class Block(Generic[_T]):
         return iter(self.messages())
 
     def messages(self) -> tuple[_T, ...]:
-        """All of them."""
-        messages = self._messages  # looked at once: another thread may put them on disk
+        """All of them; waits for the disk."""
+        messages = self._messages
         if messages is None:
             assert self._page is not None
             messages = self._page.load()
+        return messages
+
+    def found(self) -> tuple[_T, ...] | None:
+        """All of them if they are in memory by now; else they are being read."""
+        messages = self._messages
+        if messages is None:
+            assert self._page is not None
+            messages = self._page.found()
         return messages
 
     @property
@@ -62,7 +73,7 @@ class Block(Generic[_T]):
         return self._messages is None
 
     def put_on_disk(self, page: Page[_T]) -> None:
-        """`page` has them now.  Any thread may call this."""
+        """`page` has them now."""
         self._page = page
         self._messages = None
 
@@ -74,6 +85,17 @@ class Block(Generic[_T]):
 
 
 Part: TypeAlias = tuple[_T, ...] | Block[_T]
+
+
+def read_along(parts: Iterable[Part[_T]]) -> Iterator[tuple[_T, ...] | None]:
+    """Yield the messages of these parts; None while the next ones are being read."""
+    for part in read_ahead(parts):
+        if isinstance(part, tuple):
+            yield part
+            continue
+        while (messages := part.found()) is None:
+            yield None
+        yield messages
 
 
 def read_ahead(parts: Iterable[Part[_T]]) -> Iterator[Part[_T]]:

@@ -10,7 +10,7 @@ Decision: docs/decisions/0057-a-backlog-is-not-memory.md.
 
 from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
 from typing import Protocol, TypeAlias
 from weakref import ref
@@ -20,14 +20,15 @@ from broker.waiting.blocks import Block
 from broker.waiting.page_format import Row, pack, unpack
 
 Place: TypeAlias = tuple[int, int, int]  # where, how many bytes, and their checksum
-Work: TypeAlias = Callable[[], None]
+Work: TypeAlias = Callable[[], object]
 
 AHEAD_SHARE = 4
 """What was read ahead takes this part of the memory for messages; beyond it only the next block of
 each queue is asked for.  Eight of a thousand queues would be a gigabyte while nobody consumes."""
-COUNTERS = ("written", "refused", "ahead", "waited", "unasked")
-"""Pages that were written, for which there was no room, that were read ahead, and that whoever
-looked at the messages had to read: asked for too late, or not at all."""
+COUNTERS = ("written", "refused", "ahead", "waited", "unasked", "at_once")
+"""Pages that were written; for which there was no room; that were read before somebody needed them;
+that somebody waited for, although they had been asked for, or because they had not; and that
+whoever needed them read, where nothing else has to go on meanwhile."""
 ROW_BYTES = 400
 """What a message takes in memory beside its body and properties, about."""
 
@@ -55,27 +56,61 @@ def in_memory_bytes(messages: tuple[Row, ...]) -> int:
     return sum(sizes) + ROW_BYTES * len(sizes)
 
 
+class Waiter(Protocol):
+    """Whoever runs a machine, and must not wait for the disk: its work pauses at a page."""
+
+    def runs_here(self) -> bool:
+        """Whether the caller is work that can pause."""
+
+    def pause(self, may_go_on: Callable[[], bool]) -> None:
+        """Return when it is worth another look: `may_go_on` says so, and `wake` follows."""
+
+    def wake(self) -> None:
+        """A page that somebody waits for can be had.  Any thread may call this."""
+
+
 class _StoredPage:
     """Messages on a shelf, and once they were asked for, until they are looked at, in memory."""
 
-    __slots__ = ("_ahead", "_asked", "_pager", "_place", "_size")
+    __slots__ = ("_ahead", "_asked", "_error", "_pager", "_place", "_size", "_wanted")
 
     def __init__(self, pager: "Pager", place: Place, size: int) -> None:
         self._pager, self._place, self._size = pager, place, size
         self._ahead: tuple[Row, ...] | None = None
-        self._asked = False
+        self._error: Exception | None = None
+        self._asked = self._wanted = False
 
     def load(self) -> tuple[Row, ...]:
-        asked = self._let_go()
+        waiter = self._pager.waiter
+        if waiter is not None and waiter.runs_here():
+            while (messages := self.found()) is None:
+                waiter.pause(self._may_be_found)
+            return messages
         ahead, self._ahead = self._ahead, None
+        self._let_go()
         if ahead is not None:
             return ahead
-        self._pager.counters["waited" if asked else "unasked"] += 1
+        self._pager.counters["at_once"] += 1
         try:
             return unpack(self._pager.shelf.get(self._place))
         except Exception as error:
-            text = f"waiting messages cannot be read from disk: {error}"
-            raise PageLost(text) from error
+            raise _lost(error) from error
+
+    def found(self) -> tuple[Row, ...] | None:
+        asked = self._asked
+        self.ask()
+        ahead, error = self._ahead, self._error
+        if ahead is None and error is None:
+            if not self._wanted:
+                self._wanted = True
+                self._pager.counters["waited" if asked else "unasked"] += 1
+            return None
+        self._ahead = self._error = None
+        self._let_go()
+        if ahead is None:
+            assert error is not None
+            raise _lost(error) from error
+        return ahead
 
     def ask(self) -> int:
         pager = self._pager
@@ -87,31 +122,51 @@ class _StoredPage:
         return self._place[1] if pager.ahead_bytes <= pager.ahead_max else sizes.AHEAD_BYTES + 1
 
     def _read(self) -> None:
-        if not self._asked:
-            return  # somebody could not wait
-        with suppress(Exception):  # whoever needs them reads them again, and says what is wrong
+        if not self._asked or self._is_here():
+            return  # somebody could not wait, or it was asked for twice
+        try:
             self._ahead = unpack(self._pager.shelf.get(self._place))
-            self._pager.counters["ahead"] += 1
+            self._pager.counters["ahead"] += not self._wanted
+        except Exception as error:
+            self._error = error  # for whoever looks at them
         if not self._asked:  # meanwhile: nobody comes for these
-            self._ahead = None
+            self._ahead = self._error = None
+        elif self._wanted and (waiter := self._pager.waiter) is not None:
+            waiter.wake()
 
-    def _let_go(self) -> bool:
-        """Nobody waits for it any more; return whether somebody did."""
-        asked, self._asked = self._asked, False
-        if asked:
-            size = self._size
-            self._pager.ahead_bytes -= size
-        return asked
+    def _is_here(self) -> bool:
+        return self._ahead is not None or self._error is not None
+
+    def _may_be_found(self) -> bool:
+        """It is here, or somebody else has taken it and it has to be asked for again."""
+        return self._is_here() or not self._asked
+
+    def _let_go(self) -> None:
+        """Nobody waits for it any more."""
+        if self._asked:
+            self._asked = self._wanted = False
+            self._pager.ahead_bytes -= self._size
 
     def __del__(self) -> None:
-        self._let_go()
-        self._pager.shelf.drop(self._place)
+        pager = self._pager
+        pager.gone.append(self._size if self._asked else 0)  # any thread may be here
+        pager.shelf.drop(self._place)
+
+
+def _lost(error: Exception) -> PageLost:
+    return PageLost(
+        f"waiting messages cannot be read from disk: {error}; nothing is lost, as the store has "
+        "all of them: look after the disk of --data-dir, then start this member again; "
+        "--page-memory 0 keeps them in memory"
+    )
 
 
 class Pager:
     """Decides for one machine which blocks go to disk.
 
-    `read` and `write` have work done, at once or by a thread; what it raises is theirs.
+    `read` and `write` have work done, at once or by a thread; what it raises is theirs.  A block
+    that was written is on disk from `settle` on, so that where its messages are does not change
+    while somebody looks.
     """
 
     def __init__(
@@ -125,12 +180,16 @@ class Pager:
         """`counters` has those of `COUNTERS`; it may be shared."""
         self.shelf, self.limit_bytes, self.read = shelf, limit_bytes, read
         self.counters = counters
+        self.waiter: Waiter | None = None
         self._write = write
-        self._at_once = False
+        self._at_once = self._steady = False
         self._number = 0
         self._kept: dict[int, tuple[ref[Block[Row]], int]] = {}  # in memory, the oldest first
         self._refused: deque[ref[Block[Row]]] = deque()  # there was no room for them
+        self._written: deque[tuple[ref[Block[Row]], _StoredPage]] = deque()
+        self.gone: deque[int] = deque()  # pages: what each had taken of `ahead_bytes`
         self.kept_bytes = 0
+        self.pages = 0  # at least so many blocks are on disk
         self.ahead_bytes = 0  # of pages that were asked for, and not looked at
         self.ahead_max = limit_bytes // AHEAD_SHARE
 
@@ -147,6 +206,27 @@ class Pager:
         finally:
             self._at_once = False
 
+    @contextmanager
+    def steady(self) -> Iterator[None]:
+        """No block goes to disk meanwhile."""
+        self._steady = True
+        try:
+            yield
+        finally:
+            self._steady = False
+
+    def settle(self) -> None:
+        """Let the memory go of what was written; notice which pages are gone."""
+        while self._written:
+            reference, page = self._written.popleft()
+            block = reference()
+            self.pages += 1
+            if block is not None and not block.on_disk:
+                block.put_on_disk(page)
+        while self.gone:
+            self.ahead_bytes -= self.gone.popleft()
+            self.pages -= 1
+
     def full(self, block: Block[Row]) -> None:
         """Take a block that is full: it stays in memory, or goes to disk."""
         size = in_memory_bytes(block.messages())
@@ -162,6 +242,8 @@ class Pager:
                 self._write(partial(self._put, found))
         if self._refused:
             self._write(partial(self._put, self._refused.popleft()))
+        if not self._steady:
+            self.settle()
 
     def _gone(self, number: int, _reference: object) -> None:
         """Its messages were taken, or dropped."""
@@ -179,5 +261,6 @@ class Pager:
             self.counters["refused"] += 1
             self._refused.append(reference)
         else:
+            page = _StoredPage(self, place, in_memory_bytes(messages))
+            self._written.append((reference, page))
             self.counters["written"] += 1
-            block.put_on_disk(_StoredPage(self, place, in_memory_bytes(messages)))

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Protocol
 
+from broker.replication.unapplied import Unapplied
 from store.commit_queue import CommitLag
 
 SOFT_SHARE = 0.1
@@ -35,6 +36,24 @@ class PrimaryMark(Protocol):
 
     def durable(self) -> int:
         """Return the position that a majority has made durable."""
+
+
+class PageLag:
+    """Since when nothing can be applied, as messages that are on disk are not given back."""
+
+    def __init__(self, unapplied: Callable[[], Unapplied], clock: Callable[[], float]) -> None:
+        self._unapplied, self._clock = unapplied, clock
+        self._since: float | None = None
+
+    def look(self) -> CommitLag:
+        """Return it in the terms of commits that wait."""
+        unapplied = self._unapplied()
+        if not unapplied.waits_for_disk:
+            self._since = None
+            return CommitLag(0, 0, 0.0)
+        if self._since is None:
+            self._since = self._clock()
+        return CommitLag(1, unapplied.work.bytes, self._since)
 
 
 class DurableProgress:

@@ -18,7 +18,7 @@ from broker.options.bounds import Bounds
 from broker.rationed_log import RationedLog
 from broker.replication.controller import Controller
 from broker.watchdogs.clock_skew import PREFIX, ClockSkew
-from broker.watchdogs.disk_lag import DiskLag, DurableProgress
+from broker.watchdogs.disk_lag import DiskLag, DurableProgress, PageLag
 from broker.watchdogs.freed_memory import FreedMemory
 from broker.watchdogs.process_pauses import ProcessPauses, page_faults
 from broker.watchdogs.resource_alarms import ResourceAlarms, of_all
@@ -127,6 +127,7 @@ class Watchdogs:
             node.me, bounds.clock_s, send_direct, wall_us, lambda: controller().ran
         )
         self.disk = DiskLag(bounds.lag_s, bounds.backlog_bytes, node.set_throttle)
+        self._page_lag = PageLag(lambda: controller().unapplied, self._now)
         self._progress = DurableProgress()
         self.pauses = ProcessPauses(BEAT_S, node.config.lease_ms / 1000)
         self.hang = HangWatchdog(hang_s)
@@ -140,6 +141,11 @@ class Watchdogs:
         return {"clock": self.clocks.counters, "disk": self.disk.counters,
                 "loop": self.pauses.counters, "memory": self.memory.counters,
                 "alarms": self.resources.counters}  # fmt: skip
+
+    def wanted_free_bytes(self) -> int:
+        """Return what is to be free on the disk, else there is an alarm.  Any thread may ask."""
+        reading = self.gauge.reading
+        return 0 if reading is None else self.resources.bounds(reading)[0]
 
     def on_view(self, members: tuple[Member, ...]) -> None:
         """The ring has a new view."""
@@ -186,7 +192,10 @@ class Watchdogs:
         leave = self.resources.must_leave(self._controller(), now)
         # What waits for space is not late: nobody leaves for it who would leave nobody behind.
         stuck_s = self._progress.look(self._controller().primary, now)
-        late = "" if full else self.disk.look(self._disk_lag(), now, stuck_s)
+        if self._controller().unapplied.held_back:
+            stuck_s = 0.0  # the others wait for this member: it is the one that is late
+        lag = self._disk_lag().beside(self._page_lag.look())
+        late = "" if full else self.disk.look(lag, now, stuck_s)
         self._log.report(self.alarms)
         if leave:
             self._stop(Exit.FULL, leave)

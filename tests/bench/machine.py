@@ -166,7 +166,7 @@ def stalls(count: int) -> dict[str, float]:
     started = time.perf_counter()
     size = sum(map(len, machine.snapshot()))
     whole = time.perf_counter()
-    steps = machine.snapshot_in_steps()
+    steps = (chunk or b"" for chunk in machine.snapshot_in_steps())
     cut = time.perf_counter()
     longest = 0.0
     before = cut

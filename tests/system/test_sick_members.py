@@ -18,6 +18,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from broker.exit_codes import Exit
 from tests.system.support.clusters import admitted, running_cluster, wait_until
+from tools.client.management import ask
 from tools.demo.local_cluster import BrokerProcess, LocalCluster
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(180)]
@@ -81,6 +82,17 @@ def freeze(owner, name):
     setattr(owner, name, frozen)
 for owner, name in ((SegmentFile, "carry_out"), (LmdbStore, "_write"), (DirectoryLock, "touch")):
     freeze(owner, name)
+"""
+FROZEN_PAGES = """
+import os, sys, time
+from broker.durability.pages import PageFile
+sign = sys.argv[sys.argv.index("--data-dir") + 1] + ".frozen"
+get = PageFile.get
+def frozen(self, place):
+    while os.path.exists(sign):
+        time.sleep(0.01)
+    return get(self, place)
+PageFile.get = frozen
 """
 WATCHED = """
 import os, sys, threading, time, broker.process.member as member
@@ -290,7 +302,8 @@ def test_the_loop_touches_no_file(two_of_three: LocalCluster) -> None:
     docs/decisions/0023-no-file-operation-on-the-loop-thread.md.
     """
     watched = two_of_three[2]
-    with sick(watched, WATCHED) as process, publisher_beside_three(two_of_three):
+    paging = ("--page-memory", "16KiB")
+    with sick(watched, WATCHED, *paging) as process, publisher_beside_three(two_of_three):
         parameters = pika.ConnectionParameters(*watched.address)
         sign = watched.data_dir.with_name(watched.data_dir.name + ".watch")
         sign.touch()
@@ -304,11 +317,57 @@ def test_the_loop_touches_no_file(two_of_three: LocalCluster) -> None:
             for _ in range(200):
                 method, _, _ = channel.basic_get("w")
                 channel.basic_ack(method.delivery_tag)
+            with_backlog(watched, 3_000)
+            drained(watched, 3_000)
+            counted = paged(watched)
+            assert counted["written"] > 5
+            assert counted["ahead"] + counted["waited"] + counted["unasked"] > 5
+            assert not counted["at_once"]
             two_of_three[1].kill()  # a view change, a promise
             channel.basic_publish("", "w", b"after", PERSISTENT)
         assert process.alive
         found = watched.data_dir.with_name(watched.data_dir.name + ".files").read_text()
         assert not found
+
+
+def paged(member: BrokerProcess) -> dict[str, int]:
+    """What it has counted of pages."""
+    counters = ask(member.address, {"op": "counters"})["counters"]
+    assert isinstance(counters, dict)
+    return {
+        name.removeprefix("pages."): value
+        for name, value in counters.items()
+        if name.startswith("pages.") and isinstance(value, int)
+    }
+
+
+def with_backlog(member: BrokerProcess, messages: int) -> None:
+    """So many messages wait in the queue `long`."""
+    parameters = pika.ConnectionParameters(*member.address)
+    with contextlib.closing(admitted(lambda: pika.BlockingConnection(parameters))) as connection:
+        channel = connection.channel()
+        channel.queue_declare("long", durable=True)
+        for _ in range(messages):
+            channel.basic_publish("", "long", bytes(100), PERSISTENT)
+        wait_until(
+            lambda: channel.queue_declare("long", passive=True).method.message_count == messages,
+            60,
+            "the messages",
+        )
+
+
+def drained(member: BrokerProcess, messages: int) -> None:
+    """They are consumed."""
+    parameters = pika.ConnectionParameters(*member.address)
+    with contextlib.closing(admitted(lambda: pika.BlockingConnection(parameters))) as connection:
+        channel = connection.channel()
+        channel.basic_qos(prefetch_count=200)
+        for method, _, _ in channel.consume("long", inactivity_timeout=30):
+            assert method is not None
+            channel.basic_ack(method.delivery_tag)
+            messages -= 1
+            if not messages:
+                return
 
 
 def test_the_loop_of_a_joiner_touches_no_file(two_of_three: LocalCluster) -> None:
@@ -352,6 +411,29 @@ def test_a_frozen_disk_changes_no_view_until_its_member_leaves(two_of_three: Loc
         said = process.log_path.read_text()
         assert process.wait(1) == Exit.DISK
         assert "the disk of this member does not keep up" in said
+        wait_until(lambda: views() > before, 20, "the view without it")
+        assert views() == before + 1
+        two_of_three.wait_active(two_of_three.members[:2])
+
+
+def test_pages_that_do_not_come_back_change_no_view_until_their_member_leaves(
+    two_of_three: LocalCluster,
+) -> None:
+    """It cannot apply what needs them, and goes on to pass the token; then it leaves as for any
+    disk.  docs/decisions/0060-applying-waits-for-the-disk.md."""
+    frozen, other = two_of_three[2], two_of_three[0]
+
+    def views() -> int:
+        return other.log_path.read_text().count(") view ")
+
+    illness = FROZEN_PAGES, "--disk-lag-max", "3", "--page-memory", "16KiB"
+    with sick(frozen, *illness) as process, publisher_beside_three(two_of_three):
+        with_backlog(other, 3_000)
+        before = views()
+        frozen.data_dir.with_name(frozen.data_dir.name + ".frozen").touch()
+        drained(other, 3_000)
+        assert process.wait(60) == Exit.DISK
+        assert "the disk of this member does not keep up" in process.log_path.read_text()
         wait_until(lambda: views() > before, 20, "the view without it")
         assert views() == before + 1
         two_of_three.wait_active(two_of_three.members[:2])

@@ -15,6 +15,7 @@ from broker.machine.queueing.numbers import places, recomputed_sum
 from broker.machine.queueing.queue import seq_at
 from broker.machine.state import CONTENT_HASH, NUMBER, Message, Queue, State, rehash
 from broker.waiting.backlog import Backlog
+from broker.waiting.blocks import read_along
 from broker.waiting.places import Places
 
 REST_MAX = 5_000
@@ -26,6 +27,19 @@ class Fault(NamedTuple):
 
     where: str
     what: str
+
+
+def _numbered(
+    parts: Iterator[tuple[Message, ...] | None], first: int, recovered: int
+) -> Iterator[tuple[int, bool, Message] | None]:
+    seq = first
+    for messages in parts:
+        if messages is None:
+            yield None
+            continue
+        for message in messages:
+            yield seq, seq < recovered, message
+            seq += 1
 
 
 class Scrub:
@@ -47,13 +61,16 @@ class Scrub:
         self._queue: Queue | None = None
         self._returned: Places[Message] = Places()
         self._ready: Backlog[Message] = Backlog()
-        self._unread: Iterator[tuple[int, bool, Message]] = iter(())  # of both
+        self._unread: Iterator[tuple[int, bool, Message] | None] = iter(())  # of both
+        self._waits = False  # for the disk
         self._source = self._ready  # another one: the queue was purged
         self._expected = self._total = 0
 
     def step(self, messages: int) -> Fault | None:
-        """Hash about so many messages again; return the first thing that does not hold."""
-        while messages > 0 and not self.done:
+        """Hash about so many messages again, or fewer while others are being read from disk; return
+        the first thing that does not hold."""
+        self._waits = False
+        while messages > 0 and not self.done and not self._waits:
             if self._queue is not None and self._queue.ready is not self._source:
                 self._let_go()  # it was purged: what is read no more would still take memory
             if self._queue is None and not self._next_queue():
@@ -88,7 +105,7 @@ class Scrub:
         self._returned = queue.returned.copy()
         self._source, self._ready = queue.ready, queue.ready.copy()
         first, recovered = queue.next_seq - len(self._ready), queue.recovered_seq
-        fresh = ((seq, seq < recovered, one) for seq, one in enumerate(self._ready, first))
+        fresh = _numbered(read_along(self._ready.parts()), first, recovered)
         returned = ((*seq_at(queue, at), one) for at, one in self._returned.items())
         self._unread = chain(returned, fresh)
         self._expected, self._total = queue.ready_sum, 0
@@ -98,7 +115,11 @@ class Scrub:
         queue = self._queue
         assert queue is not None
         place, count = f"queue '{queue.name}' in vhost '{queue.vhost.name}'", 0
-        for seq, redelivered, message in islice(self._unread, messages):
+        for found in islice(self._unread, messages):
+            if found is None:
+                self._waits = True
+                return count, None
+            seq, redelivered, message = found
             count += 1
             content = rehash(message)
             if content != message[CONTENT_HASH]:

@@ -32,7 +32,7 @@ from broker.machine.state import (
     Vhost,
 )
 from broker.machine.version import TICKS_NAME_POSITIONS
-from broker.waiting.blocks import Part, read_ahead
+from broker.waiting.blocks import Part, read_ahead, read_along
 from broker.waiting.places import Places
 
 CHUNK_BYTES = 256 * 1024
@@ -50,6 +50,7 @@ BY_GET, BY_GONE, BY_CONSUMER = 0, 1, 2
 
 _T = TypeVar("_T")
 _Item: TypeAlias = tuple[object, ...]
+_BEING_READ: _Item = ("being read",)  # no item: a place to wait
 
 
 class _ChannelCut(NamedTuple):
@@ -84,20 +85,24 @@ class _VhostCut:
         self._exchanges = list(vhost.exchanges.values())
         self._bindings = [list(exchange.bindings.values()) for exchange in self._exchanges]
 
-    def messages(self) -> Iterator[Message]:
-        """What waits in the queues, in their order."""
+    def messages(self, *, at_once: bool) -> Iterator[Message | None]:
+        """What waits in the queues, in their order; None while the next ones are being read, unless
+        that is waited for, `at_once`."""
         for queue in self._queues:
             if queue.number in self._ready:
-                yield from self._ready_messages(queue.number)
+                yield from self._ready_messages(queue.number, at_once=at_once)
             if queue.number in self._returned:
                 yield from self._returned[queue.number].values()
 
-    def _ready_messages(self, number: int) -> Iterator[Message]:
+    def _ready_messages(self, number: int, *, at_once: bool) -> Iterator[Message | None]:
         parts = self._ready.pop(number)
         numbers = self._numbers[number] = []
         parts.reverse()
-        for part in read_ahead(_taken(parts)):
-            messages = tuple(part)
+        taken = _taken(parts)
+        for messages in map(tuple, read_ahead(taken)) if at_once else read_along(taken):
+            if messages is None:
+                yield None
+                continue
             numbers.append(_compact([message[NUMBER] for message in messages]))
             yield from messages
 
@@ -193,9 +198,10 @@ def _compact(numbers: list[int]) -> Sequence[int]:
 
 
 class Cut:
-    """The state at one position."""
+    """The state at one position.  Who may wait for the disk has what is there read `at_once`."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, *, at_once: bool) -> None:
+        self._at_once = at_once
         self._first = list(_first_items(state))
         self._vhosts = [_VhostCut(vhost) for vhost in state.vhosts.values()]
         self._channels = [
@@ -218,13 +224,14 @@ class Cut:
         """All of it, in chunks of at most 256 KiB."""
         return (chunk for chunk in self.steps() if chunk)
 
-    def steps(self) -> Iterator[bytes]:
-        """The same chunks, with empty ones in between: each step takes about a millisecond."""
+    def steps(self) -> Iterator[bytes | None]:
+        """The same chunks, with empty ones in between: each step takes about a millisecond.  None:
+        what comes next is being read from disk."""
         buffer = bytearray()
         pack = msgpack.Packer().pack
         for item in self._items():
-            if item is None:
-                yield b""
+            if item is None or item is _BEING_READ:
+                yield b"" if item is None else None
                 continue
             buffer += pack(item)
             while len(buffer) >= CHUNK_BYTES:
@@ -237,6 +244,9 @@ class Cut:
         """None: a place to pause."""
         yield from self._first
         for batch in self._batches():
+            if batch is None:
+                yield _BEING_READ
+                continue
             if len(batch) == 1 and len(batch[0][BODY]) > _WHOLE_BYTES_MAX:
                 yield from _in_parts(batch[0])
             elif batch:
@@ -273,12 +283,16 @@ class Cut:
                 yield (name, pairs)
         yield from self._last
 
-    def _batches(self) -> Iterator[list[Message]]:
-        """Each message once, in an order that all members share."""
+    def _batches(self) -> Iterator[list[Message] | None]:
+        """Each message once, in an order that all members share; None while they are being read."""
         seen: dict[int, bytearray] = {}  # pages of flags: a set of all numbers stalls as it grows
         batch: list[Message] = []
-        size = 0
-        for looked, message in enumerate(self._messages(), 1):
+        size = looked = 0
+        for message in self._messages():
+            if message is None:
+                yield None
+                continue
+            looked += 1
             page, place = divmod(message[NUMBER], _PAGE)
             flags = seen.get(page)
             if flags is None:
@@ -296,9 +310,9 @@ class Cut:
                 size = 0
         yield batch
 
-    def _messages(self) -> Iterator[Message]:
+    def _messages(self) -> Iterator[Message | None]:
         for vhost in self._vhosts:
-            yield from vhost.messages()
+            yield from vhost.messages(at_once=self._at_once)
         for channel in self._channels:
             for held_by_tag in (channel.unacked, channel.unsent):
                 for _, _, message, _, _ in held_by_tag.values():

@@ -27,22 +27,24 @@ from broker.replication.controller import Controller
 from broker.replication.member import ReplicatedMember
 from broker.replication.ports import Ports, Shell
 from broker.replication.replica import Applied, Replica
+from broker.waiting.pager import PageLost
 from store.api import Meta
 from store.errors import StoreError, StoreStuck
 from store.memory import MemoryDisk, MemoryStore
-from tests.properties.models.memory_shelf import pager
 from tests.sim.broker.clients import SimClients
 from tests.sim.broker.describe import why_not
 from tests.sim.broker.disk import SimWriter, run_to_end
 from tests.sim.broker.evidence import SimLog
 from tests.sim.broker.lease import lease_of
 from tests.sim.broker.outbox import SimOutbox
+from tests.sim.broker.pages import SimPages
 from tests.sim.broker.transfer import SimTransfer
 from tests.sim.broker.watchdogs import SimWatchdogs
 from tests.sim.world.member import SimMember
 from tests.sim.world.tap import Tap
 from vsync.primary.component import Primary
 from vsync.primary.events import PROMISED, Activated
+from vsync.primary.state_exchange import Plan
 from vsync.quorum.voter_set import Terms
 from vsync.totem.events import Direct, Note, Output
 from vsync.types import Guarantee
@@ -114,12 +116,13 @@ class BrokerUpper:
         self.log_write_s = self.log_tape.pick((0.0, 0.0001, 0.002, 0.05))
         self.dead = self.stopping = self._turn_due = False
         self._switch: Callable[[], None] | None = None
+        self._plan: Plan | None = None  # the last one that the judge has seen
         # Some stores keep no more log than they must, so that a checkpoint is what leads to them.
         self.log_bytes_kept = tape.fork("log kept").pick((0, 500, 5000, 1 << 20))
         fresh = Meta("simulated", self.name, f"store-{self.name}")
         store = MemoryStore(disk, fresh, log_bytes_kept=self.log_bytes_kept)
-        page_memory = tape.fork("pages").pick((0, 2_000, 1 << 30))
-        replica = recover(self.name, store, pager=pager(page_memory))
+        self.pages = SimPages(self, tape.fork("pages"))
+        replica = recover(self.name, store, pager=self.pages.pager)
         self.judge.recovered(self.name, replica, "recovered")
         meta = replace(store.meta, incarnation=member.incarnation)
         store.put_meta(meta)
@@ -151,6 +154,7 @@ class BrokerUpper:
             size=self.stack.data_members(self.world.plan), proposal=proposal, patient=False,
             label=self.name, requested=self.stack.requested(self.world.plan, self.name),
             digest_interval=DIGEST_INTERVAL, held_bytes_max=HELD_BYTES_MAX,
+            executor=self.pages.executor,
         )  # fmt: skip
 
     def _recorder(self, replica: Replica, meta: Meta) -> Recorder | None:
@@ -189,6 +193,7 @@ class BrokerUpper:
             controller.serving
             and controller.primary.has_caught_up
             and not controller.busy
+            and not controller.unapplied.waits_for_disk
             and not controller.transfer_donor
             and controller.submissions.outstanding == 0
             and self.clients.idle
@@ -228,6 +233,7 @@ class BrokerUpper:
 
     def crashed(self) -> None:
         self.dead = True
+        self.pages.executor.end()
         self.clients.crashed()
         self.replicated.persister.writer.crash(self.tape.chance(0.5))
         self.stack.disks[self.name].crash()
@@ -239,10 +245,14 @@ class BrokerUpper:
         if isinstance(output, Direct):
             self.transfer.takes(output)
         else:
-            before = self.primary.plan
             self.replicated.on_output(output)
-            if self.primary.plan is not before and self.primary.plan is not None:
-                self.judge.planned(self.name, self.primary.plan)
+            self._look_at_plan()
+
+    def _look_at_plan(self) -> None:
+        plan = self.primary.plan
+        if plan is not None and plan is not self._plan:
+            self.judge.planned(self.name, plan)
+        self._plan = plan
 
     def _turn(self) -> None:
         if self.dead or self.stopping:
@@ -263,11 +273,12 @@ class BrokerUpper:
         self.watchdogs.turn()
         self.replicated.turn(in_slice)
         self.watchdogs.turn()
+        self._look_at_plan()
         meta = self.stack.disks[self.name].meta
         if meta is not None and self.controller.promise.promised_epoch < meta.promised_epoch:
             text = f"{self.name} forgets its promise of {meta.promised_epoch}"
             self.judge.broken("G7", f"{text}: {self.controller.promise}")
-        if self.tape.chance(0.002):
+        if self.tape.chance(0.002) and not self.controller.replica.half_way:
             self.controller.replica.machine.invariants()
         self.member.finish_step()
 
@@ -340,7 +351,7 @@ class BrokerUpper:
         tape = self.tape.fork(f"disk {store.meta.position}")
         return SimWriter(self, tape, store, on_durable)
 
-    def store_failed(self, error: StoreError) -> None:
+    def store_failed(self, error: StoreError | PageLost) -> None:
         """It leaves in order, and comes again when its disk works."""
         self._leave(self.world.plan.token_timeout_ms / 1000.0, "store_failed", str(error))
 
@@ -386,7 +397,7 @@ class BrokerUpper:
         self.judge.broken("G10" if inconsistent else "G0", f"{self.name} stops: {reason}")
 
     def failed(self, error: Exception) -> None:
-        if not isinstance(error, StoreError):
+        if not isinstance(error, (StoreError, PageLost)):
             raise error
         self.store_failed(error)
 

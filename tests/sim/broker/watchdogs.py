@@ -27,7 +27,7 @@ from broker.replication.replica import Applied
 from broker.replication.submissions import FEW_COMMANDS_BYTES_MAX, ON_THE_RING_BYTES_MAX
 from broker.replication.voter_changes import ChangeRefused, VoterChanges
 from broker.timers.ticker import Ticker
-from broker.watchdogs.disk_lag import DiskLag
+from broker.watchdogs.disk_lag import DiskLag, PageLag
 from tests.sim.broker.clients import MESSAGE
 from vsync.totem.node import Node
 
@@ -53,6 +53,7 @@ class SimWatchdogs:
         self._changes = VoterChanges(upper.controller)
         self._operator = upper.tape.fork("operator")
         self._operates = self.world.plan.has("voter_changes") * self._operator.pick((0.1, 0.5))
+        self._page_lag = PageLag(lambda: upper.controller.unapplied, lambda: self.world.now)
         self._disk = DiskLag(tape.pick((1.0, 5.0, 30.0)), BACKLOG_BYTES_MAX, self._throttle)
         plan = self.world.plan
         kept = plan.store_frames_max * plan.frame_bytes_max
@@ -82,6 +83,7 @@ class SimWatchdogs:
         bounded = not self.world.healed or isinstance(upper.tap.core, Node)
         if bounded and lag.bytes > self._bytes_max:
             upper.judge.broken("4.11", f"{upper.name}: {lag.bytes} bytes wait for the disk")
+        lag = lag.beside(self._page_lag.look())
         if self._disk.look(lag, self.world.now) and not self.world.healed:
             self.world.after(0.0, self._leave)
 

@@ -145,7 +145,7 @@ def test_a_store_that_raises_or_is_corrupt_fails() -> None:
     end = author.replica.history.position
     with raising(containing=b"one"):
         assert reexecute("a", store, end, end).verdict == FAILED
-    chunks = checkpoint_of(author.replica)
+    chunks = list(checkpoint_of(author.replica))
     chunks[1] = chunks[1].replace(b"one", b"0ne")
     store.write_checkpoint(end, chunks, store.meta)
     assert "root" in reexecute("a", store, end, end).reason

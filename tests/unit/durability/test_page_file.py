@@ -118,6 +118,19 @@ def test_a_full_disk_is_no_error(
     assert pages.held_bytes == 0
 
 
+def test_pages_leave_what_an_operator_wants_to_be_free(
+    pages: PageFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """`--disk-free-limit`: below it publishers are blocked, and not for the sake of pages."""
+    monkeypatch.setattr(page_file, "LOOK_BYTES", 1)
+    found = os.statvfs(pages._fd)
+    free = found.f_bavail * found.f_frsize
+    pages.wanted_bytes = lambda: 2 * free
+    assert pages.put(b"x") is None
+    pages.wanted_bytes = lambda: 0
+    assert pages.get(put(pages, b"x")) == b"x"
+
+
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotWritable, match="missing"):
         PageFile(tmp_path / "missing")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -48,7 +49,7 @@ class Bench:
         return self.now
 
     def run(
-        self, steps: Iterator[bytes], until: Callable[[CheckpointWriter], bool]
+        self, steps: Iterator[bytes | None], until: Callable[[CheckpointWriter], bool]
     ) -> CheckpointWriter:
         async def whole() -> CheckpointWriter:
             loop = asyncio.get_running_loop()
@@ -87,6 +88,25 @@ def test_no_more_is_packed_than_the_disk_takes() -> None:
     slices = bench.run(endless(), lambda s: s.bytes >= AHEAD_BYTES_MAX and bench.now > 0.1)
     assert slices.bytes == AHEAD_BYTES_MAX
     assert not bench.checkpoint.complete
+
+
+def test_a_slice_ends_where_something_is_being_read_from_disk() -> None:
+    """It is asked for again in the next slice, and not over and over in this one."""
+    bench = Bench()
+    looks: list[float] = []
+
+    def late() -> Iterator[bytes | None]:
+        yield CHUNK
+        for _ in range(5):
+            looks.append(bench.now)
+            yield None
+        yield CHUNK
+
+    slices = bench.run(late(), lambda _: bench.checkpoint.complete)
+    assert slices.bytes == 2 * len(CHUNK)
+    pauses = [after - before for before, after in pairwise(looks)]
+    assert len(pauses) == 4
+    assert min(pauses) > 0.0015, "a slice begins with two looks at the clock, a step with one"
 
 
 def test_a_failure_is_told_and_ends_it() -> None:

@@ -93,8 +93,9 @@ def test_a_cut_stays_what_it_is_while_the_machine_goes_on() -> None:
     rig.pass_time(2_000_000)
     rig.activate(cold=True)
     made += steps
-    assert [chunk for chunk in made if chunk] == expected
-    assert Machine.restore("a", made).root() != rig.machine.root()
+    found = [chunk for chunk in made if chunk]
+    assert found == expected
+    assert Machine.restore("a", found).root() != rig.machine.root()
 
 
 def test_chunks_are_bounded_and_large_messages_cross_them() -> None:
@@ -280,7 +281,7 @@ def test_a_cut_makes_nothing_for_each_empty_queue() -> None:
     gc.disable()
     try:
         before = len(gc.get_objects())
-        cut = Cut(machine)
+        cut = Cut(machine, at_once=False)
         made = len(gc.get_objects()) - before
     finally:
         gc.enable()
@@ -297,7 +298,7 @@ def test_a_step_makes_no_pair_for_each_message_that_came_back() -> None:
     gc.disable()
     try:
         before = len(gc.get_objects())
-        made = [len(gc.get_objects()) - before for _ in Cut(machine).steps()]
+        made = [len(gc.get_objects()) - before for _ in Cut(machine, at_once=False).steps()]
     finally:
         gc.enable()
     assert max(made) < 10_000

@@ -5,7 +5,7 @@ What becomes of a cluster when views change is told in `tests/scenarios/broker`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 
 import msgpack
@@ -14,9 +14,10 @@ import pytest
 from broker.replication import unapplied
 from broker.replication.replica import Replica
 from broker.replication.unapplied import DRAIN
+from broker.waiting.pager import Pager
 from tests.support.scripted_views import Bus, formed, hello, publish, same_everywhere
 from vsync.primary.events import ACTIVATE
-from vsync.totem.events import Deliver, Transitional, View
+from vsync.totem.events import Deliver, Marks, Transitional, View
 from vsync.types import Guarantee, RingId
 
 
@@ -52,6 +53,71 @@ def test_all_deferred_work_is_done_before_the_state_report_of_a_new_view() -> No
     state = core.primary.take_outgoing()[-1]
     assert msgpack.packb(core.replica.history.position) in state
     assert core.replica.history.chain in state
+
+
+class SlowDisk:
+    """An executor whose work needs a page first, each time."""
+
+    def __init__(self) -> None:
+        self.ready, self.dropped = False, 0
+        self._work: Callable[[], None] | None = None
+
+    def run(self, _pager: Pager | None, work: Callable[[], None]) -> bool:
+        self.ready, self._work = False, work
+        return False
+
+    def resume(self) -> bool:
+        assert self._work is not None
+        self._work()
+        return True
+
+    def drop(self) -> None:
+        self.dropped += 1
+
+
+def test_a_new_view_waits_for_what_waits_for_the_disk() -> None:
+    """Nothing is read on the loop; what follows the view waits behind it."""
+    bus = formed()
+    core, disk = bus.cores["b"], SlowDisk()
+    core.submit(hello())
+    sender, payload = bus.queue.pop()
+    core.on_output(Deliver(bus.ring, bus.seq + 1, sender, [payload], Guarantee.SAFE, False))
+    core.unapplied.execution._executor = disk
+    before, ring = core.replica.history.position, core.primary.ring
+    core.step()
+    assert core.unapplied.waits_for_disk
+    assert not core.busy
+    core.on_output(Transitional(bus.ring, bus.members("b c")))
+    core.on_output(View(RingId(9, "b", 1), bus.members("b c"), (), ()))
+    core.on_output(Marks({}))
+    assert len(core.unapplied.held_back) == 2
+    assert (core.replica.history.position, core.primary.ring) == (before, ring)
+    disk.ready = True
+    assert core.busy
+    while core.busy:
+        core.step()
+    assert core.replica.history.position == before + 3
+    assert core.primary.ring == RingId(9, "b", 1)
+    assert not core.unapplied.held_back
+    assert msgpack.packb(core.replica.history.position) in bus.queue[-1][1], "its report"
+
+
+def test_a_received_state_takes_the_place_of_one_that_waits_for_the_disk() -> None:
+    bus = formed()
+    bus.change("a b")
+    bus.start("c", incarnation=2)
+    bus.shells["c"].instant_transfers = False
+    bus.view("a b c")
+    agree(bus, "a b c")
+    core, disk = bus.cores["c"], SlowDisk()
+    core.unapplied.execution._executor = disk
+    went_on: list[str] = []
+    core.unapplied.execution.do(None, lambda: "half", went_on.append)
+    assert core.unapplied.waits_for_disk
+    bus.shells["c"].finish_transfer(bus.shells["c"].transfers[0][0])
+    assert disk.dropped == 1
+    assert not core.unapplied.execution.under_way
+    assert not went_on
 
 
 def test_a_state_that_arrives_when_its_view_is_over_brings_its_cluster_along() -> None:

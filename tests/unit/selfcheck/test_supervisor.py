@@ -13,6 +13,7 @@ import pytest
 from broker.divergence.digest_vote import DigestVerdict, Value
 from broker.divergence.judgement import Judgement
 from broker.divergence.split_vote import PROVEN
+from broker.exit_codes import Exit
 from broker.incidents.quarantine import KIND
 from broker.machine.commands import Command, Reexecuted
 from broker.options.backups import BackupPolicy
@@ -20,6 +21,8 @@ from broker.replication.chain import Promise
 from broker.replication.replica import ExecutionFailed
 from broker.selfcheck.scrubber import DiskFault
 from broker.selfcheck.supervisor import DISPUTE, SCRUB, Supervisor
+from broker.waiting.pager import PageLost
+from store.errors import StoreFailed
 from store.lmdb_store import LmdbStore
 from tests.support.poisoned_store import (
     META,
@@ -127,11 +130,25 @@ def test_a_failure_is_kept_before_anything_more_is_sent(
     member = Supervised(tmp_path, loop, VOTERS, 0)
     with raising(), pytest.raises(ExecutionFailed) as caught:
         member.author.submit(publish(2, POISON))
-    assert "it is quarantined" in member.supervisor.failed(caught.value)
+    code, reason = member.supervisor.failed(caught.value)
+    assert code is Exit.INTERNAL
+    assert "it is quarantined" in reason
     assert not member.core.serving
     assert len(member.supervisor.evidence.all(KIND)) == 1
-    assert "KeyError" in member.supervisor.failed(KeyError("x"))
+    assert "KeyError" in member.supervisor.failed(KeyError("x"))[1]
     assert member.supervisor.all_counters()["executions_failed"] == 1
+
+
+def test_what_the_disk_did_is_not_blamed_on_a_command_or_the_store(
+    tmp_path: Path, loop: asyncio.AbstractEventLoop
+) -> None:
+    member = Supervised(tmp_path, loop, VOTERS, 0)
+    of_checkpoint = StoreFailed("a checkpoint failed")
+    of_checkpoint.__cause__ = PageLost("a page is gone")
+    for error in (PageLost("a page is gone"), of_checkpoint):
+        assert member.supervisor.failed(error) == (Exit.DISK, "a page is gone")
+    assert member.supervisor.failed(StoreFailed("x")) == (Exit.INTERNAL, "the store failed: x")
+    assert not member.supervisor.evidence.all(KIND)
 
 
 def test_corrupt_memory_ends_the_member_and_its_disk_is_believed(

@@ -3,7 +3,11 @@
 Decision: docs/decisions/0009-a-disk-that-lags-slows-all-down-then-leaves.md.
 """
 
-from broker.watchdogs.disk_lag import HOLD_S_MAX, HOLD_S_MIN, DiskLag, DurableProgress
+from types import SimpleNamespace
+from typing import cast
+
+from broker.replication.unapplied import Unapplied
+from broker.watchdogs.disk_lag import HOLD_S_MAX, HOLD_S_MIN, DiskLag, DurableProgress, PageLag
 from store.commit_queue import CommitLag
 
 SECONDS, BYTES = 30.0, 1000
@@ -117,3 +121,19 @@ def test_a_process_that_was_stopped_does_not_blame_its_disk() -> None:
     bench.now += 1000
     assert not bench.run(lag, 29)
     assert bench.run(lag, 2)
+
+
+def test_what_waits_for_a_page_is_late_as_what_waits_for_a_commit() -> None:
+    """docs/decisions/0060-applying-waits-for-the-disk.md: and what follows it is what waits."""
+    now = [5.0]
+    unapplied = SimpleNamespace(waits_for_disk=False, work=SimpleNamespace(bytes=700))
+    lag = PageLag(lambda: cast("Unapplied", unapplied), lambda: now[0])
+    assert lag.look() == CommitLag(0, 0, 0.0)
+    unapplied.waits_for_disk = True
+    assert lag.look() == CommitLag(1, 700, 5.0)
+    now[0] = 9.0
+    assert lag.look() == CommitLag(1, 700, 5.0), "since it began"
+    unapplied.waits_for_disk = False
+    lag.look()
+    unapplied.waits_for_disk = True
+    assert lag.look().since == 9.0

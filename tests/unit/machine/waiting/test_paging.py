@@ -62,9 +62,10 @@ def test_nobody_can_tell_where_messages_wait(seed: int, monkeypatch: pytest.Monk
     found, machine = _shown(clients.rig, its)
     assert found == expected
     assert its.counters["written"], "else nothing was tried"
-    chunks = list(machine.snapshot_in_steps())
-    assert chunks == list(without.snapshot_in_steps())
-    assert list(Machine.restore("a", chunks, pager()).snapshot_in_steps()) == chunks
+    assert list(machine.snapshot_in_steps()) == list(without.snapshot_in_steps())
+    chunks = list(machine.snapshot())
+    assert chunks == list(without.snapshot())
+    assert list(Machine.restore("a", chunks, pager()).snapshot()) == chunks
     while machine.free(1 << 30):
         pass
     queues = [queue for vhost in machine.vhosts.values() for queue in vhost.queues.values()]
@@ -90,7 +91,7 @@ def test_a_purge_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     rig = _filled(its, monkeypatch)
     machine = rig.machines["b"]
     assert len(shelf.pages) == 9
-    read = its.counters["unasked"], its.counters["ahead"]
+    read = its.counters["at_once"], its.counters["ahead"]
     queue = machine.vhosts["/"].queues["q"]
     machine.discarded.append(queue.ready.copy())
     while machine.free(5):
@@ -101,17 +102,17 @@ def test_a_purge_reads_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     while machine.free(5):
         pass
     assert not shelf.pages
-    assert read == (its.counters["unasked"], its.counters["ahead"])
+    assert read == (its.counters["at_once"], its.counters["ahead"])
 
 
 def test_what_comes_next_is_read_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
     its = pager()
     rig = _filled(its, monkeypatch)
     ready = rig.machines["b"].vhosts["/"].queues["q"].ready
-    before = its.counters["unasked"]
+    before = its.counters["at_once"]
     for expected in range(40):
         assert ready.popleft()[-1] == bytes([expected])
-    assert its.counters["unasked"] == before + 1, "only the very first was needed at once"
+    assert its.counters["at_once"] == before + 1, "only the very first was needed at once"
 
 
 def test_large_ones_are_not_all_read_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,13 +120,13 @@ def test_large_ones_are_not_all_read_at_once(monkeypatch: pytest.MonkeyPatch) ->
     its = pager()
     rig = _filled(its, monkeypatch)
     ready = rig.machines["b"].vhosts["/"].queues["q"].ready
-    before, unasked = its.counters["ahead"], its.counters["unasked"]
+    before, unasked = its.counters["ahead"], its.counters["at_once"]
     for _ in range(4):  # the next block is the head
         ready.popleft()
     assert its.counters["ahead"] == before + 1
     assert len(list(ready)) == 36
     assert its.counters["ahead"] == before + 8, "each other block, one after the other"
-    assert its.counters["unasked"] == unasked + 1
+    assert its.counters["at_once"] == unasked + 1
 
 
 def test_what_many_queues_read_ahead_is_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -168,9 +169,9 @@ def test_what_was_read_too_late_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(shelf, "get", slow)
     block.ask()
     assert its.ahead_bytes == 0
-    unasked = its.counters["unasked"]
+    unasked = its.counters["at_once"]
     assert block.messages() == found[1]
-    assert its.counters["unasked"] == unasked + 1, "else it was in memory until its turn came"
+    assert its.counters["at_once"] == unasked + 1, "else it was in memory until its turn came"
 
 
 def test_what_finds_no_room_stays_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,228 @@
+"""Applying with pages on disk: it pauses within a command, and what comes of it is the same.
+
+docs/decisions/0060-applying-waits-for-the-disk.md.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from functools import partial
+
+import pytest
+
+from broker.durability.pages import ApplyThread
+from broker.machine import commands as c
+from broker.machine.image.scrub import Scrub
+from broker.machine.machine import Machine
+from broker.waiting.pager import COUNTERS, PageLost, Pager, Place, Work
+from tests.properties.models.memory_shelf import MemoryShelf
+from tests.properties.test_machine_slices import LIMITS, Clients
+from tests.support.three_machines import Rig
+
+
+class LateDisk(MemoryShelf):
+    """A shelf that is read when a test says so."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: deque[Work] = deque()
+        self.fails = False
+        self.woken = 0
+        self.pager = Pager(self, 0, self.asked.append, _do, dict.fromkeys(COUNTERS, 0))
+        self.thread = ApplyThread(self._wake)
+
+    def get(self, place: Place) -> bytes:
+        if self.fails:
+            raise OSError("nothing comes back")
+        return super().get(place)
+
+    def _wake(self) -> None:
+        self.woken += 1
+
+    def answer(self) -> None:
+        """Read what was asked for longest."""
+        self.asked.popleft()()
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.waiting.backlog.BLOCK_MESSAGES", 4)
+
+
+def _do(work: Work) -> None:
+    work()
+
+
+def filled(disk: LateDisk, messages: int = 40) -> tuple[Rig, Machine]:
+    """A queue of which a machine has most on the disk, and a consumer's log behind it."""
+    rig = Rig()
+    client = rig.client()
+    client.queue("q")
+    for number in range(messages):
+        client.publish("q", bytes([number]))
+    machine = Machine("a", disk.pager)
+    for entry in rig.log:
+        machine.apply(*entry)
+    disk.pager.settle()
+    assert disk.pager.pages == messages // 4 - 1
+    return rig, machine
+
+
+def test_a_command_pauses_for_each_page_and_ends_as_without() -> None:
+    disk = LateDisk()
+    rig, machine = filled(disk)
+    before, there = machine.root(), len(rig.log)
+    rig.client().consume("q", prefetch=20)
+    for one in rig.log[there:-1]:
+        assert disk.thread.run(disk.pager, partial(machine.apply, *one)), "it needs no page"
+    outcomes: list[int] = []
+    last = rig.log[-1]
+    assert not disk.thread.run(disk.pager, lambda: outcomes.append(machine.apply(*last)))
+    assert not disk.thread.ready
+    assert not outcomes
+    pauses = 1
+    while True:
+        while not disk.thread.ready:
+            disk.answer()
+        if disk.thread.resume():
+            break
+        pauses += 1
+    assert outcomes == [c.OK]
+    assert before != machine.root() == rig.machine.root()
+    assert pauses >= 1
+    assert disk.woken >= 1, "whoever waits hears of it"
+    assert not disk.pager.counters["at_once"]
+    disk.thread.end()
+
+
+def test_what_a_page_takes_with_it_is_raised_by_the_loop() -> None:
+    disk = LateDisk()
+    rig, machine = filled(disk)
+    there = len(rig.log)
+    rig.client().consume("q", prefetch=20)
+    for one in rig.log[there:-1]:
+        machine.apply(*one)
+    assert not disk.thread.run(disk.pager, partial(machine.apply, *rig.log[-1]))
+    disk.fails = True
+    while not disk.thread.ready:
+        disk.answer()
+    with pytest.raises(PageLost, match="nothing comes back"):
+        disk.thread.resume()
+    disk.fails = False
+    assert disk.thread.run(disk.pager, lambda: None), "and the thread goes on"
+    disk.thread.end()
+
+
+def test_what_is_dropped_never_goes_on() -> None:
+    disk = LateDisk()
+    rig, machine = filled(disk)
+    there = len(rig.log)
+    rig.client().consume("q", prefetch=20)
+    for one in rig.log[there:-1]:
+        machine.apply(*one)
+    went_on: list[int] = []
+    assert not disk.thread.run(disk.pager, lambda: went_on.append(machine.apply(*rig.log[-1])))
+    disk.thread.drop()
+    assert not went_on
+    assert disk.thread.run(disk.pager, lambda: went_on.append(1))
+    assert went_on == [1]
+    disk.thread.end()
+
+
+def test_a_page_that_another_reader_took_is_asked_for_again() -> None:
+    """A checkpoint passes the page that the head of the queue waits for."""
+    disk = LateDisk()
+    rig, machine = filled(disk)
+    block = machine.vhosts["/"].queues["q"].ready.blocks[0]
+    there = len(rig.log)
+    rig.client().consume("q", prefetch=6)
+    for one in rig.log[there:-1]:
+        machine.apply(*one)
+    assert not disk.thread.run(disk.pager, partial(machine.apply, *rig.log[-1]))
+    while not disk.thread.ready:
+        disk.answer()
+    assert block.found() is not None
+    while not disk.thread.resume():
+        while not disk.thread.ready:
+            disk.answer()
+    assert machine.root() == rig.machine.root()
+    disk.thread.end()
+
+
+def test_a_checkpoint_and_a_scrub_wait_for_pages_and_find_what_they_would() -> None:
+    disk = LateDisk()
+    _, machine = filled(disk)
+    expected = list(machine.snapshot())
+    read = disk.pager.counters["at_once"]
+    steps, found, waited = machine.snapshot_in_steps(), list[bytes](), 0
+    for chunk in steps:
+        if chunk is None:
+            waited += 1
+            disk.answer()
+        elif chunk:
+            found.append(chunk)
+    assert found == expected
+    assert waited > 5
+    scrub = Scrub(machine)
+    for _ in range(100):
+        assert scrub.step(7) is None
+        if scrub.done:
+            break
+        if disk.asked:
+            disk.answer()
+    assert scrub.done
+    assert scrub.messages == 40
+    assert disk.pager.counters["at_once"] == read
+    disk.thread.end()
+
+
+def test_a_scrub_names_a_page_that_cannot_be_read() -> None:
+    disk = LateDisk()
+    _, machine = filled(disk)
+    scrub = Scrub(machine)
+    assert scrub.step(100) is None
+    disk.fails = True
+    disk.answer()
+    with pytest.raises(PageLost, match="nothing comes back"):
+        scrub.step(100)
+    disk.thread.end()
+
+
+def test_without_pages_there_is_no_second_stack() -> None:
+    disk = LateDisk()
+    ran: list[threading.Thread] = []
+    assert disk.thread.run(disk.pager, lambda: ran.append(threading.current_thread()))
+    assert disk.thread.run(None, lambda: ran.append(threading.current_thread()))
+    assert ran == [threading.current_thread()] * 2
+    disk.thread.end()
+
+
+@pytest.mark.parametrize("seed", range(201, 204))
+def test_no_command_reads_where_it_is(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whatever clients do: expiry, dead letters, limits, policies, lost members, cold starts."""
+    for limit, value in LIMITS.items():
+        monkeypatch.setattr(limit, value)
+    clients = Clients(seed)
+    client = clients.rig.client()
+    for number in range(30):
+        client.queue(f"q{number % 3}")
+        client.publish(f"q{number % 3}", bytes([number]), flags=c.PERSISTENT)
+    for _ in range(150):
+        clients.step()
+    disk = LateDisk()
+    machine, expected = Machine("a", disk.pager), Machine("a")
+    paused = 0
+    for one in clients.rig.log:
+        done = disk.thread.run(disk.pager, partial(machine.apply, *one))
+        while not done:
+            paused += 1
+            while not disk.thread.ready:
+                disk.answer()
+            done = disk.thread.resume()
+        expected.apply(*one)
+        assert machine.root() == expected.root()
+    assert machine.take_effects() == expected.take_effects()
+    assert paused, "else nothing was tried"
+    assert not disk.pager.counters["at_once"]
+    disk.thread.end()
