@@ -41,7 +41,7 @@ class Ticker:
     def __init__(self, controller: Clocked, now: float) -> None:
         self._controller = controller
         self._limited = LimitedTicker(controller, now)
-        self._looked_at, self._position = now, 0
+        self._replica, self._looked_at, self._position = controller.replica, now, 0
         self._reached_us = self._machine_us = 0
         self._serves = False
         self._sent_at = 0.0
@@ -84,6 +84,9 @@ class Ticker:
         """How far the clock is, with what was applied since the last look."""
         controller, replica = self._controller, self._controller.replica
         machine, position = replica.machine, replica.history.position
+        if replica is not self._replica:  # a received state, of which this clock knows nothing yet
+            self._replica, self._reached_us, self._position = replica, 0, 0
+            self._serves = False
         served, self._serves = self._serves, controller.serving and controller.primary.has_caught_up
         gone_us = int((now - self._looked_at) * 1e6)
         self._looked_at += gone_us / 1e6  # the rest of a microsecond counts at the next look

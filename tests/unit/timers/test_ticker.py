@@ -164,6 +164,21 @@ def test_a_clock_goes_no_further_than_the_machine_takes() -> None:
     assert scripted.sent[-1].reached_us == LIMIT_US_MAX
 
 
+def test_a_clock_starts_anew_with_a_state_that_was_received() -> None:
+    """G17: its positions may be those of another history, and other horizons."""
+    scripted = Scripted()
+    scripted.wait(0.4)
+    received = SimpleNamespace(
+        machine=SimpleNamespace(**{**vars(scripted.machine), "now_us": 100_000, "last_other": 1}),
+        history=SimpleNamespace(position=1),
+    )
+    scripted.core.replica = received
+    scripted.wait(0.1)
+    scripted.wait(0.05, busy=True)
+    assert scripted.sent[-1].applied == 1
+    assert scripted.sent[-1].reached_us == pytest.approx(150_000, abs=1)
+
+
 def test_a_tick_under_way_is_not_doubled_and_a_lost_one_is() -> None:
     scripted = Scripted()
     scripted.machine.due_in_us = 50_000
