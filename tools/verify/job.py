@@ -131,7 +131,7 @@ def _verify(
         findings += confirms.check_unpaired(scan, begins)
     findings += confirms.check_gaps(lambda: read_records(spark, segments), findings)
     contract_result = contract.check_contract(
-        spark, read, control.epochs, everywhere=options.everywhere, little=little
+        spark, read, control.epochs, everywhere=options.everywhere
     )
     for lack in unexamined(control.incarnations, contract_result):
         raise BadInput(f"the check itself failed: {lack}")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING
 
@@ -10,16 +11,22 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("duckdb")
 
+from tests.system.verify.corruption.contract_violations import VIOLATIONS
 from tests.system.verify.support.client_fixture import ClientPair, check_all
 from tests.system.verify.support.make_client_histories import Clients, Servers
+from tests.system.verify.support.recorded_history import plain_history
 from tests.system.verify.support.spark_session import shared_session
 from tests.system.verify.test_clients import CORRECT, FAULTS
+from tests.unit.verify.contract.test_contract import wander
 from tools.verify.clients import check, evidence
+from tools.verify.contract import segment
 from tools.verify.sql import exchange
 from tools.verify.sql.statements import Statements, answer
 
 if TYPE_CHECKING:
     import pyarrow as pa
+
+EVERY = 11  # of the violations, each of which is a history of its own
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
 
@@ -68,3 +75,19 @@ def test_statements_about_clients_are_spark_sql(monkeypatch: pytest.MonkeyPatch)
     assert check_all(servers, clients).findings == plain.findings
     assert both.differences == []
     assert {"verdicts", "accusations", "accused", "copies", "doubtful"} <= both.compared
+
+
+def test_statements_of_the_contract_are_spark_sql(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Over what machines do at random, and over some violations."""
+    histories = [wander(random.Random(9), 120)]
+    for violation in VIOLATIONS[::EVERY]:
+        histories.append(plain_history())
+        violation(histories[-1])
+    plain = [maker.breaches() for maker in histories]
+    assert not plain[0]
+    both = BothEngines()
+    for module in (exchange, segment):
+        monkeypatch.setattr(module, "answer", both.answer)
+    assert [maker.breaches() for maker in histories] == plain
+    assert both.differences == []
+    assert {"caused", "steps", "answered", "resumed", "lives", "recoveries"} <= both.compared

@@ -25,9 +25,8 @@ from tools.verify.format.records import CLIENT_ROW, ROLE_CLIENT, Header, RecordK
 from tools.verify.input.ranges_of_file import FileRange
 from tools.verify.input.rows import FAULT, SEGMENT, Row
 from tools.verify.input.segments import HEADER_BYTES, header_of, size_of
-from tools.verify.sql.exchange import ROWS_IN_BIN, Exchange, Tables
+from tools.verify.sql.exchange import ROWS_IN_BIN, Exchange, Tables, moves_in
 
-_BYTES_OF_MOVE = 8  # packed, or less
 _FOREIGN_TOLD = 3
 
 if TYPE_CHECKING:
@@ -164,8 +163,7 @@ def check_histories(
 def _bins(client_segments: Sequence[Path], stretches: Sequence[Stretch]) -> int:
     """Return how many bins keep each at a size that fits in memory; two cores want two."""
     operations = sum(map(size_of, client_segments)) // CLIENT_ROW.size
-    files = {Path(stretch.file) for stretch in stretches}
-    moves = sum(map(size_of, files)) // _BYTES_OF_MOVE
+    moves = moves_in({stretch.file for stretch in stretches})
     return -(-(operations + moves) // ROWS_IN_BIN)
 
 

@@ -1,9 +1,11 @@
-"""G12, G20: a segment's moves, executed again in the reference model, lead to its checkpoints."""
+"""G12, G20, G14: a segment's moves, executed again in the reference model, lead to its checkpoints,
+whose root is that of the state before them.
+"""
 
 from __future__ import annotations
 
 from tools.verify.contract.queue_model import Model, ModelMismatch, QueueFigures
-from tools.verify.contract.rules import Breach
+from tools.verify.contract.rules import Breach, Rule
 from tools.verify.format.moves import CAUSE_SHIFT, FLAG, MOVE
 from tools.verify.format.records import (
     CHECKPOINT_ROW,
@@ -15,6 +17,19 @@ from tools.verify.format.records import (
     Start,
 )
 from tools.verify.input.moves import ORDINAL_MAX
+
+RULES = {
+    "other root": Rule(
+        "G14", "H1 roots", "a checkpoint has another state root than the state before it"
+    ),
+    "wrong message": Rule(
+        "G12", "H2 replay", "was taken from the queue while an older one was ready"
+    ),
+    "wrong state": Rule(
+        "G20", "H2 replay", "the model of queues arrives at another state than the log says"
+    ),
+    "impossible": Rule("G20", "H2 replay", "the model of queues knows no such message there"),
+}
 
 
 class Replay:
@@ -28,6 +43,7 @@ class Replay:
         self._model: Model | None = None
         self._ranked: set[int] = set()
         self._position = -1
+        self._root = 0
 
     def take(self, record: Record) -> None:
         """Take the next record."""
@@ -36,6 +52,7 @@ class Replay:
                 if 0 <= self._position != record.first_position - 1:
                     self._model = None  # something is missing
                 self._position = record.first_position + record.commands - 1
+                self._root = record.root
                 if self._model is not None:
                     self._batch(record, self._model)
             case Queues(queues):
@@ -46,15 +63,16 @@ class Replay:
                 self._compare(record)
             case Start() | Snapshot():
                 self._model = None
-                self._position = record.position
+                self._position, self._root = record.position, record.root
             case _:
                 pass
 
     def _compare(self, checkpoint: Checkpoint) -> None:
-        logged = {
-            row[0]: QueueFigures(*row[1:]) for row in CHECKPOINT_ROW.iter_unpack(checkpoint.queues)
-        }
-        position, next_message = checkpoint.position, checkpoint.next_message
+        position, root, next_message, rows = checkpoint
+        logged = {row[0]: QueueFigures(*row[1:]) for row in CHECKPOINT_ROW.iter_unpack(rows)}
+        if self._position == position and self._root != root:
+            more = f"{root:016x}, not {self._root:016x}"
+            self._report("other root", position, 0, -1, -1, more)
         if self._model is not None:
             self.checkpoints += 1
             self.compared += len(logged)
@@ -66,7 +84,7 @@ class Replay:
             if not differences:
                 return  # the model, which holds more than these figures, goes on
         self._model = Model(next_message)
-        self._position = position
+        self._position, self._root = position, root
         for number, one in logged.items():
             self._model.begin(number, one, ranked=number in self._ranked)
 
@@ -87,4 +105,5 @@ class Replay:
     def _report(
         self, rule: str, position: int, ordinal: int, queue: int, seq: int, more: str
     ) -> None:
+        # A number of the log may be beyond what a column holds.
         self.breaches.append(Breach(rule, position, ordinal, queue, seq, more=more))

@@ -1,54 +1,110 @@
-"""Check of one segment: the rules of its moves, and their replay in the reference model."""
+# mypy: disable-error-code="import-untyped"
+"""What one segment shows by itself of the queue contract, and what it holds for the rest.
+
+Batches are taken in parts of consecutive ones, as tables over which the rules of moves, arrivals
+and order are answered; moves of messages and queues go on to where those of each message meet.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
 from typing import NamedTuple
 
+import numpy as np
+import pyarrow as pa
+
+from tools.verify.contract import arrivals, causes, order
+from tools.verify.contract.lives import LIVES_SCHEMAS
 from tools.verify.contract.replay import Replay
-from tools.verify.contract.rules import Breach, first_by_rule
-from tools.verify.contract.segment_rules import HighWater, SegmentRules
+from tools.verify.contract.rules import BREACHES, broken, first_of_each
+from tools.verify.format.commands import Outcome
 from tools.verify.format.records import Batch, Checkpoint, Queues, Record, Snapshot, Start
-from tools.verify.input.moves import Moves, join, unpack
+from tools.verify.input.moves import OPS_OF_MESSAGES, ORDINAL_BITS, ORDINAL_MAX, ROW, unpack
 from tools.verify.input.ranges_of_file import FileRange, RangeCursor
+from tools.verify.input.segments import records_in
+from tools.verify.input.tables import arrow_schema, batch_of
+from tools.verify.sql.exchange import Tables
+from tools.verify.sql.statements import answer
 
-_BATCHES_MAX = 4096  # unpacked at once
+_COMMANDS_MAX = 1 << 17  # in one part; bounds the memory
+_NOT_TAKEN = tuple(
+    code.to_bytes(2, "little") for code in (Outcome.MALFORMED, Outcome.OUT_OF_SEQUENCE)
+)
+_POSITION_MAX = (1 << 63 - ORDINAL_BITS) - 1  # a forged one may be beyond; a time has no more bits
+_NAMED = "queue bigint, durable boolean, max_priority bigint"
+_SUBMISSIONS = "run bigint, position bigint, session bigint, origin string, blob bigint"
+
+SCHEMAS = {**LIVES_SCHEMAS, "breaches": BREACHES, "high_waters": order.HIGH_WATERS,
+           "counts": "name string, n bigint"}  # fmt: skip
+
+# `logged`: the moves of a part, in their order; `stretch`: the first position of the range that the
+# history has from here, -1: none; `gaps`: how many holes in the history are before it.
+_OF_MOVES = {
+    **causes.CAUSED,
+    **arrivals.ARRIVALS,
+    **arrivals.ANSWERED,
+    **order.ORDER,
+    "found": broken(causes.RULES | arrivals.RULES | order.RULES),
+    "breaches": first_of_each("found"),
+    "timed": f"""
+        SELECT queue, seq, LEAST(position, {_POSITION_MAX}) * {1 << ORDINAL_BITS}
+                + LEAST(ordinal, {ORDINAL_MAX}) AS time, op, flag, cause, of, detail, gaps
+        FROM logged WHERE stretch >= 0 AND op BETWEEN 2 AND 9""",
+    "moves": "SELECT * FROM timed WHERE op <= 6",
+    "queue_moves": "SELECT * FROM timed WHERE op >= 7",
+    "queue_history": "SELECT * FROM queue_moves",
+    "counts": """
+        SELECT 'moves' AS name, COUNT(*) AS n FROM logged
+        UNION ALL SELECT 'high_waters', COUNT(*) FROM high_waters""",
+}
+_OF_SUBMISSIONS = {
+    **order.SUBMISSIONS,
+    "found": broken(order.RULES_OF_SESSIONS, more=order.MORE_OF_SESSIONS),
+    "breaches": first_of_each("found"),
+    "counts": "SELECT 'blobs' AS name, COUNT(*) AS n FROM submissions",
+}
 
 
-class SegmentResult(NamedTuple):
-    """What one segment shows by itself."""
+class SegmentTask(NamedTuple):
+    """One segment to be checked."""
 
-    breaches: list[tuple[Breach, int]]  # the first of each rule, and how many
-    high_waters: list[HighWater]
-    moves: int
-    within: int  # of messages, and this segment is their source
-    checkpoints: int  # that were compared with what the moves before them lead to
-    blobs: int  # what sessions submitted, each compared with the one before
-    replayed: int  # moves that were replayed
-    compared: int  # queues whose figures were compared
+    file: str
+    following: str  # the next segment of the incarnation, "" = none at hand
+    ranges: list[FileRange]  # for which it is the source of the canonical history
+
+
+def read_segment(task: SegmentTask, gaps: Sequence[int]) -> Iterator[Tables]:
+    """Yield the tables of a segment; `gaps` are the first positions of the history's holes."""
+    following = records_in(task.following) if task.following else ()
+    return check_segment(records_in(task.file), following, task.ranges, gaps)
 
 
 def check_segment(
     records: Iterable[Record],
     following: Iterable[Record],
     ranges: Iterable[FileRange],
-) -> SegmentResult:
-    """Check the records of a segment; `following` are those of the next one of its incarnation.
+    gaps: Sequence[int] = (),
+) -> Iterator[Tables]:
+    """Yield the tables of these records; `following` are those of the next segment."""
+    parts, replay = SegmentParts(ranges, gaps), Replay()
 
-    `ranges` are those for which this segment is the source of the canonical history.
-    """
-    rules, replayed = SegmentRules(ranges), Replay()
-    for record in chain(
-        _join_checkpoints(records), _join_checkpoints(_queue_figures_after(following))
-    ):
-        rules.take(record)
-        replayed.take(record)
-    rules.finish()
-    return SegmentResult(
-        first_by_rule(rules.breaches + replayed.breaches), rules.high_waters, rules.moves,
-        rules.within, replayed.checkpoints, rules.blobs, replayed.moves, replayed.compared,
-    )  # fmt: skip
+    def replayed() -> Iterator[Record]:
+        for record in chain(
+            _join_checkpoints(records), _join_checkpoints(_queue_figures_after(following))
+        ):
+            replay.take(record)
+            yield record
+
+    wanted = [name for name in _OF_MOVES if name in SCHEMAS]
+    for part in parts.of(replayed()):
+        yield answer(_OF_MOVES, {**part.tables, "causes": causes.causes()}, wanted)
+    given = {"submissions": table_of(parts.submissions, _SUBMISSIONS)}
+    yield answer(_OF_SUBMISSIONS, given, ["breaches", "counts"])
+    counts = [("within", parts.within), ("replayed", replay.moves),
+              ("checkpoints", replay.checkpoints), ("compared", replay.compared)]  # fmt: skip
+    yield {"breaches": table_of(replay.breaches, BREACHES),
+           "counts": table_of(counts, SCHEMAS["counts"])}  # fmt: skip
 
 
 def _queue_figures_after(following: Iterable[Record]) -> Iterator[Record]:
@@ -80,22 +136,89 @@ def _join_checkpoints(records: Iterable[Record]) -> Iterator[Record]:
         yield joined
 
 
-def moves_within(records: Iterable[Record], ranges: Iterable[FileRange]) -> Iterator[Moves]:
-    """Yield the moves in the ranges, in pieces."""
-    cursor = RangeCursor(ranges)
-    batches: list[Batch] = []
-    for record in records:
-        if batches and (isinstance(record, Start | Snapshot) or len(batches) == _BATCHES_MAX):
-            yield _within(batches, cursor.ranges)
-            batches = []
-        if not cursor.advance(record) and isinstance(record, Batch) and record.moves:
-            batches.append(record)
-    if batches:
-        yield _within(batches, cursor.ranges)
+class Part(NamedTuple):
+    """Consecutive batches after one state, and the tables "logged", "commands" and "named"."""
+
+    batches: list[Batch]
+    ranges: list[tuple[int, int]]  # that the history has from here
+    tables: dict[str, pa.Table]
+
+    def tells(self, position: int) -> bool:
+        """Whether the history has this position from here."""
+        return any(first <= position <= last for first, last in self.ranges)
 
 
-def _within(batches: list[Batch], ranges: list[tuple[int, int]]) -> Moves:
-    moves = unpack([one.moves for one in batches], [one.first_position for one in batches])
-    return join(
-        [moves.take((moves.position >= first) & (moves.position <= last)) for first, last in ranges]
-    )
+class SegmentParts:
+    """The parts of a segment, and what sessions submitted in it."""
+
+    def __init__(self, ranges: Iterable[FileRange], gaps: Sequence[int] = ()) -> None:
+        self.submissions: list[tuple[int, int, int, str, int]] = []
+        self.names: dict[int, str] = {}  # of queues, by number
+        self.within = 0  # moves of messages that the history has from here
+        self._named: dict[int, tuple[int, bool, int]] = {}
+        self._cursor = RangeCursor(ranges)
+        self._gaps = np.array(gaps, np.int64)
+
+    def of(self, records: Iterable[Record]) -> Iterator[Part]:
+        """Yield the parts of these records, taken in order."""
+        batches: list[Batch] = []
+        commands = run = 0
+        for record in records:
+            match record:
+                case Batch():
+                    last = batches[-1] if batches else record
+                    gap = last.first_position + last.commands != record.first_position
+                    if batches and (gap or commands >= _COMMANDS_MAX):
+                        yield self._part(batches)
+                        batches, commands = [], 0
+                        run += gap  # which the parser reports
+                    self._submitted(record, run)
+                    batches.append(record)
+                    commands += record.commands
+                case Queues(queues):
+                    for number, vhost, name, durable, max_priority in queues:
+                        self.names[number] = f"{vhost} {name}"
+                        self._named[number] = number, durable, max_priority
+                case Start() | Snapshot():
+                    if batches:
+                        yield self._part(batches)
+                        batches, commands = [], 0
+                    self._cursor.advance(record)
+                    run += 1
+                case _:
+                    pass
+        if batches:
+            yield self._part(batches)
+
+    def _submitted(self, batch: Batch, run: int) -> None:
+        if batch.session and batch.outcomes[:2] not in _NOT_TAKEN:
+            blob = batch.first_position, batch.session, batch.origin, batch.blob_no
+            self.submissions.append((run, *blob))
+
+    def _part(self, batches: list[Batch]) -> Part:
+        moves = unpack([one.moves for one in batches], [one.first_position for one in batches])
+        counts = [len(one.moves) // ROW.itemsize for one in batches]
+        lasts = np.array([one.first_position + one.commands - 1 for one in batches], np.int64)
+        stretch = np.full(len(moves), -1, np.int64)
+        for first, last in self._cursor.ranges:
+            stretch[(moves.position >= first) & (moves.position <= last)] = first
+        self.within += int(np.count_nonzero((stretch >= 0) & np.isin(moves.op, OPS_OF_MESSAGES)))
+        logged = {name: getattr(moves, name) for name in moves.__slots__} | {
+            "nth": np.arange(len(moves)), "last": np.repeat(lasts, counts), "stretch": stretch,
+            "gaps": np.searchsorted(self._gaps, moves.position),
+        }  # fmt: skip
+        kinds = np.frombuffer(b"".join(one.kinds for one in batches), np.uint8)
+        outcomes = np.frombuffer(b"".join(one.outcomes for one in batches), "<u2")
+        first = batches[0].first_position
+        commands = {
+            "position": np.arange(first, first + len(kinds)),
+            "kind": kinds.astype(np.int64), "outcome": outcomes.astype(np.int64),
+        }  # fmt: skip
+        named = table_of(self._named.values(), _NAMED)
+        tables = {"logged": pa.table(logged), "commands": pa.table(commands), "named": named}
+        return Part(batches, self._cursor.ranges, tables)
+
+
+def table_of(rows: Iterable[tuple[object, ...]], ddl: str) -> pa.Table:
+    """Return rows as a table of these columns."""
+    return pa.Table.from_batches([batch_of(rows, ddl)], arrow_schema(ddl))

@@ -14,12 +14,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from tools.verify.input.moves import Ints
+from tools.verify.input.segments import size_of
 from tools.verify.input.tables import arrow_schema, batch_of
 from tools.verify.spark_session import in_tasks
 from tools.verify.sql.statements import Statements, answer
@@ -34,6 +36,7 @@ T = TypeVar("T")
 
 ROWS_IN_BIN = 1 << 20
 BINS_HERE = 2  # of so many the driver does all in less time than Spark moves them
+_BYTES_OF_MOVE = 8  # packed, or less
 PIECES = "bin int, name string, packed binary"
 
 
@@ -60,8 +63,7 @@ class Exchange:
             taken = [one.keys[name] for one in self.steps[step:] if name in one.keys]
             if not len(table) or not (taken or step == len(self.steps)):
                 continue
-            schema = self.schemas[name]
-            table = table.select(schema.names).cast(schema)
+            table = self._shaped(name, table)
             if taken and taken[0] is None:
                 packed = _pack(table)
                 here = name in self.steps[step].keys
@@ -70,8 +72,9 @@ class Exchange:
                 yield 0, name, _pack(table)
             else:
                 hashed = _hashed([table[column].to_numpy() for column in taken[0]], self.bins)
-                for bin_ in np.unique(hashed).tolist():
-                    yield bin_, name, _pack(table.filter(pa.array(hashed == bin_)))
+                order = np.argsort(hashed, kind="stable")
+                for rows in np.split(order, np.flatnonzero(np.diff(hashed[order])) + 1):
+                    yield int(hashed[rows[0]]), name, _pack(table.take(pa.array(rows)))
 
     def take(self, step: int, pieces: Iterable[tuple[str, bytes]]) -> Tables:
         """Return what a step makes of the pieces of one bin, and what passes it by."""
@@ -81,7 +84,15 @@ class Exchange:
             for name in self.steps[step].keys
         }
         _, statements, makes, given = self.steps[step]
-        return tables | answer(statements, {**given, **of_step}, makes)
+        for name, table in answer(statements, {**given, **of_step}, makes).items():
+            # What passes by may be of the same table.
+            passing = [tables[name]] if name in tables else []
+            tables[name] = pa.concat_tables([*passing, self._shaped(name, table)])
+        return tables
+
+    def _shaped(self, name: str, table: pa.Table) -> pa.Table:
+        schema = self.schemas[name]
+        return table.select(schema.names).cast(schema)
 
     def gather(self, pieces: Iterable[tuple[str, bytes]]) -> Tables:
         """Return the tables that these pieces are of."""
@@ -99,10 +110,10 @@ class Exchange:
         }
 
     def run(
-        self, spark: SparkSession, tasks: Sequence[T], read: Callable[[T], Iterable[Tables]]
+        self, spark: SparkSession | None, tasks: Sequence[T], read: Callable[[T], Iterable[Tables]]
     ) -> Tables:
         """Run all steps over what `read` makes of each task: in one job of Spark, or here."""
-        if self.bins <= BINS_HERE:
+        if spark is None or self.bins <= BINS_HERE:
             return self.run_here(tables for task in tasks for tables in read(task))
         frame = in_tasks(spark, tasks, partial(_read, exchange=self, read=read), PIECES)
         for at, step in enumerate(self.steps):
@@ -121,6 +132,11 @@ class Exchange:
             made = [self.take(step, of_bins[bin_]) for bin_ in sorted(of_bins)]
             pieces = [piece for tables in made for piece in self.scatter(tables, step + 1)]
         return self.results(piece[1:] for piece in pieces)
+
+
+def moves_in(files: Iterable[str]) -> int:
+    """Return how many moves members' segments may hold."""
+    return sum(size_of(Path(file)) for file in files) // _BYTES_OF_MOVE
 
 
 def _read(

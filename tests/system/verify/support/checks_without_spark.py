@@ -2,25 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 
-from tools.verify.checks.canonical_history import gaps, plan
 from tools.verify.checks.control_checks import check_control_rows
 from tools.verify.checks.views_and_segments import PrimaryView
-from tools.verify.contract.explain import ContextLine, describe_breaches, find_context
-from tools.verify.contract.job import merge, tasks_for
-from tools.verify.contract.message_lifecycle import LifecycleCheck, check_recoveries
-from tools.verify.contract.rules import Breach
-from tools.verify.contract.segment import check_segment, moves_within
-from tools.verify.contract.segment_rules import HighWater
-from tools.verify.contract.sorting import arrange, split_into_bins
+from tools.verify.contract.job import check_contract, explain
+from tools.verify.coverage import unexamined
 from tools.verify.findings import Finding
 from tools.verify.format.records import RecordKind
-from tools.verify.input.moves import Ints, Moves, join
 from tools.verify.input.parse import parse_segment
 from tools.verify.input.rows import Row
-from tools.verify.input.segments import read_bytes, records_in
+from tools.verify.input.segments import read_bytes
 
 COMPARED = slice(Row._fields.index("chain"), Row._fields.index("outcomes") + 1)
 
@@ -56,46 +49,6 @@ def difference_findings(rows: list[Row], cutoffs: dict[int, int]) -> list[Findin
 
 def contract_findings(rows: list[Row], primaries: dict[int, PrimaryView]) -> list[Finding]:
     """Return the findings of the queue contract; all segments are checked and replayed."""
-    stretches = plan(rows, primaries)
-    tasks = tasks_for(rows, stretches, everywhere=True)
-    breaches_found: list[tuple[Breach, int]] = []
-    high_waters: list[HighWater] = []
-    moves: list[Moves] = []
-    for task in tasks:
-        records = list(records_in(task.file))
-        following = records_in(task.following) if task.following else ()
-        result = check_segment(records, following, task.ranges)
-        breaches_found += result.breaches
-        high_waters += result.high_waters
-        moves += moves_within(records, task.ranges)
-    lifecycles = LifecycleCheck(gap.first << 20 for gap in gaps(stretches))
-    lifecycles.take(*sort(join(moves)))
-    lifecycles.finish()
-    found = [
-        *lifecycles.breaches,
-        *check_recoveries(lifecycles.recoveries),
-        *check_high_waters(high_waters),
-    ]
-    breaches = merge([*breaches_found, *((breach, 1) for breach in found)])
-    wanted = [breach for breach, _ in breaches]
-    lines: list[ContextLine] = []
-    for task in tasks if wanted else ():
-        lines += find_context(records_in(task.file), task.ranges, wanted)
-    return describe_breaches(breaches, lines, rows)
-
-
-def check_high_waters(high_waters: Iterable[HighWater]) -> Iterator[Breach]:
-    """G12 from one range of the history to the next, which the check does in SQL."""
-    highest: dict[tuple[str, int], int] = {}
-    for one in sorted(high_waters, key=lambda high_water: high_water.position):
-        key = one.what, one.of
-        before = highest.get(key, -1)
-        if one.first <= before and not (one.what == "published" and one.first == 1):
-            yield one.breach()
-        restarts = one.what == "published"
-        highest[key] = one.highest if restarts else max(before, one.highest)
-
-
-def sort(moves: Moves) -> tuple[Ints, Moves]:
-    """Return all moves sorted, with a single share per queue."""
-    return arrange(piece for _, piece in split_into_bins(moves, 1))
+    found = check_contract(None, rows, primaries, everywhere=True)
+    assert list(unexamined((), found)) == []
+    return explain(None, found, rows)

@@ -7,7 +7,7 @@ members: then the logs agree with one another, and only the queue contract can f
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 from broker.machine import commands as c
@@ -28,13 +28,11 @@ from broker.memberlog.records import (
     ViewSeen,
 )
 from tests.support.three_machines import MEMBERS, Rig
-from tests.system.verify.support.checks_without_spark import check_high_waters, sort
 from tests.system.verify.support.make_logs import VOTERS, IncarnationId, LogMaker
 from tests.system.verify.support.read_back import read_back
-from tools.verify.contract.message_lifecycle import LifecycleCheck, check_recoveries
+from tools.verify.contract.job import ContractResult, exchange_of_contract
 from tools.verify.contract.rules import Breach
-from tools.verify.contract.segment import check_segment, moves_within
-from tools.verify.input.moves import join
+from tools.verify.contract.segment import check_segment
 from tools.verify.input.ranges_of_file import FileRange
 
 INCARNATIONS: tuple[IncarnationId, ...] = tuple((name, 1) for name in MEMBERS)
@@ -186,25 +184,22 @@ class MoveMaker(LogMaker):
 
 def contract_breaches(segments: list[list[Record]]) -> list[Breach]:
     """Check the segments of one incarnation, which begins at position 1, as the whole history."""
-    changed: list[Breach] = []
-    lifecycles = LifecycleCheck()
-    high_waters = []
-    moves = []
-    everything = [FileRange(1, 1 << 40)]
+    return check_records(segments).breaches
+
+
+def check_records(
+    segments: list[list[Record]], first: int = 1, gaps: Sequence[int] = (), bins: int = 1
+) -> ContractResult:
+    """Check the segments of one incarnation, whose history begins at this position."""
     read = [read_back(records) for records in segments]
-    for records, following in zip(read, [*read[1:], []], strict=True):
-        result = check_segment(records, following, everything)
-        changed += [breach for breach, _ in result.breaches]
-        high_waters += result.high_waters
-        moves += list(moves_within(records, everything))
-    lifecycles.take(*sort(join(moves)))
-    lifecycles.finish()
-    return [
-        *changed,
-        *lifecycles.breaches,
-        *check_recoveries(lifecycles.recoveries),
-        *check_high_waters(high_waters),
-    ]
+    tables = (
+        one
+        for records, following in zip(read, [*read[1:], []], strict=True)
+        for one in check_segment(records, following, [FileRange(first, 1 << 40)], gaps)
+    )
+    found = ContractResult()
+    found.add(exchange_of_contract(bins).run_here(tables))
+    return found
 
 
 def packed(rows: list[MoveTuple]) -> bytes:

@@ -8,31 +8,34 @@ from functools import cache
 import pytest
 from click.testing import CliRunner
 
-pytest.importorskip("numpy")
+pytest.importorskip("duckdb")
 
 from broker.amqp import codec
 from broker.machine import commands as c
-from broker.machine.move_log import CLOSED, TAKEN_BACK
+from broker.machine.move_log import CLOSED, MOVE, TAKEN_BACK, Op
 from broker.memberlog.records import Batch, Checkpoint, Queues, Snapshot
 from tests.support.three_machines import Client
-from tests.system.verify.corruption.contract_violations import VIOLATIONS, Violation
-from tests.system.verify.support.checks_without_spark import sort
-from tests.system.verify.support.make_moves import INCARNATIONS, MoveMaker, contract_breaches
+from tests.system.verify.corruption.contract_violations import (
+    VIOLATIONS,
+    Violation,
+    channel_is_overtaken_by_itself,
+    cold_start_loses_a_persistent_one,
+    older_one_is_overtaken,
+)
+from tests.system.verify.support.make_moves import (
+    INCARNATIONS,
+    MoveMaker,
+    check_records,
+    contract_breaches,
+)
 from tests.system.verify.support.read_back import read_back
 from tests.system.verify.support.recorded_history import plain_history
 from tools.commands.qpid_cluster_verify import main
 from tools.verify.checks.canonical_history import Stretch
-from tools.verify.contract.job import tasks_for
-from tools.verify.contract.message_lifecycle import LifecycleCheck
-from tools.verify.contract.rules import RULES
-from tools.verify.contract.segment import check_segment, moves_within
-from tools.verify.contract.segment_rules import SegmentRules
-from tools.verify.contract.sorting import MOVES_IN_BIN, arrange, bins_for, split_into_bins
-from tools.verify.input.moves import join
-from tools.verify.input.ranges_of_file import FileRange
+from tools.verify.contract import lives
+from tools.verify.contract.job import RULES, ContractResult, tasks_for
+from tools.verify.contract.replay import Replay
 from tools.verify.input.rows import SEGMENT, Row
-
-EVERYTHING = [FileRange(1, 1 << 40)]
 
 
 @cache
@@ -50,10 +53,12 @@ def history() -> MoveMaker:
 def test_a_correct_history_keeps_the_contract() -> None:
     maker = history()
     assert maker.breaches() == []
-    result = check_segment(read_back(maker.logs[INCARNATIONS[0]]), [], EVERYTHING)
+    result = check_records([maker.logs[INCARNATIONS[0]]])
     assert result.moves == result.replayed > 70
+    assert result.examined == result.within > 40
     assert result.checkpoints == 3
     assert result.compared > 8
+    assert result.recoveries > 1
 
 
 @pytest.mark.parametrize("violation", VIOLATIONS, ids=lambda violation: violation.__name__)
@@ -63,6 +68,7 @@ def test_each_violation_is_named_where_it_is(violation: Violation) -> None:
     found = maker.breaches()
     assert (rule, position) in {(one.rule, one.position) for one in found}, found
     assert {one.rule for one in found} <= RULES.keys()
+    assert len({one.rule for one in found}) == len(found)
 
 
 def test_each_rule_is_broken_by_one() -> None:
@@ -141,48 +147,42 @@ def test_a_return_that_nothing_caused_is_found_where_the_channel_goes_on() -> No
     assert [(one.rule, one.position) for one in maker.breaches()] == [("return without cause", at)]
 
 
-def test_pieces_of_any_length_give_the_same_verdict() -> None:
+def of_lives(found: ContractResult) -> tuple[object, ...]:
+    """Return what does not depend on where a log is cut."""
+    known = lives.RULES.keys() | lives.RULES_OF_COLD_STARTS
+    breaches = [one for one in found.breaches if one.rule in known]
+    assert breaches
+    return breaches, found.messages, found.examined, found.recoveries
+
+
+def test_parts_of_any_length_give_the_same_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     maker = history()
     VIOLATIONS[10](maker)
-    moves = join(list(moves_within(read_back(maker.logs[INCARNATIONS[0]]), EVERYTHING)))
-    share, rows = sort(moves)
-    whole = LifecycleCheck()
-    whole.take(share, rows)
-    whole.finish()
-    assert whole.breaches
-    for step in range(1, 12):
-        pieces_check = LifecycleCheck()
-        for begin in range(0, len(rows), step):
-            part = slice(begin, begin + step)
-            pieces_check.take(share[part], rows.take(part))
-        pieces_check.finish()
-        assert pieces_check.breaches == whole.breaches
-        assert pieces_check.recoveries == whole.recoveries
-        assert (pieces_check.messages, pieces_check.examined) == (whole.messages, whole.examined)
+    cold_start_loses_a_persistent_one(maker)
+    records = maker.logs[INCARNATIONS[0]]
+    whole = of_lives(check_records([records]))
+    for commands in (1, 2, 5, 20):
+        monkeypatch.setattr("tools.verify.contract.segment._COMMANDS_MAX", commands)
+        assert of_lives(check_records([records])) == whole
+
+
+def test_order_is_compared_from_one_part_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tools.verify.contract.segment._COMMANDS_MAX", 1)
+    assert history().breaches() == []
+    for violation in (older_one_is_overtaken, channel_is_overtaken_by_itself):
+        maker = history()
+        rule, position = violation(maker)
+        assert (rule, position) in {(one.rule, one.position) for one in maker.breaches()}
 
 
 def test_bins_give_the_same_verdict_as_a_single_one() -> None:
     maker = history()
     VIOLATIONS[10](maker)
-    moves = list(moves_within(read_back(maker.logs[INCARNATIONS[0]]), EVERYTHING))
-    assert bins_for(0, 4) == 4
-    assert bins_for(5 * MOVES_IN_BIN + 1, 4) == 6
-    outcome = []
-    for bins in (1, 2, 7, 100):
-        pieces: dict[int, list[bytes]] = {}
-        for some in moves:
-            for bin_, piece in split_into_bins(some, bins):
-                pieces.setdefault(bin_, []).append(piece)
-        assert (len(pieces) > 1) == (bins > 1)
-        assert max(pieces) < bins
-        lifecycles = LifecycleCheck()
-        for of_bin in pieces.values():
-            lifecycles.take(*arrange(of_bin))
-        lifecycles.finish()
-        ready = sum(one.ready for one in lifecycles.recoveries)
-        outcome.append((lifecycles.breaches, lifecycles.messages, lifecycles.examined, ready))
-    assert outcome[0][0]
-    assert all(one == outcome[0] for one in outcome)
+    cold_start_loses_a_persistent_one(maker)
+    records = maker.logs[INCARNATIONS[0]]
+    outcomes = [check_records([records], bins=bins) for bins in (1, 2, 7, 100)]
+    assert all(one == outcomes[0] for one in outcomes)
+    assert of_lives(outcomes[0])
 
 
 def test_what_is_missing_gives_no_finding() -> None:
@@ -190,15 +190,9 @@ def test_what_is_missing_gives_no_finding() -> None:
     records = maker.logs[INCARNATIONS[0]]
     half = len(records) // 2
     cut = next(r.first_position for r in records[half:] if isinstance(r, Batch))
-    moves = join(list(moves_within(read_back(records), [FileRange(cut, 1 << 40)])))
-    unaware = LifecycleCheck()
-    unaware.take(*sort(moves))
-    unaware.finish()
+    unaware = check_records([records], cut)
     assert unaware.breaches  # without knowing that something is missing
-    outcome = LifecycleCheck([1 << 20])
-    outcome.take(*sort(moves))
-    outcome.finish()
-    assert outcome.breaches == []
+    assert check_records([records], cut, gaps=[1]).breaches == []
 
 
 def test_segments_of_an_incarnation_are_joined() -> None:
@@ -302,17 +296,22 @@ def wander(chance: random.Random, steps: int) -> MoveMaker:
     return maker
 
 
-def test_a_log_that_is_wrong_throughout_does_not_fill_the_memory(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr("tools.verify.contract.message_lifecycle.BREACHES_MAX", 2)
+def test_of_each_rule_the_first_breach_is_told_and_how_many_there_are() -> None:
     maker = history()
-    moves = join(list(moves_within(read_back(maker.logs[INCARNATIONS[0]]), EVERYTHING)))
-    moves.of = moves.of + moves.position  # no channel gives up what it holds
-    lifecycles = LifecycleCheck()
-    lifecycles.take(*sort(moves))
-    lifecycles.finish()
-    assert len(lifecycles.breaches) == 2
+    given_up = (Op.SETTLED, Op.RETURNED)
+    maker.rewrite(
+        lambda _, rows: [(*r[:4], r[4] ^ 1, r[5]) if r[0] & 15 in given_up else r for r in rows]
+    )
+    found = {one.rule: one for one in maker.breaches()}
+    where = [
+        (record.first_position, row)
+        for record in maker.logs[INCARNATIONS[0]]
+        if isinstance(record, Batch)
+        for row in MOVE.iter_unpack(record.moves)
+        if row[0] & 15 in given_up
+    ]
+    assert found["other holder"].n == len(where) > 5
+    assert found["other holder"].position == where[0][0]
 
 
 def test_an_invalid_number_of_replays() -> None:
@@ -336,11 +335,10 @@ def test_each_position_is_checked_once_unless_more_is_wanted() -> None:
 def test_the_checkpoint_of_a_received_state_has_its_root() -> None:
     """H1: nothing was applied between START or SNAPSHOT and what is said of the queues there."""
     state = Snapshot(1, 7, b"c" * 16, 77, "b")
-    rules = SegmentRules()
+    replay = Replay()
     for record in read_back([state, Checkpoint(7, 78, 1, b"")]):
-        rules.take(record)
-    rules.finish()
-    assert [(one.rule, one.position) for one in rules.breaches] == [("other root", 7)]
+        replay.take(record)
+    assert [(one.rule, one.position) for one in replay.breaches] == [("other root", 7)]
 
 
 def test_a_number_that_came_again_makes_no_message() -> None:

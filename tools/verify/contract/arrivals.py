@@ -1,0 +1,101 @@
+"""G20: a publish that was accepted becomes one message, which enters each queue of its route once.
+
+Numbers of messages rise by one, and so do the places in each queue; what enters a queue is the
+message that the command has just published, with its persistence.
+"""
+
+from __future__ import annotations
+
+from tools.verify.contract.rules import Rule
+
+# Moves: 1 PUBLISHED (causes: 0 by a client, 1 by a transaction, 3 again: it makes no message),
+# 2 ENQUEUED, 9 RECOVERED.  A place in a priority queue has the rank in the bits from 54 on, and its
+# lowest bit unused.  A move names a message by the low half of its number.
+ARRIVALS = {
+    "messages": """
+        SELECT *, seq - LAG(seq) OVER (ORDER BY nth) AS step
+        FROM logged WHERE op = 1 AND seq > 0 AND cause <> 3""",
+    "sourced": """
+        SELECT *, MAX(CASE WHEN op = 1 THEN nth END) OVER (
+            ORDER BY nth ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS source
+        FROM logged WHERE op = 2 OR op = 1 AND seq > 0 AND cause <> 3""",
+    "entered": """
+        SELECT sourced.*, messages.flag AS published_flag,
+            COALESCE(messages.position = sourced.position
+                AND messages.seq & 4294967295 = sourced.of, FALSE) AS published
+        FROM sourced LEFT JOIN messages ON messages.nth = source
+        WHERE sourced.op = 2""",
+    "copies": """
+        SELECT *, ROW_NUMBER() OVER (PARTITION BY source, queue ORDER BY nth) AS copy
+        FROM entered WHERE published""",
+    # A cold start renumbers a plain queue, and records no place of a priority queue.
+    "placed": """
+        SELECT logged.*, op = 9 AND seq = 0 AS silent,
+            CASE WHEN max_priority >= 0 THEN (seq & 18014398509481983) >> 1
+                ELSE LEAST(seq, 4611686018427387904) END AS place
+        FROM logged LEFT JOIN named USING (queue) WHERE op IN (2, 9)""",
+    "steps": """
+        SELECT *, LAG(CASE WHEN silent THEN NULL WHEN op = 9 THEN place + of ELSE place + 1 END)
+            OVER (PARTITION BY queue ORDER BY nth) AS next_place
+        FROM placed""",
+}
+
+# What the command at each position published by itself.  Command 14 is PUBLISH, 23 TX_COMMIT;
+# outcomes: 0 carried out, 200 it reached no queue, 201 it was sent before.
+ANSWERED = {
+    "made": """
+        SELECT position, COUNT(*) FILTER (WHERE cause <> 1) AS made,
+            COUNT(*) FILTER (WHERE cause = 1) AS by_transaction,
+            BOOL_OR(cause = 3) AS again, BOOL_OR(cause <> 1 AND seq > 0) AS routed
+        FROM logged WHERE op = 1 AND cause <> 2 AND position <= last GROUP BY position""",
+    "answered": """
+        SELECT position, 0 AS ordinal, -1 AS queue, -1 AS seq, -1 AS of, kind, outcome,
+            kind = 14 AND outcome IN (0, 200, 201) AS wanted, COALESCE(made, 0) AS made,
+            COALESCE(by_transaction, 0) AS by_transaction, again, routed
+        FROM commands LEFT JOIN made USING (position)
+        WHERE kind = 14 OR made IS NOT NULL""",
+}
+
+RULES = {
+    "publish lost": Rule(
+        "G20", "C1 enqueue", "a publish was accepted, but became no message",
+        "answered", "wanted AND made = 0",
+    ),
+    "publish doubled": Rule(
+        "G20", "C1 enqueue", "one publish became more than one message",
+        "answered", "wanted AND made > 1",
+    ),
+    "publish misrouted": Rule(
+        "G20", "C1 enqueue",
+        "a publish was answered as unroutable and has a message, or as routed and has none; or as "
+        "one that came again, and is none",
+        "answered", """wanted AND made = 1 AND (again <> (outcome = 201)
+            OR NOT again AND routed <> (outcome = 0))""",
+    ),
+    "publish invented": Rule(
+        "G20", "C1 enqueue", "a message was published by a command that published none",
+        "answered", """NOT wanted AND made > 0
+            OR by_transaction > 0 AND NOT (kind = 23 AND outcome IN (0, 200))""",
+    ),
+    "number": Rule(
+        "G20", "C1 enqueue", "the numbers of messages do not rise by one",
+        "messages", "step <> 1",
+    ),
+    "place": Rule(
+        "G20", "C1 enqueue", "the places in the queue do not rise by one",
+        "steps", "place <> next_place AND NOT silent",
+    ),
+    "enqueued unpublished": Rule(
+        "G20", "C1 enqueue", "entered the queue without being published by this command",
+        "entered", "NOT published",
+    ),
+    "enqueued twice": Rule(
+        "G20", "C1 enqueue", "one message entered the queue twice",
+        "copies", "copy > 1",
+    ),
+    "persistence": Rule(
+        "G20", "C2 one end",
+        "entered the queue with another persistence than it was published with",
+        "copies", "flag <> published_flag",
+    ),
+}  # fmt: skip

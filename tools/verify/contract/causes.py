@@ -1,0 +1,123 @@
+"""G20, G11: a message moves only for a command that may do that by AMQP, and in its place.
+
+Each move names a command of its batch, in their order, and a queue that the log has named; and the
+command's kind and outcome can cause it.  Whatever closes a channel returns what it held, which may
+then be delivered, dropped by limits or dead-lettered.  An ACTIVATE closes the channels of lost
+members, a TICK expires messages.  And what is too much for one position goes on at the next ones,
+whatever is ordered there.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tools.verify.contract.rules import Rule
+from tools.verify.format.commands import Command
+from tools.verify.format.moves import Op
+
+if TYPE_CHECKING:
+    import pyarrow as pa
+
+_ANY = tuple(Command)
+_CAUSED_BY: dict[tuple[Op, int], tuple[int, ...]] = {
+    (Op.PUBLISHED, 0): (Command.PUBLISH,),
+    (Op.PUBLISHED, 1): (Command.TX_COMMIT,),
+    (Op.PUBLISHED, 2): _ANY,
+    (Op.PUBLISHED, 3): (Command.PUBLISH,),
+    (Op.ENQUEUED, 0): _ANY,
+    (Op.DELIVERED, 0): _ANY,
+    (Op.DELIVERED, 1): (Command.GET,),
+    (Op.SETTLED, 0): (Command.ACK,),
+    (Op.SETTLED, 1): (Command.SENT,),
+    (Op.SETTLED, 2): (Command.NACK, Command.TX_COMMIT),
+    (Op.SETTLED, 3): _ANY,
+    (Op.SETTLED, 4): (Command.TX_COMMIT,),
+    (Op.SETTLED, 5): _ANY,
+    (Op.RETURNED, 0): (Command.NACK,),
+    (Op.RETURNED, 1): (Command.RECOVER,),
+    (Op.RETURNED, 2): _ANY,
+    (Op.RETURNED, 3): _ANY,
+    (Op.RETURNED, 4): (Command.TX_COMMIT,),
+    (Op.DROPPED, 0): _ANY,  # also what has no time to live, at once where it enters or returns
+    (Op.DROPPED, 1): _ANY,
+    (Op.PURGED, 0): (Command.QUEUE_PURGE,),
+    (Op.PURGED, 1): _ANY,
+    (Op.PURGED, 2): (Command.ACTIVATE,),
+    (Op.DECLARED, 0): (Command.QUEUE_DECLARE,),
+    (Op.RECOVERED, 0): (Command.ACTIVATE,),
+}
+
+
+def causes() -> pa.Table:
+    """Return the table: which kinds of commands cause a move; `own`: no other kinds do, so the move
+    does not go on from an earlier position.
+    """
+    import pyarrow as pa
+
+    rows = [
+        (op, cause, kind, kinds is not _ANY)
+        for (op, cause), kinds in _CAUSED_BY.items()
+        for kind in map(int, kinds)
+    ]
+    return pa.table(dict(zip(("op", "cause", "kind", "own"), zip(*rows, strict=True), strict=True)))
+
+
+# Commands: 2 CONNECTION_CLOSE, 4 CHANNEL_CLOSE, 64 ACTIVATE, 66 TICK.  Outcomes: 1 to 3 came too
+# late, from 300 on replies that close.  `beyond`: its index is outside of its batch.
+CAUSED = {
+    "caused": """
+        SELECT logged.*, position > last AS beyond, kind, outcome,
+            causes.kind IS NOT NULL AS allowed, own,
+            CASE WHEN ordinal > 0 THEN LAG(position) OVER (ORDER BY nth) END AS before
+        FROM logged
+        LEFT JOIN commands USING (position)
+        LEFT JOIN causes USING (op, cause, kind)""",
+    # Returns that only an end explains, which may be one of an earlier position.
+    "acts": """
+        SELECT of, MAX(nth) AS last_act FROM caused
+        WHERE op IN (1, 3, 4, 5) AND (own IS NOT FALSE OR op = 3) GROUP BY of""",
+    "ended": """
+        SELECT caused.*, last_act FROM caused JOIN acts USING (of)
+        WHERE allowed AND NOT beyond AND op = 5
+            AND (cause = 2 AND kind NOT IN (2, 4) AND outcome < 300 OR cause = 3 AND kind <> 64)""",
+    "of_queues": """
+        SELECT logged.*, named.queue IS NULL AS nameless,
+            op = 8 AND (flag <> durable OR of - 1 <> max_priority) AS otherwise
+        FROM logged LEFT JOIN named USING (queue) WHERE op <> 1""",
+}
+
+RULES = {
+    "foreign command": Rule(
+        "LOG", "moves", "a move names a command that is not in its batch",
+        "caused", "beyond",
+    ),
+    "stray": Rule(
+        "LOG", "moves", "a move says something that moves of its kind never say",
+        "caused", """op IN (4, 5, 7, 9) AND flag OR op = 1 AND cause = 2 AND (of <> 0 OR queue <> 0)
+            OR op = 6 AND of <> 0 OR op IN (7, 8) AND detail <> 0 OR op = 8 AND seq <> 0""",
+    ),
+    "disorder": Rule(
+        "LOG", "moves", "moves are not in the order of their commands",
+        "caused", "position < before AND NOT beyond",
+    ),
+    "unnamed queue": Rule(
+        "LOG", "moves", "a move of a queue that the log has not named",
+        "of_queues", "nameless",
+    ),
+    "other queue": Rule(
+        "LOG", "moves", "the queue was declared otherwise than the log names it",
+        "of_queues", "otherwise",
+    ),
+    "late command": Rule(
+        "G20", "causes", "a command that came too late moved a message",
+        "caused", "outcome BETWEEN 1 AND 199 AND kind <> 66 AND own IS NOT FALSE AND NOT beyond",
+    ),
+    "wrong cause": Rule(
+        "G20", "causes", "a command of this kind cannot cause this move",
+        "caused", "NOT allowed AND NOT beyond",
+    ),
+    "return without cause": Rule(
+        "G11", "causes", "messages came back, but nothing was closed, refused or returned",
+        "ended", "last_act > nth",
+    ),
+}  # fmt: skip

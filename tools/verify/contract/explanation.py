@@ -1,0 +1,172 @@
+# mypy: disable-error-code="import-untyped"
+"""Explanation of broken rules for people: queue, command, and the other moves of the message."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from tools.verify.checks.total_order import command_name
+from tools.verify.checks.views_and_segments import runs_of
+from tools.verify.contract.rules import Breach, Rule
+from tools.verify.contract.segment import Part, SegmentParts, SegmentTask, table_of
+from tools.verify.findings import Finding
+from tools.verify.format.moves import Op
+from tools.verify.input.rows import SEGMENT, Row
+from tools.verify.input.segments import records_in
+from tools.verify.sql.exchange import Exchange, Step, Tables
+from tools.verify.sql.statements import answer
+
+CAUSES = {
+    Op.PUBLISHED: ("by a client", "by a transaction", "dead-lettered", "again, by its number"),
+    Op.ENQUEUED: ("",),
+    Op.DELIVERED: ("to a consumer", "to a get"),
+    Op.SETTLED: ("acknowledged", "sent", "rejected", "of a deleted queue", "by a transaction",
+                 "came back too often"),
+    Op.RETURNED: (
+        "by a nack or reject", "by a recover", "as its channel closed", "as its member was lost",
+        "by a transaction",
+    ),
+    Op.DROPPED: ("expired", "over the limit"),
+    Op.PURGED: ("by a purge", "deleted", "by a cold start"),
+    Op.DECLARED: ("",),
+    Op.RECOVERED: ("by a cold start",),
+}  # fmt: skip
+
+# The moves of the message, of its queue as a whole, and of the position: the nearest ones of each.
+_NEAR = {
+    "moves": """
+        SELECT which, logged.position, ordinal, op, flag, cause, logged.queue, logged.seq, of,
+            ABS(logged.position - wanted.position) AS distance
+        FROM logged JOIN wanted ON logged.position = wanted.position
+            OR logged.queue = wanted.queue AND op <> 1
+                AND (logged.seq = wanted.seq OR op IN (7, 8, 9))
+        WHERE stretch >= 0""",
+    "near": """
+        SELECT which, position, ordinal, op, flag, cause, queue, seq, of, distance FROM (
+            SELECT *, ROW_NUMBER() OVER (
+                PARTITION BY which ORDER BY distance, position, ordinal) AS rank FROM moves
+        ) AS ranked WHERE rank <= 12""",
+}
+_SCHEMAS = {
+    "moves": "which bigint, position bigint, ordinal bigint, op bigint, flag boolean, "
+    "cause bigint, queue bigint, seq bigint, of bigint, distance bigint",
+    "facts": "which bigint, kind string, text string",
+    "told": "which bigint, kind string, text string",
+}
+_SCHEMAS["near"] = _SCHEMAS["moves"]
+_WANTED = "which bigint, position bigint, queue bigint, seq bigint"
+_TOGETHER = {
+    "near": f"{_NEAR['near']} ORDER BY which, position, ordinal",
+    "told": "SELECT DISTINCT which, kind, text FROM facts",
+}
+
+
+def exchange_of_context(bins: int) -> Exchange:
+    """Return the step that puts together what segments hold about the breaches."""
+    together = Step({"moves": (), "facts": ()}, _TOGETHER, ["near", "told"], {})
+    return Exchange(_SCHEMAS, [together], bins)
+
+
+def describe_breaches(
+    breaches: Sequence[Breach], rules: Mapping[str, Rule], context: Tables, rows: Sequence[Row]
+) -> list[Finding]:
+    """Return the breaches as findings; `rows` show which members have a position."""
+    facts: dict[int, dict[str, str]] = defaultdict(dict)
+    for row in context["told"].to_pylist():
+        facts[row["which"]][row["kind"]] = row["text"]
+    moves: dict[int, list[str]] = defaultdict(list)
+    for row in context["near"].to_pylist():
+        moves[row["which"]].append(describe(row))
+    spans = [
+        (row.member, first, last)
+        for row in rows
+        if row.kind == SEGMENT
+        for first, last, *_ in runs_of(row)
+    ]
+    findings = []
+    for which, breach in enumerate(breaches):
+        at = breach.position
+        members = sorted({member for member, first, last in spans if first <= at <= last})
+        rule = rules[breach.rule]
+        findings.append(_finding(breach, rule, facts[which], tuple(moves[which]), members))
+    return findings
+
+
+def read_context(task: SegmentTask, wanted: Sequence[Breach]) -> Iterator[Tables]:
+    """Yield what one segment holds about the breaches: names, commands, moves of the message."""
+    numbered = [(which, one.position, one.queue, one.seq) for which, one in enumerate(wanted)]
+    given = {
+        "wanted": table_of(numbered, "which bigint, position bigint, queue bigint, seq bigint")
+    }
+    parts = SegmentParts(task.ranges)
+    facts: list[tuple[int, str, str]] = []
+    for part in parts.of(records_in(task.file)):
+        near = answer(_NEAR, {**part.tables, **given}, ["near"])["near"]
+        yield {"moves": near}
+        facts += _commands(part, wanted)
+    facts += [
+        (which, "name", parts.names[one.queue])
+        for which, one in enumerate(wanted)
+        if one.queue in parts.names
+    ]
+    yield {"facts": table_of(facts, _SCHEMAS["facts"])}
+
+
+def _commands(part: Part, wanted: Sequence[Breach]) -> Iterator[tuple[int, str, str]]:
+    firsts = [batch.first_position for batch in part.batches]
+    for which, breach in enumerate(wanted):
+        batch = part.batches[max(bisect_right(firsts, breach.position) - 1, 0)]
+        nth = breach.position - batch.first_position
+        if 0 <= nth < batch.commands and part.tells(breach.position):
+            yield which, "command", f"{command_name(batch.kinds[nth])} from {batch.origin}"
+
+
+def describe(move: dict[str, Any]) -> str:
+    """Return one move in words."""
+    op, cause = move["op"], move["cause"]
+    name = Op(op).name if op in CAUSES else f"move {op}"
+    causes = CAUSES.get(op, ())
+    words = [name, causes[cause] if cause < len(causes) else f"for cause {cause}"]
+    if op == Op.PUBLISHED:
+        words += [f"message {move['seq']}", f"channel {move['of']:08x}"]
+    elif op in (Op.PURGED, Op.RECOVERED):
+        words += [f"queue {move['queue']}", f"{move['of']} messages"]
+    else:
+        words += [f"queue {move['queue']}", f"place {move['seq']}"]
+        if op in (Op.DELIVERED, Op.SETTLED, Op.RETURNED):
+            words.append(f"channel {move['of']:08x}")
+        if op in (Op.DELIVERED, Op.DROPPED) and move["flag"]:
+            words.append("redelivered")
+    return f"at {move['position']}: " + ", ".join(word for word in words if word)
+
+
+def _finding(
+    breach: Breach,
+    rule: Rule,
+    facts: dict[str, str],
+    around: tuple[str, ...],
+    members: Sequence[str],
+) -> Finding:
+    queue = facts.get("name", f"number {breach.queue}" if breach.queue >= 0 else "")
+    subject = ""
+    if breach.seq >= 0 and queue:
+        subject = f"message at place {breach.seq} of queue {queue}: "
+    elif queue:
+        subject = f"queue {queue}: "
+    details = [breach.more] if breach.more else []
+    if "command" in facts:
+        details.append(f"by a {facts['command']}")
+    if breach.since >= 0:
+        details.append(f"its move before is at position {breach.since}")
+    if breach.n > 1:
+        details.append(f"{breach.n} such cases, this is the first")
+    if members:
+        details.append("in the log of " + ", ".join(members))
+    what = subject + rule.sentence + (f" ({'; '.join(details)})" if details else "")
+    return Finding(
+        rule.promise, members[0] if len(members) == 1 else "", 0, breach.position, what,
+        queue=queue, around=around,
+    )  # fmt: skip

@@ -1,0 +1,79 @@
+"""G12, G5: messages leave a plain queue in the order of their places, and enter it in the order in
+which their channel published them; a session's submissions are applied in their order, each once.
+
+Redeliveries, and the order of a priority queue, are judged by the reference model.
+"""
+
+from __future__ import annotations
+
+from tools.verify.contract.rules import Rule
+
+HIGH_WATERS = "what string, who bigint, position bigint, first bigint, highest bigint"
+
+# Moves: 1 PUBLISHED (cause 0: by a client; its number is in the column of queues), 3 DELIVERED,
+# 6 DROPPED.  `stretch`: where the history has it from this segment, the first of these positions.
+# The high water of a queue never falls; that of a channel begins anew with 1 as it is opened again.
+ORDER = {
+    "taken": """
+        SELECT 'taken' AS what, stretch, logged.queue AS who, seq AS value, nth, position, ordinal,
+            logged.queue, seq, of
+        FROM logged JOIN named USING (queue)
+        WHERE op IN (3, 6) AND NOT flag AND max_priority < 0 AND stretch >= 0""",
+    "posted": """
+        SELECT 'posted' AS what, stretch, of AS who, queue AS value, nth, position, ordinal,
+            -1 AS queue, queue AS seq, of
+        FROM logged WHERE op = 1 AND cause = 0 AND queue > 0 AND stretch >= 0""",
+    "ordered": """
+        SELECT *, LAG(value) OVER (PARTITION BY what, stretch, who ORDER BY nth) AS before
+        FROM (SELECT * FROM taken UNION ALL SELECT * FROM posted) AS joined""",
+    "high_waters": """
+        SELECT what, who, MIN(position) AS position, MIN_BY(value, nth) AS first,
+            CASE what WHEN 'taken' THEN MAX(value) ELSE MAX_BY(value, nth) END AS highest
+        FROM ordered GROUP BY what, stretch, who""",
+}
+
+# Between one stretch of the history and the next.
+ORDER_OF_STRETCHES = {
+    "resumed": """
+        SELECT what, position, 0 AS ordinal, CASE what WHEN 'taken' THEN who ELSE -1 END AS queue,
+            first AS seq, CASE what WHEN 'taken' THEN -1 ELSE who END AS of, first AS value,
+            CASE what WHEN 'taken' THEN MAX(highest) OVER (
+                PARTITION BY what, who ORDER BY position
+                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
+            ELSE LAG(highest) OVER (PARTITION BY what, who ORDER BY position) END AS before
+        FROM high_waters""",
+}
+
+# `run`: positions without a gap after one state; what was before is not known.
+SUBMISSIONS = {
+    "submitted": """
+        SELECT *, 0 AS ordinal, -1 AS queue, -1 AS seq, -1 AS of,
+            LAG(blob) OVER (PARTITION BY run, session ORDER BY position) AS blob_before,
+            FIRST_VALUE(origin) OVER (PARTITION BY run, session ORDER BY position) AS owner
+        FROM submissions""",
+}
+
+_OVERTAKEN = Rule(
+    "G12", "C5 order", "left the queue for the first time before an older one",
+    "ordered", "what = 'taken' AND value <= before",
+)  # fmt: skip
+_PUBLISHER = Rule(
+    "G12", "C5 order", "entered behind a message that its channel published later",
+    "ordered", "what = 'posted' AND value <= before AND value <> 1",
+)  # fmt: skip
+RULES = {"overtaken": _OVERTAKEN, "publisher order": _PUBLISHER}
+RULES_OF_STRETCHES = {name: rule._replace(table="resumed") for name, rule in RULES.items()}
+
+RULES_OF_SESSIONS = {
+    "blob order": Rule(
+        "G5", "E5 by source", "what one session submitted is not applied in its order, each once",
+        "submitted", "blob <> blob_before + 1",
+    ),
+    "other session": Rule(
+        "G5", "E5 by source", "another member went on with the session of a member",
+        "submitted", "origin <> owner",
+    ),
+}  # fmt: skip
+MORE_OF_SESSIONS = (
+    "CONCAT('session ', session, ' of ', owner, ': ', blob, ' by ', origin, ' after ', blob_before)"
+)
