@@ -68,13 +68,18 @@ def check_view_changes(rows: list[Row]) -> Iterator[Finding]:
         else:
             by_way[change.between].append((_names(change.transitional), change.transitional))
     for (before, after), reports in by_way.items():
-        usual, others = split_by_majority(reports)
-        for names, row in others:
-            what = (
-                f"from view {_view(before)} to {_view(after)} came {_listed(names)} here and "
-                f"{_listed(usual[0])} at {usual[1].member}"
-            )
-            yield Finding("G6", row.member, row.incarnation, position_at(rows, row), what)
+        way = f"from view {_view(before)} to {_view(after)} came"
+        yield from _disagreements(rows, way, reports)
+
+
+def _disagreements(
+    rows: list[Row], subject: str, reports: list[tuple[tuple[str, ...], Row]]
+) -> Iterator[Finding]:
+    """Yield the logs that say of a view, or a way, other members than most of them."""
+    (usual, reference), others = split_by_majority(reports)
+    for names, row in others:
+        what = f"{subject} {_listed(names)} here and {_listed(usual)} at {reference.member}"
+        yield Finding("G6", row.member, row.incarnation, position_at(rows, row), what)
 
 
 def incomplete(rows: list[Row]) -> set[IncarnationId]:
@@ -103,13 +108,7 @@ def check_views(rows: list[Row]) -> Iterator[Finding]:
             if row.kind == RecordKind.VIEW and row.flag:
                 reported[ring_of(row)].append((_names(row), row))
     for ring, reports in reported.items():
-        usual, others = split_by_majority(reports)
-        for names, row in others:
-            what = (
-                f"view {_view(ring)} is {_listed(names)} here and {_listed(usual[0])} at "
-                f"{usual[1].member}"
-            )
-            yield Finding("G6", row.member, row.incarnation, position_at(rows, row), what)
+        yield from _disagreements(rows, f"view {_view(ring)} is", reports)
     yield from _check_cold(rows)
 
 
