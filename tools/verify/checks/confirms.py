@@ -19,34 +19,49 @@ if TYPE_CHECKING:
 
 FINDINGS_MAX = 20
 
+# `begins`: incarnations that were not read from their beginning; what was published before it
+# cannot be looked up.
+_UNFOUNDED = f"""
+    with told as (
+        select member, incarnation, segment, explode(positions) as position
+        from {{given}} where kind = {UNPAIRED}
+    ), accepted as (
+        select member, incarnation, segment, explode(positions) as position
+        from {{given}} where kind = {ACCEPTED}
+    )
+    select member, incarnation, position from told
+    where not exists (
+        select 1 from accepted where accepted.member = told.member
+            and accepted.incarnation = told.incarnation and accepted.position = told.position
+            and accepted.segment < told.segment
+    ) and not exists (
+        select 1 from {{begins}} as begins where begins.member = told.member
+            and begins.incarnation = told.incarnation and told.position < begins.begin
+    )
+    order by position limit {FINDINGS_MAX}
+"""
+_LOST = f"""
+    with confirmed as (
+        select member, explode(positions) as position
+        from {{given}} where kind = {int(RecordKind.CONFIRM)}
+    )
+    select gap, min(struct(position, member)) as first
+    from confirmed join {{gaps}} on position between begin and until
+    group by gap order by gap
+"""
+
 
 def check_unpaired(records: DataFrame, begins: dict[IncarnationId, int]) -> list[Finding]:
     """G9: a confirm names an accepted publish of this incarnation that was applied before.
 
-    `begins` has the first position of incarnations that were not read from their beginning: what
-    was published before it cannot be looked up.
+    `begins` has the first position of incarnations that were not read from their beginning.
     """
-    from pyspark.sql import functions as f
-
-    given = records.filter(f.col("kind") == UNPAIRED).select(
-        "member", "incarnation", "segment", f.explode("positions").alias("confirmed")
-    )
-    accepted = records.filter(f.col("kind") == ACCEPTED).select(
-        f.col("member").alias("m"),
-        f.col("incarnation").alias("i"),
-        f.col("segment").alias("s"),
-        f.explode("positions").alias("p"),
-    )
-    pair = (f.col("member") == f.col("m")) & (f.col("incarnation") == f.col("i"))
-    pair = pair & (f.col("confirmed") == f.col("p")) & (f.col("s") < f.col("segment"))
-    unknown = f.lit(False)
-    for (member, incarnation), begin in begins.items():
-        of = (f.col("member") == member) & (f.col("incarnation") == incarnation)
-        unknown = unknown | (of & (f.col("confirmed") < begin))
-    unfounded = given.filter(~unknown).join(accepted, pair, "left_anti")
-    rows = unfounded.orderBy("confirmed").limit(FINDINGS_MAX).collect()
+    spark = records.sparkSession
+    known = [(*incarnation, begin) for incarnation, begin in begins.items()]
+    unread = spark.createDataFrame(known, "member string, incarnation bigint, begin bigint")
+    rows = spark.sql(_UNFOUNDED, given=records, begins=unread).collect()
     what = "confirmed, but this member applied no accepted publish of its own there before"
-    return [Finding("G9", row.member, row.incarnation, row.confirmed, what) for row in rows]
+    return [Finding("G9", row.member, row.incarnation, row.position, what) for row in rows]
 
 
 def check_gaps(records: Callable[[], DataFrame], findings: list[Finding]) -> list[Finding]:
@@ -55,31 +70,19 @@ def check_gaps(records: Callable[[], DataFrame], findings: list[Finding]) -> lis
     `records` are read only if a position is missing, and once for all gaps: nothing else needs each
     single confirm.
     """
-    from pyspark.sql import functions as f
-
     gaps = [found for found in findings if "missing" in found.what and found.property == "G1"]
     gaps = gaps[:FINDINGS_MAX]
     if not gaps:
         return []
-    table = records()
-    confirmed = table.filter(f.col("kind") == int(RecordKind.CONFIRM)).select(
-        f.col("member").alias("by"), f.explode("positions").alias("position")
-    )
-    bounds = table.sparkSession.createDataFrame(
+    given = records()
+    bounds = given.sparkSession.createDataFrame(
         [(number, gap.position, gap.until) for number, gap in enumerate(gaps)],
         "gap int, begin bigint, until bigint",
-    )
-    lost = (
-        confirmed.join(f.broadcast(bounds), f.expr("position between begin and until"))
-        .groupBy("gap")
-        .agg(f.min(f.struct("position", "by")).alias("first"))
-        .orderBy("gap")
-        .collect()
     )
     return [
         Finding(
             "G8", gaps[row.gap].member, gaps[row.gap].incarnation, row.first.position,
-            f"the publish that {row.first.by} confirmed is not applied here",
+            f"the publish that {row.first.member} confirmed is not applied here",
         )
-        for row in lost
+        for row in given.sparkSession.sql(_LOST, given=given, gaps=bounds).collect()
     ]  # fmt: skip
