@@ -242,7 +242,8 @@ async def close_store(
     store = persister.store
     note = reason if marker is Marker.INCONSISTENT else ""
     meta = replace(persister.meta, marker=marker, shutdown_id=replica.shutdown_id, note=note)
-    at_the_end = marker is Marker.CLEAN and replica.history.position == meta.position
+    whole = not (replica.half_way or replica.broken)
+    at_the_end = marker is Marker.CLEAN and whole and replica.history.position == meta.position
     if at_the_end and not sparing and is_worth_a_checkpoint(*store.bytes_to_start()):
         try:
             store.write_checkpoint(meta.position, checkpoint_of(replica), meta)

@@ -117,6 +117,7 @@ class Execution:
 
     def __init__(self, executor: Executor) -> None:
         self.waits = False  # for a page
+        self.pauses = 0  # how often it began to
         self._executor = executor
         self._part: Callable[[], bool] | None = None  # does some of it; whether that was all
         self._then: Callable[[], None] = _nothing
@@ -165,6 +166,7 @@ class Execution:
             self.waits = not self._executor.resume()
         else:
             self.waits = not self._executor.run(self._pager, self._do_part)
+        self.pauses += self.waits
         if self._was_all and not self.waits:
             then = self._then
             self.drop()

@@ -47,17 +47,22 @@ class Timers:
     def wake(self, now: float) -> None:
         """Do what is due."""
         controller = self._controller
-        if self._consumer_timeouts is not None:
-            self._consumer_timeouts.wake(now)
         if controller.patient and now - self._started_at > PATIENCE_S:
             controller.patience_ended()
+        if not controller.replica.half_way:  # else the state is that of no position
+            self._wake_by_state(now)
+        self._join_refusal.wake(now)
+        controller.flush()
+
+    def _wake_by_state(self, now: float) -> None:
+        controller = self._controller
+        if self._consumer_timeouts is not None:
+            self._consumer_timeouts.wake(now)
         self.ticker.wake(now)
         self._find_shutdown()
         if controller.shutdown_position:
             self._finish_shutdown(now)
         self.voter_changes.wake(now)
-        self._join_refusal.wake(now)
-        controller.flush()
 
     def _find_shutdown(self) -> None:
         """A state that was received may end with the shutdown of all; a start forgets an old one.

@@ -39,21 +39,24 @@ class PrimaryMark(Protocol):
 
 
 class PageLag:
-    """Since when nothing can be applied, as messages that are on disk are not given back."""
+    """Since when nothing can be applied, as messages that are on disk are not given back, or since
+    when a view waits for what is applied before it."""
 
     def __init__(self, unapplied: Callable[[], Unapplied], clock: Callable[[], float]) -> None:
         self._unapplied, self._clock = unapplied, clock
-        self._since: float | None = None
+        self._pause = 0  # number of the pause that was seen last
+        self._since = self._held_back_since = 0.0
 
     def look(self) -> CommitLag:
         """Return it in the terms of commits that wait."""
-        unapplied = self._unapplied()
-        if not unapplied.waits_for_disk:
-            self._since = None
+        unapplied, now = self._unapplied(), self._clock()
+        if not unapplied.held_back:
+            self._held_back_since = now
+        if not unapplied.waits_for_disk or self._pause != unapplied.execution.pauses:
+            self._pause, self._since = unapplied.execution.pauses, now
+        if not unapplied.waits_for_disk and not unapplied.held_back:
             return CommitLag(0, 0, 0.0)
-        if self._since is None:
-            self._since = self._clock()
-        return CommitLag(1, unapplied.work.bytes, self._since)
+        return CommitLag(1, unapplied.work.bytes, min(self._since, self._held_back_since))
 
 
 class DurableProgress:

@@ -21,6 +21,7 @@ from broker.durability.store_writer import (
     close_store,
     is_worth_a_checkpoint,
 )
+from broker.machine import commands as c
 from broker.machine.machine import Machine
 from broker.replication.chain import History, Promise
 from broker.replication.persister import Persister
@@ -159,4 +160,30 @@ def test_an_ordered_end_is_clean_with_and_without_a_checkpoint(
     assert store.meta.marker is Marker.CLEAN
     assert (store.checkpoint() is not None) is (log_bytes_min == 0)
     assert recover("a", store).machine.root() == replica.machine.root()
+    store.close()
+
+
+def test_the_checkpoint_at_the_end_is_of_no_half_applied_item(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """It waits for a page within an item, and the member is to end."""
+    monkeypatch.setattr(store_writer, "SHORT_LOG_BYTES", 0)
+    replica = Replica("a", Machine("a"), History())
+    activation = Activation(1, (("a", 1, True),), False, ("a",), "c")
+    replica.apply(Item(1, RingId(1, "a", 1), 1, "a", activation))
+    root = replica.machine.root()
+    store = LmdbStore(tmp_path / "store", Meta("c", "a", "s"))
+
+    async def end() -> None:
+        loop = asyncio.get_running_loop()
+        device = DataDirectoryDevice(tmp_path, loop, lambda _: None, Reserve(tmp_path))
+        persister = Persister(device, store, store.meta, lambda _: None)
+        persister.keep(replica, Promise("c", ("a",), 1))
+        replica.half_way = True
+        replica.machine.apply(2, 1024, 1, c.Shutdown(c.SHUTDOWN, "the end"))
+        await close_store(persister, replica, Marker.CLEAN, "")
+
+    asyncio.run(end())
+    assert store.checkpoint() is None
+    assert recover("a", store).machine.root() == root
     store.close()

@@ -202,6 +202,19 @@ def test_a_start_does_not_take_an_old_shutdown_for_a_new_one(cluster: Cluster) -
     assert bus.cores["a"].serving
 
 
+@pytest.mark.parametrize("half_way", [True, False])
+def test_nobody_ends_by_a_shutdown_that_half_an_item_has_left(
+    cluster: Cluster, half_way: bool
+) -> None:
+    """An activation that waits for a page has not taken out the shutdown of the run before."""
+    core = cluster.bus.cores["a"]
+    core.replica.half_way = half_way
+    core.replica.machine.shutdown_id = "of the run before"
+    cluster.pass_time(0.2)
+    assert bool(core.shutdown_position) is not half_way
+    assert bool(cluster.stopped_with) is not half_way
+
+
 def test_a_tick_under_way_is_not_doubled(cluster: Cluster) -> None:
     cluster.publish(EXPIRES_IN_A_SECOND)
     cluster.pass_time(0.3)

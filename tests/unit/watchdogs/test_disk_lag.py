@@ -123,17 +123,42 @@ def test_a_process_that_was_stopped_does_not_blame_its_disk() -> None:
     assert bench.run(lag, 2)
 
 
-def test_what_waits_for_a_page_is_late_as_what_waits_for_a_commit() -> None:
-    """docs/decisions/0060-applying-waits-for-the-disk.md: and what follows it is what waits."""
+def test_what_waits_for_a_page_is_behind_since_this_wait_began() -> None:
+    """docs/decisions/0060-applying-waits-for-the-disk.md: a slow disk that goes on is no fault."""
     now = [5.0]
-    unapplied = SimpleNamespace(waits_for_disk=False, work=SimpleNamespace(bytes=700))
+    execution = SimpleNamespace(pauses=0)
+    unapplied = SimpleNamespace(
+        waits_for_disk=False, held_back=[], execution=execution, work=SimpleNamespace(bytes=700)
+    )
     lag = PageLag(lambda: cast("Unapplied", unapplied), lambda: now[0])
     assert lag.look() == CommitLag(0, 0, 0.0)
-    unapplied.waits_for_disk = True
+    unapplied.waits_for_disk, execution.pauses = True, 1
     assert lag.look() == CommitLag(1, 700, 5.0)
     now[0] = 9.0
     assert lag.look() == CommitLag(1, 700, 5.0), "since it began"
+    execution.pauses = 2
+    assert lag.look() == CommitLag(1, 700, 9.0), "another one, though nobody saw the end of it"
+    now[0] = 10.0
     unapplied.waits_for_disk = False
+    assert lag.look() == CommitLag(0, 0, 0.0)
+
+
+def test_a_view_waits_for_pages_no_longer_than_for_one() -> None:
+    """All other members wait with it, however many pages it is for."""
+    now = [5.0]
+    execution = SimpleNamespace(pauses=1)
+    unapplied = SimpleNamespace(
+        waits_for_disk=True, held_back=["view"], execution=execution, work=SimpleNamespace(bytes=7)
+    )
+    lag = PageLag(lambda: cast("Unapplied", unapplied), lambda: now[0])
+    unapplied.held_back.clear()
     lag.look()
-    unapplied.waits_for_disk = True
-    assert lag.look().since == 9.0
+    unapplied.held_back.append("view")
+    for pause in range(2, 10):
+        now[0] += 1.0
+        execution.pauses = pause
+        assert lag.look().since == 5.0
+    unapplied.held_back.clear()
+    now[0] += 1.0
+    execution.pauses += 1
+    assert lag.look().since == now[0]
