@@ -34,3 +34,15 @@ def test_each_table_has_its_rows(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     moved = ask("select count(distinct position) as n from moves where op = 1").collect()[0].n
     assert moved > 0
     assert ask("select count(*) as n from clients").collect()[0].n == 1
+
+
+@pytest.mark.parametrize("schema", ["SCHEMA", "SCAN_SCHEMA"])
+def test_no_rows_are_a_batch_as_well(schema: str) -> None:
+    """A live log may have grown by what is not compared: it ended --follow."""
+    from tools.verify.input import rows
+    from tools.verify.input.source import to_arrow
+    from tools.verify.input.tables import arrow_schema
+
+    batch = to_arrow([], arrow_schema(getattr(rows, schema)))
+    assert batch.num_rows == 0
+    assert batch.num_columns == len(batch.schema.names)

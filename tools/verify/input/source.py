@@ -118,7 +118,7 @@ def _batches(rows: Iterator[Row | Sums], schema: pyarrow.Schema) -> Iterator[pya
 def to_arrow(rows: Sequence[Row | Sums], schema: pyarrow.Schema) -> pyarrow.RecordBatch:
     """Return an Arrow batch of rows; SUMS rows have columns of their own, and lack others."""
     columns: Iterable[Sequence[object]]
-    if len(schema) == len(Row._fields):
+    if rows and len(schema) == len(Row._fields):
         columns = zip(*rows, strict=True)
     else:
         columns = [[getattr(row, name, None) for row in rows] for name in schema.names]
