@@ -18,7 +18,7 @@ from tools.verify.live import checkpoint
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(240)]
 ROOT = Path(__file__).resolve().parents[2]
-MESSAGES = 30_000  # some 3 MiB of log a member
+MESSAGES = 45_000  # some 3 MiB of log a member
 OPTIONS = {
     "memberlog-segment-size": "1", "memberlog-keep-size": "1MiB", "memberlog-drop-unverified": "no",
 }  # fmt: skip
