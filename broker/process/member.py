@@ -145,6 +145,8 @@ class BrokerMember:
             stopping=lambda: self.stopping, progress=lambda: self._transfer.progress,
         )  # fmt: skip
         self._timers = Timers(controller, self.life, self.stop, loop.time())
+        ticker = self._timers.ticker
+        controller.before_commands = lambda: ticker.turn(loop.time(), busy=True)
         self.operations = Operations(
             controller, options.cluster_name, ring.driver.tracer, self._timers.voter_changes,
             clients=self.clients, later=loop.call_later, stop=self.stop,

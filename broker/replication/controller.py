@@ -13,7 +13,7 @@ from functools import partial
 from broker.divergence.judgement import Judgement
 from broker.exit_codes import Exit
 from broker.machine.command_codec import pack_blob
-from broker.machine.commands import DIGEST, Command, DigestClaim
+from broker.machine.commands import DIGEST, TICK, Command, DigestClaim
 from broker.machine.version import MACHINE_VERSION, MACHINE_VERSION_MIN
 from broker.replication.chain import History, Promise
 from broker.replication.ports import Shell
@@ -89,6 +89,8 @@ class Controller:
             "catch_ups": 0, "tail_items": 0, "tails_diverged": 0, "held_given_up": 0,
         }  # fmt: skip
         self._decided_by = 0  # the last epoch that decided something older
+        self.before_commands: Callable[[], object] = lambda: None
+        """Called before commands are submitted: a tick may have to come before them."""
 
     # -- asked by the primary layer --------------------------------------------------------------
 
@@ -334,6 +336,8 @@ class Controller:
     def submit(self, commands: list[Command]) -> None:
         """Put commands of this member's own into the order."""
         if self.submissions.session and not self.shutdown_position:
+            if commands and commands[0][0] != TICK and not self.replica.half_way:
+                self.before_commands()
             self.submissions.submit(commands)
 
     def _enter_session(self, event: Activated) -> None:

@@ -340,6 +340,7 @@ class Replica:
         self._forget_outcomes()
         self.machine.discarded.clear()
         self._parts.clear()
+        self.awaited = False
 
     def follow(self, recorded: Recorded) -> None:
         """Apply the next item of another member's log: history, but none of this session's."""

@@ -20,7 +20,11 @@ LOOK_S = 0.5
 CHANNELS_MAX = 500
 """Channels that are looked at in one step."""
 MARKS_MAX = 64
-"""Times that are kept of a channel: a timeout comes later by so small a part of itself."""
+"""Times that are kept of a channel: a timeout comes later by so small a part of itself.  Of more
+every second one goes, so that long limits beside short ones come later by a part twice as large."""
+STEP_S_MAX = 1.0
+"""Of the time between two steps no more counts: this process was paused, and what clients had sent
+before is read only after the step."""
 REFUSED = 406
 
 
@@ -50,11 +54,14 @@ class ConsumerTimeouts:
         self._controller, self._refuse, self._default_s = controller, refuse, default_s
         self._marks: dict[tuple[int, int, int], deque[Mark]] = {}
         self._to_look: list[tuple[int, int, int]] = []
-        self._next_look = 0.0
+        self._next_look = self._woke_at = 0.0
 
     def wake(self, now: float) -> None:
         """Called some times a second."""
         controller, machine = self._controller, self._controller.replica.machine
+        paused_s, self._woke_at = now - self._woke_at - STEP_S_MAX, now
+        if paused_s > 0:
+            self._count_no_pause(paused_s)
         if not controller.serving:
             self._marks.clear()
             return
@@ -69,19 +76,26 @@ class ConsumerTimeouts:
                 self._look(key, channel, now)
         del self._to_look[-CHANNELS_MAX:]
 
+    def _count_no_pause(self, paused_s: float) -> None:
+        for key, marks in self._marks.items():
+            self._marks[key] = deque(Mark(tag, at + paused_s) for tag, at in marks)
+
     def _look(self, key: tuple[int, int, int], channel: Channel, now: float) -> None:
         if not channel.unacked:
             self._marks.pop(key, None)
             return
         limits = [self._limit_s(one.queue) for one in channel.consumers.values()]
+        oldest, held = next(iter(channel.unacked.items()))
+        limits.append(self._limit_s(held[0]))  # its consumer may be cancelled, or it was got
         shortest_s = min((self._default_s or float("inf"), *limits))
         marks = self._marks.setdefault(key, deque())
-        oldest = next(iter(channel.unacked))
         while marks and marks[0].tag <= oldest:
             marks.popleft()
         newest = marks[-1] if marks else Mark(0, 0.0)
         if newest.tag < channel.next_tag and now - newest.at >= shortest_s / MARKS_MAX:
             marks.append(Mark(channel.next_tag, now))
+        if len(marks) > MARKS_MAX:
+            marks = self._marks[key] = deque(list(marks)[::2])
         if marks and now - marks[0].at >= shortest_s:
             self._find_overdue(key, channel, list(marks), now)
 

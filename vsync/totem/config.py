@@ -47,7 +47,7 @@ class RingConfig:
     receive_failure_ms: int = 0  # token_timeout / 2
     # idle
     hold_ms: int = 65
-    idle_visits_before_hold: int = 3  # the fewest; work ends a rest at once
+    idle_visits_before_hold: int = 10  # some 5 ms of rotations after the last frame
     # flow
     window_frames: int = 64
     personal_frames: int = 24

@@ -50,6 +50,7 @@ class SimWatchdogs:
         self.upper, self.world = upper, upper.world
         tape = self.tape = upper.tape.fork("health")
         self._ticker = Ticker(upper.controller, self.world.now)
+        upper.controller.before_commands = self._tick_first
         self._changes = VoterChanges(upper.controller)
         self._operator = upper.tape.fork("operator")
         self._operates = self.world.plan.has("voter_changes") * self._operator.pick((0.1, 0.5))
@@ -96,6 +97,9 @@ class SimWatchdogs:
         if delay_s is not None and delay_s < BEAT_S and self.world.now >= self._look_at:
             self._look_at = self.world.now + delay_s
             self.upper.later(delay_s, self.turn)
+
+    def _tick_first(self) -> None:
+        self._ticker.turn(self.world.now, busy=True)
 
     def _operate(self) -> None:
         """An operator changes who votes, or with how many votes."""

@@ -11,6 +11,7 @@ from dataclasses import replace
 import msgpack
 import pytest
 
+from broker.machine import commands
 from broker.replication import unapplied
 from broker.replication.replica import Replica
 from broker.replication.unapplied import DRAIN
@@ -294,3 +295,17 @@ def test_a_cold_start_is_looked_through_in_slices_before_it_is_applied(
     other.on_output(View(RingId(9, "c", 1), bus.members("c"), (), ()))
     assert looked == ["b"] * 3 + ["c"] * 3
     assert other.replica.history == core.replica.history
+
+
+def test_a_tick_may_come_before_what_is_submitted() -> None:
+    """G17: whatever this member orders would set all clocks back to a horizon that is behind."""
+    core = formed().cores["b"]
+    asked: list[int] = []
+    core.before_commands = lambda: asked.append(1)
+    core.submit([commands.PlacedTick(commands.TICK, 1, 2, 3)])
+    assert not asked
+    core.submit([commands.DigestClaim(commands.DIGEST, 1, 1, b"", 1)])
+    assert asked == [1]
+    core.replica.half_way = True
+    core.submit([commands.DigestClaim(commands.DIGEST, 1, 1, b"", 1)])
+    assert asked == [1], "the clock cannot be told from the state of no position"

@@ -115,3 +115,7 @@ def test_acks_are_awaited_by_nobody_and_publishes_are() -> None:
     assert author.replica.awaited, "until the cut"
     author.replica.cut()
     assert not author.replica.awaited
+    _, entry = written()
+    again = empty()
+    again.replay(entry)
+    assert not again.awaited, "what came from the store is in it"

@@ -26,7 +26,7 @@ KILLERS: dict[str, tuple[int, ...]] = {
     "replies_without_a_lease": (9, 14, 90),
     "promises_while_others_reply": (87, 28),
     "promises_before_durable": (2, 1, 3),
-    "promises_behind_nothing": (14, 29, 25, 1, 30),
+    "promises_behind_nothing": (57, 32, 33, 61),
     "promise_of_another_view": (83, 2, 4),
     "confirms_before_durable": (1, 2, 3),
     "applied_counts_as_durable": (9, 13),

@@ -172,3 +172,52 @@ def test_until_version_12_the_argument_says_nothing_and_the_key_is_unknown() -> 
     assert "are not recognised policy settings" in text
     assert rig.client().queue("q", {"x-consumer-timeout": "whatever"}) == c.OK
     assert Rig().define("policy", "/", "p", body)[0] < 300
+
+
+def test_a_delivery_whose_consumer_was_cancelled_has_the_limit_of_its_queue() -> None:
+    timed = Timed(default_s=0.0)
+    holder = timed.consumer("q", {"x-consumer-timeout": 5000})
+    holder.publish(1, "q", b"m")
+    (channel,) = (one for one in timed.loop.machine.channels.values() if one.consumers)
+    holder.call(2, "basic.cancel", next(iter(channel.consumers)), False)
+    timed.wait(8.0)
+    assert "channel.close" in [one.method for one in holder.take()]
+
+
+def test_what_was_got_has_the_limit_of_its_queue() -> None:
+    timed = Timed(default_s=0.0)
+    peer = timed.loop.connect().open(1)
+    arguments = {"x-consumer-timeout": 5000}
+    peer.call(1, "queue.declare", "q", False, False, False, False, False, arguments)
+    peer.publish(1, "q", b"m")
+    peer.call(1, "basic.get", "q", False)
+    timed.wait(8.0)
+    assert "channel.close" in [one.method for one in peer.take()]
+
+
+def test_a_long_limit_beside_a_short_one_keeps_few_times() -> None:
+    timed = Timed(default_s=0.0)
+    holder = timed.consumer("free")
+    arguments = {"x-consumer-timeout": 1000}
+    holder.call(1, "queue.declare", "short", False, False, False, False, False, arguments)
+    holder.call(2, "basic.consume", "short", "", False, False, False, False, {})
+    holder.publish(1, "free", b"held for ever")
+    for tag in range(2, 3 * MARKS_MAX):
+        holder.publish(1, "short", b"m")
+        holder.call(2, "basic.ack", tag, False)
+        timed.wait(LOOK_S)
+    (marks,) = timed.timeouts._marks.values()
+    assert len(marks) <= MARKS_MAX
+
+
+def test_a_pause_of_the_process_does_not_count() -> None:
+    """What its clients sent meanwhile is read, and not applied yet."""
+    timed = Timed()
+    holder = timed.consumer("q", {"x-consumer-timeout": 5000})
+    holder.publish(1, "q", b"m")
+    timed.wait(1.0)
+    timed.now += 10.0
+    timed.wait(2.0)
+    assert [one.method for one in holder.take()] == []
+    timed.wait(3.0)
+    assert [one.method for one in holder.take()] == ["channel.close"]

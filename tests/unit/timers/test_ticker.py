@@ -218,3 +218,19 @@ def test_nobody_asks_to_look_again_at_once() -> None:
     delay_s = scripted.wait(NEAR_S / 2)
     assert delay_s is None or delay_s >= LOOK_S_MIN
     assert scripted.sent[-1].reached_us >= 100_790
+
+
+def test_a_claim_that_was_taken_in_part_is_followed_by_the_next_at_its_time() -> None:
+    """G17: after a pause of all voters nobody ticked any more, and nothing expired."""
+    scripted = Scripted()
+    scripted.wait(1.7)
+    last, machine = scripted.sent[-1], scripted.machine
+    assert last.reached_us > 3 * GRID_US
+    scripted.history.position += 2  # something was ordered before it, under the horizon of then
+    machine.clocks["a"] = Clock(GRID_US // 5, 0, last.applied)
+    machine.now_us = machine.horizon_us = GRID_US // 5
+    before = len(scripted.sent)
+    for _ in range(40):
+        scripted.wait(0.02)
+    assert len(scripted.sent) == before + 1
+    assert scripted.sent[-1].reached_us < 2 * GRID_US

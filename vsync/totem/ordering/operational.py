@@ -51,7 +51,6 @@ class OperationalPhase:
 
     def start(self, now: float) -> None:
         """The ring was installed."""
-        self.ring.work_arrived()  # what waited for it: visits of the recovery were idle
         self._show_marks()
         if len(self.ring.members) == 1:
             self._tokens.alone(self.ring, now)
