@@ -145,8 +145,6 @@ class BrokerMember:
             stopping=lambda: self.stopping, progress=lambda: self._transfer.progress,
         )  # fmt: skip
         self._timers = Timers(controller, self.life, self.stop, loop.time())
-        ticker = self._timers.ticker
-        controller.before_commands = lambda: ticker.turn(loop.time(), busy=True)
         self.operations = Operations(
             controller, options.cluster_name, ring.driver.tracer, self._timers.voter_changes,
             clients=self.clients, later=loop.call_later, stop=self.stop,
@@ -173,6 +171,7 @@ class BrokerMember:
         self._watchdogs.gauge.start()
         self.observation.start()
         gateway = self.clients.gateway
+        self._controller.before_commands = self._tick_first
         self._timers.limit_consumers(gateway.refuse_channel, gateway.consumer_timeout_s)
         self._beat()
         self.operations.begin(self._identity.data_dir, kept=not self._identity.temporary)
@@ -272,6 +271,9 @@ class BrokerMember:
     def _wake(self) -> None:
         """Have a turn soon; any thread may ask for it."""
         self._loop.call_soon_threadsafe(self.schedule)
+
+    def _tick_first(self) -> None:
+        self._timers.ticker.turn(self._loop.time(), busy=True)
 
     def _turn(self) -> None:
         self._turn_due = False

@@ -187,7 +187,7 @@ def test_a_delivery_whose_consumer_was_cancelled_has_the_limit_of_its_queue() ->
 def test_what_was_got_has_the_limit_of_its_queue() -> None:
     timed = Timed(default_s=0.0)
     peer = timed.loop.connect().open(1)
-    arguments = {"x-consumer-timeout": 5000}
+    arguments: c.Table = {"x-consumer-timeout": 5000}
     peer.call(1, "queue.declare", "q", False, False, False, False, False, arguments)
     peer.publish(1, "q", b"m")
     peer.call(1, "basic.get", "q", False)
@@ -198,7 +198,7 @@ def test_what_was_got_has_the_limit_of_its_queue() -> None:
 def test_a_long_limit_beside_a_short_one_keeps_few_times() -> None:
     timed = Timed(default_s=0.0)
     holder = timed.consumer("free")
-    arguments = {"x-consumer-timeout": 1000}
+    arguments: c.Table = {"x-consumer-timeout": 1000}
     holder.call(1, "queue.declare", "short", False, False, False, False, False, arguments)
     holder.call(2, "basic.consume", "short", "", False, False, False, False, {})
     holder.publish(1, "free", b"held for ever")
