@@ -98,9 +98,7 @@ def describe_breaches(
 def read_context(task: SegmentTask, wanted: Sequence[Breach]) -> Iterator[Tables]:
     """Yield what one segment holds about the breaches: names, commands, moves of the message."""
     numbered = [(which, one.position, one.queue, one.seq) for which, one in enumerate(wanted)]
-    given = {
-        "wanted": table_of(numbered, "which bigint, position bigint, queue bigint, seq bigint")
-    }
+    given = {"wanted": table_of(numbered, _WANTED)}
     parts = SegmentParts(task.ranges)
     facts: list[tuple[int, str, str]] = []
     for part in parts.of(records_in(task.file)):

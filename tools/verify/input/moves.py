@@ -22,10 +22,8 @@ ROW = np.dtype(
 )  # fmt: skip
 ORDINAL_BITS = 20  # of a time: position in the high bits, index in the batch in the low ones
 ORDINAL_MAX = (1 << ORDINAL_BITS) - 1
-RANK_SHIFT = 54  # the rank of a message of a priority queue is in the bits above its number
 
 OPS_OF_MESSAGES = (Op.ENQUEUED, Op.DELIVERED, Op.SETTLED, Op.RETURNED, Op.DROPPED)
-OPS_OF_QUEUES = (Op.PURGED, Op.DECLARED, Op.RECOVERED)
 
 
 class Moves:
@@ -44,21 +42,8 @@ class Moves:
     def __len__(self) -> int:
         return len(self.op)
 
-    def take(self, which: Ints | Bools | slice) -> Moves:
-        """Return some of the rows."""
-        return Moves(*(getattr(self, name)[which] for name in NAMES))
-
-    def times(self) -> Ints:
-        """Return logical times: numbers that ascend with the order of moves."""
-        return (self.position << ORDINAL_BITS) | np.minimum(self.ordinal, ORDINAL_MAX)
-
 
 NAMES = ("position", "ordinal", "op", "flag", "cause", "queue", "seq", "of", "detail")
-
-
-def position_of(time: int) -> int:
-    """Return the position part of a logical time."""
-    return time >> ORDINAL_BITS
 
 
 def unpack(packed: list[bytes], firsts: list[int]) -> Moves:
