@@ -12,6 +12,7 @@ the way, 503 not now.
 from __future__ import annotations
 
 import asyncio
+import logging
 import secrets
 from collections.abc import Callable, Mapping
 from typing import NamedTuple, cast
@@ -20,12 +21,14 @@ from broker.access import passwords, patterns
 from broker.machine.command_codec import BlobMalformed, pack_blob, unpack_blob
 from broker.machine.commands import DEFINE, Define, Table, Value
 from broker.machine.effects import Defined
-from broker.machine.handlers.definitions import BAD
+from broker.machine.handlers.definitions import BAD, what_is_left
 from broker.machine.handlers.policies import POLICIES
 from broker.machine.limits import DEFINITION_BYTES_MAX
 from broker.machine.machine import Machine
 from broker.machine.policies.pattern import POLICIES_STEPS_MAX
 from broker.replication.controller import Controller
+
+log = logging.getLogger("qpidd")
 
 NOT_NOW = 503
 PATIENCE_S = 30.0
@@ -109,9 +112,13 @@ class Definitions:
             if lost and not waiting.outcome.done():
                 text = "the member lost the primary view: look whether it took effect"
                 waiting.outcome.set_result(Outcome(NOT_NOW, text))
-        vhosts = self._controller.replica.machine.vhosts
+        machine = self._controller.replica.machine
+        vhosts = machine.vhosts
         for one in [one for one in self._leaving if one[0] not in vhosts or now > one[1]]:
             self._leaving.remove(one)
+            if (vhost := vhosts.get(one[0])) is not None:
+                left = what_is_left(machine, vhost)
+                log.warning("vhost '%s' was deleted, and is not gone yet: %s", one[0], left)
             if not one[2].done():
                 one[2].set_result(None)
 

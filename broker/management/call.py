@@ -162,7 +162,8 @@ class Call:
         """Those that this user may see, or the one of the path."""
         if "vhost" in self.names:
             return [self.vhost()]
-        return [one for one in self.broker.machine.vhosts.values() if self.sees(one.name)]
+        vhosts = self.broker.machine.vhosts.values()
+        return [one for one in vhosts if not one.leaving and self.sees(one.name)]
 
     def sees(self, vhost: str) -> bool:
         """Whether this user may see what is in a virtual host."""

@@ -229,7 +229,8 @@ def _refusal(
         if what in POLICIES and of_vhost >= POLICIES_MAX:
             return BAD, f"there are {POLICIES_MAX} of them in vhost '{vhost}'; delete some"
         if what == "vhost" and name in state.vhosts:
-            return CONFLICT, f"vhost '{name}' was deleted and is not gone yet; try again"
+            left = what_is_left(state, state.vhosts[name])
+            return CONFLICT, f"vhost '{name}' was deleted and is not gone yet ({left}); try again"
     return 0, ""
 
 
@@ -322,6 +323,12 @@ def end_leaving_vhosts(state: State, work_max: int) -> None:
             del state.vhosts[vhost.name]
             state.leaving.remove(vhost)
             state.close_totals(vhost.name)
+
+
+def what_is_left(state: State, vhost: Vhost) -> str:
+    """What of a deleted virtual host is still there, for people."""
+    letters = "; messages on their way" if _has_letters(state, vhost) else ""
+    return f"connections {vhost.connections}, queues {len(vhost.queues)}{letters}"
 
 
 def _has_letters(state: State, vhost: Vhost) -> bool:

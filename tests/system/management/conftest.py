@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import partial
 
 import pika
 import pytest
 
 from tests.system.management.http import Api
-from tests.system.support.clusters import START_SECONDS, admitted
+from tests.system.support.clusters import START_SECONDS, admitted, wait_until
 from tools.demo.local_cluster import LocalCluster
 
 
@@ -16,6 +17,11 @@ from tools.demo.local_cluster import LocalCluster
 def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
     with LocalCluster(tmp_path_factory.mktemp("api"), 1, "api", management=True) as started:
         started.start(START_SECONDS)
+        address = started[0].management
+        assert address is not None
+        users = partial(Api(address).rows, "users")
+        # A new cluster gives itself an administrator a moment after it serves.
+        wait_until(lambda: "admin" in users(), 10, "the first administrator")
         yield started
 
 

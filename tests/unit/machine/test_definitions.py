@@ -191,7 +191,7 @@ def test_a_deleted_vhost_takes_no_connection_and_leaves_when_the_last_is_gone() 
     opened = c.ConnectionOpen(c.CONNECTION_OPEN, 77, "v", "guest", "a:1")
     assert rig.apply(client.session, opened) == 530
     assert rig.define("vhost", "", "v", VHOST) == (
-        409, "vhost 'v' was deleted and is not gone yet; try again",
+        409, "vhost 'v' was deleted and is not gone yet (connections 1, queues 0); try again",
     )  # fmt: skip
     assert rig.machine.wants_tick
     client.close()
