@@ -178,6 +178,8 @@ def on_tick(state: State, session: int, command: Tick | PlacedTick) -> int:
         return IGNORED
     if len(command) == 4:  # the type checker knows them apart by this
         _, reached_us, ahead_us, applied = command
+        if applied >= state.position:  # its sender cannot have applied that
+            return IGNORED
         now_us = read_placed_clock(state, name, reached_us, applied)
         moved = _move_time(state, now_us)
         # No stored claim is beyond the horizon: it would count for what is created from here on.

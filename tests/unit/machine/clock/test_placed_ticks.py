@@ -186,3 +186,13 @@ def test_a_tick_below_zero_says_nothing(rig: Rig) -> None:
     for reached, ahead, applied in ((-1, 0, 0), (0, -1, 0), (0, 0, -1)):
         assert rig.placed_tick("a", reached, applied, ahead) == c.IGNORED
     assert not rig.machine.clocks
+
+
+def test_a_tick_that_names_its_own_position_or_a_later_one_says_nothing(rig: Rig) -> None:
+    """Its sender cannot have applied that: its clock would count for whatever comes before it."""
+    expiring(rig)
+    for ahead in (1, 2, 1000):
+        assert rig.placed_tick("a", 100_000, rig.position + ahead) == c.IGNORED
+    assert not rig.machine.clocks
+    rig.placed_tick("a", 100_000, rig.position)
+    assert rig.machine.clocks["a"].reached_us == 100_000
