@@ -40,7 +40,7 @@ from broker.machine.commands import (
     TxPublish,
 )
 from broker.machine.commands import BodyPart as BodyPartCommand
-from broker.machine.queueing.copies import copies_of, may_name_copies
+from broker.machine.publishing.copies import copies_of, may_name_copies
 from broker.machine.queueing.refusals import Refusal
 
 REPLY_SUCCESS = 200

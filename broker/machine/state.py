@@ -209,7 +209,7 @@ class Route(NamedTuple):
 @dataclass(slots=True, eq=False, repr=False)
 class Producer:
     """A client program that numbers its messages, over all its connections; what became of the
-    numbers is in `entries` (queueing/numbers.py)."""
+    numbers is in `entries` (publishing/numbers.py)."""
 
     salt: int
     epoch: int

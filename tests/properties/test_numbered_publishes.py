@@ -33,9 +33,9 @@ STEPS = st.lists(st.one_of(SENT, SENT, SENT, SENT, st.sampled_from(["cold", "res
 def small_windows() -> Iterator[None]:
     with ExitStack() as stack:
         for where in ("numbers", "producers"):
-            patched = patch(f"broker.machine.queueing.{where}.NUMBERS_MAX", NUMBERS)
+            patched = patch(f"broker.machine.publishing.{where}.NUMBERS_MAX", NUMBERS)
             stack.enter_context(patched)
-        patched = patch("broker.machine.queueing.producers.PRODUCERS_MAX", PRODUCERS)
+        patched = patch("broker.machine.publishing.producers.PRODUCERS_MAX", PRODUCERS)
         stack.enter_context(patched)
         yield
 

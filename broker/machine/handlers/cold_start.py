@@ -17,9 +17,9 @@ from broker.machine.clock.cluster_time import recheck_deadlines
 from broker.machine.digest import MASK, ready_elements
 from broker.machine.handlers.publish import letter_element
 from broker.machine.move_log import FORGOTTEN, INDEX_MASK, MARK_MASK, RECOVERED, row
-from broker.machine.queueing.producers import forget_volatile_numbers
+from broker.machine.publishing.producers import forget_volatile_numbers
+from broker.machine.queueing.deletion import delete_queue
 from broker.machine.queueing.queue import (
-    delete_queue,
     forget_all_returns,
     mark_used,
     place_of,

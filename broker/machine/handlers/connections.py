@@ -21,15 +21,14 @@ from broker.machine.digest import item_hash
 from broker.machine.effects import ChannelError, ConnectionError_, Reply
 from broker.machine.limits import CONSUMER_WORK, ENDING_WORK_MAX, HELD_WORK
 from broker.machine.move_log import CLOSED
+from broker.machine.publishing.unfinished import forget_parts
+from broker.machine.queueing.deletion import delete_queue, deletion_work
 from broker.machine.queueing.dispatch import dispatch, offer, requeue
 from broker.machine.queueing.queue import (
     consumer_element,
-    delete_queue,
-    deletion_work,
     mark_used,
 )
 from broker.machine.queueing.refusals import METHODS, Refusal, no_vhost, second_open
-from broker.machine.queueing.unfinished import forget_parts
 from broker.machine.state import Channel, ConnectionRecord, Consumer, Held, Queue, State
 
 

@@ -47,6 +47,7 @@ from broker.machine.move_log import (
     row,
 )
 from broker.machine.queueing.arguments import check_consume
+from broker.machine.queueing.deletion import delete_queue
 from broker.machine.queueing.dispatch import (
     dispatch,
     offer,
@@ -59,7 +60,6 @@ from broker.machine.queueing.queue import (
     accessible_queue,
     consumer_element,
     dead_letter,
-    delete_queue,
     expire,
     mark_used,
     ready_count,

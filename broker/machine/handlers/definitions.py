@@ -35,8 +35,8 @@ from broker.machine.policies.settings import (
     policy_fault,
     unknown_before,
 )
-from broker.machine.queueing.producers import forget_producers
-from broker.machine.queueing.queue import delete_queue, deletion_work
+from broker.machine.publishing.producers import forget_producers
+from broker.machine.queueing.deletion import delete_queue, deletion_work
 from broker.machine.queueing.refusals import poisonous
 from broker.machine.queueing.routing import add_vhost, remove_exchange
 from broker.machine.state import State, Vhost

@@ -36,10 +36,8 @@ from broker.machine.move_log import (
     MARK_MASK,
     row,
 )
-from broker.machine.queueing.copies import copies_of, may_name_copies, widened, without_header
-from broker.machine.queueing.dead_letter import Buried, bury
-from broker.machine.queueing.dispatch import enqueue
-from broker.machine.queueing.producers import (
+from broker.machine.publishing.copies import copies_of, may_name_copies, widened, without_header
+from broker.machine.publishing.producers import (
     REFUSED,
     STORED,
     UNROUTED,
@@ -49,6 +47,9 @@ from broker.machine.queueing.producers import (
     remember,
     without_number,
 )
+from broker.machine.publishing.unfinished import keep_part, whole_body
+from broker.machine.queueing.dead_letter import Buried, bury
+from broker.machine.queueing.dispatch import enqueue
 from broker.machine.queueing.properties import expiration_of
 from broker.machine.queueing.refusals import (
     NO_ROUTE,
@@ -60,7 +61,6 @@ from broker.machine.queueing.refusals import (
     not_implemented,
 )
 from broker.machine.queueing.routing import find_route
-from broker.machine.queueing.unfinished import keep_part, whole_body
 from broker.machine.state import CONTENT_HASH, NO_TTL, Channel, Letter, Route, State, Vhost
 from broker.machine.version import ANSWERS_AS_RABBITMQ, BODIES_IN_PARTS, NUMBERED_PUBLISHES
 

@@ -4,10 +4,10 @@ from broker.machine.commands import OK, QueueDeclare, QueueDelete, QueuePurge
 from broker.machine.handlers.connections import refuse, reply
 from broker.machine.move_log import PURGED
 from broker.machine.queueing.arguments import check_queue, compare_queue
+from broker.machine.queueing.deletion import delete_queue
 from broker.machine.queueing.queue import (
     accessible_queue,
     create_queue,
-    delete_queue,
     mark_used,
     purge,
     ready_count,

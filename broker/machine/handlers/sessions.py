@@ -44,9 +44,8 @@ from broker.machine.move_log import (
     CLOSED,
     MEMBER_LOST,
 )
+from broker.machine.queueing.deletion import delete_queue, deletion_work
 from broker.machine.queueing.queue import (
-    delete_queue,
-    deletion_work,
     expire,
 )
 from broker.machine.state import (

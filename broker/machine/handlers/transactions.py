@@ -28,8 +28,8 @@ from broker.machine.handlers.publish import (
 )
 from broker.machine.limits import COMMIT_WORK_MAX
 from broker.machine.move_log import BY_TX, REJECTED, TX_ACKED, TX_REQUEUED
-from broker.machine.queueing.copies import may_name_copies
-from broker.machine.queueing.producers import attempt_of, may_be_numbered, not_in_a_transaction
+from broker.machine.publishing.copies import may_name_copies
+from broker.machine.publishing.producers import attempt_of, may_be_numbered, not_in_a_transaction
 from broker.machine.queueing.refusals import Refusal, too_much, unknown_tag
 from broker.machine.state import Channel, Held, Route, State
 from broker.machine.version import ANSWERS_AS_RABBITMQ, NUMBERED_PUBLISHES

@@ -25,10 +25,11 @@ from broker.machine.handlers.policies import policies_defined
 from broker.machine.handlers.publish import letter_element
 from broker.machine.handlers.sessions import cluster_element, session_element
 from broker.machine.policies.choice import NOTHING, policies_element, policies_of_queue
+from broker.machine.publishing.numbers import check as check_numbers
+from broker.machine.publishing.numbers import recomputed_sum
+from broker.machine.publishing.producers import element as producer_sum
+from broker.machine.publishing.unfinished import check_parts, parts_sum
 from broker.machine.queueing.dispatch import has_room
-from broker.machine.queueing.numbers import check as check_numbers
-from broker.machine.queueing.numbers import recomputed_sum
-from broker.machine.queueing.producers import element as producer_sum
 from broker.machine.queueing.queue import (
     consumer_element,
     is_over,
@@ -39,7 +40,6 @@ from broker.machine.queueing.queue import (
     seq_at,
 )
 from broker.machine.queueing.routing import binding_element, exchange_element
-from broker.machine.queueing.unfinished import check_parts, parts_sum
 from broker.machine.schedule import NEVER_US
 from broker.machine.state import (
     BODY,

@@ -22,10 +22,10 @@ from broker.machine.handlers.policies import policies_defined
 from broker.machine.image.invariants import ready_sum, recompute_root, returns_sum
 from broker.machine.image.snapshot import BY_CONSUMER, BY_GONE, VERSION
 from broker.machine.policies.choice import policy_of
+from broker.machine.publishing.numbers import restore as restore_numbers
+from broker.machine.publishing.unfinished import keep_part
 from broker.machine.queueing.arguments import apply_settings
-from broker.machine.queueing.numbers import restore as restore_numbers
 from broker.machine.queueing.routing import binding_element, index_binding
-from broker.machine.queueing.unfinished import keep_part
 from broker.machine.state import (
     BODY,
     Binding,

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from broker.machine.digest import MASK, ready_element
 from broker.machine.image.invariants import recompute_root
-from broker.machine.queueing.numbers import places, recomputed_sum
+from broker.machine.publishing.numbers import places, recomputed_sum
 from broker.machine.queueing.queue import seq_at
 from broker.machine.state import CONTENT_HASH, NUMBER, Message, Queue, State, rehash
 from broker.waiting.backlog import Backlog

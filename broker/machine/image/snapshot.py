@@ -19,7 +19,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 import msgpack
 
 from broker.machine.digest import ALGORITHM
-from broker.machine.queueing.numbers import cut
+from broker.machine.publishing.numbers import cut
 from broker.machine.state import (
     BODY,
     NUMBER,

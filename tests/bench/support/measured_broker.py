@@ -21,6 +21,7 @@ from types import CodeType
 from broker.machine.tally import COUNTS
 
 COUNTERS = ("count_delivery", "count_get")
+COUNTED = tuple(f"broker.machine.{room}" for room in ("handlers", "publishing", "queueing"))
 
 
 class Uncounted(ast.NodeTransformer):
@@ -42,7 +43,7 @@ def keep_no_statistics() -> None:
     original = SourceFileLoader.get_code
 
     def get_code(self: SourceFileLoader, fullname: str) -> CodeType | None:
-        if not fullname.startswith(("broker.machine.handlers", "broker.machine.queueing")):
+        if not fullname.startswith(COUNTED):
             return original(self, fullname)
         source = self.get_source(fullname)
         assert source is not None

@@ -41,7 +41,7 @@ from broker.machine.commands import (
     Table,
 )
 from broker.machine.effects import ChannelError, Confirm, DeliverEffect, Effect, Reply
-from broker.machine.queueing.producers import ID, SEQUENCE
+from broker.machine.publishing.producers import ID, SEQUENCE
 from broker.machine.queueing.properties import with_header
 from tests.sim.broker.operator import GRAVE, SimOperator
 from tests.sim.world.random_tape import Tape

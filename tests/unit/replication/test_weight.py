@@ -5,7 +5,7 @@ import pytest
 from broker.amqp import codec
 from broker.machine import commands as c
 from broker.machine.commands import Command
-from broker.machine.queueing.copies import KEY_WORK
+from broker.machine.publishing.copies import KEY_WORK
 from broker.replication.weight import weight
 from tests.support.three_machines import EMPTY, Client, Rig
 

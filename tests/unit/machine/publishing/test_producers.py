@@ -14,7 +14,7 @@ from broker.machine.queueing.properties import headers_of
 from broker.machine.version import NUMBERED_PUBLISHES
 from tests.support.three_machines import Client, Rig
 
-WINDOW = "broker.machine.queueing.numbers.NUMBERS_MAX"
+WINDOW = "broker.machine.publishing.numbers.NUMBERS_MAX"
 
 
 @pytest.fixture
@@ -139,7 +139,7 @@ def test_what_is_too_old_to_be_known_is_refused(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(WINDOW, 4)
-    monkeypatch.setattr("broker.machine.queueing.producers.NUMBERS_MAX", 4)
+    monkeypatch.setattr("broker.machine.publishing.producers.NUMBERS_MAX", 4)
     for number in range(1, 12):
         assert send(client, number) == c.OK
     for number in (8, 9, 10, 11):
@@ -230,7 +230,7 @@ def test_users_and_virtual_hosts_have_producers_of_their_own(client: Client) -> 
 def test_who_was_not_heard_of_for_longest_is_forgotten(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("broker.machine.queueing.producers.PRODUCERS_MAX", 2)
+    monkeypatch.setattr("broker.machine.publishing.producers.PRODUCERS_MAX", 2)
     for producer in ("one", "two"):
         send(client, 1, producer=producer)
     send(client, 2, producer="one")

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from broker.machine.digest import body_hash, item_hash, message_hash, producer_element
 from broker.machine.limits import NUMBERS_MAX, PRODUCERS_MAX
 from broker.machine.move_log import MARK_MASK
-from broker.machine.queueing.numbers import (
+from broker.machine.publishing.numbers import (
     VOLATILE,
     entry_of,
     forget_all,
