@@ -9,10 +9,10 @@ rows.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from tools.verify.checks.views_and_segments import ends_of, runs_of
+from tools.verify.checks.views_and_segments import IncarnationId, ends_of, runs_of
 from tools.verify.findings import Finding
 from tools.verify.format.records import RecordKind
 from tools.verify.input.rows import SEGMENT, Row, Run
@@ -24,6 +24,9 @@ class _Primary(NamedTuple):
     epoch: int
     base: int
     voters: tuple[str, ...]
+    counted_at: int
+    """What its members had applied when they were counted: the voters are those of this position.
+    What they decided then, of an earlier view's undecided items, is behind it, up to the base."""
 
 
 def check_voter_changes(rows: list[Row]) -> Iterator[Finding]:
@@ -31,6 +34,7 @@ def check_voter_changes(rows: list[Row]) -> Iterator[Finding]:
     reports: dict[int, list[Row]] = defaultdict(list)
     changed_at: set[int] = set()
     recorded: list[Run] = []
+    runs: dict[IncarnationId, list[Run]] = defaultdict(list)
     for row in rows:
         if row.kind == RecordKind.ACTIVE:
             reports[row.epoch or 0].append(row)
@@ -38,22 +42,30 @@ def check_voter_changes(rows: list[Row]) -> Iterator[Finding]:
             ends = ends_of(row)
             changed_at.update(ends["voters_at"])
             recorded += runs_of(row)
+            runs[row.member, row.incarnation] += runs_of(row)
     earlier: list[_Primary] = []
     for epoch in sorted(reports):
-        primary = _primary(epoch, reports[epoch])
+        primary = _primary(epoch, reports[epoch], runs)
         known = [one for one in earlier if one.base <= primary.base]
         if primary.base > 0 and known and known[-1].voters != primary.voters:
-            since = min(one.base for one in known if one.voters == known[-1].voters)
+            since = min(one.counted_at for one in known if one.voters == known[-1].voters)
             ordered = any(since < position <= primary.base for position in changed_at)
             if not ordered and _covers(recorded, since + 1, primary.base):
                 yield _finding(reports[epoch], primary, known[-1])
         earlier.append(primary)
 
 
-def _primary(epoch: int, reports: list[Row]) -> _Primary:
+def _primary(epoch: int, reports: list[Row], runs: Mapping[IncarnationId, list[Run]]) -> _Primary:
     voters = Counter(tuple(row.voters or []) for row in reports).most_common(1)[0][0]
     bases = Counter(row.position for row in reports if row.position)
-    return _Primary(epoch, bases.most_common(1)[0][0] if bases else 0, voters)
+    base = bases.most_common(1)[0][0] if bases else 0
+    fresh = {name.rstrip("+") for name in reports[0].names or [] if name.endswith("+")}
+    counted_at = [
+        min([run.first - 1 for run in runs[key] if run.decided >= epoch], default=base)
+        for key in ((row.member, row.incarnation) for row in reports if row.position == base)
+        if f"{key[0]}/{key[1]}" not in fresh  # they get the others' positions, decided or not
+    ]
+    return _Primary(epoch, base, voters, min(base, max(counted_at, default=base)))
 
 
 def _covers(runs: list[Run], first: int, last: int) -> bool:

@@ -9,7 +9,7 @@ import pytest
 pytest.importorskip("numpy")
 
 from broker.machine.commands import PUBLISH, VOTERS
-from broker.memberlog.records import Active, Start, Stop
+from broker.memberlog.records import Active, Decided, Start, Stop
 from tests.system.verify.support.checks_without_spark import rows_in
 from tests.system.verify.support.make_logs import LogMaker, good_history
 from tools.verify.checks.control_checks import check_control_rows
@@ -73,6 +73,35 @@ class TestVoters:
         maker.activate(A, B, C)
         found = named(rows_of(with_voters(maker, 2, "a", "b"), tmp_path))
         assert found == [("G7", "a", 3)] * refuse
+
+    @pytest.mark.parametrize("applied_by_a", [False, True])
+    def test_a_primary_is_counted_before_it_decides_what_was_undecided(
+        self, tmp_path: Path, applied_by_a: bool
+    ) -> None:
+        """Its voters are the old ones, though the command is not behind its base (seed 660395); of
+        one that a member of it had applied already it should have had the new ones."""
+        maker = LogMaker()
+        for incarnation in (A, B, C):
+            maker.start(incarnation)
+        maker.view(1, A, B, C)
+        maker.activate(A, B, C)
+        maker.item("a", bytes([VOTERS]), A, B, C)
+        early = maker.item("a", bytes([VOTERS, PUBLISH]), A) if applied_by_a else None
+        maker.leave(A, B, C)
+        for incarnation in (A, B, C):
+            maker.logs[incarnation].append(Decided(2))
+            if early is not None and incarnation != A:
+                maker.logs[incarnation].append(early)
+        if early is None:
+            maker.item("a", bytes([VOTERS, PUBLISH]), A, B, C)
+        maker.view(2, A, B, C)
+        maker.activate(A, B, C)
+        maker.leave(A, B, C)
+        maker.view(3, A, B, C)
+        maker.activate(A, B, C)
+        maker = with_voters(maker, 2, "a", "b", "c", "@expected_votes=2")
+        found = named(rows_of(with_voters(maker, 3, "a", "b"), tmp_path))
+        assert found == [("G7", "a", at_end_of(maker, 3))] * applied_by_a
 
     def test_where_positions_are_missing_it_is_not_known(self, tmp_path: Path) -> None:
         maker = with_voters(good_history(3), 2, "a", "b")
