@@ -396,6 +396,17 @@ SEEDS = {
         votes=True,
         young=True,
     ),
+    "a_cold_start_over_all_pages": FailedSeed(
+        660318,
+        False,
+        "L4, the simulator's own: the activation of a cold start read 285 pages of waiting messages"
+        " from a disk that takes 50 ms for each, and the bound knew nothing of pages",
+        "broker",
+        without=(),
+        votes=True,
+        young=True,
+        long=True,
+    ),
 }
 
 

@@ -40,7 +40,8 @@ CATCH_UP_S = 60.0
 RESUME_S = 5.0
 BLOCK_S = 0.05
 """For a block of what a member lacks: two datagrams and a read, late and now and then lost.  The
-next is asked for when the first piece of one is here, so small ones come one in a round trip."""
+next is asked for when the first piece of one is here, so small ones come one in a round trip.  For
+a page of waiting messages it is what the slowest simulated disk takes, read by read."""
 DRAIN_S = 60.0
 """For what was accepted before the last fault: the longest queue over the slowest ring."""
 
