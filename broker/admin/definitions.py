@@ -26,7 +26,9 @@ from broker.machine.handlers.policies import POLICIES
 from broker.machine.limits import DEFINITION_BYTES_MAX
 from broker.machine.machine import Machine
 from broker.machine.policies.pattern import POLICIES_STEPS_MAX
+from broker.machine.version import SHOVELS
 from broker.replication.controller import Controller
+from broker.shovels.definition import SHOVELS_MAX, BadShovel, parse_shovel, shovel_name
 
 log = logging.getLogger("qpidd")
 
@@ -67,10 +69,14 @@ class Definitions:
         self, what: str, vhost: str, name: str, body: Mapping[str, Value] | None, by: str
     ) -> Outcome:
         """Define it for the whole cluster, or delete it (no body); return when it is durable."""
+        controller = self._controller
         prepared = _prepared(what, body) if body is not None else None
         if isinstance(prepared, Outcome):
             return prepared
-        controller = self._controller
+        if what == "parameter" and prepared is not None:
+            refusal = _bad_link(controller.replica.machine, vhost, name, prepared)
+            if refusal is not None:
+                return refusal
         if not controller.serving:
             reason = controller.halted or controller.primary.reason
             return Outcome(NOT_NOW, f"this member is not in the primary view: {reason}")
@@ -150,6 +156,32 @@ def _too_many_steps(define: Define, machine: Machine) -> Outcome | None:
             f"{POLICIES_STEPS_MAX} steps together, and each queue that is declared is compared "
             "with all of them: use shorter patterns, or delete some",
         )
+    return None
+
+
+def _bad_link(machine: Machine, vhost: str, parameter: str, body: Table) -> Outcome | None:
+    """Links that nobody could run are not defined: silence would let an operator believe in one."""
+    component = parameter.partition("/")[0]
+    if component in ("federation-upstream", "federation-upstream-set"):
+        text = f"'{component}': there is no federation here, a shovel from an exchange comes next"
+        return Outcome(BAD, f"Validation failed\n\n{text}\n")
+    name = shovel_name(parameter)
+    if name is None:
+        return None
+    try:
+        parse_shovel(vhost, name, body.get("value"))
+    except BadShovel as bad:
+        return Outcome(BAD, f"Validation failed\n\nshovel '{name}': {bad}\n")
+    if machine.version < SHOVELS:
+        return Outcome(
+            BAD,
+            f"shovels need version {SHOVELS} of the machine, and {machine.version} is in force: "
+            "members of older releases run none; qpid-cluster --upgrade raises it",
+        )
+    parameters = machine.definitions["parameter"]
+    shovels = sum(1 for _, one in parameters if shovel_name(one) is not None)
+    if shovels >= SHOVELS_MAX and (vhost, parameter) not in parameters:
+        return Outcome(BAD, f"there are {SHOVELS_MAX} shovels, each of which is a process")
     return None
 
 

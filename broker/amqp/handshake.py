@@ -28,6 +28,7 @@ CAPABILITIES: Table = {
     "authentication_failure_close": True,
     "per_consumer_qos": True,
     "direct_reply_to": True,
+    "queue_numbers": True,  # of deliveries, told to a consumer that asks for them
     "numbered_publishes": True,  # where the cluster can: ServerIdentity.takes_numbers
 }
 

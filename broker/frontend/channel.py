@@ -169,4 +169,6 @@ class LocalChannel:
     confirms: Confirms = field(default_factory=Confirms)
     reply_queue: str = ""  # behind amq.rabbitmq.reply-to, while this consumer is there
     reply_consumer: str = ""
+    numbered: set[str] = field(default_factory=set)
+    """Tags of the consumers that are told the queue's number of each delivery."""
     unreported: int = 0  # highest delivery tag written without acknowledgement, not yet SENT

@@ -20,6 +20,7 @@ from broker.frontend.client import Client
 from broker.frontend.direct_reply import REPLY_TO, consume_replies
 from broker.frontend.needs import GENERATED_QUEUE, UNDERSTAND, Args, Misshapen, Understand
 from broker.machine import commands as c
+from broker.machine.queueing.queue_numbers import asked
 
 Handler: TypeAlias = Callable[[Client, int, LocalChannel, Args], None]
 
@@ -106,6 +107,10 @@ def on_consume(client: Client, number: int, channel: LocalChannel, args: Args) -
             _request(client, channel, replies, replies.nowait)
         return
     command = c.Consume._make((c.CONSUME, client.conn, number, queue, tag, *rest, channel.prefetch))
+    if asked(command.arguments) and not command.no_ack:
+        channel.numbered.add(tag)
+    else:
+        channel.numbered.discard(tag)
     _request(client, channel, command, command.nowait)
 
 

@@ -45,6 +45,7 @@ from broker.machine.effects import (
     Return,
     SessionStarted,
 )
+from broker.machine.queueing.queue_numbers import with_queue_numbers
 from broker.replication.durable_gate import DurableGate, acknowledges_durable
 
 _CLOSE_OK = "channel.close-ok"
@@ -201,6 +202,11 @@ class Outbox:
         if address is None:
             address = client.keep_address(exchange, key)
         connection = client.connection
+        if tag in channel.numbered:
+            held = self._gateway.outstanding(client.conn, number).get(delivery_tag)
+            if held is not None:
+                cluster_id = self._gateway.identity.cluster_id
+                properties = with_queue_numbers(properties, cluster_id, held)
         codec.append_deliver(
             connection.out, number, short_tag, delivery_tag, redelivered, address, properties,
             body, connection.frame_bytes_max,

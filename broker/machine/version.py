@@ -11,7 +11,7 @@ MACHINE_VERSION_MIN when code for older versions is deleted.
 Decision: docs/decisions/0029-new-behaviour-is-switched-on-by-a-command.md.
 """
 
-MACHINE_VERSION = 13
+MACHINE_VERSION = 14
 MACHINE_VERSION_MIN = 9
 
 ANSWERS_AS_RABBITMQ = 10
@@ -39,3 +39,7 @@ CONSUMER_TIMEOUTS = 13
 TICKS_NAME_POSITIONS = 13
 """From this version on: a tick names the position it was read at. Decision:
 docs/decisions/0061-a-tick-names-the-position-it-was-read-at.md."""
+
+SHOVELS = 14
+"""From this version on every member runs shovels. Decision:
+docs/decisions/0068-a-shovel-is-a-process-that-one-member-runs.md."""

@@ -19,6 +19,7 @@ from broker.management.amqp_client import InternalClient
 from broker.management.json_values import Json, Object, parse
 from broker.management.slices import Slices, no_collection
 from broker.replication.controller import Controller
+from broker.shovels.supervisor import Shovels
 from broker.statistics.endpoint import Pages
 from broker.statistics.statistics import Statistics
 from vsync.types import record
@@ -78,6 +79,7 @@ class Broker:
     """Protocol, address and port of each."""
     statistics: Statistics
     metrics: Pages
+    shovels: Shovels
     tls: Callable[[], ServerTls | None] = lambda: None
     """What clients' connections are encrypted with now; None: there is no TLS."""
 

@@ -20,6 +20,7 @@ from broker.management.resources import (
     messages,
     overview,
     queues,
+    shovels,
     transfer,
 )
 
@@ -29,6 +30,7 @@ NAME_BYTES_MAX = 4096
 ROUTES: tuple[Route, ...] = (
     *overview.ROUTES, *queues.ROUTES, *exchanges.ROUTES, *bindings.ROUTES, *messages.ROUTES,
     *connections.ROUTES, *health.ROUTES, *definitions.ROUTES, *transfer.ROUTES,
+    *shovels.ROUTES,
 )  # fmt: skip
 
 

@@ -21,12 +21,15 @@ from broker.management.resources.transfer import load
 from broker.management.server import ManagementServer
 from broker.options.management import ManagementOptions
 from broker.process.member import BrokerMember
+from broker.shovels.supervisor import Shovels as Shovels
 from broker.statistics.endpoint import Pages
 from broker.statistics.metrics import Metrics
 
 log = logging.getLogger("qpidd")
 
 
+MakeShovels = Callable[..., Shovels]
+"""Makes the shovels of a member; who starts the broker knows how a process of one is started."""
 Listening = tuple[str, str, int]
 """A port that listens: the protocol as RabbitMQ names it, the address, the number."""
 
@@ -135,6 +138,7 @@ class ManagementPort:
     async def serve(
         self,
         member: BrokerMember,
+        shovels: Shovels,
         clients: Sequence[Listening],
         tls: Callable[[], ServerTls | None],
     ) -> None:
@@ -143,6 +147,7 @@ class ManagementPort:
         metrics = Metrics(
             member.observation, member.clients, name, self._cluster or name,
             lambda: self._server.counted() if self._server is not None else {},
+            lambda: shovels.counters,
         )  # fmt: skip
         pages = Pages(metrics)
         await self._metrics.serve(pages)
@@ -155,6 +160,7 @@ class ManagementPort:
             listeners,
             member.observation.statistics,
             pages,
+            shovels,
             tls,
         )
 

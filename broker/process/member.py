@@ -15,6 +15,7 @@ import time
 import uuid
 from collections.abc import Callable, Mapping
 from functools import cached_property, partial
+from typing import Protocol
 
 from broker.admin.operations import Operations
 from broker.divergence.digest_vote import DigestVerdict
@@ -73,6 +74,27 @@ class LoopClock:
     def later(self, delay_s: float, call: Callable[[], None]) -> None:
         """Call after some time."""
         self._loop.call_later(delay_s, call)
+
+
+class Beside(Protocol):
+    """Something that runs beside a member, and hears of it."""
+
+    @property
+    def name(self) -> str:
+        """By which its counters are shown."""
+
+    @property
+    def counters(self) -> Mapping[str, int]:
+        """What was counted there."""
+
+    def wake(self, now: float) -> None:
+        """A few times a second."""
+
+    def takes(self, direct: Direct) -> bool:
+        """Whether this datagram of another member was for it; then it is dealt with."""
+
+    def close(self) -> None:
+        """The member stops."""
 
 
 class BrokerMember:
@@ -186,6 +208,16 @@ class BrokerMember:
         """What decides here whom this member serves, and holds the replicated state."""
         return self._controller
 
+    @cached_property
+    def beside(self) -> list[Beside]:
+        """What runs beside it; who makes it adds it before the start."""
+        return []
+
+    @property
+    def ring(self) -> RingEndpoint:
+        """The ring, and the way to other members beside the order."""
+        return self._ring
+
     @property
     def stopping(self) -> bool:
         """Whether this member is on its way out."""
@@ -219,6 +251,8 @@ class BrokerMember:
         self._member.reply()
         await self._log.settled()
         self._member.reply()
+        for one in self.beside:
+            one.close()
         self.clients.drop_all("the broker is stopping")
         if self._beat_handle is not None:
             self._beat_handle.cancel()
@@ -311,6 +345,8 @@ class BrokerMember:
         self._timers.wake(self._loop.time())
         self._supervisor.wake()
         self.operations.wake(self._loop.time())
+        for one in self.beside:
+            one.wake(self._loop.time())
         self._watchdogs.wake()
         self.schedule()
 
@@ -345,6 +381,7 @@ class BrokerMember:
             self.operations.takes(direct)
             or self._watchdogs.takes(direct)
             or self.observation.members.takes(direct)
+            or any(one.takes(direct) for one in self.beside)
         ):
             self._transfer.takes(direct)
 
@@ -390,6 +427,7 @@ class BrokerMember:
             transfer=self._transfer.counters,
             care=self._supervisor.all_counters(),
             statistics=self.observation.members.counters, **self._watchdogs.counters,
+            **{one.name: one.counters for one in self.beside},
         )  # fmt: skip
 
 

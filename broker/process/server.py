@@ -20,7 +20,7 @@ from broker.memberlog.writer import LogWriteFailed
 from broker.options.broker import BrokerOptions
 from broker.process.arbitrator import Arbitrator
 from broker.process.arbitrator_record import RecordFile
-from broker.process.management_port import BadDefinitions, ManagementPort
+from broker.process.management_port import BadDefinitions, MakeShovels, ManagementPort, Shovels
 from broker.process.member import BrokerMember
 from broker.process.member_life import LifeState, prefix
 from broker.process.reload import Reload, Serving
@@ -54,11 +54,16 @@ class _Refused(Exception):
 
 
 def run(
-    options: BrokerOptions, reread: Callable[[], BrokerOptions], *, truncate: bool = False
+    options: BrokerOptions,
+    reread: Callable[[], BrokerOptions],
+    *,
+    make_shovels: MakeShovels,
+    truncate: bool = False,
 ) -> int:
     """Run one broker until it is stopped; return the exit code of the process.
 
     `reread` reads the options again, on a thread; what it raises is for the operator.
+    `make_shovels`: as `broker.shovels.of_member.shovels_of`, for a command that is known.
     """
     try:
         messages = Messages(options.log)
@@ -72,7 +77,7 @@ def run(
         factory = uvloop.new_event_loop
     runner = asyncio.Runner(loop_factory=factory)
     try:
-        return int(runner.run(_run(options, reread, messages, truncate)))
+        return int(runner.run(_run(options, reread, messages, truncate, make_shovels)))
     finally:
         # The executor is ended by a new thread, for which there may be no memory.
         with contextlib.suppress(RuntimeError):
@@ -81,7 +86,11 @@ def run(
 
 
 async def _run(
-    options: BrokerOptions, reread: Callable[[], BrokerOptions], messages: Messages, truncate: bool
+    options: BrokerOptions,
+    reread: Callable[[], BrokerOptions],
+    messages: Messages,
+    truncate: bool,
+    make_shovels: MakeShovels,
 ) -> Exit:
     try:
         if truncate and (options.arbitrator or options.data_dir is None):
@@ -90,7 +99,7 @@ async def _run(
         manager = ServiceManager(os.environ, loop.call_later, os.getpid())
         if options.arbitrator:
             return await _arbitrate(options, reread, messages, manager)
-        return await _serve(options, reread, messages, manager, truncate)
+        return await _serve(options, reread, messages, manager, truncate, make_shovels)
     except _Refused as refused:
         messages.end(MESSAGES_S)
         print(f"qpidd: {refused.reason}", file=sys.stderr)
@@ -103,6 +112,7 @@ async def _serve(
     messages: Messages,
     manager: ServiceManager,
     truncate: bool,
+    make_shovels: MakeShovels,
 ) -> Exit:
     loop = asyncio.get_running_loop()
     if options.clustered:
@@ -132,6 +142,7 @@ async def _serve(
             raise
         if options.clustered:
             messages.prefix = member.life.prefix
+        shovels = _shovels(make_shovels, member, options.cluster_name or identity.name, loop)
         reload = Reload(options, reread, loop, Serving(member, listener), messages)
         _start(member, loop, reload.begin)
         await listener.serve(member)
@@ -140,10 +151,8 @@ async def _serve(
             log.info("listening for clients on %s:%d%s", options.interface, port, how)
         await api.serve(
             member,
-            [
-                ("amqp/ssl" if scheme == "ssl" else "amqp", options.interface, port)
-                for port, scheme in zip(ports, schemes, strict=True)
-            ],
+            shovels,
+            _listening(schemes, options.interface, ports),
             lambda: listener.tls,
         )
         manager.ready(lambda: member.life.state.value)
@@ -177,6 +186,24 @@ async def _bound(
     except PortTaken as error:
         raise _Refused(Exit.UNAVAILABLE, str(error)) from error
     return ports
+
+
+def _shovels(
+    make: MakeShovels, member: BrokerMember, cluster: str, loop: asyncio.AbstractEventLoop
+) -> Shovels:
+    """Those of this member, which run beside it."""
+    shovels = make(
+        member.controller, member.clients, member.operations.definitions.define, cluster,
+        member.ring.driver.send_direct, loop,
+    )  # fmt: skip
+    member.beside.append(shovels)
+    return shovels
+
+
+def _listening(schemes: list[str], host: str, ports: list[int]) -> list[tuple[str, str, int]]:
+    """The client ports as lists show them."""
+    protocols = ["amqp/ssl" if scheme == "ssl" else "amqp" for scheme in schemes]
+    return [(protocol, host, port) for protocol, port in zip(protocols, ports, strict=True)]
 
 
 def _schemes(options: BrokerOptions) -> list[str]:

@@ -137,6 +137,14 @@ HTTP = {
 """Counters below `qpidd_http_`."""
 
 
+SHOVEL = {
+    "attempts": "Attempts of this member to run a shovel",
+    "failed": "Those of them that ended with an error",
+    "moved": "Messages that destinations took from shovels of this member",
+}
+"""Counters below `qpidd_shovel_`."""
+
+
 class QueueMetric(NamedTuple):
     """A series for each queue."""
 
@@ -238,9 +246,12 @@ class Metrics:
         node: str,
         cluster: str,
         http: Callable[[], Mapping[str, int]],
+        shovels: Callable[[], Mapping[str, int]],
     ) -> None:
-        """`http`: what was counted at the ports of the management API, by the names in HTTP."""
+        """`http`: what was counted at the ports of the management API, by the names in HTTP;
+        `shovels`: what was of shovels, by those in SHOVEL."""
         self._observed, self._clients, self._http = observed, clients, http
+        self._shovels = shovels
         self._node, self._cluster = node, cluster
 
     def aggregated(self) -> Iterator[str]:
@@ -414,6 +425,7 @@ class Metrics:
                 yield from lines(Family(metric_name(name), kind, text, rows))
         for part, texts, counted in (
             ("auth", AUTH, self._clients.auth_counters), ("http", HTTP, self._http()),
+            ("shovel", SHOVEL, self._shovels()),
         ):  # fmt: skip
             for name, text in texts.items():
                 rows = [("", counted.get(name, 0))]

@@ -93,5 +93,5 @@ class Observed:
         )  # fmt: skip
         return Metrics(
             cast("Observed_", observed), cast("Connections", clients), self.me.name, "test",
-            lambda: {"requests": 5},
+            lambda: {"requests": 5}, lambda: {"moved": 7},
         )  # fmt: skip

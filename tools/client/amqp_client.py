@@ -79,6 +79,10 @@ class Login:
     """Longest wait for a connection to open and for the answer to a method."""
     tls: ssl.SSLContext | None = None
     """How the connection is encrypted; None: it is not."""
+    mechanism: str = "PLAIN"
+    """Or EXTERNAL: the user is the one whom the client's certificate names."""
+    connection_name: str = ""
+    """Shown in lists of connections."""
 
 
 class Delivery(NamedTuple):
@@ -108,9 +112,17 @@ class PublisherConfirm(NamedTuple):
 
 
 class AmqpConnection:
-    """One open connection with one open channel.  Close it, or drop it when it is lost."""
+    """One open connection with one open channel.  Close it, or drop it when it is lost.
 
-    def __init__(self, broker: Address, login: Login | None = None) -> None:
+    `admitted`: a socket whose other end has let its client in already, and awaits connection.open.
+    """
+
+    def __init__(
+        self,
+        broker: Address | str,
+        login: Login | None = None,
+        admitted: socket.socket | None = None,
+    ) -> None:
         self.broker = broker
         self.login = login or Login()
         self.deliveries: list[Delivery] = []
@@ -121,8 +133,8 @@ class AmqpConnection:
         self.frame_max = codec.FRAME_MAX_BYTES
         self.cluster = ClusterName()
         """Of which cluster the broker says that it is."""
-        self.takes_numbers = False
-        """Whether the broker says that what a producer numbers is taken once."""
+        self.capabilities: frozenset[str] = frozenset()
+        """What the broker says that it can."""
         self.blocked = ""
         """Why the broker takes no publishes now; empty when it does."""
         self._spoken = False
@@ -136,35 +148,47 @@ class AmqpConnection:
         self._chunks: list[bytes] = []
         self._publish_no = 0
         self._heartbeat = 0.0
-        try:
-            self._socket = connect(broker, self.login.timeout_seconds, self.login.tls)
-        except OSError as problem:
-            kind = TlsRefused if is_final(problem) else ConnectionLost
-            raise kind(f"{broker}: {reason(problem, broker)}") from None
-        self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        self._socket = admitted or self._connected()
         self._socket.setblocking(False)
         self._poll = select.poll()
         self._poll.register(self._socket, select.POLLIN)
         self._sent_at = self._received_at = time.monotonic()
         try:
-            self._open()
+            if admitted is None:
+                self._log_in()
+            self._send(0, "connection.open", (self.login.virtual_host,))
+            self._await("connection.open-ok")
+            self.open_channel()
         except BaseException:
             self.drop()
             raise
 
     # Opening and closing
 
-    def _open(self) -> None:
+    def _connected(self) -> socket.socket:
+        assert isinstance(self.broker, Address)
+        try:
+            made = connect(self.broker, self.login.timeout_seconds, self.login.tls)
+        except OSError as problem:
+            kind = TlsRefused if is_final(problem) else ConnectionLost
+            raise kind(f"{self.broker}: {reason(problem, self.broker)}") from None
+        made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+        return made
+
+    def _log_in(self) -> None:
         login = self.login
         self.out += codec.PROTOCOL_HEADER
         told = self._await("connection.start")[2]
-        self.cluster, self.takes_numbers = _cluster(told), _takes_numbers(told)
-        response = f"\0{login.user}\0{login.password}".encode()
+        self.cluster, self.capabilities = _cluster(told), _capabilities(told)
+        external = login.mechanism == "EXTERNAL"
+        response = b"" if external else f"\0{login.user}\0{login.password}".encode()
         properties: dict[str, Value] = {
             "product": "qpid-cluster-py tools",
             "capabilities": dict(CAPABILITIES),
         }
-        self._send(0, "connection.start-ok", (properties, "PLAIN", response, "en_US"))
+        if login.connection_name:
+            properties["connection_name"] = login.connection_name
+        self._send(0, "connection.start-ok", (properties, login.mechanism, response, "en_US"))
         channel_max, frame_max, heartbeat = (
             _as_int(value) for value in self._await("connection.tune")
         )
@@ -172,9 +196,6 @@ class AmqpConnection:
         wanted = [period for period in (heartbeat, login.heartbeat_seconds) if period]
         self._heartbeat = float(min(wanted, default=0))
         self._send(0, "connection.tune-ok", (channel_max, self.frame_max, min(wanted, default=0)))
-        self._send(0, "connection.open", (login.virtual_host,))
-        self._await("connection.open-ok")
-        self.open_channel()
 
     def open_channel(self) -> None:
         """Open the channel, for the first time or again after the broker closed it."""
@@ -232,11 +253,24 @@ class AmqpConnection:
         """From now on every publish is confirmed, and numbered from 1."""
         self.call("confirm.select", (False,), "confirm.select-ok")
 
-    def consume(self, queue: str, prefetch: int, *, no_ack: bool = False, tag: str = "c") -> None:
+    @property
+    def takes_numbers(self) -> bool:
+        """Whether the broker says that what a producer numbers is taken once."""
+        return "numbered_publishes" in self.capabilities
+
+    def consume(
+        self,
+        queue: str,
+        prefetch: int,
+        *,
+        no_ack: bool = False,
+        tag: str = "c",
+        arguments: dict[str, Value] | None = None,
+    ) -> None:
         """Start the one consumer of this connection."""
         if prefetch and not no_ack:
             self.call("basic.qos", (0, prefetch, False), "basic.qos-ok")
-        args: tuple[Value, ...] = (queue, tag, False, no_ack, False, False, {})
+        args: tuple[Value, ...] = (queue, tag, False, no_ack, False, False, arguments or {})
         self.call("basic.consume", args, "basic.consume-ok")
 
     # Methods without an answer: they leave with the next pump
@@ -329,14 +363,16 @@ class AmqpConnection:
         except ProtocolFault as fault:
             raise ConnectionLost(f"{self.broker}: sent nonsense: {fault.text}") from None
 
-    def keep_alive(self) -> None:
-        """Send a heartbeat when one is due, and notice a silent broker."""
+    def keep_alive(self, *, reading: bool = True) -> None:
+        """Send a heartbeat when one is due, and notice a silent broker, unless it is not read."""
         if not self._heartbeat:
             return
         now = time.monotonic()
         if now - self._sent_at > self._heartbeat / 2 and not self.out:
             self.out += codec.HEARTBEAT_FRAME
             self.send_now()
+        if not reading:
+            self._received_at = now
         if now - self._received_at > 2 * self._heartbeat:
             raise ConnectionLost(f"{self.broker}: silent for {now - self._received_at:.0f} s")
 
@@ -442,10 +478,12 @@ def _cluster(server_properties: Value) -> ClusterName:
     )
 
 
-def _takes_numbers(server_properties: Value) -> bool:
+def _capabilities(server_properties: Value) -> frozenset[str]:
     told = server_properties if isinstance(server_properties, dict) else {}
-    capabilities = told.get("capabilities")
-    return isinstance(capabilities, dict) and capabilities.get("numbered_publishes") is True
+    found = told.get("capabilities")
+    return frozenset(
+        name for name, is_there in (found.items() if isinstance(found, dict) else ()) if is_there
+    )
 
 
 def _as_int(value: Value) -> int:

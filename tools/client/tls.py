@@ -103,7 +103,7 @@ def is_final(problem: OSError) -> bool:
     return isinstance(problem, ssl.SSLError) and not isinstance(problem, ssl.SSLEOFError)
 
 
-def reason(problem: OSError, address: Address | Path) -> str:
+def reason(problem: OSError, address: Address | Path | str) -> str:
     """What went wrong and what to do, in words for a sentence that begins with the address."""
     if isinstance(problem, ssl.SSLCertVerificationError):
         return _distrust(problem, address)
@@ -123,7 +123,7 @@ def reason(problem: OSError, address: Address | Path) -> str:
     return f"TLS failed: {said.lower().replace('_', ' ') or problem}"
 
 
-def _distrust(problem: ssl.SSLCertVerificationError, address: Address | Path) -> str:
+def _distrust(problem: ssl.SSLCertVerificationError, address: Address | Path | str) -> str:
     host = address.host if isinstance(address, Address) else address
     match problem.verify_code:
         case Distrust.EXPIRED:

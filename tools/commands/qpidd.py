@@ -17,6 +17,8 @@ from broker.exit_codes import Exit
 from tools.cli.failures import ToolError
 from tools.cli.options import ignored, read_options, run_command
 
+SHOVEL_COMMAND = (sys.executable, "-P", "-m", "tools.shovel")
+"""How a shovel is started; -P: nothing of the working directory is taken for it."""
 EPILOG = """\b
 Examples:
   A broker on its own, messages in memory only:
@@ -492,9 +494,11 @@ def qpidd(config: str | None, truncate: bool, **typed: str | None) -> int:
         print(f"qpidd: {sentence}", file=sys.stderr)
     # Imported late: --help and a bad option need neither the ring nor the store.
     from broker.process.server import run
+    from broker.shovels.of_member import shovels_of
 
     try:
-        return run(options, read, truncate=truncate)
+        made = partial(shovels_of, SHOVEL_COMMAND)
+        return run(options, read, truncate=truncate, make_shovels=made)
     except Exception:
         # Whatever gets here is our own bug: the member has stopped, and logs all it knows.
         traceback.print_exc()

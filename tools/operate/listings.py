@@ -204,6 +204,17 @@ LISTINGS: dict[str, Listing] = {
         "parameters", ("component", "name", "value"), fields("component", "name", "value", "vhost"),
         help="Parameters of one virtual host.",
     ),
+    "shovel_status": Listing(
+        "shovels",
+        ("name", "vhost", "state", "node", "forwarded", "reason"),
+        fields(
+            "name", "vhost", "type", "state", "node", "timestamp", "reason", "forwarded",
+            "blocked_status", "src_uri", "src_queue", "src_exchange", "src_exchange_key",
+            "src_protocol", "dest_uri", "dest_queue", "dest_exchange", "dest_exchange_key",
+            "dest_protocol",
+        ),
+        per_vhost=False, help="Shovels of all virtual hosts, and what they do.",
+    ),
     "list_global_parameters": Listing(
         "global-parameters", ("name", "value"), fields("name", "value"), per_vhost=False,
         help="Parameters of the cluster.",

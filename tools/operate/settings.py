@@ -83,6 +83,16 @@ def deleting(what: str, *path: str) -> Act:
     return act
 
 
+def restart_shovel(vhost: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
+    """End the attempt that runs; the next one begins at once."""
+    name = given["name"]
+
+    def call(api: Api) -> None:
+        api.delete("shovels", "vhost", vhost, name, "restart")
+
+    return f"Restarting shovel {name}", call
+
+
 def putting(doing: str, path: tuple[str, ...], body: Callable[[Given], Mapping[str, Json]]) -> Act:
     """Set what is at a path."""
 
@@ -417,6 +427,14 @@ CHANGES: dict[str, Verb] = {
     "clear_parameter": Verb(
         "Delete a parameter.", arguments("component", "name"),
         deleting("parameter", "parameters", "{component}", "{vhost}", "{name}"),
+    ),
+    "restart_shovel": Verb(
+        "Begin a shovel anew, at the member that runs it.", arguments("name"),
+        restart_shovel,
+    ),
+    "delete_shovel": Verb(
+        "Stop and delete a shovel.", arguments("name"),
+        deleting("shovel", "shovels", "vhost", "{vhost}", "{name}"),
     ),
     "set_global_parameter": Verb(
         "Set a parameter of the cluster to a JSON value.", arguments("name", "value"),

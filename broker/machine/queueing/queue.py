@@ -151,6 +151,13 @@ def next_seq(queue: Queue, message: Message) -> int:
     return (rank << _RANK_SHIFT) | (seq << 1)
 
 
+def arrival_of(queue: Queue, seq: int) -> tuple[int, int]:
+    """The rank of a message's priority, 0 the highest, and the how manyth it was to come in."""
+    if queue.max_priority < 0:
+        return 0, seq
+    return seq >> _RANK_SHIFT, (seq & ((1 << _RANK_SHIFT) - 1)) >> 1
+
+
 def seq_at(queue: Queue, place: int) -> tuple[int, bool]:
     """Number and redelivered flag of a key of `returned`. A plain queue keeps there only what came
     back; a priority queue everything, with the flag in the lowest bit."""

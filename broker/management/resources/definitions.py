@@ -30,6 +30,8 @@ from broker.management.call import (
 from broker.management.json_values import Object, figures, from_amqp, table, to_amqp
 from broker.management.listing import Listing, chosen
 from broker.management.slices import Slices
+from broker.shovels.definition import COMPONENT as SHOVEL
+from broker.shovels.definition import without_passwords
 
 ADMINISTRATOR, POLICYMAKER, USER = "administrator", "policymaker", "management"
 WORDS = {404: "Object Not Found", 409: "conflict", 503: "service_unavailable"}
@@ -339,9 +341,11 @@ POLICY = Kind("policy", policy_row, _policy_body)
 OPERATOR_POLICY = Kind("operator_policy", policy_row, _policy_body)
 
 
-def parameter_row(_call: Call, one: Defined) -> Object:
+def parameter_row(_call: Call, one: Defined, *, secrets: bool = False) -> Object:
+    """`secrets`: with the passwords that are in URIs, to be brought in again."""
     component, _, name = one.name.partition("/")
-    value = from_amqp(one.body["value"])
+    plain = secrets or component != SHOVEL
+    value = from_amqp(one.body["value"] if plain else without_passwords(one.body["value"]))
     return {"vhost": one.vhost, "component": component, "name": name, "value": value}
 
 

@@ -75,7 +75,7 @@ def _of_vhosts(call: Call) -> Iterator[tuple[str, Iterator[Object]]]:
 
     def parameters() -> Iterator[Object]:
         for one in defined("parameter"):
-            yield parameter_row(call, one)
+            yield parameter_row(call, one, secrets=call.user.administers)
         for one in defined("vhost_limit"):
             yield _as_parameter(one.vhost, VHOST_LIMITS, "limits", table(one.body))
         for one in defined("operator_policy"):

@@ -61,7 +61,7 @@ _LIMIT = '{"value": 100}'
 _GET = '{"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}'
 _MESSAGE = '{"routing_key": "key", "payload": "x", "payload_encoding": "string", "properties": {}}'
 _MOVE = f'{{"to": "{OTHER_QUEUE}"}}'
-_NAMED_P, _NAMED_G = (("name", "kept"),), (("name", "set"),)
+_NAMED_P, _NAMED_G, _NAMED_S = (("name", "kept"),), (("name", "set"),), (("name", "moving"),)
 _QUEUES, _EXCHANGES = "queues/{vhost}/{queue}", "exchanges/{vhost}/{exchange}"
 _TO_QUEUE = "bindings/{vhost}/e/{source}/q/{queue}"
 _TO_EXCHANGE = "bindings/{vhost}/e/{source}/e/{destination}"
@@ -149,6 +149,11 @@ DEMANDS: tuple[Demand, ...] = (
     Demand("PUT", "parameters/{component}/{vhost}/{name}", _MAKER, SEE, good=201, body=_LIMIT),
     Demand("DELETE", "parameters/{component}/{vhost}/{name}", _MAKER, SEE, good=204,
            names=_NAMED_P),
+    *_listed("shovels", "shovels/{vhost}", tag=_MONITOR),
+    Demand("GET", "shovels/vhost/{vhost}/{name}", _MONITOR, SEE, names=_NAMED_S),
+    Demand("DELETE", "shovels/vhost/{vhost}/{name}", _MAKER, SEE, good=204, names=_NAMED_S),
+    Demand("DELETE", "shovels/vhost/{vhost}/{name}/restart", _MAKER, SEE, good=204,
+           names=_NAMED_S),
     *_listed("global-parameters", tag=_MAKER),
     Demand("GET", "global-parameters/{name}", _ADMIN, names=_NAMED_G),
     Demand("PUT", "global-parameters/{name}", _ADMIN, good=201, body=_LIMIT),

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import base64
 import io
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import SimpleNamespace
 from typing import NamedTuple, cast
 
@@ -30,6 +30,7 @@ from broker.management.server import ManagementServer
 from broker.options.access import AccessOptions
 from broker.options.client_ports import ClientLimits
 from broker.replication.controller import Controller
+from broker.shovels.supervisor import Attempt, Event, Job, Shovels
 from broker.statistics.endpoint import Pages
 from broker.statistics.figures import FIGURES
 from broker.statistics.members import MemberFigures
@@ -79,11 +80,19 @@ class ApiMember(Loop):
             ),
             lambda: 0,
         )  # fmt: skip
+        self.shovels = Shovels(
+            MEMBERS[0].name, lambda: self.machine, lambda: True, self._begin_shovel,
+            lambda _: None, lambda _: None, lambda: 1_700_000_000_000,
+        )  # fmt: skip
         self.broker = Broker(
             controller, self.connections, cast("Operations", self._operations()), "test",
             (("amqp", "127.0.0.1", 5672),), self.statistics,
-            cast("Pages", SimpleNamespace(reply=_metrics)),
+            cast("Pages", SimpleNamespace(reply=_metrics)), self.shovels,
         )  # fmt: skip
+
+    def _begin_shovel(self, job: Job, _on_event: Callable[[Event], None]) -> Attempt:
+        self.asked.append(("shovel", job.shovel.name))
+        return cast("Attempt", SimpleNamespace(stop=lambda *, at_once: None))
 
     def make_parts(self, cert_login_from: str) -> tuple[Gateway, Outbox]:
         """Those of its connections."""

@@ -78,6 +78,9 @@ def member(asker: Asker) -> ApiMember:
             "apply-to": "all",
         })  # fmt: skip
     made.define("parameter", VHOST, "shown/kept", {"value": 1})
+    made.define("parameter", VHOST, "shovel/moving", {"value": {
+        "src-uri": "amqp://", "src-queue": "a", "dest-uri": "amqp://", "dest-queue": "b",
+    }})  # fmt: skip
     made.define("global_parameter", "", "set", {"value": 1})
     made.define("vhost_limit", VHOST, "limits", {"max-queues": 100})
     made.define("user_limit", "", SUBJECT, {"max-connections": 100})

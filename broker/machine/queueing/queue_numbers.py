@@ -1,0 +1,38 @@
+"""Which message of which queue a delivery is, told to a consumer that asks for it.
+
+A consumer with the argument `x-queue-numbers` (true) finds two headers more in each delivery:
+`x-queue-id`, a text that no other queue has or had, and `x-queue-sequence`, the number that the
+message got when it entered the queue.  Both are replicated state: a message that comes back, at
+whatever member, has the same ones.  So who passes messages on can number them by what they are, and
+whoever takes its place gives each the same number (G23).  After a cold start of the whole cluster
+what is left has new, higher numbers; no number is given twice.
+
+Numbers of a queue ascend by one.  Those of a priority queue do so over all its priorities, and the
+id of each priority is another one, as messages of one priority come in the order of their numbers.
+Decision: docs/decisions/0068-a-shovel-is-a-process-that-one-member-runs.md.
+"""
+
+from __future__ import annotations
+
+from broker.machine.commands import Table
+from broker.machine.queueing.properties import with_header
+from broker.machine.queueing.queue import arrival_of
+from broker.machine.state import Held
+
+ASKED = "x-queue-numbers"
+QUEUE_ID, SEQUENCE = HEADERS = "x-queue-id", "x-queue-sequence"
+
+
+def asked(arguments: Table) -> bool:
+    """Whether a consumer with these arguments is told."""
+    return arguments.get(ASKED) is True
+
+
+def with_queue_numbers(properties: bytes, cluster_id: str, held: Held) -> bytes:
+    """The properties of this delivery with both headers."""
+    queue, seq, *_ = held
+    rank, number = arrival_of(queue, seq)
+    queue_id = f"{cluster_id}/{queue.number}"
+    if queue.max_priority >= 0:
+        queue_id += f"/{queue.max_priority - rank}"
+    return with_header(with_header(properties, QUEUE_ID, queue_id), SEQUENCE, number)

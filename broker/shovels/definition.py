@@ -1,0 +1,276 @@
+"""What a shovel is to do: the value of a parameter of the component `shovel`, read and validated.
+
+The keys are those of RabbitMQ's dynamic shovels, with their older names where those had none of
+`src-` and `dest-`.  A key that is not known is refused, as one that is ignored would let an
+operator believe in it.  What is wrong is told in one sentence, which holds no password.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import cast
+
+from broker.amqp.codec import encode_properties
+from broker.amqp.fields import Value
+from broker.shovels.amqp_uri import AmqpUri, BadUri, bare, obfuscated, parse_uri
+from vsync.types import record
+
+COMPONENT = "shovel"
+PREFETCH, PREFETCH_MAX = 1000, 65_535
+RECONNECT_S, RECONNECT_MAX_S = 5, 86_400
+NEVER, QUEUE_LENGTH = -1, -2
+"""Values of `Shovel.delete_after`."""
+ON_CONFIRM, ON_PUBLISH, NO_ACK = ACK_MODES = "on-confirm", "on-publish", "no-ack"
+URIS_MAX = 16
+SHOVELS_MAX = 200
+"""In a cluster: each is a process of some 25 MB."""
+NAME_BYTES_MAX = 255
+OLD_NAMES = {
+    "prefetch-count": "src-prefetch-count", "delete-after": "src-delete-after",
+    "publish-properties": "dest-publish-properties",
+    "add-forward-headers": "dest-add-forward-headers",
+    "add-timestamp-header": "dest-add-timestamp-header",
+}  # fmt: skip
+_PROPERTIES = {
+    "content_type": str, "content_encoding": str, "headers": dict, "delivery_mode": int,
+    "priority": int, "correlation_id": str, "reply_to": str, "expiration": str, "message_id": str,
+    "timestamp": int, "type": str, "user_id": str, "app_id": str, "cluster_id": str,
+}  # fmt: skip
+Table = dict[str, Value]
+
+
+class BadShovel(ValueError):
+    """A definition that is none; the text says which key and why."""
+
+
+@record
+class Shovel:
+    """A shovel as it is defined."""
+
+    vhost: str
+    name: str
+    source_uris: tuple[str, ...]
+    destination_uris: tuple[str, ...]
+    source_queue: str
+    """Empty: a queue of its own is bound to `source_exchange`."""
+    source_exchange: str
+    source_key: str
+    source_queue_arguments: Table
+    consumer_arguments: Table
+    prefetch: int
+    delete_after: int
+    """A number of messages, or one of the two above."""
+    destination_queue: str
+    destination_exchange: str | None
+    """None: a message's own exchange, unless there is a queue."""
+    destination_key: str | None
+    """None: a message's own key, unless there is a queue."""
+    destination_queue_arguments: Table
+    publish_properties: Table
+    forward_headers: bool
+    timestamp_header: bool
+    ack_mode: str
+    reconnect_s: int
+    value: Mapping[str, object]
+    """What it was read from."""
+
+    @property
+    def key(self) -> tuple[str, str]:
+        """How it is found: virtual host and name."""
+        return self.vhost, self.name
+
+    def row(self) -> dict[str, object]:
+        """Return what a list of shovels shows of it, by RabbitMQ's names."""
+        row: dict[str, object] = {
+            "name": self.name, "vhost": self.vhost, "type": "dynamic",
+            "src_uri": bare(self.source_uris[0]), "src_protocol": "amqp091",
+            "dest_uri": bare(self.destination_uris[0]), "dest_protocol": "amqp091",
+        }  # fmt: skip
+        optional = {
+            "src_queue": self.source_queue, "src_exchange": self.source_exchange,
+            "src_exchange_key": self.source_key, "dest_queue": self.destination_queue,
+            "dest_exchange": self.destination_exchange, "dest_exchange_key": self.destination_key,
+        }  # fmt: skip
+        return row | {name: value for name, value in optional.items() if value}
+
+
+def shovel_name(parameter: str) -> str | None:
+    """Return the shovel's name of a parameter `COMPONENT/NAME`; None if it is of another one."""
+    component, _, name = parameter.partition("/")
+    return name if component == COMPONENT else None
+
+
+def parse_shovel(vhost: str, name: str, value: object) -> Shovel:
+    """Read the value of the parameter.  Raises BadShovel."""
+    if not isinstance(value, Mapping):
+        raise BadShovel("the value of a shovel is a JSON object with keys such as 'src-uri'")
+    reader = _Reader(value)
+    shovel = Shovel(
+        vhost, name, reader.uris("src-uri"), reader.uris("dest-uri"),
+        reader.name("src-queue"), reader.name("src-exchange"), reader.name("src-exchange-key"),
+        reader.table("src-queue-args"), reader.table("src-consumer-args"),
+        reader.number("src-prefetch-count", PREFETCH, 0, PREFETCH_MAX),
+        reader.delete_after(), reader.name("dest-queue"), reader.optional_name("dest-exchange"),
+        reader.optional_name("dest-exchange-key"), reader.table("dest-queue-args"),
+        reader.properties("dest-publish-properties"), reader.flag("dest-add-forward-headers"),
+        reader.flag("dest-add-timestamp-header"), reader.choice("ack-mode", ACK_MODES),
+        reader.number("reconnect-delay", RECONNECT_S, 0, RECONNECT_MAX_S), value,
+    )  # fmt: skip
+    for key in ("src-protocol", "dest-protocol"):
+        reader.choice(key, ("amqp091",), "; other protocols are not spoken by shovels here")
+    reader.end()
+    _check_ends(shovel)
+    return shovel
+
+
+def _check_ends(shovel: Shovel) -> None:
+    if bool(shovel.source_queue) == bool(shovel.source_exchange):
+        raise BadShovel("give either 'src-queue' or 'src-exchange'")
+    if shovel.source_key and not shovel.source_exchange:
+        raise BadShovel("'src-exchange-key' needs 'src-exchange'")
+    if shovel.destination_queue and shovel.destination_exchange is not None:
+        raise BadShovel("give either 'dest-queue' or 'dest-exchange', not both")
+    if shovel.destination_queue and shovel.destination_key is not None:
+        raise BadShovel("'dest-exchange-key' does not go with 'dest-queue'")
+    if shovel.ack_mode == NO_ACK and shovel.delete_after > 0:
+        raise BadShovel("'src-delete-after' with a number does not go with 'ack-mode' no-ack")
+    if shovel.source_exchange and shovel.delete_after == QUEUE_LENGTH:
+        raise BadShovel("'src-delete-after' queue-length needs 'src-queue'")
+
+
+class _Reader:
+    """The keys of a definition, each of which is taken once."""
+
+    def __init__(self, value: Mapping[str, object]) -> None:
+        self._rest: dict[str, object] = {}
+        for key, one in value.items():
+            name = OLD_NAMES.get(key, key)
+            if name in self._rest:
+                raise BadShovel(f"'{key}' is the older name of '{name}': give one of them")
+            if one is not None:  # as tools send what is not set
+                self._rest[name] = one
+
+    def end(self) -> None:
+        for key in self._rest:
+            raise BadShovel(f"there is no key '{key}'")
+
+    def uris(self, key: str) -> tuple[str, ...]:
+        found = self._rest.pop(key, None)
+        if found is None:
+            raise BadShovel(f"'{key}' is missing")
+        uris = (found,) if isinstance(found, str) else found
+        if not isinstance(uris, list | tuple) or not all(isinstance(one, str) for one in uris):
+            raise BadShovel(f"'{key}' is a URI, or a list of URIs")
+        texts = tuple(cast("list[str]", uris))
+        if not 0 < len(texts) <= URIS_MAX:
+            raise BadShovel(f"'{key}' is a list of 1 to {URIS_MAX} URIs")
+        for text in texts:
+            try:
+                parse_uri(text)
+            except BadUri as bad:
+                raise BadShovel(f"'{key}': {bad}") from None
+        return texts
+
+    def name(self, key: str) -> str:
+        return self.optional_name(key) or ""
+
+    def optional_name(self, key: str) -> str | None:
+        found = self._rest.pop(key, None)
+        if found is not None and (
+            not isinstance(found, str) or len(found.encode()) > NAME_BYTES_MAX
+        ):
+            raise BadShovel(f"'{key}' is a name of {NAME_BYTES_MAX} bytes at most")
+        return found
+
+    def flag(self, key: str) -> bool:
+        found = self._rest.pop(key, False)
+        if not isinstance(found, bool):
+            raise BadShovel(f"'{key}' is true or false")
+        return found
+
+    def number(self, key: str, default: int, low: int, high: int) -> int:
+        found = self._rest.pop(key, default)
+        if type(found) is not int or not low <= found <= high:
+            raise BadShovel(f"'{key}' is a whole number from {low} to {high}")
+        return found
+
+    def choice(self, key: str, known: tuple[str, ...], hint: str = "") -> str:
+        found = self._rest.pop(key, known[0])
+        if not isinstance(found, str) or found not in known:
+            raise BadShovel(f"'{key}' is {' or '.join(known)}{hint}")
+        return found
+
+    def delete_after(self) -> int:
+        found = self._rest.pop("src-delete-after", "never")
+        if found == "never":
+            return NEVER
+        if found == "queue-length":
+            return QUEUE_LENGTH
+        if type(found) is not int or not 0 < found < 1 << 53:
+            raise BadShovel("'src-delete-after' is never, queue-length or a number of messages")
+        return found
+
+    def table(self, key: str) -> Table:
+        found = self._rest.pop(key, {})
+        if found in ([], ()):  # an empty object, as some tools write it
+            return {}
+        if not isinstance(found, dict):
+            raise BadShovel(f"'{key}' is an object")
+        return cast("Table", _amqp(found))
+
+    def properties(self, key: str) -> Table:
+        found = self.table(key)
+        for name, value in found.items():
+            kind = _PROPERTIES.get(name)
+            if kind is None:
+                known = ", ".join(_PROPERTIES)
+                raise BadShovel(f"'{key}': there is no property '{name}', but {known}")
+            if type(value) is not kind:
+                raise BadShovel(f"'{key}': '{name}' is {_WORDS[kind]}")
+        if found.get("delivery_mode", 1) not in (1, 2):
+            raise BadShovel(f"'{key}': 'delivery_mode' is 1 or 2")
+        try:
+            encode_properties(found)
+        except (OverflowError, ValueError):
+            raise BadShovel(f"'{key}': a value does not fit into its property") from None
+        return found
+
+
+_WORDS = {str: "a text", int: "a whole number", dict: "an object"}
+
+
+def _amqp(value: object) -> Value:
+    """A value of JSON or of a field table, as one of a field table."""
+    match value:
+        case Mapping():
+            return {str(name): _amqp(one) for name, one in value.items()}
+        case list() | tuple():
+            return tuple(_amqp(one) for one in value)
+        case _:
+            return cast("Value", value)
+
+
+def without_passwords(value: Value) -> Value:
+    """The value of a parameter as lists show it: what is a URI in it, without its password."""
+    if isinstance(value, dict):
+        return {
+            key: _each(one, obfuscated) if key.endswith("uri") else one
+            for key, one in value.items()
+        }
+    return value
+
+
+def _each(value: Value, change: Callable[[str], str]) -> Value:
+    if isinstance(value, str):
+        return change(value)
+    if isinstance(value, tuple):
+        return tuple(_each(one, change) for one in value)
+    return value
+
+
+def ends(shovel: Shovel, attempt: int) -> tuple[AmqpUri, AmqpUri]:
+    """Where it is to connect in its attempt of this number: lists of URIs are gone through."""
+    source, destination = (
+        uris[attempt % len(uris)] for uris in (shovel.source_uris, shovel.destination_uris)
+    )
+    return parse_uri(source), parse_uri(destination)

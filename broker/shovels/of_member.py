@@ -1,0 +1,95 @@
+"""The shovels of one member, wired to its state, its clients and the other members."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Protocol, cast
+
+from broker.frontend.connections import Connections
+from broker.machine.commands import Value
+from broker.machine.state import State
+from broker.shovels.definition import COMPONENT, Shovel
+from broker.shovels.supervisor import Attempt, Event, Job, Shovels
+from broker.shovels.worker_process import WorkerProcess
+from vsync.types import Member
+
+Define = Callable[[str, str, str, Mapping[str, Value] | None, str], Awaitable[object]]
+"""Orders a definition, or its deletion (broker/admin/definitions.py)."""
+BY = "shovel"
+"""Who deletes a shovel that is done, in the logs."""
+
+
+class Replica(Protocol):
+    """Who holds the replicated state."""
+
+    @property
+    def machine(self) -> State:
+        """It."""
+
+
+class View(Protocol):
+    """The view of the member."""
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """Who is in it."""
+
+
+class Controller(Protocol):
+    """What is looked at of the member's controller."""
+
+    @property
+    def me(self) -> Member:
+        """This member."""
+
+    @property
+    def replica(self) -> Replica:
+        """It holds the state."""
+
+    @property
+    def primary(self) -> View:
+        """It knows the view."""
+
+    @property
+    def serving(self) -> bool:
+        """Whether this member serves."""
+
+
+def shovels_of(
+    command: Sequence[str],
+    controller: Controller,
+    clients: Connections,
+    define: Define,
+    cluster: str,
+    send_direct: Callable[[Member, bytes], None],
+    loop: asyncio.AbstractEventLoop,
+) -> Shovels:
+    """Return those of a member that is about to start."""
+    tasks: set[asyncio.Task[None]] = set()
+
+    def begin(job: Job, on_event: Callable[[Event], None]) -> Attempt:
+        return WorkerProcess(command, cluster, clients, job, on_event, loop)
+
+    async def delete_done(shovel: Shovel) -> None:
+        """Unless it was defined anew meanwhile."""
+        name = f"{COMPONENT}/{shovel.name}"
+        body = controller.replica.machine.definitions["parameter"].get((shovel.vhost, name))
+        if body is not None and cast("Value", shovel.value) == body["value"]:
+            await define("parameter", shovel.vhost, name, None, BY)
+
+    def delete(shovel: Shovel) -> None:
+        task = loop.create_task(delete_done(shovel))
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
+    def tell(datagram: bytes) -> None:
+        for member in controller.primary.members:
+            if member != controller.me:
+                send_direct(member, datagram)
+
+    return Shovels(
+        controller.me.name, lambda: controller.replica.machine, lambda: controller.serving,
+        begin, delete, tell, lambda: time.time_ns() // 1_000_000,
+    )  # fmt: skip

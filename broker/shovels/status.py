@@ -1,0 +1,93 @@
+"""Which member runs a shovel, what it does there, and what members tell one another of that.
+
+Who runs it is a function of replicated state, so all members name the same one: of the members
+that have a session, each shovel has a ranking of its own by a hash, and the first runs it.  A
+member that leaves gives its shovels to several others; one that comes gets its share, and no other
+shovel moves.  A session begins as a member serves, and ends with the activation of a view without
+it, before anything else of that view is applied.
+
+The states are RabbitMQ's.  Members tell in datagrams beside the order, as figures do: one that is
+lost is followed by the next, and what was not repeated for a while is not shown any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from hashlib import blake2b
+
+import msgpack
+
+Key = tuple[str, str]
+"""Virtual host and name."""
+STATES_ARE, RESTART = b"Sh", b"Sr"
+"""How the datagrams begin."""
+TELL_S, HEARD_S = 2.0, 10.0
+ROWS = 20
+"""In one datagram."""
+REASON_MAX = 400
+STARTING, RUNNING, TERMINATED = STATES = "starting", "running", "terminated"
+
+
+@dataclass(slots=True)
+class Status:
+    """What a shovel does now."""
+
+    state: str = STARTING
+    since_ms: int = 0
+    """When it came to this state, by the clock of its member."""
+    reason: str = ""
+    """Why it ended; its member tries again unless the definition says that it does not."""
+    blocked: str = ""
+    """Why the destination takes nothing now."""
+    moved: int = 0
+    """Messages that the destination has taken, since its member runs it."""
+    attempts: int = 0
+    """How often it was begun there."""
+
+    def row(self) -> dict[str, object]:
+        """Return what lists show of it, by RabbitMQ's names."""
+        row: dict[str, object] = {"state": self.state, "forwarded": self.moved}
+        if self.reason:
+            row["reason"] = self.reason
+        if self.state == RUNNING:
+            row["blocked_status"] = "blocked" if self.blocked else "running"
+        return row
+
+
+def datagrams(statuses: Iterable[tuple[Key, Status]]) -> Iterator[bytes]:
+    """What is told to the others."""
+    rows = [
+        (*key, one.state, one.since_ms, one.reason[:REASON_MAX], one.blocked[:REASON_MAX],
+         one.moved, one.attempts)
+        for key, one in statuses
+    ]  # fmt: skip
+    for place in range(0, len(rows), ROWS):
+        yield STATES_ARE + bytes(msgpack.packb(rows[place : place + ROWS]))
+
+
+def read_datagram(content: bytes) -> dict[Key, Status]:
+    """What a member told.  Raises ValueError."""
+    try:
+        rows = msgpack.unpackb(content)
+        found = {
+            (str(vhost), str(name)): Status(
+                str(state), int(since_ms), str(reason), str(blocked), int(moved), int(attempts)
+            )
+            for vhost, name, state, since_ms, reason, blocked, moved, attempts in rows
+        }
+    except (TypeError, ValueError, msgpack.UnpackException) as bad:
+        raise ValueError("no states of shovels") from bad
+    if any(one.state not in STATES for one in found.values()):
+        raise ValueError("no state of a shovel")
+    return found
+
+
+def runner(members: Iterable[str], vhost: str, name: str) -> str:
+    """The member that runs this shovel; empty where there is none."""
+    return max(members, key=lambda member: _rank(member, vhost, name), default="")
+
+
+def _rank(member: str, vhost: str, name: str) -> tuple[bytes, str]:
+    text = "\0".join((member, vhost, name)).encode()
+    return blake2b(text, digest_size=8).digest(), member

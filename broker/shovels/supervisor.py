@@ -1,0 +1,349 @@
+"""The shovels that this member runs: begun, watched, begun again, and ended.
+
+`wake` compares what the replicated state says with what runs here, a few times a second: it begins
+what is this member's and ends what is not any more, at once where the member does not serve.  It
+knows no process, clock or socket; each attempt of a shovel is made by `Begin` and reports events:
+
+    {"event": "running"}                            both ends are open, messages move
+    {"event": "moved", "count": 12}                 so many more were taken by the destination
+    {"event": "blocked", "why": "..."}              it takes nothing now; empty: it does again
+    {"event": "ended", "why": "...", "done": false, "doubtful": {"QUEUE-ID": 118}}
+
+`doubtful` are messages whose numbers the destination has answered for good: their next attempt
+sends them without a number (docs/decisions/0069-a-shovel-numbers-messages-by-their-places.md).
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from broker.machine.commands import Table
+from broker.machine.version import SHOVELS
+from broker.shovels.definition import BadShovel, Shovel, parse_shovel, shovel_name
+from broker.shovels.status import (
+    HEARD_S,
+    RESTART,
+    RUNNING,
+    STARTING,
+    STATES_ARE,
+    TELL_S,
+    TERMINATED,
+    Key,
+    Status,
+    datagrams,
+    read_datagram,
+    runner,
+)
+from vsync.totem.events import Direct
+
+log = logging.getLogger("qpidd.shovels")
+
+BACK_OFF_MAX_S = 60.0
+"""The longest pause between attempts, unless the definition has a longer one."""
+DELETE_S = 5.0
+"""A shovel that is done asks so often that it be deleted."""
+SETTLED_S = 30.0
+"""A shovel that ran for so long begins again after its shortest pause."""
+
+Event = Mapping[str, object]
+
+
+class Attempt(Protocol):
+    """One attempt to move messages, which goes on until it ends or is stopped."""
+
+    def stop(self, *, at_once: bool) -> None:
+        """End it: no event follows.  Not `at_once`: what is under way may be confirmed first."""
+
+
+class Machine(Protocol):
+    """What is looked at of the replicated state."""
+
+    @property
+    def version(self) -> int:
+        """The version in force."""
+
+    @property
+    def definitions(self) -> Mapping[str, Mapping[Key, Table]]:
+        """What operators defined."""
+
+    @property
+    def defined(self) -> int:
+        """How many changes of it there were."""
+
+    @property
+    def sessions(self) -> Mapping[str, object]:
+        """Those of the members that serve."""
+
+
+@dataclass
+class Job:
+    """What one attempt is given."""
+
+    shovel: Shovel
+    number: int
+    """Attempts of this shovel before it, here."""
+    doubtful: dict[str, int]
+
+
+Begin = Callable[[Job, Callable[[Event], None]], Attempt]
+
+
+@dataclass
+class _Run:
+    """One shovel of this member's."""
+
+    shovel: Shovel
+    status: Status
+    attempt: Attempt | None = None
+    due: float | None = 0.0
+    """When it is begun (again); None: never."""
+    failures: int = 0
+    ran_since: float | None = None
+    done: bool = False
+    """All is moved: what is left to do is to delete the definition."""
+    doubtful: dict[str, int] = field(default_factory=dict)
+
+
+class Shovels:
+    """All shovels, as this member knows them."""
+
+    name = "shovels"
+
+    def __init__(
+        self,
+        me: str,
+        machine: Callable[[], Machine],
+        serving: Callable[[], bool],
+        begin: Begin,
+        delete: Callable[[Shovel], None],
+        tell: Callable[[bytes], None],
+        wall_ms: Callable[[], int],
+    ) -> None:
+        """`tell` sends a datagram to all other members of the view."""
+        self._me, self._machine, self._serving = me, machine, serving
+        self._begin, self._delete, self._tell, self._wall_ms = begin, delete, tell, wall_ms
+        self._now, self._told_at = 0.0, 0.0
+        self._looked_at: tuple[int, int] = (0, -1)
+        self._bodies: dict[Key, Table] = {}
+        self._known: dict[Key, Shovel | BadShovel] = {}
+        self._runs: dict[Key, _Run] = {}
+        self._heard: dict[str, tuple[float, dict[Key, Status]]] = {}
+        self._closed = False
+        self.counters = {"attempts": 0, "failed": 0, "moved": 0}
+
+    # -- what runs -------------------------------------------------------------------------------
+
+    def wake(self, now: float) -> None:
+        """Begin and end what is due."""
+        self._now = now
+        if self._closed:
+            return
+        if not self._serving():
+            self._stop_all()
+            return
+        self._look()
+        mine = self._of_this_member()
+        for key, run in list(self._runs.items()):
+            if mine.get(key) is not run.shovel:
+                del self._runs[key]
+                self._stop(run, "it is deleted, defined anew or another member's")
+        for key, shovel in mine.items():
+            if key not in self._runs:
+                self._runs[key] = _Run(shovel, Status(STARTING, self._wall_ms()), due=now)
+        for run in self._runs.values():
+            if run.attempt is None and run.due is not None and run.due <= now:
+                if run.done:
+                    run.due = now + DELETE_S  # unless it is gone by then
+                    self._delete(run.shovel)
+                else:
+                    self._begin_attempt(run)
+        if now - self._told_at >= TELL_S and self._runs:
+            self._told_at = now
+            for datagram in datagrams((key, run.status) for key, run in self._runs.items()):
+                self._tell(datagram)
+
+    def close(self) -> None:
+        """The member stops."""
+        self._closed = True
+        self._stop_all()
+
+    def _stop_all(self) -> None:
+        """This member does not serve: what it would pass on counts no more."""
+        runs, self._runs = self._runs, {}
+        for run in runs.values():
+            self._stop(run, "this member does not serve", at_once=True)
+
+    def _look(self) -> None:
+        """Read the definitions that changed."""
+        machine = self._machine()
+        seen = id(machine), machine.defined
+        if seen == self._looked_at:
+            return
+        self._looked_at = seen
+        bodies = {
+            (vhost, name): body
+            for (vhost, parameter), body in machine.definitions["parameter"].items()
+            if (name := shovel_name(parameter)) is not None
+        }
+        self._known = {
+            key: self._known[key] if self._bodies.get(key) == body else _read(key, body)
+            for key, body in bodies.items()
+        }
+        self._bodies = bodies
+
+    def _of_this_member(self) -> dict[Key, Shovel]:
+        machine = self._machine()
+        if machine.version < SHOVELS:
+            return {}
+        members = list(machine.sessions)
+        return {
+            key: shovel
+            for key, shovel in self._known.items()
+            if isinstance(shovel, Shovel) and runner(members, *key) == self._me
+        }
+
+    def _begin_attempt(self, run: _Run) -> None:
+        run.due, run.ran_since = None, None
+        self._enter(run, STARTING, run.status.reason)
+        number = run.status.attempts
+        run.status.attempts += 1
+        self.counters["attempts"] += 1
+        job = Job(run.shovel, number, dict(run.doubtful))
+        run.attempt = self._begin(job, lambda event: self._on_event(run, event))
+
+    def _stop(self, run: _Run, why: str, *, at_once: bool = False) -> None:
+        if run.attempt is not None:
+            attempt, run.attempt = run.attempt, None
+            attempt.stop(at_once=at_once)
+            log.info("%s stops: %s", _title(run.shovel), why)
+
+    # -- events of attempts ----------------------------------------------------------------------
+
+    def _on_event(self, run: _Run, event: Event) -> None:
+        if self._runs.get(run.shovel.key) is not run or run.attempt is None:
+            return
+        match event.get("event"):
+            case "running":
+                run.ran_since = self._now
+                self._enter(run, RUNNING, "")
+                row = run.shovel.row()
+                log.info("%s runs: %s to %s", _title(run.shovel), row["src_uri"], row["dest_uri"])
+            case "moved":
+                count = event.get("count")
+                assert isinstance(count, int)
+                run.status.moved += count
+                self.counters["moved"] += count
+            case "blocked":
+                run.status.blocked = str(event.get("why", ""))
+            case "ended":
+                self._ended(run, event)
+            case other:
+                log.warning("%s: its process told of '%s'", _title(run.shovel), other)
+
+    def _ended(self, run: _Run, event: Event) -> None:
+        run.attempt = None
+        why = str(event.get("why", "")) or "it ended"
+        doubtful = event.get("doubtful")
+        if isinstance(doubtful, Mapping):
+            for queue_id, last in doubtful.items():
+                run.doubtful[str(queue_id)] = max(run.doubtful.get(str(queue_id), -1), int(last))
+        self._enter(run, TERMINATED, why)
+        if event.get("done") is True:
+            log.info("%s is done and deletes itself: %s", _title(run.shovel), why)
+            run.done, run.due = True, self._now
+            return
+        self.counters["failed"] += 1
+        if run.ran_since is not None and self._now - run.ran_since >= SETTLED_S:
+            run.failures = 0
+        shortest = run.shovel.reconnect_s
+        if not shortest:
+            log.warning("%s ended, and 'reconnect-delay' is 0: %s", _title(run.shovel), why)
+            return
+        pause = min(shortest * 2.0 ** min(run.failures, 10), max(BACK_OFF_MAX_S, shortest))
+        run.failures += 1
+        run.due = self._now + pause
+        log.warning("%s ended, again in %g s: %s", _title(run.shovel), pause, why)
+
+    def _enter(self, run: _Run, state: str, reason: str) -> None:
+        run.status.state, run.status.reason = state, reason
+        run.status.since_ms, run.status.blocked = self._wall_ms(), ""
+
+    # -- operators -------------------------------------------------------------------------------
+
+    def restart(self, key: Key) -> bool:
+        """Begin it anew, at whatever member; False: there is no such shovel."""
+        if self._restart_here(key):
+            return True
+        self._look()
+        if key not in self._known:
+            return False
+        self._tell(RESTART + "\0".join(key).encode())
+        return True
+
+    def _restart_here(self, key: Key) -> bool:
+        run = self._runs.get(key)
+        if run is None:
+            return False
+        self._stop(run, "an operator restarts it")
+        if not run.done:
+            run.due, run.failures = self._now, 0
+        return True
+
+    def rows(self) -> list[dict[str, object]]:
+        """All shovels as a list shows them."""
+        self._look()
+        members = list(self._machine().sessions)
+        return [self._row(key, shovel, members) for key, shovel in sorted(self._known.items())]
+
+    def _row(self, key: Key, shovel: Shovel | BadShovel, members: list[str]) -> dict[str, object]:
+        if isinstance(shovel, BadShovel):
+            vhost, name = key
+            status = Status(TERMINATED, 0, f"its definition is none: {shovel}; define it anew")
+            return {"vhost": vhost, "name": name, "type": "dynamic", "node": "", **status.row()}
+        node = runner(members, *key)
+        found = self._status(node, key) or Status()
+        return {"node": node, "since_ms": found.since_ms, **shovel.row(), **found.row()}
+
+    def _status(self, node: str, key: Key) -> Status | None:
+        if node == self._me:
+            run = self._runs.get(key)
+            return run.status if run is not None else None
+        heard_at, told = self._heard.get(node, (0.0, {}))
+        return told.get(key) if self._now - heard_at <= HEARD_S else None
+
+    def counts(self) -> dict[str, int]:
+        """How many of this member's are in which state."""
+        states = [run.status.state for run in self._runs.values()]
+        return {state: states.count(state) for state in (STARTING, RUNNING, TERMINATED)}
+
+    def takes(self, direct: Direct) -> bool:
+        """Whether this datagram was of here; then it is dealt with."""
+        kind, content = direct.payload[:2], direct.payload[2:]
+        if kind == RESTART:
+            vhost, _, name = content.decode(errors="replace").partition("\0")
+            self._restart_here((vhost, name))
+            return True
+        if kind != STATES_ARE:
+            return False
+        try:
+            told = read_datagram(content)
+        except ValueError:
+            return True
+        heard_at, before = self._heard.get(direct.sender.name, (0.0, {}))
+        kept = before if self._now - heard_at <= HEARD_S else {}
+        self._heard[direct.sender.name] = self._now, kept | told
+        return True
+
+
+def _read(key: Key, body: Table) -> Shovel | BadShovel:
+    try:
+        return parse_shovel(*key, body.get("value"))
+    except BadShovel as bad:
+        return bad
+
+
+def _title(shovel: Shovel) -> str:
+    return f"shovel '{shovel.name}' of vhost '{shovel.vhost}'"

@@ -1,0 +1,236 @@
+"""One attempt of a shovel as a process of its own, and its ends at this cluster.
+
+The process gets one line of JSON on its standard input, which stays open for as long as it is to
+run: it ends in order when that is closed, be it because this member died.  It answers with lines of
+JSON, the events of `broker.shovels.supervisor`.  An end at this cluster is one of a pair of sockets
+that it inherits: on the other one the member serves it like any client, let in already.
+
+Nothing of another broker's is read by the member itself: a peer that is slow, hostile or does not
+answer costs a process.
+Decision: docs/decisions/0068-a-shovel-is-a-process-that-one-member-runs.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import os
+import socket
+import subprocess
+from collections.abc import Callable, Sequence
+from typing import cast
+
+from broker.access.access import SYSTEM
+from broker.access.backends import REFUSED
+from broker.amqp.fields import Value
+from broker.frontend.connections import ClientLink, Connections
+from broker.shovels.amqp_uri import AmqpUri
+from broker.shovels.definition import ends
+from broker.shovels.supervisor import Event, Job
+
+log = logging.getLogger("qpidd.shovels")
+
+LINE_BYTES_MAX = 64 * 1024
+"""Of an event; a longer one is none of ours."""
+ORDERLY_S = 10.0
+"""How long a process that is to end may take, before it is killed."""
+LOCAL_PEER = "127.0.0.1:0"
+"""What lists show as the address of an end at this cluster."""
+
+
+class LocalSocket(asyncio.Protocol):
+    """The member's side of an end at this cluster."""
+
+    def __init__(self, clients: Connections, user: str, purpose: str) -> None:
+        self._clients, self._user, self._purpose = clients, user, purpose
+        self._link: ClientLink | None = None
+        self.transport: asyncio.Transport | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """The pair is there."""
+        self.transport = cast("asyncio.Transport", transport)
+        self._link = self._clients.attach(
+            LOCAL_PEER, self._user, self._purpose, self.transport, REFUSED
+        )
+        # It begins with connection.open, so what else it would announce is said here.
+        able: dict[str, Value] = {"consumer_cancel_notify": True, "connection.blocked": True}
+        self._link.client.connection.client_properties = {
+            "connection_name": self._purpose, "capabilities": able,
+        }  # fmt: skip
+
+    def data_received(self, data: bytes) -> None:
+        """Bytes of the process."""
+        assert self._link is not None
+        self._link.data_received(data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """The process is gone, or was sent away."""
+        assert self._link is not None
+        self._link.connection_lost()
+
+    def pause_writing(self) -> None:
+        """It reads too slowly."""
+        if self._link is not None:
+            self._link.pause_writing()
+
+    def resume_writing(self) -> None:
+        """It caught up."""
+        if self._link is not None:
+            self._link.resume_writing()
+
+
+class WorkerProcess:
+    """An attempt: its process, as far as it came."""
+
+    def __init__(
+        self,
+        command: Sequence[str],
+        cluster: str,
+        clients: Connections,
+        job: Job,
+        on_event: Callable[[Event], None],
+        loop: asyncio.AbstractEventLoop,
+    ) -> None:
+        self._command, self._cluster, self._clients, self._job = command, cluster, clients, job
+        self._on_event, self._loop = on_event, loop
+        self._process: subprocess.Popen[bytes] | None = None
+        self._locals: list[LocalSocket] = []
+        self._stopped = self._ended = self._at_once = False
+        self._task = loop.create_task(self._run())
+
+    def stop(self, *, at_once: bool) -> None:
+        """End it; no event follows."""
+        self._stopped, self._at_once = True, self._at_once or at_once
+        if at_once:
+            for one in self._locals:
+                if one.transport is not None:
+                    one.transport.abort()
+        self._end_process()
+
+    def _end_process(self) -> None:
+        """Ask it to end, or make it; one that is not there yet is ended when it is."""
+        process = self._process
+        if process is None or self._ended:
+            return
+        if self._at_once:
+            process.kill()
+            return
+        assert process.stdin is not None
+        with contextlib.suppress(OSError):
+            process.stdin.close()
+        self._loop.call_later(ORDERLY_S, self._kill)
+
+    def _kill(self) -> None:
+        if self._process is not None and not self._ended:
+            self._process.kill()
+
+    async def _run(self) -> None:
+        why = "its process could not be started"
+        try:
+            why = await self._work()
+        except OSError as error:
+            why = f"its process could not be started: {error.strerror or error}"
+        except Exception:
+            log.exception("shovel '%s': this is a fault of the broker", self._job.shovel.name)
+        finally:
+            for one in self._locals:
+                if one.transport is not None:
+                    one.transport.abort()
+        self._tell({"event": "ended", "why": why})
+
+    def _tell(self, event: Event) -> None:
+        """One that has told its end, or was stopped, tells nothing more."""
+        if self._stopped:
+            return
+        self._stopped = event.get("event") == "ended"
+        self._on_event(event)
+
+    async def _work(self) -> str:
+        """Run the process to its end; return how it ended, where it did not say."""
+        if not self._command:
+            return "this process has no program for shovels"
+        given, theirs = await self._given()
+        try:
+            process = await asyncio.to_thread(self._start, given, theirs)
+        finally:
+            for one in theirs:
+                one.close()
+        self._process = process
+        if self._stopped:
+            self._end_process()
+        try:
+            await self._listen(process)
+        finally:
+            process.kill()  # where it closed its output and goes on; one that ended takes no harm
+            code = await asyncio.to_thread(process.wait)
+            self._ended = True
+            if process.stdin is not None:
+                with contextlib.suppress(OSError):
+                    process.stdin.close()
+        return f"its process ended with code {code}"
+
+    async def _listen(self, process: subprocess.Popen[bytes]) -> None:
+        reader = asyncio.StreamReader(LINE_BYTES_MAX)
+        assert process.stdout is not None
+        transport, _ = await self._loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(reader), process.stdout
+        )
+        try:
+            while line := await reader.readline():
+                event = json.loads(line)
+                if isinstance(event, dict):
+                    self._tell(event)
+        except ValueError:
+            log.warning("shovel '%s': its process wrote what is no event", self._job.shovel.name)
+        finally:
+            transport.close()
+
+    async def _given(self) -> tuple[dict[str, object], list[socket.socket]]:
+        """What the process is told, and its ends of pairs of sockets."""
+        shovel, number = self._job.shovel, self._job.number
+        theirs: list[socket.socket] = []
+        source, destination = [
+            await self._end(uri, which, theirs)
+            for uri, which in zip(ends(shovel, number), ("source", "destination"), strict=True)
+        ]
+        gateway = self._clients.gateway
+        given: dict[str, object] = {
+            "vhost": shovel.vhost, "name": shovel.name, "value": shovel.value,
+            "number": number, "doubtful": self._job.doubtful, "cluster": self._cluster,
+            "takes_numbers": gateway.identity.takes_numbers,
+            "source": source, "destination": destination,
+        }  # fmt: skip
+        return given, theirs
+
+    async def _end(
+        self, uri: AmqpUri, which: str, theirs: list[socket.socket]
+    ) -> dict[str, object]:
+        if uri.address is not None:
+            return {"descriptor": None}
+        ours, other = socket.socketpair()
+        theirs.append(other)
+        ours.setblocking(False)
+        shovel = self._job.shovel
+        purpose = f"shovel '{shovel.name}' of vhost '{shovel.vhost}', {which}"
+        link = LocalSocket(self._clients, uri.user or SYSTEM, purpose)
+        self._locals.append(link)
+        await self._loop.create_unix_connection(lambda: link, sock=ours)
+        return {"descriptor": other.fileno()}
+
+    def _start(
+        self, given: dict[str, object], theirs: Sequence[socket.socket]
+    ) -> subprocess.Popen[bytes]:
+        """On a thread: to start a process takes some milliseconds."""
+        process = subprocess.Popen(
+            list(self._command), stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+            pass_fds=[one.fileno() for one in theirs], start_new_session=True, bufsize=0,
+            env={**os.environ, "PYTHONUNBUFFERED": "1"},
+        )  # fmt: skip
+        assert process.stdin is not None
+        with contextlib.suppress(OSError):  # it is gone already: then its output says so
+            data = memoryview(json.dumps(given).encode() + b"\n")
+            while data:
+                data = data[process.stdin.write(data) or 0 :]
+        return process

@@ -1,0 +1,205 @@
+"""Shovels between two clusters of real processes: everything arrives, in order, once (G24)."""
+
+from __future__ import annotations
+
+import resource
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pika
+import pytest
+
+from tests.system.links.support import (
+    api,
+    channel,
+    define,
+    publish,
+    shovel,
+    take,
+    uri,
+    wait_for_state,
+    waiting,
+)
+from tests.system.support.clusters import START_SECONDS, wait_until
+from tools.demo.local_cluster import BrokerProcess, LocalCluster
+
+pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(400)]
+
+
+@pytest.fixture(scope="module")
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalCluster, ...]]:
+    """Three members, and one elsewhere."""
+    root = tmp_path_factory.mktemp("links")
+    with (
+        LocalCluster(root / "near", 3, "near", management=True) as near,
+        LocalCluster(root / "far", 1, "far", management=True) as far,
+    ):
+        near.start(START_SECONDS)
+        far.start(START_SECONDS)
+        yield near, far
+
+
+def row_names(cluster: LocalCluster) -> set[str]:
+    """Of its members."""
+    return set(api(cluster[0]).rows("nodes"))
+
+
+def test_messages_go_to_another_cluster_in_order(clusters: tuple[LocalCluster, ...]) -> None:
+    near, far = clusters
+    publish(near[0], "orders", range(300))
+    define(near[1], "to-far", src_uri="amqp://", src_queue="orders", dest_uri=uri(far[0]),
+           dest_queue="orders")  # fmt: skip
+    for member in near.members:
+        wait_for_state(member, "to-far", "running")
+    assert take(far[0], "orders", 300) == list(range(300))
+    row = shovel(near[0], "to-far")
+    assert row["node"] in row_names(near)
+    assert "guest" not in repr(row)
+    end(near, "to-far")
+    publish(near[2], "orders", [300])
+    assert waiting(far[0], "orders") == 0
+    assert take(near[0], "orders", 1) == [300]
+
+
+def end(cluster: LocalCluster, name: str) -> None:
+    """Delete a shovel and wait until its process is gone."""
+    api(cluster[0]).ask("DELETE", f"shovels/vhost/%2F/{name}")
+    wait_until(lambda: not shovel(cluster[0], name), 10, "the end of the shovel")
+    wait_until(lambda: not processes(cluster), 20, "the end of its process")
+
+
+def processes(cluster: LocalCluster) -> list[int]:
+    """Those of shovels that members of this cluster have started."""
+    parents = {member.pid for member in cluster.members if member.alive}
+    found = []
+    for one in Path("/proc").iterdir():
+        try:
+            words = (one / "cmdline").read_bytes().split(b"\0")
+            parent = int((one / "stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            continue
+        if b"tools.shovel" in words and parent in parents:
+            found.append(int(one.name))
+    return found
+
+
+def runner_of(cluster: LocalCluster, name: str) -> BrokerProcess:
+    """The member that runs a shovel."""
+    node = shovel(cluster[0], name)["node"]
+    for member in cluster.members:
+        overview = api(member).row("overview")
+        if overview["node"] == node:
+            return member
+    raise AssertionError(node)
+
+
+def test_the_death_of_its_member_neither_loses_nor_repeats(
+    clusters: tuple[LocalCluster, ...],
+) -> None:
+    """G24: numbers by places make the destination take what the dead one had sent once."""
+    near, far = clusters
+    count = 4000
+    publish(near[0], "flow", range(count))
+    define(near[0], "flow", src_uri="amqp://", src_queue="flow", dest_uri=uri(far[0]),
+           dest_queue="flow", src_prefetch_count=500)  # fmt: skip
+    wait_until(lambda: waiting(far[0], "flow") >= 300, 60, "messages that flow")
+    first = runner_of(near, "flow")
+    others = [member for member in near.members if member is not first]
+    first.kill()
+    assert waiting(far[0], "flow") < count, "it was killed in time"
+    assert take(far[0], "flow", count) == list(range(count))
+    wait_for_state(others[0], "flow", "running")
+    # What is acknowledged a second time, or not at all, would come now.
+    wait_until(lambda: depth(others[0], "flow") == 0, 30, "the acknowledgements")
+    assert waiting(far[0], "flow") == 0
+    first.start()
+    wait_until(lambda: len(others[0].status().members) == 3, START_SECONDS, "the dead one")
+    api(others[0]).ask("DELETE", "shovels/vhost/%2F/flow")
+
+
+def depth(member: BrokerProcess, queue: str) -> object:
+    """How many messages a queue holds, ready and not acknowledged."""
+    return api(member).rows("queues")[queue].get("messages")
+
+
+def test_a_destination_that_is_gone_for_a_while_gets_everything_once(
+    clusters: tuple[LocalCluster, ...],
+) -> None:
+    near, far = clusters
+    count = 3000
+    publish(near[0], "away", range(count))
+    define(near[0], "away", src_uri="amqp://", src_queue="away", dest_uri=uri(far[0]),
+           dest_queue="away", src_prefetch_count=500, reconnect_delay=1)  # fmt: skip
+    wait_until(lambda: waiting(far[0], "away") >= 300, 60, "messages that flow")
+    far[0].kill()
+    wait_for_state(near[0], "away", "terminated")
+    assert "destination" in str(shovel(near[0], "away")["reason"])
+    far[0].start()
+    wait_for_state(near[0], "away", "running", 60)
+    assert take(far[0], "away", count) == list(range(count))
+    wait_until(lambda: depth(near[0], "away") == 0, 30, "the acknowledgements")
+    assert waiting(far[0], "away") == 0
+    end(near, "away")
+
+
+def test_wrong_credentials_are_told_without_the_password(
+    clusters: tuple[LocalCluster, ...],
+) -> None:
+    near, far = clusters
+    publish(near[0], "private", range(3))
+    define(near[0], "private", src_uri="amqp://", src_queue="private", dest_queue="private",
+           dest_uri=uri(far[0], "guest:sesame-open"), reconnect_delay=1)  # fmt: skip
+    wait_for_state(near[0], "private", "terminated")
+    assert "ACCESS_REFUSED" in str(shovel(near[0], "private")["reason"])
+    for path in ("shovels", "parameters", "parameters/shovel", "parameters/shovel/%2F/private"):
+        assert "sesame" not in repr(api(near[0]).get(path)), path
+    for member in (*near.members, *far.members):
+        assert "sesame" not in member.log_path.read_text(encoding="utf-8")
+    assert "sesame-open" in repr(api(near[0]).get("definitions")), "a back-up needs it"
+    assert depth(near[0], "private") == 3, "nothing is taken while there is nowhere to go"
+    define(near[0], "private", src_uri="amqp://", src_queue="private", dest_queue="private",
+           dest_uri=uri(far[0]), reconnect_delay=1)  # fmt: skip
+    wait_for_state(near[0], "private", "running")
+    assert take(far[0], "private", 3) == [0, 1, 2]
+    end(near, "private")
+
+
+def test_a_shovel_that_is_done_deletes_itself(clusters: tuple[LocalCluster, ...]) -> None:
+    near, far = clusters
+    publish(near[0], "once", range(50))
+    define(near[1], "once", src_uri="amqp://", src_queue="once", dest_uri=uri(far[0]),
+           dest_queue="once", src_delete_after=20)  # fmt: skip
+    wait_until(lambda: not shovel(near[0], "once"), 30, "20 messages to be moved")
+    assert take(far[0], "once", 20) == list(range(20))
+    assert waiting(near[0], "once") == 30
+    define(near[1], "rest", src_uri="amqp://", src_queue="once", dest_uri="amqp://",
+           dest_queue="elsewhere", src_delete_after="queue-length")  # fmt: skip
+    wait_until(lambda: not shovel(near[0], "rest"), 30, "the rest to be moved")
+    assert take(near[2], "elsewhere", 30) == list(range(20, 50))
+    assert "rest" not in repr(api(near[0]).get("parameters/shovel"))
+
+
+def test_a_peer_that_stops_costs_bounded_memory_and_nobody_else_waits(
+    clusters: tuple[LocalCluster, ...],
+) -> None:
+    near, far = clusters
+    count, size = 400, 250_000  # 100 MB wait
+    durable = pika.BasicProperties(delivery_mode=2)
+    with channel(near[0]) as one:
+        one.queue_declare("heavy", durable=True)
+        define(near[0], "heavy", src_uri="amqp://", src_queue="heavy", dest_uri=uri(far[0]),
+               dest_queue="heavy", reconnect_delay=1)  # fmt: skip
+        wait_for_state(near[0], "heavy", "running")
+        far[0].signal(signal.SIGSTOP)
+        try:
+            for number in range(count):
+                one.basic_publish("", "heavy", str(number).encode().ljust(size), durable)
+            (worker,) = processes(near)
+            resident = Path(f"/proc/{worker}/statm").read_text().split()[1]
+            megabytes = int(resident) * resource.getpagesize() // 1_000_000
+            assert megabytes < 120, "a process of some 30 MB, some messages and the sockets' share"
+        finally:
+            far[0].signal(signal.SIGCONT)
+    assert take(far[0], "heavy", count) == list(range(count))
+    end(near, "heavy")

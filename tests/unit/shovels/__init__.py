@@ -1,0 +1,1 @@
+"""Shovels, without a process or a socket."""

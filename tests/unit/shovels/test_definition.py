@@ -1,0 +1,155 @@
+"""What a shovel may say, and that no sentence about it holds a password."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from broker.machine.commands import Value
+from broker.shovels.amqp_uri import BadUri, bare, obfuscated, parse_uri
+from broker.shovels.definition import (
+    COMPONENT,
+    NEVER,
+    QUEUE_LENGTH,
+    BadShovel,
+    ends,
+    parse_shovel,
+    without_passwords,
+)
+
+ROOT = Path(__file__).resolve().parents[3]
+SMALL: dict[str, Value] = {
+    "src-uri": "amqp://", "src-queue": "a", "dest-uri": "amqp://ada:sesame@far", "dest-queue": "b",
+}  # fmt: skip
+
+
+def test_what_is_not_said_has_the_defaults_of_rabbitmq() -> None:
+    shovel = parse_shovel("/", "s", SMALL)
+    assert shovel.ack_mode == "on-confirm"
+    assert shovel.prefetch == 1000
+    assert shovel.reconnect_s == 5
+    assert shovel.delete_after == NEVER
+    assert (shovel.forward_headers, shovel.timestamp_header) == (False, False)
+
+
+def test_older_names_of_keys_and_nothings_are_taken() -> None:
+    old: dict[str, Value] = {
+        **SMALL, "prefetch-count": 7, "delete-after": "queue-length", "add-forward-headers": True,
+        "dest-exchange": None, "src-protocol": "amqp091",
+    }  # fmt: skip
+    shovel = parse_shovel("/", "s", old)
+    assert (shovel.prefetch, shovel.delete_after) == (7, QUEUE_LENGTH)
+    assert shovel.forward_headers
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"src-uri": None}, "'src-uri' is missing"),
+        ({"dest-uri": ()}, "1 to 16 URIs"),
+        ({"dest-uri": "http://ada:sesame@far"}, "'dest-uri': it does not begin with amqp"),
+        ({"dest-uri": "amqp://ada:sesame@far:port"}, "not a port number"),
+        ({"dest-uri": ("amqp://far", 3)}, "a list of URIs"),
+        ({"src-queue": None}, "either 'src-queue' or 'src-exchange'"),
+        ({"src-exchange": "e"}, "either 'src-queue' or 'src-exchange'"),
+        ({"dest-exchange": "e"}, "either 'dest-queue' or 'dest-exchange'"),
+        ({"dest-exchange-key": "k"}, "does not go with 'dest-queue'"),
+        ({"src-exchange-key": "k"}, "needs 'src-exchange'"),
+        ({"src-protocol": "amqp10"}, "other protocols are not spoken"),
+        ({"dest-protocol": "local"}, "other protocols are not spoken"),
+        ({"ack-mode": "sometimes"}, "on-confirm or on-publish or no-ack"),
+        ({"ack-mode": "no-ack", "src-delete-after": 3}, "does not go with 'ack-mode' no-ack"),
+        ({"src-delete-after": "soon"}, "never, queue-length or a number"),
+        ({"src-delete-after": 0}, "never, queue-length or a number"),
+        ({"src-prefetch-count": -1}, "from 0 to 65535"),
+        ({"src-prefetch-count": True}, "from 0 to 65535"),
+        ({"reconnect-delay": "5"}, "from 0 to 86400"),
+        ({"dest-add-forward-headers": "yes"}, "true or false"),
+        ({"dest-publish-properties": {"delivery_mode": 3}}, "1 or 2"),
+        ({"dest-publish-properties": {"priority": 300}}, "does not fit"),
+        ({"dest-publish-properties": {"app_id": "a" * 300}}, "does not fit"),
+        ({"dest-publish-properties": {"app_id": 3}}, "'app_id' is a text"),
+        ({"dest-publish-properties": {"colour": "red"}}, "no property 'colour'"),
+        ({"src-queue-args": "x"}, "is an object"),
+        ({"src-queue": "a" * 256}, "255 bytes at most"),
+        ({"src-predeclared": True}, "there is no key 'src-predeclared'"),
+        ({"prefetch-count": 1, "src-prefetch-count": 1}, "older name"),
+    ],
+)
+def test_what_is_wrong_is_named(change: dict[str, Value], said: str) -> None:
+    with pytest.raises(BadShovel) as bad:
+        parse_shovel("/", "s", {**SMALL, **change})
+    assert said in str(bad.value)
+    assert "sesame" not in str(bad.value)
+
+
+def test_a_value_that_is_no_object_is_refused() -> None:
+    with pytest.raises(BadShovel):
+        parse_shovel("/", "s", "src-uri")
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("amqp://", (None, None, "", "", False)),
+        ("amqp:///orders%2Fold", (None, "orders/old", "", "", False)),
+        ("amqp://ada@/orders", (None, "orders", "ada", "", False)),
+        ("amqp://far", ("far:5672", "/", "guest", "guest", False)),
+        ("amqp://ada:s%40esame@far:1/", ("far:1", "/", "ada", "s@esame", False)),
+        ("amqps://ada:pw@[::1]/%2F", ("[::1]:5671", "/", "ada", "pw", True)),
+    ],
+)
+def test_uris(text: str, found: tuple[object, ...]) -> None:
+    uri = parse_uri(text)
+    address = None if uri.address is None else str(uri.address)
+    assert (address, uri.vhost, uri.user, uri.password, uri.tls) == found
+
+
+def test_parameters_of_uris() -> None:
+    uri = parse_uri(
+        "amqps://far?cacertfile=/ca.pem&certfile=/c.pem&keyfile=/k.pem&verify=verify_none"
+        "&auth_mechanism=external&heartbeat=3&connection_timeout=1500"
+    )
+    assert (uri.ca, uri.certificate, uri.key, uri.verify) == ("/ca.pem", "/c.pem", "/k.pem", False)
+    assert (uri.mechanism, uri.heartbeat_s, uri.connect_s) == ("EXTERNAL", 3, 1.5)
+    assert parse_uri("amqps://far").verify, "certificates are checked unless the URI says otherwise"
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "far", "amqp://a/b/c", "amqps://", "amqp://far?cacertfile=/a", "amqp://far?verify=maybe",
+        "amqps://far?cacertfile=ca.pem", "amqps://far?keyfile=/k", "amqp://far?heartbeat=no",
+        "amqp://far?heartbeat=1&heartbeat=2", "amqp://?heartbeat=1", "amqp://far?colour=red",
+        "amqp://ada:***@far", "amqp://:pw@far", "amqp://ada:se#same@far",
+        "amqps://far?auth_mechanism=external",
+    ],
+)  # fmt: skip
+def test_uris_that_are_none(text: str) -> None:
+    with pytest.raises(BadUri):
+        parse_uri(text)
+
+
+def test_passwords_are_in_no_list() -> None:
+    assert obfuscated("amqp://ada:se:s@me@far/%2F") == "amqp://ada:***@far/%2F"
+    assert obfuscated("amqp://ada@far") == "amqp://ada@far"
+    assert obfuscated("amqp://far/v") == "amqp://far/v"
+    assert bare("amqps://ada:sesame@far:1/v?certfile=/c") == "amqps://far:1/v"
+    shown = without_passwords({**SMALL, "src-uri": ("amqp://a:sesame@b", "amqp://c")})
+    assert "sesame" not in repr(shown)
+    assert "sesame" not in repr(parse_shovel("/", "s", SMALL).row())
+
+
+def test_lists_of_uris_are_gone_through() -> None:
+    shovel = parse_shovel("/", "s", {**SMALL, "dest-uri": ["amqp://a", "amqp://b"]})
+    asked = [ends(shovel, attempt)[1].address for attempt in range(3)]
+    assert [str(one) for one in asked] == ["a:5672", "b:5672", "a:5672"]
+
+
+def test_the_sample_is_one() -> None:
+    document = json.loads((ROOT / "conf" / "shovel.json").read_text(encoding="utf-8"))
+    (one,) = document["parameters"]
+    assert one["component"] == COMPONENT
+    assert parse_shovel(one["vhost"], one["name"], one["value"]).source_queue == "orders"

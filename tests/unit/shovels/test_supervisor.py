@@ -1,0 +1,259 @@
+"""Which shovels a member runs, when it tries again, and when it stops."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+
+from broker.machine.commands import Table, Value
+from broker.machine.version import SHOVELS
+from broker.shovels.definition import Shovel
+from broker.shovels.status import runner
+from broker.shovels.supervisor import DELETE_S, Event, Job, Shovels
+from vsync.totem.events import Direct
+from vsync.types import Member
+
+VALUE: Table = {"src-uri": "amqp://", "src-queue": "a", "dest-uri": "amqp://far", "dest-queue": "b"}
+
+
+@dataclass
+class State:
+    """What is replicated."""
+
+    version: int = SHOVELS
+    defined: int = 0
+    sessions: Mapping[str, object] = field(default_factory=lambda: dict.fromkeys("abc"))
+    definitions: dict[str, dict[tuple[str, str], Table]] = field(
+        default_factory=lambda: {"parameter": {}}
+    )
+
+    def define(self, name: str, **change: Value) -> None:
+        value: Table = {**VALUE, **{key.replace("_", "-"): one for key, one in change.items()}}
+        self.definitions["parameter"]["/", f"shovel/{name}"] = {"value": value}
+        self.defined += 1
+
+    def delete(self, name: str) -> None:
+        del self.definitions["parameter"]["/", f"shovel/{name}"]
+        self.defined += 1
+
+
+@dataclass
+class Attempt:
+    """One that was begun."""
+
+    job: Job
+    tell: Callable[[Event], None]
+    stopped: list[bool] = field(default_factory=list)
+
+    def stop(self, *, at_once: bool) -> None:
+        self.stopped.append(at_once)
+
+
+class Node:
+    """One member."""
+
+    def __init__(self, state: State, name: str = "a") -> None:
+        self.serving, self.now, self.begun = True, 0.0, list[Attempt]()
+        self.deleted, self.told = list[Shovel](), list[bytes]()
+        self.shovels = Shovels(
+            name, lambda: state, lambda: self.serving, self._begin, self.deleted.append,
+            self.told.append, lambda: 0,
+        )  # fmt: skip
+
+    def _begin(self, job: Job, tell: Callable[[Event], None]) -> Attempt:
+        self.begun.append(Attempt(job, tell))
+        return self.begun[-1]
+
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        self.shovels.wake(self.now)
+
+    def row(self, name: str = "s") -> dict[str, object]:
+        (row,) = [row for row in self.shovels.rows() if row["name"] == name]
+        return row
+
+
+def alone() -> tuple[State, Node]:
+    state = State(sessions={"a": None})
+    return state, Node(state)
+
+
+def test_each_shovel_is_run_by_one_member_and_those_of_a_dead_one_by_the_others() -> None:
+    state = State()
+    names = [f"s{number}" for number in range(60)]
+    for name in names:
+        state.define(name)
+    nodes = {name: Node(state, name) for name in "abc"}
+    for node in nodes.values():
+        node.pass_time(1)
+    before = {one: [a.job.shovel.name for a in node.begun] for one, node in nodes.items()}
+    assert sorted(name for some in before.values() for name in some) == sorted(names)
+    assert all(len(some) > 8 for some in before.values()), "they are spread"
+    state.sessions = dict.fromkeys("ab")
+    for name in "ab":
+        nodes[name].pass_time(1)
+        later = [a.job.shovel.name for a in nodes[name].begun]
+        assert later[: len(before[name])] == before[name], "nothing else moves"
+        assert not any(one.stopped for one in nodes[name].begun)
+    taken = [a.job.shovel.name for one in "ab" for a in nodes[one].begun[len(before[one]) :]]
+    assert sorted(taken) == sorted(before["c"])
+
+
+def test_the_order_of_sessions_does_not_matter() -> None:
+    assert runner(["a", "b", "c"], "/", "s") == runner(["c", "a", "b"], "/", "s")
+    assert runner([], "/", "s") == ""
+
+
+def test_a_member_that_does_not_serve_stops_at_once_and_begins_again_later() -> None:
+    state, node = alone()
+    state.define("s")
+    node.pass_time(1)
+    node.serving = False
+    node.pass_time(0.1)
+    assert [one.stopped for one in node.begun] == [[True]]
+    node.begun[0].tell({"event": "running"})  # on its way still
+    node.serving = True
+    node.pass_time(0.1)
+    assert len(node.begun) == 2
+    assert node.row()["state"] == "starting"
+
+
+def test_nothing_runs_before_all_members_can() -> None:
+    state, node = alone()
+    state.version = SHOVELS - 1
+    state.define("s")
+    node.pass_time(1)
+    assert not node.begun
+
+
+def test_a_change_begins_it_anew_and_a_deletion_ends_it_in_order() -> None:
+    state, node = alone()
+    state.define("s")
+    state.define("other")
+    node.pass_time(1)
+    state.define("s", dest_queue="c")
+    node.pass_time(1)
+    by_name = [(one.job.shovel.name, one.stopped) for one in node.begun]
+    assert sorted(by_name) == [("other", []), ("s", []), ("s", [False])]
+    state.delete("s")
+    node.pass_time(1)
+    assert node.begun[-1].stopped == [False]
+    assert [row["name"] for row in node.shovels.rows()] == ["other"]
+
+
+def test_pauses_grow_and_shrink_again_after_a_good_run() -> None:
+    state, node = alone()
+    state.define("s", reconnect_delay=2)
+    node.pass_time(1)
+    pauses = []
+    for _ in range(8):
+        node.begun[-1].tell({"event": "ended", "why": "destination: gone"})
+        assert (node.row()["state"], node.row()["reason"]) == ("terminated", "destination: gone")
+        begun, since = len(node.begun), node.now
+        while len(node.begun) == begun:
+            node.pass_time(1)
+        pauses.append(node.now - since)
+    assert pauses == [2, 4, 8, 16, 32, 60, 60, 60]
+    node.begun[-1].tell({"event": "running"})
+    assert node.row()["state"] == "running"
+    node.pass_time(40)
+    node.begun[-1].tell({"event": "ended", "why": "gone"})
+    begun = len(node.begun)
+    node.pass_time(2)
+    assert len(node.begun) == begun + 1
+
+
+def test_a_delay_of_zero_means_never_again_until_an_operator_asks() -> None:
+    state, node = alone()
+    state.define("s", reconnect_delay=0)
+    node.pass_time(1)
+    node.begun[0].tell({"event": "ended", "why": "gone"})
+    node.pass_time(1000)
+    assert len(node.begun) == 1
+    assert node.shovels.restart(("/", "s"))
+    node.pass_time(1)
+    assert len(node.begun) == 2
+    assert not node.shovels.restart(("/", "unknown"))
+
+
+def test_what_the_destination_has_answered_for_good_is_kept_for_the_next_attempt() -> None:
+    state, node = alone()
+    state.define("s")
+    node.pass_time(1)
+    node.begun[0].tell({"event": "ended", "why": "nack", "doubtful": {"q": 7}})
+    node.pass_time(6)
+    node.begun[1].tell({"event": "ended", "why": "nack", "doubtful": {"q": 3, "r": 1}})
+    node.pass_time(60)
+    assert node.begun[2].job.doubtful == {"q": 7, "r": 1}
+    assert [one.job.number for one in node.begun] == [0, 1, 2]
+
+
+def test_one_that_is_done_asks_until_it_is_deleted() -> None:
+    state, node = alone()
+    state.define("s", src_delete_after=3)
+    node.pass_time(1)
+    node.begun[0].tell({"event": "moved", "count": 3})
+    node.begun[0].tell({"event": "ended", "why": "all is moved", "done": True})
+    node.pass_time(0.1)
+    assert len(node.deleted) == 1
+    node.pass_time(DELETE_S)
+    assert len(node.deleted) == 2
+    assert len(node.begun) == 1
+    state.delete("s")
+    node.pass_time(DELETE_S)
+    assert len(node.deleted) == 2
+    assert node.shovels.counters["moved"] == 3
+
+
+def test_members_tell_one_another_what_theirs_do() -> None:
+    state = State()
+    state.define("s")
+    nodes = {name: Node(state, name) for name in "abc"}
+    for node in nodes.values():
+        node.pass_time(3)
+    (running,) = [name for name, node in nodes.items() if node.begun]
+    asked = nodes["a" if running != "a" else "b"]
+    nodes[running].begun[0].tell({"event": "running"})
+    nodes[running].begun[0].tell({"event": "moved", "count": 12})
+    nodes[running].begun[0].tell({"event": "blocked", "why": "disk"})
+    assert asked.row()["state"] == "starting"
+    nodes[running].pass_time(3)
+    sender = Member(running, 1, "")
+    assert asked.shovels.takes(Direct(sender, nodes[running].told[-1]))
+    row = asked.row()
+    assert (row["state"], row["node"], row["forwarded"]) == ("running", running, 12)
+    assert row["blocked_status"] == "blocked"
+    asked.pass_time(30)
+    assert asked.row()["state"] == "starting", "what was not repeated is not shown"
+    # A restart reaches the one that runs it.
+    assert asked.shovels.restart(("/", "s"))
+    assert nodes[running].shovels.takes(Direct(sender, asked.told[-1]))
+    nodes[running].pass_time(1)
+    assert [one.stopped for one in nodes[running].begun] == [[False], []]
+
+
+def test_datagrams_of_others_and_nonsense_are_left_alone() -> None:
+    _, node = alone()
+    sender = Member("b", 1, "")
+    assert not node.shovels.takes(Direct(sender, b"Of..."))
+    for nonsense in (b"Sh", b"Sh\x93\x01\x02\x03", b"Sh\xc1", b"Sr\xff\xff"):
+        assert node.shovels.takes(Direct(sender, nonsense))
+
+
+def test_a_definition_of_an_older_release_that_is_none_is_shown_and_not_run() -> None:
+    state, node = alone()
+    state.definitions["parameter"]["/", "shovel/s"] = {"value": 3}
+    state.defined += 1
+    node.pass_time(1)
+    assert not node.begun
+    assert node.row()["state"] == "terminated"
+    assert "define it anew" in str(node.row()["reason"])
+
+
+def test_the_end_of_the_member_ends_all() -> None:
+    state, node = alone()
+    state.define("s")
+    node.pass_time(1)
+    node.shovels.close()
+    node.pass_time(1)
+    assert [one.stopped for one in node.begun] == [[True]]

@@ -1,0 +1,138 @@
+"""What a shovel makes of a message: where it goes, its properties, and its number.
+
+The properties go on byte for byte where the definition asks for nothing else.  A number makes the
+destination take a message once (G23): the producer is named by the queue that the message was taken
+from and by all that shapes what is sent, the number is the message's place in that queue.  Whoever
+runs the shovel next names and numbers the same message alike.
+Decision: docs/decisions/0069-a-shovel-numbers-messages-by-their-places.md.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping
+from hashlib import blake2b
+from typing import NamedTuple
+
+from broker.amqp import codec
+from broker.machine.publishing.producers import HEADERS as PRODUCER_HEADERS
+from broker.machine.publishing.producers import ID as PRODUCER_ID
+from broker.machine.publishing.producers import SEQUENCE as PRODUCER_SEQUENCE
+from broker.machine.queueing.properties import (
+    decode_value,
+    encode_value,
+    entry,
+    items_of,
+    raw_headers,
+    with_headers,
+)
+from broker.machine.queueing.queue_numbers import HEADERS as QUEUE_HEADERS
+from broker.machine.queueing.queue_numbers import QUEUE_ID, SEQUENCE
+from broker.shovels.definition import Shovel, Table
+from tools.client.amqp_client import Delivery
+
+SHOVELLED, TIMESTAMP = "x-shovelled", "x-shovelled-timestamp"
+DROPPED = frozenset((*QUEUE_HEADERS, *PRODUCER_HEADERS, "x-delivery-count"))
+"""These are about the source: the last one counts returns to it, and grows with them."""
+
+
+class Outgoing(NamedTuple):
+    """A message as it is published."""
+
+    exchange: str
+    key: str
+    properties: bytes
+    queue_id: str
+    """Of the queue it was taken from; empty: the source does not tell."""
+    place: int
+
+
+class Content:
+    """Makes outgoing messages of deliveries."""
+
+    def __init__(
+        self, shovel: Shovel, cluster: str, doubtful: Mapping[str, int], *, numbers: bool
+    ) -> None:
+        """`doubtful`: up to which place of a queue messages are sent without a number."""
+        self._shovel, self._doubtful, self._numbers = shovel, doubtful, numbers
+        self._shovelled = encode_value(_forwarded(shovel, cluster))
+        self._shape = _shape(shovel, cluster)
+        self._producers: dict[str, str] = {}
+
+    def of(self, delivery: Delivery) -> Outgoing:
+        """Return what is published of it."""
+        shovel = self._shovel
+        queue_id, place = "", 0
+        entries = []
+        properties = delivery.properties
+        for one in raw_headers(properties):
+            name, _, value = one
+            if name == QUEUE_ID:
+                queue_id = str(decode_value(value))
+            elif name == SEQUENCE:
+                found = decode_value(value)
+                place = found if isinstance(found, int) else 0
+            if name not in DROPPED:
+                entries.append(one)
+        if shovel.publish_properties:
+            properties = codec.encode_properties(
+                codec.decode_properties(properties) | shovel.publish_properties
+            )
+            if "headers" in shovel.publish_properties:
+                entries = raw_headers(properties)
+        if shovel.forward_headers:
+            before = [value for name, _, value in entries if name == SHOVELLED]
+            items = [*(items_of(before[0]) if before else ()), self._shovelled]
+            joined = b"".join(items)
+            entries = [one for one in entries if one[0] != SHOVELLED]
+            entries.append(entry(SHOVELLED, b"A" + len(joined).to_bytes(4, "big") + joined))
+        if shovel.timestamp_header:
+            entries = [one for one in entries if one[0] != TIMESTAMP]
+            entries.append(entry(TIMESTAMP, encode_value(int(time.time()))))
+        if self._numbers and queue_id and place > self._doubtful.get(queue_id, -1):
+            entries.append(entry(PRODUCER_ID, encode_value(self._producer(queue_id))))
+            entries.append(entry(PRODUCER_SEQUENCE, encode_value(place)))
+        if entries or raw_headers(properties):
+            properties = with_headers(properties, entries, keep_expiration=True)
+        if shovel.destination_queue:
+            return Outgoing("", shovel.destination_queue, properties, queue_id, place)
+        exchange = shovel.destination_exchange
+        key = shovel.destination_key
+        return Outgoing(
+            delivery.exchange if exchange is None else exchange,
+            delivery.key if key is None else key, properties, queue_id, place,
+        )  # fmt: skip
+
+    def _producer(self, queue_id: str) -> str:
+        found = self._producers.get(queue_id)
+        if found is None:
+            named = blake2b(f"{queue_id}\0{self._shape}".encode(), digest_size=16).hexdigest()
+            found = self._producers[queue_id] = f"shovel-{named}"
+        return found
+
+
+def _forwarded(shovel: Shovel, cluster: str) -> Table:
+    """One entry of the header that says which way a message came.  Of several URIs the first: it is
+    the same in each attempt."""
+    row = shovel.row()
+    names = (
+        "src_uri", "dest_uri", "src_queue", "src_exchange", "src_exchange_key", "dest_queue",
+        "dest_exchange", "dest_exchange_key",
+    )  # fmt: skip
+    return {
+        "shovelled-by": cluster, "shovel-type": "dynamic", "shovel-name": shovel.name,
+        "shovel-vhost": shovel.vhost,
+        **{name.replace("_", "-"): str(row[name]) for name in names if name in row},
+    }  # fmt: skip
+
+
+def _shape(shovel: Shovel, cluster: str) -> str:
+    """All of the definition that shapes what is sent: with another one it is another message."""
+    shape: list[object] = [
+        shovel.destination_queue, shovel.destination_exchange, shovel.destination_key,
+        shovel.publish_properties,
+    ]  # fmt: skip
+    if shovel.forward_headers:
+        shape.append(_forwarded(shovel, cluster))
+    return json.dumps(shape, sort_keys=True)

@@ -1,0 +1,341 @@
+"""Moves messages from one connection to another until it is stopped or cannot go on.
+
+One thread, two sockets, and standard input, whose end means to stop.  While the destination takes
+nothing the source is not read, so whatever peers do, little more than one message is held here.  A
+message is acknowledged at the source when the destination has confirmed it (`on-confirm`).
+"""
+
+from __future__ import annotations
+
+import re
+import select
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from itertools import takewhile
+from pathlib import Path
+from typing import NamedTuple
+
+from broker.amqp.fields import Value
+from broker.machine.queueing.queue_numbers import ASKED
+from broker.shovels.amqp_uri import AmqpUri
+from broker.shovels.definition import NEVER, NO_ACK, ON_CONFIRM, QUEUE_LENGTH, Shovel, ends
+from tools.cli.failures import ToolError
+from tools.client.amqp_client import AmqpConnection, BrokerRefused, ConnectionLost, Login
+from tools.client.tls import TlsFiles, client_context
+from tools.shovel.content import Content
+from vsync.types import record
+
+UNCONFIRMED_MAX = 2000
+"""Messages under way at once: half of the numbers that a destination remembers of a producer."""
+FINISH_S = 5.0
+"""How long what is under way may take to be confirmed, when the end has come."""
+REPORT_S = 1.0
+TAG = "shovel"
+NACKED = "it refuses messages (basic.nack): is its queue full?"
+UNROUTED = "no queue takes the messages there (basic.return): was it deleted?"
+NUMBER_REFUSED = 406
+_WHICH_NUMBER = re.compile(r"x-sequence (\d+) of producer")
+_OPTIONS = {
+    "--ssl-verify ca": "verify=verify_none", "--ssl-ca FILE": "cacertfile",
+    "--ssl-ca": "cacertfile", "--ssl-cert": "certfile", "--ssl-key": "keyfile",
+}  # fmt: skip
+"""What our commands call that which parameters of a URI say."""
+
+
+@record
+class Task:
+    """What one attempt is to do."""
+
+    shovel: Shovel
+    number: int
+    doubtful: dict[str, int]
+    cluster: str
+    source_descriptor: int | None
+    """Of a socket of the member's that starts it; None: the URI says where the source is."""
+    destination_descriptor: int | None
+    takes_numbers: bool
+    """Whether the own cluster does."""
+
+
+class Failed(Exception):
+    """It cannot go on; the text says which end failed, and how."""
+
+
+class _Pending(NamedTuple):
+    tag: int
+    queue_id: str
+    place: int
+
+
+class Mover:
+    """One attempt."""
+
+    def __init__(self, task: Task, tell: Callable[[dict[str, object]], None], control: int) -> None:
+        """`control`: a descriptor; what can be read there, its end above all, means to stop."""
+        self._task, self._tell, self._control = task, tell, control
+        self._shovel = task.shovel
+        self._pending: dict[int, _Pending] = {}  # by publish number, ascending
+        self._doubtful: dict[str, int] = {}
+        self._left: int | None = None  # messages to forward; None: no end
+        self._nacked = False
+        self._why = ""  # it comes to its end, for this reason
+        self._deadline = 0.0
+        self._moved = 0  # not reported yet
+        self._reported_at = 0.0
+        self._blocked = ""
+
+    def run(self) -> dict[str, object]:
+        """Move messages; return what to say of the end."""
+        done = False
+        source = destination = None
+        try:
+            # The destination first: nothing is taken from the source while that is not there.
+            destination = self._open("destination")
+            source = self._open("source")
+            self._begin(source, destination)
+            self._loop(source, destination)
+            done = self._left == 0 and not self._pending and not self._nacked
+            with self._of("source"):
+                source.close()
+            with self._of("destination"):
+                destination.close()
+            why = self._why
+        except Failed as failed:
+            why = str(failed)
+        finally:
+            for one in (source, destination):
+                if one is not None:
+                    one.drop()
+        self._report(at_once=True)
+        return {"why": why, "done": done, "doubtful": self._doubtful}
+
+    # -- opening ---------------------------------------------------------------------------------
+
+    def _open(self, which: str) -> AmqpConnection:
+        task, shovel = self._task, self._shovel
+        source, destination = ends(shovel, task.number)
+        uri = source if which == "source" else destination
+        given = task.source_descriptor if which == "source" else task.destination_descriptor
+        with self._of(which):
+            name = f"shovel '{shovel.name}' of vhost '{shovel.vhost}'"
+            vhost = uri.vhost if uri.vhost is not None else shovel.vhost
+            login = Login(
+                uri.user, uri.password, vhost, uri.heartbeat_s, uri.connect_s, _context(uri),
+                uri.mechanism, name,
+            )  # fmt: skip
+            if given is None:
+                assert uri.address is not None
+                return AmqpConnection(uri.address, login)
+            admitted = AmqpConnection("this cluster", login, socket.socket(fileno=given))
+            numbered = ("numbered_publishes",) if task.takes_numbers else ()
+            admitted.capabilities = frozenset(("queue_numbers", *numbered))
+            return admitted
+
+    def _begin(self, source: AmqpConnection, destination: AmqpConnection) -> None:
+        shovel = self._shovel
+        with self._of("destination"):
+            if shovel.destination_queue:
+                destination.declare_queue(
+                    shovel.destination_queue, shovel.destination_queue_arguments
+                )
+            if shovel.ack_mode == ON_CONFIRM:
+                destination.select_confirms()
+        # A time in a header is another one when the message is sent again: that is no same message.
+        numbers = (
+            shovel.ack_mode == ON_CONFIRM and not shovel.timestamp_header
+            and destination.takes_numbers and "queue_numbers" in source.capabilities
+        )  # fmt: skip
+        self._content = Content(shovel, self._task.cluster, self._task.doubtful, numbers=numbers)
+        with self._of("source"):
+            queue, waiting = self._source_queue(source)
+            if shovel.delete_after != NEVER:
+                self._left = waiting if shovel.delete_after == QUEUE_LENGTH else shovel.delete_after
+            if self._left == 0:
+                self._finish("the queue was empty" if not waiting else "all is moved")
+                return
+            prefetch = min(shovel.prefetch or UNCONFIRMED_MAX, UNCONFIRMED_MAX)
+            if self._left is not None:
+                prefetch = min(prefetch, self._left)
+            arguments: dict[str, Value] = dict(shovel.consumer_arguments)
+            if numbers:
+                arguments[ASKED] = True
+            source.consume(
+                queue, prefetch, no_ack=shovel.ack_mode == NO_ACK, tag=TAG, arguments=arguments
+            )
+        self._tell({"event": "running"})
+
+    def _source_queue(self, source: AmqpConnection) -> tuple[str, int]:
+        shovel = self._shovel
+        arguments = dict(shovel.source_queue_arguments)
+        if shovel.source_queue:
+            return shovel.source_queue, source.declare_queue(shovel.source_queue, arguments)
+        made: tuple[Value, ...] = ("", False, False, True, True, False, arguments)
+        queue = str(source.call("queue.declare", made, "queue.declare-ok")[0])
+        bound: tuple[Value, ...] = (queue, shovel.source_exchange, shovel.source_key, False, {})
+        source.call("queue.bind", bound, "queue.bind-ok")
+        return queue, 0
+
+    # -- moving ----------------------------------------------------------------------------------
+
+    def _loop(self, source: AmqpConnection, destination: AmqpConnection) -> None:
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        for one in (source, destination):
+            poll.register(one.fileno(), 0)
+        while not self._is_finished(source, destination):
+            reading = not (destination.congested or destination.blocked)
+            out_of = select.POLLOUT
+            poll.modify(source.fileno(), select.POLLIN * reading | out_of * bool(source.out))
+            poll.modify(destination.fileno(), select.POLLIN | out_of * bool(destination.out))
+            for descriptor, what in poll.poll(REPORT_S * 1000):
+                if descriptor == self._control:
+                    poll.unregister(self._control)
+                    self._finish("it is stopped")
+                elif descriptor == source.fileno():
+                    with self._of("source"):
+                        _pump(source, what)
+                else:
+                    with self._of("destination"):
+                        _pump(destination, what)
+            with self._of("source"):
+                source.keep_alive(reading=reading)
+            with self._of("destination"):
+                destination.keep_alive()
+            self._settle(source, destination)
+            if not destination.blocked:
+                self._forward(source, destination)
+            self._report()
+            self._tell_blocked(destination.blocked)
+
+    def _is_finished(self, source: AmqpConnection, destination: AmqpConnection) -> bool:
+        if not self._why:
+            return False
+        under_way = self._pending or source.out or destination.out
+        return not under_way or time.monotonic() > self._deadline
+
+    def _finish(self, why: str) -> None:
+        """Forward nothing more, and end when what is under way is confirmed."""
+        if not self._why:
+            self._why, self._deadline = why, time.monotonic() + FINISH_S
+
+    def _forward(self, source: AmqpConnection, destination: AmqpConnection) -> None:
+        shovel = self._shovel
+        deliveries, source.deliveries = source.deliveries, []
+        if self._why:
+            return  # they go back as the connection ends
+        last = 0
+        for delivery in deliveries:
+            if self._left == 0:
+                break
+            message = self._content.of(delivery)
+            number = destination.publish(
+                message.exchange, message.key, message.properties, delivery.body,
+                mandatory=bool(shovel.destination_queue),
+            )  # fmt: skip
+            if shovel.ack_mode == ON_CONFIRM:
+                self._pending[number] = _Pending(delivery.tag, message.queue_id, message.place)
+            else:
+                last = delivery.tag
+                self._moved += 1
+            if self._left is not None:
+                self._left -= 1
+        with self._of("destination"):
+            destination.send_now()
+        if last and shovel.ack_mode != NO_ACK:
+            source.ack(last)
+        if self._left == 0:
+            self._finish("all is moved")
+
+    def _settle(self, source: AmqpConnection, destination: AmqpConnection) -> None:
+        """Acknowledge what was confirmed."""
+        if destination.returns:
+            # The confirms that follow do not say which messages they were: none counts as taken.
+            self._doubt(self._pending.values())
+            raise Failed(f"destination: {UNROUTED}")
+        confirms, destination.acks = destination.acks, []
+        for number, multiple, accepted in confirms:
+            oldest = next(iter(self._pending), 0)
+            settled = [number] if number in self._pending else []
+            if multiple:
+                settled = list(takewhile(number.__ge__, self._pending))
+            if not settled:
+                continue
+            found = [self._pending.pop(one) for one in settled]
+            if not accepted:
+                self._nacked = True
+                self._doubt(found)
+                self._finish(f"destination: {NACKED}")
+                continue
+            self._moved += len(found)
+            if settled[0] == oldest and not self._nacked:
+                source.ack(found[-1].tag)
+            else:  # an older one is not confirmed, and must not be acknowledged along
+                for one in found:
+                    source.ack(one.tag, multiple=False)
+
+    def _doubt(self, messages: Iterable[_Pending]) -> None:
+        """The destination has answered for good: sent again they would get the same answer."""
+        for one in messages:
+            if one.queue_id:
+                before = self._doubtful.get(one.queue_id, -1)
+                self._doubtful[one.queue_id] = max(before, one.place)
+
+    # -- reports ---------------------------------------------------------------------------------
+
+    def _report(self, *, at_once: bool = False) -> None:
+        now = time.monotonic()
+        if self._moved and (at_once or now - self._reported_at >= REPORT_S):
+            self._reported_at = now
+            self._tell({"event": "moved", "count": self._moved})
+            self._moved = 0
+
+    def _tell_blocked(self, why: str) -> None:
+        if why != self._blocked:
+            self._blocked = why
+            self._tell({"event": "blocked", "why": why})
+
+    @contextmanager
+    def _of(self, which: str) -> Iterator[None]:
+        """What goes wrong in here is that end's doing."""
+        try:
+            yield
+        except BrokerRefused as refused:
+            if which == "destination" and refused.code == NUMBER_REFUSED:
+                self._number_refused(str(refused))
+            raise Failed(f"{which}: {refused}") from None
+        except (ConnectionLost, ToolError) as problem:
+            raise Failed(f"{which}: {in_words_of_uris(str(problem))}") from None
+
+    def _number_refused(self, text: str) -> None:
+        """The number is too old to be known, or was given away: the message goes without one."""
+        found = _WHICH_NUMBER.search(text)
+        if found is not None:
+            place = int(found[1])
+            self._doubt([one for one in self._pending.values() if one.place == place])
+
+
+def in_words_of_uris(text: str) -> str:
+    """What our client says of TLS, with the parameters of a URI in place of a command's options."""
+    for option, parameter in _OPTIONS.items():
+        text = text.replace(option, parameter)
+    return text
+
+
+def _pump(connection: AmqpConnection, what: int) -> None:
+    """Carry out what poll said of its socket."""
+    if what & select.POLLOUT:
+        connection.send_now()
+    if what & (select.POLLIN | select.POLLHUP | select.POLLERR):
+        connection.receive_now()
+
+
+def _context(uri: AmqpUri) -> ssl.SSLContext | None:
+    if not uri.tls:
+        return None
+    ca, certificate, key = (
+        Path(one) if one else None for one in (uri.ca, uri.certificate, uri.key)
+    )
+    return client_context(TlsFiles(ca, certificate, key, "full" if uri.verify else "none"))
