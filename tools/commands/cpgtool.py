@@ -11,8 +11,8 @@ import click
 from tools.cli.options import run_command
 from tools.client.credentials import Credentials, with_credentials
 from tools.client.management import Json
+from tools.client.target_options import asked, with_json, with_timeout
 from tools.commands.qpid_cluster import parse_target
-from tools.commands.target_options import asked, with_json, with_timeout
 
 EPILOG = """\b
 MEMBER is [amqp[s]://][user/password@]host[:port] of a broker, default localhost:5672; or, of a

@@ -93,7 +93,7 @@ from tools.client.member_operations import (
     drain,
     rebalance,
 )
-from tools.commands.target_options import answered, with_json, with_timeout
+from tools.client.target_options import answered, with_json, with_timeout
 from tools.commands.voter_commands import (
     change_of,
     change_voters,

@@ -13,9 +13,9 @@ from broker.exit_codes import Exit
 from tools.cli.options import run_command
 from tools.client.credentials import Credentials, with_credentials
 from tools.client.management import Json, ManagementError
+from tools.client.target_options import asked, with_json, with_timeout
 from tools.commands.cpgtool import listed, table
 from tools.commands.qpid_cluster import Target, parse_target
-from tools.commands.target_options import asked, with_json, with_timeout
 
 QUORATE, FAILED, NOT_QUORATE = Exit.OK, 1, 2
 EPILOG = """\b

@@ -17,8 +17,8 @@ from tools.cli.failures import ToolError, os_reason
 from tools.cli.options import run_command
 from tools.client.credentials import Credentials, with_credentials
 from tools.client.management import Json
+from tools.client.target_options import answered
 from tools.commands.qpid_cluster import parse_target
-from tools.commands.target_options import answered
 from vsync.totem.trace import KINDS
 
 EPILOG = """\b
