@@ -58,7 +58,9 @@ VOTERS = 70
 UPGRADE = 71
 ALARM = 72
 DEFINE = 73
-KINDS_MAX = 74
+PROMOTE = 74
+DEMOTE = 75
+KINDS_MAX = 76
 
 # Bits of Publish.flags and TxPublish.flags.
 MANDATORY = 1
@@ -453,6 +455,21 @@ class Define(NamedTuple):
     body: Table | None  # None deletes it
 
 
+class Promote(NamedTuple):
+    """The sender becomes the active member, if no member is (active-passive mode). This counts in
+    the epoch in which it was judged: what an operator wanted in one view is not done in another."""
+
+    kind: int
+    epoch: int
+
+
+class Demote(NamedTuple):
+    """The sender is the active member no more; in the same way."""
+
+    kind: int
+    epoch: int
+
+
 Command: TypeAlias = (
     ConnectionOpen
     | ConnectionClose
@@ -489,6 +506,8 @@ Command: TypeAlias = (
     | Upgrade
     | Alarm
     | Define
+    | Promote
+    | Demote
 )
 
 CLASSES: dict[int, type[Command]] = {
@@ -526,4 +545,6 @@ CLASSES: dict[int, type[Command]] = {
     UPGRADE: Upgrade,
     ALARM: Alarm,
     DEFINE: Define,
+    PROMOTE: Promote,
+    DEMOTE: Demote,
 }

@@ -201,6 +201,8 @@ for _kind, _handler in (
     (c.UPGRADE, sessions.on_upgrade),
     (c.ALARM, alarms.on_alarm),
     (c.DEFINE, definitions.on_define),
+    (c.PROMOTE, sessions.on_promote),
+    (c.DEMOTE, sessions.on_demote),
 ):
     _ON_SESSION[_kind] = cast("SessionHandler", _handler)
 

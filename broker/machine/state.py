@@ -401,6 +401,7 @@ class State:
     poison: dict[tuple[int, bytes], tuple[str, ...]] = field(default_factory=dict)
     # (member, subject) to the detail: what members run out of
     alarms: dict[tuple[str, str], str] = field(default_factory=dict)
+    active: str = ""  # the member that has this role (handlers/sessions.py)
     # what operators set: what it is, then virtual host and name (handlers/definitions.py)
     definitions: dict[str, dict[tuple[str, str], Table]] = field(default_factory=dict)
     defined: int = 0  # changes of `definitions` in this process; no part of the state

@@ -43,3 +43,7 @@ docs/decisions/0061-a-tick-names-the-position-it-was-read-at.md."""
 SHOVELS = 14
 """From this version on every member runs shovels. Decision:
 docs/decisions/0068-a-shovel-is-a-process-that-one-member-runs.md."""
+
+ACTIVE_MEMBER = 14
+"""From this version on: at most one member has the role of the active one, which only a member
+itself takes (`Promote`). Decision: docs/decisions/0066-the-active-member-is-ordered.md."""

@@ -68,8 +68,10 @@ def history(seed: int, count: int) -> Iterator[Command]:
             c.BodyPart(c.BODY_PART, *at, name.encode()),
             c.Publish(c.PUBLISH, *at, 1, "", name, 4 | c.IN_PARTS, b"", b"rest"),
             c.PlacedTick(c.TICK, rng.randrange(1 << 20), rng.randrange(1 << 20), number),
+            c.Promote(c.PROMOTE, 1),
+            c.Demote(c.DEMOTE, 1),
         ]
-        weights = (3, 3, 5, 5, 20, 20, 10, 5, 5, 5, 5, 5, 0.2, 3, 3, 1)
+        weights = (3, 3, 5, 5, 20, 20, 10, 5, 5, 5, 5, 5, 0.2, 3, 3, 1, 0.1, 0.1)
         yield rng.choices(choices, weights)[0]
 
 

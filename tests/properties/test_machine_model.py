@@ -45,6 +45,7 @@ VERBS = (
     + ["ack", "nack", "get", "consume", "sent"] * 5
     + ["fanout", "qos", "cancel", "recover", "commit", "declare", "bind"] * 2
     + ["close channel", "close", "delete", "purge", "member lost", "cold", "restore"]
+    + ["promote", "promote", "demote"]
 )
 
 
@@ -168,6 +169,7 @@ class World:
 
     def compare(self) -> None:
         machine = self.machines["c"]
+        assert machine.active == self.model.active
         found = machine.vhosts["/"].queues
         assert list(found) == list(self.model.queues)
         for name, queue in self.model.queues.items():
@@ -201,9 +203,16 @@ class World:
             ended = [self.session(member) for member in lost]
             self.activate(lost, verb == "cold")
             self.model.end([key for key in self.model.connections if key[0] in ended])
+            self.model.end_roles(lost)
             if verb == "cold":
                 self.model.cold()
             self.judge(at)
+        elif verb in ("promote", "demote"):
+            epoch, member = self.machines["a"].epoch, place[0]
+            if verb == "promote":
+                self.expect(c.Promote(c.PROMOTE, epoch), at, self.model.promote(member))
+            else:
+                self.expect(c.Demote(c.DEMOTE, epoch), at, self.model.demote(member))
         elif verb == "close":
             known = (session, conn) in self.model.connections
             if known:

@@ -1,9 +1,15 @@
-"""Sessions of members: activation of a primary view, blobs in sequence, ticks, voters.
+"""Sessions of members: activation of a primary view, blobs in sequence, ticks, voters, the active
+member.
 
 A session is a time in which a member's state carries over from view to view. When it ends, all of
 its connections are closed at this position, or at the next ones when they are many, and whatever it
 still sends is rejected: alike at all members, because that depends on replicated state alone.
 Decision: docs/decisions/0015-origins-have-incarnations-and-sessions.md.
+
+At most one member is the *active* one (active-passive mode). It takes the role and gives it up by a
+command of its own session, so that no other speaks for it, and loses it with that session. Who is
+to take it is for the members' shells, or an operator (broker/admin/active_passive.py).
+Decision: docs/decisions/0066-the-active-member-is-ordered.md.
 """
 
 import sys
@@ -24,8 +30,10 @@ from broker.machine.commands import (
     IGNORED,
     OK,
     Activate,
+    Demote,
     DigestClaim,
     PlacedTick,
+    Promote,
     Reexecuted,
     Shutdown,
     Tick,
@@ -52,7 +60,7 @@ from broker.machine.state import (
     SessionRecord,
     State,
 )
-from broker.machine.version import MACHINE_VERSION, TICKS_NAME_POSITIONS
+from broker.machine.version import ACTIVE_MEMBER, MACHINE_VERSION, TICKS_NAME_POSITIONS
 
 SESSIONS_PER_POSITION = 256
 
@@ -121,6 +129,8 @@ def _end_sessions(state: State, names: list[str]) -> None:
         record = state.sessions.pop(name)
         forget_clock(state, name)
         forget_alarms(state, name)
+        if name == state.active:
+            _set_active(state, "")
         state.remove(session_element(name, record) + record.salt * record.last_blob_no)
         if name == state.local:
             state.local_session = -1
@@ -154,6 +164,38 @@ def end_what_ended(state: State, work_max: int) -> None:
         end_connections(state, [connection])
         state.ending.popleft()
         work += 8
+
+
+def active_element(name: str) -> int:
+    return item_hash("active", name)
+
+
+def on_promote(state: State, session: int, command: Promote) -> int:
+    name = next((n for n, record in state.sessions.items() if record.session == session), None)
+    if name is None or state.active or not _is_of_this_epoch(state, command):
+        return IGNORED
+    _set_active(state, name)
+    return OK
+
+
+def on_demote(state: State, session: int, command: Demote) -> int:
+    record = state.sessions.get(state.active)
+    if record is None or record.session != session or not _is_of_this_epoch(state, command):
+        return IGNORED
+    _set_active(state, "")
+    return OK
+
+
+def _is_of_this_epoch(state: State, command: Promote | Demote) -> bool:
+    return state.version >= ACTIVE_MEMBER and command[1] == state.epoch
+
+
+def _set_active(state: State, name: str) -> None:
+    if state.active:
+        state.remove(active_element(state.active))
+    state.active = name
+    if name:
+        state.add(active_element(name))
 
 
 def accept_blob(state: State, member: str, session: int, blob_no: int) -> bool:

@@ -23,7 +23,7 @@ from broker.machine.handlers.definitions import definition_element
 from broker.machine.handlers.poison import poison_element
 from broker.machine.handlers.policies import policies_defined
 from broker.machine.handlers.publish import letter_element
-from broker.machine.handlers.sessions import cluster_element, session_element
+from broker.machine.handlers.sessions import active_element, cluster_element, session_element
 from broker.machine.policies.choice import NOTHING, policies_element, policies_of_queue
 from broker.machine.publishing.numbers import check as check_numbers
 from broker.machine.publishing.numbers import recomputed_sum
@@ -72,6 +72,7 @@ def recompute_root(state: State, fresh: bool = False) -> int:
         content = rehash(letter.message)
         total += letter_element(letter._replace(message=(content, *letter.message[1:])))
     total += sum(alarm_element(*key, detail) for key, detail in state.alarms.items())
+    total += active_element(state.active) if state.active else 0
     for what, defined in state.definitions.items():
         total += sum(definition_element(what, *key, body) for key, body in defined.items())
     for vhost in state.vhosts.values():
@@ -143,6 +144,7 @@ def check(state: State) -> None:
     _check_horizons(state)
     assert state.clocks.keys() <= state.sessions.keys()
     assert all(name in state.sessions for name, _ in state.alarms), "alarms end with sessions"
+    assert not state.active or state.active in state.sessions, "so does the role of the active one"
     assert not state.dead_letters, "they are published at their position, or late"
     held_of_queue: dict[int, tuple[int, int]] = {}
     for key, channel in state.channels.items():

@@ -249,6 +249,9 @@ class _Reader:
     def _on_alarm(self, name: str, subject: str, detail: str) -> None:
         self.state.alarms[name, subject] = detail
 
+    def _on_active(self, name: str) -> None:
+        self.state.active = name
+
     def _on_vhost(self, name: str) -> None:
         self.state.vhosts[name] = Vhost(name)
 

@@ -354,6 +354,8 @@ def _first_items(state: State) -> Iterator[_Item]:
         yield ("poison", kind, content, names)
     for (name, subject), detail in state.alarms.items():
         yield ("alarm", name, subject, detail)
+    if state.active:
+        yield ("active", state.active)
     for name in state.vhosts:
         yield ("vhost", name)
     for what, defined in state.definitions.items():

@@ -64,6 +64,7 @@ class Model:
         self.channels: dict[Chan, ModelChannel] = {}
         self.queues: dict[str, ModelQueue] = {}
         self.fanout: list[str] = []
+        self.active = ""  # the member that has this role
 
     # Steps: each predicts an outcome and changes the model, deliveries aside.
 
@@ -165,6 +166,23 @@ class Model:
             held = self.channels[at].held.pop(tag)
             if requeue:
                 self.put_back(held)
+
+    def promote(self, member: str) -> int:
+        if self.active:
+            return c.IGNORED
+        self.active = member
+        return c.OK
+
+    def demote(self, member: str) -> int:
+        if self.active != member:
+            return c.IGNORED
+        self.active = ""
+        return c.OK
+
+    def end_roles(self, members: tuple[str, ...]) -> None:
+        """Their sessions end."""
+        if self.active in members:
+            self.active = ""
 
     def cold(self) -> None:
         for name in [name for name, queue in self.queues.items() if not queue.durable]:

@@ -1,4 +1,5 @@
-"""A simulated operator at one member: sets, changes and deletes policies while clients work.
+"""Simulated operators at one member: one sets, changes and deletes policies while clients work, one
+has the member take the role of the active one and give it up.
 
 The queues dead-letter what a limit drops to a queue without a consumer, so every confirmed message
 is still somewhere, and the audit finds it. Queues that expire are left out: they take confirmed
@@ -9,7 +10,17 @@ from __future__ import annotations
 
 from itertools import count
 
-from broker.machine.commands import DEFINE, Define, Table, Value
+from broker.machine.commands import (
+    DEFINE,
+    DEMOTE,
+    PROMOTE,
+    Command,
+    Define,
+    Demote,
+    Promote,
+    Table,
+    Value,
+)
 from tests.sim.world.random_tape import Tape
 
 GRAVE = "grave"
@@ -50,3 +61,24 @@ class SimOperator:
         wanted = None if tape.chance(0.25) else body
         name = tape.pick(("one", "two"))
         return [Define(DEFINE, next(self._requests), "sim", what, "/", name, wanted)]
+
+
+class SimRole:
+    """Takes the role of the active member and gives it up, by chance; mostly it is left alone."""
+
+    def __init__(self, tape: Tape) -> None:
+        self._tape = tape
+        self._eager = 0.1 if tape.chance(0.5) else 0.0
+        self.gives_up = False
+        """It counts as active no more from the moment it says so, as in the process."""
+
+    def session_started(self) -> None:
+        """What it said in the session before is void."""
+        self.gives_up = False
+
+    def whim(self, epoch: int, active: bool) -> list[Command]:
+        """What it says now: mostly nothing."""
+        if not self._tape.chance(self._eager):
+            return []
+        self.gives_up = active
+        return [Demote(DEMOTE, epoch) if active else Promote(PROMOTE, epoch)]

@@ -129,6 +129,7 @@ class BrokerUpper:
         self.clients = SimClients(
             self.name, tape.fork("clients"), stack.numbers, self.later, self.judge.broken,
             lambda: self.world.healed, stack.orphans,
+            self._role_now,
         )  # fmt: skip
         self.outbox = SimOutbox(self.clients, self.judge, lambda: self.controller, self._released)
         self.log = SimLog(
@@ -156,6 +157,10 @@ class BrokerUpper:
             digest_interval=DIGEST_INTERVAL, held_bytes_max=HELD_BYTES_MAX,
             executor=self.pages.executor,
         )  # fmt: skip
+
+    def _role_now(self) -> tuple[int, bool]:
+        machine = self.controller.replica.machine
+        return machine.epoch, machine.active == self.name
 
     def _recorder(self, replica: Replica, meta: Meta) -> Recorder | None:
         if self.stack.memberlog is None:
@@ -274,6 +279,7 @@ class BrokerUpper:
         self.replicated.turn(in_slice)
         self.watchdogs.turn()
         self._look_at_plan()
+        self.stack.look_at_roles()
         meta = self.stack.disks[self.name].meta
         if meta is not None and self.controller.promise.promised_epoch < meta.promised_epoch:
             text = f"{self.name} forgets its promise of {meta.promised_epoch}"

@@ -110,6 +110,21 @@ class BrokerStack:
                 text = f"{name} promises {epoch}, and {other.name} may still reply in epoch"
                 self.judge.broken("G7", f"{text} {other.controller.primary.epoch}")
 
+    def look_at_roles(self) -> None:
+        """At any moment at most one member has the role of the active one and may reply."""
+        active = [
+            upper.name
+            for upper in self.uppers.values()
+            if not upper.dead
+            and upper.controller.replica.machine.active == upper.name
+            and not upper.clients.role.gives_up
+            and upper.replicated.may_reply
+        ]
+        if active:
+            self.judge.counters["active"] += 1
+        if len(active) > 1:
+            self.judge.broken("G25", f"{' and '.join(active)} are active at the same time")
+
     def can_do_without(self, dead: Sequence[str], names: Sequence[str]) -> bool:
         """Liveness may be demanded while a majority of the voters' filled stores is there.
 

@@ -42,6 +42,8 @@ class Command(IntEnum):
     UPGRADE = 71
     ALARM = 72
     DEFINE = 73
+    PROMOTE = 74
+    DEMOTE = 75
 
 
 class Outcome(IntEnum):
