@@ -10,6 +10,8 @@ from pathlib import Path
 from typing import Protocol
 
 from broker.access.backends import Login
+from broker.admin import active_passive
+from broker.admin.active_passive import ActivePassive, Standalone
 from broker.admin.definitions import Definitions
 from broker.admin.first_administrator import see_to_it
 from broker.admin.maintenance import Clients, Maintenance
@@ -23,6 +25,7 @@ from broker.admin.status import (
 )
 from broker.exit_codes import Exit
 from broker.machine.commands import SHUTDOWN, UPGRADE, Shutdown, Upgrade
+from broker.options.broker import BrokerOptions
 from broker.replication.controller import Controller
 from broker.replication.voter_changes import ChangeRefused, VoterChanges
 from vsync.admin.protocol import Json, QueryRefused
@@ -39,7 +42,7 @@ STOP_INTERVAL_S = 0.1
 log = logging.getLogger("qpidd")
 
 
-class KnownClients(Clients, Protocol):
+class KnownClients(Clients, active_passive.Clients, Protocol):
     """The clients of this member, and who may log in."""
 
     def operator_login(
@@ -56,7 +59,7 @@ class Operations:
     def __init__(
         self,
         controller: Controller,
-        cluster: str,
+        options: BrokerOptions,
         tracer: Tracer,
         voter_changes: VoterChanges,
         *,
@@ -68,13 +71,23 @@ class Operations:
         progress: Callable[[], str],
         watchdogs: Callable[[], Json],
         received: Callable[[str], float | None],
+        may_reply: Callable[[], bool],
     ) -> None:
-        self._controller, self._cluster = controller, cluster
+        self._controller, self._cluster = controller, options.cluster_name
         self._tracer, self._voter_changes = tracer, voter_changes
         self._maintenance = Maintenance(controller, clients, send_direct, log.warning)
         self._later, self._send_direct, self._stop = later, send_direct, stop
         self._progress, self._watchdogs, self._received = progress, watchdogs, received
         self._views = ViewHistory(controller)
+        self.roles: ActivePassive | Standalone = Standalone()
+        if (mode := options.active_passive) is not None:
+            self.roles = ActivePassive(
+                mode, controller, clients, machine=lambda: controller.replica.machine,
+                drained=lambda: self._maintenance.drained, may_reply=may_reply, stop=stop,
+                note=log.info,
+            )  # fmt: skip
+            for sentence in mode.needless:
+                log.warning("%s", sentence)
         self.definitions = Definitions(controller)
         self.defined = self.definitions.done
         self.login = clients.operator_login
@@ -92,7 +105,14 @@ class Operations:
             self._controller, self._cluster, self._progress(), self._watchdogs(), self._received
         )
         views: list[Json] = self._views.reply()
-        return reply | {"drained": sorted(self._maintenance.drained), "views": views}
+        return reply | {
+            "drained": sorted(self._maintenance.drained), "views": views, "ha": self.roles.status(),
+        }  # fmt: skip
+
+    def promote(self) -> Json:
+        """Have this member become the active one of an active-passive cluster."""
+        self.roles.promote()
+        return self.roles.status()
 
     def connections(self) -> list[Json]:
         """Return the clients of all members."""

@@ -18,7 +18,7 @@ from enum import Enum
 from pathlib import Path
 
 from broker.file_thread import FileThread
-from broker.options.backups import BackupPolicy
+from broker.options.retention import BackupPolicy
 from store.api import Marker, Meta
 from store.backups import Backup, list_backups
 from store.directory_lock import DirectoryLock, sync_directory

@@ -377,6 +377,11 @@ class Connections:
         self.gateway.drain(reason)
         self.on_work()
 
+    def stand_by(self, reason: str, *, briefly: bool) -> None:
+        """Let in nobody but operators, and send the others away; empty: let clients in."""
+        self.gateway.stand_by(reason, briefly=briefly)
+        self.on_work()
+
     def details(self) -> dict[str, dict[str, object]]:
         """Return what only this member knows of its clients, by address."""
         now = time.monotonic()

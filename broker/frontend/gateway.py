@@ -32,6 +32,10 @@ so that the client tries the next member on its list. But while the fence may be
 (the member's lease is over, or the view is changing: the shell passes `soon` to `admit_waiting`), a
 new client waits to be admitted or refused, for `WAIT_S` at most.
 
+Standby: in an active-passive cluster the shell calls `stand_by` at the backups, which let in nobody
+but operators.
+Decision: docs/decisions/0066-the-active-member-is-ordered.md.
+
 Back-pressure: the shell sets `gateway.paused` when the submission queue is full, and `large_paused`
 when it is of parts of large messages, and reads a socket only while `client.may_be_read`, checked
 once per turn: not that of a publisher while `paused` or `fenced`, not that of who sends large
@@ -91,6 +95,13 @@ def host_of(peer: str) -> str:
     return peer.rpartition(":")[0]
 
 
+def _is_operator(client: Client) -> bool:
+    """Whether it may use a member that only stands by: it is of this process (the management API,
+    a shovel), or an administrator's that says it means to, by Qpid's property."""
+    says_so = client.connection.client_properties.get("qpid.ha-admin") in (True, 1)
+    return bool(client.purpose) or (says_so and "administrator" in client.login.tags)
+
+
 class _Verdict(NamedTuple):
     """What becomes of a login, and is told at `due`, or as soon as it is known if that is later."""
 
@@ -126,6 +137,8 @@ class Gateway:
         self.large_paused = False  # the same
         self.large_senders: dict[Client, None] = {}
         self.drained = ""  # why no client is let in, by an operator's wish
+        self.standby = ""  # why only operators are: this member is a backup
+        self.standby_briefly = False  # that may be over in a moment, here or elsewhere
         self.alarm = ""
         self.clients: dict[int, Client] = {}  # those that the machine knows, by connection number
         self.commands: list[Command] = []
@@ -358,6 +371,15 @@ class Gateway:
         for client in list(self._everyone) if reason else ():
             client.send_away(reason)
 
+    def stand_by(self, reason: str, *, briefly: bool) -> None:
+        """Send away whoever is no operator, and let no more in, for this reason; empty: let clients
+        in. `briefly`: new ones wait, as it will be known in a moment where they belong."""
+        begins = bool(reason) and not self.standby
+        self.standby, self.standby_briefly = reason, briefly
+        for client in list(self.clients.values()) if begins else ():
+            if not _is_operator(client):
+                client.send_away(reason)
+
     def disconnect(self, peer: str, reason: str) -> None:
         """Close the connection from `peer`."""
         for client in [one for one in self._everyone if one.peer == peer]:
@@ -367,7 +389,7 @@ class Gateway:
         """Once per turn, before `take_writable`: admit or refuse those that wait, unless the fence
         may be gone `soon`."""
         self.fenced_briefly = self.fenced and soon
-        if self._waiting and not self.fenced_briefly:
+        if self._waiting and not self.fenced_briefly and not self.standby_briefly:
             waiting, self._waiting = self._waiting, {}
             for client in waiting:
                 release(client)
@@ -405,6 +427,12 @@ class Gateway:
             return None
         if self._is_inactive:
             self._refuse_inactive(client)
+            return 0
+        if self.standby and not _is_operator(client):
+            if self.standby_briefly:
+                self._waiting[client] = None
+                return None
+            client.send_away(self.standby)
             return 0
         if client.login.backend and not self.access.knows(user, client.login.backend):
             text = reply_text(errors.NOT_ALLOWED, f"user '{user}' is deleted")
@@ -493,8 +521,8 @@ class Gateway:
         ]
 
     def _refuse_inactive(self, client: Client) -> None:
-        text = reply_text(errors.CONNECTION_FORCED, self._inactive)
-        client.refuse(errors.CONNECTION_FORCED, text)
+        reason = self._inactive if self._is_inactive else self.standby
+        client.refuse(errors.CONNECTION_FORCED, reply_text(errors.CONNECTION_FORCED, reason))
 
     @property
     def _is_inactive(self) -> bool:

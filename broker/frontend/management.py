@@ -57,6 +57,9 @@ class Managed(Protocol):
     def drain(self, name: str, *, on: bool, force: bool) -> None:
         """Have the member `name` take clients no more, or again."""
 
+    def promote(self) -> Json:
+        """Have this member become the active one; return the reply to `status` under `ha`."""
+
 
 READING = frozenset(("status", "counters", "groups", "quorum", "connections", "trace"))
 """What a user with the tag monitoring may request; the rest changes something."""
@@ -82,6 +85,7 @@ class ManagementSession(QuerySession):
             "connections": lambda _: {"connections": self._member.connections()},
             "disconnect": self._disconnect,
             "drain": self._drain,
+            "promote": lambda _: {"ha": self._member.promote()},
             "trace": lambda request: self._member.trace(request),
         }
         super().__init__(ops, self._login)

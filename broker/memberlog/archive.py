@@ -35,7 +35,7 @@ from broker.memberlog.segments import (
     segments_in,
     unpack,
 )
-from broker.options.memberlog import Policy
+from broker.options.retention import Policy
 from store.directory_lock import replace_file, sync_directory
 
 VERIFIED = "verified"

@@ -15,16 +15,16 @@ from pathlib import Path
 from typing import NamedTuple
 
 from broker.options import access as access_options
-from broker.options import backups as backup_options
+from broker.options import active_passive as ha_options
 from broker.options import bounds as bound_options
 from broker.options import client_ports as client_options
 from broker.options import logs as log_options
 from broker.options import management as management_options
-from broker.options import memberlog as memberlog_options
 from broker.options import quorum as quorum_options
+from broker.options import retention as retention_options
 from broker.options import security as security_options
 from broker.options.access import AccessOptions, read_access_options
-from broker.options.backups import BackupPolicy, read_backup_options
+from broker.options.active_passive import ActivePassiveOptions, read_active_passive
 from broker.options.bounds import Bounds, read_bounds
 from broker.options.client_ports import (
     AMQPS_PORT,
@@ -37,8 +37,13 @@ from broker.options.client_ports import (
 from broker.options.equality import settings_of
 from broker.options.logs import LogOptions, read_log_options
 from broker.options.management import ManagementOptions, read_management_options
-from broker.options.memberlog import MemberlogOptions, read_memberlog_options
 from broker.options.quorum import read_quorum_options
+from broker.options.retention import (
+    BackupPolicy,
+    MemberlogOptions,
+    read_backup_options,
+    read_memberlog_options,
+)
 from broker.options.security import (
     OPEN,
     SecurityOptions,
@@ -74,12 +79,12 @@ DEFAULTS: Mapping[str, str] = {
     "scrub-rate": "2000",
     "watchdog-interval": "60",
     **access_options.DEFAULTS,
-    **backup_options.DEFAULTS,
+    **ha_options.DEFAULTS,
     **management_options.DEFAULTS,
     **bound_options.DEFAULTS,
     **client_options.DEFAULTS,
     **log_options.DEFAULTS,
-    **memberlog_options.DEFAULTS,
+    **retention_options.DEFAULTS,
     **quorum_options.DEFAULTS,
     **security_options.DEFAULTS,
 }
@@ -173,6 +178,8 @@ class BrokerOptions:
     """Whether this member stops at once when it loses the quorum, instead of waiting for it."""
     arbitrator: bool
     """Whether this process is the cluster's arbitrator: it votes, holds no data, has no clients."""
+    active_passive: ActivePassiveOptions | None
+    """How only one member takes clients; None: all do."""
     settings: tuple[tuple[str, str, bool], ...]
     """What is compared with the other members' (`vsync.primary.settings`)."""
     security: SecurityOptions
@@ -195,9 +202,7 @@ class BrokerOptions:
 
 def broker_options(given: Mapping[str, str]) -> BrokerOptions:
     """Validate `given` (long names without dashes to text) over the defaults; all or nothing."""
-    for name in given:
-        if name not in DEFAULTS:
-            raise OptionError(name, "there is no such option")
+    given = _with_ring(given)
     text = {name: given.get(name, default).strip() for name, default in DEFAULTS.items()}
     cluster_name = _cluster_name(text["cluster-name"])
     for name in (*_RING_ONLY, *quorum_options.DEFAULTS, *security_options.DEFAULTS):
@@ -248,6 +253,7 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
         requested=read_quorum_options(text, size),
         cman=yes("cluster-cman", text["cluster-cman"]),
         arbitrator=arbitrator == str(bind),
+        active_passive=_active_passive(text),
         settings=settings_of(text),
         security=_security(text, (bind, *also)) if cluster_name else OPEN,
         text=OptionTexts(text),
@@ -291,10 +297,33 @@ def _ring_addresses(text: str, interface: str, port: int) -> tuple[Address, ...]
     if text:
         first, _, further = text.partition(",")
         return (_address("cluster-bind", first.strip()), *_addresses("cluster-bind", further))
-    if port == 0:
-        return (Address(interface, 0),)
-    above = port + RING_PORT_OFFSET
-    return (Address(interface, above if above <= PORT_MAX else port - RING_PORT_OFFSET),)
+    return (_ring_address(Address(interface, port)),)
+
+
+def _ring_address(client: Address) -> Address:
+    """Where the ring of a member listens whose clients connect there, unless it says otherwise."""
+    if client.port == 0:
+        return client
+    above = client.port + RING_PORT_OFFSET
+    return Address(client.host, above if above <= PORT_MAX else client.port - RING_PORT_OFFSET)
+
+
+def _active_passive(text: Mapping[str, str]) -> ActivePassiveOptions | None:
+    url = text["ha-public-url"]
+    return read_active_passive(text, _shown("ha-public-url", url) if url else "")
+
+
+def _with_ring(given: Mapping[str, str]) -> Mapping[str, str]:
+    """Add the members of an active-passive cluster, by the addresses of their client ports."""
+    for name in given:
+        if name not in DEFAULTS:
+            raise OptionError(name, "there is no such option")
+    url = given.get("ha-brokers-url", "").strip()
+    if not url or not given.get("cluster-name", "").strip():
+        return given
+    clients = [address for _, address in _url_addresses("ha-brokers-url", url)]
+    nodes = ",".join(str(_ring_address(client)) for client in clients)
+    return {"cluster-nodes": nodes, "cluster-size": str(len(clients)), **given}
 
 
 def _security(text: Mapping[str, str], binds: tuple[Address, ...]) -> SecurityOptions:
@@ -365,28 +394,38 @@ def _cluster_url(
     port: int | None,
     tls: TlsOptions | None,
 ) -> str:
+    if not text:
+        return _own_url(interface, binds, port, tls)
+    return _shown("cluster-url", text)
+
+
+def _shown(option: str, url: str) -> str:
+    """An address as it is told to others, whole."""
+    parts = (f"{scheme}:{address}" for scheme, address in _url_addresses(option, url))
+    return "amqp:" + ",".join(parts)
+
+
+def _url_addresses(option: str, text: str) -> list[tuple[str, Address]]:
     """Read `[amqp:][USER[/PASSWORD]@]ADDRESS,...`, an ADDRESS being `[tcp:|ssl:]HOST[:PORT]`.
 
     User and password are not passed on: whoever is shown the address has to be known here by its
     own.  No part of what is wrong is quoted from before the `@`.
     """
-    if not text:
-        return _own_url(interface, binds, port, tls)
     rest = text.removeprefix("amqp:").removeprefix("//")
     credentials, at, addresses = rest.rpartition("@")
     if at and not credentials.partition("/")[0]:
-        raise OptionError("cluster-url", "there is no user name before the @")
+        raise OptionError(option, "there is no user name before the @")
     parsed = []
     for part in addresses.split(","):
         if part.strip().startswith("rdma:"):
-            raise OptionError("cluster-url", f"'{part}': this broker listens on tcp and ssl only")
+            raise OptionError(option, f"'{part}': this broker listens on tcp and ssl only")
         scheme = "ssl" if part.strip().startswith("ssl:") else "tcp"
         address = part.strip().removeprefix(f"{scheme}:").rstrip("/")
         if not address or "://" in part:
-            raise OptionError("cluster-url", f"'{part}' is not of the form amqp:tcp:HOST:PORT,...")
+            raise OptionError(option, f"'{part}' is not of the form amqp:tcp:HOST:PORT,...")
         default_port = AMQPS_PORT if scheme == "ssl" else AMQP_PORT
-        parsed.append(f"{scheme}:{_address('cluster-url', address, default_port)}")
-    return "amqp:" + ",".join(parsed)
+        parsed.append((scheme, _address(option, address, default_port)))
+    return parsed
 
 
 def _cluster_name(text: str) -> str:

@@ -1,8 +1,9 @@
 """Which options members must have alike: every option has its kind here.
 
 What should be equal travels in each member's state report, beside numbers of the release that must
-be (`vsync/primary/settings.py`).  Options that must be equal have checks of their own, which name
-both values: hellos, keys, the voter set, the stores.  Passwords do not travel.
+be (`vsync/primary/settings.py`).  So do `REPORTED` options that must be equal; the others of that
+kind have checks of their own, which name both values: hellos, keys, the voter set, the stores.
+Passwords do not travel.
 """
 
 from __future__ import annotations
@@ -34,6 +35,8 @@ KINDS: Mapping[str, Kind] = {
     "cluster-username": Kind.EQUAL,
     "cluster-password": Kind.EQUAL,
     "no-data-dir": Kind.EQUAL,
+    "ha-cluster": Kind.EQUAL,
+    "ha-promotion": Kind.EQUAL,
     # The strictest of the members' limits slows down, or ends, what the others would have borne.
     "cluster-cman": Kind.ALIKE,
     "clock-bound": Kind.ALIKE,
@@ -68,6 +71,16 @@ KINDS: Mapping[str, Kind] = {
     "management-tls-port": Kind.OWN,
     "management-interface": Kind.OWN,
     "load-definitions": Kind.OWN,
+    "ha-brokers-url": Kind.OWN,
+    "ha-public-url": Kind.OWN,
+    "ha-replicate": Kind.OWN,
+    "ha-queue-replication": Kind.OWN,
+    "ha-backup-timeout": Kind.OWN,
+    "ha-username": Kind.OWN,
+    "ha-password": Kind.OWN,
+    "ha-mechanism": Kind.OWN,
+    "link-heartbeat-interval": Kind.OWN,
+    "link-maintenance-interval": Kind.OWN,
     "prometheus-port": Kind.OWN,
     "data-dir": Kind.OWN,
     "disk-free-limit": Kind.OWN,
@@ -100,7 +113,14 @@ KINDS: Mapping[str, Kind] = {
 }
 
 
+REPORTED = ("ha-cluster", "ha-promotion")
+"""Options that must be equal and have no check of their own: their values are words."""
+
+
 def settings_of(text: Mapping[str, str]) -> tuple[tuple[str, str, bool], ...]:
-    """Return (name, value, False) of the options whose differences are only reported."""
+    """Return (name, value, whether it must be equal) of the options that members compare."""
     alike = sorted(name for name, kind in KINDS.items() if kind is Kind.ALIKE)
-    return tuple((name, text[name], False) for name in alike)
+    return (
+        *((name, text[name], False) for name in alike),
+        *((name, text[name].lower(), True) for name in REPORTED),
+    )

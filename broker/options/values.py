@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-SECRET_OPTIONS = frozenset(("cluster-password",))
+SECRET_OPTIONS = frozenset(("cluster-password", "ha-password"))
 """Options whose values are shown to nobody."""
 
 

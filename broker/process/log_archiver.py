@@ -26,7 +26,7 @@ from broker.memberlog.archive import (
     command_line,
     is_due,
 )
-from broker.options.memberlog import Policy
+from broker.options.retention import Policy
 
 log = logging.getLogger("qpidd.memberlog")
 _ROOT = Path(__file__).resolve().parents[2]

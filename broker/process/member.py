@@ -168,8 +168,8 @@ class BrokerMember:
         )  # fmt: skip
         self._timers = Timers(controller, self.life, self.stop, loop.time())
         self.operations = Operations(
-            controller, options.cluster_name, ring.driver.tracer, self._timers.voter_changes,
-            clients=self.clients, later=loop.call_later, stop=self.stop,
+            controller, options, ring.driver.tracer, self._timers.voter_changes, stop=self.stop,
+            clients=self.clients, later=loop.call_later, may_reply=lambda: self._member.may_reply,
             send_direct=ring.driver.send_direct, counters=self._all_counters,
             progress=lambda: self.life.reason, received=lambda of: self.observation.received(of),
             watchdogs=lambda: {**self._watchdogs.status(), **self.life.status(), **ring.status()},
@@ -318,6 +318,7 @@ class BrokerMember:
         clock = time.perf_counter
         deadline = clock() + SLICE_S
         self._member.turn(lambda: clock() < deadline)
+        self.operations.roles.follow(self._loop.time())
         self._look_again(ticker.turn(self._loop.time(), busy=False))
         self._counters["turns"] += 1
         more = self._watchdogs.memory.slice(self._controller.replica.machine)

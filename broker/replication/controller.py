@@ -39,7 +39,6 @@ from vsync.primary.events import (
     Ordered,
     PersistEpoch,
     PrimaryEvent,
-    PrimaryPhase,
     StateReport,
     Suspended,
     Transfer,
@@ -371,7 +370,7 @@ class Controller:
     @property
     def may_serve_soon(self) -> bool:
         """Whether it may serve clients soon: no view that is decided leaves it out."""
-        return not self.halted and self.primary.phase is not PrimaryPhase.INQUORATE
+        return not self.halted and not self.primary.left_out
 
     def stop_serving(self) -> None:
         """Reply no more in this view, not even what waits."""

@@ -23,7 +23,7 @@ from broker.incidents.quarantine import ORDERED, Quarantine
 from broker.machine.clock.voters import voter_names
 from broker.machine.image.scrub import Fault
 from broker.machine.state import QueueRow
-from broker.options.backups import BackupPolicy
+from broker.options.retention import BackupPolicy
 from broker.release import version
 from broker.replication.controller import Controller
 from broker.replication.replica import ExecutionFailed, Withheld

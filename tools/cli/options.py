@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import stat
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import Any, NamedTuple, NoReturn, TypeVar
 
 import click
 
@@ -136,6 +136,20 @@ def read_options(
 ) -> BrokerOptions:
     """Read all options of a broker, as they are now."""
     return resolve(collect(typed, environment, config))
+
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def with_options(table: Mapping[str, tuple[str, str]]) -> Callable[[Command], Command]:
+    """Add the options of a table to a command: a placeholder and a sentence for each."""
+
+    def add(command: Command) -> Command:
+        for option, (metavar, text) in reversed([*table.items()]):
+            command = click.option(f"--{option}", metavar=metavar, help=text)(command)
+        return command
+
+    return add
 
 
 def _asked(name: str, problem: click.ClickException) -> str:

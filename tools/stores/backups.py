@@ -22,7 +22,7 @@ import click
 from broker.durability.backup_pruning import Stays, judge_backups
 from broker.durability.comparison import Relation, compare
 from broker.durability.data_directory import filled
-from broker.options.backups import BackupPolicy
+from broker.options.retention import BackupPolicy
 from store.api import Marker, Meta
 from store.backups import Backup, copy_store, find_backup, list_backups
 from store.directory_lock import DirectoryLock

@@ -208,6 +208,11 @@ class Primary:
         return self.phase is PrimaryPhase.ACTIVE
 
     @property
+    def left_out(self) -> bool:
+        """Whether it is decided that this member is in no primary view now."""
+        return self.phase is PrimaryPhase.INQUORATE
+
+    @property
     def has_caught_up(self) -> bool:
         """Whether this member has the primary's state and counts."""
         return self.phase is PrimaryPhase.ACTIVE and self.me.name in self.mark.caught_up

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from broker.durability.backup_pruning import LEVEL_S, BackupPruner, Stays, judge_backups
-from broker.options.backups import BackupPolicy
+from broker.options.retention import BackupPolicy
 from store.api import Marker, Meta
 from store.backups import Backup, backup_paths
 from store.directory_lock import DirectoryLock

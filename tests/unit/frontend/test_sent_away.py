@@ -1,9 +1,14 @@
-"""Clients that an operator sends away: one of them, or all of a member that is drained."""
+"""Clients that are sent away: one of them by an operator, or all of a member that is drained, or
+that is a backup in an active-passive cluster (G25)."""
 
+import pytest
+
+from broker.frontend.gateway import WAIT_S
 from tests.support.amqp_peer import method, opening, publish
 from tests.support.gateway_loop import Loop, Peer
 
 OPEN_CHANNEL = method(1, "channel.open")
+BACKUP = "member 'a' is a backup, 'b' is the active member; connect to amqp:tcp:b:5672"
 DECLARE = method(1, "queue.declare", "q", False, False, False, False, False, {})
 
 
@@ -61,3 +66,95 @@ def test_one_client_is_disconnected_and_what_it_held_returns() -> None:
     got = other.send(method(1, "basic.get", "q", True))
     assert got[0].method == "basic.get-ok"
     assert got[0].args[1] is True
+
+
+def refusal(peer: Peer) -> tuple[object, ...]:
+    return tuple(peer.take()[-1].args[:2])
+
+
+def test_a_backup_sends_clients_away_and_lets_none_in() -> None:
+    """G25."""
+    loop = Loop()
+    old = Peer(loop)
+    old.send(opening(), OPEN_CHANNEL)
+    old.take()
+    loop.gateway.stand_by(BACKUP, briefly=False)
+    loop.turn()
+    assert refusal(old) == (320, f"CONNECTION_FORCED - {BACKUP}")
+    assert not loop.machine.connections
+    new = Peer(loop)
+    assert new.send(opening(), OPEN_CHANNEL)[-1].args[0] == 320
+    loop.gateway.stand_by("", briefly=False)
+    last = Peer(loop)
+    last.send(opening(), OPEN_CHANNEL)
+    assert last.client.conn
+
+
+@pytest.mark.parametrize(
+    ("tags", "says", "is_in"),
+    [
+        (("administrator",), True, True),
+        (("administrator",), 1, True),
+        (("administrator",), False, False),
+        (("administrator",), "no", False),
+        (("monitoring",), True, False),
+        ((), True, False),
+    ],
+)
+def test_an_administrator_that_says_so_is_let_in(
+    tags: tuple[str, ...], says: bool | int | str, is_in: bool
+) -> None:
+    """As Qpid's own tools do, by a property of the client."""
+    loop = Loop({"ada": "guest"})
+    loop.define("user", "", "ada", Loop.hashed("guest", *tags))
+    loop.gateway.stand_by(BACKUP, briefly=False)
+    peer = Peer(loop)
+    peer.send(opening(user="ada", properties={"qpid.ha-admin": says}), OPEN_CHANNEL)
+    assert bool(peer.client.conn) is is_in
+    assert loop.gateway.counters["refused"] == (not is_in)
+
+
+def test_it_stays_when_its_member_becomes_a_backup() -> None:
+    loop = Loop()
+    operator, client = Peer(loop), Peer(loop)
+    operator.send(opening(properties={"qpid.ha-admin": True}), OPEN_CHANNEL)
+    client.send(opening(), OPEN_CHANNEL)
+    loop.gateway.stand_by(BACKUP, briefly=False)
+    loop.turn()
+    assert operator.client.conn
+    assert not client.client.conn
+
+
+def test_what_is_of_the_process_itself_is_let_in() -> None:
+    """A shovel, and what the management API does by AMQP: they have a purpose, and no socket."""
+    loop = Loop()
+    loop.gateway.stand_by(BACKUP, briefly=False)
+    peer = Peer(loop)
+    peer.client.purpose = "shovel 'one'"
+    peer.send(opening(), OPEN_CHANNEL)
+    assert peer.client.conn
+
+
+def test_a_client_waits_while_it_is_not_known_who_is_active() -> None:
+    for reason, conn in (("", True), (BACKUP, False)):
+        loop = Loop()
+        loop.gateway.stand_by("member 'a' is a backup, and no member is active", briefly=True)
+        peer = Peer(loop)
+        peer.send(opening(), OPEN_CHANNEL)
+        loop.gateway.admit_waiting(soon=False)
+        assert not peer.client.conn
+        assert not peer.client.wants_close
+        loop.gateway.stand_by(reason, briefly=False)
+        loop.gateway.admit_waiting(soon=False)
+        loop.turn()
+        assert bool(peer.client.conn) is conn
+
+
+def test_who_has_waited_for_too_long_is_told_why() -> None:
+    loop = Loop()
+    loop.gateway.stand_by(BACKUP, briefly=True)
+    peer = Peer(loop)
+    peer.send(opening(), OPEN_CHANNEL)
+    loop.gateway.refuse_overdue(peer.client.connected_at + WAIT_S + 0.1)
+    loop.turn()
+    assert refusal(peer) == (320, f"CONNECTION_FORCED - {BACKUP}")

@@ -38,7 +38,7 @@ from broker.memberlog.segments import (
     unpack,
 )
 from broker.memberlog.writer import MemberLogWriter
-from broker.options.memberlog import Policy
+from broker.options.retention import Policy
 from broker.process.log_archiver import LogArchiver
 
 DAY_S = 86_400

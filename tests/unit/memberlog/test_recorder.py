@@ -42,7 +42,7 @@ from broker.memberlog.records import (
 )
 from broker.memberlog.segments import open_segment, segments_in
 from broker.memberlog.writer import LogWriteFailed, MemberLogWriter
-from broker.options.memberlog import Policy
+from broker.options.retention import Policy
 from broker.replication.chain import History
 from broker.replication.replica import ExecutionFailed, Item, Replica, records_of
 from tests.support.memberlog_writer import RING, Scene, read_until_fault

@@ -21,6 +21,7 @@ COMMANDS = {
     "qpid-cluster-keys": "tools.commands.qpid_cluster_keys:main",
     "qpid-cluster-store": "tools.commands.qpid_cluster_store:main",
     "qpid-cluster-verify": "tools.commands.qpid_cluster_verify:main",
+    "qpid-ha": "tools.commands.qpid_ha:main",
     "spout": "tools.commands.spout:main",
     "drain": "tools.commands.drain:main",
     "cpgtool": "tools.commands.cpgtool:main",

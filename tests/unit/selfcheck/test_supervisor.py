@@ -16,7 +16,7 @@ from broker.divergence.split_vote import PROVEN
 from broker.exit_codes import Exit
 from broker.incidents.quarantine import KIND
 from broker.machine.commands import Command, Reexecuted
-from broker.options.backups import BackupPolicy
+from broker.options.retention import BackupPolicy
 from broker.replication.chain import Promise
 from broker.replication.replica import ExecutionFailed
 from broker.selfcheck.scrubber import DiskFault

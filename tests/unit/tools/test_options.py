@@ -9,9 +9,8 @@ from pathlib import Path
 import pytest
 
 from broker.exit_codes import Exit
-from broker.options.backups import BackupPolicy
 from broker.options.broker import Address, BrokerOptions, broker_options, parse_address
-from broker.options.memberlog import Policy
+from broker.options.retention import BackupPolicy, Policy
 from broker.options.values import OptionError
 from tools.cli.failures import ToolError
 from tools.cli.options import collect, ignored, read_option_file, resolve, run_command
@@ -315,7 +314,7 @@ def qpidd(*arguments: str, flags: tuple[str, ...] = ()) -> subprocess.CompletedP
     ("arguments", "code", "says"),
     [
         (("--port", "x"), 64, "qpidd: --port: 'x' is not a whole number from 0 to 65535\n"),
-        (("--colour",), 64, "qpidd: No such option '--colour'. Try 'qpidd --help'.\n"),
+        (("--xyzzy",), 64, "qpidd: No such option '--xyzzy'. Try 'qpidd --help'.\n"),
         (("extra",), 64, "qpidd: Got unexpected extra argument (extra). Try 'qpidd --help'.\n"),
         (("--config", "/none/x"), 78, "qpidd: option file /none/x: No such file or directory\n"),
     ],

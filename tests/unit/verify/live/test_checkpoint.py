@@ -11,7 +11,7 @@ import pytest
 from broker.memberlog.archive import VERIFIED, archive_segments
 from broker.memberlog.records import Durable
 from broker.memberlog.segments import PACKED, open_segment
-from broker.options.memberlog import Policy
+from broker.options.retention import Policy
 from tests.system.verify.support.make_logs import good_history
 from tests.system.verify.test_segments import rows_of
 from tools.verify.checks import lifetimes, views_and_segments

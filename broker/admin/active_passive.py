@@ -1,0 +1,282 @@
+"""Active-passive mode at one member: its role, when it takes over, and which clients it takes.
+
+The state says which member is the active one, if any (`machine.active`); a member takes the role
+and gives it up by ordered commands of its own.  It takes it when nobody has it: by itself, where
+the ring chooses, or when an operator asks for it.  In time as in the order there is at most one: a
+member that loses the role with its session has stopped to reply before another view can be (G7),
+and one that gives it up sends its clients away before it says so.
+Decisions: docs/decisions/0066-the-active-member-is-ordered.md and
+docs/decisions/0067-the-ring-promotes-unless-told-otherwise.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from broker.admin.roles import IllegalMove, Role, way
+from broker.exit_codes import Exit
+from broker.machine.commands import DEMOTE, PROMOTE, Command, Demote, Promote
+from broker.machine.state import State
+from broker.machine.version import ACTIVE_MEMBER
+from broker.options.active_passive import AUTOMATIC, MANUAL, ActivePassiveOptions
+from broker.replication.chain import Promise
+from vsync.admin.protocol import Json, QueryRefused
+from vsync.primary.component import Primary
+from vsync.quorum.voter_set import parse
+from vsync.types import Member
+
+STEP_S = 0.25
+"""How much longer each further candidate waits for the one before it to take the role."""
+AGAIN_S = 1.0
+"""How long after it took the role, and had it not, a member tries again."""
+NO_ROLE = "this broker is in no active-passive cluster: start all members with --ha-cluster yes"
+TOO_OLD = (
+    f"active-passive mode needs version {ACTIVE_MEMBER} of the machine in force, and an older one "
+    "is: run qpid-cluster --upgrade"
+)
+
+
+class Followed(Protocol):
+    """What is looked at of this member: its controller."""
+
+    me: Member
+    label: str
+    promise: Promise
+    primary: Primary
+    serving: bool
+
+    @property
+    def transfer_donor(self) -> str:
+        """Return who gives this member its state; empty when nobody does."""
+
+    def submit(self, commands: list[Command]) -> None:
+        """Put commands of this member's own into the order."""
+
+
+class Clients(Protocol):
+    """The clients of this member, as far as its role reaches them."""
+
+    def stand_by(self, reason: str, *, briefly: bool) -> None:
+        """Let in nobody but operators, and send the others away; empty: let clients in."""
+
+
+class Standalone:
+    """What a member says of itself that is in no active-passive cluster."""
+
+    def follow(self, now: float) -> None:
+        """There is nothing to follow."""
+
+    def status(self) -> Json:
+        """Return the reply to `ha`."""
+        return {"status": Role.STANDALONE.value, "primary": False, "settled": True}
+
+    def promote(self) -> None:
+        """Refuse."""
+        raise QueryRefused("refused", NO_ROLE)
+
+
+class ActivePassive:
+    """Follows the order at one member; `follow` is called after each turn of work."""
+
+    def __init__(
+        self,
+        options: ActivePassiveOptions,
+        controller: Followed,
+        clients: Clients,
+        *,
+        machine: Callable[[], State],
+        drained: Callable[[], Collection[str]],
+        may_reply: Callable[[], bool],
+        stop: Callable[[Exit, str], None],
+        note: Callable[[str], None],
+    ) -> None:
+        self._options, self._controller, self._clients = options, controller, clients
+        self._machine = machine
+        self._drained, self._may_reply, self._stop, self._note = drained, may_reply, stop, note
+        self.role = Role.STANDALONE
+        self._told: tuple[str, bool] | None = None  # what clients are told, and whether they wait
+        self._vacant_since = 0.0  # when nobody was seen to have the role; 0: somebody has it
+        self._asked: tuple[int, str] = (0, "")  # epoch and who had it as this member asked last
+        self._asked_at = 0.0
+        self._gave_up = 0  # the epoch in which it ordered that
+        self._active = ""  # as logged last
+
+    # -- followed --------------------------------------------------------------------------------
+
+    def follow(self, now: float) -> None:
+        """Do what follows from what was applied, from the view, and from the time."""
+        try:
+            for role in way(self.role, self._role_now()):
+                self._note(f"role: {role.value}, was {self.role.value}")
+                self.role = role
+        except IllegalMove as error:
+            self._stop(Exit.INTERNAL, str(error))
+            return
+        self._log_active()
+        self._take_or_give(now)
+        told = self._for_clients()
+        if told != self._told:
+            self._told = told
+            self._clients.stand_by(told[0], briefly=told[1])
+
+    def _role_now(self) -> Role:
+        controller, primary = self._controller, self._controller.primary
+        if primary.left_out:
+            return Role.JOINING
+        if controller.transfer_donor:
+            return Role.CATCHUP
+        if not primary.active:
+            return self._while_the_view_changes()
+        mine = self._has_it and not self._gives_up
+        if not controller.serving:
+            return Role.RECOVERING if mine else self._while_the_view_changes(Role.CATCHUP)
+        if not mine:
+            return Role.READY
+        return Role.ACTIVE if self._may_reply() else Role.RECOVERING
+
+    def _while_the_view_changes(self, at_least: Role = Role.JOINING) -> Role:
+        if self.role in (Role.ACTIVE, Role.RECOVERING):
+            return Role.RECOVERING
+        return at_least if self.role in (Role.STANDALONE, Role.JOINING) else self.role
+
+    @property
+    def _has_it(self) -> bool:
+        return self._machine().active == self._controller.me.name
+
+    @property
+    def _gives_up(self) -> bool:
+        """Its clients are sent away, as it is drained; and another member may have taken over, from
+        when it ordered that until it has applied it."""
+        machine, me = self._machine(), self._controller.me.name
+        return me in self._drained() or (self._gave_up == machine.epoch and machine.active == me)
+
+    def _log_active(self) -> None:
+        active = self._machine().active
+        if active != self._active and self._controller.serving:
+            self._note(f"the active member is {active or 'none'}, was {self._active or 'none'}")
+            self._active = active
+
+    def _take_or_give(self, now: float) -> None:
+        """Give the role up where this member is drained; take it where it is this one's turn."""
+        machine = self._machine()
+        if not self._controller.serving or machine.version < ACTIVE_MEMBER:
+            self._vacant_since = 0.0
+        elif machine.active:
+            self._vacant_since = 0.0
+            if self._has_it and self._gives_up and self._may_ask(now):
+                self._gave_up = machine.epoch
+                self._controller.submit([Demote(DEMOTE, machine.epoch)])
+        else:
+            self._vacant_since = self._vacant_since or now
+            candidates = self._candidates()
+            if self._options.automatic and self._controller.me.name in candidates:
+                turn = candidates.index(self._controller.me.name) * STEP_S
+                if now - self._vacant_since >= turn and self._may_ask(now):
+                    self._promote()
+
+    def _may_ask(self, now: float) -> bool:
+        """Whether a command of this member is not under way already."""
+        machine = self._machine()
+        asked = machine.epoch, machine.active
+        if asked == self._asked and now - self._asked_at < AGAIN_S:
+            return False
+        self._asked, self._asked_at = asked, now
+        return True
+
+    def _candidates(self) -> list[str]:
+        """Who may take the role, in the order in which they do: voters first."""
+        controller = self._controller
+        primary, voters = controller.primary, parse(controller.promise.voters).names
+        level = primary.caught_up_names - primary.mark.without_data - set(self._drained())
+        return sorted(level, key=lambda name: (name not in voters, name))
+
+    def _promote(self) -> None:
+        self._controller.submit([Promote(PROMOTE, self._machine().epoch)])
+
+    def _for_clients(self) -> tuple[str, bool]:
+        """Why clients are refused here, and whether they wait instead; empty: they are let in."""
+        if self.role in (Role.ACTIVE, Role.RECOVERING):
+            return "", False
+        machine, me = self._machine(), self._controller.me.name
+        if machine.active and machine.active != me:
+            where = self._options.public_url or self._controller.primary.labels().get(
+                machine.active
+            )
+            to = f"; connect to {where}" if where else ""
+            return f"member '{me}' is a backup, '{machine.active}' is the active member{to}", False
+        text = f"member '{me}' is a backup, and no member is active"
+        if self._controller.serving and machine.version < ACTIVE_MEMBER:
+            return f"{text}: {TOO_OLD}", False
+        if self._options.automatic:
+            return text, self.role is Role.READY and bool(self._candidates())
+        return f"{text}: an operator is to promote one (qpid-ha promote)", False
+
+    # -- for operators ---------------------------------------------------------------------------
+
+    def promote(self) -> None:
+        """Order that this member is the active one.  Raises QueryRefused."""
+        machine, me = self._machine(), self._controller.me.name
+        if self.role in (Role.ACTIVE, Role.RECOVERING):
+            return
+        if self.role is Role.CATCHUP:
+            raise QueryRefused("refused", "Still catching up, cannot be promoted.")
+        if self.role is not Role.READY:
+            why = f"Joining active cluster, cannot be promoted: {self._controller.primary.reason}"
+            raise QueryRefused("refused", why)
+        if machine.version < ACTIVE_MEMBER:
+            raise QueryRefused("refused", TOO_OLD)
+        if self._gives_up:
+            text = f"{me} is drained: run qpid-cluster --undrain {me} first"
+            raise QueryRefused("refused", text)
+        if machine.active:
+            raise QueryRefused(
+                "refused",
+                f"{machine.active} is the active member, and there is one at a time: stop it, or "
+                f"have it give the role up (qpid-cluster --drain {machine.active}), then promote",
+            )
+        self._promote()
+
+    def status(self) -> Json:
+        """Return the reply to `ha`: the role, as it is this moment, and those of the others."""
+        controller, primary = self._controller, self._controller.primary
+        active = self._machine().active
+        settled = primary.active or primary.left_out
+        role = self._role_now()
+        stands = primary.active and self._may_reply()
+        labels = {**primary.labels(), controller.me.name: controller.label}
+        return {
+            "status": role.value,
+            "primary": role is Role.ACTIVE or (role is Role.RECOVERING and stands),
+            "settled": settled and (bool(active) or not self._waits_for_the_ring()),
+            "active": active if primary.active else "",
+            "active_url": labels.get(active, "") if primary.active else "",
+            "public_url": self._options.public_url,
+            "promotion": AUTOMATIC if self._options.automatic else MANUAL,
+            "replicate": "all",
+            "id": controller.me.name,
+            "members": [
+                {"id": name, "url": labels.get(name, ""), "status": one.value}
+                for name, one in self._roles(role).items()
+            ],
+        }
+
+    def _waits_for_the_ring(self) -> bool:
+        return self._options.automatic and bool(self._candidates())
+
+    def _roles(self, mine: Role) -> dict[str, Role]:
+        """The members of the view and their roles, as far as this one knows them."""
+        controller, primary = self._controller, self._controller.primary
+        found = {controller.me.name: mine}
+        for name in sorted(m.name for m in primary.members if m != controller.me):
+            if name in primary.mark.without_data:
+                continue
+            if not primary.active:
+                found[name] = Role.JOINING
+            elif name not in primary.caught_up_names:
+                found[name] = Role.CATCHUP
+            elif name == self._machine().active:
+                found[name] = Role.ACTIVE
+            else:
+                found[name] = Role.READY
+        return dict(sorted(found.items()))

@@ -1,0 +1,257 @@
+"""Roles of the members of an active-passive cluster, on a scripted ring (G25)."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+
+import pytest
+
+from broker.admin.active_passive import AGAIN_S, STEP_S, ActivePassive, Standalone
+from broker.admin.roles import MOVES, IllegalMove, Role, way
+from broker.exit_codes import Exit
+from broker.machine.version import ACTIVE_MEMBER
+from broker.options.active_passive import ActivePassiveOptions
+from tests.support.scripted_views import Bus
+from vsync.admin.protocol import QueryRefused
+
+QPID = {
+    (Role.STANDALONE, Role.JOINING), (Role.JOINING, Role.CATCHUP), (Role.JOINING, Role.RECOVERING),
+    (Role.CATCHUP, Role.READY), (Role.READY, Role.RECOVERING), (Role.READY, Role.CATCHUP),
+    (Role.RECOVERING, Role.ACTIVE),
+}  # fmt: skip
+"""The legal moves of the original."""
+
+
+class Door:
+    """The clients of one member: what they are told."""
+
+    def __init__(self) -> None:
+        self.reason, self.briefly = "", False
+
+    def stand_by(self, reason: str, *, briefly: bool) -> None:
+        self.reason, self.briefly = reason, briefly
+
+
+class Cluster:
+    """Members on a scripted ring, each with its role."""
+
+    def __init__(self, names: str = "a b c", *, automatic: bool = True, url: str = "") -> None:
+        self.bus, self.names, self.now = Bus(), names, 0.0
+        self.drained: set[str] = set()
+        self.leased, self.stopped = set(names.split()), list[str]()
+        self.lines: dict[str, list[str]] = {}
+        self.doors: dict[str, Door] = {}
+        self.members: dict[str, ActivePassive] = {}
+        options = ActivePassiveOptions(automatic=automatic, public_url=url, needless=())
+        for name in names.split():
+            self.bus.start(name, size=len(names.split()))
+            self.doors[name], self.lines[name] = Door(), []
+            self.members[name] = self._member(name, options)
+        self.bus.view(names)
+        self.bus.run(names)
+
+    def _member(self, name: str, options: ActivePassiveOptions) -> ActivePassive:
+        def stop(_code: Exit, reason: str) -> None:
+            self.stopped.append(reason)
+
+        core = self.bus.cores[name]
+        return ActivePassive(
+            options, core, self.doors[name], machine=lambda: core.replica.machine,
+            drained=lambda: self.drained, stop=stop, note=self.lines[name].append,
+            may_reply=lambda: core.serving and core.primary.active and name in self.leased,
+        )  # fmt: skip
+
+    def change(self, names: str) -> None:
+        self.names = names
+        self.bus.change(names)
+
+    def beat(self, seconds: float = 0.01) -> None:
+        """Two rounds: what was asked for in the first is seen in the second."""
+        for _ in range(2):
+            self.now += seconds
+            for name in self.names.split():
+                self.members[name].follow(self.now)
+                self.bus.cores[name].flush()
+            self.bus.run(self.names)
+        assert not self.stopped
+
+    def roles(self) -> str:
+        return " ".join(f"{name}:{self.members[name].role.value}" for name in self.names.split())
+
+
+def test_the_moves_of_the_original_are_legal() -> None:
+    ours = {(old, new) for old, following in MOVES.items() for new in following}
+    assert ours >= QPID
+    assert MOVES.keys() == set(Role)
+    assert all(new is not Role.STANDALONE for _, new in ours)
+
+
+def test_each_move_is_a_legal_one() -> None:
+    for old in Role:
+        for new in Role:
+            if new is Role.STANDALONE:
+                continue
+            path = [old, *way(old, new)]
+            assert path[-1] is new
+            assert all(after in MOVES[before] for before, after in pairwise(path))
+    assert way(Role.JOINING, Role.ACTIVE) == [Role.RECOVERING, Role.ACTIVE]
+    assert way(Role.RECOVERING, Role.CATCHUP) == [Role.JOINING, Role.CATCHUP]
+    with pytest.raises(IllegalMove, match="Illegal state transition: active -> standalone"):
+        way(Role.ACTIVE, Role.STANDALONE)
+
+
+def test_the_ring_chooses_one_and_another_when_that_is_gone() -> None:
+    """G25."""
+    cluster = Cluster()
+    cluster.beat()
+    assert cluster.roles() == "a:active b:ready c:ready"
+    assert cluster.doors["a"].reason == ""
+    assert "'a' is the active member" in cluster.doors["b"].reason
+    cluster.change("b c")
+    assert "'a' is the active member" in cluster.doors["c"].reason, "nothing was followed yet"
+    cluster.beat()
+    assert cluster.roles() == "b:active c:ready"
+    assert cluster.doors["b"].reason == ""
+    assert "'b' is the active member" in cluster.doors["c"].reason
+    assert "the active member is b, was none" in cluster.lines["c"]
+    moves = [line for line in cluster.lines["b"] if line.startswith("role: ")]
+    assert moves[-2:] == ["role: recovering, was ready", "role: active, was recovering"]
+
+
+def test_who_has_it_keeps_it_when_others_come_and_go() -> None:
+    cluster = Cluster()
+    cluster.beat()
+    cluster.change("a c")
+    cluster.beat()
+    cluster.change("a b c")
+    cluster.beat()
+    assert cluster.roles() == "a:active b:ready c:ready"
+
+
+def test_a_member_without_a_majority_sends_its_clients_away() -> None:
+    """G25: and it is active again if nobody took over meanwhile."""
+    cluster = Cluster()
+    cluster.beat()
+    cluster.change("a")
+    cluster.beat()
+    assert cluster.roles() == "a:joining"
+    assert "no member is active" in cluster.doors["a"].reason
+    assert not cluster.doors["a"].briefly
+    assert cluster.members["a"].status()["primary"] is False
+
+
+def test_while_the_lease_is_over_it_is_not_active() -> None:
+    """G25: other members may have gone on, and it has not heard of that yet."""
+    cluster = Cluster()
+    cluster.beat()
+    cluster.leased = set()
+    status = cluster.members["a"].status()
+    assert (status["status"], status["primary"]) == ("recovering", False)
+    cluster.beat()
+    assert cluster.roles() == "a:recovering b:ready c:ready"
+    assert cluster.doors["a"].reason == "", "its clients stay, and wait"
+
+
+def test_clients_wait_where_somebody_is_about_to_be_active() -> None:
+    cluster = Cluster()
+    for name in "abc":
+        cluster.members[name].follow(1.0)
+    assert {cluster.doors[name].briefly for name in "abc"} == {True}
+    cluster.beat()
+    assert {cluster.doors[name].briefly for name in "abc"} == {False}
+
+
+def test_the_next_candidate_takes_over_where_the_first_does_not() -> None:
+    cluster = Cluster()
+    cluster.members["a"]._options = ActivePassiveOptions(  # it is drained, and nobody heard of it
+        automatic=False, public_url="", needless=()
+    )
+    cluster.beat(STEP_S / 3)
+    assert cluster.roles() == "a:ready b:ready c:ready"
+    cluster.beat(STEP_S)
+    assert cluster.roles() == "a:ready b:active c:ready"
+
+
+def test_a_drained_member_gives_the_role_up_and_another_takes_it() -> None:
+    """G25."""
+    cluster = Cluster()
+    cluster.beat()
+    cluster.drained = {"a"}
+    cluster.members["a"].follow(cluster.now)
+    assert cluster.members["a"].role is Role.READY, "before the others hear of it"
+    assert "is a backup" in cluster.doors["a"].reason
+    cluster.drained = set()
+    cluster.members["a"].follow(cluster.now)
+    assert cluster.members["a"].role is Role.READY, "it has ordered that already"
+    cluster.drained = {"a"}
+    cluster.beat()
+    cluster.beat()
+    assert cluster.roles() == "a:ready b:active c:ready"
+    cluster.drained = set()
+    cluster.beat(AGAIN_S)
+    assert cluster.roles() == "a:ready b:active c:ready"
+
+
+def test_an_operator_promotes_where_the_ring_does_not() -> None:
+    cluster = Cluster(automatic=False, url="amqp:tcp:10.0.0.9:5672")
+    cluster.beat(AGAIN_S)
+    assert cluster.roles() == "a:ready b:ready c:ready"
+    assert "qpid-ha promote" in cluster.doors["a"].reason
+    assert not cluster.doors["a"].briefly
+    cluster.members["c"].promote()
+    cluster.bus.run(cluster.names)
+    cluster.beat()
+    assert cluster.roles() == "a:ready b:ready c:active"
+    cluster.members["c"].promote()  # it is: nothing happens
+    assert cluster.doors["a"].reason.endswith("; connect to amqp:tcp:10.0.0.9:5672")
+    with pytest.raises(QueryRefused, match="c is the active member, and there is one at a time"):
+        cluster.members["a"].promote()
+    cluster.change("a b")
+    cluster.beat(AGAIN_S)
+    assert cluster.roles() == "a:ready b:ready"
+    cluster.members["b"].promote()
+    cluster.members["a"].promote()
+    cluster.bus.run(cluster.names)
+    cluster.beat()
+    assert cluster.roles() == "a:ready b:active", "of two the first in the order"
+
+
+def test_who_cannot_be_promoted_says_why() -> None:
+    cluster = Cluster(automatic=False)
+    cluster.beat()
+    cluster.drained = {"a"}
+    with pytest.raises(QueryRefused, match="qpid-cluster --undrain a"):
+        cluster.members["a"].promote()
+    cluster.change("b")
+    cluster.beat()
+    with pytest.raises(QueryRefused, match="Joining active cluster, cannot be promoted"):
+        cluster.members["b"].promote()
+    with pytest.raises(QueryRefused, match="--ha-cluster yes"):
+        Standalone().promote()
+    cluster.members["b"].role = Role.CATCHUP
+    with pytest.raises(QueryRefused, match="Still catching up, cannot be promoted"):
+        cluster.members["b"].promote()
+
+
+def test_before_its_version_nobody_is_active() -> None:
+    cluster = Cluster()
+    for name in "abc":
+        cluster.bus.cores[name].replica.machine.version = ACTIVE_MEMBER - 1
+    cluster.beat()
+    assert cluster.roles() == "a:ready b:ready c:ready"
+    assert "qpid-cluster --upgrade" in cluster.doors["b"].reason
+    with pytest.raises(QueryRefused, match="qpid-cluster --upgrade"):
+        cluster.members["b"].promote()
+
+
+def test_what_it_says_of_all() -> None:
+    cluster = Cluster()
+    cluster.beat()
+    status = cluster.members["b"].status()
+    found = {"status": "ready", "primary": False, "settled": True, "active": "a", "id": "b"}
+    assert {key: status[key] for key in found} == found
+    members = status["members"]
+    assert isinstance(members, list)
+    roles = {one["id"]: one["status"] for one in members}
+    assert roles == {"a": "active", "b": "ready", "c": "ready"}
+    assert Standalone().status()["status"] == "standalone"

@@ -1,0 +1,92 @@
+"""Options of active-passive mode: honoured, taken without effect, or refused with what to do."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.options.active_passive import DEFAULTS, HELP, ActivePassiveOptions
+from broker.options.broker import Address, BrokerOptions, broker_options
+from broker.options.values import OptionError
+
+NODES = "127.0.0.1:5672,tcp:127.0.0.1:5673,127.0.0.1:60000"
+
+
+def options(**given: str) -> BrokerOptions:
+    """Of a member of a cluster; names with `_` for `-`."""
+    texts = {name.replace("_", "-"): text for name, text in given.items()}
+    return broker_options({"cluster-name": "shop", "no-data-dir": "yes", **texts})
+
+
+def test_each_has_a_default_and_help() -> None:
+    assert DEFAULTS.keys() == HELP.keys()
+    assert options().active_passive is None
+
+
+def test_the_addresses_of_the_brokers_are_those_of_the_ring() -> None:
+    """The manual's minimum: ha-cluster and ha-brokers-url."""
+    found = options(ha_cluster="yes", ha_brokers_url=f"amqp:{NODES}")
+    assert found.active_passive == ActivePassiveOptions(automatic=True, public_url="", needless=())
+    assert found.cluster_size == 3
+    assert found.cluster_bind == found.cluster_nodes[0] == Address("127.0.0.1", 25672)
+    assert [node.port for node in found.cluster_nodes] == [25672, 25673, 40000]
+
+
+def test_what_is_said_of_the_ring_itself_wins() -> None:
+    found = options(
+        ha_cluster="yes", ha_brokers_url=NODES, cluster_size="2",
+        cluster_nodes="127.0.0.1:7001,127.0.0.1:7002",
+    )  # fmt: skip
+    assert found.cluster_size == 2
+    assert [node.port for node in found.cluster_nodes] == [7001, 7002]
+
+
+def test_everything_set() -> None:
+    found = options(
+        ha_cluster="Yes", ha_promotion="manual", ha_public_url="amqp:ada/secret@10.0.0.9",
+        ha_replicate="all", ha_backup_timeout="5.5s", ha_queue_replication="no",
+        link_heartbeat_interval="10", link_maintenance_interval="100ms",
+    )  # fmt: skip
+    mode = found.active_passive
+    assert mode is not None
+    assert not mode.automatic
+    assert mode.public_url == "amqp:tcp:10.0.0.9:5672"
+    assert [sentence.partition(" has")[0] for sentence in mode.needless] == [
+        "--ha-replicate", "--ha-backup-timeout",
+        "--link-heartbeat-interval", "--link-maintenance-interval",
+    ]  # fmt: skip
+
+
+def test_it_is_compared_with_the_other_members() -> None:
+    settings = options(ha_cluster="YES").settings
+    assert ("ha-cluster", "yes", True) in settings
+    assert ("ha-promotion", "automatic", True) in settings
+    assert ("ha-cluster", "no", True) in options().settings
+
+
+@pytest.mark.parametrize(
+    ("given", "option", "says"),
+    [
+        ({"ha_cluster": "maybe"}, "ha-cluster", "neither yes nor no"),
+        ({"ha_promotion": "manual"}, "ha-promotion", "it needs --ha-cluster yes"),
+        ({"ha_brokers_url": NODES}, "ha-brokers-url", "it needs --ha-cluster yes"),
+        ({"ha_cluster": "yes", "cluster_name": ""}, "ha-cluster", "it needs --cluster-name"),
+        (
+            {"ha_cluster": "yes", "ha_brokers_url": NODES, "cluster_name": ""},
+            "ha-cluster",
+            "it needs --cluster-name",
+        ),
+        ({"ha_cluster": "yes", "ha_promotion": "me"}, "ha-promotion", "automatic, manual"),
+        ({"ha_cluster": "yes", "ha_replicate": "none"}, "ha-replicate", "say all, or nothing"),
+        ({"ha_cluster": "yes", "ha_backup_timeout": "soon"}, "ha-backup-timeout", "0.5, 100ms"),
+        ({"ha_queue_replication": "yes"}, "ha-queue-replication", "members of one cluster"),
+        ({"ha_cluster": "yes", "ha_username": "u"}, "ha-username", "give --cluster-username"),
+        ({"ha_cluster": "yes", "ha_password": "p"}, "ha-password", "give --cluster-password"),
+        ({"ha_cluster": "yes", "ha_mechanism": "x"}, "ha-mechanism", "give --cluster-mechanism"),
+        ({"ha_cluster": "yes", "ha_brokers_url": "rdma:h"}, "ha-brokers-url", "tcp and ssl only"),
+        ({"ha_cluster": "yes", "ha_public_url": "/p@h"}, "ha-public-url", "no user name"),
+    ],
+)
+def test_what_is_wrong_is_named(given: dict[str, str], option: str, says: str) -> None:
+    with pytest.raises(OptionError, match=says) as refused:
+        options(**given)
+    assert refused.value.option == option

@@ -1,0 +1,210 @@
+"""`qpid-ha`: the roles of the members of an active-passive cluster, shown, tested, and given.
+
+It asks by the management protocol that is tabled in `tools/commands/qpid_cluster`: `status`, whose
+answer has the roles under `ha`, and `promote`.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+
+import click
+
+from broker.admin.roles import Role
+from broker.exit_codes import Exit
+from tools.cli.failures import ToolError
+from tools.cli.options import run_command
+from tools.client.credentials import Credentials, with_credentials
+from tools.client.management import Askable, Json, ManagementError
+from tools.client.target_options import answered, with_json, with_timeout
+from tools.commands.qpid_cluster import Target, members_of, parse_target
+
+FAILED, USAGE = 1, 2
+SETTLES_S = 2.0
+"""How long a view may take to change; until it is known, so is who is active."""
+POLL_S = 0.05
+PROMOTED_S = 30.0
+"""How long a promotion is waited for where --timeout is 0."""
+ROLES = [role.value for role in Role]
+COMMANDS = ("status", "ping", "ready", "promote", "query", "replicate")
+NO_REPLICATION = (
+    "single queues are not copied from another broker: all members of a cluster have all queues; "
+    "make the two brokers members of one (qpidd --cluster-name)"
+)
+EPILOG = """\b
+Commands:
+  status               print the role of BROKER: standalone, joining, catchup, ready,
+                       recovering or active
+  status --expect S    print nothing; the exit code says whether that is its role
+  status --is-primary  the same for whether it takes clients: active, or recovering
+  status --all         the role of each member of its cluster, one a line
+  ping                 print nothing; the exit code says whether BROKER answers
+  ready                the same for whether it is a backup that could be promoted
+  promote              make BROKER, which must be ready, the active member
+  query                its role, id, cluster and addresses; --all: those of each member
+  replicate            refused, with what to do instead
+\b
+promote is for clusters whose members run with --ha-promotion manual, where a resource manager or
+an operator decides. It is refused while another member is active: stop that one, or have it give
+the role up by qpid-cluster --drain. Of two that are promoted at the same time one is.
+\b
+Examples:
+  qpid-ha status                       the role of localhost's broker
+  qpid-ha -b node2 status --is-primary && echo "clients go to node2"
+  qpid-ha -b node2 promote             after node1 is gone
+  qpid-ha -b node2 status --all --json
+\b
+Exit codes: 0 done, or yes; 1 no, failed or refused, 2 wrong usage.
+"""
+
+
+@click.command(
+    name="qpid-ha", epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]}
+)
+@click.option(
+    "-b", "--broker", metavar="BROKER", default="localhost",
+    help="[amqp[s]://][user/password@]host[:port]. Default localhost:5672.",
+)  # fmt: skip
+@click.option("-a", "--all", "everywhere", is_flag=True, help="For status, query: each member.")
+@click.option(
+    "--expect", metavar="ROLE", type=click.Choice(ROLES), help="For status: exit 0 if this is it."
+)
+@click.option("--is-primary", is_flag=True, help="For status: exit 0 if it takes clients.")
+@click.option(
+    "--cluster-manager", is_flag=True, help="Taken for Qpid's sake: promote is safe for everybody."
+)
+@with_timeout
+@with_credentials
+@with_json
+@click.argument("command", metavar="COMMAND", type=click.Choice(COMMANDS))
+@click.argument("arguments", metavar="", nargs=-1)
+def qpid_ha(
+    broker: str, everywhere: bool, expect: str | None, is_primary: bool, cluster_manager: bool,
+    timeout: float, as_json: bool, command: str, arguments: tuple[str, ...],
+    credentials: Credentials,
+) -> int:  # fmt: skip
+    """Show which member of an active-passive cluster is active, test it, or promote one."""
+    if command == "replicate":
+        raise ToolError(NO_REPLICATION)
+    if arguments:
+        raise click.UsageError(f"Wrong number of arguments: {command} takes none")
+    if (expect or is_primary) and command != "status":
+        raise click.UsageError("--expect and --is-primary go with status")
+    if everywhere and command not in ("status", "query"):
+        raise click.UsageError("--all goes with status and query")
+    target = parse_target(broker, timeout or None, credentials)
+    if everywhere:
+        if expect or is_primary:
+            raise click.UsageError("--expect and --is-primary are about one broker, not --all")
+        return show_all(target, command, as_json)
+    with answered():
+        match command:
+            case "ping":
+                target.status()
+                return Exit.OK
+            case "promote":
+                found = promote(target)
+                return said(found) if as_json else Exit.OK
+            case "ready":
+                expect = Role.READY.value
+            case _:
+                pass
+        found = role_of(target)
+    if expect or is_primary:
+        is_so = found.get("primary") is True if is_primary else found.get("status") == expect
+        if as_json:
+            said(found)
+        return Exit.OK if is_so else FAILED
+    if as_json:
+        return said(found)
+    print(found.get("status") if command == "status" else "\n".join(described(found)))
+    return Exit.OK
+
+
+def said(document: Json) -> int:
+    """Print one JSON document."""
+    print(json.dumps(document, indent=2, sort_keys=True))
+    return Exit.OK
+
+
+def role_of(target: Askable) -> dict[str, Json]:
+    """What a broker says of its role, once its view is not about to change any more."""
+    deadline = time.monotonic() + SETTLES_S
+    while True:
+        found = target.ask(op="status").get("ha")
+        if not isinstance(found, dict):
+            raise ManagementError("this broker knows no roles: it is of an older release")
+        if found.get("settled") is not False or time.monotonic() > deadline:
+            return found
+        time.sleep(POLL_S)
+
+
+def promote(target: Target) -> dict[str, Json]:
+    """Make a broker the active member; return what it says once it is.  Raises ManagementError."""
+    found = role_of(target)
+    if found.get("status") in ("active", "recovering"):
+        return found
+    target.ask(op="promote")
+    deadline = time.monotonic() + (target.timeout_seconds or PROMOTED_S)
+    while True:
+        found = role_of(target)
+        if found.get("status") == "active":
+            return found
+        active = found.get("active")
+        if active and active != found.get("id"):
+            raise ManagementError(f"{active} was promoted at the same time, and is active now")
+        if time.monotonic() > deadline:
+            raise ManagementError(f"it is {found.get('status')} still, and no member is active")
+        time.sleep(POLL_S)
+
+
+def described(found: dict[str, Json]) -> list[str]:
+    """The lines of `query`, in Qpid's layout."""
+    members = found.get("members")
+    listed = members if isinstance(members, list) else []
+    urls = [str(one.get("url") or "") for one in listed if isinstance(one, dict)]
+    rows = {
+        "Status": found.get("status"),
+        "Broker ID": found.get("id", ""),
+        "Brokers URL": ",".join(url.removeprefix("amqp:") for url in urls if url),
+        "Public URL": found.get("public_url", ""),
+        "Replicate": found.get("replicate", ""),
+        "Promotion": found.get("promotion", ""),
+        "Active": found.get("active", ""),
+    }
+    return [f"{name + ':':<20}{value}" for name, value in rows.items()]
+
+
+def show_all(target: Target, command: str, as_json: bool) -> int:
+    """Ask each member of the cluster; 1 where one of them did not answer."""
+    with answered():
+        role_of(target)
+    found: dict[str, dict[str, Json]] = {}
+    for name, member in members_of(target).items():
+        try:
+            found[name] = {"id": name, **role_of(member)}
+        except ManagementError as problem:
+            found[name] = {"id": name, "error": str(problem)}
+    if as_json:
+        said([*found.values()])
+    elif command == "status":
+        for name, one in found.items():
+            print(name, one.get("error") or one.get("status"))
+    else:
+        blocks = []
+        for name, one in found.items():
+            lines = [str(one["error"])] if "error" in one else described(one)
+            blocks.append("\n".join([f"{'Address:':<20}{name}", *lines]))
+        print("\n\n".join(blocks))
+    return FAILED if any("error" in one for one in found.values()) else Exit.OK
+
+
+def main() -> None:
+    """Entry point of the installed command."""
+    run_command(qpid_ha, sys.argv[1:], usage_code=USAGE)
+
+
+if __name__ == "__main__":
+    main()
