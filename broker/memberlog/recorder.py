@@ -131,6 +131,11 @@ class Recorder:
         """All that was recorded before `flush` returned this number, or a lower one, is written."""
         return self._writer.written
 
+    @property
+    def unflushed(self) -> bool:
+        """Whether anything was recorded since the last `flush`."""
+        return self._writer.unflushed
+
     def flush(self) -> int:
         """Have what was recorded in this turn written; see `written`."""
         return self._writer.flush()

@@ -107,6 +107,11 @@ class MemberLogWriter:
         self._totals.take(record)
         return lsn
 
+    @property
+    def unflushed(self) -> bool:
+        """Whether anything was appended since the last `flush`."""
+        return bool(self._buffer)
+
     def flush(self) -> int:
         """Have what was appended written; rotate when the segment is full or old.
 

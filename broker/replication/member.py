@@ -45,7 +45,8 @@ from vsync.types import Guarantee, Member
 MERGED_TURNS_MAX = 4
 """Turns that hand over to store, log and clients together, while there is more to apply."""
 UNAWAITED_S = 0.05
-"""How long what nobody waits for, as an ack, stays out of the store: it shares a commit."""
+"""How long what nobody waits for, as an ack, stays out of store and log: it shares a write.
+Decisions: docs/decisions/0063-acks-share-a-commit.md, 0070-records-share-a-write.md."""
 TRANSFER_RETRY_S = 0.5
 RETRY_DOUBLINGS = 5
 """A transfer that fails again and again is tried after a time that doubles so often: 16 s."""
@@ -107,7 +108,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         self._entered = False  # something from outside is being dealt with
         self._failed = False  # something of that raised: nothing more is done here
         self._merged = 0  # turns whose work is not handed over yet
-        self._keeps_later = False  # a timer runs for what nobody waits for
+        self._handed_later = False  # a timer runs for what nobody waits for
         self._made: list[tuple[int, Effect]] = []  # for clients, and not handed to the log yet
         self._unlogged: deque[tuple[int, list[tuple[int, Effect]]]] = deque()
         """The same of earlier turns, each with what the log has to be written up to."""
@@ -154,9 +155,8 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         self._merged = 0
         if controller.replica.awaited or not controller.replica.uncut:
             self._keep()
-        elif not self._keeps_later:
-            self._keeps_later = True
-            self._clock.later(UNAWAITED_S, self._keep_unawaited)
+        else:
+            self._hand_over_later()
         self._reply()
         self._clients.throttle(
             full=controller.submissions.full or bool(controller.halted),
@@ -170,11 +170,17 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         controller = self.controller
         self.persister.keep(controller.replica, controller.promise, counts=controller.filled)
 
+    def _hand_over_later(self) -> None:
+        if not self._handed_later:
+            self._handed_later = True
+            self._clock.later(UNAWAITED_S, self._hand_over_unawaited)
+
     @_or_end
-    def _keep_unawaited(self) -> None:
-        self._keeps_later = False
-        if not self._host.stopping:  # else the last commit has it
+    def _hand_over_unawaited(self) -> None:
+        self._handed_later = False
+        if not self._host.stopping:  # else the last commit has it, and the end of the log
             self._keep()
+            self._log.flush()
 
     @property
     def may_reply(self) -> bool:
@@ -195,10 +201,14 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         self._reply()
 
     def _reply(self) -> None:
-        mark = self._log.flush()
+        log = self._log
         if self._made:
-            self._unlogged.append((mark, self._made))
+            self._unlogged.append((log.flush(), self._made))
             self._made = []
+        elif log.unflushed:
+            self._hand_over_later()
+        else:
+            log.flush()  # its file may be due to end
         while self._unlogged and self._unlogged[0][0] <= self._log.written:
             self._clients.effects(self._unlogged.popleft()[1])
         controller = self.controller

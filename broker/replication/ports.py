@@ -187,6 +187,10 @@ class EvidenceLog(AppliedLog, Protocol):
     def written(self) -> int:
         """What was recorded before `flush` returned this number, or a lower one, is in the file."""
 
+    @property
+    def unflushed(self) -> bool:
+        """Whether anything was recorded since the last `flush`."""
+
     def flush(self) -> int:
         """Have what was recorded so far written, soon; return what `written` is by then.
 

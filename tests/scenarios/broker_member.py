@@ -351,6 +351,10 @@ class StoryMember:
 
     written = 0
 
+    @property
+    def unflushed(self) -> bool:
+        return self._unlogged
+
     def flush(self) -> int:
         self._unlogged = False
         return 0

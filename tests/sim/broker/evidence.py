@@ -52,6 +52,11 @@ class SimLog:
         if self.recorder is not None:
             self.recorder.batch(applied, history, root)
 
+    @property
+    def unflushed(self) -> bool:
+        recorded = self.recorder is not None and self.recorder.unflushed
+        return bool(self._unflushed) or recorded
+
     def flush(self) -> int:
         if self._unflushed:
             self._flushes += 1

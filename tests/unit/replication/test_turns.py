@@ -17,6 +17,8 @@ class Turns:
 
     def __init__(self, items: int) -> None:
         self.clients, self.host, self.clock = Mock(), Mock(stopping=False), Mock()
+        self.log = Mock(unflushed=False, written=7)
+        self.log.flush.return_value = 7
         self.clients.take_commands.return_value = ["a command"]
         self.clients.flush.return_value = []
         self.controller: Any = SimpleNamespace(
@@ -27,7 +29,7 @@ class Turns:
         self.controller.step = self._step
         meta = Meta("prod", "a", "1")
         self.member: ReplicatedMember[Any, Any] = ReplicatedMember(
-            Ports(Mock(), Mock(), self.clock, Mock(), self.clients, Mock(), self.host),
+            Ports(Mock(), Mock(), self.clock, Mock(), self.clients, self.log, self.host),
             Mock(), MemoryStore(MemoryDisk(), meta), meta, lambda _shell, _promise: self.controller,
         )  # fmt: skip
         self.keep = Mock()
@@ -100,3 +102,38 @@ def test_what_nobody_waits_for_is_not_handed_to_a_store_that_was_closed() -> Non
     acked.clock.later.call_args.args[1]()
     acked.keep.assert_not_called()
     acked.host.failed.assert_not_called()
+
+
+def test_records_that_nobody_waits_for_share_a_write_with_what_follows() -> None:
+    """To wake the log's thread takes the processor from what a client waits for."""
+    idle = Turns(items=0)
+    idle.log.unflushed = True
+    for _ in range(3):
+        idle.turn()
+    idle.log.flush.assert_not_called()
+    idle.clients.flush.assert_called()
+    idle.clock.later.assert_called_once()
+    delay_s, hand_over = idle.clock.later.call_args.args
+    assert delay_s == UNAWAITED_S
+    hand_over()
+    idle.log.flush.assert_called_once()
+    idle.turn()
+    assert idle.clock.later.call_count == 2, "and the same again"
+
+
+def test_what_a_client_waits_for_has_the_log_written_at_once() -> None:
+    behind = Turns(items=0)
+    behind.log.unflushed = True
+    behind.turn()
+    behind.member.effects([Mock()])
+    behind.turn()
+    behind.log.flush.assert_called_once()
+    behind.clients.effects.assert_called_once()
+
+
+def test_the_log_of_an_idle_member_is_looked_after_at_each_turn() -> None:
+    """Its segment may be old; no timer runs for that."""
+    idle = Turns(items=0)
+    idle.turn()
+    idle.log.flush.assert_called_once()
+    idle.clock.later.assert_not_called()
