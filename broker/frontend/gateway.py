@@ -368,7 +368,7 @@ class Gateway:
     def drain(self, reason: str) -> None:
         """Close every connection and let no more in, for this reason; empty: let clients in."""
         self.drained = reason
-        for client in list(self._everyone) if reason else ():
+        for client in [one for one in self._everyone if not one.stays] if reason else ():
             client.send_away(reason)
 
     def stand_by(self, reason: str, *, briefly: bool) -> None:
@@ -419,7 +419,7 @@ class Gateway:
         self._drained[client] = None
 
     def admit(self, client: Client, user: str, vhost: str) -> int | None:
-        if self.drained:
+        if self.drained and not client.stays:
             client.send_away(self.drained)
             return 0
         if self.session and self.fenced and self.fenced_briefly:

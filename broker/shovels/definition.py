@@ -7,6 +7,7 @@ operator believe in it.  What is wrong is told in one sentence, which holds no p
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Mapping
 from typing import cast
 
@@ -78,6 +79,11 @@ class Shovel:
     def key(self) -> tuple[str, str]:
         """How it is found: virtual host and name."""
         return self.vhost, self.name
+
+    @property
+    def connection_name(self) -> str:
+        """By which its connections are shown, as RabbitMQ names them."""
+        return f"Shovel {self.name}"
 
     def row(self) -> dict[str, object]:
         """Return what a list of shovels shows of it, by RabbitMQ's names."""
@@ -248,6 +254,23 @@ def _amqp(value: object) -> Value:
             return tuple(_amqp(one) for one in value)
         case _:
             return cast("Value", value)
+
+
+def local_vhosts(value: Value) -> list[str]:
+    """The virtual hosts of this cluster that the URIs of a definition name; what is no URI is
+    refused elsewhere."""
+    found = value if isinstance(value, dict) else {}
+    texts: list[Value] = []
+    for key in ("src-uri", "dest-uri"):
+        given = found.get(key)
+        texts += given if isinstance(given, tuple) else (given,)
+    vhosts: list[str] = []
+    for text in texts:
+        with contextlib.suppress(BadUri):
+            uri = parse_uri(text if isinstance(text, str) else "")
+            if uri.address is None and uri.vhost is not None:
+                vhosts.append(uri.vhost)
+    return vhosts
 
 
 def without_passwords(value: Value) -> Value:

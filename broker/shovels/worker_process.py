@@ -43,8 +43,8 @@ LOCAL_PEER = "127.0.0.1:0"
 class LocalSocket(asyncio.Protocol):
     """The member's side of an end at this cluster."""
 
-    def __init__(self, clients: Connections, user: str, purpose: str) -> None:
-        self._clients, self._user, self._purpose = clients, user, purpose
+    def __init__(self, clients: Connections, user: str, purpose: str, name: str) -> None:
+        self._clients, self._user, self._purpose, self._name = clients, user, purpose, name
         self._link: ClientLink | None = None
         self.transport: asyncio.Transport | None = None
 
@@ -57,8 +57,9 @@ class LocalSocket(asyncio.Protocol):
         # It begins with connection.open, so what else it would announce is said here.
         able: dict[str, Value] = {"consumer_cancel_notify": True, "connection.blocked": True}
         self._link.client.connection.client_properties = {
-            "connection_name": self._purpose, "capabilities": able,
+            "connection_name": self._name, "capabilities": able,
         }  # fmt: skip
+        self._link.client.stays = True
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the process."""
@@ -151,8 +152,9 @@ class WorkerProcess:
         """Run the process to its end; return how it ended, where it did not say."""
         if not self._command:
             return "this process has no program for shovels"
-        given, theirs = await self._given()
+        theirs: list[socket.socket] = []
         try:
+            given = await self._given(theirs)
             process = await asyncio.to_thread(self._start, given, theirs)
         finally:
             for one in theirs:
@@ -187,22 +189,20 @@ class WorkerProcess:
         finally:
             transport.close()
 
-    async def _given(self) -> tuple[dict[str, object], list[socket.socket]]:
-        """What the process is told, and its ends of pairs of sockets."""
+    async def _given(self, theirs: list[socket.socket]) -> dict[str, object]:
+        """What the process is told; to `theirs` its ends of pairs of sockets are added."""
         shovel, number = self._job.shovel, self._job.number
-        theirs: list[socket.socket] = []
         source, destination = [
             await self._end(uri, which, theirs)
             for uri, which in zip(ends(shovel, number), ("source", "destination"), strict=True)
         ]
         gateway = self._clients.gateway
-        given: dict[str, object] = {
+        return {
             "vhost": shovel.vhost, "name": shovel.name, "value": shovel.value,
             "number": number, "doubtful": self._job.doubtful, "cluster": self._cluster,
             "takes_numbers": gateway.identity.takes_numbers,
             "source": source, "destination": destination,
         }  # fmt: skip
-        return given, theirs
 
     async def _end(
         self, uri: AmqpUri, which: str, theirs: list[socket.socket]
@@ -214,7 +214,7 @@ class WorkerProcess:
         ours.setblocking(False)
         shovel = self._job.shovel
         purpose = f"shovel '{shovel.name}' of vhost '{shovel.vhost}', {which}"
-        link = LocalSocket(self._clients, uri.user or SYSTEM, purpose)
+        link = LocalSocket(self._clients, uri.user or SYSTEM, purpose, shovel.connection_name)
         self._locals.append(link)
         await self._loop.create_unix_connection(lambda: link, sock=ours)
         return {"descriptor": other.fileno()}

@@ -120,11 +120,10 @@ class Mover:
         uri = source if which == "source" else destination
         given = task.source_descriptor if which == "source" else task.destination_descriptor
         with self._of(which):
-            name = f"shovel '{shovel.name}' of vhost '{shovel.vhost}'"
             vhost = uri.vhost if uri.vhost is not None else shovel.vhost
             login = Login(
                 uri.user, uri.password, vhost, uri.heartbeat_s, uri.connect_s, _context(uri),
-                uri.mechanism, name,
+                uri.mechanism, shovel.connection_name,
             )  # fmt: skip
             if given is None:
                 assert uri.address is not None

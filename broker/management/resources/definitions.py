@@ -31,7 +31,7 @@ from broker.management.json_values import Object, figures, from_amqp, table, to_
 from broker.management.listing import Listing, chosen
 from broker.management.slices import Slices
 from broker.shovels.definition import COMPONENT as SHOVEL
-from broker.shovels.definition import without_passwords
+from broker.shovels.definition import local_vhosts, without_passwords
 
 ADMINISTRATOR, POLICYMAKER, USER = "administrator", "policymaker", "management"
 WORDS = {404: "Object Not Found", 409: "conflict", 503: "service_unavailable"}
@@ -355,6 +355,15 @@ def _value_body(_call: Call, body: Object) -> Table:
     return {"value": to_amqp(body["value"])}
 
 
+def _parameter_body(call: Call, body: Object) -> Table:
+    """Of a shovel: who defines one must see the virtual hosts of this cluster that it reaches."""
+    table = _value_body(call, body)
+    if call.names["component"] == SHOVEL:
+        for vhost in local_vhosts(table["value"]):
+            call.demand_vhost(vhost)
+    return table
+
+
 def _parameter_name(call: Call) -> str:
     component = call.names["component"]
     if "/" in component:
@@ -365,7 +374,7 @@ def _parameter_name(call: Call) -> str:
     return f"{call.names['component']}/{call.names['name']}"
 
 
-PARAMETER = Kind("parameter", parameter_row, _value_body, _parameter_name)
+PARAMETER = Kind("parameter", parameter_row, _parameter_body, _parameter_name)
 GLOBAL = Kind(
     "global_parameter",
     lambda _, one: {"name": one.name, "value": from_amqp(one.body["value"])},

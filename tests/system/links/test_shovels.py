@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import resource
 import signal
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -22,7 +23,7 @@ from tests.system.links.support import (
     waiting,
 )
 from tests.system.support.clusters import START_SECONDS, wait_until
-from tools.demo.local_cluster import BrokerProcess, LocalCluster
+from tools.demo.local_cluster import ROOT, BrokerProcess, LocalCluster, command
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -203,3 +204,78 @@ def test_a_peer_that_stops_costs_bounded_memory_and_nobody_else_waits(
             far[0].signal(signal.SIGCONT)
     assert take(far[0], "heavy", count) == list(range(count))
     end(near, "heavy")
+
+
+def test_a_full_destination_gets_all_as_it_is_emptied(clusters: tuple[LocalCluster, ...]) -> None:
+    """What it refused has a number that is answered for good, so it goes without one."""
+    near, far = clusters
+    with channel(far[0]) as one:
+        arguments = {"x-max-length": 20, "x-overflow": "reject-publish"}
+        one.queue_declare("small", durable=True, arguments=arguments)
+    publish(near[0], "small", range(50))
+    define(near[0], "small", src_uri="amqp://", src_queue="small", dest_uri=uri(far[0]),
+           dest_queue="small", reconnect_delay=1)  # fmt: skip
+    found = take(far[0], "small", 50)
+    assert set(found) <= set(range(50))
+    while missing := set(range(50)) - set(found):
+        wait_until(lambda: waiting(far[0], "small") > 0, 90, f"{missing} to come")
+        found += take(far[0], "small", waiting(far[0], "small"))
+    wait_until(lambda: depth(near[0], "small") == 0, 30, "the acknowledgements")
+    end(near, "small")
+
+
+def test_from_an_exchange_elsewhere_with_headers_while_its_member_is_drained(
+    clusters: tuple[LocalCluster, ...],
+) -> None:
+    near, far = clusters
+    with channel(near[0]) as one:
+        one.queue_declare("pulled", durable=True)
+        one.queue_bind("pulled", "amq.topic", "new.#")
+    define(near[0], "pull", src_uri=uri(far[0]), src_exchange="amq.topic", src_exchange_key="a.#",
+           dest_uri="amqp://", dest_exchange="amq.topic", dest_exchange_key="new.key",
+           dest_add_forward_headers=True, dest_publish_properties={"app_id": "link"})  # fmt: skip
+    wait_for_state(near[0], "pull", "running")
+    node = str(shovel(near[0], "pull")["node"])
+    admin = api(near[0])
+    assert admin.ask("PUT", f"qpid/members/{node}/drain").status == 204
+    with channel(far[0]) as one:
+        for key in ("a.b", "b.b", "a.c"):
+            one.basic_publish("amq.topic", key, key.encode())
+    assert admin.ask("DELETE", f"qpid/members/{node}/drain").status == 204
+    with channel(near[0]) as one:
+        came = one.consume("pulled", auto_ack=True, inactivity_timeout=30)
+        for wanted in (b"a.b", b"a.c"):
+            method, properties, body = next(came)
+            assert (body, method.routing_key, properties.app_id) == (wanted, "new.key", "link")
+            (way,) = properties.headers["x-shovelled"]
+            assert (way["shovelled-by"], way["src-exchange"]) == ("near", "amq.topic")
+        one.cancel()
+    end(near, "pull")
+
+
+def test_operators_see_begin_anew_and_refuse(clusters: tuple[LocalCluster, ...]) -> None:
+    near, far = clusters
+    bad = api(near[0]).ask("PUT", "parameters/shovel/%2F/bad", {"value": {"src-uri": "amqp://"}})
+    assert bad.status == 400
+    assert "'dest-uri' is missing" in str(bad.body)
+    upstream = {"value": {"uri": "amqp://far"}}
+    refused = api(near[0]).ask("PUT", "parameters/federation-upstream/%2F/up", upstream)
+    assert refused.status == 400
+    publish(near[0], "again", [0])
+    define(near[0], "again", src_uri="amqp://", src_queue="again", dest_uri=uri(far[0]),
+           dest_queue="again")  # fmt: skip
+    wait_for_state(near[0], "again", "running")
+    (before,) = processes(near)
+    others = [member for member in near.members if member is not runner_of(near, "again")]
+    assert api(others[0]).ask("DELETE", "shovels/vhost/%2F/again/restart").status == 204
+    wait_until(lambda: processes(near) not in ([], [before]), 30, "another process")
+    wait_for_state(near[0], "again", "running")
+    host, port = near[0].management or ("", 0)
+    shown = subprocess.run(
+        [*command("qpidctl"), "--broker", f"{host}:{port}", "shovel_status", "--user", "guest",
+         "--password", "guest"],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert "again" in shown.stdout, shown
+    assert "running" in shown.stdout
+    end(near, "again")

@@ -15,6 +15,7 @@ from broker.shovels.definition import (
     QUEUE_LENGTH,
     BadShovel,
     ends,
+    local_vhosts,
     parse_shovel,
     without_passwords,
 )
@@ -140,6 +141,12 @@ def test_passwords_are_in_no_list() -> None:
     shown = without_passwords({**SMALL, "src-uri": ("amqp://a:sesame@b", "amqp://c")})
     assert "sesame" not in repr(shown)
     assert "sesame" not in repr(parse_shovel("/", "s", SMALL).row())
+
+
+def test_virtual_hosts_of_this_cluster_are_found() -> None:
+    uris: Value = ("amqp:///a%2Fb", "amqp://", "amqp://far/c", "nonsense", 3)
+    assert local_vhosts({"src-uri": uris, "dest-uri": "amqp://ada@/d"}) == ["a/b", "d"]
+    assert local_vhosts("src-uri") == []
 
 
 def test_lists_of_uris_are_gone_through() -> None:

@@ -1,0 +1,105 @@
+"""What a shovel makes of a message, and which number it gives it."""
+
+from __future__ import annotations
+
+from broker.amqp import codec
+from broker.machine.commands import Table
+from broker.shovels.definition import parse_shovel
+from tools.client.amqp_client import Delivery
+from tools.shovel.content import Content, Outgoing
+
+SMALL: Table = {
+    "src-uri": "amqp://", "src-queue": "a", "dest-uri": "amqp://ada:sesame@far", "dest-queue": "b",
+}  # fmt: skip
+
+
+def outgoing(
+    change: Table | None = None,
+    headers: Table | None = None,
+    *,
+    place: int = 7,
+    numbers: bool = True,
+    doubtful: dict[str, int] | None = None,
+    properties: Table | None = None,
+) -> Outgoing:
+    shovel = parse_shovel("/", "s", {**SMALL, **(change or {})})
+    told: Table = {"x-queue-id": "id/1", "x-queue-sequence": place}
+    packed = codec.encode_properties({"headers": {**(headers or {}), **told}, **(properties or {})})
+    content = Content(shovel, "near", doubtful or {}, numbers=numbers)
+    return content.of(Delivery(1, False, "from", "key", packed, b"body"))
+
+
+def headers_of(message: Outgoing) -> Table:
+    found = codec.decode_properties(message.properties).get("headers", {})
+    assert isinstance(found, dict)
+    return found
+
+
+def test_the_number_is_the_place_and_the_name_that_of_the_queue_and_the_shape() -> None:
+    first, second = headers_of(outgoing(place=7)), headers_of(outgoing(place=8))
+    assert (first["x-sequence"], second["x-sequence"]) == (7, 8)
+    assert first["x-producer-id"] == second["x-producer-id"]
+    other_shape = headers_of(outgoing({"dest-publish-properties": {"app_id": "x"}}))
+    assert other_shape["x-producer-id"] != first["x-producer-id"]
+    same = headers_of(outgoing({"src-prefetch-count": 3, "dest-uri": ("amqp://x", "amqp://y")}))
+    assert same == first, "what does not shape the message makes no other producer"
+
+
+def test_what_is_about_the_source_does_not_go_on() -> None:
+    came: Table = {
+        "a": 1, "x-delivery-count": 3, "x-producer-id": "other", "x-sequence": 99,
+        "x-producer-epoch": 2, "x-death": (),
+    }  # fmt: skip
+    plain = headers_of(outgoing(headers=came, numbers=False))
+    assert plain == {"a": 1, "x-death": ()}
+    numbered = headers_of(outgoing(headers=came))
+    assert set(numbered) == {"a", "x-death", "x-producer-id", "x-sequence"}
+    assert numbered["x-sequence"] == 7
+
+
+def test_the_same_message_is_the_same_bytes_in_each_attempt() -> None:
+    first = outgoing({"dest-add-forward-headers": True}, {"x-delivery-count": 1})
+    again = outgoing({"dest-add-forward-headers": True}, {"x-delivery-count": 2})
+    assert first == again
+
+
+def test_doubtful_ones_go_without_a_number() -> None:
+    assert "x-sequence" not in headers_of(outgoing(doubtful={"id/1": 7}))
+    assert "x-sequence" in headers_of(outgoing(place=8, doubtful={"id/1": 7}))
+    assert "x-sequence" in headers_of(outgoing(doubtful={"id/2": 7}))
+
+
+def test_where_it_goes() -> None:
+    assert outgoing()[:2] == ("", "b")
+    onward: Table = {"dest-queue": None}
+    assert outgoing(onward)[:2] == ("from", "key")
+    assert outgoing(onward | {"dest-exchange": "e"})[:2] == ("e", "key")
+    assert outgoing(onward | {"dest-exchange": "e", "dest-exchange-key": "k"})[:2] == ("e", "k")
+    assert outgoing(onward | {"dest-exchange-key": "k"})[:2] == ("from", "k")
+
+
+def test_properties_of_the_definition_take_the_place_of_the_messages_own() -> None:
+    own: Table = {"app_id": "own", "type": "kept", "delivery_mode": 1}
+    new: Table = {"app_id": "new", "delivery_mode": 2}
+    message = outgoing({"dest-publish-properties": new}, properties=own, numbers=False)
+    found = codec.decode_properties(message.properties)
+    assert (found["app_id"], found["type"], found["delivery_mode"]) == ("new", "kept", 2)
+    replaced = outgoing({"dest-publish-properties": {"headers": {"b": 2}}}, {"a": 1})
+    assert {"a", "b"} & set(headers_of(replaced)) == {"b"}
+
+
+def test_the_way_that_it_came_is_written_behind_earlier_ways() -> None:
+    message = outgoing({"dest-add-forward-headers": True}, {"x-shovelled": ({"old": 1},)})
+    assert headers_of(message)["x-shovelled"] == (
+        {"old": 1},
+        {
+            "shovelled-by": "near", "shovel-type": "dynamic", "shovel-name": "s",
+            "shovel-vhost": "/", "src-uri": "amqp://", "dest-uri": "amqp://far",
+            "src-queue": "a", "dest-queue": "b",
+        },
+    )  # fmt: skip
+
+
+def test_a_time_is_added() -> None:
+    found = headers_of(outgoing({"dest-add-timestamp-header": True}, numbers=False))
+    assert isinstance(found["x-shovelled-timestamp"], int)
