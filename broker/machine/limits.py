@@ -43,6 +43,8 @@ LEAVING_WORK_MAX = 5_000
 the others follow at the next ones."""
 EXPIRED_PER_TICK_MAX = 2_048
 """Messages that expire at one tick, and queues that are looked at; the next one goes on."""
+EXPIRED_WORK = 2
+"""Units for which one of these stands, where others are published as they are due."""
 LEASES_WORK_MAX = 5_000
 """Units of deleting unused queues at one tick; the next one goes on."""
 EXPIRED_PER_GET_MAX = 256

@@ -32,9 +32,9 @@ from broker.machine.image import invariants as checks
 from broker.machine.image import restore as restoring
 from broker.machine.image import snapshot as snapshots
 from broker.machine.limits import ENDING_WORK_MAX
-from broker.machine.queueing.queue import all_ready, drop, ready_count
+from broker.machine.queueing.queue import all_ready, drop
 from broker.machine.queueing.refusals import poisonous
-from broker.machine.state import Channel, Paging, Queue, QueueRow, State
+from broker.machine.state import Channel, Paging, Queue, QueueRow, State, all_queues, ready_count
 
 SessionHandler = Callable[[State, int, Command], int]
 ChannelHandler = Callable[[State, Channel, Command], int]
@@ -126,7 +126,7 @@ class Machine(State):
         self.discarded += other.discarded
         other.discarded = []
         for vhost in other.vhosts.values():
-            for queue in vhost.queues.values():
+            for queue in all_queues(vhost):
                 self.discarded += all_ready(queue)
 
     @property
@@ -148,7 +148,7 @@ class Machine(State):
                 queue.ready_sum,
             )
             for vhost in self.vhosts.values()
-            for queue in vhost.queues.values()
+            for queue in all_queues(vhost)
         ]
 
     def root(self) -> int:

@@ -8,6 +8,7 @@ from array import array
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import InitVar, dataclass, field
+from itertools import chain
 from operator import itemgetter
 from typing import Final, NamedTuple, TypeAlias
 
@@ -95,6 +96,12 @@ Applied: TypeAlias = tuple[Policy | None, Policy | None]  # a policy, an operato
 Ranked: TypeAlias = tuple[tuple[Policy, ...], tuple[Policy, ...]]  # of each, the strongest first
 
 
+DELAYED_MESSAGE = "x-delayed-message"
+"""The type of exchanges that hold messages back until their delay is over (queueing/delays.py)."""
+DELAYED_TYPE = "x-delayed-type"
+"""Their argument: the type by which they route."""
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Exchange:
     name: str
@@ -104,6 +111,7 @@ class Exchange:
     internal: bool
     arguments: Table
     alternate: str | None = field(init=False)
+    routes_as: str = field(init=False)  # its type, or that of a delayed-message exchange
     bindings: dict[BindingId, Binding] = field(default_factory=dict)  # from here
     inbound: dict[BindingId, Binding] = field(default_factory=dict)  # from other exchanges to here
     by_key: dict[str, dict[BindingId, Binding]] = field(default_factory=dict)
@@ -119,6 +127,16 @@ class Exchange:
     def __post_init__(self) -> None:
         alternate = self.arguments.get("alternate-exchange")
         self.alternate = alternate if isinstance(alternate, str) else None
+        delayed = self.arguments.get(DELAYED_TYPE) if self.type == DELAYED_MESSAGE else None
+        self.routes_as = delayed if isinstance(delayed, str) else self.type
+
+
+BY_DUE_TIME = 256
+"""Stands for the highest priority of a queue whose messages are in the order of their due times."""
+ARRIVAL_BITS = 21
+DUE_SHIFT = ARRIVAL_BITS + 1
+"""A place in such a queue: milliseconds of the machine's time, the lowest bits of the number in
+which it came, and a free one (queueing/queue.py, `seq_at`)."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -130,6 +148,8 @@ class Queue:
     auto_delete: bool
     owner: "ConnectionRecord | None"  # an exclusive queue's connection
     arguments: Table
+    # The exchange whose messages wait here until they are due; clients know no such queue.
+    delays: str | None = None
     owner_key: tuple[int, int] | None = field(init=False)
     mark: int = field(init=False)  # its name in move rows
     salt: int = 0
@@ -137,7 +157,8 @@ class Queue:
     bindings: dict[BindingId, Binding] = field(default_factory=dict)  # to here
     # `ready` holds the sequence numbers up to next_seq without a gap; `returned` holds the
     # requeued ones, all of them older than the first of `ready`.
-    # Of a priority queue `ready` stays empty, and a number starts with the priority.
+    # Of a priority queue `ready` stays empty, and a number starts with the priority; of one that
+    # delays, with the due time.
     next_seq: int = 0
     ready: Backlog[Message] = field(default_factory=Backlog)
     returned: Places[Message] = field(default_factory=Places)
@@ -177,6 +198,8 @@ class Queue:
     def __post_init__(self) -> None:
         self.owner_key = self.owner.key if self.owner is not None else None
         self.mark = self.number & MARK_MASK
+        if self.delays is not None:
+            self.max_priority = BY_DUE_TIME
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -228,6 +251,7 @@ class Vhost:
     name: str
     exchanges: dict[str, Exchange] = field(default_factory=dict)
     queues: dict[str, Queue] = field(default_factory=dict)
+    delays: dict[str, Queue] = field(default_factory=dict)  # by exchange
     # by user, then by the name that it gives itself, in the order in which they were heard of
     producers: dict[str, dict[str, Producer]] = field(default_factory=dict)
     # A cache: empty after any topology change.
@@ -237,6 +261,16 @@ class Vhost:
     letters: int = 0  # in state.late_letters; follows from the state
     leaving: bool = False  # it was deleted, and what is in it goes; follows from the state
     policies: Ranked = ((), ())  # follows from the definitions
+
+
+def ready_count(queue: Queue) -> int:
+    """How many messages wait in it."""
+    return len(queue.ready) + len(queue.returned)
+
+
+def all_queues(vhost: Vhost) -> Iterator[Queue]:
+    """Those that clients declared, and those of exchanges that delay."""
+    return chain(vhost.queues.values(), vhost.delays.values())
 
 
 @dataclass(slots=True, eq=False, repr=False)

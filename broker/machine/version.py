@@ -47,3 +47,7 @@ docs/decisions/0068-a-shovel-is-a-process-that-one-member-runs.md."""
 ACTIVE_MEMBER = 14
 """From this version on: at most one member has the role of the active one, which only a member
 itself takes (`Promote`). Decision: docs/decisions/0066-the-active-member-is-ordered.md."""
+
+DELAYED_MESSAGES = 14
+"""From this version on: exchanges that hold messages back until their delay is over. Decision:
+docs/decisions/0064-a-delayed-message-waits-in-a-queue-of-its-exchange.md."""

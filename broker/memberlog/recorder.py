@@ -10,8 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from broker.machine.machine import Machine
-from broker.machine.queueing.queue import ready_count
-from broker.machine.state import Queue
+from broker.machine.state import Queue, all_queues, ready_count
 from broker.memberlog.records import (
     CHECKPOINT_ROW,
     Active,
@@ -166,7 +165,7 @@ class Recorder:
         machine = self._machine
         if machine is None or machine.root() != self._root:
             return
-        queues = [queue for vhost in machine.vhosts.values() for queue in vhost.queues.values()]
+        queues = [queue for vhost in machine.vhosts.values() for queue in all_queues(vhost)]
         queues.sort(key=lambda queue: queue.number)
         for first in range(0, len(queues), QUEUES_PER_RECORD):
             yield _named(queues[first : first + QUEUES_PER_RECORD])

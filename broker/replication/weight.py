@@ -79,12 +79,12 @@ def _reach(vhost: Vhost, name: str, key: str) -> int:
     exchange = vhost.exchanges.get(name)
     if exchange is None or not exchange.bindings:
         return 0
-    if exchange.type == "direct":
+    if exchange.routes_as == "direct":
         bindings = exchange.by_key.get(key, {})
         through = all(binding.to_queue for binding in bindings.values())
         return len(bindings) if through else FANOUT_MAX
     here = 1
-    if exchange.type not in CHOOSING:
+    if exchange.routes_as not in CHOOSING:
         here = len(exchange.bindings) * (1 + key.count(".") // WORDS_PER_UNIT)
     return here + _reach_behind(vhost, exchange, key) if leads_to(exchange) else here
 
@@ -100,10 +100,10 @@ def _reach_behind(vhost: Vhost, exchange: Exchange, key: str) -> int:
             seen.add(name)
             target = vhost.exchanges[name]
             pending.append(target)
-            if target.type == "direct":
+            if target.routes_as == "direct":
                 reach += len(target.by_key.get(key, {}))
             else:
-                reach += 1 if target.type in CHOOSING else len(target.bindings)
+                reach += 1 if target.routes_as in CHOOSING else len(target.bindings)
     return min(reach, FANOUT_MAX)
 
 

@@ -67,6 +67,11 @@ class Places(Generic[_T]):
         """The message at the first place.  There is one."""
         return self._blocks[0].messages[0]
 
+    @property
+    def first_place(self) -> int:
+        """The lowest place.  There is one."""
+        return self._blocks[0].places[0]
+
     def put(self, place: int, message: _T) -> None:
         """Add a message at its place."""
         self._count += 1

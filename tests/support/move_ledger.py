@@ -3,7 +3,7 @@
 from broker.machine.digest import MASK, ready_element
 from broker.machine.machine import Machine
 from broker.machine.move_log import AGAIN, CAUSE_SHIFT, FLAG, MOVE, Op
-from broker.machine.state import CONTENT_HASH
+from broker.machine.state import CONTENT_HASH, all_queues
 
 
 class Ledger:
@@ -70,7 +70,7 @@ class Ledger:
 
     def agrees_with(self, machine: Machine) -> None:
         """Assert that each queue and each channel holds what the moves lead to."""
-        queues = [queue for vhost in machine.vhosts.values() for queue in vhost.queues.values()]
+        queues = [queue for vhost in machine.vhosts.values() for queue in all_queues(vhost)]
         assert {queue.number for queue in queues} == set(self.ready)
         for queue in queues:
             ready = self.ready[queue.number]

@@ -24,6 +24,7 @@ from broker.machine.digest import item_hash
 from broker.machine.schedule import NEVER_US
 from broker.machine.state import (
     CREATED_US,
+    DUE_SHIFT,
     NO_TTL,
     TTL_US,
     Clock,
@@ -135,13 +136,21 @@ def deadline(queue: Queue, message: Message) -> int:
     return NEVER_US if ttl_us == NO_TTL else message[CREATED_US] + ttl_us
 
 
+def next_deadline(queue: Queue) -> int:
+    """When the first message leaves a queue of which some can expire, or that delays."""
+    if queue.delays is not None:
+        return (queue.returned.first_place >> DUE_SHIFT) * 1000
+    return deadline(queue, head(queue))
+
+
 def recheck_deadlines(state: State, queue: Queue) -> None:
     """The head of the queue may be another one, or its time to live."""
     waits = bool(queue.ready or queue.returned)
-    queue.expiring = queue.timed > 0 or (waits and queue.ttl_us != NO_TTL)
+    of_queue = queue.ttl_us != NO_TTL or queue.delays is not None
+    queue.expiring = queue.timed > 0 or (waits and of_queue)
     if queue.expiring:
         state.expiring[queue.number] = queue
-        state.expiry.note(queue.number, deadline(queue, head(queue)))
+        state.expiry.note(queue.number, next_deadline(queue))
     else:
         state.expiring.pop(queue.number, None)
 

@@ -24,7 +24,6 @@ from broker.machine.queueing.queue import (
     mark_used,
     place_of,
     purge,
-    ready_count,
     seq_at,
 )
 from broker.machine.queueing.routing import remove_exchange
@@ -37,7 +36,9 @@ from broker.machine.state import (
     State,
     Survivors,
     Vhost,
+    all_queues,
     bytes_of,
+    ready_count,
     timed_of,
 )
 from broker.waiting.blocks import Block, read_ahead
@@ -62,7 +63,7 @@ def find_survivors(state: State) -> Iterator[None]:
             looked = 0
             yield
     for vhost in state.vhosts.values():
-        for queue in vhost.queues.values():
+        for queue in all_queues(vhost):
             back = held.pop(queue.number, [])
             if not queue.durable or not (back or ready_count(queue)):
                 continue
@@ -117,11 +118,13 @@ def forget_volatile(state: State) -> None:
     """Drop what is not durable. No connection is left, hence no consumer and nothing unacked:
     messages can be renumbered."""
     for vhost in state.vhosts.values():
-        for queue in list(vhost.queues.values()):
+        for queue in list(all_queues(vhost)):
+            if queue.deleted:  # with an exchange that lost its last binding
+                continue
             if queue.durable:
                 _keep_persistent(state, queue)
                 mark_used(state, queue)
-            else:
+            elif queue.delays is None:  # else it goes with its exchange
                 delete_queue(state, queue)
         _drop_volatile_exchanges(state, vhost)
         forget_volatile_numbers(state, vhost)

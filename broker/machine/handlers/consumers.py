@@ -62,7 +62,6 @@ from broker.machine.queueing.queue import (
     dead_letter,
     expire,
     mark_used,
-    ready_count,
     take,
 )
 from broker.machine.queueing.refusals import (
@@ -81,6 +80,7 @@ from broker.machine.state import (
     Held,
     Queue,
     State,
+    ready_count,
     rehash,
 )
 from broker.machine.tally import count_get

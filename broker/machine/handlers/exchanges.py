@@ -15,8 +15,9 @@ from broker.machine.commands import (
 from broker.machine.digest import canonical
 from broker.machine.handlers.connections import refuse, reply
 from broker.machine.queueing.arguments import check_binding, check_exchange, compare_exchange
+from broker.machine.queueing.delays import check_type
 from broker.machine.queueing.hashing import CONSISTENT_HASH, check_arguments, check_weight
-from broker.machine.queueing.queue import accessible_queue
+from broker.machine.queueing.queue import accessible_queue, delay_by
 from broker.machine.queueing.refusals import (
     NOT_FOUND,
     Refusal,
@@ -34,7 +35,15 @@ from broker.machine.queueing.routing import (
     remove_exchange,
     types_of,
 )
-from broker.machine.state import Binding, Channel, Exchange, Queue, State
+from broker.machine.state import (
+    DELAYED_MESSAGE,
+    DELAYED_TYPE,
+    Binding,
+    Channel,
+    Exchange,
+    Queue,
+    State,
+)
 from broker.machine.version import ANSWERS_AS_RABBITMQ
 
 
@@ -58,13 +67,17 @@ def on_exchange_declare(state: State, channel: Channel, command: ExchangeDeclare
         refusal = reserved_name("exchange", name)
     else:
         refusal = check_exchange(name, vhost.name, arguments, state.version)
-        if refusal is None and exchange_type == CONSISTENT_HASH:
+        if refusal is None and exchange_type == DELAYED_MESSAGE:
+            refusal = check_type(arguments, types_of(state.version))
+        if refusal is None and wanted.routes_as == CONSISTENT_HASH:
             refusal = check_arguments(arguments)
     if refusal is not None:
         return refuse(state, channel, kind, refusal)
     if exchange is None:
         exchange = wanted
         add_exchange(state, vhost, exchange)
+        if exchange_type == DELAYED_MESSAGE:
+            delay_by(state, vhost, exchange)
     if not nowait:
         reply(state, channel, "exchange.declare-ok", (), exchange.durable)
     return OK
@@ -74,6 +87,7 @@ def _difference(state: State, vhost: str, wanted: Exchange, exchange: Exchange) 
     name = exchange.name
     for arg, received, current in (
         ("type", wanted.type, exchange.type),
+        (DELAYED_TYPE, wanted.routes_as, exchange.routes_as),
         ("durable", wanted.durable, exchange.durable),
         ("auto_delete", wanted.auto_delete, exchange.auto_delete),
         ("internal", wanted.internal, exchange.internal),
@@ -175,8 +189,8 @@ def _bind(
 ) -> int:
     if isinstance(ends, Refusal):
         return refuse(state, channel, kind, ends)
-    refusal = check_binding(ends[0].type, arguments)
-    if ends[0].type == CONSISTENT_HASH:
+    refusal = check_binding(ends[0].routes_as, arguments)
+    if ends[0].routes_as == CONSISTENT_HASH:
         refusal = check_weight(key)
     if refusal is None:
         refusal = add_binding(state, channel.connection.vhost, _binding(ends, key, arguments))

@@ -31,6 +31,7 @@ from broker.machine.move_log import (
     AGAIN,
     BY_CLIENT,
     BY_DEAD_LETTER,
+    BY_DELAY,
     FLAG,
     INDEX_MASK,
     MARK_MASK,
@@ -49,7 +50,8 @@ from broker.machine.publishing.producers import (
 )
 from broker.machine.publishing.unfinished import keep_part, whole_body
 from broker.machine.queueing.dead_letter import Buried, bury
-from broker.machine.queueing.dispatch import enqueue
+from broker.machine.queueing.delays import check_delay, may_be_delayed, with_turned_delay
+from broker.machine.queueing.dispatch import die_refused, enqueue, take_due
 from broker.machine.queueing.properties import expiration_of
 from broker.machine.queueing.refusals import (
     NO_ROUTE,
@@ -61,7 +63,17 @@ from broker.machine.queueing.refusals import (
     not_implemented,
 )
 from broker.machine.queueing.routing import find_route
-from broker.machine.state import CONTENT_HASH, NO_TTL, Channel, Letter, Route, State, Vhost
+from broker.machine.state import (
+    CONTENT_HASH,
+    NO_TTL,
+    Channel,
+    Letter,
+    Message,
+    Queue,
+    Route,
+    State,
+    Vhost,
+)
 from broker.machine.version import ANSWERS_AS_RABBITMQ, BODIES_IN_PARTS, NUMBERED_PUBLISHES
 
 _TTL_MS_MAX = 1 << 53
@@ -214,6 +226,10 @@ def route_or_refusal(
         return internal_exchange(name, vhost.name)
     if ttl_us < NO_TTL:
         return invalid_expiration(expiration_of(properties) or b"")
+    if name in vhost.delays and may_be_delayed(properties):
+        refusal = check_delay(properties)
+        if refusal is not None:
+            return refusal
     return find_route(vhost, exchange, key, properties, turn)
 
 
@@ -225,7 +241,11 @@ def with_copies(
     if isinstance(copies, Refusal):
         return copies
     found = widened(vhost, route, copies.keys + copies.blind, properties, turn)
-    return found if isinstance(found, Refusal) else (found, copies.properties)
+    if isinstance(found, Refusal):
+        return found
+    # What only waits names all its keys still: it is routed by them when it is due.
+    waits = all(queue.delays is not None for queue in found.queues) and found.queues
+    return found, properties if waits else copies.properties
 
 
 def publish_to(
@@ -267,7 +287,44 @@ def publish_to(
     for queue in queues:
         if not enqueue(state, queue, message):
             accepted = False
+            if what & ~FLAG == BY_DELAY:
+                die_refused(state, queue, message)
     return accepted
+
+
+def publish_due(state: State, queue: Queue, work_max: int) -> int:
+    """Publish what an exchange delayed and is due, in the order of due times, as much as one
+    position may cost; return the units of work."""
+    work = 0
+    while work < work_max:
+        message = take_due(state, queue)
+        if message is None:
+            break
+        work += _publish_delayed(state, queue, message)
+    return work
+
+
+def _publish_delayed(state: State, queue: Queue, message: Message) -> int:
+    """Return the units of work. What nobody can route, or reaches too many queues, reaches none;
+    then it goes as any other message does of which its publisher was told nothing."""
+    assert queue.delays is not None
+    vhost, exchange = queue.vhost, queue.vhost.exchanges[queue.delays]
+    _, number, origin, key, flags, _, _, properties, body = message
+    properties = with_turned_delay(properties)
+    found = find_route(vhost, exchange, key, properties, turn_of(state))
+    if not isinstance(found, Refusal) and may_name_copies(properties):
+        copied = with_copies(vhost, found, properties, turn_of(state))
+        if not isinstance(copied, Refusal):
+            found, properties = copied
+    if isinstance(found, Refusal):
+        found = Route(origin, key, (), False, ROUTE_WORK_MAX, exchange)
+    if exchange.name == origin:  # it was counted when it came
+        exchange.tally.publish -= 1
+        exchange.tally.routed -= 1
+    route = found._replace(exchange=origin)
+    ttl_us = ttl_of(properties)
+    publish_to(state, route, flags, ttl_us, properties, body, BY_DELAY, 0, number)
+    return 16 + len(properties) // WORDS_PER_UNIT + route.work + len(route.queues)
 
 
 def return_unroutable(

@@ -10,7 +10,6 @@ from broker.machine.queueing.queue import (
     create_queue,
     mark_used,
     purge,
-    ready_count,
 )
 from broker.machine.queueing.refusals import (
     Refusal,
@@ -22,7 +21,7 @@ from broker.machine.queueing.refusals import (
     reserved_name,
     too_many_queues,
 )
-from broker.machine.state import Channel, Queue, State
+from broker.machine.state import Channel, Queue, State, ready_count
 from broker.machine.version import ANSWERS_AS_RABBITMQ
 
 GENERATED_PREFIX = "amq.gen-"  # of names that the gateway generates; it refuses them from clients

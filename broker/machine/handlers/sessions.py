@@ -47,7 +47,8 @@ from broker.machine.handlers.cold_start import forget_volatile
 from broker.machine.handlers.connections import end_connections, end_later, end_some_channels
 from broker.machine.handlers.definitions import define_first
 from broker.machine.handlers.poison import forget_poison
-from broker.machine.limits import EXPIRED_PER_TICK_MAX, LEASES_WORK_MAX
+from broker.machine.handlers.publish import publish_due
+from broker.machine.limits import EXPIRED_PER_TICK_MAX, EXPIRED_WORK, LEASES_WORK_MAX
 from broker.machine.move_log import (
     CLOSED,
     MEMBER_LOST,
@@ -252,7 +253,8 @@ def _move_time(state: State, now_us: int) -> bool:
 
 
 def _end_messages(state: State) -> None:
-    """Those that expired, of the queues whose time has come."""
+    """Those that expired, or are due at an exchange that delays, of the queues whose time has
+    come."""
     budget = EXPIRED_PER_TICK_MAX
     while budget > 0:
         number = state.expiry.take(state.now_us)
@@ -260,7 +262,11 @@ def _end_messages(state: State) -> None:
             return
         queue = state.expiring.get(number)
         if queue is not None:
-            budget -= expire(state, queue, budget)
+            if queue.delays is None:
+                budget -= expire(state, queue, budget)
+            else:
+                work = publish_due(state, queue, EXPIRED_WORK * budget)
+                budget -= work // EXPIRED_WORK
             state.expiry.forget(number)
             recheck_deadlines(state, queue)
         budget -= 1

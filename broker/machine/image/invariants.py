@@ -5,10 +5,9 @@ from operator import itemgetter
 
 from broker.machine.clock.cluster_time import (
     clock_element,
-    deadline,
-    head,
     horizon,
     lease_end,
+    next_deadline,
 )
 from broker.machine.clock.horizons import SPANS_MAX, horizon_element, span_element
 from broker.machine.digest import (
@@ -32,10 +31,10 @@ from broker.machine.publishing.unfinished import check_parts, parts_sum
 from broker.machine.queueing.dispatch import has_room
 from broker.machine.queueing.queue import (
     consumer_element,
+    is_in_time,
     is_over,
     lease_element,
     queue_element,
-    ready_count,
     returns_element,
     seq_at,
 )
@@ -44,6 +43,7 @@ from broker.machine.schedule import NEVER_US
 from broker.machine.state import (
     BODY,
     CONTENT_HASH,
+    DELAYED_MESSAGE,
     NO_TTL,
     TTL_US,
     Channel,
@@ -51,6 +51,8 @@ from broker.machine.state import (
     Queue,
     State,
     Vhost,
+    all_queues,
+    ready_count,
     rehash,
 )
 from broker.machine.version import TICKS_NAME_POSITIONS
@@ -79,7 +81,7 @@ def recompute_root(state: State, fresh: bool = False) -> int:
         for exchange in vhost.exchanges.values():
             total += exchange_element(vhost, exchange)
             total += sum(binding_element(vhost, one) for one in exchange.bindings.values())
-        for queue in vhost.queues.values():
+        for queue in all_queues(vhost):
             total += queue_element(queue) + policies_element(queue) + lease_element(queue)
             total += returns_sum(queue)
             total += queue.salt * queue.next_seq
@@ -164,7 +166,7 @@ def check(state: State) -> None:
         assert not (connection.ended and connection.local)
         assert all(one.open != connection.ended for one in connection.channels.values())
     assert len(ending) == len(state.ending)
-    numbers = [queue.number for vhost in state.vhosts.values() for queue in vhost.queues.values()]
+    numbers = [queue.number for vhost in state.vhosts.values() for queue in all_queues(vhost)]
     scheduled = {**state.expiry.times, **state.lease_ends.times}
     assert scheduled.keys() <= dict.fromkeys(numbers).keys(), (
         "nobody looks for queues that are gone"
@@ -176,6 +178,7 @@ def check(state: State) -> None:
         for name, queue in vhost.queues.items():
             assert queue.name == name
             _check_queue(state, queue, held_of_queue)
+        _check_delays(state, vhost)
         for exchange in vhost.exchanges.values():
             assert sum(map(len, exchange.by_key.values())) == len(exchange.bindings)
             assert all(exchange.by_key.values()), "no key without a binding"
@@ -299,13 +302,24 @@ def _check_queue(state: State, queue: Queue, held_of_queue: dict[int, tuple[int,
     assert queue.returns_sum == returns_sum(queue)
     assert queue.delivery_limit >= 0 or not queue.returns, "nobody counts"
     assert queue.timed == sum(message[TTL_US] != NO_TTL for message in waiting)
-    expiring = queue.timed > 0 or (queue.ttl_us != NO_TTL and bool(waiting))
+    of_queue = queue.ttl_us != NO_TTL or queue.delays is not None
+    expiring = queue.timed > 0 or (of_queue and bool(waiting))
     assert expiring == queue.expiring == (queue.number in state.expiring)
-    due_us = deadline(queue, head(queue)) if expiring else NEVER_US
+    due_us = next_deadline(queue) if expiring else NEVER_US
     assert state.expiry.times.get(queue.number, NEVER_US) <= due_us, "it is looked at in time"
     if queue.owner is not None:
         assert queue.owner.exclusive[queue.name] is queue
         assert state.connections[queue.owner.key] is queue.owner
+
+
+def _check_delays(state: State, vhost: Vhost) -> None:
+    delaying = [one.name for one in vhost.exchanges.values() if one.type == DELAYED_MESSAGE]
+    assert sorted(vhost.delays) == sorted(delaying), "each that delays has its queue"
+    for name, queue in vhost.delays.items():
+        assert queue.delays == name
+        assert queue.durable == vhost.exchanges[name].durable
+        _check_queue(state, queue, {})
+        assert is_in_time(queue)
 
 
 def _who(consumer: Consumer) -> tuple[int, int, int, str]:

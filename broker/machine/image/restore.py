@@ -25,6 +25,7 @@ from broker.machine.policies.choice import policy_of
 from broker.machine.publishing.numbers import restore as restore_numbers
 from broker.machine.publishing.unfinished import keep_part
 from broker.machine.queueing.arguments import apply_settings
+from broker.machine.queueing.delays import queue_name
 from broker.machine.queueing.routing import binding_element, index_binding
 from broker.machine.state import (
     BODY,
@@ -284,6 +285,15 @@ class _Reader:
         at.queues[name] = self.queues[number] = queue
         if owner is not None:
             owner.exclusive[name] = queue
+
+    def _on_delays(
+        self, vhost: str, exchange: str, number: int, durable: bool, next_seq: int
+    ) -> None:
+        at, name = self.state.vhosts[vhost], queue_name(exchange)
+        queue = Queue(at, name, number, durable, False, None, {}, delays=exchange)
+        queue.salt = item_hash("next seq", number)
+        queue.next_seq = next_seq
+        at.delays[exchange] = self.queues[number] = queue
 
     def _on_ready(self, number: int, messages: tuple[int, ...]) -> None:
         queue = self.queues[number]

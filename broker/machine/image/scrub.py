@@ -13,7 +13,7 @@ from broker.machine.digest import MASK, ready_element
 from broker.machine.image.invariants import recompute_root
 from broker.machine.publishing.numbers import places, recomputed_sum
 from broker.machine.queueing.queue import seq_at
-from broker.machine.state import CONTENT_HASH, NUMBER, Message, Queue, State, rehash
+from broker.machine.state import CONTENT_HASH, NUMBER, Message, Queue, State, all_queues, rehash
 from broker.waiting.backlog import Backlog
 from broker.waiting.blocks import read_along
 from broker.waiting.places import Places
@@ -56,7 +56,7 @@ class Scrub:
             for of_user in vhost.producers.values()
             for name, producer in of_user.items()
         ]
-        self._queues = [queue for vhost in state.vhosts.values() for queue in vhost.queues.values()]
+        self._queues = [queue for vhost in state.vhosts.values() for queue in all_queues(vhost)]
         self._queues.reverse()
         self._queue: Queue | None = None
         self._returned: Places[Message] = Places()
@@ -143,7 +143,7 @@ class Scrub:
         held = (len(one.unacked) + len(one.unsent) for one in state.channels.values())
         things = sum(held) + 2 * len(state.channels) + sum(map(len, state.definitions.values()))
         for vhost in state.vhosts.values():
-            things += sum(1 + len(queue.returns) for queue in vhost.queues.values())
+            things += sum(1 + len(queue.returns) for queue in all_queues(vhost))
             things += sum(1 + len(e.bindings) for e in vhost.exchanges.values())
         if things > REST_MAX:
             self.left_out = True

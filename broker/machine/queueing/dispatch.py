@@ -7,12 +7,13 @@ consumer's own limit, and for consumers with acknowledgement the limit of the ch
 Between commands a queue never has both a ready message and a consumer with credit.
 """
 
-from broker.machine.clock.cluster_time import head, time_to_live
+from broker.machine.clock.cluster_time import head, next_deadline, time_to_live
 from broker.machine.digest import held_element
 from broker.machine.effects import DeliverEffect
 from broker.machine.limits import CHANNEL_HELD_MAX, TRIMMED_PER_MESSAGE_MAX
 from broker.machine.move_log import (
     DELIVERED,
+    DUE,
     FLAG,
     GIVEN_UP,
     INDEX_MASK,
@@ -32,6 +33,7 @@ from broker.machine.queueing.queue import (
     is_full,
     next_seq,
     put_back,
+    remove_head,
     take,
     trim,
 )
@@ -83,12 +85,25 @@ def enqueue(state: State, queue: Queue, message: Message) -> bool:
 def _expire_at_once(state: State, queue: Queue) -> None:
     """What has no time to live was delivered at once, or is dead. No more here than came in and
     one: the others, which a new policy may bring, expire by tick."""
-    if state.version < ANSWERS_AS_RABBITMQ:
+    if state.version < ANSWERS_AS_RABBITMQ or queue.delays is not None:
         return
     for _ in range(TRIMMED_PER_MESSAGE_MAX):
         if not queue.expiring or time_to_live(queue, head(queue)) != 0:
             return
         drop_head(state, queue, "expired")
+
+
+def die_refused(state: State, queue: Queue, message: Message) -> None:
+    """The queue refused a message, as it is full, and there is no publisher to be told."""
+    if queue.overflow == "reject-publish":
+        dead_letter(state, queue, message, "maxlen")
+
+
+def take_due(state: State, queue: Queue) -> Message | None:
+    """Remove the first message of a queue that delays, if it is due."""
+    if not queue.expiring or next_deadline(queue) > state.now_us:
+        return None
+    return remove_head(state, queue, DUE)[1]
 
 
 def next_consumer(queue: Queue) -> Consumer | None:

@@ -51,9 +51,9 @@ def _refused(why: str) -> Refusal:
 
 def goes_by_key(source: Exchange) -> bool:
     """Whether two messages with the same routing key go the same way."""
-    if source.type == CONSISTENT_HASH:
+    if source.routes_as == CONSISTENT_HASH:
         return HEADER not in source.arguments and PROPERTY not in source.arguments
-    return source.type != RANDOM
+    return source.routes_as != RANDOM
 
 
 def chosen(source: Exchange, key: str, properties: bytes, turn: int) -> list[Binding]:
@@ -62,9 +62,9 @@ def chosen(source: Exchange, key: str, properties: bytes, turn: int) -> list[Bin
     bindings, ends = source.shares or _shares(source)
     if not bindings:
         return []
-    if source.type == RANDOM:
+    if source.routes_as == RANDOM:
         hashed = item_hash("random", source.name, turn)
-    elif source.type == MODULUS_HASH:
+    elif source.routes_as == MODULUS_HASH:
         hashed = body_hash(key.encode())
     else:
         hashed = body_hash(_hashed_value(source.arguments, key, properties))
@@ -75,7 +75,7 @@ def _shares(source: Exchange) -> tuple[list[Binding], list[int]]:
     """The bindings, and where the buckets of each end; kept until one comes or goes."""
     bindings = list(source.bindings.values())
     weights = [1] * len(bindings)
-    if source.type == CONSISTENT_HASH:
+    if source.routes_as == CONSISTENT_HASH:
         first: dict[tuple[bool, str], Binding] = {}
         for binding in bindings:
             first.setdefault((binding.to_queue, binding.destination), binding)

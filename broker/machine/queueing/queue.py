@@ -17,21 +17,26 @@ from broker.machine.commands import Table
 from broker.machine.digest import MASK, canonical, item_hash, ready_element
 from broker.machine.move_log import (
     DECLARED,
+    DELAYS_DECLARED,
+    DUE,
     ENQUEUED,
     EXPIRED,
     FLAG,
     INDEX_MASK,
     MARK_MASK,
     OVER_LIMIT,
+    QUEUE_DELETED,
     row,
 )
 from broker.machine.policies.choice import policies_element, policies_of_queue
 from broker.machine.queueing.arguments import apply_settings
+from broker.machine.queueing.delays import due_ms_of, place_when_due, queue_name
 from broker.machine.queueing.properties import priority_of
 from broker.machine.queueing.refusals import Refusal, locked, no_queue
 from broker.machine.state import (
     BODY,
     CONTENT_HASH,
+    DUE_SHIFT,
     IS_PERSISTENT,
     KEY,
     NO_TTL,
@@ -42,11 +47,13 @@ from broker.machine.state import (
     ConnectionRecord,
     Consumer,
     Discarded,
+    Exchange,
     Letter,
     Message,
     Queue,
     State,
     Vhost,
+    ready_count,
     rehash,
 )
 from broker.waiting.backlog import Backlog
@@ -108,20 +115,43 @@ def create_queue(
     queue = Queue(vhost, name, state.next_queue, durable, auto_delete, owner, arguments)
     queue.policy, queue.operator_policy = policies_of_queue(vhost, name, arguments)
     apply_settings(queue)
-    queue.salt = item_hash("next seq", queue.number)
-    state.next_queue += 1
     vhost.queues[name] = queue
     vhost.routes.clear()
     state.totals_of(-1, vhost.name).queues_created += 1
     if owner is not None:
         owner.exclusive[name] = queue
+    _begin(state, queue, DECLARED)
+    return queue
+
+
+def _begin(state: State, queue: Queue, what: int) -> None:
+    """It is there from here on; `what` is the move."""
+    queue.salt = item_hash("next seq", queue.number)
+    state.next_queue += 1
     state.add(queue_element(queue) + policies_element(queue) + lease_element(queue))
-    what = DECLARED | FLAG if durable else DECLARED
+    what |= FLAG if queue.durable else 0
     state.moves.append(
         row(what, state.position & INDEX_MASK, queue.mark, 0, queue.max_priority + 1, 0)
     )
     state.declared.append(queue)
-    return queue
+
+
+def delay_by(state: State, vhost: Vhost, exchange: Exchange) -> None:
+    """A new exchange delays messages: it gets the queue in which they wait."""
+    name, number = queue_name(exchange.name), state.next_queue
+    queue = Queue(vhost, name, number, exchange.durable, False, None, {}, delays=exchange.name)
+    vhost.delays[exchange.name] = queue
+    _begin(state, queue, DELAYS_DECLARED)
+
+
+def drop_delayed(state: State, vhost: Vhost, exchange: Exchange) -> None:
+    """The exchange is gone, and what waited in it."""
+    queue = vhost.delays.pop(exchange.name, None)
+    if queue is not None:
+        purge(state, queue, QUEUE_DELETED)
+        state.expiry.forget(queue.number)
+        state.remove(queue_element(queue) + queue.salt * queue.next_seq)
+        queue.deleted = True
 
 
 def accessible_queue(channel: Channel, name: str) -> Queue | Refusal:
@@ -135,14 +165,14 @@ def accessible_queue(channel: Channel, name: str) -> Queue | Refusal:
     return queue
 
 
-def ready_count(queue: Queue) -> int:
-    return len(queue.ready) + len(queue.returned)
-
-
 def next_seq(queue: Queue, message: Message) -> int:
     """The number of a message that comes in. In a priority queue numbers ascend in the order of
     service: priority downwards, then arrival; the lowest bit is kept free for `seq_at`."""
     seq = queue.next_seq
+    if queue.delays is not None:
+        seq = place_when_due(queue, message)
+        queue.next_seq += 1
+        return seq
     queue.next_seq = seq + 1
     queue.tally.publish += 1
     if queue.max_priority < 0:
@@ -156,6 +186,11 @@ def arrival_of(queue: Queue, seq: int) -> tuple[int, int]:
     if queue.max_priority < 0:
         return 0, seq
     return seq >> _RANK_SHIFT, (seq & ((1 << _RANK_SHIFT) - 1)) >> 1
+
+
+def is_in_time(queue: Queue) -> bool:
+    """Nothing in a queue that delays goes before it is due."""
+    return all(place >> DUE_SHIFT >= due_ms_of(one) for place, one in queue.returned.items())
 
 
 def seq_at(queue: Queue, place: int) -> tuple[int, bool]:
@@ -224,7 +259,7 @@ def _count_ready(state: State, queue: Queue, seq: int, message: Message, redeliv
     queue.ready_bytes += len(message[BODY])
     if message[TTL_US] != NO_TTL:
         queue.timed += 1
-    if queue.timed or queue.ttl_us != NO_TTL:
+    if queue.timed or queue.ttl_us != NO_TTL or queue.delays is not None:
         recheck_deadlines(state, queue)
     return element
 
@@ -334,22 +369,27 @@ def apply_policies(state: State, queue: Queue) -> bool:
 
 def drop_head(state: State, queue: Queue, reason: str) -> None:
     """Remove the first ready message; dead-letter it if the queue has an exchange for that."""
+    seq, message = remove_head(state, queue, EXPIRED if reason == "expired" else OVER_LIMIT)
+    if queue.returns:
+        forget_returns(state, queue, seq)
+    dead_letter(state, queue, message, reason)
+
+
+def remove_head(state: State, queue: Queue, what: int) -> tuple[int, Message]:
+    """`what` is the move.  What is due is named, as it is published next."""
     seq, message, redelivered = take(state, queue)
-    what = EXPIRED if reason == "expired" else OVER_LIMIT
     state.moves.append(
         row(
             what | FLAG if redelivered else what,
             state.position & INDEX_MASK,
             queue.mark,
             seq,
-            0,
+            message[NUMBER] & MARK_MASK if what == DUE else 0,
             message[CONTENT_HASH],
         )
     )
     _audit(state, queue, seq, message, redelivered)
-    if queue.returns:
-        forget_returns(state, queue, seq)
-    dead_letter(state, queue, message, reason)
+    return seq, message
 
 
 def dead_letter(state: State, queue: Queue, message: Message, reason: str) -> None:

@@ -15,11 +15,22 @@ from broker.machine.limits import (
     WORDS_PER_UNIT,
 )
 from broker.machine.policies.choice import effective_definition, policies_of_exchange
+from broker.machine.queueing.delays import delay_ms_of
 from broker.machine.queueing.hashing import CHOOSING, chosen, goes_by_key
 from broker.machine.queueing.properties import headers_of
+from broker.machine.queueing.queue import drop_delayed
 from broker.machine.queueing.refusals import Refusal, too_much
-from broker.machine.state import Binding, BindingId, Exchange, Queue, Route, State, Vhost
-from broker.machine.version import EXCHANGES_THAT_CHOOSE
+from broker.machine.state import (
+    DELAYED_MESSAGE,
+    Binding,
+    BindingId,
+    Exchange,
+    Queue,
+    Route,
+    State,
+    Vhost,
+)
+from broker.machine.version import DELAYED_MESSAGES, EXCHANGES_THAT_CHOOSE
 
 _TYPES = ("direct", "fanout", "topic", "headers")
 _PREDECLARED = (
@@ -42,7 +53,9 @@ def add_vhost(state: State, name: str) -> None:
 
 def types_of(version: int) -> tuple[str, ...]:
     """The types of exchanges that there are."""
-    return (*_TYPES, *CHOOSING) if version >= EXCHANGES_THAT_CHOOSE else _TYPES
+    choosing = CHOOSING if version >= EXCHANGES_THAT_CHOOSE else ()
+    delaying = (DELAYED_MESSAGE,) if version >= DELAYED_MESSAGES else ()
+    return (*_TYPES, *choosing, *delaying)
 
 
 def exchange_element(vhost: Vhost, exchange: Exchange) -> int:
@@ -69,7 +82,8 @@ def add_exchange(state: State, vhost: Vhost, exchange: Exchange) -> None:
 
 
 def remove_exchange(state: State, vhost: Vhost, exchange: Exchange) -> None:
-    """With its bindings both ways, and the auto-delete exchanges that this leaves unused."""
+    """With its bindings both ways, what waits in it until it is due, and the auto-delete exchanges
+    that this leaves unused."""
     pending = [exchange]
     for gone in pending:  # grows while it runs
         state.remove(sum([binding.element for binding in gone.bindings.values()]))
@@ -83,6 +97,7 @@ def remove_exchange(state: State, vhost: Vhost, exchange: Exchange) -> None:
             if source.auto_delete and not source.bindings:
                 pending.append(source)
         del vhost.exchanges[gone.name]
+        drop_delayed(state, vhost, gone)
         state.remove(exchange_element(vhost, gone))
     vhost.routes.clear()
 
@@ -117,7 +132,7 @@ def index_binding(source: Exchange, identity: BindingId, binding: Binding) -> No
     key = binding.key
     source.shares = source.onward = None
     source.by_key.setdefault(key, {})[identity] = binding
-    if source.type == "topic":
+    if source.routes_as == "topic":
         words = tuple(key.split("."))
         if "*" in words or "#" in words:
             source.patterns[key] = words
@@ -174,12 +189,14 @@ def _forget_at_destination(vhost: Vhost, identity: BindingId, binding: Binding) 
 def find_route(
     vhost: Vhost, exchange: Exchange, key: str, properties: bytes, turn: int
 ) -> Route | Refusal:
-    """The queues that a message published there reaches, each once; or that it costs too much.
+    """The queues that a message published there reaches, each once; or that it costs too much. One
+    that is to be delayed goes no further than an exchange that delays, to the queue of this one.
     `turn` differs from message to message, for exchanges that choose at random."""
     queues: dict[str, Queue] = {}
     cacheable = not exchange.internal  # clients are refused there; only dead letters come this way
     seen = {exchange.name: exchange}
     pending = [exchange]
+    delayed = vhost.delays and delay_ms_of(properties) > 0
     work = 0  # the sum does not depend on the order of the walk, which may differ after a restore
     for source in pending:  # grows while it runs
         if source.name == "":
@@ -187,7 +204,13 @@ def find_route(
             if queue is not None:
                 queues[key] = queue
             continue
-        cacheable = cacheable and source.type != "headers" and goes_by_key(source)
+        if source.name in vhost.delays:
+            cacheable = False
+            if delayed:
+                waiting = vhost.delays[source.name]
+                queues[waiting.name] = waiting
+                continue
+        cacheable = cacheable and source.routes_as != "headers" and goes_by_key(source)
         work += _work_to_match(source, key, properties)
         bindings = _matching(source, key, properties, turn) if work <= ROUTE_WORK_MAX else []
         work += len(bindings)
@@ -240,10 +263,10 @@ def _visit(vhost: Vhost, name: str, seen: dict[str, Exchange], pending: list[Exc
 
 def _work_to_match(source: Exchange, key: str, properties: bytes) -> int:
     """Beyond the bindings that match: one unit, and what is compared to find them."""
-    if source.type == "headers":
+    if source.routes_as == "headers":
         wanted = sum([1 + len(binding.arguments) for binding in source.bindings.values()])
         return 1 + wanted + len(properties) // WORDS_PER_UNIT
-    if source.type in CHOOSING:
+    if source.routes_as in CHOOSING:
         return 2 + len(properties) // WORDS_PER_UNIT
     if not source.patterns:
         return 1
@@ -252,12 +275,12 @@ def _work_to_match(source: Exchange, key: str, properties: bytes) -> int:
 
 
 def _matching(source: Exchange, key: str, properties: bytes, turn: int) -> list[Binding]:
-    if source.type == "fanout":
+    if source.routes_as == "fanout":
         return list(source.bindings.values())
-    if source.type == "headers":
+    if source.routes_as == "headers":
         headers = headers_of(properties)
         return [b for b in source.bindings.values() if headers_match(b.arguments, headers)]
-    if source.type in CHOOSING:
+    if source.routes_as in CHOOSING:
         return chosen(source, key, properties, turn)
     found = list(source.by_key.get(key, _NOTHING).values())
     if source.patterns:

@@ -16,7 +16,7 @@ from aiohttp.web import StreamResponse
 
 from broker.amqp import codec
 from broker.amqp.fields import Table
-from broker.machine.queueing.queue import ready_count
+from broker.machine.state import ready_count
 from broker.management.amqp_client import AmqpRefused, Answer, InternalClient
 from broker.management.call import (
     Call,

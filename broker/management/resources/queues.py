@@ -6,8 +6,7 @@ from aiohttp.web import StreamResponse
 
 from broker.amqp.fields import Value
 from broker.machine.policies.choice import effective_definition
-from broker.machine.queueing.queue import ready_count
-from broker.machine.state import ConnectionRecord, Queue
+from broker.machine.state import ConnectionRecord, Queue, ready_count
 from broker.management.call import (
     Call,
     Reply,

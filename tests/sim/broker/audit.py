@@ -23,10 +23,10 @@ from broker.machine.commands import (
 from broker.machine.effects import DeliverEffect
 from broker.machine.handlers.consumers import tags_up_to
 from broker.machine.machine import Machine
-from broker.machine.state import BODY, Held
+from broker.machine.state import BODY, Held, all_queues
 from broker.replication.chain import History
 from broker.replication.replica import Replica
-from tests.sim.broker.clients import MessageId, message_id
+from tests.sim.broker.clients import LATE, MessageId, message_id
 from tests.sim.broker.judge import BrokerJudge, ConfirmSent, DeliverySent, Node
 from tests.sim.broker.operator import GRAVE
 
@@ -49,6 +49,7 @@ class Witness:
         self.repeated: dict[MessageId, set[int]] = {}  # where it was answered again
         self.unroutable: dict[MessageId, set[int]] = {}  # where it reached no queue
         self.colds: list[int] = []
+        self.delayed: set[MessageId] = set()  # they come in another order
         self._firsts: dict[tuple[str, int], int] = {}
 
     def settles(self, machine: Machine, session: int, command: Command) -> list[Copy]:
@@ -84,6 +85,8 @@ class Witness:
                 self._broken("G5", f"publish {conn}.{number} at {position} is out of turn")
             self.published[conn] = max(number, self.published.get(conn, 0))
             self.taken[conn, number] = position
+            if command[4] == LATE:  # type: ignore[misc]
+                self.delayed.add((conn, number))
             if outcome == OK:
                 self.entered[conn, number] = position
             else:
@@ -112,6 +115,8 @@ class Witness:
                 self._broken("G11", f"{copy} delivered again at {position} without the flag")
         elif d.redelivered and not self.colds:
             self._broken("G11", f"{copy} first delivered at {position} with the flag")
+        elif not d.redelivered and message in self.delayed:
+            self.judge.counters["delivered_late"] += 1
         elif not d.redelivered:
             stream = (queue, message[0])
             if message[1] <= self._firsts.get(stream, 0):
@@ -202,6 +207,9 @@ def _compare_deliveries(judge: BrokerJudge, path: list[Node], witness: Witness) 
             again.setdefault(copy, []).append((position, d))
     at = {position: node for node in path for position in range(node.first, node.position + 1)}
     for copy in again:
+        if copy[1] in witness.delayed:  # published anew when due (GUARANTEES, "not promised")
+            judge.counters["phantoms_due_again"] += 1
+            continue
         for sent in phantoms[copy]:
             _flagged_again(judge, sent, copy, again[copy], at[witness.entered[copy[1]]], survived)
 
@@ -236,7 +244,7 @@ def _look_for_confirmed(
     survived = _places(path)
     present: set[MessageId] = {message for _, message in witness.settled}
     for vhost in machine.vhosts.values():
-        for queue in vhost.queues.values():
+        for queue in all_queues(vhost):
             for message in (*queue.ready, *queue.returned.values()):
                 present.add(message_id(message[BODY]))
             if queue.name == GRAVE:

@@ -4,7 +4,7 @@ They send commands and receive effects, as gateway and outbox would pass them on
 numbers are unique in the whole run, so a connection and the number of a message of it name that
 message for good.  Some publishers number their messages: they send again, by another connection,
 what was not confirmed, and what a member's publisher had unconfirmed as it crashed is sent again by
-that of another one.
+that of another one.  Some have messages delayed.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from broker.machine.commands import (
     CONNECTION_CLOSE,
     CONNECTION_OPEN,
     CONSUME,
+    EXCHANGE_DECLARE,
     NACK,
     PERSISTENT,
     PUBLISH,
+    QUEUE_BIND,
     QUEUE_DECLARE,
     RECOVER,
     SENT,
@@ -33,8 +35,10 @@ from broker.machine.commands import (
     ConnectionClose,
     ConnectionOpen,
     Consume,
+    ExchangeDeclare,
     Nack,
     Publish,
+    QueueBind,
     QueueDeclare,
     Recover,
     Sent,
@@ -42,12 +46,16 @@ from broker.machine.commands import (
 )
 from broker.machine.effects import ChannelError, Confirm, DeliverEffect, Effect, Reply
 from broker.machine.publishing.producers import ID, SEQUENCE
+from broker.machine.queueing.delays import DELAY
 from broker.machine.queueing.properties import with_header
 from tests.sim.broker.operator import GRAVE, SimOperator, SimRole
 from tests.sim.world.random_tape import Tape
 
 MESSAGE = struct.Struct(">QQ")
 UNCONFIRMED_MAX = 50
+LATE = "late"
+"""An exchange that delays; only durable queues are bound to it, so what was confirmed has one."""
+DELAY_MS_MAX = 400
 MessageId = tuple[int, int]  # connection, number of its messages
 Orphans = list[Publish]
 """What numbering publishers of members that crashed had unconfirmed."""
@@ -115,6 +123,8 @@ class SimClients:
         self.operator = SimOperator(tape.fork("operator"))
         self.role = SimRole(tape.fork("role"))
         self.numbering = tape.fork("numbering").chance(0.4)
+        self._delays = tape.fork("delays")
+        self.delaying = self._delays.chance(0.4)
 
     # -- what they ask for -----------------------------------------------------------------------
 
@@ -139,8 +149,23 @@ class SimClients:
         ]
         queues = (Queue(GRAVE, True), *self.queues)
         self.commands += [self._declare(self.publisher, 1, queue) for queue in queues]
+        if self.delaying:
+            self.commands += self._declare_delaying(*self.queues)
         for sent in again:
             self._publish(sent)
+
+    def _declare_delaying(self, *queues: Queue) -> list[Command]:
+        arguments: Table = {"x-delayed-type": "direct"}
+        declare = ExchangeDeclare(
+            EXCHANGE_DECLARE, self.publisher, 1, LATE, "x-delayed-message", False, True, False,
+            False, True, arguments,
+        )  # fmt: skip
+        durable = [queue for queue in queues if queue.durable]
+        return [
+            declare,
+            *(self._declare(self.publisher, 1, queue) for queue in durable),
+            *(QueueBind(QUEUE_BIND, self.publisher, 1, q, LATE, q, True, {}) for q, _ in durable),
+        ]
 
     def reconnect(self) -> None:
         """The publisher hangs up, whatever it waits for, and comes again."""
@@ -194,7 +219,10 @@ class SimClients:
         if self.blocked or not self.session or len(self.unconfirmed) >= UNCONFIRMED_MAX:
             return False
         while self.orphans and self.numbering:
-            self._publish(self.orphans.pop(0))
+            orphan = self.orphans.pop(0)
+            if orphan.exchange == LATE:  # what it needs may not have been declared in time
+                self.commands += self._declare_delaying(Queue(orphan.key, True))
+            self._publish(orphan)
         self.published += 1
         queue = self.tape.pick(self.queues)
         flags = PERSISTENT if self.tape.chance(0.8) else 0
@@ -206,7 +234,11 @@ class SimClients:
             properties = with_header(b"\x00\x00", ID, self.producer)
             properties = with_header(properties, SEQUENCE, self.sequence)
         body = MESSAGE.pack(self.publisher, self.published) + payload
-        self._publish(Publish(PUBLISH, 0, 1, 0, "", queue.name, flags, properties, body))
+        exchange = ""
+        if self.delaying and queue.durable and self._delays.chance(0.4):
+            exchange = LATE
+            properties = with_header(properties, DELAY, self._delays.number(1, DELAY_MS_MAX))
+        self._publish(Publish(PUBLISH, 0, 1, 0, exchange, queue.name, flags, properties, body))
         if not self.calm():
             self.commands += self.operator.whim()
             self.commands += self.role.whim(*self.role_now())

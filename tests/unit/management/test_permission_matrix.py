@@ -8,7 +8,7 @@ from itertools import product
 from typing import NamedTuple
 from urllib.parse import quote
 
-from broker.machine.queueing.queue import ready_count
+from broker.machine.state import ready_count
 from broker.management.access import Identity
 from broker.management.routes import ROUTES
 from tests.support.management.demands import (

@@ -41,10 +41,13 @@ ACCOUNTS = {
             MAX(position) FILTER (WHERE op = 7 AND cause = 2) AS cold,
             MAX(position) FILTER (WHERE op = 9) AS recovered
         FROM queue_moves GROUP BY queue""",
+    # What was due after a delay goes on, in what it then reached.
     # A purge takes what is ready: not delivered since it was enqueued or returned.  What is
     # persistent survives a cold start where the queue does.
     "copies": """
         SELECT who, queue, body, ends, end_position, CASE
+            WHEN end_op = 6 AND end_cause = 2 AND routed THEN 'passed on'
+            WHEN end_op = 6 AND end_cause = 2 THEN 'unroutable'
             WHEN ends > 0 AND dead AND (end_op = 6 OR end_cause = 2) THEN 'dead-lettered'
             WHEN ends > 0 AND end_op = 6 THEN 'dropped'
             WHEN ends > 0 THEN 'settled'
@@ -58,9 +61,12 @@ ACCOUNTS = {
         LEFT JOIN (
             SELECT DISTINCT position AS end_position, body, TRUE AS dead FROM posts WHERE cause = 2
         ) USING (end_position, body)
-        LEFT JOIN purges USING (queue)""",
+        LEFT JOIN purges USING (queue)
+        LEFT JOIN (
+            SELECT begun AS post, BOOL_OR(routed) AS routed FROM dues GROUP BY begun
+        ) AS due USING (post)""",
     "outcomes": """
-        SELECT state AS name, COUNT(*) AS n FROM copies GROUP BY state
+        SELECT state AS name, COUNT(*) AS n FROM copies WHERE state <> 'passed on' GROUP BY state
         UNION ALL SELECT 'unroutable', COUNT(*) FROM counted WHERE nowhere
         UNION ALL SELECT 'found', COUNT(*) FROM counted
         UNION ALL SELECT 'told', COUNT(*) FROM ops WHERE op = 2""",

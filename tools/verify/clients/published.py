@@ -7,7 +7,8 @@ returned one is in no queue.
 
 Clients and members identify a publish by its body and number, and many may have the same ones, so
 counts are compared.  Publishes have causes: 0 of a client, 1 of a transaction, 2 dead-lettered,
-3 repeated: its number was taken before, and it stands for that message.
+3 repeated: its number was taken before, and it stands for that message, 4 of what was delayed: the
+message of that number waited until then in a queue that is named after its exchange.
 """
 
 from __future__ import annotations
@@ -27,17 +28,27 @@ ENTERED = {
     "own": """
         SELECT post, queue, content, posts.body
         FROM posts JOIN entered USING (epoch, position, low)""",
+    "dues": """
+        SELECT due.post, begun.post AS begun, due.message > 0 AS routed
+        FROM posts AS due JOIN posts AS begun
+            ON begun.low = due.number AND begun.body = due.body AND begun.post < due.post
+        WHERE due.cause = 4 AND begun.cause <> 3 AND begun.message > 0""",
+    "reached": """
+        SELECT COALESCE(begun, post) AS post, queue, content, body
+        FROM own LEFT JOIN dues USING (post)""",
+    "through": """
+        SELECT * FROM reached
+        UNION ALL
+        SELECT again.post, reached.queue, reached.content, again.body
+        FROM posts AS again
+        JOIN posts AS begun ON begun.low = again.low AND begun.body = again.body
+        JOIN reached ON reached.post = begun.post
+        WHERE again.cause = 3 AND begun.cause = 0""",
+    # What was delayed may be for any queue: when it was due, one that is full may have refused it.
     "arrivals": """
-        SELECT post, own.queue, content, body, name
-        FROM (
-            SELECT * FROM own
-            UNION ALL
-            SELECT again.post, own.queue, own.content, again.body
-            FROM posts AS again
-            JOIN posts AS begun ON begun.low = again.low AND begun.body = again.body
-            JOIN own ON own.post = begun.post
-            WHERE again.cause = 3 AND begun.cause = 0
-        ) AS own LEFT JOIN names USING (queue)""",
+        SELECT through.post, queue, content, body,
+            CASE WHEN name NOT LIKE 'amq.delayed.%' THEN name END AS name
+        FROM through LEFT JOIN names USING (queue)""",
     # Of what clients want a confirm of.  `older`: what came again may have entered a queue at a
     # position that is in no log.
     "wanted": """
@@ -148,7 +159,7 @@ PUBLISHED = {
         ) LEFT JOIN (
             SELECT body, COUNT(*) AS there, COUNT(*) FILTER (WHERE message = 0) AS nowhere,
                 MIN(position) AS position
-            FROM posts WHERE cause <> 2 GROUP BY body
+            FROM posts WHERE cause NOT IN (2, 4) GROUP BY body
         ) USING (body) CROSS JOIN extent
         WHERE from_start AND complete AND returned > COALESCE(nowhere, 0)
             AND (to_end OR COALESCE(there, 0) >= returned)""",

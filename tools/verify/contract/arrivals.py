@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from tools.verify.contract.rules import Rule
 
-# Moves: 1 PUBLISHED (causes: 0 by a client, 1 by a transaction, 3 again: it makes no message),
-# 2 ENQUEUED, 9 RECOVERED.  A place in a priority queue has the rank in the bits from 54 on, and its
-# lowest bit unused.  A move names a message by the low half of its number.
+# Moves: 1 PUBLISHED (causes: 0 by a client, 1 by a transaction, 3 again: it makes no message, 4 its
+# delay is over), 2 ENQUEUED, 6 DROPPED (cause 2: it is due), 9 RECOVERED.  A place in a priority
+# queue has the rank in the bits from 54 on, and its lowest bit unused; one in a queue of delayed
+# messages (priority 256) the due time from the 22nd on.  A move names a message by the low half of
+# its number.
 ARRIVALS = {
     "messages": """
         SELECT *, seq - LAG(seq) OVER (ORDER BY nth) AS step
@@ -30,14 +32,26 @@ ARRIVALS = {
         FROM entered WHERE published""",
     # A cold start renumbers a plain queue, and records no place of a priority queue.
     "placed": """
-        SELECT logged.*, op = 9 AND seq = 0 AS silent,
-            CASE WHEN max_priority >= 0 THEN (seq & 18014398509481983) >> 1
+        SELECT logged.*, op = 9 AND seq = 0 AS silent, max_priority = 256 AS delays,
+            CASE WHEN max_priority = 256 THEN (seq & 4194303) >> 1
+                WHEN max_priority >= 0 THEN (seq & 18014398509481983) >> 1
                 ELSE LEAST(seq, 4611686018427387904) END AS place
         FROM logged LEFT JOIN named USING (queue) WHERE op IN (2, 9)""",
     "steps": """
-        SELECT *, LAG(CASE WHEN silent THEN NULL WHEN op = 9 THEN place + of ELSE place + 1 END)
+        SELECT *, LAG(CASE WHEN silent THEN NULL WHEN op = 9 THEN place + of
+                WHEN delays THEN (place + 1) & 2097151 ELSE place + 1 END)
             OVER (PARTITION BY queue ORDER BY nth) AS next_place
         FROM placed""",
+    # What is due is published at once, by the same number.
+    "dues": """
+        SELECT *, COALESCE(op = 6 AND LEAD(op) OVER own = 1 AND LEAD(nth) OVER own = nth + 1
+                AND LEAD(position) OVER own = position AND LEAD(queue) OVER own = of, FALSE)
+                AS goes_on,
+            COALESCE(op = 1 AND LAG(op) OVER own = 6 AND LAG(nth) OVER own = nth - 1
+                AND LAG(position) OVER own = position AND LAG(of) OVER own = queue, FALSE)
+                AS was_due
+        FROM logged WHERE op = 6 AND cause = 2 OR op = 1 AND cause = 4
+        WINDOW own AS (ORDER BY nth)""",
 }
 
 # What the command at each position published by itself.  Command 14 is PUBLISH, 23 TX_COMMIT;
@@ -47,7 +61,7 @@ ANSWERED = {
         SELECT position, COUNT(*) FILTER (WHERE cause <> 1) AS made,
             COUNT(*) FILTER (WHERE cause = 1) AS by_transaction,
             BOOL_OR(cause = 3) AS again, BOOL_OR(cause <> 1 AND seq > 0) AS routed
-        FROM logged WHERE op = 1 AND cause <> 2 AND position <= last GROUP BY position""",
+        FROM logged WHERE op = 1 AND cause NOT IN (2, 4) AND position <= last GROUP BY position""",
     "answered": """
         SELECT position, 0 AS ordinal, -1 AS queue, -1 AS seq, -1 AS of, kind, outcome,
             kind = 14 AND outcome IN (0, 200, 201) AS wanted, COALESCE(made, 0) AS made,
@@ -92,6 +106,14 @@ RULES = {
     "enqueued twice": Rule(
         "G20", "C1 enqueue", "one message entered the queue twice",
         "copies", "copy > 1",
+    ),
+    "due unpublished": Rule(
+        "G20", "C1 enqueue", "was due after its delay, but was not published then",
+        "dues", "op = 6 AND NOT goes_on",
+    ),
+    "due invented": Rule(
+        "G20", "C1 enqueue", "was published as after a delay, but no such message was due then",
+        "dues", "op = 1 AND NOT was_due",
     ),
     "persistence": Rule(
         "G20", "C2 one end",

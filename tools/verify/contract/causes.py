@@ -3,8 +3,8 @@
 Each move names a command of its batch, in their order, and a queue that the log has named; and the
 command's kind and outcome can cause it.  Whatever closes a channel returns what it held, which may
 then be delivered, dropped by limits or dead-lettered.  An ACTIVATE closes the channels of lost
-members, a TICK expires messages.  And what is too much for one position goes on at the next ones,
-whatever is ordered there.
+members, a TICK expires messages and routes those that were delayed.  And what is too much for one
+position goes on at the next ones, whatever is ordered there.
 """
 
 from __future__ import annotations
@@ -24,6 +24,7 @@ _CAUSED_BY: dict[tuple[Op, int], tuple[int, ...]] = {
     (Op.PUBLISHED, 1): (Command.TX_COMMIT,),
     (Op.PUBLISHED, 2): _ANY,
     (Op.PUBLISHED, 3): (Command.PUBLISH,),
+    (Op.PUBLISHED, 4): (Command.TICK,),
     (Op.ENQUEUED, 0): _ANY,
     (Op.DELIVERED, 0): _ANY,
     (Op.DELIVERED, 1): (Command.GET,),
@@ -40,10 +41,12 @@ _CAUSED_BY: dict[tuple[Op, int], tuple[int, ...]] = {
     (Op.RETURNED, 4): (Command.TX_COMMIT,),
     (Op.DROPPED, 0): _ANY,  # also what has no time to live, at once where it enters or returns
     (Op.DROPPED, 1): _ANY,
+    (Op.DROPPED, 2): (Command.TICK,),
     (Op.PURGED, 0): (Command.QUEUE_PURGE,),
     (Op.PURGED, 1): _ANY,
     (Op.PURGED, 2): (Command.ACTIVATE,),
     (Op.DECLARED, 0): (Command.QUEUE_DECLARE,),
+    (Op.DECLARED, 1): (Command.EXCHANGE_DECLARE,),
     (Op.RECOVERED, 0): (Command.ACTIVATE,),
 }
 
@@ -82,7 +85,10 @@ CAUSED = {
             AND (cause = 2 AND kind NOT IN (2, 4) AND outcome < 300 OR cause = 3 AND kind <> 64)""",
     "of_queues": """
         SELECT logged.*, named.queue IS NULL AS nameless,
-            op = 8 AND (flag <> durable OR of - 1 <> max_priority) AS otherwise
+            op = 8 AND (flag <> durable OR of - 1 <> max_priority
+                OR (cause = 1) <> (max_priority = 256)) AS otherwise,
+            op IN (3, 5) AND max_priority = 256
+                OR op = 6 AND (max_priority = 256) <> (cause = 2) AS misled
         FROM logged LEFT JOIN named USING (queue) WHERE op <> 1""",
 }
 
@@ -93,8 +99,9 @@ RULES = {
     ),
     "stray": Rule(
         "LOG", "moves", "a move says something that moves of its kind never say",
-        "caused", """op IN (4, 5, 7, 9) AND flag OR op = 1 AND cause = 2 AND (of <> 0 OR queue <> 0)
-            OR op = 6 AND of <> 0 OR op IN (7, 8) AND detail <> 0 OR op = 8 AND seq <> 0""",
+        "caused", """op IN (4, 5, 7, 9) AND flag OR op = 1 AND cause IN (2, 4) AND of <> 0
+            OR op = 1 AND cause = 2 AND queue <> 0 OR op = 6 AND cause <> 2 AND of <> 0
+            OR op IN (7, 8) AND detail <> 0 OR op = 8 AND seq <> 0""",
     ),
     "disorder": Rule(
         "LOG", "moves", "moves are not in the order of their commands",
@@ -107,6 +114,10 @@ RULES = {
     "other queue": Rule(
         "LOG", "moves", "the queue was declared otherwise than the log names it",
         "of_queues", "otherwise",
+    ),
+    "left otherwise": Rule(
+        "G20", "causes", "left a queue of delayed ones otherwise than as due, or another one so",
+        "of_queues", "misled",
     ),
     "late command": Rule(
         "G20", "causes", "a command that came too late moved a message",

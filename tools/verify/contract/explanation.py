@@ -20,7 +20,8 @@ from tools.verify.sql.exchange import Exchange, Step, Tables
 from tools.verify.sql.statements import answer
 
 CAUSES = {
-    Op.PUBLISHED: ("by a client", "by a transaction", "dead-lettered", "again, by its number"),
+    Op.PUBLISHED: ("by a client", "by a transaction", "dead-lettered", "again, by its number",
+                   "when its delay was over"),
     Op.ENQUEUED: ("",),
     Op.DELIVERED: ("to a consumer", "to a get"),
     Op.SETTLED: ("acknowledged", "sent", "rejected", "of a deleted queue", "by a transaction",
@@ -29,9 +30,9 @@ CAUSES = {
         "by a nack or reject", "by a recover", "as its channel closed", "as its member was lost",
         "by a transaction",
     ),
-    Op.DROPPED: ("expired", "over the limit"),
+    Op.DROPPED: ("expired", "over the limit", "due"),
     Op.PURGED: ("by a purge", "deleted", "by a cold start"),
-    Op.DECLARED: ("",),
+    Op.DECLARED: ("", "for delayed messages"),
     Op.RECOVERED: ("by a cold start",),
 }  # fmt: skip
 

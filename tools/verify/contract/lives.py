@@ -45,7 +45,8 @@ LIVES = {
             LAG(thinned) OVER own AS prior_thinned,
             CASE WHEN FIRST_VALUE(op) OVER own = 2 THEN FIRST_VALUE(flag) OVER own ELSE TRUE END
                 AS persistent,
-            CASE WHEN FIRST_VALUE(op) OVER own = 2 THEN FIRST_VALUE(detail) OVER own END AS content
+            CASE WHEN FIRST_VALUE(op) OVER own = 2 THEN FIRST_VALUE(detail) OVER own END AS content,
+            CASE WHEN FIRST_VALUE(op) OVER own = 2 THEN FIRST_VALUE(of) OVER own END AS number
         FROM dated WHERE op BETWEEN 2 AND 6
         WINDOW own AS (PARTITION BY queue, seq ORDER BY time)""",
     # Messages that a cold start numbered, so this is not where they entered.
@@ -150,6 +151,10 @@ RULES = {
     "content": Rule(
         "G20", "C2 one end", "is not the message that entered the queue",
         "lives", "op IN (3, 5, 6) AND content <> 0 AND detail <> content",
+    ),
+    "other due": Rule(
+        "G20", "C2 one end", "was due by another number than that by which it entered",
+        "lives", "op = 6 AND cause = 2 AND number <> of",
     ),
     "delivered ended": Rule(
         "G11", "C3 delivery", "was delivered after its end",

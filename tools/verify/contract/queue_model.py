@@ -22,6 +22,8 @@ from xxhash import xxh3_64_intdigest
 _PLACE = struct.Struct("<QQQQQ")
 _MASK = (1 << 64) - 1
 _RANK_SHIFT = 54
+_DELAYS = 256  # as the highest priority: a queue of delayed messages, by due time
+_ARRIVAL_BITS = 21  # of the number in which one came, in its place there
 _PUBLISHED, _ENQUEUED, _DELIVERED, _SETTLED, _RETURNED = 1, 2, 3, 4, 5
 _DROPPED, _PURGED, _DECLARED, _RECOVERED = 6, 7, 8, 9
 _AGAIN = 3  # a publish that names an earlier message, and makes none
@@ -61,6 +63,7 @@ class _Message(NamedTuple):
 class _ModelQueue:
     number: int
     ranked: bool
+    delays: bool = False
     next_seq: int = 0
     unknown_ready: int = 0
     unknown_held: int = 0
@@ -86,8 +89,18 @@ class _ModelQueue:
         return len(self.ready) + self.unknown_ready
 
     def arrival(self, seq: int) -> int:
-        """Return how many messages arrived before this one."""
+        """Return how many messages arrived before this one; of delayed ones, the low bits of it."""
+        if self.delays:
+            return (seq >> 1) & ((1 << _ARRIVAL_BITS) - 1)
         return (seq & ((1 << _RANK_SHIFT) - 1)) >> 1 if self.ranked else seq
+
+    def next_arrival(self) -> int:
+        """Return what `arrival` is of the next message."""
+        return self.next_seq & ((1 << _ARRIVAL_BITS) - 1) if self.delays else self.next_seq
+
+    def may_be_unknown(self, seq: int) -> bool:
+        """Return whether a message at this place may be older than what is known."""
+        return self.delays or self.arrival(seq) < self.floor
 
     def add(self, seq: int, message: _Message) -> None:
         """Add a ready message."""
@@ -112,7 +125,7 @@ class _ModelQueue:
                 raise ModelMismatch("impossible", f"there it is {known}")
             heappop(self.order)
             return self.ready.pop(seq)
-        if not self.unknown_ready or self.arrival(seq) >= self.floor or seq in self.held:
+        if not self.unknown_ready or not self.may_be_unknown(seq) or seq in self.held:
             raise ModelMismatch("impossible", "it is not ready")
         if oldest is not None and oldest < seq:
             raise ModelMismatch("wrong message", f"place {oldest} was ready")
@@ -133,7 +146,7 @@ class _ModelQueue:
             if content not in (None, message.content):
                 raise ModelMismatch("impossible", f"it was {message.content:016x}")
             return message
-        if not self.unknown_held or self.arrival(seq) >= self.floor or seq in self.ready:
+        if not self.unknown_held or not self.may_be_unknown(seq) or seq in self.ready:
             raise ModelMismatch("impossible", "nobody held it")
         self.unknown_held -= 1
         return _Message(content or 0, None, True)
@@ -152,11 +165,11 @@ class Model:
         self.next_message = next_message
         self.queues: dict[int, _ModelQueue] = {}
 
-    def begin(self, number: int, figures: QueueFigures, *, ranked: bool) -> None:
+    def begin(self, number: int, figures: QueueFigures, max_priority: int) -> None:
         """Add a queue of which only figures are known."""
         self.queues[number] = _ModelQueue(
-            number, ranked, figures.next_seq, figures.ready, figures.unacked, figures.next_seq,
-            unknown_sum=figures.ready_sum,
+            number, max_priority >= 0, max_priority == _DELAYS, figures.next_seq, figures.ready,
+            figures.unacked, figures.next_seq, unknown_sum=figures.ready_sum,
         )  # fmt: skip
 
     def move(
@@ -175,7 +188,7 @@ class Model:
         if op == _DECLARED:
             if number in self.queues:
                 raise ModelMismatch("impossible", "this queue is there already")
-            self.queues[number] = _ModelQueue(number, of > 0)
+            self.queues[number] = _ModelQueue(number, of > 0, of - 1 == _DELAYS)
             return
         queue = self.queues.get(number)
         if queue is None:
@@ -187,7 +200,7 @@ class Model:
                 "impossible", "a cold start tells what was there, and then what stays"
             )
         if op == _ENQUEUED:
-            if queue.arrival(seq) != queue.next_seq:
+            if queue.arrival(seq) != queue.next_arrival():
                 raise ModelMismatch("impossible", f"the next place is {queue.next_seq}")
             queue.next_seq += 1
             queue.add(seq, _Message(detail, flag, False))

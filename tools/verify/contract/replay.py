@@ -41,7 +41,7 @@ class Replay:
         self.checkpoints = 0  # that were compared with the model
         self.compared = 0  # queues whose figures were compared
         self._model: Model | None = None
-        self._ranked: set[int] = set()
+        self._priorities: dict[int, int] = {}  # the highest ones, of queues that have some
         self._position = -1
         self._root = 0
 
@@ -58,7 +58,7 @@ class Replay:
             case Queues(queues):
                 for number, _, _, _, max_priority in queues:
                     if max_priority >= 0:
-                        self._ranked.add(number)
+                        self._priorities[number] = max_priority
             case Checkpoint():
                 self._compare(record)
             case Start() | Snapshot():
@@ -86,7 +86,7 @@ class Replay:
         self._model = Model(next_message)
         self._position, self._root = position, root
         for number, one in logged.items():
-            self._model.begin(number, one, ranked=number in self._ranked)
+            self._model.begin(number, one, self._priorities.get(number, -1))
 
     def _batch(self, batch: Batch, model: Model) -> None:
         first = batch.first_position

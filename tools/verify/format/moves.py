@@ -27,8 +27,8 @@ class Op(IntEnum):
 
 
 _CAUSES = {
-    Op.PUBLISHED: 4, Op.ENQUEUED: 1, Op.DELIVERED: 2, Op.SETTLED: 6, Op.RETURNED: 5, Op.DROPPED: 2,
-    Op.PURGED: 3, Op.DECLARED: 1, Op.RECOVERED: 1,
+    Op.PUBLISHED: 5, Op.ENQUEUED: 1, Op.DELIVERED: 2, Op.SETTLED: 6, Op.RETURNED: 5, Op.DROPPED: 3,
+    Op.PURGED: 3, Op.DECLARED: 2, Op.RECOVERED: 1,
 }  # fmt: skip
 WHATS = frozenset(
     op | cause << CAUSE_SHIFT | flag

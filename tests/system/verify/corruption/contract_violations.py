@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.machine.move_log import FLAG, Op
+from broker.machine.move_log import DUE, FLAG, Op
 from broker.memberlog.records import Batch
 from tests.system.verify.support.make_moves import INCARNATIONS, MoveMaker, MoveTuple
 from tests.system.verify.support.recorded_history import (
@@ -341,6 +341,37 @@ def transient_enters_as_persistent(maker: MoveMaker) -> tuple[str, int]:
     return "persistence", at
 
 
+def _is_due(row: MoveTuple) -> bool:
+    return row[0] & ~FLAG == DUE
+
+
+def due_is_not_published(maker: MoveMaker) -> tuple[str, int]:
+    at, _ = first_move(maker, _is_due)
+    rewrite_at(maker, at, lambda rows: rows[:1])
+    return "due unpublished", at
+
+
+def published_without_being_due(maker: MoveMaker) -> tuple[str, int]:
+    at, _ = first_move(maker, _is_due)
+    rewrite_at(maker, at, lambda rows: rows[1:])
+    return "due invented", at
+
+
+def another_one_is_due(maker: MoveMaker) -> tuple[str, int]:
+    at, (*_, number, _) = first_move(maker, _is_due)
+
+    def change(rows: list[MoveTuple]) -> list[MoveTuple]:
+        return [put(rows[0], of=number + 1), put(rows[1], queue=number + 1), *rows[2:]]
+
+    rewrite_at(maker, at, change)
+    return "other due", at
+
+
+def delayed_one_expires(maker: MoveMaker) -> tuple[str, int]:
+    at = maker.edit(lambda row: put(row, what=row[0] & ~0x70) if _is_due(row) else None)
+    return "left otherwise", at
+
+
 def ack_called_an_end_with_its_queue(maker: MoveMaker) -> tuple[str, int]:
     at = maker.edit(lambda row: put(row, what=0x34) if row[0] == Op.SETTLED else None)
     return "lapsed alive", at
@@ -407,5 +438,6 @@ VIOLATIONS: tuple[Violation, ...] = (
     more_leave_than_were_there, queue_declared_twice, purge_says_it_is_durable,
     checkpoint_has_another_root, blob_is_passed_over, transient_enters_as_persistent,
     ack_called_an_end_with_its_queue, answered_as_unroutable, answered_as_sent_again,
-    session_that_another_goes_on_with,
+    session_that_another_goes_on_with, due_is_not_published, published_without_being_due,
+    another_one_is_due, delayed_one_expires,
 )  # fmt: skip

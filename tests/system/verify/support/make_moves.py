@@ -14,7 +14,7 @@ from broker.machine import commands as c
 from broker.machine.commands import Command
 from broker.machine.machine import Machine
 from broker.machine.move_log import MOVE
-from broker.machine.state import Queue
+from broker.machine.state import Queue, all_queues
 from broker.memberlog.records import (
     CHECKPOINT_ROW,
     Active,
@@ -106,7 +106,7 @@ class MoveMaker(LogMaker):
             self._add(Queues(changed))
 
     def _queues(self) -> list[Queue]:
-        return [q for vhost in self.machine.vhosts.values() for q in vhost.queues.values()]
+        return [q for vhost in self.machine.vhosts.values() for q in all_queues(vhost)]
 
     def _add(self, record: Record) -> None:
         for records in self.logs.values():
@@ -231,4 +231,4 @@ class _TapedRig(Rig):
     def queues(self) -> Iterator[Queue]:
         """Yield the queues of the first member."""
         for vhost in self.machine.vhosts.values():
-            yield from vhost.queues.values()
+            yield from all_queues(vhost)

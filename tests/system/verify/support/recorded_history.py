@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from broker.amqp import codec
 from broker.machine import commands as c
 from broker.machine.move_log import MOVE, Op
 from broker.memberlog.records import CHECKPOINT_ROW, Batch, Checkpoint, Record
@@ -11,7 +12,8 @@ from tests.system.verify.support.make_moves import INCARNATIONS, MoveMaker, Move
 
 
 def plain_history() -> MoveMaker:
-    """Publishes, deliveries, acks, nacks, limits, a lost member, a purge, a cold start, an end."""
+    """Publishes, deliveries, acks, nacks, limits, a lost member, a purge, a cold start, delays, an
+    end."""
     maker = MoveMaker()
     one, two = maker.rig.client("a"), maker.rig.client("b")
     one.queue("q")
@@ -49,6 +51,15 @@ def plain_history() -> MoveMaker:
     four.commit([c.TxPublish("", "q", c.PERSISTENT, b"\0\0", b"tx")])
     four.get("q")
     maker.rig.activate("a")
+    five = maker.rig.client("b")
+    five.exchange("late", "x-delayed-message", {"x-delayed-type": "fanout"})
+    five.bind("q", "late")
+    for i, delay in enumerate((200, 100, 100, 60_000)):
+        delayed = codec.encode_properties({"headers": {"x-delay": delay}})
+        five.publish("", b"d%d" % i, "late", properties=delayed, no=i + 1)
+    maker.rig.pass_time(600_000)
+    five.get("q")
+    five.ack(1)
     maker.end()
     return maker
 

@@ -82,6 +82,13 @@ def test_what_a_machine_does_gives_no_finding(seed: int) -> None:
     assert maker.breaches() == []
 
 
+@pytest.mark.parametrize("seed", range(4))
+def test_what_a_machine_delays_gives_no_finding(seed: int) -> None:
+    """Seed 2 has 15 messages that are due, and a cold start of some that are not."""
+    maker = wander(random.Random(seed), 200, delayed=True)
+    assert maker.breaches() == []
+
+
 @pytest.mark.parametrize("lost", [False, True])
 @pytest.mark.parametrize("then", ["tick", "publish", "late command", "activate"])
 def test_an_end_that_goes_on_at_later_positions_gives_no_finding(
@@ -226,7 +233,23 @@ def _connect(maker: MoveMaker, member: str, conn: int) -> Client:
     return Client(maker.rig, session, conn, 0).channel(1)
 
 
-def wander(chance: random.Random, steps: int) -> MoveMaker:
+def _delay(one: Client, name: str, step: int, chance: random.Random) -> None:
+    """Publish to an exchange that delays; or declare it, bind to it, or, rarely, delete it."""
+    roll, durable = chance.random(), chance.random() < 0.8
+    exchange = "late" if durable else "late and passing"
+    if roll < 0.1:
+        one.exchange(exchange, "x-delayed-message", {"x-delayed-type": "direct"}, durable=durable)
+    elif roll < 0.2:
+        one.bind(name, exchange, name)
+    elif roll < 0.22:
+        one.delete_exchange(exchange)
+    else:
+        delay = codec.encode_properties({"headers": {"x-delay": chance.randrange(1, 2_000)}})
+        flags = c.PERSISTENT if chance.random() < 0.7 else 0
+        one.publish(name, b"%d" % step, exchange, flags=flags, no=step + 1, properties=delay)
+
+
+def wander(chance: random.Random, steps: int, *, delayed: bool = False) -> MoveMaker:
     """Random operations of clients; members that are lost; now and then the whole cluster."""
     maker = MoveMaker()
     rig = maker.rig
@@ -234,13 +257,10 @@ def wander(chance: random.Random, steps: int) -> MoveMaker:
     names = ["q", "ranked", "short", "passing", "dying"]
     kinds: dict[str, c.Table] = {
         "ranked": {"x-max-priority": 2},
-        "short": {
-            "x-max-length": 3,
-            "x-dead-letter-exchange": "",
-            "x-dead-letter-routing-key": "q",
-        },
+        "short": {"x-max-length": 3, "x-dead-letter-exchange": "",
+                  "x-dead-letter-routing-key": "q"},
         "dying": {"x-message-ttl": 1000, "x-overflow": "reject-publish", "x-max-length": 5},
-    }
+    }  # fmt: skip
     for step in range(steps):
         alive = [
             one for one in clients if (one.session, one.conn, one.chan) in rig.machine.channels
@@ -252,6 +272,8 @@ def wander(chance: random.Random, steps: int) -> MoveMaker:
         one, name = chance.choice(alive), chance.choice(names)
         if roll < 0.1:
             one.queue(name, kinds.get(name), durable=name != "passing")
+        elif delayed and roll < 0.25:
+            _delay(one, name, step, chance)
         elif roll < 0.5:
             properties = b"\x08\x00" + bytes([chance.randrange(4)])
             flags = c.PERSISTENT if chance.random() < 0.7 else 0

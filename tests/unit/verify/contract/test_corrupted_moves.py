@@ -41,18 +41,18 @@ ORDER = "neither of the two depends on the other, so either order may be true"
 
 UNSEEN: dict[str, str] = {
     "PUBLISHED.detail +1": BODY,
-    "PUBLISHED.of +1": ONCE,
     "SETTLED.detail +1": TAG,
     "Queues.vhost changed": NAME,
     "Queues.name changed": NAME,
     "PURGED moved": ORDER,
-    "DROPPED moved": ORDER,
     "RETURNED moved": ORDER,
 }
 
 # Seen at some places and not at others, and why not there.
 PARTLY: dict[str, str] = {
     "DELIVERED moved": ORDER,
+    "DROPPED moved": ORDER,
+    "PUBLISHED.of +1": ONCE,
     "ENQUEUED.detail +1": "where the message is purged, as nothing names its content again",
     "PUBLISHED.flag negated": "where it reached no queue",
     "PUBLISHED.queue +1": "where the channel publishes nothing later: numbers may have holes",

@@ -1,0 +1,135 @@
+"""The delay that a message asks for in its header `x-delay`, and how it is kept.
+
+An exchange of type `x-delayed-message` routes as the type that its argument `x-delayed-type` names.
+A message with a delay, in milliseconds, first waits in a queue of the exchange that nobody else
+knows, in the order of due times; then it is routed, and its header has the other sign, so no other
+exchange delays it again. The delay counts from the horizon, as what lives for a time does: no
+message is early. Names and signs are those of RabbitMQ's plugin of this name. Decision:
+docs/decisions/0064-a-delayed-message-waits-in-a-queue-of-its-exchange.md.
+"""
+
+import struct
+from math import isnan
+
+from broker.machine.commands import Table
+from broker.machine.queueing.properties import (
+    decode_value,
+    encode_value,
+    entry,
+    raw_headers,
+    with_headers,
+)
+from broker.machine.queueing.refusals import (
+    PRECONDITION_FAILED,
+    Refusal,
+    plain,
+    unknown_exchange_type,
+)
+from broker.machine.state import (
+    ARRIVAL_BITS,
+    CREATED_US,
+    DELAYED_MESSAGE,
+    DELAYED_TYPE,
+    DUE_SHIFT,
+    PROPERTIES,
+    Message,
+    Queue,
+)
+
+DELAY = "x-delay"
+DELAY_MS_MAX = (1 << 32) - 1
+"""As the plugin has it: 49 days."""
+_DELAY_BYTES = bytes((len(DELAY),)) + DELAY.encode()
+_ARRIVALS = (1 << ARRIVAL_BITS) - 1
+_NAME = "amq.delayed."
+_WHOLE = (b"b", b"B", b"s", b"u", b"I", b"i", b"l", b"L")
+_LARGE = 1e18
+_SIGNED_INT = struct.Struct(">i")
+
+
+def check_type(arguments: Table, types: tuple[str, ...]) -> Refusal | None:
+    """Of an exchange of this type that is declared."""
+    kind = arguments.get(DELAYED_TYPE)
+    if type(kind) is not str or kind == DELAYED_MESSAGE:
+        return _refused(
+            f"Invalid argument, '{DELAYED_TYPE}' must be an existing exchange type other than "
+            f"{DELAYED_MESSAGE}: one of {', '.join(one for one in types if one != DELAYED_MESSAGE)}"
+        )
+    return unknown_exchange_type(kind) if kind not in types else None
+
+
+def queue_name(exchange: str) -> str:
+    """Of the queue in which its messages wait: no client can declare one of this name."""
+    return _NAME + exchange
+
+
+def may_be_delayed(properties: bytes) -> bool:
+    """Whether it is worth to look into the headers: in most messages it is not."""
+    return len(properties) > 2 and properties[0] & 0x20 != 0 and _DELAY_BYTES in properties
+
+
+def check_delay(properties: bytes) -> Refusal | None:
+    """Of a message that is published to an exchange that delays."""
+    value = _value(properties)
+    if isinstance(value, str):
+        return _refused(f"invalid {DELAY} '{value}': not an integer")
+    if value > DELAY_MS_MAX:
+        return _refused(
+            f"{DELAY} of {value} milliseconds, the limit is {DELAY_MS_MAX} (49 days); publish the "
+            "message when less is left, or keep it in a database until then"
+        )
+    return None
+
+
+def delay_ms_of(properties: bytes) -> int:
+    """How long the message is to wait; 0: not at all. What nobody could be refused for, as it comes
+    by other exchanges, waits as long as the limit, or not if it says nothing."""
+    value = _value(properties) if may_be_delayed(properties) else 0
+    return 0 if isinstance(value, str) else min(max(value, 0), DELAY_MS_MAX)
+
+
+def with_turned_delay(properties: bytes) -> bytes:
+    """The properties as they are routed when the delay is over: with its negative."""
+    delay_ms = delay_ms_of(properties)
+    kept = [one for one in raw_headers(properties) if one[0] != DELAY]
+    try:
+        raw = b"I" + _SIGNED_INT.pack(-delay_ms)
+    except struct.error:
+        raw = encode_value(-delay_ms)
+    return with_headers(properties, [*kept, entry(DELAY, raw)], keep_expiration=True)
+
+
+def due_ms_of(message: Message) -> int:
+    """When it is due, by the machine's time."""
+    return -(-message[CREATED_US] // 1000) + delay_ms_of(message[PROPERTIES])
+
+
+def place_when_due(queue: Queue, message: Message) -> int:
+    """The place of a message that comes in, by its due time and then by its number."""
+    due_ms = due_ms_of(message)
+    arrival = (queue.next_seq & _ARRIVALS) << 1
+    taken = queue.returned
+    # The numbers begin again after two millions: of those that are due at once some are later then.
+    while (place := due_ms << DUE_SHIFT | arrival) in taken or place | 1 in taken:
+        due_ms += 1
+    return place
+
+
+def _value(properties: bytes) -> int | str:
+    """What the header says, the last one of this name; 0 if there is none, or none of a number.
+    A text must be a whole number; one that is none is returned."""
+    raws = [raw for name, _, raw in raw_headers(properties) if name == DELAY]
+    kind, value = (raws[-1][:1], decode_value(raws[-1])) if raws else (b"V", None)
+    if kind in _WHOLE and isinstance(value, int):
+        return value
+    if isinstance(value, float) and not isnan(value):
+        return int(min(max(value, -_LARGE), _LARGE))
+    if kind == b"S":
+        text = plain(value)
+        digits = text.removeprefix("-")
+        return int(text) if digits.isascii() and digits.isdigit() and len(text) < 20 else text
+    return 0
+
+
+def _refused(why: str) -> Refusal:
+    return Refusal(PRECONDITION_FAILED, f"PRECONDITION_FAILED - {why}")
