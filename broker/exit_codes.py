@@ -44,3 +44,5 @@ class Exit(IntEnum):
     """The option file or a key file cannot be read, or something in it is wrong."""
     QUORUM = 79
     """With --cluster-cman: the quorum was lost, so the member stopped at once."""
+    FENCED = 80
+    """With --shared-store: another broker leads by now; started again, this one waits."""

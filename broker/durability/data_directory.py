@@ -12,6 +12,7 @@ import time
 import uuid
 from dataclasses import replace
 from pathlib import Path
+from typing import Protocol
 
 from broker.durability.pages import Pages
 from broker.machine.version import MACHINE_VERSION, MACHINE_VERSION_MIN
@@ -22,15 +23,44 @@ from store.directory_lock import DirectoryLock
 from store.errors import NotWritable, StoreUnreadable
 from store.lmdb_store import LmdbStore
 from store.space import Reserve
+from vsync.admin.protocol import Json
 
 STORE_DIR = "store"
 LOG_DIR = "memberlog"
 
 
+class StoreLease(Protocol):
+    """What says that the store is this process's: others may be waiting for it."""
+
+    log_dir: Path | None
+    """Where the member logs of all who lead are; None: in the data directory."""
+
+    def holds(self) -> bool:
+        """Whether clients may be replied to at this moment."""
+
+    def status(self) -> Json:
+        """Return its part of the reply to `status`."""
+
+
+class Unshared:
+    """The lease of a store that is one broker's alone."""
+
+    log_dir: Path | None = None
+
+    def holds(self) -> bool:
+        """Always."""
+        return True
+
+    def status(self) -> Json:
+        """Nothing."""
+        return {}
+
+
 class DataDirectory:
     """One member's data directory, opened for one incarnation of the broker."""
 
-    def __init__(self, options: BrokerOptions) -> None:
+    def __init__(self, options: BrokerOptions, lease: StoreLease | None = None) -> None:
+        self.lease: StoreLease = Unshared() if lease is None else lease
         self.temporary = options.data_dir is None
         self.data_dir = options.data_dir or Path(tempfile.mkdtemp(prefix="qpidd-"))
         self.cluster_name = options.cluster_name
@@ -108,7 +138,7 @@ class DataDirectory:
     @property
     def log_dir(self) -> Path:
         """Directory of the member log."""
-        return self.data_dir / LOG_DIR
+        return self.lease.log_dir or self.data_dir / LOG_DIR
 
     def close(self) -> None:
         """Give the store up; a temporary data directory goes with it."""

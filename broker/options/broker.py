@@ -24,7 +24,12 @@ from broker.options import quorum as quorum_options
 from broker.options import retention as retention_options
 from broker.options import security as security_options
 from broker.options.access import AccessOptions, read_access_options
-from broker.options.active_passive import ActivePassiveOptions, read_active_passive
+from broker.options.active_passive import (
+    ActivePassiveOptions,
+    SharedStoreOptions,
+    read_active_passive,
+    read_shared_store,
+)
 from broker.options.bounds import Bounds, read_bounds
 from broker.options.client_ports import (
     AMQPS_PORT,
@@ -154,6 +159,8 @@ class BrokerOptions:
     """The address that the client listener binds."""
     data_dir: Path | None
     """Absolute.  None: a temporary one, gone with the process; a restart comes back empty."""
+    shared_store: SharedStoreOptions | None
+    """The store that this broker leads or waits for; its data directory is in there then."""
     trace: Path | None
     """Absolute.  Where the ring's trace goes from the start on; None: off until switched on."""
     log: LogOptions
@@ -192,7 +199,7 @@ class BrokerOptions:
     @property
     def clustered(self) -> bool:
         """Whether this broker is to find other members at all."""
-        return bool(self.cluster_name)
+        return bool(self.cluster_name) and self.shared_store is None
 
     @property
     def listen(self) -> Address | None:
@@ -205,9 +212,7 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
     given = _with_ring(given)
     text = {name: given.get(name, default).strip() for name, default in DEFAULTS.items()}
     cluster_name = _cluster_name(text["cluster-name"])
-    for name in (*_RING_ONLY, *quorum_options.DEFAULTS, *security_options.DEFAULTS):
-        if not cluster_name and text[name] != DEFAULTS[name]:
-            raise OptionError(name, "it needs --cluster-name: a stand-alone broker has no ring")
+    shared = _without_ring(text, cluster_name)
     interface = text["interface"].removeprefix("[").removesuffix("]")
     if not _is_host(interface):
         raise OptionError("interface", f"{text['interface']!r} is not a host name or an IP address")
@@ -240,7 +245,8 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
         tls=tls,
         clients=read_client_limits(text),
         interface=interface,
-        data_dir=_data_dir(text, needed=bool(cluster_name)),
+        data_dir=_data_dir(text, needed=bool(cluster_name) and shared is None),
+        shared_store=shared,
         watchdog_s=number("watchdog-interval", text["watchdog-interval"], 0, 86_400),
         scrub_rate=number("scrub-rate", text["scrub-rate"], 0, SCRUB_RATE_MAX),
         access=read_access_options(text),
@@ -255,10 +261,21 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
         arbitrator=arbitrator == str(bind),
         active_passive=_active_passive(text),
         settings=settings_of(text),
-        security=_security(text, (bind, *also)) if cluster_name else OPEN,
+        security=_security(text, (bind, *also)) if cluster_name and shared is None else OPEN,
         text=OptionTexts(text),
         cluster_bind_also=tuple(also),
     )
+
+
+def _without_ring(text: Mapping[str, str], cluster_name: str) -> SharedStoreOptions | None:
+    """Read whether the store is shared; refuse options of the ring where there is none."""
+    of_rings = (*_RING_ONLY, *quorum_options.DEFAULTS, *security_options.DEFAULTS)
+    given = [name for name in of_rings if text[name] != DEFAULTS[name]]
+    shared = read_shared_store(text, given)
+    for name in given:
+        if not cluster_name:
+            raise OptionError(name, "it needs --cluster-name: a stand-alone broker has no ring")
+    return shared
 
 
 def parse_address(text: str, default_port: int | None = None) -> Address:

@@ -83,6 +83,8 @@ KINDS: Mapping[str, Kind] = {
     "link-maintenance-interval": Kind.OWN,
     "prometheus-port": Kind.OWN,
     "data-dir": Kind.OWN,
+    "shared-store": Kind.OWN,
+    "shared-store-lease": Kind.OWN,
     "disk-free-limit": Kind.OWN,
     "memory-limit": Kind.OWN,
     "page-memory": Kind.OWN,

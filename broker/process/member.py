@@ -38,9 +38,9 @@ from broker.replication.ports import Ports
 from broker.selfcheck.supervisor import Supervisor
 from broker.statistics.observation import Observation
 from broker.timers.timers import Timers
-from broker.watchdogs.reply_lease import ReplyLease
 from broker.watchdogs.watchdogs import BEAT_S, Watchdogs
 from store.errors import NoSpace, StoreError, StoreStuck
+from vsync.admin.protocol import Json
 from vsync.io.redundant_transport import RedundantTransport
 from vsync.totem.events import Direct, Note, Output, View
 
@@ -155,7 +155,7 @@ class BrokerMember:
             settings=options.settings,
         )  # fmt: skip
         self._member = ReplicatedMember(
-            Ports(ring.driver, ReplyLease(ring.node.lease), LoopClock(loop, self._watchdogs),
+            Ports(ring.driver, ring.reply_lease, LoopClock(loop, self._watchdogs),
                   self._transfer, self.clients, memberlog.recorder, self),
             device, identity.store, meta, make_controller,
         )  # fmt: skip
@@ -172,8 +172,13 @@ class BrokerMember:
             clients=self.clients, later=loop.call_later, may_reply=lambda: self._member.may_reply,
             send_direct=ring.driver.send_direct, counters=self._all_counters,
             progress=lambda: self.life.reason, received=lambda of: self.observation.received(of),
-            watchdogs=lambda: {**self._watchdogs.status(), **self.life.status(), **ring.status()},
+            watchdogs=self._status,
         )  # fmt: skip
+
+    def _status(self) -> Json:
+        """Return what the parts say in the reply to `status`."""
+        return {**self._watchdogs.status(), **self.life.status(), **self._ring.status(),
+                **self._identity.lease.status()}  # fmt: skip
 
     @cached_property
     def observation(self) -> Observation:

@@ -13,12 +13,14 @@ from broker.durability.kept_lease import KeptLease
 from broker.exit_codes import Exit
 from broker.machine.version import MACHINE_VERSION, MACHINE_VERSION_MIN
 from broker.options.broker import BrokerOptions
+from broker.watchdogs.reply_lease import ReplyLease
 from vsync.io.discovery import PORT as BEACON_PORT
 from vsync.io.discovery import Beacon, Discovery, StaticPeers, look_up
 from vsync.io.keys import Allowed, KeyFileError, read_secret
 from vsync.io.redundant_transport import SEPARATOR, RedundantTransport
 from vsync.io.security import Anonymous, Curve, Plain, Security
 from vsync.io.traced_driver import TracedDriver, Tracer
+from vsync.io.transport import TransportError
 from vsync.primary.component import Primary
 from vsync.primary.door import PrimaryDoor, Refusal
 from vsync.totem.config import RingConfig
@@ -73,8 +75,25 @@ def ring_security(options: BrokerOptions, warn: Callable[[str], None]) -> Securi
     return Curve(own, allowed)
 
 
+class NoRing(Exception):
+    """The ring's socket cannot be had; carries the exit code."""
+
+    def __init__(self, code: Exit, error: Exception) -> None:
+        super().__init__(str(error))
+        self.code = code
+
+
 def ring_transport(options: BrokerOptions, warn: Callable[[str], None]) -> RedundantTransport:
-    """Bind the ring's socket; a stand-alone broker's is one that nobody knows."""
+    """Bind the ring's socket; a stand-alone broker's is one that nobody knows.  Raises NoRing."""
+    try:
+        return _transport(options, warn)
+    except KeyFileError as error:
+        raise NoRing(Exit.CONFIG, error) from error
+    except TransportError as error:
+        raise NoRing(Exit.UNAVAILABLE, error) from error
+
+
+def _transport(options: BrokerOptions, warn: Callable[[str], None]) -> RedundantTransport:
     bind = str(options.cluster_bind) if options.clustered else "127.0.0.1:0"
     security = ring_security(options, warn)
     binds = [bind, *map(str, options.cluster_bind_also)]
@@ -120,6 +139,7 @@ class RingEndpoint:
         path = options.trace if options.trace is not None else identity.data_dir / "ring.trace"
         tracer = Tracer(self.node, options.cluster_name, path, loop)
         tracer.switch(options.trace is not None)
+        self.reply_lease = ReplyLease(self.node.lease, leads=identity.lease.holds)
         self.driver = TracedDriver(self.node, transport, on_output, tracer, loop)
         self._discovery = discovery_for(options, self.me, log.warning)
 

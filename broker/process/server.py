@@ -11,6 +11,7 @@ import re
 import signal
 import sys
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from functools import partial
 
 from broker.durability.data_directory import DataDirectory, truncated
@@ -24,15 +25,14 @@ from broker.process.management_port import BadDefinitions, MakeShovels, Manageme
 from broker.process.member import BrokerMember
 from broker.process.member_life import LifeState, prefix
 from broker.process.reload import Reload, Serving
-from broker.process.ring_setup import ring_transport
+from broker.process.ring_setup import NoRing, ring_transport
 from broker.replication.replica import Divergence
 from broker.service.messages import LogFileError, Messages
 from broker.service.notify import ServiceManager
+from broker.sharing.shared_store import Ended, SharedStore
 from store.errors import DiskFailed, NoSpace, NotWritable, StoreBusy, StoreError
-from vsync.io.keys import KeyFileError
 from vsync.io.redundant_transport import RedundantTransport
 from vsync.io.traced_driver import TraceError
-from vsync.io.transport import TransportError
 
 log = logging.getLogger("qpidd")
 
@@ -42,6 +42,11 @@ MESSAGES_S = 2.0
 ONE_VOTE = (
     "--cluster-size is 1: where no running cluster of this name is found, this member forms one in "
     "which it alone votes"
+)
+
+
+TRUNCATE_SHARED = (
+    "--truncate: a store that others share is not emptied by a start; give another --shared-store"
 )
 
 
@@ -93,6 +98,8 @@ async def _run(
     make_shovels: MakeShovels,
 ) -> Exit:
     try:
+        if truncate and options.shared_store is not None:
+            raise _Refused(Exit.USAGE, TRUNCATE_SHARED)
         if truncate and (options.arbitrator or options.data_dir is None):
             raise _Refused(Exit.USAGE, "--truncate: there is no store without --data-dir")
         loop = asyncio.get_running_loop()
@@ -118,6 +125,8 @@ async def _serve(
     if options.clustered:
         messages.prefix = partial(prefix, str(options.cluster_bind), LifeState.PRE_INIT)
     listener = ClientListener(options.clients, loop)
+    sharing = options.shared_store
+    shared = SharedStore(sharing, options.cluster_name, loop) if sharing is not None else None
     try:
         # The ports are taken before the store is touched: a wrong one changes nothing on disk.
         api = ManagementPort(options.management, options.cluster_name)
@@ -125,17 +134,14 @@ async def _serve(
         transport = _transport(options)
         if options.clustered:
             log.info("ring on %s, %s", transport.address, transport.security.describe())
-        with _opening():
-            if truncate and (aside := truncated(options.data_dir)):
-                log.warning("--truncate: starting empty; the store is kept as %s", aside)
-            identity = DataDirectory(options)
-        if options.clustered:
-            messages.prefix = partial(prefix, identity.name, LifeState.PRE_INIT)
-            if options.cluster_size == 1 and not identity.store.meta.cluster_id:
-                log.warning("%s", ONE_VOTE)
+        schemes = _schemes(options)
+        url = _with_ports(options.cluster_url, zip(schemes, ports, strict=True))
+        if shared is not None:
+            manager.ready(lambda: shared.waiting_for)
+            with _opening():
+                options = replace(options, data_dir=await shared.lead(url))
+        identity = _identity(options, messages, shared, truncate=truncate)
         try:
-            schemes = _schemes(options)
-            url = _with_ports(options.cluster_url, zip(schemes, ports, strict=True))
             member = _member(options, identity, transport, loop, url, listener)
         except BaseException:
             identity.close()
@@ -144,16 +150,12 @@ async def _serve(
             messages.prefix = member.life.prefix
         shovels = _shovels(make_shovels, member, options.cluster_name or identity.name, loop)
         reload = Reload(options, reread, loop, Serving(member, listener), messages)
-        _start(member, loop, reload.begin)
+        _start(member, loop, reload.begin, shared.terminate if shared else member.terminate)
+        if shared is not None:
+            shared.follow(member)
         await listener.serve(member)
-        for port, scheme in zip(ports, schemes, strict=True):
-            how = ", TLS" if scheme == "ssl" else ""
-            log.info("listening for clients on %s:%d%s", options.interface, port, how)
         await api.serve(
-            member,
-            shovels,
-            _listening(schemes, options.interface, ports),
-            lambda: listener.tls,
+            member, shovels, _listening(schemes, options.interface, ports), lambda: listener.tls
         )
         manager.ready(lambda: member.life.state.value)
         code = await member.done
@@ -162,9 +164,29 @@ async def _serve(
         if member.disk_stuck:
             messages.end(MESSAGES_S)
             os._exit(code)  # a thread is in the disk: nothing of this process can be tidied up
+    except Ended as ended:
+        log.info("stopping: %s", ended)
+        return Exit.OK
     finally:
         await listener.close()
+        if shared is not None:
+            await shared.end()
     return code
+
+
+def _identity(
+    options: BrokerOptions, messages: Messages, shared: SharedStore | None, *, truncate: bool
+) -> DataDirectory:
+    """Open the data directory."""
+    with _opening():
+        if truncate and (aside := truncated(options.data_dir)):
+            log.warning("--truncate: starting empty; the store is kept as %s", aside)
+        identity = DataDirectory(options, shared)
+    if options.clustered:
+        messages.prefix = partial(prefix, identity.name, LifeState.PRE_INIT)
+        if options.cluster_size == 1 and not identity.store.meta.cluster_id:
+            log.warning("%s", ONE_VOTE)
+    return identity
 
 
 async def _bound(
@@ -201,7 +223,10 @@ def _shovels(
 
 
 def _listening(schemes: list[str], host: str, ports: list[int]) -> list[tuple[str, str, int]]:
-    """The client ports as lists show them."""
+    """Log the client ports; return them as lists show them."""
+    for port, scheme in zip(ports, schemes, strict=True):
+        how = ", TLS" if scheme == "ssl" else ""
+        log.info("listening for clients on %s:%d%s", host, port, how)
     protocols = ["amqp/ssl" if scheme == "ssl" else "amqp" for scheme in schemes]
     return [(protocol, host, port) for protocol, port in zip(protocols, ports, strict=True)]
 
@@ -235,7 +260,7 @@ async def _arbitrate(
         file = RecordFile(options.data_dir, options.cluster_name, str(options.cluster_bind))
     member = Arbitrator(options, file, transport, transport.address, loop)
     reload = Reload(options, reread, loop, None, messages)
-    _start(member, loop, reload.begin)
+    _start(member, loop, reload.begin, member.terminate)
     manager.ready(lambda: "arbitrator")
     code = await member.done
     manager.stopping()
@@ -243,12 +268,15 @@ async def _arbitrate(
 
 
 def _start(
-    member: BrokerMember | Arbitrator, loop: asyncio.AbstractEventLoop, hang_up: Callable[[], None]
+    member: BrokerMember | Arbitrator,
+    loop: asyncio.AbstractEventLoop,
+    hang_up: Callable[[], None],
+    terminate: Callable[[], None],
 ) -> None:
     """Start to take part; end in order at SIGTERM and SIGINT; go on at SIGHUP, which a closed
     terminal sends, too."""
     for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, member.terminate)
+        loop.add_signal_handler(number, terminate)
     loop.add_signal_handler(signal.SIGHUP, hang_up)
     # The garbage collector passes by modules and a state read from the store from now on: each full
     # collection would look at all of them, 40 ms for the modules alone.  They are freed by count.
@@ -260,10 +288,8 @@ def _start(
 def _transport(options: BrokerOptions) -> RedundantTransport:
     try:
         return ring_transport(options, log.warning)
-    except KeyFileError as error:
-        raise _Refused(Exit.CONFIG, str(error)) from error
-    except TransportError as error:
-        raise _Refused(Exit.UNAVAILABLE, str(error)) from error
+    except NoRing as error:
+        raise _Refused(error.code, str(error)) from error
 
 
 @contextlib.contextmanager

@@ -29,6 +29,7 @@ class ServiceManager:
         self._socket: socket.socket | None = None
         self._status: Callable[[], str] = str
         self._said = ""
+        self._ready = False
         self.watchdog_s = 0.0
         """Within how long the manager wants to hear of us; 0: never."""
         if environment.get("WATCHDOG_PID", str(pid)) == str(pid):
@@ -42,12 +43,12 @@ class ServiceManager:
             os.environ.pop(name, None)
 
     def ready(self, status: Callable[[], str]) -> None:
-        """The service is up.  `status` is asked from here on."""
-        if self._socket is None:
-            return
+        """The service is up, or waits to lead.  `status` is asked from here on."""
         self._status = status
-        self._send("READY=1")
-        self._beat()
+        if self._socket is not None and not self._ready:
+            self._ready = True
+            self._send("READY=1")
+            self._beat()
 
     def stopping(self) -> None:
         """It ends, in order."""

@@ -32,8 +32,10 @@ class ReplyLease:
         lease: Lease,
         clock: Callable[[], float] = time.monotonic,
         boot: Callable[[], float] = boot_clock,
+        leads: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._lease, self._clock, self._boot_clock = lease, clock, boot
+        """`leads`: whether the store is this process's at this moment."""
+        self._lease, self._clock, self._boot_clock, self._leads = lease, clock, boot, leads
         self._ahead = boot() - clock()
         self._slept_until = -math.inf
 
@@ -45,7 +47,7 @@ class ReplyLease:
             # The clock of the ring stood still while the machine slept: only what is new counts.
             self._slept_until = now
         self._ahead = ahead
-        return self._lease.holds(ring, now, self._slept_until)
+        return self._leads() and self._lease.holds(ring, now, self._slept_until)
 
     def silent_in(self, members: Collection[Member]) -> float:
         """Return in how many seconds all that are not in `members` have stopped replying.

@@ -354,6 +354,12 @@ def overview(status: ClusterStatus) -> str:
     alarms = status.raw.get("alarms")
     if isinstance(alarms, list):
         lines += [f"         Alarm: {alarm}" for alarm in alarms]
+    shared = status.raw.get("shared_store")
+    if isinstance(shared, dict):
+        lines.append(
+            f"  Shared store: {shared['directory']}, led since {shared['since']} by "
+            f"{shared['leader']} (token {shared['token']})"
+        )
     down = status.raw.get("links_down")
     if isinstance(down, list):
         lines += [f"     Link down: {link} (its member has another one)" for link in down]

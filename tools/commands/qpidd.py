@@ -52,7 +52,8 @@ wins over the environment, the environment over the file.
 Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken,
 70 internal error, 71 clock too far off, 72 no space on the disk, 73 data directory not writable,
 74 disk too slow, 75 data directory in use, 76 mixed versions or settings,
-77 not let in, 78 bad option or key file, 79 quorum lost (--cluster-cman).
+77 not let in, 78 bad option or key file, 79 quorum lost (--cluster-cman),
+80 another broker leads the shared store.
 """
 
 

@@ -1,0 +1,1 @@
+"""A store that several brokers share: a lease with a fencing token says which of them leads."""

@@ -1,0 +1,193 @@
+"""Generations of a shared store: each leader works in a data directory of its own.
+
+    DIR/generation.000007        the data directory of the leader with token 7, complete
+    DIR/generation.000008.new    one that is being made of it
+
+Two processes never write one file: a former leader that was stopped in the middle of a commit and
+goes on later writes into its own generation, which nobody reads any more.  A new leader copies the
+newest complete one.  That holds all that was ever confirmed: a leader confirms in a complete one
+only, and who makes one begins when no former leader can confirm any more.
+
+The store's file may be written while it is copied, by such a process.  LMDB leaves the pages of the
+last commit alone until the next but one is written, and each commit changes one of the first two
+pages, by a number that only rises: where these are the same before and after, the copy has all of
+the commit that they name.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import re
+import shutil
+import struct
+import time
+from pathlib import Path
+
+from store.directory_lock import explain, sync_directory, sync_file
+from store.errors import NoSpace, StoreFailed, StoreMissing
+from store.lmdb_environment import DATA_NAME
+from store.space import NO_SPACE
+
+_NAME = re.compile(r"generation\.(\d{6,})(\.new)?")
+_FICLONE = 0x40049409
+_CHUNK_BYTES = 16 << 20
+_TRIES, _PAUSE_S = 20, 0.1
+_META_BYTES = 4096
+_NOT_COPIED = frozenset(
+    ("memberlog", "owner.lock", "lock.mdb", "reserve", "pages", "ring.trace", "lease")
+)
+"""What belongs to a process, or begins anew; the member log is one for all generations."""
+_PAGE_SIZE = struct.Struct("<I")
+_LAST_PAGE = struct.Struct("<Q")
+_PAGE_SIZE_AT, _LAST_PAGE_AT = 40, 136
+"""In the page of LMDB's format 1: `mm_dbs[0].md_pad`, `mm_last_pg`."""
+
+
+def generation_path(directory: Path, number: int) -> Path:
+    """Return the data directory of the leader with this token."""
+    return directory / f"generation.{number:06d}"
+
+
+def newest_complete(directory: Path) -> int:
+    """Return the newest complete generation; 0: there is none."""
+    found = (_NAME.fullmatch(path.name) for path in directory.iterdir())
+    return max((int(match[1]) for match in found if match and not match[2]), default=0)
+
+
+def source_for(directory: Path, known: int) -> int:
+    """Return the generation to copy; 0: none.  `known`: one that a lease names.
+
+    Raises StoreMissing, NotWritable.
+    """
+    try:
+        newest = newest_complete(directory)
+    except OSError as error:
+        raise explain(error, directory) from error
+    if newest < known:
+        raise StoreMissing(
+            f"{generation_path(directory, known)} is named by the lease and is not there: bring it "
+            "back, as nothing else holds what was confirmed; or give another --shared-store, which "
+            "begins empty"
+        )
+    return newest
+
+
+def make_generation(directory: Path, number: int, source: int) -> Path:
+    """Make a generation, of a copy of another one or, where that is 0, empty; return its path.
+
+    Raises NoSpace, StoreFailed and NotWritable; the source is as it was.
+    """
+    path, fresh = generation_path(directory, number), directory / f"generation.{number:06d}.new"
+    origin = generation_path(directory, source)
+    try:
+        fresh.mkdir()
+        if source:
+            _copy_tree(origin, fresh)
+        sync_directory(fresh)
+        fresh.rename(path)
+        sync_directory(directory)
+    except OSError as error:
+        shutil.rmtree(fresh, ignore_errors=True)
+        if error.errno in NO_SPACE:
+            raise NoSpace(str(directory), _tree_bytes(origin) if source else 0) from error
+        raise explain(error, path) from error
+    except BaseException:
+        shutil.rmtree(fresh, ignore_errors=True)
+        raise
+    return path
+
+
+def remove_former(directory: Path, source: int) -> None:
+    """Remove the generations before `source`, whole or not.  Raises OSError."""
+    for path in list(directory.iterdir()):
+        match = _NAME.fullmatch(path.name)
+        if match and int(match[1]) < source:
+            shutil.rmtree(path)
+
+
+def _copy_tree(source: Path, target: Path) -> None:
+    for path in sorted(source.iterdir()):
+        copy = target / path.name
+        if path.name in _NOT_COPIED or path.name.endswith(".new"):
+            continue
+        if path.is_dir():
+            copy.mkdir()
+            _copy_tree(path, copy)
+            sync_directory(copy)
+        elif path.name == DATA_NAME:
+            copy_store_file(path, copy)
+        elif path.is_file():
+            _copy(path, copy, path.stat().st_size)
+            sync_file(copy)
+
+
+def copy_store_file(source: Path, target: Path) -> None:
+    """Copy a file of LMDB's that another process may write at the same time.
+
+    Raises OSError, and StoreFailed where it is written too fast.
+    """
+    for _ in range(_TRIES):
+        before = _meta_pages(source)
+        _copy(source, target, _used_bytes(before))
+        if _meta_pages(source) == before:
+            sync_file(target)
+            return
+        time.sleep(_PAUSE_S)  # who still commits looks for a later token now and then, and stops
+    raise StoreFailed(
+        f"{source} was written each time that it was copied, {_TRIES} times: a former leader still "
+        "commits to it; end that broker, or start this one again"
+    )
+
+
+def _meta_pages(path: Path) -> tuple[bytes, bytes]:
+    with path.open("rb", buffering=0) as file:
+        first = file.read(_META_BYTES)
+        file.seek(_page_size(first))
+        return first, file.read(_META_BYTES)
+
+
+def _page_size(first: bytes) -> int:
+    if len(first) < _META_BYTES:
+        raise OSError(errno.EIO, "the store's file is cut short")
+    return int(_PAGE_SIZE.unpack_from(first, _PAGE_SIZE_AT)[0])
+
+
+def _used_bytes(pages: tuple[bytes, bytes]) -> int:
+    """Where the pages of the last commit end; what is allocated behind it need not be copied."""
+    last = max(int(_LAST_PAGE.unpack_from(page, _LAST_PAGE_AT)[0]) for page in pages)
+    return (last + 1) * _page_size(pages[0])
+
+
+def _copy(source: Path, target: Path, size: int) -> None:
+    """Make `target` hold the first `size` bytes: shared with `source` where the file system can do
+    that, which takes no time and no space, or copied."""
+    with source.open("rb", buffering=0) as old, target.open("wb", buffering=0) as new:
+        try:
+            fcntl.ioctl(new.fileno(), _FICLONE, old.fileno())
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                raise
+            _copy_bytes(old.fileno(), new.fileno(), size)
+        if os.fstat(new.fileno()).st_size > size:
+            os.ftruncate(new.fileno(), size)
+
+
+def _copy_bytes(old: int, new: int, size: int) -> None:
+    done = 0
+    while done < size:
+        length = min(_CHUNK_BYTES, size - done)
+        try:
+            copied = os.copy_file_range(old, new, length, done, done)
+        except OSError as error:
+            if error.errno in NO_SPACE:
+                raise
+            copied = os.pwrite(new, os.pread(old, length, done), done)
+        if not copied:
+            return  # it is shorter than that
+        done += copied
+
+
+def _tree_bytes(path: Path) -> int:
+    return sum(one.stat().st_size for one in path.rglob("*") if one.is_file())

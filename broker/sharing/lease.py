@@ -1,0 +1,257 @@
+"""The lease on a shared store: who leads, as each contender concludes it from what it reads.  Pure.
+
+Each term of leadership has a *token*, one more than the one before, which two contenders never both
+get (`claimed`).  The holder writes its record again and again, with a count that rises.  A
+contender that has seen no change of the newest record for the time that the record says, and a
+share of `SLACK` more, claims the next token.  The holder acts only for `lease_ms` after the
+*beginning* of a renewal behind which it has seen no later token.  No clock is compared with
+another one, and no time on a disk is read: each goes by its own clock, which counts time in which
+the machine slept.
+
+Reading and claiming are two steps, and a contender may be stopped between them for any time, in
+which the holder renewed its lease.  Therefore it reads the former record again *after* it has
+claimed.  A renewal that it does not see there ends after the claim, so its holder sees the later
+token and does not act on it.  One that it does see may be valid: then it waits until that lease is
+over, too, before it leads.
+
+Invariant: at most one contender `holds` at any time, if no two clocks differ by more than `SLACK`
+in rate.  Decision: docs/decisions/0072-a-shared-store-is-led-by-token.md.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import zlib
+from dataclasses import asdict, replace
+from enum import Enum
+from typing import NamedTuple
+
+from vsync.types import record
+
+SLACK = 0.2
+"""Share by which others wait longer than the lease, for the rates of clocks and late timers."""
+LEASE_MS_MAX = 60_000
+HANG_S = 10.0
+"""A holder whose event loop has stood still for so long lets its lease run out."""
+_MAGIC = b"qpidd-lease 1 "
+RECORD_BYTES = 2048
+WHO_CHARACTERS_MAX = 200
+
+
+class Held(Enum):
+    """What its holder says of a lease."""
+
+    HELD = "held"
+    RELEASED = "released"  # its holder has stopped: the next may lead at once
+    SHUT_DOWN = "shut down"  # by an operator, for all: who waits stops, too
+
+
+class ForeignLease(Exception):
+    """A file that stands where a lease should is none that this release can read."""
+
+
+@record
+class LeaseRecord:
+    """One term of leadership, as its holder writes it."""
+
+    token: int
+    cluster: str
+    holder: str
+    """Drawn at random by each process: two of one machine differ."""
+    who: str
+    """The same for people: machine, process, and where clients reach it."""
+    since: str
+    """For people, too: the wall clock of the holder, when it claimed the token."""
+    lease_ms: int
+    generation: int
+    """A data directory that is complete (`generations`): of this token once its holder serves,
+    before that of a former one.  A newer one may be, too; 0: it is not known of any."""
+    count: int = 0
+    held: Held = Held.HELD
+
+    def encode(self) -> bytes:
+        """As it stands in the file: a line of text of a fixed length, with a checksum."""
+        fields = asdict(self) | {"held": self.held.value}
+        text = json.dumps(fields, ensure_ascii=False, sort_keys=True).encode()
+        line = _MAGIC + b"%08x " % zlib.crc32(text) + text
+        assert len(line) < RECORD_BYTES, "names are limited by whoever makes a record"
+        return line.ljust(RECORD_BYTES - 1) + b"\n"
+
+
+def decode(raw: bytes) -> LeaseRecord | None:
+    """Read a record; None: it is torn.  Raises ForeignLease."""
+    line = raw.rstrip(b" \n\0")
+    if line and not line.startswith(_MAGIC[: len(line)]):
+        raise ForeignLease
+    checksum, _, text = line.removeprefix(_MAGIC).partition(b" ")
+    try:
+        if int(checksum, 16) != zlib.crc32(text):
+            return None
+        fields = json.loads(text)
+        return LeaseRecord(**fields | {"held": Held(fields["held"])})
+    except (ValueError, TypeError, KeyError):
+        return None
+
+
+class Found(NamedTuple):
+    """The newest lease, as it was read; `lease` None: the record is torn."""
+
+    token: int
+    raw: bytes
+    lease: LeaseRecord | None
+
+    @property
+    def given_up(self) -> bool:
+        """Whether its holder has said that it acts on it no more."""
+        return self.lease is not None and self.lease.held is not Held.HELD
+
+    @property
+    def shut_down(self) -> bool:
+        """Whether an operator has ended it for all."""
+        return self.lease is not None and self.lease.held is Held.SHUT_DOWN
+
+
+class Phase(Enum):
+    """Where a contender is."""
+
+    WATCHES = "watches"
+    SETTLES = "settles"  # has the newest token; a former lease may not be over
+    HOLDS = "holds"
+    LOST = "lost"  # another one has a later token
+    ENDED = "ended"  # it was to end, or all who waited were
+
+
+class Contender:
+    """One process that leads the store, or waits for that.
+
+    All times are of one clock of its own, in seconds.
+    """
+
+    def __init__(self, own: LeaseRecord) -> None:
+        """`own`: what its record is to say; token, generation and count are not looked at."""
+        self.phase = Phase.WATCHES
+        self.own = own
+        self.ended_for_all = False
+        self._lease_s = own.lease_ms / 1000
+        self._seen: Found | None = None
+        self._since = math.inf
+        self._waits_s: dict[int, float] = {}  # by token, as read last
+        self._until = self._settled_at = -math.inf
+        self.serves = False  # the record that names its own generation was written
+        self._beat = math.inf
+
+    # -- who waits -------------------------------------------------------------------------------
+
+    def look(self, found: Found | None, began: float, now: float) -> LeaseRecord | None:
+        """Take the newest lease, read between these times; return the record to claim, if any."""
+        assert self.phase is Phase.WATCHES
+        waited = self._seen is not None
+        if found is not None and not self._free(found, began, now):
+            return None
+        if waited and found is not None and found.shut_down:
+            self.phase, self.ended_for_all = Phase.ENDED, True
+            return None
+        former = found.lease if found is not None else None
+        if found is None:
+            generation, lease_ms = 0, self.own.lease_ms
+        elif former is None:
+            generation, lease_ms = 0, LEASE_MS_MAX
+        else:
+            generation, lease_ms = former.generation, max(former.lease_ms, self.own.lease_ms)
+        return replace(
+            self.own, token=1 + (found.token if found is not None else 0), generation=generation,
+            # Who waits for this one waits for the former ones, too.
+            lease_ms=lease_ms, count=0, held=Held.HELD,
+        )  # fmt: skip
+
+    def _free(self, found: Found, began: float, now: float) -> bool:
+        if found.lease is not None:
+            self._waits_s = {found.token: _wait_s(found.lease.lease_ms)}
+        if found != self._seen:
+            self._seen, self._since = found, now
+        if found.given_up:
+            return True
+        # By the beginning of this reading: a pause behind it shows nothing.
+        return began - self._since >= self._wait_for(found)
+
+    def _wait_for(self, found: Found) -> float:
+        return self._waits_s.get(found.token, _wait_s(LEASE_MS_MAX))
+
+    def claimed(
+        self, claim: LeaseRecord, former: Found | None, newest: int, began: float, now: float
+    ) -> None:
+        """The token of `claim` was got, by a step that began then.
+
+        `former`: the record of the token before, read after that; `newest`: the newest token, too.
+        """
+        assert self.phase is Phase.WATCHES
+        self.own, self._until = claim, began + self._lease_s
+        if former is None or former == self._seen or former.given_up:
+            self._settled_at = now
+        else:
+            if former.lease is not None:
+                self._waits_s = {former.token: _wait_s(former.lease.lease_ms)}
+            self._settled_at = now + self._wait_for(former)
+        if former is not None and former.lease is not None:
+            generation = max(claim.generation, former.lease.generation)
+            self.own = replace(self.own, generation=generation)
+        self.phase = Phase.SETTLES if newest == claim.token else Phase.LOST
+        self._settle(now)
+
+    # -- who holds the newest token --------------------------------------------------------------
+
+    def renewal(self, now: float) -> LeaseRecord | None:
+        """Return the record to write now; None: the loop hangs, so that others may lead."""
+        assert self.phase in (Phase.SETTLES, Phase.HOLDS)
+        if now - self._beat > HANG_S:
+            return None
+        self.own = replace(self.own, count=self.own.count + 1)
+        return self.own
+
+    def renewed(self, written: LeaseRecord, newest: int, began: float, now: float) -> None:
+        """This record is durable, by a step that began then; `newest` was read after that."""
+        if self.phase in (Phase.LOST, Phase.ENDED):
+            return
+        if newest != written.token:
+            self.phase = Phase.LOST
+            return
+        self._until = max(self._until, began + self._lease_s)
+        self._settle(now)
+        if written.generation == written.token:
+            self.serves = True
+
+    def _settle(self, now: float) -> None:
+        if self.phase is Phase.SETTLES and self._settled_at <= now < self._until:
+            self.phase = Phase.HOLDS
+
+    def serve(self) -> None:
+        """The generation of this token is complete: it is what counts from the next renewal on."""
+        assert self.phase is Phase.HOLDS
+        self.own = replace(
+            self.own, generation=self.own.token, lease_ms=round(1000 * self._lease_s)
+        )
+
+    def beat(self, now: float) -> None:
+        """The event loop turns; from the first call on it is expected to."""
+        self._beat = now
+
+    def holds(self, now: float) -> bool:
+        """Whether this process may reply to clients: what it makes durable will be found."""
+        return self.serves and self.phase is Phase.HOLDS and now < self._until
+
+    def ends(self, held: Held) -> LeaseRecord | None:
+        """Act no more; return the record that says so to the others, if it is this one's to say.
+
+        Who has not led yet says nothing: a former lease may not be over.
+        """
+        former = self.phase
+        if former is not Phase.LOST:
+            self.phase = Phase.ENDED
+        if former is not Phase.HOLDS:
+            return None
+        return replace(self.own, count=self.own.count + 1, held=held)
+
+
+def _wait_s(lease_ms: int) -> float:
+    return min(max(lease_ms, 0), LEASE_MS_MAX) * (1 + SLACK) / 1000

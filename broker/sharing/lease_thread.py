@@ -1,0 +1,200 @@
+"""The thread of a contender: it reads, claims and renews, whatever the event loop does.
+
+A busy loop does not keep it from renewing; a loop that hangs does (`Contender.renewal`), as nobody
+else could serve then.  What happens is told to the loop in the order in which it happened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import queue
+import threading
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Protocol
+
+from broker.sharing.lease import Contender, Found, Held, LeaseRecord, Phase
+from store.errors import StoreError
+
+log = logging.getLogger("qpidd")
+
+RENEWALS = 4
+"""How often a lease is renewed within its time."""
+LOOKS = 8
+"""How often who waits looks within that time."""
+
+
+class Leases(Protocol):
+    """Where records of leases are: the files of a directory, or a simulated one."""
+
+    def newest_token(self) -> int:
+        """Return the newest token; 0: there is none."""
+
+    def newest(self) -> Found | None:
+        """Read the newest lease."""
+
+    def read(self, token: int) -> Found:
+        """Read one."""
+
+    def claim(self, lease: LeaseRecord) -> bool:
+        """Take the token of this record; False: somebody else has it."""
+
+    def renew(self, lease: LeaseRecord) -> None:
+        """Write this record, durably."""
+
+
+class Told(Protocol):
+    """Who is told, on the thread of the loop."""
+
+    def waits(self, found: Found) -> None:
+        """The lease is another one's than before."""
+
+    def elected(self) -> None:
+        """It is ours."""
+
+    def serves(self) -> None:
+        """The record names the generation of this token, durably."""
+
+    def lost(self, found: Found | None) -> None:
+        """Somebody has a later token."""
+
+    def shut_down(self) -> None:
+        """Its holder was ended by an operator, for all who waited."""
+
+    def failed(self, error: StoreError) -> None:
+        """There is something in the directory that is none of ours."""
+
+
+class LeaseThread:
+    """Carries one contender on until it is ended, has lost, or failed."""
+
+    def __init__(
+        self,
+        leases: Leases,
+        contender: Contender,
+        clock: Callable[[], float],
+        told: Told,
+        call: Callable[[Callable[[], None]], object],
+        wall: Callable[[], str],
+    ) -> None:
+        """`call` has something called by the loop; `wall` is the time of day, for people."""
+        self.contender = contender
+        self.trouble = ""
+        """Why the lease cannot be read or renewed now."""
+        self._leases, self._clock, self._told = leases, clock, told
+        self._call, self._wall = call, wall
+        self._lease_s = contender.own.lease_ms / 1000
+        self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
+        self._seen = 0
+        self._told_elected = self._told_serves = False
+        self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
+
+    def start(self) -> None:
+        """Begin."""
+        self._thread.start()
+
+    # -- called by the loop ----------------------------------------------------------------------
+
+    def serve(self) -> None:
+        """The generation is complete: have the record name it."""
+        self._orders.put(self.contender.serve)
+
+    def end(self, held: Held, patience_s: float) -> None:
+        """Let the others know, and stop; blocks, for so long at most where the disk does.
+
+        Nothing is replied from here on.
+        """
+        self._orders.put(lambda: self._end(held))
+        self._thread.join(patience_s)
+
+    # -- on the thread ---------------------------------------------------------------------------
+
+    def _end(self, held: Held) -> None:
+        last = self.contender.ends(held)
+        if last is not None:
+            self._leases.renew(last)
+
+    def _run(self) -> None:
+        while (wait_s := self.step()) is not None:
+            with contextlib.suppress(queue.Empty):
+                order = self._orders.get(timeout=wait_s)
+                try:
+                    order()
+                except OSError as error:
+                    self._cannot(error)
+
+    def step(self) -> float | None:
+        """Do what is due; return in how many seconds to come again, None: never."""
+        contender, began = self.contender, self._clock()
+        if contender.phase is Phase.ENDED:
+            return None
+        try:
+            self._look_or_renew(began)
+        except OSError as error:
+            self._cannot(error)
+        except StoreError as error:
+            self._tell(lambda failure=error: self._told.failed(failure))  # type: ignore[misc]
+            return None
+        else:
+            if self.trouble:
+                log.warning("the lease of the shared store can be read and written again")
+            self.trouble = ""
+        if contender.phase is Phase.LOST:
+            found = None
+            with contextlib.suppress(OSError, StoreError):
+                found = self._leases.newest()
+            self._tell(lambda: self._told.lost(found))
+            return None
+        share = LOOKS if contender.phase is Phase.WATCHES else RENEWALS
+        return max(0.0, began + self._lease_s / share - self._clock())
+
+    def _look_or_renew(self, began: float) -> None:
+        contender, leases = self.contender, self._leases
+        if contender.phase is Phase.WATCHES:
+            found = leases.newest()
+            claim = contender.look(found, began, self._clock())
+            if contender.ended_for_all:
+                self._tell(self._told.shut_down)
+            elif claim is None and found is not None and found.token != self._seen:
+                self._seen = found.token
+                self._tell(lambda: self._told.waits(found))
+            if claim is not None:
+                self._claim(claim)
+            return
+        written = contender.renewal(began)
+        if written is None:
+            return
+        leases.renew(written)
+        contender.renewed(written, leases.newest_token(), began, self._clock())
+        self._tell_progress()
+        if contender.serves and not self._told_serves:
+            self._told_serves = True
+            self._tell(self._told.serves)
+
+    def _claim(self, claim: LeaseRecord) -> None:
+        leases, began = self._leases, self._clock()
+        claim = replace(claim, since=self._wall())
+        if not leases.claim(claim):
+            return
+        former = leases.read(claim.token - 1) if claim.token > 1 else None
+        self.contender.claimed(claim, former, leases.newest_token(), began, self._clock())
+        self._tell_progress()
+
+    def _tell_progress(self) -> None:
+        if self.contender.phase is Phase.HOLDS and not self._told_elected:
+            self._told_elected = True
+            self._tell(self._told.elected)
+
+    def _cannot(self, error: OSError) -> None:
+        text = f"the lease of the shared store cannot be read or written: {error}"
+        if text != self.trouble:
+            log.error(
+                "%s; until it can, this broker replies to nobody, and another one may take over; "
+                "see to the file system", text,
+            )  # fmt: skip
+        self.trouble = text
+
+    def _tell(self, what: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop is closed
+            self._call(what)

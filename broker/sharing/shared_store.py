@@ -1,0 +1,260 @@
+"""The part of a broker that waits to lead a shared store, and then keeps the lease on it.
+
+A broker that does not lead has taken its ports, where nobody listens yet: clients are refused and
+go to the next address of their list.  When it leads, it is started over a data directory of its
+own in the shared one (`broker/sharing/generations.py`), as any other broker is over its own.  One
+that has lost the lease ends with a code of its own; started again, it waits.
+Decision: docs/decisions/0072-a-shared-store-is-led-by-token.md.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import uuid
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Protocol
+
+from broker.durability.data_directory import LOG_DIR
+from broker.exit_codes import Exit
+from broker.options.active_passive import SharedStoreOptions
+from broker.sharing.generations import make_generation, remove_former, source_for
+from broker.sharing.lease import WHO_CHARACTERS_MAX, Contender, Found, Held, LeaseRecord
+from broker.sharing.lease_directory import LeaseDirectory
+from broker.sharing.lease_thread import LeaseThread
+from broker.watchdogs.reply_lease import boot_clock
+from store.errors import StoreError
+from vsync.admin.protocol import Json
+
+log = logging.getLogger("qpidd")
+
+BEAT_S = 0.25
+"""How often the loop shows that it turns."""
+PATIENCE_S = 5.0
+"""How long the last record may take to be written."""
+
+
+class Ordered(Protocol):
+    """What was ordered."""
+
+    shutdown_position: int
+    """Where an operator shut the broker down; 0: nowhere."""
+
+
+class Leader(Protocol):
+    """The member that serves while this broker leads."""
+
+    @property
+    def controller(self) -> Ordered:
+        """What has applied what was ordered."""
+
+    def stop(self, code: Exit, reason: str) -> None:
+        """Stop it."""
+
+    def terminate(self) -> None:
+        """Stop it in order."""
+
+
+class Ended(Exception):
+    """This broker is not to wait any longer."""
+
+
+class SharedStore:
+    """One broker's share in a store: it waits, leads (`data_directory.StoreLease`), and ends."""
+
+    def __init__(
+        self, options: SharedStoreOptions, cluster: str, loop: asyncio.AbstractEventLoop
+    ) -> None:
+        """Nothing is read or written yet."""
+        self._cluster, self._loop = cluster, loop
+        self._lease_ms, self.directory = options.lease_ms, options.directory
+        self.log_dir: Path | None = self.directory / LOG_DIR
+        self._leases = LeaseDirectory(self.directory, cluster)
+        self._thread: LeaseThread | None = None
+        self._led: asyncio.Future[None] = loop.create_future()
+        self._other: Found | None = None  # who leads, as this one has read it last
+        self._member: Leader | None = None
+        self._lost = ""
+        self._hands_over = False  # it was asked to end, not all
+        self._source = 0
+        self._beating: asyncio.TimerHandle | None = None
+
+    # -- waiting ---------------------------------------------------------------------------------
+
+    async def lead(self, url: str) -> Path:
+        """Wait until this broker leads; return the data directory to work in.
+
+        Raises StoreError, and `Ended` when it was asked to stop, or all were.
+        """
+        await asyncio.to_thread(self._leases.open)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            self._loop.add_signal_handler(number, self._asked_to_end)
+        self._loop.add_signal_handler(
+            signal.SIGHUP, log.info, "SIGHUP: nothing is read again while this broker waits"
+        )
+        while True:
+            self._led, self._lost = self._loop.create_future(), ""
+            self._thread = LeaseThread(
+                self._leases, Contender(self._own_record(url)), boot_clock, self,
+                self._loop.call_soon_threadsafe, _wall,
+            )  # fmt: skip
+            self._thread.start()
+            await self._led
+            if self._lost:
+                log.info("%s", self._lost)
+                continue
+            path = await asyncio.to_thread(self._make_generation)
+            if not self._lost:
+                self._thread.serve()
+                return path
+
+    def _own_record(self, url: str) -> LeaseRecord:
+        """What this broker's record says of it."""
+        who = f"{socket.gethostname()} process {os.getpid()}, {url}"[:WHO_CHARACTERS_MAX]
+        return LeaseRecord(
+            0, self._cluster, uuid.uuid4().hex, who, "", self._lease_ms, 0
+        )  # fmt: skip
+
+    def _make_generation(self) -> Path:
+        """On a thread: copy what the lease names."""
+        assert self._thread is not None
+        own = self._thread.contender.own
+        began = self._loop.time()
+        self._source = source = source_for(self.directory, own.generation)
+        path = make_generation(self.directory, own.token, source)
+        if source:
+            log.info(
+                "copied generation %d of the shared store in %d ms", source,
+                round(1000 * (self._loop.time() - began)),
+            )  # fmt: skip
+        return path
+
+    def _asked_to_end(self) -> None:
+        if not self._led.done():
+            self._led.set_exception(Ended("asked to terminate"))
+
+    @property
+    def waiting_for(self) -> str:
+        """Who leads, and since when: what whoever asks a broker that waits is told."""
+        if self._other is None:
+            return f"waits for the lease on {self.directory}"
+        lease = self._other.lease
+        if lease is None:
+            return f"waits: the lease {self._other.token} on {self.directory} cannot be read"
+        return (
+            f"waits: {lease.who} leads {self.directory} since {lease.since} (token {lease.token})"
+        )
+
+    # -- told by the thread of the lease (`lease_thread.Told`) -----------------------------------
+
+    def waits(self, found: Found) -> None:
+        """The lease is another one's."""
+        self._other = found
+        log.info("%s", self.waiting_for)
+
+    def shut_down(self) -> None:
+        """All were ended."""
+        if not self._led.done():
+            self._led.set_exception(
+                Ended("the leader was shut down by an operator, and all others")
+            )
+
+    def elected(self) -> None:
+        """It is ours."""
+        assert self._thread is not None
+        self._other = None
+        log.info("leads %s with token %d", self.directory, self._thread.contender.own.token)
+        if not self._led.done():
+            self._led.set_result(None)
+
+    def serves(self) -> None:
+        """The new generation counts: what is before the one that it was made of can go."""
+        self._loop.run_in_executor(None, self._tidy)
+
+    def _tidy(self) -> None:
+        assert self._thread is not None
+        try:
+            self._leases.tidy(self._thread.contender.own.token)
+            remove_former(self.directory, self._source)
+        except OSError as error:
+            log.warning("former generations in %s cannot be removed: %s", self.directory, error)
+
+    def lost(self, found: Found | None) -> None:
+        """Somebody has a later token."""
+        who = "another broker"
+        if found is not None and found.lease is not None:
+            who = f"{found.lease.who} (token {found.token})"
+        self._lost = f"{who} leads {self.directory} by now, as this one did not renew its lease"
+        if self._member is not None:
+            self._stop_member()
+        elif not self._led.done():
+            self._led.set_result(None)
+
+    def failed(self, error: StoreError) -> None:
+        """There is something in the directory that is none of ours."""
+        if self._member is not None:
+            self._member.stop(Exit.DATA, str(error))
+        elif not self._led.done():
+            self._led.set_exception(error)
+
+    # -- leading ---------------------------------------------------------------------------------
+
+    def follow(self, member: Leader) -> None:
+        """Have this member stop when the lease is lost; the loop is watched from here on."""
+        self._member = member
+        self._show_life()
+        if self._lost:
+            self._stop_member()
+
+    def _show_life(self) -> None:
+        assert self._thread is not None
+        self._thread.contender.beat(boot_clock())
+        self._beating = self._loop.call_later(BEAT_S, self._show_life)
+
+    def _stop_member(self) -> None:
+        assert self._member is not None
+        self._member.stop(
+            Exit.FENCED, f"{self._lost}; nothing was confirmed since; start it again to wait"
+        )
+
+    def terminate(self) -> None:
+        """The process was asked to end: another one is to lead."""
+        self._hands_over = True
+        assert self._member is not None
+        self._member.terminate()
+
+    def holds(self) -> bool:
+        """Whether clients may be replied to."""
+        return self._thread is not None and self._thread.contender.holds(boot_clock())
+
+    def status(self) -> Json:
+        """Return its part of the reply to `status`."""
+        assert self._thread is not None
+        own = self._thread.contender.own
+        return {
+            "shared_store": {
+                "directory": str(self.directory), "token": own.token, "since": own.since,
+                "leader": own.who, "lease_ms": own.lease_ms, "trouble": self._thread.trouble,
+            }
+        }  # fmt: skip
+
+    async def end(self) -> None:
+        """Give the lease up, for all where an operator has shut the member down."""
+        if self._beating is not None:
+            self._beating.cancel()
+        if self._thread is not None:
+            for_all = (
+                self._member is not None
+                and bool(self._member.controller.shutdown_position)
+                and not self._hands_over
+            )
+            held = Held.SHUT_DOWN if for_all else Held.RELEASED
+            await asyncio.to_thread(self._thread.end, held, PATIENCE_S)
+
+
+def _wall() -> str:
+    return datetime.now(UTC).isoformat(timespec="seconds")

@@ -1,0 +1,1 @@
+"""Brokers that share a store, as processes."""

@@ -1,0 +1,1 @@
+"""The shared store: its lease, its files, its generations."""

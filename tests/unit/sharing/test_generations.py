@@ -1,0 +1,151 @@
+"""Generations: copies of a store that another process may be writing."""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from pathlib import Path
+
+import lmdb
+import pytest
+
+from broker.sharing import generations
+from broker.sharing.generations import (
+    copy_store_file,
+    generation_path,
+    make_generation,
+    newest_complete,
+    remove_former,
+    source_for,
+)
+from store.errors import NoSpace, StoreFailed, StoreMissing
+
+
+def filled(path: Path, values: int) -> Path:
+    """A generation with a store, and what else is in a data directory."""
+    (path / "store").mkdir(parents=True)
+    with lmdb.open(str(path / "store"), map_size=64 << 20) as env:
+        put(env, values)
+    (path / "owner.lock").write_text("1\n")
+    (path / "reserve").write_bytes(b"\0" * 4096)
+    (path / "administrator").write_text("admin geheim\n")
+    (path / "evidence" / "0001-failed").mkdir(parents=True)
+    (path / "evidence" / "0001-failed" / "facts.json").write_text("{}")
+    return path
+
+
+def put(env: lmdb.Environment, value: int) -> None:
+    """One commit that changes every key."""
+    with env.begin(write=True) as txn:
+        for key in range(200):
+            txn.put(b"%d" % key, b"%d" % value * 50)
+
+
+def held(store: Path) -> set[bytes]:
+    """The values of one commit: a copy in which two are mixed has more than one."""
+    with lmdb.open(str(store), readonly=True, lock=False) as env, env.begin() as txn:
+        assert txn.stat()["entries"] == 200
+        return {bytes(value) for _, value in txn.cursor()}
+
+
+def test_a_generation_has_what_lasts(tmp_path: Path) -> None:
+    filled(generation_path(tmp_path, 3), 1)
+    path = make_generation(tmp_path, 4, source_for(tmp_path, 3))
+    assert held(path / "store") == {b"1" * 50}
+    found = sorted(str(one.relative_to(path)) for one in path.rglob("*") if one.is_file())
+    assert found == ["administrator", "evidence/0001-failed/facts.json", "store/data.mdb"]
+    assert newest_complete(tmp_path) == 4
+
+
+@pytest.mark.parametrize("clones", [True, False])
+def test_a_file_is_copied_while_it_is_written(
+    tmp_path: Path, clones: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each copy is of one commit: two, mixed, would show two values or a broken tree."""
+    if not clones:
+        monkeypatch.setattr(os, "copy_file_range", refused)
+    store = filled(generation_path(tmp_path, 1), 1) / "store"
+    done = threading.Event()
+
+    def write() -> None:
+        with lmdb.open(str(store), map_size=64 << 20, sync=False) as env:
+            value = 1
+            while not done.wait(0.002):
+                value += 1
+                put(env, value)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        seen = set()
+        for number in range(30):
+            target = tmp_path / f"copy-{number}"
+            target.mkdir()
+            copy_store_file(store / "data.mdb", target / "data.mdb")
+            (value,) = held(target)
+            seen.add(value)
+    finally:
+        done.set()
+        writer.join()
+    assert len(seen) > 1
+
+
+def refused(*_: object) -> int:
+    raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+
+def test_a_file_that_never_rests_is_given_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = filled(generation_path(tmp_path, 1), 1) / "store"
+    copy = generations._copy
+
+    def copy_and_commit(source: Path, target: Path, size: int) -> None:
+        copy(source, target, size)
+        with lmdb.open(str(store), map_size=64 << 20) as env:
+            put(env, 2)
+
+    monkeypatch.setattr(generations, "_copy", copy_and_commit)
+    with pytest.raises(StoreFailed, match="a former leader still commits"):
+        make_generation(tmp_path, 2, 1)
+    assert newest_complete(tmp_path) == 1
+    assert not (tmp_path / "generation.000002.new").exists()
+
+
+def test_a_full_disk_leaves_the_source_and_nothing_half_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    filled(generation_path(tmp_path, 1), 1)
+
+    def full(*_: object) -> None:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(generations, "_copy_bytes", full)
+    with pytest.raises(NoSpace, match="free space there"):
+        make_generation(tmp_path, 2, 1)
+    assert [one.name for one in tmp_path.iterdir()] == ["generation.000001"]
+    assert held(tmp_path / "generation.000001" / "store") == {b"1" * 50}
+
+
+def test_a_generation_that_the_lease_names_must_be_there(tmp_path: Path) -> None:
+    """An empty store in its place would forget what was confirmed."""
+    assert source_for(tmp_path, 0) == 0
+    with pytest.raises(StoreMissing, match=r"generation\.000002 is named by the lease"):
+        source_for(tmp_path, 2)
+
+
+def test_what_was_not_finished_is_no_generation(tmp_path: Path) -> None:
+    (tmp_path / "generation.000002.new").mkdir()
+    filled(generation_path(tmp_path, 1), 1)
+    assert newest_complete(tmp_path) == 1
+
+
+def test_all_but_the_last_two_go(tmp_path: Path) -> None:
+    for number in (1, 2, 3, 4):
+        generation_path(tmp_path, number).mkdir()
+    (tmp_path / "generation.000002.new").mkdir()
+    remove_former(tmp_path, 3)
+    assert sorted(one.name for one in tmp_path.iterdir()) == [
+        "generation.000003", "generation.000004",
+    ]  # fmt: skip

@@ -1,0 +1,99 @@
+"""Leases as files: who gets a token, and what may stand in their place."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from broker.sharing.lease import Found, LeaseRecord
+from broker.sharing.lease_directory import LeaseDirectory
+from store.errors import NotWritable, StoreUnreadable
+
+
+def lease(token: int, holder: str = "a", cluster: str = "shop") -> LeaseRecord:
+    return LeaseRecord(token, cluster, holder, f"host process {holder}", "", 800, 0)
+
+
+@pytest.fixture
+def leases(tmp_path: Path) -> LeaseDirectory:
+    made = LeaseDirectory(tmp_path / "store", "shop")
+    made.open()
+    return made
+
+
+def test_a_token_is_got_once(leases: LeaseDirectory, tmp_path: Path) -> None:
+    assert leases.newest() is None
+    results: list[bool] = []
+    start = threading.Barrier(8)
+
+    def claim(holder: str) -> None:
+        start.wait()
+        results.append(leases.claim(lease(1, holder)))
+
+    threads = [threading.Thread(target=claim, args=(f"h{index}",)) for index in range(8)]
+    for one in threads:
+        one.start()
+    for one in threads:
+        one.join()
+    assert sorted(results) == [False] * 7 + [True]
+    assert [path.name for path in (tmp_path / "store").iterdir()] == ["lease.000001"]
+
+
+def test_a_renewal_changes_the_record_of_its_token_only(leases: LeaseDirectory) -> None:
+    leases.claim(lease(1))
+    leases.claim(lease(2, "b"))
+    leases.renew(replace(lease(1), count=9))
+    newest = leases.newest()
+    assert newest is not None
+    assert newest.lease == lease(2, "b")
+    assert leases.read(1).lease == replace(lease(1), count=9)
+
+
+def test_a_token_that_was_removed_is_not_made_again(leases: LeaseDirectory) -> None:
+    leases.claim(lease(1))
+    for token in (2, 3):
+        leases.claim(lease(token))
+    leases.tidy(3)
+    assert leases.read(1) == Found(1, b"", None)
+    with pytest.raises(FileNotFoundError):
+        leases.renew(lease(1))
+
+
+def test_leases_that_somebody_removed_leave_their_generations(
+    leases: LeaseDirectory, tmp_path: Path
+) -> None:
+    """The store is not taken for a new one."""
+    (tmp_path / "store" / "generation.000007").mkdir()
+    assert leases.newest() == Found(7, b"", None)
+
+
+@pytest.mark.parametrize(
+    ("content", "sentence"),
+    [
+        (b"somebody's notes\n", "is no lease that this release can read"),
+        (b"qpidd-lease 2 00000000 {}", "start the release that wrote it"),
+        (lease(1, cluster="bank").encode(), "cluster 'bank'"),
+        (lease(1, cluster="").encode(), "no cluster name"),
+    ],
+)
+def test_what_is_foreign_is_named(
+    leases: LeaseDirectory, tmp_path: Path, content: bytes, sentence: str
+) -> None:
+    (tmp_path / "store" / "lease.000001").write_bytes(content)
+    with pytest.raises(StoreUnreadable, match=sentence):
+        leases.newest()
+
+
+def test_a_data_directory_is_not_shared(tmp_path: Path) -> None:
+    (tmp_path / "store").mkdir()
+    with pytest.raises(StoreUnreadable, match="give a directory of its own"):
+        LeaseDirectory(tmp_path, "shop").open()
+
+
+def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(NotWritable, match=r"file/store.*the same rights"):
+        LeaseDirectory(tmp_path / "file" / "store", "shop").open()

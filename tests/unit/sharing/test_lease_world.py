@@ -1,0 +1,52 @@
+"""At most one leads, and whoever leads has all that was ever confirmed: in a world of pauses.
+
+G7, G8 for brokers that share a store.  The world runs the real `LeaseThread`; the second test says
+that it notices when the step is left out that makes two, to look and to claim, as good as one.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.sharing.lease import Contender, Found, LeaseRecord
+from tests.unit.sharing.lease_world import World
+
+SEEDS = range(40)
+WORLD_S = 40.0
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_one_leads_and_has_it_all(seed: int) -> None:
+    """G7, G8."""
+    world = World(seed, 2 + seed % 3)
+    world.run(WORLD_S)
+    assert not world.violations
+    assert world.takeovers
+
+
+class Careless(Contender):
+    """Trusts what it read before it claimed."""
+
+    def claimed(
+        self, claim: LeaseRecord, former: Found | None, newest: int, began: float, now: float
+    ) -> None:
+        """As if nothing had changed."""
+        super().claimed(claim, self._seen if former is not None else None, newest, began, now)
+
+
+class Deaf(Contender):
+    """Does not look whether there is a later token."""
+
+    def renewed(self, written: LeaseRecord, newest: int, began: float, now: float) -> None:
+        """As if its own were the newest."""
+        super().renewed(written, written.token, began, now)
+
+
+@pytest.mark.parametrize("mistaken", [Careless, Deaf])
+def test_the_world_notices(mistaken: type[Contender]) -> None:
+    for seed in range(200):
+        world = World(seed, 2 + seed % 3, mistaken)
+        world.run(WORLD_S)
+        if world.violations:
+            return
+    pytest.fail("two contenders led, and nobody noticed")
