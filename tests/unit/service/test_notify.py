@@ -76,3 +76,19 @@ def test_what_the_broker_starts_is_not_the_service(monkeypatch: pytest.MonkeyPat
     monkeypatch.setenv("NOTIFY_SOCKET", "@nowhere")
     ServiceManager({"NOTIFY_SOCKET": "@nowhere"}, Later(), 7).stopping()
     assert "NOTIFY_SOCKET" not in os.environ
+
+
+def test_who_waits_is_ready_once_and_says_later_that_it_serves(tmp_path: Path) -> None:
+    """A broker that waits for a shared store is up, or its manager would give it up."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
+        manager.bind(str(tmp_path / "notify"))
+        manager.settimeout(30)
+        later = Later()
+        service = ServiceManager({"NOTIFY_SOCKET": str(tmp_path / "notify")}, later, 7)
+        service.ready(lambda: "waits")
+        assert manager.recv(999) == b"READY=1"
+        assert manager.recv(999) == b"WATCHDOG=1\nSTATUS=waits"
+        service.ready(lambda: "READY")
+        later.run()
+        assert manager.recv(999) == b"WATCHDOG=1\nSTATUS=READY"
+        service.stopping()
