@@ -165,8 +165,13 @@ class LeaseThread:
         written = contender.renewal(began)
         if written is None:
             return
-        leases.renew(written)
-        contender.renewed(written, leases.newest_token(), began, self._clock())
+        try:
+            leases.renew(written)
+        except FileNotFoundError:  # somebody has removed it: it is nobody's any more
+            newest = 0
+        else:
+            newest = leases.newest_token()
+        contender.renewed(written, newest, began, self._clock())
         self._tell_progress()
         if contender.serves and not self._told_serves:
             self._told_serves = True

@@ -1,0 +1,114 @@
+"""The thread of a contender over a real directory, step by step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from broker.sharing.lease import Contender, Found, Held, LeaseRecord
+from broker.sharing.lease_directory import LeaseDirectory
+from broker.sharing.lease_thread import LeaseThread
+from store.errors import StoreError
+
+
+class Heard:
+    """What the loop is told, in order."""
+
+    def __init__(self) -> None:
+        self.news: list[str] = []
+
+    def waits(self, found: Found) -> None:
+        self.news.append(f"waits for {found.token}")
+
+    def elected(self) -> None:
+        self.news.append("elected")
+
+    def serves(self) -> None:
+        self.news.append("serves")
+
+    def lost(self, found: Found | None) -> None:
+        self.news.append("lost")
+
+    def shut_down(self) -> None:
+        self.news.append("shut down")
+
+    def failed(self, error: StoreError) -> None:
+        self.news.append(str(error))
+
+
+class Contending:
+    """One contender whose steps and clock a test says."""
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self.now, self.heard = 0.0, Heard()
+        self.leases = LeaseDirectory(directory, "shop")
+        self.contender = Contender(LeaseRecord(0, "shop", name, name, "", 800, 0))
+        self.thread = LeaseThread(
+            self.leases, self.contender, lambda: self.now, self.heard, lambda call: call(), str
+        )
+
+    def leads(self) -> None:
+        self.thread.step()
+        self.contender.serve()
+        self.thread.step()
+        assert self.heard.news == ["elected", "serves"]
+
+
+@pytest.fixture
+def leader(tmp_path: Path) -> Contending:
+    one = Contending(tmp_path, "a")
+    one.leads()
+    return one
+
+
+def test_a_lease_that_somebody_removed_ends_its_leader(leader: Contending, tmp_path: Path) -> None:
+    (tmp_path / "lease.000001").unlink()
+    assert leader.thread.step() is None
+    assert leader.heard.news[-1] == "lost"
+    assert not leader.contender.holds(leader.now)
+
+
+def test_a_directory_that_is_away_is_no_end(leader: Contending, tmp_path: Path) -> None:
+    """The lease runs out meanwhile, and goes on when it is back and nobody has the next token."""
+    lease = tmp_path / "lease.000001"
+    away = lease.rename(tmp_path / "away")
+    lease.mkdir()  # cannot be opened for writing, whoever this test runs as
+    leader.now = 1.0
+    assert leader.thread.step() is not None
+    assert "cannot be read or written" in leader.thread.trouble
+    assert not leader.contender.holds(leader.now)
+    lease.rmdir()
+    away.rename(lease)
+    leader.thread.step()
+    assert not leader.thread.trouble
+    assert leader.contender.holds(leader.now)
+
+
+def test_one_waits_takes_over_and_the_other_has_lost(leader: Contending, tmp_path: Path) -> None:
+    waiter = Contending(tmp_path, "b")
+    waiter.thread.step()
+    waiter.now = 0.97
+    waiter.thread.step()
+    assert waiter.heard.news == ["waits for 1", "elected"]
+    leader.now = 5.0
+    assert leader.thread.step() is None
+    assert leader.heard.news[-1] == "lost"
+
+
+def test_who_waits_ends_with_a_shutdown_of_all(leader: Contending, tmp_path: Path) -> None:
+    waiter = Contending(tmp_path, "b")
+    waiter.thread.step()
+    last = leader.contender.ends(Held.SHUT_DOWN)
+    assert last is not None
+    leader.leases.renew(last)
+    waiter.thread.step()
+    assert waiter.heard.news == ["waits for 1", "shut down"]
+    assert waiter.thread.step() is None
+
+
+def test_a_foreign_file_is_told(tmp_path: Path) -> None:
+    (tmp_path / "lease.000001").write_text("notes\n")
+    one = Contending(tmp_path, "a")
+    assert one.thread.step() is None
+    assert "is no lease" in one.heard.news[0]
