@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
+from broker.options.active_passive import DEFAULTS
+
 
 class Kind(Enum):
     """Whether an option may differ among the members of a cluster."""
@@ -115,8 +117,8 @@ KINDS: Mapping[str, Kind] = {
 }
 
 
-REPORTED = ("ha-cluster", "ha-promotion")
-"""Options that must be equal and have no check of their own: their values are words."""
+REPORTED: Mapping[str, str] = {name: DEFAULTS[name] for name in ("ha-cluster", "ha-promotion")}
+"""Options that must be equal and have no check of their own, with their defaults."""
 
 
 def settings_of(text: Mapping[str, str]) -> tuple[tuple[str, str, bool], ...]:
@@ -125,4 +127,11 @@ def settings_of(text: Mapping[str, str]) -> tuple[tuple[str, str, bool], ...]:
     return (
         *((name, text[name], False) for name in alike),
         *((name, text[name].lower(), True) for name in REPORTED),
+    )
+
+
+def unusual_settings(settings: tuple[tuple[str, str, bool], ...]) -> tuple[tuple[str, str], ...]:
+    """Return those of `settings_of` that must be equal and are not at their defaults."""
+    return tuple(
+        (name, value) for name, value, must in settings if must and value != REPORTED[name]
     )

@@ -13,6 +13,7 @@ from broker.durability.kept_lease import KeptLease
 from broker.exit_codes import Exit
 from broker.machine.version import MACHINE_VERSION, MACHINE_VERSION_MIN
 from broker.options.broker import BrokerOptions
+from broker.options.equality import unusual_settings
 from broker.watchdogs.reply_lease import ReplyLease
 from vsync.io.discovery import PORT as BEACON_PORT
 from vsync.io.discovery import Beacon, Discovery, StaticPeers, look_up
@@ -131,7 +132,7 @@ class RingEndpoint:
         self._kept_lease = KeptLease(identity.data_dir, config, loop)
         self.door = PrimaryDoor(
             self.me, options.cluster_size, options.requested, transient=identity.temporary,
-            barred=self._barred,
+            barred=self._barred, unusual=unusual_settings(options.settings),
         )  # fmt: skip
         self.node = Node(
             self.me, identity.ring_name, config, random.Random(), self._kept_lease.tempo, self.door

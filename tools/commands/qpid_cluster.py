@@ -330,6 +330,7 @@ def overview(status: ClusterStatus) -> str:
     found = status.raw.get("drained")
     drained = found if isinstance(found, list) else []
     own = str(status.raw.get("member_state") or "READY")
+    roles = roles_in(status)
     for member in status.members:
         state = own if member.local and own != "READY" else member.state
         marks = [] if state == "ACTIVE" else [state]
@@ -340,6 +341,7 @@ def overview(status: ClusterStatus) -> str:
         marks += ["arbitrator"] if member.arbitrator else []
         marks += [f"{member.votes} votes"] if member.votes > 1 else []
         marks += ["drained"] if member.id in drained else []
+        marks += ROLE_MARKS.get(roles.get(member.id, ""), [])
         marks += ["local"] if member.local else []
         note = f" ({', '.join(marks)})" if marks else ""
         lines.append(f"{label}: ID={member.id} URL={member.url}{note}")
@@ -364,6 +366,18 @@ def overview(status: ClusterStatus) -> str:
     if isinstance(down, list):
         lines += [f"     Link down: {link} (its member has another one)" for link in down]
     return "\n".join(lines)
+
+
+ROLE_MARKS = {"active": ["the active one"], "recovering": ["the active one"], "ready": ["backup"]}
+"""How roles of an active-passive cluster are shown; the others are states as well."""
+
+
+def roles_in(status: ClusterStatus) -> dict[str, str]:
+    """The role of each member; nothing where any member takes clients."""
+    found = status.raw.get("ha")
+    members = found.get("members") if isinstance(found, dict) else None
+    listed = members if isinstance(members, list) else []
+    return {str(one["id"]): str(one["status"]) for one in listed if isinstance(one, dict)}
 
 
 def stop_member(target: Target, member_id: str, force: bool) -> None:

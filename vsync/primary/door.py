@@ -114,13 +114,17 @@ def refusal(comer: Card, name: str, guide: Card, who: str) -> Refusal:
 
 
 class PrimaryDoor:
-    """The door of one member.  `barred` hears that this one is not let in, each time."""
+    """The door of one member.  `barred` hears that this one is not let in, each time.
+
+    `unusual`: the settings that must be equal and are not at their defaults; with the defaults the
+    digest is that of releases which did not know them.
+    """
 
     def __init__(
         self, me: Member, size: int, requested: Terms, *, transient: bool,
-        barred: Callable[[Refusal], None],
+        barred: Callable[[Refusal], None], unusual: tuple[tuple[str, str], ...] = (),
     ) -> None:  # fmt: skip
-        options = bytes(msgpack.packb((size, requested, transient)))
+        options = bytes(msgpack.packb((size, requested, transient, *unusual)))
         self.digest = hashlib.blake2b(options, digest_size=8, person=b"vsync.door").digest()
         self._me, self._barred = me, barred
         self._primary: Primary | None = None

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+import gzip
+import json
 import signal
 import subprocess
 import threading
@@ -15,8 +17,13 @@ import pika.exceptions
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
+from broker.exit_codes import Exit
+from broker.machine.commands import ACTIVATE, DEMOTE, OK, PROMOTE, PUBLISH
+from broker.memberlog.reader import TornTail, read_segment
+from broker.memberlog.records import Active, Batch, ConfirmRecord, Record
 from tests.system.qpid_scenarios.clients import send, take
 from tests.system.support.clusters import wait_until
+from tests.system.test_start_rules import log_of, ring_of, run_typed
 from tools.demo.local_cluster import ROOT, BrokerProcess, LocalCluster, command
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(180)]
@@ -197,3 +204,156 @@ def test_failover_send_receive(tmp_path: Path, how: signal.Signals) -> None:
         there = {int(body) for body in take(channel, "q")}
         lost = sorted(set(confirmed) - there)
         assert not lost, f"{len(lost)} of {len(confirmed)} were confirmed and are gone: {lost[:9]}"
+    assert len(set(one_active_at_a_time(cluster))) > 1
+
+
+def records_of(member: BrokerProcess) -> Iterator[Record]:
+    """All of its member log, up to where it was killed."""
+    for path in sorted((member.data_dir / "memberlog").glob("*.qml*")):
+        data = path.read_bytes()
+        data = gzip.decompress(data) if path.suffix == ".gz" else data
+        with contextlib.suppress(TornTail):
+            yield from (entry.record for entry in read_segment(data, path.name))
+
+
+def one_active_at_a_time(cluster: LocalCluster) -> list[str]:
+    """The active members, one after the other, as the logs of all members have it.
+
+    Nobody is promoted while another one is active, and whatever was published or confirmed came
+    from, or went to, a client of the member that was active there.
+    """
+    batches: dict[int, Batch] = {}
+    views: dict[int, Active] = {}
+    confirms: list[tuple[str, int]] = []
+    for member in cluster.members:
+        for record in records_of(member):
+            if isinstance(record, Batch):
+                known = batches.setdefault(record.first_position, record)
+                assert known.chain == record.chain
+            elif isinstance(record, Active):
+                views[record.epoch] = record
+            elif isinstance(record, ConfirmRecord):
+                confirms += [(ring_of(member), position) for position in record.positions]
+    active, in_turn, published = "", list[str](), 0
+    at: dict[int, str] = {}
+    for first, batch in sorted(batches.items()):
+        if batch.kinds[0] == ACTIVATE:
+            go_on = [name for name, _, fresh in views[batch.epoch].members if not fresh]
+            active = active if active in go_on else ""
+        for place, kind in enumerate(batch.kinds):
+            outcome = int.from_bytes(batch.outcomes[2 * place : 2 * place + 2], "little")
+            if kind == PROMOTE and outcome == OK:
+                assert not active, f"{batch.origin} was promoted while {active} was active"
+                active = batch.origin
+                in_turn.append(active)
+            elif kind == DEMOTE and outcome == OK:
+                assert active == batch.origin
+                active = ""
+            elif kind == PUBLISH and outcome == OK:
+                assert batch.origin == active, f"published through {batch.origin} at {first}"
+                published += 1
+            at[first + place] = active
+    assert published
+    wrong = [(name, position) for name, position in confirms if at[position] != name]
+    assert not wrong, wrong[:9]
+    return in_turn
+
+
+def test_backup_failover(tmp_path: Path) -> None:
+    """By hand, as a resource manager does it: nobody is active until somebody says so; while one
+    is, no other is promoted; once it is gone, a ready backup is (G25).
+    """
+    with ha_cluster(tmp_path, ha_promotion="manual") as cluster:
+        first, second, third = cluster.members
+        assert [role(one) for one in cluster.members] == ["ready"] * 3
+        assert "qpid-ha promote" in refusal_of(first)
+        assert ha(first, "ping").returncode == 0
+        assert ha(first, "ready").returncode == 0
+        assert ha(first, "status", "--is-primary").returncode == 1
+        done = ha(second, "promote")
+        assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
+        assert ha(second, "promote").returncode == 0, "it is already"
+        assert ha(second, "status", "--is-primary").returncode == 0
+        assert ha(second, "status", "--expect", "active").returncode == 0
+        assert ha(second, "ready").returncode == 1
+        refused = ha(third, "promote")
+        assert refused.returncode == 1
+        assert f"{ring_of(second)} is the active member" in refused.stderr
+        send(confirming(connect(*cluster.members)), "q", b"kept")
+        second.kill()
+        cluster.wait_active([first, third])
+        assert {role(first), role(third)} == {"ready"}
+        assert ha(second, "ping").returncode == 1
+        answers = json.loads(ha(third, "promote", "--json").stdout)
+        assert (answers["status"], answers["active"]) == ("active", ring_of(third))
+        assert take(confirming(connect(first, third)), "q") == [b"kept"]
+        second.start()
+        cluster.wait_active()
+        lines = sorted(ha(first, "status", "--all").stdout.splitlines())
+        words = {first: "ready", second: "ready", third: "active"}
+        assert lines == sorted(f"{ring_of(one)} {word}" for one, word in words.items())
+        query = ha(third, "query").stdout.splitlines()
+        assert query[0] == f"{'Status:':<20}active"
+        assert query[1] == f"{'Broker ID:':<20}{ring_of(third)}"
+        first.kill()
+        second.kill()
+        wait_until(lambda: role(third) == "joining", 20, "the last one to notice")
+        alone = ha(third, "promote")
+        assert alone.returncode == 1
+        assert "Joining active cluster, cannot be promoted" in alone.stderr
+    assert one_active_at_a_time(cluster) == [ring_of(second), ring_of(third)]
+
+
+def test_a_drained_active_member_hands_over(tmp_path: Path) -> None:
+    """qpidd-primary is moved: clients are told 320, and find the next one (G25)."""
+    with ha_cluster(tmp_path) as cluster:
+        old = active_of(cluster)
+        channel = confirming(connect(old))
+        send(channel, "q", b"1")
+        run_typed(f"qpid-cluster --drain {ring_of(old)} {old.address}")
+        with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as closed:
+            send(channel, "q", b"2")
+        assert closed.value.reply_code == 320
+        others = [one for one in cluster.members if one is not old]
+        wait_until(lambda: any(role(one) == "active" for one in others), 10, "another one")
+        run_typed(f"qpid-cluster --undrain {ring_of(old)} {others[0].address}")
+        new = active_of(cluster)
+        assert new in others
+        send(confirming(connect(*cluster.members)), "q", b"3")
+        wait_until(lambda: "is a backup" in refusal_of(old), 10, "the old one as a backup")
+    assert one_active_at_a_time(cluster) == [ring_of(old), ring_of(new)]
+
+
+def test_a_member_of_the_other_mode_is_refused(tmp_path: Path) -> None:
+    """The members that run notice nothing."""
+    with ha_cluster(tmp_path) as cluster:
+        active, other = cluster[0], cluster[2]
+        other.kill()
+        cluster.wait_active(cluster.members[:2])
+        epoch = active.status().raw["epoch"]
+        other.arguments = (*other.arguments, "--ha-cluster", "no")
+        other.start()
+        assert other.wait() == Exit.PROTOCOL
+        assert "ha-cluster is no here and yes at" in log_of(other)
+        assert active.status().raw["epoch"] == epoch
+        assert role(active_of(cluster)) == "active"
+
+
+@pytest.mark.parametrize(
+    ("given", "says"),
+    [
+        (("--ha-cluster", "yes"), "--ha-cluster: it needs --cluster-name"),
+        (("--ha-promotion", "manual"), "--ha-promotion: it needs --ha-cluster yes"),
+        (("--ha-username", "u"), "give --cluster-username instead"),
+        (("--ha-queue-replication", "yes"), "make the brokers members of one cluster"),
+    ],
+)
+def test_what_is_wrong_changes_nothing(tmp_path: Path, given: tuple[str, ...], says: str) -> None:
+    """invalid_replication, and other options that do not go together: one sentence and a code."""
+    store = tmp_path / "store"
+    typed = [*command("qpidd"), "--data-dir", str(store), "--port", "0", *given]
+    done = subprocess.run(typed, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == Exit.USAGE
+    assert says in done.stderr
+    assert done.stderr.count("\n") == 1
+    assert not store.exists()

@@ -9,6 +9,8 @@ from typing import cast
 import msgpack
 import pytest
 
+from broker.options.broker import broker_options
+from broker.options.equality import unusual_settings
 from tests.support.ring.virtual_network import Net
 from tests.unit.vsync.primary.test_settings import VOTERS, A, B, C, member
 from vsync.primary.component import Primary
@@ -123,3 +125,19 @@ def test_a_newcomer_whose_option_file_follows_a_change_of_the_voters_joins() -> 
     net.run(5.0)
     assert all(len(node.members) == 3 for node in net.nodes.values())
     assert not any(net.told.values())
+
+
+def test_settings_at_their_defaults_do_not_count_in_the_digest() -> None:
+    """So a release that does not know them has no other one."""
+
+    def digest(*unusual: tuple[str, str]) -> bytes:
+        barred: list[Refusal] = []
+        door = PrimaryDoor(A, 3, (), transient=False, barred=barred.append, unusual=unusual)
+        return door.digest
+
+    mode = unusual_settings(broker_options({"cluster-name": "c", "no-data-dir": "yes"}).settings)
+    assert digest(*mode) == digest()
+    given = {"cluster-name": "c", "no-data-dir": "yes", "ha-cluster": "yes"}
+    mode = unusual_settings(broker_options(given).settings)
+    assert mode == (("ha-cluster", "yes"),)
+    assert digest(*mode) != digest()

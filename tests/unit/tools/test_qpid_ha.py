@@ -1,0 +1,133 @@
+"""qpid-ha against a small fake of the management protocol: words, codes, layout."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from tests.unit.tools.test_qpid_cluster import STATUS, FakeBroker
+from tools.cli.failures import ToolError
+from tools.client.management import Json
+from tools.commands.qpid_cluster import overview, parse_target
+from tools.commands.qpid_ha import qpid_ha
+
+ROLES: dict[str, Json] = {
+    "status": "ready", "primary": False, "settled": True, "active": "b", "id": "a",
+    "active_url": "amqp:tcp:127.0.0.1:5673", "public_url": "", "promotion": "manual",
+    "replicate": "all",
+    "members": [
+        {"id": "a", "url": "amqp:tcp:127.0.0.1:5672", "status": "ready"},
+        {"id": "b", "url": "amqp:tcp:127.0.0.1:5673", "status": "active"},
+    ],
+}  # fmt: skip
+
+
+def answer(**roles: Json) -> bytes:
+    return json.dumps(STATUS | {"ha": ROLES | roles}).encode() + b"\n"
+
+
+class Broker(FakeBroker):
+    """A fake with roles."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answers["status"] = answer()
+
+    def ha(self, *words: str) -> Result:
+        return ha(*words, "-b", f"127.0.0.1:{self.port}", "-t", "5")
+
+
+def ha(*words: str) -> Result:
+    return CliRunner().invoke(qpid_ha, list(words), standalone_mode=False)
+
+
+@pytest.fixture
+def broker() -> Iterator[Broker]:
+    fake = Broker()
+    yield fake
+    fake.close()
+
+
+@pytest.mark.parametrize(
+    ("words", "code", "out"),
+    [
+        (("status",), 0, "ready\n"),
+        (("status", "--expect", "ready"), 0, ""),
+        (("status", "--expect", "active"), 1, ""),
+        (("status", "--is-primary"), 1, ""),
+        (("ready",), 0, ""),
+        (("ping",), 0, ""),
+    ],
+)
+def test_a_word_or_a_code(broker: Broker, words: tuple[str, ...], code: int, out: str) -> None:
+    done = broker.ha(*words)
+    assert (done.return_value, done.output) == (code, out)
+
+
+def test_the_layout_of_a_query(broker: Broker) -> None:
+    assert broker.ha("query").output.splitlines() == [
+        "Status:             ready",
+        "Broker ID:          a",
+        "Brokers URL:        tcp:127.0.0.1:5672,tcp:127.0.0.1:5673",
+        "Public URL:         ",
+        "Replicate:          all",
+        "Promotion:          manual",
+        "Active:             b",
+    ]
+    assert json.loads(broker.ha("query", "--json").output) == ROLES
+
+
+def test_it_waits_while_a_view_changes(broker: Broker) -> None:
+    broker.answers["status"] = answer(status="recovering", settled=False)
+    broker.after["status"] = {"status": answer(status="active", primary=True)}
+    assert broker.ha("status", "--is-primary").return_value == 0
+    assert broker.ops() == ["status", "status"]
+
+
+def test_a_promotion_is_waited_for(broker: Broker) -> None:
+    broker.answers["promote"] = answer(active="")
+    broker.after["promote"] = {"status": answer(status="active", active="a")}
+    done = broker.ha("promote")
+    assert (done.return_value, done.output) == (0, "")
+    assert broker.ops() == ["status", "promote", "status"]
+
+
+def test_another_one_may_be_promoted_at_the_same_time(broker: Broker) -> None:
+    broker.answers["promote"] = answer(active="")
+    with pytest.raises(ToolError, match="Failed: b was promoted at the same time"):
+        raise broker.ha("promote").exception or AssertionError
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (("replicate", "q", "there"), "make the two brokers members of one"),
+        (("status", "extra"), "Wrong number of arguments"),
+        (("ping", "--all"), "--all goes with status and query"),
+        (("ping", "--is-primary"), "go with status"),
+        (("status", "--all", "--is-primary"), "about one broker"),
+        (("status", "--expect", "primary"), "primary"),
+        (("rule",), "rule"),
+    ],
+)
+def test_wrong_usage(words: tuple[str, ...], says: str) -> None:
+    error = ha(*words).exception
+    said = error.format_message() if isinstance(error, click.ClickException) else str(error)
+    assert says in said
+
+
+def test_an_older_broker_has_no_roles(broker: Broker) -> None:
+    broker.answers["status"] = json.dumps(STATUS).encode() + b"\n"
+    with pytest.raises(ToolError, match="of an older release"):
+        raise broker.ha("status").exception or AssertionError
+
+
+def test_qpid_cluster_marks_the_roles(broker: Broker) -> None:
+    shown = overview(parse_target(f"127.0.0.1:{broker.port}", 5.0).status())
+    assert "ID=a URL=amqp:tcp:127.0.0.1:5672 (backup, local)" in shown
+    assert "ID=b URL=amqp:tcp:127.0.0.1:5673 (the active one)" in shown
+    assert "ID=c URL=amqp:tcp:127.0.0.1:5674\n" in shown + "\n"
