@@ -69,8 +69,16 @@ def shovels_of(
     """Return those of a member that is about to start."""
     tasks: set[asyncio.Task[None]] = set()
 
+    def keep(task: asyncio.Task[None]) -> None:
+        """Until it is done: the loop alone does not keep it, and nobody else knows of an attempt
+        that was stopped, or has told its end, while its process is still to be waited for."""
+        tasks.add(task)
+        task.add_done_callback(tasks.discard)
+
     def begin(job: Job, on_event: Callable[[Event], None]) -> Attempt:
-        return WorkerProcess(command, cluster, clients, job, on_event, loop)
+        attempt = WorkerProcess(command, cluster, clients, job, on_event, loop)
+        keep(attempt.task)
+        return attempt
 
     async def delete_done(shovel: Shovel) -> None:
         """Unless it was defined anew meanwhile."""
@@ -80,9 +88,7 @@ def shovels_of(
             await define("parameter", shovel.vhost, name, None, BY)
 
     def delete(shovel: Shovel) -> None:
-        task = loop.create_task(delete_done(shovel))
-        tasks.add(task)
-        task.add_done_callback(tasks.discard)
+        keep(loop.create_task(delete_done(shovel)))
 
     def tell(datagram: bytes) -> None:
         for member in controller.primary.members:

@@ -99,7 +99,8 @@ class WorkerProcess:
         self._process: subprocess.Popen[bytes] | None = None
         self._locals: list[LocalSocket] = []
         self._stopped = self._ended = self._at_once = False
-        self._task = loop.create_task(self._run())
+        self.task = loop.create_task(self._run())
+        """Whoever makes it keeps this until it is done."""
 
     def stop(self, *, at_once: bool) -> None:
         """End it; no event follows."""

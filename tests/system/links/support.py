@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from pathlib import Path
 from typing import cast
 from urllib.parse import quote
 
@@ -11,8 +13,13 @@ import pika
 from pika.adapters.blocking_connection import BlockingChannel
 
 from tests.system.management.http import Api
-from tests.system.support.clusters import admitted, wait_until
-from tools.demo.local_cluster import BrokerProcess
+from tests.system.support.clusters import (
+    ADMITTED_SECONDS,
+    PAUSE_SECONDS,
+    admitted,
+    wait_until,
+)
+from tools.demo.local_cluster import BrokerProcess, LocalCluster
 
 ARRIVAL_S = 90.0
 
@@ -29,14 +36,15 @@ def uri(member: BrokerProcess, user: str = "guest:guest") -> str:
 
 
 @contextmanager
-def channel(member: BrokerProcess) -> Iterator[BlockingChannel]:
-    """A channel that confirms, at one member."""
+def channel(member: BrokerProcess, *, confirms: bool = False) -> Iterator[BlockingChannel]:
+    """A channel at one member."""
     host, port = member.address
     parameters = pika.ConnectionParameters(host, port)
     connection = admitted(lambda: pika.BlockingConnection(parameters))
     try:
         found = connection.channel()
-        found.confirm_delivery()
+        if confirms:
+            found.confirm_delivery()
         yield found
     finally:
         if connection.is_open:
@@ -44,18 +52,32 @@ def channel(member: BrokerProcess) -> Iterator[BlockingChannel]:
 
 
 def publish(member: BrokerProcess, queue: str, numbers: Sequence[int]) -> None:
-    """Durable messages with these numbers as their bodies."""
+    """Durable messages with these numbers as their bodies, which are in the queue when it ends."""
     durable = pika.BasicProperties(delivery_mode=2)
     with channel(member) as one:
         one.queue_declare(queue, durable=True)
+        one.tx_select()
         for number in numbers:
             one.basic_publish("", queue, str(number).encode(), durable)
+        one.tx_commit()
+
+
+def rows(member: BrokerProcess, path: str) -> dict[str, dict[str, object]]:
+    """A list of the API by names; a view that changes at this moment is waited for (503)."""
+    deadline = time.monotonic() + ADMITTED_SECONDS
+    while True:
+        answered = api(member).ask("GET", path)
+        if answered.status == 200:
+            assert isinstance(answered.body, list)
+            return {row["name"]: row for row in answered.body}
+        assert answered.status == 503, (path, answered)
+        assert time.monotonic() < deadline, (path, answered)
+        time.sleep(PAUSE_SECONDS)
 
 
 def waiting(member: BrokerProcess, queue: str) -> int:
     """How many messages a queue holds ready; none where there is no queue."""
-    rows = api(member).rows("queues")
-    row = rows.get(queue, {})
+    row = rows(member, "queues").get(queue, {})
     return cast("int", row.get("messages_ready", 0))
 
 
@@ -81,7 +103,7 @@ def define(member: BrokerProcess, name: str, **value: object) -> None:
 
 def shovel(member: BrokerProcess, name: str) -> dict[str, object]:
     """Its row; empty where there is none."""
-    return api(member).rows("shovels").get(name, {})
+    return rows(member, "shovels").get(name, {})
 
 
 def wait_for_state(member: BrokerProcess, name: str, state: str, seconds: float = 30.0) -> None:
@@ -89,3 +111,40 @@ def wait_for_state(member: BrokerProcess, name: str, state: str, seconds: float 
     wait_until(
         lambda: shovel(member, name).get("state") == state, seconds, f"shovel {name}: {state}"
     )
+
+
+def end(cluster: LocalCluster, name: str) -> None:
+    """Delete a shovel and wait until its process is gone."""
+    api(cluster[0]).ask("DELETE", f"shovels/vhost/%2F/{name}")
+    wait_until(lambda: not shovel(cluster[0], name), 10, "the end of the shovel")
+    wait_until(lambda: not processes(cluster), 20, "the end of its process")
+
+
+def processes(cluster: LocalCluster) -> list[int]:
+    """Those of shovels that members of this cluster have started."""
+    parents = {member.pid for member in cluster.members if member.alive}
+    found = []
+    for one in Path("/proc").iterdir():
+        try:
+            words = (one / "cmdline").read_bytes().split(b"\0")
+            parent = int((one / "stat").read_text().rpartition(")")[2].split()[1])
+        except (OSError, ValueError, IndexError):
+            continue
+        if b"tools.shovel" in words and parent in parents:
+            found.append(int(one.name))
+    return found
+
+
+def runner_of(cluster: LocalCluster, name: str) -> BrokerProcess:
+    """The member that runs a shovel."""
+    node = shovel(cluster[0], name)["node"]
+    for member in cluster.members:
+        overview = api(member).row("overview")
+        if overview["node"] == node:
+            return member
+    raise AssertionError(node)
+
+
+def depth(member: BrokerProcess, queue: str) -> object:
+    """How many messages a queue holds, ready and not acknowledged."""
+    return rows(member, "queues")[queue].get("messages")

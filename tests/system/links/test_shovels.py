@@ -15,7 +15,11 @@ from tests.system.links.support import (
     api,
     channel,
     define,
+    depth,
+    end,
+    processes,
     publish,
+    runner_of,
     shovel,
     take,
     uri,
@@ -23,7 +27,7 @@ from tests.system.links.support import (
     waiting,
 )
 from tests.system.support.clusters import START_SECONDS, wait_until
-from tools.demo.local_cluster import ROOT, BrokerProcess, LocalCluster, command
+from tools.demo.local_cluster import ROOT, LocalCluster, command
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -63,38 +67,6 @@ def test_messages_go_to_another_cluster_in_order(clusters: tuple[LocalCluster, .
     assert take(near[0], "orders", 1) == [300]
 
 
-def end(cluster: LocalCluster, name: str) -> None:
-    """Delete a shovel and wait until its process is gone."""
-    api(cluster[0]).ask("DELETE", f"shovels/vhost/%2F/{name}")
-    wait_until(lambda: not shovel(cluster[0], name), 10, "the end of the shovel")
-    wait_until(lambda: not processes(cluster), 20, "the end of its process")
-
-
-def processes(cluster: LocalCluster) -> list[int]:
-    """Those of shovels that members of this cluster have started."""
-    parents = {member.pid for member in cluster.members if member.alive}
-    found = []
-    for one in Path("/proc").iterdir():
-        try:
-            words = (one / "cmdline").read_bytes().split(b"\0")
-            parent = int((one / "stat").read_text().rpartition(")")[2].split()[1])
-        except (OSError, ValueError, IndexError):
-            continue
-        if b"tools.shovel" in words and parent in parents:
-            found.append(int(one.name))
-    return found
-
-
-def runner_of(cluster: LocalCluster, name: str) -> BrokerProcess:
-    """The member that runs a shovel."""
-    node = shovel(cluster[0], name)["node"]
-    for member in cluster.members:
-        overview = api(member).row("overview")
-        if overview["node"] == node:
-            return member
-    raise AssertionError(node)
-
-
 def test_the_death_of_its_member_neither_loses_nor_repeats(
     clusters: tuple[LocalCluster, ...],
 ) -> None:
@@ -119,9 +91,29 @@ def test_the_death_of_its_member_neither_loses_nor_repeats(
     api(others[0]).ask("DELETE", "shovels/vhost/%2F/flow")
 
 
-def depth(member: BrokerProcess, queue: str) -> object:
-    """How many messages a queue holds, ready and not acknowledged."""
-    return api(member).rows("queues")[queue].get("messages")
+def test_a_member_that_is_paused_and_comes_back_repeats_nothing(
+    clusters: tuple[LocalCluster, ...],
+) -> None:
+    """Its process goes on for a moment beside that of the member that took over."""
+    near, far = clusters
+    count = 4000
+    publish(near[0], "paused", range(count))
+    define(near[0], "paused", src_uri="amqp://", src_queue="paused", dest_uri=uri(far[0]),
+           dest_queue="paused", src_prefetch_count=500)  # fmt: skip
+    wait_until(lambda: waiting(far[0], "paused") >= 300, 60, "messages that flow")
+    first = runner_of(near, "paused")
+    others = [member for member in near.members if member is not first]
+    first.signal(signal.SIGSTOP)
+    try:
+        assert waiting(far[0], "paused") < count, "it was stopped in time"
+        wait_until(lambda: waiting(far[0], "paused") == count, 90, "another member's shovel")
+    finally:
+        first.signal(signal.SIGCONT)
+    wait_until(lambda: len(first.status().members) == 3, START_SECONDS, "the paused one")
+    wait_until(lambda: depth(others[0], "paused") == 0, 30, "the acknowledgements")
+    assert take(far[0], "paused", count) == list(range(count))
+    assert waiting(far[0], "paused") == 0
+    end(near, "paused")
 
 
 def test_a_destination_that_is_gone_for_a_while_gets_everything_once(
@@ -187,7 +179,7 @@ def test_a_peer_that_stops_costs_bounded_memory_and_nobody_else_waits(
     near, far = clusters
     count, size = 400, 250_000  # 100 MB wait
     durable = pika.BasicProperties(delivery_mode=2)
-    with channel(near[0]) as one:
+    with channel(near[0], confirms=True) as one:
         one.queue_declare("heavy", durable=True)
         define(near[0], "heavy", src_uri="amqp://", src_queue="heavy", dest_uri=uri(far[0]),
                dest_queue="heavy", reconnect_delay=1)  # fmt: skip
@@ -238,7 +230,7 @@ def test_from_an_exchange_elsewhere_with_headers_while_its_member_is_drained(
     node = str(shovel(near[0], "pull")["node"])
     admin = api(near[0])
     assert admin.ask("PUT", f"qpid/members/{node}/drain").status == 204
-    with channel(far[0]) as one:
+    with channel(far[0], confirms=True) as one:
         for key in ("a.b", "b.b", "a.c"):
             one.basic_publish("amq.topic", key, key.encode())
     assert admin.ask("DELETE", f"qpid/members/{node}/drain").status == 204
