@@ -28,6 +28,7 @@ def busy_member() -> Observed:
         client.queue(queue)
         client.publish(queue, no=1)
         client.consume(queue, queue)
+    client.exchange("late", "x-delayed-message", {"x-delayed-type": "fanout"})
     seen.sweep()
     return seen
 

@@ -15,7 +15,7 @@ from broker.frontend.connections import Connections
 from broker.histogram import Histogram
 from broker.machine.handlers.alarms import DISK, FULL, MEMORY
 from broker.machine.machine import Machine
-from broker.machine.state import Channel, Queue
+from broker.machine.state import Channel, Queue, ready_count
 from broker.machine.tally import Tally
 from broker.release import version
 from broker.statistics.exposition import Family, Row, histogram_lines, labels, lines
@@ -510,18 +510,26 @@ class Metrics:
                 yield from lines(Family(f"{prefix}{name}", kind, text, chosen))
 
     def _of_exchanges(self, prefix: str, vhosts: Collection[str]) -> Iterator[str]:
+        wanted = [
+            vhost for vhost in list(self._observed.machine.vhosts.values())
+            if not vhosts or vhost.name in vhosts
+        ]  # fmt: skip
         exchanges = [
             (labels(vhost=vhost.name, exchange=exchange.name), exchange)
-            for vhost in list(self._observed.machine.vhosts.values())
-            if not vhosts or vhost.name in vhosts
-            for exchange in list(vhost.exchanges.values())
-        ]
+            for vhost in wanted for exchange in list(vhost.exchanges.values())
+        ]  # fmt: skip
         rows = ((found, exchange.tally.publish) for found, exchange in exchanges)
         text = "Messages published to the exchange"
         yield from lines(Family(f"{prefix}exchange_messages_in_total", "counter", text, rows))
         rows = ((found, exchange.tally.routed) for found, exchange in exchanges)
         text = "Copies that went on to queues"
         yield from lines(Family(f"{prefix}exchange_messages_out_total", "counter", text, rows))
+        waiting = (
+            (labels(vhost=vhost.name, exchange=name), ready_count(queue))
+            for vhost in wanted for name, queue in list(vhost.delays.items())
+        )  # fmt: skip
+        text = "Messages that wait in an x-delayed-message exchange until they are due"
+        yield from lines(Family(f"{prefix}exchange_messages_delayed", "gauge", text, waiting))
 
 
 def metric_name(figure: str) -> str:

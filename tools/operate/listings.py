@@ -98,6 +98,7 @@ EXCHANGES = Listing(
     ("name", "type"),
     fields(
         "name", "type", "durable", "auto_delete", "internal", "arguments", "policy", "vhost",
+        "messages_delayed",
         publish_in_rate="message_stats.publish_in_details.rate",
         publish_out_rate="message_stats.publish_out_details.rate",
     ),

@@ -318,10 +318,10 @@ def _publish_delayed(state: State, queue: Queue, message: Message) -> int:
             found, properties = copied
     if isinstance(found, Refusal):
         found = Route(origin, key, (), False, ROUTE_WORK_MAX, exchange)
+    route = found._replace(exchange=origin)
     if exchange.name == origin:  # it was counted when it came
         exchange.tally.publish -= 1
-        exchange.tally.routed -= 1
-    route = found._replace(exchange=origin)
+        exchange.tally.routed -= len(route.queues) > 0
     ttl_us = ttl_of(properties)
     publish_to(state, route, flags, ttl_us, properties, body, BY_DELAY, 0, number)
     return 16 + len(properties) // WORDS_PER_UNIT + route.work + len(route.queues)

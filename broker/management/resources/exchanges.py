@@ -8,7 +8,7 @@ from aiohttp.web import StreamResponse
 
 from broker.amqp.fields import Value
 from broker.machine.policies.choice import policies_of_exchange
-from broker.machine.state import Exchange, Vhost
+from broker.machine.state import Exchange, Vhost, ready_count
 from broker.management.call import (
     Call,
     Reply,
@@ -28,6 +28,7 @@ DEFAULT_NAME = "amq.default"
 
 def exchange_row(call: Call, vhost: Vhost, exchange: Exchange) -> Object:
     policy, _ = policies_of_exchange(vhost, exchange)
+    delayed = vhost.delays.get(exchange.name)
     return {
         "arguments": table(exchange.arguments),
         "auto_delete": exchange.auto_delete,
@@ -37,6 +38,7 @@ def exchange_row(call: Call, vhost: Vhost, exchange: Exchange) -> Object:
         "policy": policy.name if policy is not None else None,
         "type": exchange.type,
         "vhost": vhost.name,
+        **({"messages_delayed": ready_count(delayed)} if delayed is not None else {}),
         **figures(call.broker.statistics.exchange(exchange)),
     }
 

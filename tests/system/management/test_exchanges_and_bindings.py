@@ -29,6 +29,26 @@ def test_an_exchange_comes_and_goes(api: Api, amqp: pika.BlockingConnection) -> 
     assert api.ask("DELETE", "exchanges/%2F/news").status == 404
 
 
+def test_what_waits_in_an_exchange_that_delays(api: Api, amqp: pika.BlockingConnection) -> None:
+    body = {"type": "x-delayed-message", "arguments": {"x-delayed-type": "direct"}}
+    assert api.ask("PUT", "exchanges/%2F/late", body).status == 201
+    channel = amqp.channel()
+    channel.confirm_delivery()
+    queue = channel.queue_declare("", exclusive=True).method.queue
+    channel.queue_bind(queue, "late", "k")
+    for delay in (300, 3_600_000):
+        delayed = pika.BasicProperties(headers={"x-delay": delay})
+        channel.basic_publish("late", "k", b"m", delayed, mandatory=True)
+    assert api.row("exchanges/%2F/late")["messages_delayed"] == 2
+    for _method, properties, _body in channel.consume(queue, inactivity_timeout=20):
+        assert properties is not None, "it did not come"
+        assert properties.headers == {"x-delay": -300}
+        break
+    assert api.row("exchanges/%2F/late")["messages_delayed"] == 1
+    assert "messages_delayed" not in api.row("exchanges/%2F/amq.topic")
+    assert api.ask("DELETE", "exchanges/%2F/late").status == 204
+
+
 def test_what_an_exchange_may_not_be(api: Api) -> None:
     for path, body, status in (
         ("exchanges/%2F/x", {}, 400),

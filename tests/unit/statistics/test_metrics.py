@@ -3,6 +3,7 @@
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from broker.amqp import codec
 from broker.machine.handlers.alarms import DISK
 from broker.statistics.exposition import Family, labels, lines
 from broker.statistics.metrics import DETAILED
@@ -132,6 +133,20 @@ def test_each_family_can_be_asked_for_by_itself(family: str) -> None:
     of_objects = family.startswith(("queue", "channel", "exchange", "connection_c", "connection_m"))
     of_objects = of_objects and family != "connection_churn_metrics"
     assert (len(elsewhere) == 2) == of_objects
+
+
+def test_what_waits_in_an_exchange_that_delays_is_counted() -> None:
+    seen = Observed()
+    client = seen.rig.client()
+    client.exchange("late", "x-delayed-message", {"x-delayed-type": "fanout"})
+    delayed = codec.encode_properties({"headers": {"x-delay": 60_000}})
+    for _ in range(3):
+        client.publish("", exchange="late", properties=delayed)
+    seen.sweep()
+    series = parsed("".join(seen.metrics().detailed(["exchange_metrics"], ["/"])))
+    late = {name: figure for (name, found), figure in series.items() if "late" in str(found)}
+    prefix = "rabbitmq_detailed_exchange_messages_"
+    assert late == {f"{prefix}in_total": 3, f"{prefix}out_total": 3, f"{prefix}delayed": 3}
 
 
 OVERVIEW = [
