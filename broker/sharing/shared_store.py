@@ -81,6 +81,7 @@ class SharedStore:
         self._lost = ""
         self._hands_over = False  # it was asked to end, not all
         self._source = 0
+        self._given_up: Ended | StoreError | None = None
         self._beating: asyncio.TimerHandle | None = None
 
     # -- waiting ---------------------------------------------------------------------------------
@@ -96,7 +97,7 @@ class SharedStore:
         self._loop.add_signal_handler(
             signal.SIGHUP, log.info, "SIGHUP: nothing is read again while this broker waits"
         )
-        while True:
+        while self._given_up is None:
             self._led, self._lost = self._loop.create_future(), ""
             self._thread = LeaseThread(
                 self._leases, Contender(self._own_record(url)), boot_clock, self,
@@ -108,9 +109,10 @@ class SharedStore:
                 log.info("%s", self._lost)
                 continue
             path = await asyncio.to_thread(self._make_generation)
-            if not self._lost:
+            if not self._lost and self._given_up is None:
                 self._thread.serve()
                 return path
+        raise self._given_up
 
     def _own_record(self, url: str) -> LeaseRecord:
         """What this broker's record says of it."""
@@ -134,8 +136,16 @@ class SharedStore:
         return path
 
     def _asked_to_end(self) -> None:
+        if self._member is not None:
+            self.terminate()
+        else:
+            self._give_up(Ended("asked to terminate"))
+
+    def _give_up(self, why: Ended | StoreError) -> None:
+        """Wait no longer, nor lead after the copy that may be under way."""
+        self._given_up = why
         if not self._led.done():
-            self._led.set_exception(Ended("asked to terminate"))
+            self._led.set_exception(why)
 
     @property
     def waiting_for(self) -> str:
@@ -158,10 +168,7 @@ class SharedStore:
 
     def shut_down(self) -> None:
         """All were ended."""
-        if not self._led.done():
-            self._led.set_exception(
-                Ended("the leader was shut down by an operator, and all others")
-            )
+        self._give_up(Ended("the leader was shut down by an operator, and all others"))
 
     def elected(self) -> None:
         """It is ours."""
@@ -198,8 +205,8 @@ class SharedStore:
         """There is something in the directory that is none of ours."""
         if self._member is not None:
             self._member.stop(Exit.DATA, str(error))
-        elif not self._led.done():
-            self._led.set_exception(error)
+        else:
+            self._give_up(error)
 
     # -- leading ---------------------------------------------------------------------------------
 
