@@ -100,6 +100,13 @@ class Broker:
             raise unavailable(f"this member does not serve: {reason or 'it is joining'}")
 
 
+def enters(broker: Broker, user: Identity, vhost: str) -> bool:
+    """Whether this user has any business in a virtual host."""
+    if user.vhosts is not None:
+        return vhost in user.vhosts
+    return broker.clients.gateway.access.may_enter(user.name, vhost)
+
+
 class Reply(NamedTuple):
     """What is sent back: a status, and a body if there is one; bytes are JSON already."""
 
@@ -169,10 +176,7 @@ class Call:
 
     def sees(self, vhost: str) -> bool:
         """Whether this user may see what is in a virtual host."""
-        user = self.user
-        if user.monitors or user.vhosts is not None:
-            return user.monitors or vhost in (user.vhosts or ())
-        return self.broker.clients.gateway.access.may_enter(user.name, vhost)
+        return self.user.monitors or enters(self.broker, self.user, vhost)
 
     def demand_vhost(self, vhost: str) -> None:
         if not self.sees(vhost):

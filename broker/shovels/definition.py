@@ -256,21 +256,16 @@ def _amqp(value: object) -> Value:
             return cast("Value", value)
 
 
-def local_vhosts(value: Value) -> list[str]:
-    """The virtual hosts of this cluster that the URIs of a definition name; what is no URI is
-    refused elsewhere."""
+def local_ends(value: Value) -> list[AmqpUri]:
+    """The URIs of a definition that are at this cluster; what is no URI is refused elsewhere."""
     found = value if isinstance(value, dict) else {}
-    texts: list[Value] = []
+    uris: list[AmqpUri] = []
     for key in ("src-uri", "dest-uri"):
         given = found.get(key)
-        texts += given if isinstance(given, tuple) else (given,)
-    vhosts: list[str] = []
-    for text in texts:
-        with contextlib.suppress(BadUri):
-            uri = parse_uri(text if isinstance(text, str) else "")
-            if uri.address is None and uri.vhost is not None:
-                vhosts.append(uri.vhost)
-    return vhosts
+        for text in given if isinstance(given, tuple | list) else (given,):
+            with contextlib.suppress(BadUri):
+                uris.append(parse_uri(text if isinstance(text, str) else ""))
+    return [uri for uri in uris if uri.address is None]
 
 
 def without_passwords(value: Value) -> Value:

@@ -22,6 +22,7 @@ from broker.management.call import (
     Reply,
     Route,
     bad_request,
+    enters,
     not_found,
     number_field,
     table_field,
@@ -31,7 +32,7 @@ from broker.management.json_values import Object, figures, from_amqp, table, to_
 from broker.management.listing import Listing, chosen
 from broker.management.slices import Slices
 from broker.shovels.definition import COMPONENT as SHOVEL
-from broker.shovels.definition import local_vhosts, without_passwords
+from broker.shovels.definition import local_ends, shovel_name, without_passwords
 
 ADMINISTRATOR, POLICYMAKER, USER = "administrator", "policymaker", "management"
 WORDS = {404: "Object Not Found", 409: "conflict", 503: "service_unavailable"}
@@ -52,12 +53,31 @@ async def define(
     name: str,
     body: Mapping[str, Value] | None,
 ) -> Reply:
-    """Order a definition, or its deletion, and say what became of it."""
+    """Order a definition, or its deletion, and say what became of it.  All that comes in over
+    HTTP, documents too, comes through here."""
+    if what == "parameter" and body is not None and shovel_name(name) is not None:
+        _demand_ends(broker, by, vhost, body.get("value"))
     outcome = await broker.operations.definitions.define(what, vhost, name, body, by.name)
     if not outcome.good:
         word = WORDS.get(outcome.code, "bad_request")
         raise Problem(outcome.code, word, outcome.text)
     return Reply(outcome.code)
+
+
+def _demand_ends(broker: Broker, by: Identity, vhost: str, value: Value) -> None:
+    """A shovel's ends at this cluster ask nobody for a password, and without a user they may do
+    everything: who defines one may enter their virtual hosts, and names nobody else as their user.
+    """
+    if by.administers:
+        return
+    for uri in local_ends(value):
+        where = vhost if uri.vhost is None else uri.vhost
+        if not enters(broker, by, where):
+            reason = f"User '{by.name}' has no access to vhost '{where}'"
+            raise Problem(401, "not_authorised", f"{reason}, which a URI of the shovel names")
+        if uri.user not in ("", by.name):
+            reason = f"User '{by.name}' is no administrator, so a URI of a shovel at this cluster"
+            raise Problem(401, "not_authorised", f"{reason} may name no other user")
 
 
 class Defined(NamedTuple):
@@ -355,15 +375,6 @@ def _value_body(_call: Call, body: Object) -> Table:
     return {"value": to_amqp(body["value"])}
 
 
-def _parameter_body(call: Call, body: Object) -> Table:
-    """Of a shovel: who defines one must see the virtual hosts of this cluster that it reaches."""
-    table = _value_body(call, body)
-    if call.names["component"] == SHOVEL:
-        for vhost in local_vhosts(table["value"]):
-            call.demand_vhost(vhost)
-    return table
-
-
 def _parameter_name(call: Call) -> str:
     component = call.names["component"]
     if "/" in component:
@@ -374,7 +385,7 @@ def _parameter_name(call: Call) -> str:
     return f"{call.names['component']}/{call.names['name']}"
 
 
-PARAMETER = Kind("parameter", parameter_row, _parameter_body, _parameter_name)
+PARAMETER = Kind("parameter", parameter_row, _value_body, _parameter_name)
 GLOBAL = Kind(
     "global_parameter",
     lambda _, one: {"name": one.name, "value": from_amqp(one.body["value"])},

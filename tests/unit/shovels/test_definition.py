@@ -15,7 +15,7 @@ from broker.shovels.definition import (
     QUEUE_LENGTH,
     BadShovel,
     ends,
-    local_vhosts,
+    local_ends,
     parse_shovel,
     without_passwords,
 )
@@ -143,10 +143,11 @@ def test_passwords_are_in_no_list() -> None:
     assert "sesame" not in repr(parse_shovel("/", "s", SMALL).row())
 
 
-def test_virtual_hosts_of_this_cluster_are_found() -> None:
+def test_ends_at_this_cluster_are_found() -> None:
     uris: Value = ("amqp:///a%2Fb", "amqp://", "amqp://far/c", "nonsense", 3)
-    assert local_vhosts({"src-uri": uris, "dest-uri": "amqp://ada@/d"}) == ["a/b", "d"]
-    assert local_vhosts("src-uri") == []
+    found = local_ends({"src-uri": uris, "dest-uri": "amqp://ada@/d"})
+    assert [(uri.vhost, uri.user) for uri in found] == [("a/b", ""), (None, ""), ("d", "ada")]
+    assert local_ends("src-uri") == []
 
 
 def test_lists_of_uris_are_gone_through() -> None:
