@@ -29,7 +29,8 @@ from vsync.types import Member
 STEP_S = 0.25
 """How much longer each further candidate waits for the one before it to take the role."""
 AGAIN_S = 1.0
-"""How long after it took the role, and had it not, a member tries again."""
+"""How long a member waits before it orders the same again, in the same view: whatever it and the
+others believe, the role never goes around faster than that."""
 NO_ROLE = "this broker is in no active-passive cluster: start all members with --ha-cluster yes"
 TOO_OLD = (
     f"active-passive mode needs version {ACTIVE_MEMBER} of the machine in force, and an older one "
@@ -97,9 +98,8 @@ class ActivePassive:
         self.role = Role.STANDALONE
         self._told: tuple[str, bool] | None = None  # what clients are told, and whether they wait
         self._vacant_since = 0.0  # when nobody was seen to have the role; 0: somebody has it
-        self._asked: tuple[int, str] = (0, "")  # epoch and who had it as this member asked last
-        self._asked_at = 0.0
-        self._gave_up = 0  # the epoch in which it ordered that
+        self._asked: dict[int, tuple[int, float]] = {}  # epoch and time of what it ordered last
+        self._gave_up = 0  # the epoch in which it ordered that, until it is applied
         self._active = ""  # as logged last
 
     # -- followed --------------------------------------------------------------------------------
@@ -160,11 +160,13 @@ class ActivePassive:
     def _take_or_give(self, now: float) -> None:
         """Give the role up where this member is drained; take it where it is this one's turn."""
         machine = self._machine()
+        if not self._has_it:
+            self._gave_up = 0  # applied: it may take the role in this view again
         if not self._controller.serving or machine.version < ACTIVE_MEMBER:
             self._vacant_since = 0.0
         elif machine.active:
             self._vacant_since = 0.0
-            if self._has_it and self._gives_up and self._may_ask(now):
+            if self._has_it and self._gives_up and self._may_ask(DEMOTE, now):
                 self._gave_up = machine.epoch
                 self._controller.submit([Demote(DEMOTE, machine.epoch)])
         else:
@@ -172,16 +174,16 @@ class ActivePassive:
             candidates = self._candidates()
             if self._options.automatic and self._controller.me.name in candidates:
                 turn = candidates.index(self._controller.me.name) * STEP_S
-                if now - self._vacant_since >= turn and self._may_ask(now):
+                if now - self._vacant_since >= turn and self._may_ask(PROMOTE, now):
                     self._promote()
 
-    def _may_ask(self, now: float) -> bool:
-        """Whether a command of this member is not under way already."""
-        machine = self._machine()
-        asked = machine.epoch, machine.active
-        if asked == self._asked and now - self._asked_at < AGAIN_S:
+    def _may_ask(self, what: int, now: float) -> bool:
+        """Whether this member has not ordered the same a moment ago, in the same view."""
+        epoch = self._machine().epoch
+        before, at = self._asked.get(what, (0, 0.0))
+        if before == epoch and now - at < AGAIN_S:
             return False
-        self._asked, self._asked_at = asked, now
+        self._asked[what] = epoch, now
         return True
 
     def _candidates(self) -> list[str]:
@@ -198,11 +200,10 @@ class ActivePassive:
         """Why clients are refused here, and whether they wait instead; empty: they are let in."""
         if self.role in (Role.ACTIVE, Role.RECOVERING):
             return "", False
-        machine, me = self._machine(), self._controller.me.name
+        machine, primary = self._machine(), self._controller.primary
+        me = self._controller.me.name
         if machine.active and machine.active != me:
-            where = self._options.public_url or self._controller.primary.labels().get(
-                machine.active
-            )
+            where = self._options.public_url or primary.labels().get(machine.active)
             to = f"; connect to {where}" if where else ""
             return f"member '{me}' is a backup, '{machine.active}' is the active member{to}", False
         text = f"member '{me}' is a backup, and no member is active"

@@ -324,6 +324,32 @@ def test_a_drained_active_member_hands_over(tmp_path: Path) -> None:
     assert one_active_at_a_time(cluster) == [ring_of(old), ring_of(new)]
 
 
+def test_members_are_drained_one_after_the_other(tmp_path: Path) -> None:
+    """Maintenance of all: each drained member hands over, the first one to be active again too, and
+    who publishes loses nothing (G25, G8).
+    """
+    with ha_cluster(tmp_path) as cluster:
+        held = [active_of(cluster)]
+        publisher = Publisher(cluster.members)
+        publisher.start()
+        for _ in range(4):
+            old = held[-1]
+            others = [one for one in cluster.members if one is not old]
+            run_typed(f"qpid-cluster --drain {ring_of(old)} {others[0].address}")
+            wait_until(lambda: any(role(one) == "active" for one in others), 20, "another")  # noqa: B023
+            held.append(active_of(cluster))
+            before = len(publisher.confirmed)
+            wait_until(lambda: len(publisher.confirmed) > before + 20, 30, "confirms")  # noqa: B023
+            run_typed(f"qpid-cluster --undrain {ring_of(old)} {others[0].address}")
+        confirmed = publisher.end()
+        channel = confirming(connect(held[-1]))
+        there = {int(body) for body in take(channel, "q")}
+        assert not set(confirmed) - there
+    in_turn = [ring_of(one) for one in held]
+    assert len(set(in_turn)) < len(in_turn), "one of them was active twice"
+    assert one_active_at_a_time(cluster) == in_turn
+
+
 def test_a_member_of_the_other_mode_is_refused(tmp_path: Path) -> None:
     """The members that run notice nothing."""
     with ha_cluster(tmp_path) as cluster:

@@ -192,6 +192,61 @@ def test_a_drained_member_gives_the_role_up_and_another_takes_it() -> None:
     assert cluster.roles() == "a:ready b:active c:ready"
 
 
+def test_a_member_that_was_drained_once_can_be_active_again_in_the_same_view() -> None:
+    """Maintenance of one member after the other."""
+    cluster = Cluster()
+    cluster.beat()
+    for drained, roles in (
+        ("a", "a:ready b:active c:ready"), ("b", "a:active b:ready c:ready"),
+        ("a", "a:ready b:active c:ready"), ("b", "a:active b:ready c:ready"),
+    ):  # fmt: skip
+        cluster.drained = {drained}
+        for _ in range(4):
+            cluster.beat(AGAIN_S / 4)
+        assert cluster.roles() == roles
+        cluster.drained = set()
+        cluster.beat()
+        assert cluster.roles() == roles
+
+
+def test_it_can_be_promoted_again_by_hand() -> None:
+    cluster = Cluster(automatic=False)
+    cluster.beat()
+    for _ in range(2):
+        cluster.drained = set()
+        cluster.members["a"].promote()
+        cluster.bus.run(cluster.names)
+        cluster.beat(AGAIN_S)
+        assert cluster.roles() == "a:active b:ready c:ready"
+        cluster.drained = {"a"}
+        cluster.beat(AGAIN_S)
+        cluster.beat()
+        assert cluster.roles() == "a:ready b:ready c:ready"
+
+
+def test_a_member_that_is_undrained_before_it_has_given_up_leaves_an_active_one() -> None:
+    cluster = Cluster()
+    cluster.beat()
+    cluster.drained = {"a"}
+    cluster.members["a"].follow(cluster.now)
+    cluster.drained = set()
+    cluster.beat(STEP_S)
+    cluster.beat(STEP_S)
+    assert cluster.roles() == "a:ready b:active c:ready", "it took the role a moment ago"
+
+
+def test_the_role_does_not_go_around_at_the_speed_of_the_ring() -> None:
+    """Whatever the members believe: here each of them that has it is drained."""
+    cluster = Cluster("a b")
+    rounds = 100
+    for _ in range(rounds):
+        cluster.beat(AGAIN_S / 50)
+        cluster.drained = {cluster.bus.cores["a"].replica.machine.active} - {""}
+    orders = [line for line in cluster.lines["a"] if line.startswith("the active member is")]
+    seconds = rounds * 2 / 50
+    assert 2 <= len(orders) <= 2 * 2 * (seconds + 1), orders  # each may give and take once in one
+
+
 def test_an_operator_promotes_where_the_ring_does_not() -> None:
     cluster = Cluster(automatic=False, url="amqp:tcp:10.0.0.9:5672")
     cluster.beat(AGAIN_S)
