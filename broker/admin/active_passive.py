@@ -202,6 +202,10 @@ class ActivePassive:
             return "", False
         machine, primary = self._machine(), self._controller.primary
         me = self._controller.me.name
+        if not primary.active and not primary.left_out:
+            # Who was active may be who is gone: until the view stands, and this was called again,
+            # nobody is sent to it.
+            return f"member '{me}' is a backup, and the view is changing", True
         if machine.active and machine.active != me:
             where = self._options.public_url or primary.labels().get(machine.active)
             to = f"; connect to {where}" if where else ""
