@@ -2,7 +2,8 @@
 
 Without a host it is this cluster: `amqp://` in the shovel's own virtual host, `amqp:///VHOST` in
 another one, and as another user than the cluster itself with `amqp://USER@/VHOST`.  No text of an
-error quotes what stands before the `@`, and `obfuscated` is what lists and logs show.
+error quotes anything of it, as what is wrong may be a part of the password, and `obfuscated` is
+what lists and logs show.
 """
 
 from __future__ import annotations
@@ -58,6 +59,10 @@ def parse_uri(text: str) -> AmqpUri:
         raise BadUri("it does not begin with amqp:// or amqps://")
     if "#" in rest:
         raise BadUri("it has a '#'; in a password write %23")
+    if not text.isprintable():
+        raise BadUri("it has a character that cannot be printed: write it as %XX")
+    if "@" in rest[len(re.split(r"[/?]", rest, maxsplit=1)[0]) :]:
+        raise BadUri("it has a '@' behind a '/' or '?': write %2F or %3F in a password, else %40")
     tls, port = _SCHEMES[scheme]
     rest, _, query = rest.partition("?")
     authority, slash, path = rest.partition("/")
@@ -74,8 +79,11 @@ def parse_uri(text: str) -> AmqpUri:
     vhost = unquote(path) if slash and path else None
     try:
         address = parse_address(place, port) if place else None
-    except ValueError as problem:
-        raise BadUri(str(problem)) from None
+    except ValueError:
+        raise BadUri(
+            "between // (or @) and the next / is neither HOST, HOST:PORT nor [HOST]:PORT, with a "
+            "port number; a password goes with a user before an @"
+        ) from None
     given = _query(query, tls=tls, local=address is None)
     if not at and address is not None and given.get("auth_mechanism") != "external":
         user, password = "guest", "guest"  # RabbitMQ's default
@@ -94,7 +102,7 @@ def _query(query: str, *, tls: bool, local: bool) -> dict[str, str]:
     given: dict[str, str] = {}
     for name, value in parse_qsl(query, keep_blank_values=True):
         if name not in PARAMETERS:
-            raise BadUri(f"there is no parameter '{name}', but {', '.join(PARAMETERS)}")
+            raise BadUri(f"it has another parameter than {', '.join(PARAMETERS)}")
         if name in given:
             raise BadUri(f"'{name}' is given twice")
         if local:
@@ -123,7 +131,8 @@ def _one_of(given: dict[str, str], name: str, known: dict[str, bool] | dict[str,
 
 def _number(given: dict[str, str], name: str, most: int) -> None:
     text = given.get(name, "1")
-    if not (text.isascii() and text.isdigit()) or not 1 <= int(text) <= most:
+    digits = text.isascii() and text.isdigit() and len(text) <= len(str(most))
+    if not digits or not 1 <= int(text) <= most:
         raise BadUri(f"'{name}' is no whole number from 1 to {most}")
 
 

@@ -12,7 +12,7 @@ from collections.abc import Callable, Mapping
 from typing import cast
 
 from broker.amqp.codec import encode_properties
-from broker.amqp.fields import Value
+from broker.amqp.fields import Value, encode_table
 from broker.shovels.amqp_uri import AmqpUri, BadUri, bare, obfuscated, parse_uri
 from vsync.types import record
 
@@ -26,6 +26,8 @@ URIS_MAX = 16
 SHOVELS_MAX = 200
 """In a cluster: each is a process of some 25 MB."""
 NAME_BYTES_MAX = 255
+TABLE_BYTES_MAX = 64 * 1024
+"""Half of the largest frame, which holds the whole table and what stands beside it."""
 OLD_NAMES = {
     "prefetch-count": "src-prefetch-count", "delete-after": "src-delete-after",
     "publish-properties": "dest-publish-properties",
@@ -108,6 +110,8 @@ def shovel_name(parameter: str) -> str | None:
 
 def parse_shovel(vhost: str, name: str, value: object) -> Shovel:
     """Read the value of the parameter.  Raises BadShovel."""
+    if not name.isprintable():
+        raise BadShovel("its name has a character that cannot be printed: define it by another one")
     if not isinstance(value, Mapping):
         raise BadShovel("the value of a shovel is a JSON object with keys such as 'src-uri'")
     reader = _Reader(value)
@@ -222,7 +226,16 @@ class _Reader:
             return {}
         if not isinstance(found, dict):
             raise BadShovel(f"'{key}' is an object")
-        return cast("Table", _amqp(found))
+        table = cast("Table", _amqp(found))
+        try:
+            size = len(encode_table(table))
+        except (OverflowError, ValueError):
+            raise BadShovel(
+                f"'{key}': AMQP has names of 255 bytes at most, and whole numbers of 64 bits"
+            ) from None
+        if size > TABLE_BYTES_MAX:
+            raise BadShovel(f"'{key}' has {size} bytes in AMQP, more than {TABLE_BYTES_MAX}")
+        return table
 
     def properties(self, key: str) -> Table:
         found = self.table(key)

@@ -55,6 +55,11 @@ class Status:
         return row
 
 
+def printable(text: str) -> str:
+    """What another broker says, as one line that changes nothing of the log or the terminal."""
+    return "".join(one if one.isprintable() else "?" for one in text)
+
+
 def datagrams(statuses: Iterable[tuple[Key, Status]]) -> Iterator[bytes]:
     """What is told to the others."""
     rows = [

@@ -34,6 +34,7 @@ from broker.shovels.status import (
     Key,
     Status,
     datagrams,
+    printable,
     read_datagram,
     runner,
 )
@@ -237,15 +238,15 @@ class Shovels:
                 run.status.moved += count
                 self.counters["moved"] += count
             case "blocked":
-                run.status.blocked = str(event.get("why", ""))
+                run.status.blocked = printable(str(event.get("why", "")))
             case "ended":
                 self._ended(run, event)
             case other:
-                log.warning("%s: its process told of '%s'", _title(run.shovel), other)
+                log.warning("%s: its process told of %a", _title(run.shovel), other)
 
     def _ended(self, run: _Run, event: Event) -> None:
         run.attempt = None
-        why = str(event.get("why", "")) or "it ended"
+        why = printable(str(event.get("why", ""))) or "it ended"
         doubtful = event.get("doubtful")
         if isinstance(doubtful, Mapping):
             for queue_id, last in doubtful.items():
@@ -346,4 +347,4 @@ def _read(key: Key, body: Table) -> Shovel | BadShovel:
 
 
 def _title(shovel: Shovel) -> str:
-    return f"shovel '{shovel.name}' of vhost '{shovel.vhost}'"
+    return printable(f"shovel '{shovel.name}' of vhost '{shovel.vhost}'")

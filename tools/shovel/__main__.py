@@ -13,6 +13,8 @@ import os
 import resource
 import signal
 import sys
+import traceback
+from pathlib import Path
 
 from broker.shovels.definition import parse_shovel
 from tools.shovel.mover import Mover, Task
@@ -21,6 +23,8 @@ MEMORY_BYTES_MAX = 2 << 30
 """More address space than this it does not get: what a peer announces has an end."""
 NICENESS = 5
 """It leaves the processor to the member beside it."""
+OOM_SCORE, OOM_SCORE_ADDED = Path("/proc/self/oom_score_adj"), 500
+"""Where the machine has no memory left, the kernel ends it before a member."""
 
 
 def main() -> int:
@@ -28,19 +32,34 @@ def main() -> int:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # its member decides
     os.nice(NICENESS)
     resource.setrlimit(resource.RLIMIT_AS, (MEMORY_BYTES_MAX, MEMORY_BYTES_MAX))
+    with contextlib.suppress(OSError):
+        OOM_SCORE.write_text(str(OOM_SCORE_ADDED), encoding="ascii")
+    with contextlib.suppress(BrokenPipeError):  # nobody listens any more
+        try:
+            ended = _attempt().run()
+        except MemoryError:
+            ended = {"why": "its process has no more memory: is a message, or a peer, too large?"}
+        except Exception as error:
+            ended = {"why": _fault(error)}
+        _tell({"event": "ended", **ended})
+    return 0
+
+
+def _attempt() -> Mover:
     given = json.loads(sys.stdin.buffer.readline())
     task = Task(
         parse_shovel(given["vhost"], given["name"], given["value"]), given["number"],
         given["doubtful"], given["cluster"], given["source"]["descriptor"],
         given["destination"]["descriptor"], given["takes_numbers"],
     )  # fmt: skip
-    with contextlib.suppress(BrokenPipeError):  # nobody listens any more
-        try:
-            ended = Mover(task, _tell, sys.stdin.fileno()).run()
-        except MemoryError:
-            ended = {"why": "its process has no more memory: is a message, or a peer, too large?"}
-        _tell({"event": "ended", **ended})
-    return 0
+    return Mover(task, _tell, sys.stdin.fileno())
+
+
+def _fault(error: Exception) -> str:
+    """Where it was raised, without its text, which may quote what a peer or a password is."""
+    (*_, last) = traceback.extract_tb(error.__traceback__)
+    where = f"{type(error).__name__} in {os.path.basename(last.filename)} line {last.lineno}"
+    return f"this is a fault of the broker's shovels: {where}"
 
 
 def _tell(event: dict[str, object]) -> None:

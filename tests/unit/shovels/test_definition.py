@@ -51,7 +51,7 @@ def test_older_names_of_keys_and_nothings_are_taken() -> None:
         ({"src-uri": None}, "'src-uri' is missing"),
         ({"dest-uri": ()}, "1 to 16 URIs"),
         ({"dest-uri": "http://ada:sesame@far"}, "'dest-uri': it does not begin with amqp"),
-        ({"dest-uri": "amqp://ada:sesame@far:port"}, "not a port number"),
+        ({"dest-uri": "amqp://ada:sesame@far:port"}, "nor [HOST]:PORT"),
         ({"dest-uri": ("amqp://far", 3)}, "a list of URIs"),
         ({"src-queue": None}, "either 'src-queue' or 'src-exchange'"),
         ({"src-exchange": "e"}, "either 'src-queue' or 'src-exchange'"),
@@ -74,6 +74,11 @@ def test_older_names_of_keys_and_nothings_are_taken() -> None:
         ({"dest-publish-properties": {"app_id": 3}}, "'app_id' is a text"),
         ({"dest-publish-properties": {"colour": "red"}}, "no property 'colour'"),
         ({"src-queue-args": "x"}, "is an object"),
+        ({"src-queue-args": {"k" * 300: 1}}, "'src-queue-args': AMQP has names of 255 bytes"),
+        ({"src-consumer-args": {"n": 10**30}}, "whole numbers of 64 bits"),
+        ({"dest-queue-args": {"deep": ({"n": -(10**30)},)}}, "whole numbers of 64 bits"),
+        ({"dest-queue-args": {"n": "x" * 70_000}}, "more than 65536"),
+        ({"dest-publish-properties": {"headers": {"k" * 300: 1}}}, "names of 255 bytes"),
         ({"src-queue": "a" * 256}, "255 bytes at most"),
         ({"src-predeclared": True}, "there is no key 'src-predeclared'"),
         ({"prefetch-count": 1, "src-prefetch-count": 1}, "older name"),
@@ -84,6 +89,38 @@ def test_what_is_wrong_is_named(change: dict[str, Value], said: str) -> None:
         parse_shovel("/", "s", {**SMALL, **change})
     assert said in str(bad.value)
     assert "sesame" not in str(bad.value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "amqp://user:se/sesame@host",
+        "amqp://user:77?sesame@host",
+        "amqp://u:77/sesame@host",
+        "amqp://user:se/same/sesame@host/v",
+        "amqps://u:1/v?certfile=/sesame@b",
+        "amqp://user:sesame",
+        "amqp://user:a:sesame",
+        "amqp://[user:sesame",
+        "amqp://u?sesame=1",
+        "amqp://far?heartbeat=" + "9" * 5000,
+    ],
+)
+def test_what_is_told_of_a_uri_quotes_nothing_of_it(text: str) -> None:
+    """A password with a `/` was told as what is no port, or taken for a virtual host."""
+    with pytest.raises(BadShovel) as bad:
+        parse_shovel("/", "s", {**SMALL, "dest-uri": text})
+    assert "sesame" not in str(bad.value)
+    assert str(bad.value).startswith("'dest-uri': ")
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\x1b[31m", "\x00", "a\u2028b", "\u202egnp"])
+def test_a_name_that_would_change_a_line_of_the_log_is_refused(name: str) -> None:
+    with pytest.raises(BadShovel, match="cannot be printed"):
+        parse_shovel("/", name, SMALL)
+    for uri in (f"amqp:///{name}", f"amqp://far/{name}", f"amqp://far?heartbeat={name}"):
+        with pytest.raises(BadUri):
+            parse_uri(uri)
 
 
 def test_a_value_that_is_no_object_is_refused() -> None:

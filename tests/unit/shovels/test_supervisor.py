@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 
+import pytest
+
 from broker.machine.commands import Table, Value
 from broker.machine.version import SHOVELS
 from broker.shovels.definition import Shovel
@@ -186,6 +188,20 @@ def test_what_the_destination_has_answered_for_good_is_kept_for_the_next_attempt
     node.pass_time(60)
     assert node.begun[2].job.doubtful == {"q": 7, "r": 1}
     assert [one.job.number for one in node.begun] == [0, 1, 2]
+
+
+def test_what_a_peer_says_forges_no_line_of_the_log(caplog: pytest.LogCaptureFixture) -> None:
+    state, node = alone()
+    state.define("s")
+    node.pass_time(1)
+    node.begun[0].tell({"event": "running"})
+    node.begun[0].tell({"event": "blocked", "why": "full\n\x1b[31m"})
+    assert node.row()["blocked_status"] == "blocked"
+    node.begun[0].tell({"event": "bad\nkind"})
+    node.begun[0].tell({"event": "ended", "why": "gone\n2026-01-01 critical\x1b[31m"})
+    assert node.row()["reason"] == "gone?2026-01-01 critical?[31m"
+    assert all(record.getMessage().isprintable() for record in caplog.records)
+    assert len(caplog.records) > 1
 
 
 def test_one_that_is_done_asks_until_it_is_deleted() -> None:

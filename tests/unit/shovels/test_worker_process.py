@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import json
+import re
+import subprocess
 import sys
 from types import SimpleNamespace
 from typing import cast
@@ -22,6 +25,31 @@ given = json.loads(sys.stdin.readline())
 os.write(1, json.dumps({"event": "ended", "why": "read " + given["name"]}).encode() + b"\\n")
 time.sleep(0.3)
 """
+RAISES = """
+import sys, tools.shovel.__main__ as program
+def run(_):
+    raise OverflowError("sesame")
+program.Mover.run = run
+program.main()
+sys.stderr.write(program.OOM_SCORE.read_text())
+"""
+
+
+def test_a_fault_of_the_process_is_told_in_a_sentence() -> None:
+    """It was a traceback in the log of its member, and no reason."""
+    given = {
+        "vhost": "/", "name": "s", "value": VALUE, "number": 0, "doubtful": {}, "cluster": "near",
+        "takes_numbers": True, "source": {"descriptor": None}, "destination": {"descriptor": None},
+    }  # fmt: skip
+    for line in (json.dumps(given), json.dumps({**given, "value": 3}), "no JSON"):
+        ended = subprocess.run(
+            [sys.executable, "-c", RAISES], input=line + "\n", capture_output=True, text=True,
+            timeout=60, check=True,
+        )  # fmt: skip
+        event = json.loads(ended.stdout)
+        assert event["event"] == "ended"
+        assert re.fullmatch(r"this is a fault of .*: \w+ in [\w<>.]+ line \d+", event["why"])
+        assert ended.stderr.strip() == "500", "no traceback, and it ends before a member does"
 
 
 def test_an_attempt_that_has_told_its_end_is_kept_until_its_process_is_gone() -> None:
