@@ -49,6 +49,9 @@ log = logging.getLogger("qpidd")
 SLICE_S = 0.0005
 LEAVE_MS = 100
 """How long the ring's leave notice may take to get out."""
+FINISH_S = 6.0
+"""How long what runs beside a member may take to end before an orderly stop; commands of its are
+applied so long."""
 LINGER_S = 0.4
 """After a clean shutdown is complete here, how long the token is still passed for the others."""
 NOTED = {
@@ -92,6 +95,10 @@ class Beside(Protocol):
 
     def takes(self, direct: Direct) -> bool:
         """Whether this datagram of another member was for it; then it is dealt with."""
+
+    def finish(self) -> bool:
+        """The member is about to stop: begin nothing more; whether what ran has come to its end.
+        Asked until it says so, or for `FINISH_S`."""
 
     def close(self) -> None:
         """The member stops."""
@@ -238,6 +245,21 @@ class BrokerMember:
 
     def stop(self, code: Exit, reason: str, *, inconsistent: bool = False) -> None:
         """Stop this member: clients are disconnected, the ring is left, the store is closed."""
+        if code is Exit.OK:
+            self._finish_beside(self._loop.time() + FINISH_S, reason)
+        else:
+            self._end(code, reason, inconsistent=inconsistent)
+
+    def _finish_beside(self, until: float, reason: str) -> None:
+        serving = self._controller.serving and not self._controller.shutdown_position
+        if serving and not self._stopping and self._loop.time() < until:
+            running = [one for one in self.beside if not one.finish()]
+            if running:
+                self._loop.call_later(BEAT_S, self._finish_beside, until, reason)
+                return
+        self._end(Exit.OK, reason, inconsistent=False)
+
+    def _end(self, code: Exit, reason: str, *, inconsistent: bool) -> None:
         if self._stopping:
             return
         self._stopping = reason

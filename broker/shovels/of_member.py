@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol, cast
 
 from broker.frontend.connections import Connections
 from broker.machine.commands import Value
 from broker.machine.state import State
 from broker.shovels.definition import COMPONENT, Shovel
-from broker.shovels.supervisor import Attempt, Event, Job, Shovels
+from broker.shovels.handover import Attempt
+from broker.shovels.supervisor import Event, Job, Shovels
 from broker.shovels.worker_process import WorkerProcess
 from vsync.types import Member
 
@@ -19,6 +21,8 @@ Define = Callable[[str, str, str, Mapping[str, Value] | None, str], Awaitable[ob
 """Orders a definition, or its deletion (broker/admin/definitions.py)."""
 BY = "shovel"
 """Who deletes a shovel that is done, in the logs."""
+THREADS = 4
+"""Start processes and wait for their ends; what hangs there holds up nothing else."""
 
 
 class Replica(Protocol):
@@ -68,6 +72,7 @@ def shovels_of(
 ) -> Shovels:
     """Return those of a member that is about to start."""
     tasks: set[asyncio.Task[None]] = set()
+    threads = ThreadPoolExecutor(THREADS, "shovel")
 
     def keep(task: asyncio.Task[None]) -> None:
         """Until it is done: the loop alone does not keep it, and nobody else knows of an attempt
@@ -76,7 +81,7 @@ def shovels_of(
         task.add_done_callback(tasks.discard)
 
     def begin(job: Job, on_event: Callable[[Event], None]) -> Attempt:
-        attempt = WorkerProcess(command, cluster, clients, job, on_event, loop)
+        attempt = WorkerProcess(command, cluster, clients, job, on_event, loop, threads)
         keep(attempt.task)
         return attempt
 

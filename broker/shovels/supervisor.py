@@ -23,6 +23,7 @@ from typing import Protocol
 from broker.machine.commands import Table
 from broker.machine.version import SHOVELS
 from broker.shovels.definition import BadShovel, Shovel, parse_shovel, shovel_name
+from broker.shovels.handover import Attempt, Handover
 from broker.shovels.status import (
     HEARD_S,
     RESTART,
@@ -50,13 +51,6 @@ SETTLED_S = 30.0
 """A shovel that ran for so long begins again after its shortest pause."""
 
 Event = Mapping[str, object]
-
-
-class Attempt(Protocol):
-    """One attempt to move messages, which goes on until it ends or is stopped."""
-
-    def stop(self, *, at_once: bool) -> None:
-        """End it: no event follows.  Not `at_once`: what is under way may be confirmed first."""
 
 
 class Machine(Protocol):
@@ -132,7 +126,9 @@ class Shovels:
         self._known: dict[Key, Shovel | BadShovel] = {}
         self._runs: dict[Key, _Run] = {}
         self._heard: dict[str, tuple[float, dict[Key, Status]]] = {}
-        self._closed = False
+        self._handover = Handover(me, tell)
+        self._mine: tuple[object, dict[Key, Shovel]] = (None, {})
+        self._closed = self._served = False
         self.counters = {"attempts": 0, "failed": 0, "moved": 0}
 
     # -- what runs -------------------------------------------------------------------------------
@@ -140,13 +136,18 @@ class Shovels:
     def wake(self, now: float) -> None:
         """Begin and end what is due."""
         self._now = now
-        if self._closed:
-            return
         if not self._serving():
             self._stop_all()
-            return
+        elif not self._closed:
+            self._turn(now)
+
+    def _turn(self, now: float) -> None:
         self._look()
-        mine = self._of_this_member()
+        mine, members = self._of_this_member(), list(self._machine().sessions)
+        if not self._served and self._me in members:
+            self._served = True
+            self._handover.joined(mine, members, now)
+        self._handover.ask(members, now)
         for key, run in list(self._runs.items()):
             if mine.get(key) is not run.shovel:
                 del self._runs[key]
@@ -159,12 +160,20 @@ class Shovels:
                 if run.done:
                     run.due = now + DELETE_S  # unless it is gone by then
                     self._delete(run.shovel)
-                else:
+                elif self._handover.may_begin(run.shovel.key):
                     self._begin_attempt(run)
         if now - self._told_at >= TELL_S and self._runs:
             self._told_at = now
             for datagram in datagrams((key, run.status) for key, run in self._runs.items()):
                 self._tell(datagram)
+
+    def finish(self) -> bool:
+        """The member is about to stop: begin nothing more, and have what is under way confirmed;
+        whether nothing runs any more."""
+        self._closed = True
+        for run in self._runs.values():
+            self._stop(run, "its member stops")
+        return self._handover.nothing_here()
 
     def close(self) -> None:
         """The member stops."""
@@ -173,9 +182,10 @@ class Shovels:
 
     def _stop_all(self) -> None:
         """This member does not serve: what it would pass on counts no more."""
-        runs, self._runs = self._runs, {}
+        runs, self._runs, self._served = self._runs, {}, False
         for run in runs.values():
             self._stop(run, "this member does not serve", at_once=True)
+        self._handover.end_all()
 
     def _look(self) -> None:
         """Read the definitions that changed."""
@@ -200,11 +210,17 @@ class Shovels:
         if machine.version < SHOVELS:
             return {}
         members = list(machine.sessions)
-        return {
-            key: shovel
-            for key, shovel in self._known.items()
-            if isinstance(shovel, Shovel) and runner(members, *key) == self._me
-        }
+        seen = self._looked_at, members
+        if self._mine[0] != seen:
+            self._mine = (
+                seen,
+                {
+                    key: shovel
+                    for key, shovel in self._known.items()
+                    if isinstance(shovel, Shovel) and runner(members, *key) == self._me
+                },
+            )
+        return self._mine[1]
 
     def _begin_attempt(self, run: _Run) -> None:
         run.due, run.ran_since = None, None
@@ -214,6 +230,7 @@ class Shovels:
         self.counters["attempts"] += 1
         job = Job(run.shovel, number, dict(run.doubtful))
         run.attempt = self._begin(job, lambda event: self._on_event(run, event))
+        self._handover.began(run.shovel.key, run.attempt)
 
     def _stop(self, run: _Run, why: str, *, at_once: bool = False) -> None:
         if run.attempt is not None:
@@ -328,7 +345,10 @@ class Shovels:
             self._restart_here((vhost, name))
             return True
         if kind != STATES_ARE:
-            return False
+            return self._handover.takes(
+                direct.sender.name, direct.payload,
+                lambda key: runner(self._machine().sessions, *key),
+            )  # fmt: skip
         try:
             told = read_datagram(content)
         except ValueError:

@@ -20,6 +20,7 @@ import os
 import socket
 import subprocess
 from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
 from typing import cast
 
 from broker.access.access import SYSTEM
@@ -93,7 +94,9 @@ class WorkerProcess:
         job: Job,
         on_event: Callable[[Event], None],
         loop: asyncio.AbstractEventLoop,
+        threads: Executor,
     ) -> None:
+        self._threads = threads
         self._command, self._cluster, self._clients, self._job = command, cluster, clients, job
         self._on_event, self._loop = on_event, loop
         self._process: subprocess.Popen[bytes] | None = None
@@ -101,6 +104,11 @@ class WorkerProcess:
         self._stopped = self._ended = self._at_once = False
         self.task = loop.create_task(self._run())
         """Whoever makes it keeps this until it is done."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether the process is gone and its ends here are closed."""
+        return self.task.done()
 
     def stop(self, *, at_once: bool) -> None:
         """End it; no event follows."""
@@ -156,7 +164,7 @@ class WorkerProcess:
         theirs: list[socket.socket] = []
         try:
             given = await self._given(theirs)
-            process = await asyncio.to_thread(self._start, given, theirs)
+            process = await self._loop.run_in_executor(self._threads, self._start, given, theirs)
         finally:
             for one in theirs:
                 one.close()
@@ -167,7 +175,7 @@ class WorkerProcess:
             await self._listen(process)
         finally:
             process.kill()  # where it closed its output and goes on; one that ended takes no harm
-            code = await asyncio.to_thread(process.wait)
+            code = await self._loop.run_in_executor(self._threads, process.wait)
             self._ended = True
             if process.stdin is not None:
                 with contextlib.suppress(OSError):

@@ -30,7 +30,8 @@ from broker.management.server import ManagementServer
 from broker.options.access import AccessOptions
 from broker.options.client_ports import ClientLimits
 from broker.replication.controller import Controller
-from broker.shovels.supervisor import Attempt, Event, Job, Shovels
+from broker.shovels.handover import Attempt
+from broker.shovels.supervisor import Event, Job, Shovels
 from broker.statistics.endpoint import Pages
 from broker.statistics.figures import FIGURES
 from broker.statistics.members import MemberFigures
@@ -92,7 +93,7 @@ class ApiMember(Loop):
 
     def _begin_shovel(self, job: Job, _on_event: Callable[[Event], None]) -> Attempt:
         self.asked.append(("shovel", job.shovel.name))
-        return cast("Attempt", SimpleNamespace(stop=lambda *, at_once: None))
+        return cast("Attempt", SimpleNamespace(stop=lambda *, at_once: None, ended=True))
 
     def make_parts(self, cert_login_from: str) -> tuple[Gateway, Outbox]:
         """Those of its connections."""

@@ -116,6 +116,54 @@ def test_a_member_that_is_paused_and_comes_back_repeats_nothing(
     end(near, "paused")
 
 
+def test_order_is_kept_when_it_begins_anew_while_the_destination_is_slow(
+    clusters: tuple[LocalCluster, ...],
+) -> None:
+    """The attempt before kept what it had taken, and the new one took what came behind."""
+    near, far = clusters
+    count = 3000
+    value = {"src_uri": "amqp://", "src_queue": "slow", "dest_uri": uri(far[0]),
+             "dest_queue": "slow"}  # fmt: skip
+    publish(near[0], "slow", range(count))
+    define(near[0], "slow", **value, src_prefetch_count=500)
+    wait_until(lambda: waiting(far[0], "slow") >= 200, 60, "messages that flow")
+    far[0].signal(signal.SIGSTOP)
+    try:
+        assert api(near[0]).ask("DELETE", "shovels/vhost/%2F/slow/restart").status == 204
+        define(near[0], "slow", **value, src_prefetch_count=600)
+        wait_until(lambda: shovel(near[0], "slow")["state"] == "starting", 20, "a new beginning")
+        assert len(processes(near)) <= 1, "it is not begun while the one before it runs"
+    finally:
+        far[0].signal(signal.SIGCONT)
+    assert take(far[0], "slow", count) == list(range(count))
+    wait_until(lambda: depth(near[0], "slow") == 0, 30, "the acknowledgements")
+    assert waiting(far[0], "slow") == 0
+    end(near, "slow")
+
+
+def test_a_member_that_is_stopped_in_order_repeats_nothing(
+    clusters: tuple[LocalCluster, ...],
+) -> None:
+    """Not even without numbers: what is under way is confirmed and acknowledged before it goes."""
+    near, far = clusters
+    count = 8000
+    publish(near[0], "orderly", range(count))
+    define(near[0], "orderly", src_uri="amqp://", src_queue="orderly", dest_uri=uri(far[0]),
+           dest_queue="orderly", dest_add_timestamp_header=True)  # fmt: skip
+    wait_until(lambda: waiting(far[0], "orderly") >= 300, 60, "messages that flow")
+    first = runner_of(near, "orderly")
+    others = [member for member in near.members if member is not first]
+    first.signal(signal.SIGTERM)
+    assert waiting(far[0], "orderly") < count, "it was stopped in time"
+    assert take(far[0], "orderly", count) == list(range(count))
+    wait_until(lambda: depth(others[0], "orderly") == 0, 30, "the acknowledgements")
+    assert waiting(far[0], "orderly") == 0
+    wait_until(lambda: not first.alive, 30, "its end")
+    first.start()
+    wait_until(lambda: len(others[0].status().members) == 3, START_SECONDS, "the stopped one")
+    end(near, "orderly")
+
+
 def test_a_destination_that_is_gone_for_a_while_gets_everything_once(
     clusters: tuple[LocalCluster, ...],
 ) -> None:

@@ -10,6 +10,7 @@ import pytest
 from broker.machine.commands import Table, Value
 from broker.machine.version import SHOVELS
 from broker.shovels.definition import Shovel
+from broker.shovels.handover import HANDOVER_S
 from broker.shovels.status import runner
 from broker.shovels.supervisor import DELETE_S, Event, Job, Shovels
 from vsync.totem.events import Direct
@@ -46,16 +47,27 @@ class Attempt:
     job: Job
     tell: Callable[[Event], None]
     stopped: list[bool] = field(default_factory=list)
+    slow: bool = False
+    """Its process takes its time to end."""
+    told: bool = False
+
+    def hear(self, event: Event) -> None:
+        self.told = self.told or event.get("event") == "ended"
+        self.tell(event)
 
     def stop(self, *, at_once: bool) -> None:
         self.stopped.append(at_once)
+
+    @property
+    def ended(self) -> bool:
+        return not self.slow and (bool(self.stopped) or self.told)
 
 
 class Node:
     """One member."""
 
     def __init__(self, state: State, name: str = "a") -> None:
-        self.serving, self.now, self.begun = True, 0.0, list[Attempt]()
+        self.name, self.serving, self.now, self.begun = name, True, 0.0, list[Attempt]()
         self.deleted, self.told = list[Shovel](), list[bytes]()
         self.shovels = Shovels(
             name, lambda: state, lambda: self.serving, self._begin, self.deleted.append,
@@ -70,9 +82,36 @@ class Node:
         self.now += seconds
         self.shovels.wake(self.now)
 
+    def told_by(self, other: Node) -> None:
+        """What the other one told so far arrives; what it tells while that is read does not."""
+        for datagram in list(other.told):
+            self.shovels.takes(Direct(Member(other.name, 1, ""), datagram))
+
     def row(self, name: str = "s") -> dict[str, object]:
         (row,) = [row for row in self.shovels.rows() if row["name"] == name]
         return row
+
+
+def cluster(state: State, names: str = "abc") -> dict[str, Node]:
+    """Members that began to serve and have let one another begin."""
+    nodes = {name: Node(state, name) for name in names}
+    for _ in range(2):
+        talk(nodes)
+    return nodes
+
+
+def talk(nodes: Mapping[str, Node]) -> None:
+    """A second: each asks, all answer, and what may begin begins."""
+    for seconds in (0.5, 0.5):
+        for node in nodes.values():
+            node.pass_time(seconds)
+    for _ in range(2):
+        for node in nodes.values():
+            for other in nodes.values():
+                if other is not node:
+                    node.told_by(other)
+    for node in nodes.values():
+        node.pass_time(0)
 
 
 def alone() -> tuple[State, Node]:
@@ -85,9 +124,7 @@ def test_each_shovel_is_run_by_one_member_and_those_of_a_dead_one_by_the_others(
     names = [f"s{number}" for number in range(60)]
     for name in names:
         state.define(name)
-    nodes = {name: Node(state, name) for name in "abc"}
-    for node in nodes.values():
-        node.pass_time(1)
+    nodes = cluster(state)
     before = {one: [a.job.shovel.name for a in node.begun] for one, node in nodes.items()}
     assert sorted(name for some in before.values() for name in some) == sorted(names)
     assert all(len(some) > 8 for some in before.values()), "they are spread"
@@ -113,11 +150,86 @@ def test_a_member_that_does_not_serve_stops_at_once_and_begins_again_later() -> 
     node.serving = False
     node.pass_time(0.1)
     assert [one.stopped for one in node.begun] == [[True]]
-    node.begun[0].tell({"event": "running"})  # on its way still
+    node.begun[0].hear({"event": "running"})  # on its way still
     node.serving = True
     node.pass_time(0.1)
     assert len(node.begun) == 2
     assert node.row()["state"] == "starting"
+
+
+def test_it_begins_anew_when_the_process_of_the_attempt_before_has_ended() -> None:
+    """It kept what it had taken from the source, and later messages came first."""
+    state, node = alone()
+    state.define("s")
+    node.pass_time(1)
+    node.begun[0].slow = True
+    for again in (lambda: state.define("s", dest_queue="c"), lambda: state.define("s"),
+                  lambda: node.shovels.restart(("/", "s"))):  # fmt: skip
+        again()
+        node.pass_time(1)
+    state.delete("s")
+    node.pass_time(1)
+    state.define("s")
+    node.pass_time(4)
+    assert len(node.begun) == 1
+    node.begun[0].slow = False
+    node.pass_time(0.1)
+    assert len(node.begun) == 2
+
+
+def test_a_member_that_joins_begins_when_the_one_before_it_has_ended() -> None:
+    state = State(sessions=dict.fromkeys("ab"))
+    names = [f"s{number}" for number in range(60)]
+    for name in names:
+        state.define(name)
+    nodes = cluster(state, "ab")
+    running = [one for node in nodes.values() for one in node.begun]
+    assert len(running) == 60
+    for one in running:
+        one.slow = True
+    state.sessions = dict.fromkeys("abc")
+    nodes["c"] = Node(state, "c")
+    for _ in range(3):
+        talk(nodes)
+    handed = [one for one in running if one.stopped]
+    assert len(handed) > 8
+    assert not nodes["c"].begun
+    for one in handed[:-1]:
+        one.slow = False
+    talk(nodes)
+    begun = {one.job.shovel.name for one in nodes["c"].begun}
+    assert begun == {one.job.shovel.name for one in handed[:-1]}
+    nodes["c"].pass_time(HANDOVER_S)  # no answer at all: it is killed by then
+    assert len(nodes["c"].begun) == len(handed)
+
+
+def test_a_member_that_joins_waits_for_nobody_who_is_gone() -> None:
+    state = State(sessions=dict.fromkeys("ab"))
+    for number in range(20):
+        state.define(f"s{number}")
+    node = Node(state, "b")
+    node.pass_time(1)
+    assert not node.begun
+    state.sessions = {"b": None}
+    node.pass_time(0.1)
+    assert len(node.begun) == 20
+
+
+def test_the_member_stops_in_order_and_kills_what_it_can_pass_on_no_more() -> None:
+    state, node = alone()
+    state.define("s")
+    node.pass_time(1)
+    node.begun[0].slow = True
+    assert not node.shovels.finish()
+    node.pass_time(0.1)
+    assert not node.shovels.finish()
+    assert node.begun[0].stopped == [False]
+    node.serving = False
+    node.pass_time(0.1)
+    assert node.begun[0].stopped == [False, True]
+    node.begun[0].slow = False
+    assert node.shovels.finish()
+    assert len(node.begun) == 1
 
 
 def test_nothing_runs_before_all_members_can() -> None:
@@ -149,17 +261,17 @@ def test_pauses_grow_and_shrink_again_after_a_good_run() -> None:
     node.pass_time(1)
     pauses = []
     for _ in range(8):
-        node.begun[-1].tell({"event": "ended", "why": "destination: gone"})
+        node.begun[-1].hear({"event": "ended", "why": "destination: gone"})
         assert (node.row()["state"], node.row()["reason"]) == ("terminated", "destination: gone")
         begun, since = len(node.begun), node.now
         while len(node.begun) == begun:
             node.pass_time(1)
         pauses.append(node.now - since)
     assert pauses == [2, 4, 8, 16, 32, 60, 60, 60]
-    node.begun[-1].tell({"event": "running"})
+    node.begun[-1].hear({"event": "running"})
     assert node.row()["state"] == "running"
     node.pass_time(40)
-    node.begun[-1].tell({"event": "ended", "why": "gone"})
+    node.begun[-1].hear({"event": "ended", "why": "gone"})
     begun = len(node.begun)
     node.pass_time(2)
     assert len(node.begun) == begun + 1
@@ -169,7 +281,7 @@ def test_a_delay_of_zero_means_never_again_until_an_operator_asks() -> None:
     state, node = alone()
     state.define("s", reconnect_delay=0)
     node.pass_time(1)
-    node.begun[0].tell({"event": "ended", "why": "gone"})
+    node.begun[0].hear({"event": "ended", "why": "gone"})
     node.pass_time(1000)
     assert len(node.begun) == 1
     assert node.shovels.restart(("/", "s"))
@@ -182,9 +294,9 @@ def test_what_the_destination_has_answered_for_good_is_kept_for_the_next_attempt
     state, node = alone()
     state.define("s")
     node.pass_time(1)
-    node.begun[0].tell({"event": "ended", "why": "nack", "doubtful": {"q": 7}})
+    node.begun[0].hear({"event": "ended", "why": "nack", "doubtful": {"q": 7}})
     node.pass_time(6)
-    node.begun[1].tell({"event": "ended", "why": "nack", "doubtful": {"q": 3, "r": 1}})
+    node.begun[1].hear({"event": "ended", "why": "nack", "doubtful": {"q": 3, "r": 1}})
     node.pass_time(60)
     assert node.begun[2].job.doubtful == {"q": 7, "r": 1}
     assert [one.job.number for one in node.begun] == [0, 1, 2]
@@ -194,11 +306,11 @@ def test_what_a_peer_says_forges_no_line_of_the_log(caplog: pytest.LogCaptureFix
     state, node = alone()
     state.define("s")
     node.pass_time(1)
-    node.begun[0].tell({"event": "running"})
-    node.begun[0].tell({"event": "blocked", "why": "full\n\x1b[31m"})
+    node.begun[0].hear({"event": "running"})
+    node.begun[0].hear({"event": "blocked", "why": "full\n\x1b[31m"})
     assert node.row()["blocked_status"] == "blocked"
-    node.begun[0].tell({"event": "bad\nkind"})
-    node.begun[0].tell({"event": "ended", "why": "gone\n2026-01-01 critical\x1b[31m"})
+    node.begun[0].hear({"event": "bad\nkind"})
+    node.begun[0].hear({"event": "ended", "why": "gone\n2026-01-01 critical\x1b[31m"})
     assert node.row()["reason"] == "gone?2026-01-01 critical?[31m"
     assert all(record.getMessage().isprintable() for record in caplog.records)
     assert len(caplog.records) > 1
@@ -208,8 +320,8 @@ def test_one_that_is_done_asks_until_it_is_deleted() -> None:
     state, node = alone()
     state.define("s", src_delete_after=3)
     node.pass_time(1)
-    node.begun[0].tell({"event": "moved", "count": 3})
-    node.begun[0].tell({"event": "ended", "why": "all is moved", "done": True})
+    node.begun[0].hear({"event": "moved", "count": 3})
+    node.begun[0].hear({"event": "ended", "why": "all is moved", "done": True})
     node.pass_time(0.1)
     assert len(node.deleted) == 1
     node.pass_time(DELETE_S)
@@ -224,14 +336,12 @@ def test_one_that_is_done_asks_until_it_is_deleted() -> None:
 def test_members_tell_one_another_what_theirs_do() -> None:
     state = State()
     state.define("s")
-    nodes = {name: Node(state, name) for name in "abc"}
-    for node in nodes.values():
-        node.pass_time(3)
+    nodes = cluster(state)
     (running,) = [name for name, node in nodes.items() if node.begun]
     asked = nodes["a" if running != "a" else "b"]
-    nodes[running].begun[0].tell({"event": "running"})
-    nodes[running].begun[0].tell({"event": "moved", "count": 12})
-    nodes[running].begun[0].tell({"event": "blocked", "why": "disk"})
+    nodes[running].begun[0].hear({"event": "running"})
+    nodes[running].begun[0].hear({"event": "moved", "count": 12})
+    nodes[running].begun[0].hear({"event": "blocked", "why": "disk"})
     assert asked.row()["state"] == "starting"
     nodes[running].pass_time(3)
     sender = Member(running, 1, "")
@@ -252,7 +362,8 @@ def test_datagrams_of_others_and_nonsense_are_left_alone() -> None:
     _, node = alone()
     sender = Member("b", 1, "")
     assert not node.shovels.takes(Direct(sender, b"Of..."))
-    for nonsense in (b"Sh", b"Sh\x93\x01\x02\x03", b"Sh\xc1", b"Sr\xff\xff"):
+    no_keys = (b"Sq", b"Sf\xc1", b"Sq\x93\x01\x02\x03", b"Sf\x91\x91\x01")
+    for nonsense in (*no_keys, b"Sh", b"Sh\x93\x01\x02\x03", b"Sh\xc1", b"Sr\xff\xff"):
         assert node.shovels.takes(Direct(sender, nonsense))
 
 

@@ -1,0 +1,115 @@
+"""When a shovel that comes to this member may begin: not while an attempt of it still runs.
+
+An attempt that is stopped in order keeps what it has taken from the source until it is confirmed.
+One that began meanwhile would take later messages first.  So the next one here waits for the end of
+the process; and a member that begins to serve asks all others, which answer for those shovels that
+are the asker's by their state, too, and of which nothing runs there any more.  Who gives no answer
+for `HANDOVER_S` has ended its attempt by then: it kills what does not end, and if it cannot do
+even that it is no member any more, and its ends at this cluster are closed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Protocol
+
+import msgpack
+
+from broker.shovels.status import ROWS, Key
+
+MAY_I, FREE = b"Sq", b"Sf"
+"""How the datagrams begin."""
+ASK_S = 0.5
+HANDOVER_S = 11.0
+"""A second more than an attempt that is stopped may take (`worker_process.ORDERLY_S`)."""
+
+
+class Attempt(Protocol):
+    """One attempt to move messages, which goes on until it ends or is stopped."""
+
+    def stop(self, *, at_once: bool) -> None:
+        """End it: no event follows.  Not `at_once`: what is under way may be confirmed first."""
+
+    @property
+    def ended(self) -> bool:
+        """Whether nothing of it is left."""
+
+
+class Handover:
+    """What still runs here, and what others have to let go first."""
+
+    def __init__(self, me: str, tell: Callable[[bytes], None]) -> None:
+        self._me, self._tell = me, tell
+        self._last: dict[Key, Attempt] = {}
+        self._awaited: dict[Key, set[str]] = {}
+        self._until = self._asked_at = 0.0
+
+    def began(self, key: Key, attempt: Attempt) -> None:
+        """An attempt was begun here."""
+        self._last[key] = attempt
+
+    def is_here(self, key: Key) -> bool:
+        """Whether something of it still runs here."""
+        last = self._last.get(key)
+        if last is not None and last.ended:
+            del self._last[key]
+            last = None
+        return last is not None
+
+    def nothing_here(self) -> bool:
+        """Whether nothing at all runs here."""
+        return not any(self.is_here(key) for key in list(self._last))
+
+    def end_all(self) -> None:
+        """At once: this member does not serve."""
+        for attempt in self._last.values():
+            if not attempt.ended:
+                attempt.stop(at_once=True)
+
+    def joined(self, keys: Iterable[Key], members: Iterable[str], now: float) -> None:
+        """This member serves from now on, these are its shovels: who else may run them still?"""
+        others = {member for member in members if member != self._me}
+        self._awaited = {key: set(others) for key in keys} if others else {}
+        self._until, self._asked_at = now + HANDOVER_S, now - ASK_S
+
+    def ask(self, members: Sequence[str], now: float) -> None:
+        """Once a beat.  Members that are gone run nothing."""
+        if now >= self._until:
+            self._awaited.clear()
+        for key, others in list(self._awaited.items()):
+            others.intersection_update(members)
+            if not others:
+                del self._awaited[key]
+        if self._awaited and now - self._asked_at >= ASK_S:
+            self._asked_at = now
+            for datagram in _datagrams(MAY_I, sorted(self._awaited)):
+                self._tell(datagram)
+
+    def may_begin(self, key: Key) -> bool:
+        """Whether no attempt of it runs, as far as anybody knows."""
+        return key not in self._awaited and not self.is_here(key)
+
+    def takes(self, sender: str, payload: bytes, runs: Callable[[Key], str]) -> bool:
+        """Whether this datagram was of here; `runs` tells who runs a shovel by the state."""
+        kind, content = payload[:2], payload[2:]
+        if kind not in (MAY_I, FREE):
+            return False
+        try:
+            keys = [(str(vhost), str(name)) for vhost, name in msgpack.unpackb(content)]
+        except (TypeError, ValueError, msgpack.UnpackException):
+            return True
+        if kind == FREE:
+            for key in keys:
+                self._awaited.get(key, set()).discard(sender)
+            return True
+        free = [key for key in keys if runs(key) == sender and not self.is_here(key)]
+        for datagram in _datagrams(FREE, free):
+            self._tell(datagram)
+        return True
+
+
+def _datagrams(kind: bytes, keys: Sequence[Key]) -> list[bytes]:
+    return [
+        kind + bytes(msgpack.packb(keys[place : place + ROWS]))
+        for place in range(0, len(keys), ROWS)
+    ]
