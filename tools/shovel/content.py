@@ -54,8 +54,12 @@ class Content:
     def __init__(
         self, shovel: Shovel, cluster: str, doubtful: Mapping[str, int], *, numbers: bool
     ) -> None:
-        """`doubtful`: up to which place of a queue messages are sent without a number."""
-        self._shovel, self._doubtful, self._numbers = shovel, doubtful, numbers
+        """`doubtful`: up to which place of a queue messages are sent without a number.  A queue of
+        the attempt's own goes with it, so what is in it is taken by no other attempt: numbers would
+        only use up the names of producers that a user has.
+        """
+        self._shovel, self._doubtful = shovel, doubtful
+        self._numbers = numbers and bool(shovel.source_queue)
         self._shovelled = encode_value(_forwarded(shovel, cluster))
         self._shape = _shape(shovel, cluster)
         self._producers: dict[str, str] = {}

@@ -45,6 +45,11 @@ def test_the_number_is_the_place_and_the_name_that_of_the_queue_and_the_shape() 
     assert same == first, "what does not shape the message makes no other producer"
 
 
+def test_what_comes_through_a_queue_of_the_attempts_own_has_no_number() -> None:
+    """Each attempt used up one of the names of producers that the user of the destination has."""
+    assert headers_of(outgoing({"src-queue": None, "src-exchange": "e"})) == {}
+
+
 def test_what_is_about_the_source_does_not_go_on() -> None:
     came: Table = {
         "a": 1, "x-delivery-count": 3, "x-producer-id": "other", "x-sequence": 99,
