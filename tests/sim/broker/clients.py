@@ -48,7 +48,7 @@ from broker.machine.effects import ChannelError, Confirm, DeliverEffect, Effect,
 from broker.machine.publishing.producers import ID, SEQUENCE
 from broker.machine.queueing.delays import DELAY
 from broker.machine.queueing.properties import with_header
-from tests.sim.broker.operator import GRAVE, SimOperator, SimRole
+from tests.sim.broker.operator import GRAVE, SimOperator
 from tests.sim.world.random_tape import Tape
 
 MESSAGE = struct.Struct(">QQ")
@@ -99,11 +99,9 @@ class SimClients:
         broken: Callable[[str, str], None],
         calm: Callable[[], bool],
         orphans: Orphans,
-        role_now: Callable[[], tuple[int, bool]],
     ) -> None:
         self.member, self.tape, self.numbers = member, tape, numbers
         self.orphans = orphans
-        self.role_now = role_now  # the epoch, and whether this member is the active one in it
         self.later, self.broken = later, broken
         self.calm = calm  # the chaos is over: consume no more, so that the run comes to an end
         self.commands: list[Command] = []
@@ -121,7 +119,6 @@ class SimClients:
         self._unsent: list[Command] = []
         self.queues = (Queue("shared", True), Queue(f"own-{member}", True), Queue("loose", False))
         self.operator = SimOperator(tape.fork("operator"))
-        self.role = SimRole(tape.fork("role"))
         self.numbering = tape.fork("numbering").chance(0.4)
         self._delays = tape.fork("delays")
         self.delaying = self._delays.chance(0.4)
@@ -131,7 +128,6 @@ class SimClients:
     def session_started(self, session: int) -> None:
         """All old connections are gone; the clients come again."""
         self.session = session
-        self.role.session_started()
         self.commands, self._unsent = [], []
         self._connect()
         self._consume()
@@ -241,7 +237,6 @@ class SimClients:
         self._publish(Publish(PUBLISH, 0, 1, 0, exchange, queue.name, flags, properties, body))
         if not self.calm():
             self.commands += self.operator.whim()
-            self.commands += self.role.whim(*self.role_now())
         return True
 
     def _publish(self, sent: Publish) -> None:

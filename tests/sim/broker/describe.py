@@ -18,5 +18,6 @@ def why_not(upper: BrokerUpper) -> str:
         f" open {controller.submissions.open} halted {controller.halted!r}"
         f" unconfirmed {len(upper.clients.unconfirmed)} store {upper.store.meta.position}"
         f" mark {upper.outbox.durable_mark} marks {controller.primary.marks()}"
+        f" active {controller.replica.machine.active!r}"
         f" ticks wanted {controller.replica.machine.wants_tick}"
     )

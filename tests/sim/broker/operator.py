@@ -1,5 +1,5 @@
 """Simulated operators at one member: one sets, changes and deletes policies while clients work, one
-has the member take the role of the active one and give it up.
+drains members of an active-passive cluster and promotes them.
 
 The queues dead-letter what a limit drops to a queue without a consumer, so every confirmed message
 is still somewhere, and the audit finds it. Queues that expire are left out: they take confirmed
@@ -8,20 +8,20 @@ messages along, and the audit knows of no such end.
 
 from __future__ import annotations
 
+import contextlib
 from itertools import count
+from typing import TYPE_CHECKING
 
-from broker.machine.commands import (
-    DEFINE,
-    DEMOTE,
-    PROMOTE,
-    Command,
-    Define,
-    Demote,
-    Promote,
-    Table,
-    Value,
-)
+from broker.admin.active_passive import ActivePassive
+from broker.admin.roles import Role
+from broker.machine.commands import DEFINE, Define, Table, Value
+from broker.machine.version import ACTIVE_MEMBER
+from broker.options.active_passive import ActivePassiveOptions
 from tests.sim.world.random_tape import Tape
+from vsync.admin.protocol import QueryRefused
+
+if TYPE_CHECKING:
+    from tests.sim.broker.shell import BrokerUpper
 
 GRAVE = "grave"
 _PATTERNS = ("^(?!grave)", "^shared$", "^(own|loose)")
@@ -64,21 +64,75 @@ class SimOperator:
 
 
 class SimRole:
-    """Takes the role of the active member and gives it up, by chance; mostly it is left alone."""
+    """The role of one member in an active-passive cluster, as in its process, and operators who
+    drain members and promote them, by chance.
 
-    def __init__(self, tape: Tape) -> None:
-        self._tape = tape
-        self._eager = 0.1 if tape.chance(0.5) else 0.0
-        self.gives_up = False
-        """It counts as active no more from the moment it says so, as in the process."""
+    Some clusters have the mode.  The clients of a simulated member know nothing of it: what they
+    are told is looked at, and their commands go on, at backups as well.
+    """
 
-    def session_started(self) -> None:
-        """What it said in the session before is void."""
-        self.gives_up = False
+    def __init__(self, upper: BrokerUpper) -> None:
+        self._upper, self._stack = upper, upper.stack
+        self._tape = upper.tape.fork("role")
+        of_all = upper.world.tape.fork("roles")
+        self.has_mode = of_all.chance(0.5)
+        self.automatic = of_all.chance(0.7)
+        self._eager = 0.3 if self._tape.chance(0.7) else 0.0
+        self._drained: frozenset[str] = frozenset()  # as known here
+        self._lets_in = False
+        controller, replicated = upper.controller, upper.replicated
+        self._real = ActivePassive(
+            ActivePassiveOptions(automatic=self.automatic, public_url="", needless=()),
+            controller, self, machine=lambda: controller.replica.machine,
+            drained=lambda: self._drained, may_reply=lambda: replicated.may_reply,
+            stop=upper.stop, note=lambda text: upper.note("role", text),
+        )  # fmt: skip
 
-    def whim(self, epoch: int, active: bool) -> list[Command]:
-        """What it says now: mostly nothing."""
-        if not self._tape.chance(self._eager):
-            return []
-        self.gives_up = active
-        return [Demote(DEMOTE, epoch) if active else Promote(PROMOTE, epoch)]
+    def stand_by(self, reason: str, *, briefly: bool) -> None:
+        """What its clients are told (`active_passive.Clients`)."""
+        self._lets_in = not reason
+
+    def follow(self) -> None:
+        """After each turn."""
+        if not self.has_mode:
+            return
+        if self._upper.world.healed:
+            self._stack.drained.clear()
+            self._drained = frozenset()
+        self._real.follow(self._upper.world.now)
+
+    def whim(self) -> None:
+        """What operators do here now: mostly nothing."""
+        if not self.has_mode:
+            return
+        tape, drained, me = self._tape, self._stack.drained, self._upper.name
+        if me in self._drained:
+            if tape.chance(0.3):
+                drained.discard(me)
+                self._drained -= {me}
+        elif tape.chance(self._eager):
+            if self._real.role is Role.ACTIVE:
+                drained.add(me)
+                self._drained |= {me}
+            else:
+                with contextlib.suppress(QueryRefused):
+                    self._real.promote()
+        if tape.chance(0.2):  # it hears of the others
+            self._drained = frozenset(drained)
+
+    @property
+    def serves(self) -> bool:
+        """Whether it lets clients in and may reply to them, or says that it is the active one."""
+        if not self.has_mode:
+            return False
+        replies = self._lets_in and self._upper.replicated.may_reply
+        return replies or self._real.status()["status"] == Role.ACTIVE.value
+
+    @property
+    def settled(self) -> bool:
+        """Whether somebody has the role, where the ring gives it, and this member has followed."""
+        machine = self._upper.controller.replica.machine
+        if not self.has_mode or not self.automatic or machine.version < ACTIVE_MEMBER:
+            return True
+        is_it = machine.active == self._upper.name
+        return bool(machine.active) and self._real.role is (Role.ACTIVE if is_it else Role.READY)

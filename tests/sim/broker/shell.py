@@ -36,6 +36,7 @@ from tests.sim.broker.describe import why_not
 from tests.sim.broker.disk import SimWriter, run_to_end
 from tests.sim.broker.evidence import SimLog
 from tests.sim.broker.lease import lease_of
+from tests.sim.broker.operator import SimRole
 from tests.sim.broker.outbox import SimOutbox
 from tests.sim.broker.pages import SimPages
 from tests.sim.broker.transfer import SimTransfer
@@ -129,7 +130,6 @@ class BrokerUpper:
         self.clients = SimClients(
             self.name, tape.fork("clients"), stack.numbers, self.later, self.judge.broken,
             lambda: self.world.healed, stack.orphans,
-            self._role_now,
         )  # fmt: skip
         self.outbox = SimOutbox(self.clients, self.judge, lambda: self.controller, self._released)
         self.log = SimLog(
@@ -144,6 +144,7 @@ class BrokerUpper:
             self, store, meta, self._controller_of(replica, meta), transfer_retry_s=retry_s,
         )  # fmt: skip
         self.watchdogs = SimWatchdogs(self)
+        self.role = SimRole(self)
 
     def _controller_of(
         self, replica: Replica, meta: Meta
@@ -157,10 +158,6 @@ class BrokerUpper:
             digest_interval=DIGEST_INTERVAL, held_bytes_max=HELD_BYTES_MAX,
             executor=self.pages.executor,
         )  # fmt: skip
-
-    def _role_now(self) -> tuple[int, bool]:
-        machine = self.controller.replica.machine
-        return machine.epoch, machine.active == self.name
 
     def _recorder(self, replica: Replica, meta: Meta) -> Recorder | None:
         if self.stack.memberlog is None:
@@ -204,6 +201,7 @@ class BrokerUpper:
             and self.clients.idle
             and self.log.idle
             and not controller.replica.machine.wants_tick
+            and self.role.settled
             and self.store.meta.position == controller.replica.history.position
         )
 
@@ -214,6 +212,8 @@ class BrokerUpper:
         """The load asks a client to publish."""
         if self.controller.submissions.full or not self.clients.publish(payload):
             return False
+        if not self.world.healed:
+            self.role.whim()
         self.schedule()
         return True
 
@@ -277,6 +277,7 @@ class BrokerUpper:
             self.replicated.persister.request_checkpoint()
         self.watchdogs.turn()
         self.replicated.turn(in_slice)
+        self.role.follow()
         self.watchdogs.turn()
         self._look_at_plan()
         self.stack.look_at_roles()

@@ -45,6 +45,7 @@ class BrokerStack:
         self.judge.records = self.records
         self.numbers = count(1)  # connections, none twice in the run
         self.orphans: Orphans = []
+        self.drained: set[str] = set()  # members that operators drained
         self.event_faults: EventFaults | None = None
 
     def requested(self, plan: Plan, name: str) -> Terms:
@@ -113,12 +114,7 @@ class BrokerStack:
     def look_at_roles(self) -> None:
         """At any moment at most one member has the role of the active one and may reply."""
         active = [
-            upper.name
-            for upper in self.uppers.values()
-            if not upper.dead
-            and upper.controller.replica.machine.active == upper.name
-            and not upper.clients.role.gives_up
-            and upper.replicated.may_reply
+            upper.name for upper in self.uppers.values() if not upper.dead and upper.role.serves
         ]
         if active:
             self.judge.counters["active"] += 1
