@@ -31,6 +31,15 @@ INSTEAD: Mapping[str, str] = {
     "ha-mechanism": "--cluster-mechanism",
 }
 """Options that are refused, and what to use: members prove who they are on the ring."""
+NOT_LISTED = (
+    "as ring addresses (each port + 20000) it lists {0}, and this member's, {1}, is not among "
+    "them: list all members, this one by its --interface and --port, or give --cluster-nodes and "
+    "--cluster-size"
+)
+OF_TLS = (
+    "'{0}' is a port for TLS, and no port of the ring follows from it: give --cluster-nodes and "
+    "--cluster-size besides"
+)
 LEASE_DEFAULT, LEASE_MS = "800", (200, 60_000)
 NO_RING = (
     "--shared-store is for brokers of which one leads and the others wait, without a ring; drop "
@@ -70,8 +79,8 @@ HELP: Mapping[str, tuple[str, str]] = {
     ),
     "ha-brokers-url": (
         "URL",
-        "The client addresses of all members, amqp:HOST:PORT,...: stands for --cluster-nodes (each "
-        "port + 20000) and --cluster-size, where these are not given.",
+        "The client addresses of all members, this one's too, amqp:HOST:PORT,...: stands for "
+        "--cluster-nodes (each port + 20000) and --cluster-size, where these are not given.",
     ),
     "ha-public-url": (
         "URL",
@@ -123,7 +132,7 @@ def read_active_passive(text: Mapping[str, str], public_url: str) -> ActivePassi
         )
     if not yes("ha-cluster", text["ha-cluster"]):
         for option in DEFAULTS:
-            if option.startswith("ha-") and text[option] != DEFAULTS[option]:
+            if option.startswith("ha-") and text[option].lower() != DEFAULTS[option]:
                 raise OptionError(option, "it needs --ha-cluster yes")
         return None
     if not text["cluster-name"]:

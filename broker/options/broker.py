@@ -10,7 +10,7 @@ reports.
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -52,6 +52,7 @@ from broker.options.retention import (
 from broker.options.security import (
     OPEN,
     SecurityOptions,
+    is_ip,
     is_loopback,
     read_security_options,
 )
@@ -209,6 +210,7 @@ class BrokerOptions:
 
 def broker_options(given: Mapping[str, str]) -> BrokerOptions:
     """Validate `given` (long names without dashes to text) over the defaults; all or nothing."""
+    derived = "cluster-nodes" not in given
     given = _with_ring(given)
     text = {name: given.get(name, default).strip() for name, default in DEFAULTS.items()}
     cluster_name = _cluster_name(text["cluster-name"])
@@ -221,11 +223,7 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
     own_port = port if port is not None else tls.port if tls else 0
     nodes = _addresses("cluster-nodes", text["cluster-nodes"])
     bind, *also = _ring_addresses(text["cluster-bind"], interface, own_port)
-    if nodes and bind.port == 0:
-        raise OptionError(
-            "cluster-bind",
-            "with --cluster-nodes the ring port must be fixed, port 0 cannot be listed anywhere",
-        )
+    _look_for_own(bind, nodes, derived=derived)
     if "cluster-size" not in given and any(node != bind for node in nodes):
         raise OptionError("cluster-size", SIZE_FORGOTTEN.format(len({*nodes, bind})))
     size = number("cluster-size", text["cluster-size"], 1, CLUSTER_SIZE_MAX)
@@ -338,9 +336,34 @@ def _with_ring(given: Mapping[str, str]) -> Mapping[str, str]:
     url = given.get("ha-brokers-url", "").strip()
     if not url or not given.get("cluster-name", "").strip():
         return given
-    clients = [address for _, address in _url_addresses("ha-brokers-url", url)]
-    nodes = ",".join(str(_ring_address(client)) for client in clients)
+    clients = _url_addresses("ha-brokers-url", url)
+    of_tls = [f"{scheme}:{address}" for scheme, address in clients if scheme == "ssl"]
+    if of_tls and "cluster-nodes" not in given:
+        raise OptionError("ha-brokers-url", ha_options.OF_TLS.format(of_tls[0]))
+    if of_tls:  # the same member may be there with its other port as well
+        return given
+    nodes = ",".join(str(_ring_address(client)) for _, client in clients)
     return {"cluster-nodes": nodes, "cluster-size": str(len(clients)), **given}
+
+
+def _look_for_own(own: Address, nodes: Collection[Address], *, derived: bool) -> None:
+    """Refuse a list of client addresses (`derived`) in which this member cannot be."""
+    if nodes and own.port == 0:
+        raise OptionError(
+            "cluster-bind",
+            "with --cluster-nodes the ring port must be fixed, port 0 cannot be listed anywhere",
+        )
+    if nodes and derived and not any(_may_be(own, node) for node in nodes):
+        raise OptionError(
+            "ha-brokers-url", ha_options.NOT_LISTED.format(", ".join(map(str, nodes)), own)
+        )
+
+
+def _may_be(own: Address, listed: Address) -> bool:
+    """Whether this member may be meant: of a name nothing is known here but itself."""
+    if own.host in WILDCARDS or not (is_ip(own.host) and is_ip(listed.host)):
+        return own.port == listed.port
+    return own == listed
 
 
 def _security(text: Mapping[str, str], binds: tuple[Address, ...]) -> SecurityOptions:

@@ -107,5 +107,14 @@ def is_loopback(host: str) -> bool:
         return False
 
 
+def is_ip(host: str) -> bool:
+    """Whether it is an address, and no name."""
+    try:
+        ipaddress.ip_address(host)
+    except ValueError:
+        return False
+    return True
+
+
 def _path(text: str) -> Path | None:
     return Path(text).expanduser().absolute() if text else None

@@ -40,6 +40,28 @@ def test_what_is_said_of_the_ring_itself_wins() -> None:
     assert [node.port for node in found.cluster_nodes] == [7001, 7002]
 
 
+@pytest.mark.parametrize(
+    ("interface", "url"),
+    [
+        ("127.0.0.1", "127.0.0.1,127.0.0.2"),
+        ("0.0.0.0", "10.0.0.1,10.0.0.2"),
+        ("10.0.0.1", "node1,node2"),
+        ("node1", "10.0.0.1,10.0.0.2"),
+        ("::1", "[::1],[::2]"),
+    ],
+)
+def test_a_list_that_may_have_this_member_is_taken(interface: str, url: str) -> None:
+    """Which address a name stands for is not known here."""
+    security = {} if interface in ("127.0.0.1", "::1") else {"cluster_mechanism": "ANONYMOUS"}
+    found = options(ha_cluster="yes", ha_brokers_url=url, interface=interface, **security)
+    assert found.cluster_size == len(found.cluster_nodes) == 2
+
+
+def test_what_is_at_its_default_is_taken_while_the_mode_is_off() -> None:
+    off = options(ha_cluster="No", ha_promotion="Automatic", ha_queue_replication="NO")
+    assert off.active_passive is None
+
+
 def test_everything_set() -> None:
     found = options(
         ha_cluster="Yes", ha_promotion="manual", ha_public_url="amqp:ada/secret@10.0.0.9",
@@ -83,6 +105,30 @@ def test_it_is_compared_with_the_other_members() -> None:
         ({"ha_cluster": "yes", "ha_password": "p"}, "ha-password", "give --cluster-password"),
         ({"ha_cluster": "yes", "ha_mechanism": "x"}, "ha-mechanism", "give --cluster-mechanism"),
         ({"ha_cluster": "yes", "ha_brokers_url": "rdma:h"}, "ha-brokers-url", "tcp and ssl only"),
+        (
+            {"ha_cluster": "yes", "ha_brokers_url": "amqp:127.0.0.1:5673,127.0.0.1:5674"},
+            "ha-brokers-url",
+            "lists 127.0.0.1:25673, 127.0.0.1:25674, and this member's, 127.0.0.1:25672, is not",
+        ),
+        (
+            {"ha_cluster": "yes", "ha_brokers_url": "a,b", "interface": "0.0.0.0", "port": "5673"},
+            "ha-brokers-url",
+            "this member's, 0.0.0.0:25673, is not among them",
+        ),
+        (
+            {"ha_cluster": "yes", "ha_brokers_url": "tcp:127.0.0.1,ssl:10.0.0.2"},
+            "ha-brokers-url",
+            "'ssl:10.0.0.2:5671' is a port for TLS.*give --cluster-nodes",
+        ),
+        (
+            {
+                "ha_cluster": "yes",
+                "ha_brokers_url": "127.0.0.1,ssl:127.0.0.1",
+                "cluster_nodes": "127.0.0.1:25672,127.0.0.1:7002",
+            },
+            "cluster-size",
+            "it is not given",
+        ),
         ({"ha_cluster": "yes", "ha_public_url": "/p@h"}, "ha-public-url", "no user name"),
     ],
 )
