@@ -181,6 +181,9 @@ class Observation:
         return {
             "quorum_quorate": primary.active,
             "quorum_serving": controller.serving,
+            "ha_active": primary.active
+            and controller.serving
+            and controller.replica.machine.active == controller.me.name,
             "quorum_votes": votes,
             "quorum_needed": needed,
             "quorum_expected": expected,

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from aiohttp.web import StreamResponse
 
 from broker.machine.queueing.routing import types_of
@@ -106,6 +108,7 @@ def node_rows(call: Call) -> list[Object]:
     drained = status["drained"]
     assert isinstance(drained, list)
     alarms = call.broker.machine.alarms
+    roles = roles_in(status)
     rows: list[Object] = []
     for member in members:
         name = str(member["id"])
@@ -123,6 +126,7 @@ def node_rows(call: Call) -> list[Object]:
                 "local": member["local"],
                 **{name: member[name] for name in ("received_percent",) if name in member},
                 "being_drained": name in drained,
+                **({"ha_role": roles[name]} if name in roles else {}),
                 "mem_alarm": (name, "memory") in alarms,
                 "disk_free_alarm": (name, "disk") in alarms,
                 "partitions": [],
@@ -134,6 +138,14 @@ def node_rows(call: Call) -> list[Object]:
             }
         )
     return rows
+
+
+def roles_in(status: Mapping[str, object]) -> dict[str, str]:
+    """The roles of members, where the cluster is an active-passive one."""
+    ha = status.get("ha")
+    members = ha.get("members") if isinstance(ha, dict) else None
+    listed = members if isinstance(members, list) else []
+    return {str(one["id"]): str(one["status"]) for one in listed if isinstance(one, dict)}
 
 
 async def list_nodes(call: Call) -> Reply | StreamResponse:

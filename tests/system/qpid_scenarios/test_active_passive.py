@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import gzip
 import json
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import threading
 import time
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -36,7 +38,7 @@ FAILOVER_S = 2.0
 def ha_cluster(root: Path, size: int = 3, **more: str) -> Iterator[LocalCluster]:
     """A cluster in active-passive mode; options by their names with `_` for `-`."""
     extra = {"ha-cluster": "yes", **{name.replace("_", "-"): one for name, one in more.items()}}
-    with LocalCluster(root, size, "ha", extra=extra) as cluster:
+    with LocalCluster(root, size, "ha", extra=extra, management=True) as cluster:
         cluster.start()
         yield cluster
 
@@ -126,6 +128,11 @@ def test_failover_python(tmp_path: Path) -> None:
             operator.close()
         client = connect(*backups, active)
         send(confirming(client), "q", b"by a client")
+        assert roles_in_the_api(backups[0]) == {
+            ring_of(active): "active", **{ring_of(one): "ready" for one in backups}
+        }  # fmt: skip
+        for one in cluster.members:
+            assert ("qpidd_ha_active", 1.0 if one is active else 0.0) in gauges_of(one)
         active.kill()
         began = time.monotonic()
         found = None
@@ -144,6 +151,25 @@ def test_failover_python(tmp_path: Path) -> None:
         assert role(active) == "ready"
         assert active_of(cluster) is new
         assert found.is_open
+
+
+def got(member: BrokerProcess, path: str) -> bytes:
+    """What the management API gives an administrator."""
+    request = urllib.request.Request(f"http://{member.management}{path}")
+    request.add_header("Authorization", "Basic " + base64.b64encode(b"guest:guest").decode())
+    with urllib.request.urlopen(request, timeout=20) as reply:
+        body: bytes = reply.read()
+    return body
+
+
+def roles_in_the_api(member: BrokerProcess) -> dict[str, str]:
+    return {row["name"]: row["ha_role"] for row in json.loads(got(member, "/api/nodes"))}
+
+
+def gauges_of(member: BrokerProcess) -> list[tuple[str, float]]:
+    lines = got(member, "/metrics").decode().splitlines()
+    plain = [line.split() for line in lines if not line.startswith("#")]
+    return [(words[0], float(words[-1])) for words in plain if len(words) == 2]
 
 
 class Publisher(threading.Thread):
