@@ -65,9 +65,6 @@ class Clients(Protocol):
 class Standalone:
     """What a member says of itself that is in no active-passive cluster."""
 
-    def follow(self, now: float) -> None:
-        """There is nothing to follow."""
-
     def status(self) -> Json:
         """Return the reply to `ha`."""
         return {"status": Role.STANDALONE.value, "primary": False, "settled": True}

@@ -80,12 +80,15 @@ class Operations:
         self._progress, self._watchdogs, self._received = progress, watchdogs, received
         self._views = ViewHistory(controller)
         self.roles: ActivePassive | Standalone = Standalone()
+        self.follow_roles: Callable[[float], None] | None = None
+        """To be called after each turn of work; None: this member is in no such cluster."""
         if (mode := options.active_passive) is not None:
-            self.roles = ActivePassive(
+            self.roles = followed = ActivePassive(
                 mode, controller, clients, machine=lambda: controller.replica.machine,
                 drained=lambda: self._maintenance.drained, may_reply=may_reply, stop=stop,
                 note=log.info,
             )  # fmt: skip
+            self.follow_roles = followed.follow
             for sentence in mode.needless:
                 log.warning("%s", sentence)
         self.definitions = Definitions(controller)

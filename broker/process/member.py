@@ -345,7 +345,8 @@ class BrokerMember:
         clock = time.perf_counter
         deadline = clock() + SLICE_S
         self._member.turn(lambda: clock() < deadline)
-        self.operations.roles.follow(self._loop.time())
+        if (follow_roles := self.operations.follow_roles) is not None:
+            follow_roles(self._loop.time())
         self._look_again(ticker.turn(self._loop.time(), busy=False))
         self._counters["turns"] += 1
         more = self._watchdogs.memory.slice(self._controller.replica.machine)
