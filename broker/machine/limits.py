@@ -43,6 +43,8 @@ LEAVING_WORK_MAX = 5_000
 the others follow at the next ones."""
 EXPIRED_PER_TICK_MAX = 2_048
 """Messages that expire at one tick, and queues that are looked at; the next one goes on."""
+EXPIRED_PER_QUEUE_MAX = EXPIRED_PER_TICK_MAX // 4
+"""The share of one queue, from version 14 on, before others that are due have their turn."""
 EXPIRED_WORK = 2
 """Units for which one of these stands, where others are published as they are due."""
 LEASES_WORK_MAX = 5_000
@@ -74,3 +76,5 @@ POLICY_WORK = 2
 compare a name with the pattern of a policy."""
 WORDS_PER_UNIT = 16
 """Words of topic patterns, or bytes of headers, that are looked at for one unit."""
+BODY_PER_UNIT = 2_048
+"""Bytes of a body that are hashed for one unit."""

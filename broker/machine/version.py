@@ -51,3 +51,6 @@ itself takes (`Promote`). Decision: docs/decisions/0066-the-active-member-is-ord
 DELAYED_MESSAGES = 14
 """From this version on: exchanges that hold messages back until their delay is over. Decision:
 docs/decisions/0064-a-delayed-message-waits-in-a-queue-of-its-exchange.md."""
+
+DUE_TAKE_TURNS = 14
+"""From this version on: at one tick no queue of which much is due keeps the others from theirs."""

@@ -31,6 +31,7 @@ LIMITS = {
     "broker.machine.machine.ENDING_WORK_MAX": 10,
     "broker.machine.handlers.connections.ENDING_WORK_MAX": 10,
     "broker.machine.handlers.sessions.EXPIRED_PER_TICK_MAX": 4,
+    "broker.machine.handlers.sessions.EXPIRED_PER_QUEUE_MAX": 1,
     "broker.machine.handlers.sessions.LEASES_WORK_MAX": 20,
     "broker.machine.handlers.cold_start.PART": 2,
     "broker.machine.handlers.definitions.LEAVING_WORK_MAX": 14,

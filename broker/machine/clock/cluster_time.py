@@ -32,7 +32,7 @@ from broker.machine.state import (
     Queue,
     State,
 )
-from broker.machine.version import TICKS_NAME_POSITIONS
+from broker.machine.version import DUE_TAKE_TURNS, TICKS_NAME_POSITIONS
 
 LEAD_US = 300_000
 """How far beyond the machine's time a member's clock may be, if it named no limit."""
@@ -143,6 +143,13 @@ def next_deadline(queue: Queue) -> int:
     return deadline(queue, head(queue))
 
 
+def look_us(state: State, queue: Queue) -> int:
+    """When to look at a queue of which some can expire: at its next deadline. One that is past
+    counts from now, so that what else is due comes before the rest of a long queue."""
+    at_us = next_deadline(queue)
+    return max(at_us, state.now_us) if state.version >= DUE_TAKE_TURNS else at_us
+
+
 def recheck_deadlines(state: State, queue: Queue) -> None:
     """The head of the queue may be another one, or its time to live."""
     waits = bool(queue.ready or queue.returned)
@@ -150,7 +157,7 @@ def recheck_deadlines(state: State, queue: Queue) -> None:
     queue.expiring = queue.timed > 0 or (waits and of_queue)
     if queue.expiring:
         state.expiring[queue.number] = queue
-        state.expiry.note(queue.number, next_deadline(queue))
+        state.expiry.note(queue.number, look_us(state, queue))
     else:
         state.expiring.pop(queue.number, None)
 

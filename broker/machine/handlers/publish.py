@@ -22,6 +22,7 @@ from broker.machine.digest import MASK, body_hash, item_hash, message_hash
 from broker.machine.effects import Confirm, Return
 from broker.machine.handlers.connections import refuse
 from broker.machine.limits import (
+    BODY_PER_UNIT,
     LETTERS_WORK_MAX,
     ROUTE_WORK_MAX,
     UNFINISHED_BYTES_MAX,
@@ -293,8 +294,8 @@ def publish_to(
 
 
 def publish_due(state: State, queue: Queue, work_max: int) -> int:
-    """Publish what an exchange delayed and is due, in the order of due times, as much as one
-    position may cost; return the units of work."""
+    """Publish what an exchange delayed and is due, in the order of due times, until it costs so
+    much; return the units of work."""
     work = 0
     while work < work_max:
         message = take_due(state, queue)
@@ -324,7 +325,8 @@ def _publish_delayed(state: State, queue: Queue, message: Message) -> int:
         exchange.tally.routed -= len(route.queues) > 0
     ttl_us = ttl_of(properties)
     publish_to(state, route, flags, ttl_us, properties, body, BY_DELAY, 0, number)
-    return 16 + len(properties) // WORDS_PER_UNIT + route.work + len(route.queues)
+    work = 16 + len(properties) // WORDS_PER_UNIT + len(body) // BODY_PER_UNIT
+    return work + route.work + len(route.queues)
 
 
 def return_unroutable(

@@ -48,7 +48,12 @@ from broker.machine.handlers.connections import end_connections, end_later, end_
 from broker.machine.handlers.definitions import define_first
 from broker.machine.handlers.poison import forget_poison
 from broker.machine.handlers.publish import publish_due
-from broker.machine.limits import EXPIRED_PER_TICK_MAX, EXPIRED_WORK, LEASES_WORK_MAX
+from broker.machine.limits import (
+    EXPIRED_PER_QUEUE_MAX,
+    EXPIRED_PER_TICK_MAX,
+    EXPIRED_WORK,
+    LEASES_WORK_MAX,
+)
 from broker.machine.move_log import (
     CLOSED,
     MEMBER_LOST,
@@ -61,7 +66,12 @@ from broker.machine.state import (
     SessionRecord,
     State,
 )
-from broker.machine.version import ACTIVE_MEMBER, MACHINE_VERSION, TICKS_NAME_POSITIONS
+from broker.machine.version import (
+    ACTIVE_MEMBER,
+    DUE_TAKE_TURNS,
+    MACHINE_VERSION,
+    TICKS_NAME_POSITIONS,
+)
 
 SESSIONS_PER_POSITION = 256
 
@@ -254,8 +264,9 @@ def _move_time(state: State, now_us: int) -> bool:
 
 def _end_messages(state: State) -> None:
     """Those that expired, or are due at an exchange that delays, of the queues whose time has
-    come."""
+    come. A queue of which more is due than its share has its next turn after the others."""
     budget = EXPIRED_PER_TICK_MAX
+    share = EXPIRED_PER_QUEUE_MAX if state.version >= DUE_TAKE_TURNS else budget
     while budget > 0:
         number = state.expiry.take(state.now_us)
         if number is None:
@@ -263,9 +274,9 @@ def _end_messages(state: State) -> None:
         queue = state.expiring.get(number)
         if queue is not None:
             if queue.delays is None:
-                budget -= expire(state, queue, budget)
+                budget -= expire(state, queue, min(share, budget))
             else:
-                work = publish_due(state, queue, EXPIRED_WORK * budget)
+                work = publish_due(state, queue, EXPIRED_WORK * min(share, budget))
                 budget -= work // EXPIRED_WORK
             state.expiry.forget(number)
             recheck_deadlines(state, queue)

@@ -7,7 +7,7 @@ from broker.machine.clock.cluster_time import (
     clock_element,
     horizon,
     lease_end,
-    next_deadline,
+    look_us,
 )
 from broker.machine.clock.horizons import SPANS_MAX, horizon_element, span_element
 from broker.machine.digest import (
@@ -305,7 +305,7 @@ def _check_queue(state: State, queue: Queue, held_of_queue: dict[int, tuple[int,
     of_queue = queue.ttl_us != NO_TTL or queue.delays is not None
     expiring = queue.timed > 0 or (of_queue and bool(waiting))
     assert expiring == queue.expiring == (queue.number in state.expiring)
-    due_us = next_deadline(queue) if expiring else NEVER_US
+    due_us = look_us(state, queue) if expiring else NEVER_US
     assert state.expiry.times.get(queue.number, NEVER_US) <= due_us, "it is looked at in time"
     if queue.owner is not None:
         assert queue.owner.exclusive[queue.name] is queue

@@ -44,6 +44,8 @@ _ARRIVALS = (1 << ARRIVAL_BITS) - 1
 _NAME = "amq.delayed."
 _WHOLE = (b"b", b"B", b"s", b"u", b"I", b"i", b"l", b"L")
 _LARGE = 1e18
+_SHOWN_MAX = 40
+"""Of a text that a client sent, in the refusal; what is not of ASCII is not shown."""
 _SIGNED_INT = struct.Struct(">i")
 
 
@@ -72,7 +74,9 @@ def check_delay(properties: bytes) -> Refusal | None:
     """Of a message that is published to an exchange that delays."""
     value = _value(properties)
     if isinstance(value, str):
-        return _refused(f"invalid {DELAY} '{value}': not an integer")
+        shown = value if len(value) <= _SHOWN_MAX else f"{value[:_SHOWN_MAX]}..."
+        shown = "".join(one if " " <= one <= "~" else "?" for one in shown)
+        return _refused(f"invalid {DELAY} '{shown}': not an integer")
     if value > DELAY_MS_MAX:
         return _refused(
             f"{DELAY} of {value} milliseconds, the limit is {DELAY_MS_MAX} (49 days); publish the "
