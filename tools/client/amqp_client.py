@@ -101,6 +101,9 @@ class Returned(NamedTuple):
 
     text: str
     body: bytes
+    properties: bytes
+    confirms_before: int
+    """How many of `acks` came before it; its own confirm comes after it."""
 
 
 class PublisherConfirm(NamedTuple):
@@ -141,6 +144,7 @@ class AmqpConnection:
         """Whether anything came; who speaks TLS there closes such a connection without a word."""
         self._answers: list[tuple[str, tuple[Value, ...]]] = []
         self._rest = b""
+        self._refused: BrokerRefused | None = None
         self._deliver: codec.Deliver | None = None
         self._return = ""
         self._content_size = 0
@@ -178,8 +182,12 @@ class AmqpConnection:
     def _log_in(self) -> None:
         login = self.login
         self.out += codec.PROTOCOL_HEADER
-        told = self._await("connection.start")[2]
-        self.cluster, self.capabilities = _cluster(told), _capabilities(told)
+        told = _table(self._await("connection.start")[2])
+        names = (told.get("cluster_name"), told.get("cluster_id"))
+        self.cluster = ClusterName(*(one if isinstance(one, str) else "" for one in names))
+        self.capabilities = frozenset(
+            name for name, there in _table(told.get("capabilities")).items() if there
+        )
         external = login.mechanism == "EXTERNAL"
         response = b"" if external else f"\0{login.user}\0{login.password}".encode()
         properties: dict[str, Value] = {
@@ -201,6 +209,13 @@ class AmqpConnection:
         """Open the channel, for the first time or again after the broker closed it."""
         self._publish_no = 0
         self.call("channel.open", (), "channel.open-ok")
+
+    def reopen_channel(self) -> None:
+        """Close the channel and open it again: what is not acknowledged goes back."""
+        self._send(CHANNEL, "channel.close", (200, "again", 0, 0))
+        self._await("channel.close-ok", dropping=True)
+        self.deliveries.clear()
+        self.open_channel()
 
     def close(self) -> None:
         """Close in order, so that the broker returns unacked messages now; never raises."""
@@ -362,6 +377,9 @@ class AmqpConnection:
             self._rest = data[self.take_frames(data) :]
         except ProtocolFault as fault:
             raise ConnectionLost(f"{self.broker}: sent nonsense: {fault.text}") from None
+        refused, self._refused = self._refused, None
+        if refused is not None:
+            raise refused
 
     def keep_alive(self, *, reading: bool = True) -> None:
         """Send a heartbeat when one is due, and notice a silent broker, unless it is not read."""
@@ -419,7 +437,8 @@ class AmqpConnection:
     def _complete(self, body: bytes) -> None:
         head, self._deliver = self._deliver, None
         if head is None:
-            return self.returns.append(Returned(self._return, body))
+            message = self._return, body, self._properties
+            return self.returns.append(Returned(*message, len(self.acks)))
         tag, redelivered, exchange, key = head[1:]
         self.deliveries.append(Delivery(tag, redelivered, exchange, key, self._properties, body))
 
@@ -439,7 +458,7 @@ class AmqpConnection:
                 raise BrokerRefused(_as_int(args[0]), reason)
             case "channel.close":
                 self._send(CHANNEL, "channel.close-ok", ())
-                raise BrokerRefused(_as_int(args[0]), f"{self.broker}: {args[1]!s}")
+                self._refused = BrokerRefused(_as_int(args[0]), f"{self.broker}: {args[1]!s}")
             case "connection.blocked":
                 self.blocked = str(args[0]) or "no reason given"
             case "connection.unblocked":
@@ -457,33 +476,23 @@ class AmqpConnection:
     def _send(self, channel: int, name: str, args: tuple[Value, ...]) -> None:
         codec.append_method(self.out, channel, name, args)
 
-    def _await(self, name: str) -> tuple[Value, ...]:
+    def _await(self, name: str, *, dropping: bool = False) -> tuple[Value, ...]:
         deadline = time.monotonic() + self.login.timeout_seconds
         while True:
             while self._answers:
                 answer, args = self._answers.pop(0)
                 if answer == name:
                     return args
+            if dropping:
+                self.deliveries.clear()
             left = deadline - time.monotonic()
             if left <= 0:
                 raise ConnectionLost(f"{self.broker}: no {name} in time")
             self.pump(left)
 
 
-def _cluster(server_properties: Value) -> ClusterName:
-    told = server_properties if isinstance(server_properties, dict) else {}
-    name, cluster_id = told.get("cluster_name"), told.get("cluster_id")
-    return ClusterName(
-        name if isinstance(name, str) else "", cluster_id if isinstance(cluster_id, str) else ""
-    )
-
-
-def _capabilities(server_properties: Value) -> frozenset[str]:
-    told = server_properties if isinstance(server_properties, dict) else {}
-    found = told.get("capabilities")
-    return frozenset(
-        name for name, is_there in (found.items() if isinstance(found, dict) else ()) if is_there
-    )
+def _table(value: Value) -> dict[str, Value]:
+    return value if isinstance(value, dict) else {}
 
 
 def _as_int(value: Value) -> int:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
 from hashlib import blake2b
 from typing import NamedTuple
 
@@ -31,6 +30,7 @@ from broker.machine.queueing.queue_numbers import HEADERS as QUEUE_HEADERS
 from broker.machine.queueing.queue_numbers import QUEUE_ID, SEQUENCE
 from broker.shovels.definition import Shovel, Table
 from tools.client.amqp_client import Delivery
+from tools.shovel.doubts import Doubts
 
 SHOVELLED, TIMESTAMP = "x-shovelled", "x-shovelled-timestamp"
 DROPPED = frozenset((*QUEUE_HEADERS, *PRODUCER_HEADERS, "x-delivery-count"))
@@ -46,19 +46,18 @@ class Outgoing(NamedTuple):
     queue_id: str
     """Of the queue it was taken from; empty: the source does not tell."""
     place: int
+    producer: str
+    """Of its number; empty: it goes without one."""
 
 
 class Content:
     """Makes outgoing messages of deliveries."""
 
-    def __init__(
-        self, shovel: Shovel, cluster: str, doubtful: Mapping[str, int], *, numbers: bool
-    ) -> None:
-        """`doubtful`: up to which place of a queue messages are sent without a number.  A queue of
-        the attempt's own goes with it, so what is in it is taken by no other attempt: numbers would
-        only use up the names of producers that a user has.
+    def __init__(self, shovel: Shovel, cluster: str, doubts: Doubts, *, numbers: bool) -> None:
+        """A queue of the attempt's own goes with it, so what is in it is taken by no other attempt:
+        numbers would only use up the names of producers that a user has.
         """
-        self._shovel, self._doubtful = shovel, doubtful
+        self._shovel, self._doubts = shovel, doubts
         self._numbers = numbers and bool(shovel.source_queue)
         self._shovelled = encode_value(_forwarded(shovel, cluster))
         self._shape = _shape(shovel, cluster)
@@ -94,18 +93,20 @@ class Content:
         if shovel.timestamp_header:
             entries = [one for one in entries if one[0] != TIMESTAMP]
             entries.append(entry(TIMESTAMP, encode_value(int(time.time()))))
-        if self._numbers and queue_id and place > self._doubtful.get(queue_id, -1):
-            entries.append(entry(PRODUCER_ID, encode_value(self._producer(queue_id))))
+        producer = ""
+        if self._numbers and queue_id and not self._doubts.has(queue_id, place):
+            producer = self._producer(queue_id)
+            entries.append(entry(PRODUCER_ID, encode_value(producer)))
             entries.append(entry(PRODUCER_SEQUENCE, encode_value(place)))
         if entries or raw_headers(properties):
             properties = with_headers(properties, entries, keep_expiration=True)
         if shovel.destination_queue:
-            return Outgoing("", shovel.destination_queue, properties, queue_id, place)
+            return Outgoing("", shovel.destination_queue, properties, queue_id, place, producer)
         exchange = shovel.destination_exchange
         key = shovel.destination_key
         return Outgoing(
             delivery.exchange if exchange is None else exchange,
-            delivery.key if key is None else key, properties, queue_id, place,
+            delivery.key if key is None else key, properties, queue_id, place, producer,
         )  # fmt: skip
 
     def _producer(self, queue_id: str) -> str:
@@ -114,6 +115,15 @@ class Content:
             named = blake2b(f"{queue_id}\0{self._shape}".encode(), digest_size=16).hexdigest()
             found = self._producers[queue_id] = f"shovel-{named}"
         return found
+
+
+def number_of(properties: bytes) -> tuple[str, int]:
+    """Return producer and number of a message that we published; an empty name: it has none."""
+    values = {name: decode_value(value) for name, _, value in raw_headers(properties)}
+    producer, number = values.get(PRODUCER_ID), values.get(PRODUCER_SEQUENCE)
+    if not isinstance(producer, str) or not isinstance(number, int):
+        return "", -1
+    return producer, number
 
 
 def _forwarded(shovel: Shovel, cluster: str) -> Table:

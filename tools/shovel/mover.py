@@ -7,11 +7,13 @@ message is acknowledged at the source when the destination has confirmed it (`on
 
 from __future__ import annotations
 
+import math
 import re
 import select
 import socket
 import ssl
 import time
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import takewhile
@@ -23,9 +25,18 @@ from broker.machine.queueing.queue_numbers import ASKED
 from broker.shovels.amqp_uri import AmqpUri
 from broker.shovels.definition import NEVER, NO_ACK, ON_CONFIRM, QUEUE_LENGTH, Shovel, ends
 from tools.cli.failures import ToolError
-from tools.client.amqp_client import AmqpConnection, BrokerRefused, ConnectionLost, Login
+from tools.client.amqp_client import (
+    AmqpConnection,
+    BrokerRefused,
+    ConnectionLost,
+    Delivery,
+    Login,
+    PublisherConfirm,
+    Returned,
+)
 from tools.client.tls import TlsFiles, client_context
-from tools.shovel.content import Content
+from tools.shovel.content import Content, number_of
+from tools.shovel.doubts import Doubts
 from vsync.types import record
 
 UNCONFIRMED_MAX = 2000
@@ -37,7 +48,11 @@ TAG = "shovel"
 NACKED = "it refuses messages (basic.nack): is its queue full?"
 UNROUTED = "no queue takes the messages there (basic.return): was it deleted?"
 NUMBER_REFUSED = 406
-_WHICH_NUMBER = re.compile(r"x-sequence (\d+) of producer")
+ALL_MOVED = "all is moved"
+_WHICH_NUMBER = re.compile(
+    r"x-sequence (\d+) of producer '([^']*)' (?:is too old to be known, (\d+) are remembered up to "
+    r"(\d+)|was given)"
+)
 _OPTIONS = {
     "--ssl-verify ca": "verify=verify_none", "--ssl-ca FILE": "cacertfile",
     "--ssl-ca": "cacertfile", "--ssl-cert": "certfile", "--ssl-key": "keyfile",
@@ -64,10 +79,15 @@ class Failed(Exception):
     """It cannot go on; the text says which end failed, and how."""
 
 
+class _NumberRefused(Exception):
+    """The destination closed the channel over a number: that one is doubtful by now."""
+
+
 class _Pending(NamedTuple):
     tag: int
     queue_id: str
     place: int
+    producer: str
 
 
 class Mover:
@@ -78,11 +98,14 @@ class Mover:
         self._task, self._tell, self._control = task, tell, control
         self._shovel = task.shovel
         self._pending: dict[int, _Pending] = {}  # by publish number, ascending
-        self._doubtful: dict[str, int] = {}
+        self._held: deque[Delivery] = deque()  # these wait until what is under way is confirmed
+        self._doubts = Doubts(task.doubtful)
         self._left: int | None = None  # messages to forward; None: no end
-        self._nacked = False
+        self._returned: set[int] = set()  # publish numbers; their confirms are still to come
+        self._refused = False  # a nack or a return came: the oldest may not be acknowledged along
+        self._runs = False  # that was told
         self._why = ""  # it comes to its end, for this reason
-        self._deadline = 0.0
+        self._deadline = math.inf
         self._moved = 0  # not reported yet
         self._reported_at = 0.0
         self._blocked = ""
@@ -96,8 +119,8 @@ class Mover:
             destination = self._open("destination")
             source = self._open("source")
             self._begin(source, destination)
-            self._loop(source, destination)
-            done = self._left == 0 and not self._pending and not self._nacked
+            self._move(source, destination)
+            done = self._left == 0 and not self._pending and not self._refused
             with self._of("source"):
                 source.close()
             with self._of("destination"):
@@ -105,12 +128,14 @@ class Mover:
             why = self._why
         except Failed as failed:
             why = str(failed)
+            if source is not None and why.startswith("destination:"):
+                source.close()  # with the acknowledgements of what was confirmed
         finally:
             for one in (source, destination):
                 if one is not None:
                     one.drop()
         self._report(at_once=True)
-        return {"why": why, "done": done, "doubtful": self._doubtful}
+        return {"why": why, "done": done, "doubtful": self._doubts.row()}
 
     # -- opening ---------------------------------------------------------------------------------
 
@@ -147,13 +172,13 @@ class Mover:
             shovel.ack_mode == ON_CONFIRM and not shovel.timestamp_header
             and destination.takes_numbers and "queue_numbers" in source.capabilities
         )  # fmt: skip
-        self._content = Content(shovel, self._task.cluster, self._task.doubtful, numbers=numbers)
+        self._content = Content(shovel, self._task.cluster, self._doubts, numbers=numbers)
         with self._of("source"):
             queue, waiting = self._source_queue(source)
-            if shovel.delete_after != NEVER:
+            if shovel.delete_after != NEVER and self._left is None:
                 self._left = waiting if shovel.delete_after == QUEUE_LENGTH else shovel.delete_after
             if self._left == 0:
-                self._finish("the queue was empty" if not waiting else "all is moved")
+                self._finish("the queue was empty" if not waiting else ALL_MOVED)
                 return
             prefetch = min(shovel.prefetch or UNCONFIRMED_MAX, UNCONFIRMED_MAX)
             if self._left is not None:
@@ -164,7 +189,9 @@ class Mover:
             source.consume(
                 queue, prefetch, no_ack=shovel.ack_mode == NO_ACK, tag=TAG, arguments=arguments
             )
-        self._tell({"event": "running"})
+        if not self._runs:
+            self._runs = True
+            self._tell({"event": "running"})
 
     def _source_queue(self, source: AmqpConnection) -> tuple[str, int]:
         shovel = self._shovel
@@ -179,13 +206,37 @@ class Mover:
 
     # -- moving ----------------------------------------------------------------------------------
 
+    def _move(self, source: AmqpConnection, destination: AmqpConnection) -> None:
+        """Move messages to the end; a refused number costs new channels, and no pause."""
+        while True:
+            try:
+                return self._loop(source, destination)
+            except _NumberRefused as refused:
+                self._settle(source, destination)  # what was confirmed before
+                if not self._shovel.source_queue or self._why not in ("", ALL_MOVED):
+                    raise Failed(f"destination: {refused}") from None
+            if self._left is not None:
+                self._left += len(self._pending)
+            self._why, self._deadline = "", math.inf
+            self._pending.clear()
+            self._held.clear()
+            with self._of("source"):
+                source.reopen_channel()
+            with self._of("destination"):
+                destination.open_channel()
+                destination.acks.clear()  # those of the old channel: its publishes go again
+                destination.returns.clear()
+            self._begin(source, destination)
+
     def _loop(self, source: AmqpConnection, destination: AmqpConnection) -> None:
         poll = select.poll()
         poll.register(self._control, select.POLLIN)
         for one in (source, destination):
             poll.register(one.fileno(), 0)
+        if not destination.blocked:
+            self._forward(source, destination)  # what came together with the answers
         while not self._is_finished(source, destination):
-            reading = not (destination.congested or destination.blocked)
+            reading = not (destination.congested or destination.blocked or self._held)
             out_of = select.POLLOUT
             poll.modify(source.fileno(), select.POLLIN * reading | out_of * bool(source.out))
             poll.modify(destination.fileno(), select.POLLIN | out_of * bool(destination.out))
@@ -216,26 +267,34 @@ class Mover:
         return not under_way or time.monotonic() > self._deadline
 
     def _finish(self, why: str) -> None:
-        """Forward nothing more, and end when what is under way is confirmed."""
-        if not self._why:
-            self._why, self._deadline = why, time.monotonic() + FINISH_S
+        """Forward nothing more, and end when what is under way is confirmed, at the latest after a
+        while; when all is moved there is no hurry: a new attempt would begin to count again."""
+        if self._why in ("", ALL_MOVED) and why != self._why:
+            self._why = why
+            self._deadline = math.inf if why == ALL_MOVED else time.monotonic() + FINISH_S
 
     def _forward(self, source: AmqpConnection, destination: AmqpConnection) -> None:
         shovel = self._shovel
-        deliveries, source.deliveries = source.deliveries, []
+        held = self._held
+        held += source.deliveries
+        source.deliveries.clear()
         if self._why:
-            return  # they go back as the connection ends
+            return held.clear()  # they go back as the connection ends
         last = 0
-        for delivery in deliveries:
-            if self._left == 0:
-                break
+        while held and self._left != 0:
+            delivery = held[0]
             message = self._content.of(delivery)
+            if self._must_wait(message.producer):
+                break
+            held.popleft()
             number = destination.publish(
                 message.exchange, message.key, message.properties, delivery.body,
                 mandatory=bool(shovel.destination_queue),
             )  # fmt: skip
             if shovel.ack_mode == ON_CONFIRM:
-                self._pending[number] = _Pending(delivery.tag, message.queue_id, message.place)
+                self._pending[number] = _Pending(
+                    delivery.tag, message.queue_id, message.place, message.producer
+                )
             else:
                 last = delivery.tag
                 self._moved += 1
@@ -246,15 +305,41 @@ class Mover:
         if last and shovel.ack_mode != NO_ACK:
             source.ack(last)
         if self._left == 0:
-            self._finish("all is moved")
+            self._finish(ALL_MOVED)
+
+    def _must_wait(self, producer: str) -> bool:
+        """Messages with and without a number are never under way together: a number that is refused
+        ends the channel, and then nobody knows what became of those without one."""
+        under_way = next(iter(self._pending.values()), None)
+        return under_way is not None and bool(under_way.producer) != bool(producer)
 
     def _settle(self, source: AmqpConnection, destination: AmqpConnection) -> None:
         """Acknowledge what was confirmed."""
-        if destination.returns:
-            # The confirms that follow do not say which messages they were: none counts as taken.
-            self._doubt(self._pending.values())
-            raise Failed(f"destination: {UNROUTED}")
+        returns, destination.returns = destination.returns, []
         confirms, destination.acks = destination.acks, []
+        unknown = self._take_returns(returns) if returns else None
+        self._take_confirms(source, confirms[:unknown])
+        if unknown is not None:
+            raise Failed(f"destination: {UNROUTED}")
+
+    def _take_returns(self, returns: list[Returned]) -> int | None:
+        """Mark which messages came back.  One without a number does not say which it is: then how
+        many confirms came before it, as those after it may be its own."""
+        numbered = {
+            (one.producer, one.place): number
+            for number, one in self._pending.items() if one.producer
+        }  # fmt: skip
+        for returned in returns:
+            found = numbered.get(number_of(returned.properties))
+            if found is None:
+                return returned.confirms_before
+            self._returned.add(found)
+            self._refused = True
+            self._doubt([self._pending[found]])
+            self._finish(f"destination: {UNROUTED}")
+        return None
+
+    def _take_confirms(self, source: AmqpConnection, confirms: list[PublisherConfirm]) -> None:
         for number, multiple, accepted in confirms:
             oldest = next(iter(self._pending), 0)
             settled = [number] if number in self._pending else []
@@ -262,14 +347,18 @@ class Mover:
                 settled = list(takewhile(number.__ge__, self._pending))
             if not settled:
                 continue
-            found = [self._pending.pop(one) for one in settled]
+            answered = [(one, self._pending.pop(one)) for one in settled]
+            found = [one for number, one in answered if number not in self._returned]
+            self._returned.difference_update(settled)
             if not accepted:
-                self._nacked = True
+                self._refused = True
                 self._doubt(found)
                 self._finish(f"destination: {NACKED}")
                 continue
             self._moved += len(found)
-            if settled[0] == oldest and not self._nacked:
+            for one in found:
+                self._doubts.settle(one.queue_id, one.place)
+            if found and settled[0] == oldest and not self._refused:
                 source.ack(found[-1].tag)
             else:  # an older one is not confirmed, and must not be acknowledged along
                 for one in found:
@@ -279,8 +368,7 @@ class Mover:
         """The destination has answered for good: sent again they would get the same answer."""
         for one in messages:
             if one.queue_id:
-                before = self._doubtful.get(one.queue_id, -1)
-                self._doubtful[one.queue_id] = max(before, one.place)
+                self._doubts.add(one.queue_id, one.place)
 
     # -- reports ---------------------------------------------------------------------------------
 
@@ -303,17 +391,28 @@ class Mover:
             yield
         except BrokerRefused as refused:
             if which == "destination" and refused.code == NUMBER_REFUSED:
-                self._number_refused(str(refused))
+                self._take_refusal(str(refused))
             raise Failed(f"{which}: {refused}") from None
         except (ConnectionLost, ToolError) as problem:
             raise Failed(f"{which}: {in_words_of_uris(str(problem))}") from None
 
-    def _number_refused(self, text: str) -> None:
-        """The number is too old to be known, or was given away: the message goes without one."""
+    def _take_refusal(self, text: str) -> None:
+        """Doubt the number that was refused, and all that the destination remembers no more.
+
+        Raises `_NumberRefused` if it was one of ours; no number is refused twice.
+        """
         found = _WHICH_NUMBER.search(text)
-        if found is not None:
-            place = int(found[1])
-            self._doubt([one for one in self._pending.values() if one.place == place])
+        if found is None:
+            return
+        place, producer = int(found[1]), found[2]
+        for one in self._pending.values():
+            if (one.producer, one.place) == (producer, place):
+                if found[4] is None:
+                    self._doubts.add(one.queue_id, place)
+                else:
+                    oldest = int(found[4]) - int(found[3])
+                    self._doubts.add_all_up_to(one.queue_id, max(place, oldest))
+                raise _NumberRefused(text)
 
 
 def in_words_of_uris(text: str) -> str:

@@ -319,3 +319,22 @@ def test_operators_see_begin_anew_and_refuse(clusters: tuple[LocalCluster, ...])
     assert "again" in shown.stdout, shown
     assert "running" in shown.stdout
     end(near, "again")
+
+
+def test_messages_that_come_back_long_after_are_moved_at_once_and_once(
+    clusters: tuple[LocalCluster, ...],
+) -> None:
+    """Ten that another consumer held while 5,990 passed: their numbers are too old by then."""
+    near, far = clusters
+    count, held = 6000, 10
+    publish(near[0], "held", range(count))
+    with channel(near[0]) as other:
+        for _ in range(held):
+            other.basic_get("held")
+        define(near[0], "held", src_uri="amqp://", src_queue="held", dest_uri=uri(far[0]),
+               dest_queue="held", reconnect_delay=60)  # fmt: skip
+        wait_until(lambda: waiting(far[0], "held") == count - held, 120, "all others")
+    wait_until(lambda: depth(near[0], "held") == 0, 30, "those that came back, without a pause")
+    assert waiting(far[0], "held") == count
+    assert sorted(take(far[0], "held", count)) == list(range(count))
+    end(near, "held")

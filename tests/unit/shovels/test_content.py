@@ -7,6 +7,7 @@ from broker.machine.commands import Table
 from broker.shovels.definition import parse_shovel
 from tools.client.amqp_client import Delivery
 from tools.shovel.content import Content, Outgoing
+from tools.shovel.doubts import Doubts
 
 SMALL: Table = {
     "src-uri": "amqp://", "src-queue": "a", "dest-uri": "amqp://ada:sesame@far", "dest-queue": "b",
@@ -25,7 +26,7 @@ def outgoing(
     shovel = parse_shovel("/", "s", {**SMALL, **(change or {})})
     told: Table = {"x-queue-id": "id/1", "x-queue-sequence": place}
     packed = codec.encode_properties({"headers": {**(headers or {}), **told}, **(properties or {})})
-    content = Content(shovel, "near", doubtful or {}, numbers=numbers)
+    content = Content(shovel, "near", Doubts(doubtful or {}), numbers=numbers)
     return content.of(Delivery(1, False, "from", "key", packed, b"body"))
 
 
