@@ -142,8 +142,10 @@ def _check_ends(shovel: Shovel) -> None:
         raise BadShovel("give either 'dest-queue' or 'dest-exchange', not both")
     if shovel.destination_queue and shovel.destination_key is not None:
         raise BadShovel("'dest-exchange-key' does not go with 'dest-queue'")
-    if shovel.ack_mode == NO_ACK and shovel.delete_after > 0:
-        raise BadShovel("'src-delete-after' with a number does not go with 'ack-mode' no-ack")
+    if shovel.ack_mode == NO_ACK and shovel.delete_after != NEVER:
+        raise BadShovel(
+            "'src-delete-after' does not go with 'ack-mode' no-ack: what else comes is lost"
+        )
     if shovel.source_exchange and shovel.delete_after == QUEUE_LENGTH:
         raise BadShovel("'src-delete-after' queue-length needs 'src-queue'")
 

@@ -4,12 +4,13 @@ A consumer with the argument `x-queue-numbers` (true) finds two headers more in 
 `x-queue-id`, a text that no other queue has or had, and `x-queue-sequence`, the number that the
 message got when it entered the queue.  Both are replicated state: a message that comes back, at
 whatever member, has the same ones.  So who passes messages on can number them by what they are, and
-whoever takes its place gives each the same number (G23).  After a cold start of the whole cluster
-what is left has new, higher numbers; no number is given twice.
+whoever takes its place gives each the same number (G24).  After a cold start of the whole cluster
+what is left has new, higher numbers.  No number is given twice, unless the cluster forgets that it
+gave it: a back-up is restored, or a cold start has lost the end of the state.
 
 Numbers of a queue ascend by one.  Those of a priority queue do so over all its priorities, and the
 id of each priority is another one, as messages of one priority come in the order of their numbers.
-Decision: docs/decisions/0068-a-shovel-is-a-process-that-one-member-runs.md.
+Decision: docs/decisions/0069-a-shovel-numbers-messages-by-their-places.md.
 """
 
 from __future__ import annotations

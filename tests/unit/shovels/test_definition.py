@@ -62,6 +62,10 @@ def test_older_names_of_keys_and_nothings_are_taken() -> None:
         ({"dest-protocol": "local"}, "other protocols are not spoken"),
         ({"ack-mode": "sometimes"}, "on-confirm or on-publish or no-ack"),
         ({"ack-mode": "no-ack", "src-delete-after": 3}, "does not go with 'ack-mode' no-ack"),
+        (
+            {"ack-mode": "no-ack", "src-delete-after": "queue-length"},
+            "does not go with 'ack-mode' no-ack",
+        ),
         ({"src-delete-after": "soon"}, "never, queue-length or a number"),
         ({"src-delete-after": 0}, "never, queue-length or a number"),
         ({"src-prefetch-count": -1}, "from 0 to 65535"),
