@@ -87,7 +87,7 @@ def test_the_death_of_its_member_neither_loses_nor_repeats(
     wait_until(lambda: depth(others[0], "flow") == 0, 30, "the acknowledgements")
     assert waiting(far[0], "flow") == 0
     first.start()
-    wait_until(lambda: len(others[0].status().members) == 3, START_SECONDS, "the dead one")
+    near.wait_active(timeout_seconds=START_SECONDS)
     api(others[0]).ask("DELETE", "shovels/vhost/%2F/flow")
 
 
@@ -109,7 +109,7 @@ def test_a_member_that_is_paused_and_comes_back_repeats_nothing(
         wait_until(lambda: waiting(far[0], "paused") == count, 90, "another member's shovel")
     finally:
         first.signal(signal.SIGCONT)
-    wait_until(lambda: len(first.status().members) == 3, START_SECONDS, "the paused one")
+    near.wait_active(timeout_seconds=START_SECONDS)
     wait_until(lambda: depth(others[0], "paused") == 0, 30, "the acknowledgements")
     assert take(far[0], "paused", count) == list(range(count))
     assert waiting(far[0], "paused") == 0
@@ -160,7 +160,7 @@ def test_a_member_that_is_stopped_in_order_repeats_nothing(
     assert waiting(far[0], "orderly") == 0
     wait_until(lambda: not first.alive, 30, "its end")
     first.start()
-    wait_until(lambda: len(others[0].status().members) == 3, START_SECONDS, "the stopped one")
+    near.wait_active(timeout_seconds=START_SECONDS)
     end(near, "orderly")
 
 
