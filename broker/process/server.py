@@ -29,7 +29,7 @@ from broker.process.ring_setup import NoRing, ring_transport
 from broker.replication.replica import Divergence
 from broker.service.messages import LogFileError, Messages
 from broker.service.notify import ServiceManager
-from broker.sharing.shared_store import Ended, SharedStore
+from broker.sharing.shared_store import Ended, SharedStore, ThreadEnded
 from store.errors import DiskFailed, NoSpace, NotWritable, StoreBusy, StoreError
 from vsync.io.redundant_transport import RedundantTransport
 from vsync.io.traced_driver import TraceError
@@ -306,6 +306,8 @@ def _opening() -> Iterator[None]:
         raise _Refused(Exit.FULL, str(error)) from error
     except StoreError as error:
         raise _Refused(Exit.DATA, str(error)) from error
+    except ThreadEnded as error:
+        raise _Refused(Exit.INTERNAL, str(error)) from error
 
 
 def _member(

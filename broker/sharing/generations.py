@@ -21,6 +21,7 @@ import fcntl
 import os
 import re
 import shutil
+import stat
 import struct
 import time
 from pathlib import Path
@@ -56,8 +57,14 @@ def newest_complete(directory: Path) -> int:
     return max((int(match[1]) for match in found if match and not match[2]), default=0)
 
 
+def newest_number(directory: Path) -> int:
+    """Return the highest number of a generation, complete or not: no later leader may have it."""
+    found = (_NAME.fullmatch(path.name) for path in directory.iterdir())
+    return max((int(match[1]) for match in found if match), default=0)
+
+
 def source_for(directory: Path, known: int) -> int:
-    """Return the generation to copy; 0: none.  `known`: one that a lease names.
+    """Return the generation to copy; 0: none.  `known`: one that was complete, as a lease says.
 
     Raises StoreMissing, NotWritable.
     """
@@ -68,8 +75,8 @@ def source_for(directory: Path, known: int) -> int:
     if newest < known:
         raise StoreMissing(
             f"{generation_path(directory, known)} is named by the lease and is not there: bring it "
-            "back, as nothing else holds what was confirmed; or give another --shared-store, which "
-            "begins empty"
+            "back (is the file system mounted?), as nothing else holds what was confirmed; or give "
+            "another --shared-store, which begins empty"
         )
     return newest
 
@@ -82,9 +89,11 @@ def make_generation(directory: Path, number: int, source: int) -> Path:
     path, fresh = generation_path(directory, number), directory / f"generation.{number:06d}.new"
     origin = generation_path(directory, source)
     try:
-        fresh.mkdir()
         if source:
+            fresh.mkdir(0o700)
             _copy_tree(origin, fresh)
+        else:
+            fresh.mkdir()
         sync_directory(fresh)
         fresh.rename(path)
         sync_directory(directory)
@@ -99,21 +108,26 @@ def make_generation(directory: Path, number: int, source: int) -> Path:
     return path
 
 
-def remove_former(directory: Path, source: int) -> None:
-    """Remove the generations before `source`, whole or not.  Raises OSError."""
+def remove_former(directory: Path, source: int, own: int) -> None:
+    """Remove the generations before `source`, and those before `own` that were never complete.
+
+    Nothing from `own` on is touched.  Raises OSError.
+    """
     for path in list(directory.iterdir()):
-        match = _NAME.fullmatch(path.name)
-        if match and int(match[1]) < source:
-            shutil.rmtree(path)
+        if match := _NAME.fullmatch(path.name):
+            unfinished, number = bool(match[2]), int(match[1])
+            if number < own and (unfinished or number < source):
+                shutil.rmtree(path)
 
 
 def _copy_tree(source: Path, target: Path) -> None:
+    """Copy with the modes; `target` is there, and its owner's alone until it has what it holds."""
     for path in sorted(source.iterdir()):
         copy = target / path.name
         if path.name in _NOT_COPIED or path.name.endswith(".new"):
             continue
         if path.is_dir():
-            copy.mkdir()
+            copy.mkdir(0o700)
             _copy_tree(path, copy)
             sync_directory(copy)
         elif path.name == DATA_NAME:
@@ -121,6 +135,7 @@ def _copy_tree(source: Path, target: Path) -> None:
         elif path.is_file():
             _copy(path, copy, path.stat().st_size)
             sync_file(copy)
+    target.chmod(_mode(source.stat()))
 
 
 def copy_store_file(source: Path, target: Path) -> None:
@@ -162,8 +177,12 @@ def _used_bytes(pages: tuple[bytes, bytes]) -> int:
 
 def _copy(source: Path, target: Path, size: int) -> None:
     """Make `target` hold the first `size` bytes: shared with `source` where the file system can do
-    that, which takes no time and no space, or copied."""
-    with source.open("rb", buffering=0) as old, target.open("wb", buffering=0) as new:
+    that, which takes no time and no space, or copied.  Who may not read one may not the other."""
+    with (
+        source.open("rb", buffering=0) as old,
+        open(target, "wb", buffering=0, opener=_private) as new,
+    ):
+        os.fchmod(new.fileno(), _mode(os.fstat(old.fileno())))
         try:
             fcntl.ioctl(new.fileno(), _FICLONE, old.fileno())
         except OSError as error:
@@ -172,6 +191,14 @@ def _copy(source: Path, target: Path, size: int) -> None:
             _copy_bytes(old.fileno(), new.fileno(), size)
         if os.fstat(new.fileno()).st_size > size:
             os.ftruncate(new.fileno(), size)
+
+
+def _private(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
+
+
+def _mode(status: os.stat_result) -> int:
+    return stat.S_IMODE(status.st_mode)
 
 
 def _copy_bytes(old: int, new: int, size: int) -> None:

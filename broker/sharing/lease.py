@@ -35,6 +35,8 @@ LEASE_MS_MAX = 60_000
 HANG_S = 10.0
 """A holder whose event loop has stood still for so long lets its lease run out."""
 _MAGIC = b"qpidd-lease 1 "
+_NUMBERS = ("token", "lease_ms", "generation", "count")
+_TEXTS = ("cluster", "holder", "who", "since", "held")
 RECORD_BYTES = 2048
 WHO_CHARACTERS_MAX = 200
 
@@ -89,6 +91,10 @@ def decode(raw: bytes) -> LeaseRecord | None:
         if int(checksum, 16) != zlib.crc32(text):
             return None
         fields = json.loads(text)
+        if not all(type(fields[name]) is int for name in _NUMBERS):
+            return None
+        if not all(isinstance(fields[name], str) for name in _TEXTS):
+            return None
         return LeaseRecord(**fields | {"held": Held(fields["held"])})
     except (ValueError, TypeError, KeyError):
         return None

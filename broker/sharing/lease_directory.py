@@ -9,16 +9,18 @@ attributes and names that are not cached (docs/OPERATIONS.md names the mount opt
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import re
 from pathlib import Path
 
-from broker.sharing.generations import newest_complete
+from broker.sharing.generations import newest_complete, newest_number
 from broker.sharing.lease import RECORD_BYTES, ForeignLease, Found, LeaseRecord, decode
 from store.directory_lock import sync_directory
-from store.errors import NotWritable, StoreUnreadable
+from store.errors import NotWritable, StoreMissing, StoreUnreadable
 
 _NAME = re.compile(r"lease\.(\d{6,})")
+_CLAIM = re.compile(r"lease\.[0-9a-f]{32}\.new")
 
 
 class LeaseDirectory:
@@ -29,15 +31,21 @@ class LeaseDirectory:
 
     def __init__(self, directory: Path, cluster: str) -> None:
         self._directory, self._cluster = directory, cluster
+        self._highest = 0
+        self.complete = 0
+        """The newest complete generation that was seen."""
 
     def open(self) -> None:
-        """Make the directory, and see that it can be one of ours.
+        """Make the directory, not what it is in, and see that it can be one of ours.
 
         Raises NotWritable, StoreUnreadable; has changed nothing that was there.
         """
         directory = self._directory
         try:
-            directory.mkdir(parents=True, exist_ok=True)
+            if not directory.exists():
+                # Without its parent it is not made: a file system is not mounted, or a name wrong.
+                directory.mkdir(exist_ok=True)
+                sync_directory(directory.parent)
             if (directory / "store").exists():
                 raise StoreUnreadable(
                     f"--shared-store {directory} is the data directory of a broker that shares it "
@@ -53,19 +61,31 @@ class LeaseDirectory:
             ) from error
 
     def newest_token(self) -> int:
-        """Return the newest token; 0: there is none."""
-        with os.scandir(self._directory) as entries:
-            return max(
-                (int(match[1]) for one in entries if (match := _NAME.fullmatch(one.name))),
-                default=0,
+        """Return the newest token; 0: there is none.
+
+        A generation shows that there was one, where somebody has removed its lease: no number is
+        given twice.  Raises StoreMissing where there is a lower one than there was before.
+        """
+        # Twice: a listing that was stopped in its middle may miss what came and have what went.
+        found = self._listed()
+        if found < self._highest and (found := self._listed()) < self._highest:
+            raise StoreMissing(
+                f"--shared-store {self._directory} has lost what was in it: token {self._highest} "
+                f"was there, and the newest is {found or 'none'} now; is its file system mounted? "
+                "Mount it, or bring back what is missing, and start this broker again"
             )
+        self._highest = max(self._highest, found)
+        return found
+
+    def _listed(self) -> int:
+        names = os.listdir(self._directory)
+        leases = (int(match[1]) for name in names if (match := _NAME.fullmatch(name)))
+        return max(max(leases, default=0), newest_number(self._directory))
 
     def newest(self) -> Found | None:
-        """Read the newest lease.  Raises StoreUnreadable where it is foreign, too.
-
-        Where somebody has removed the files, a generation shows that there was one.
-        """
-        token = self.newest_token() or newest_complete(self._directory)
+        """Read the newest lease.  Raises StoreUnreadable where it is foreign, too."""
+        self.complete = max(self.complete, newest_complete(self._directory))
+        token = self.newest_token()
         return self.read(token) if token else None
 
     def read(self, token: int) -> Found:
@@ -113,13 +133,30 @@ class LeaseDirectory:
         return got
 
     def renew(self, lease: LeaseRecord) -> None:
-        """Write this record, durably, over what the same holder wrote before."""
-        _write(self._path(lease.token), lease.encode(), 0)
+        """Write this record, durably, over what the same holder wrote before.
+
+        Raises FileNotFoundError where that is gone, or another one's is in its place.
+        """
+        path = self._path(lease.token)
+        try:
+            there = decode(path.read_bytes())
+        except ForeignLease:
+            raise _not_ours(path) from None
+        if there is not None and there.holder != lease.holder:
+            raise _not_ours(path)
+        _write(path, lease.encode(), 0)
 
     def tidy(self, token: int) -> None:
-        """Remove the leases that nobody looks at any more: those before the last but one."""
-        for path in self._directory.iterdir():
-            if (match := _NAME.fullmatch(path.name)) and int(match[1]) < token - 1:
+        """Remove the leases that nobody looks at any more: those before the last but one.
+
+        And what is left of claims of former tokens; who still makes one tries again.
+        """
+        for path in list(self._directory.iterdir()):
+            if match := _NAME.fullmatch(path.name):
+                old = int(match[1]) < token - 1
+            else:
+                old = bool(_CLAIM.fullmatch(path.name)) and _claims_before(path, token)
+            if old:
                 path.unlink(missing_ok=True)
 
     def _path(self, token: int) -> Path:
@@ -135,6 +172,19 @@ def _write(path: Path, data: bytes, flags: int) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def _not_ours(path: Path) -> FileNotFoundError:
+    return FileNotFoundError(errno.ENOENT, "this broker's lease is there no more", str(path))
+
+
+def _claims_before(path: Path, token: int) -> bool:
+    """Whether this is a claim of a former token, or one that was cut short."""
+    try:
+        lease = decode(path.read_bytes())
+    except (ForeignLease, FileNotFoundError):
+        return False
+    return lease is None or lease.token < token
 
 
 def _named(cluster: str) -> str:

@@ -63,7 +63,10 @@ class Told(Protocol):
         """Its holder was ended by an operator, for all who waited."""
 
     def failed(self, error: StoreError) -> None:
-        """There is something in the directory that is none of ours."""
+        """There is something in the directory that is none of ours, or too little."""
+
+    def broke(self, error: Exception) -> None:
+        """The thread has ended by a fault of this program: nobody renews the lease."""
 
 
 class LeaseThread:
@@ -116,6 +119,13 @@ class LeaseThread:
             self._leases.renew(last)
 
     def _run(self) -> None:
+        try:
+            self._carry_on()
+        except Exception as error:
+            log.exception("the thread that renews the lease of the shared store has ended")
+            self._tell(lambda broken=error: self._told.broke(broken))  # type: ignore[misc]
+
+    def _carry_on(self) -> None:
         while (wait_s := self.step()) is not None:
             with contextlib.suppress(queue.Empty):
                 order = self._orders.get(timeout=wait_s)
@@ -168,6 +178,7 @@ class LeaseThread:
         try:
             leases.renew(written)
         except FileNotFoundError:  # somebody has removed it: it is nobody's any more
+            leases.newest_token()  # raises where the whole directory is away, or another one
             newest = 0
         else:
             newest = leases.newest_token()

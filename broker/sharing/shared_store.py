@@ -10,6 +10,7 @@ Decision: docs/decisions/0072-a-shared-store-is-led-by-token.md.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import os
 import signal
@@ -63,6 +64,10 @@ class Ended(Exception):
     """This broker is not to wait any longer."""
 
 
+class ThreadEnded(Exception):
+    """Nobody renews the lease, by a fault of this program."""
+
+
 class SharedStore:
     """One broker's share in a store: it waits, leads (`data_directory.StoreLease`), and ends."""
 
@@ -81,7 +86,8 @@ class SharedStore:
         self._lost = ""
         self._hands_over = False  # it was asked to end, not all
         self._source = 0
-        self._given_up: Ended | StoreError | None = None
+        self._given_up: Ended | ThreadEnded | StoreError | None = None
+        self._over = asyncio.Event()  # the lease is lost, or waiting for it given up
         self._beating: asyncio.TimerHandle | None = None
 
     # -- waiting ---------------------------------------------------------------------------------
@@ -89,7 +95,7 @@ class SharedStore:
     async def lead(self, url: str) -> Path:
         """Wait until this broker leads; return the data directory to work in.
 
-        Raises StoreError, and `Ended` when it was asked to stop, or all were.
+        Raises StoreError, ThreadEnded, and `Ended` when it was asked to stop, or all were.
         """
         await asyncio.to_thread(self._leases.open)
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -99,6 +105,7 @@ class SharedStore:
         )
         while self._given_up is None:
             self._led, self._lost = self._loop.create_future(), ""
+            self._over.clear()
             self._thread = LeaseThread(
                 self._leases, Contender(self._own_record(url)), boot_clock, self,
                 self._loop.call_soon_threadsafe, _wall,
@@ -108,8 +115,8 @@ class SharedStore:
             if self._lost:
                 log.info("%s", self._lost)
                 continue
-            path = await asyncio.to_thread(self._make_generation)
-            if not self._lost and self._given_up is None:
+            path = await self._generation()
+            if path is not None and not self._lost and self._given_up is None:
                 self._thread.serve()
                 return path
         raise self._given_up
@@ -121,12 +128,39 @@ class SharedStore:
             0, self._cluster, uuid.uuid4().hex, who, "", self._lease_ms, 0
         )  # fmt: skip
 
+    async def _generation(self) -> Path | None:
+        """Make a generation; None: others led meanwhile, and may have removed what was copied.
+
+        Raises StoreError.
+        """
+        path, failure = None, None
+        try:
+            path = await asyncio.to_thread(self._make_generation)
+        except StoreError as error:
+            failure = error
+        if await asyncio.to_thread(self._overtaken):
+            await self._over.wait()  # its thread sees the same
+            return None
+        if failure is not None:
+            raise failure
+        return path
+
+    def _overtaken(self) -> bool:
+        """On a thread: whether there is a later token."""
+        assert self._thread is not None
+        with contextlib.suppress(OSError):
+            return self._leases.newest_token() > self._thread.contender.own.token
+        return False
+
     def _make_generation(self) -> Path:
         """On a thread: copy what the lease names."""
         assert self._thread is not None
         own = self._thread.contender.own
         began = self._loop.time()
-        self._source = source = source_for(self.directory, own.generation)
+        known = max(own.generation, self._leases.complete)
+        self._source = source = source_for(self.directory, known)
+        if source < own.token:
+            self._remove_former(own.token)  # copies that were cut short may fill the disk
         path = make_generation(self.directory, own.token, source)
         if source:
             log.info(
@@ -141,9 +175,10 @@ class SharedStore:
         else:
             self._give_up(Ended("asked to terminate"))
 
-    def _give_up(self, why: Ended | StoreError) -> None:
+    def _give_up(self, why: Ended | ThreadEnded | StoreError) -> None:
         """Wait no longer, nor lead after the copy that may be under way."""
         self._given_up = why
+        self._over.set()
         if not self._led.done():
             self._led.set_exception(why)
 
@@ -184,9 +219,17 @@ class SharedStore:
 
     def _tidy(self) -> None:
         assert self._thread is not None
+        own = self._thread.contender.own.token
         try:
-            self._leases.tidy(self._thread.contender.own.token)
-            remove_former(self.directory, self._source)
+            self._leases.tidy(own)
+        except OSError as error:
+            log.warning("former leases in %s cannot be removed: %s", self.directory, error)
+        self._remove_former(own)
+
+    def _remove_former(self, own: int) -> None:
+        """On a thread."""
+        try:
+            remove_former(self.directory, self._source, own)
         except OSError as error:
             log.warning("former generations in %s cannot be removed: %s", self.directory, error)
 
@@ -196,17 +239,26 @@ class SharedStore:
         if found is not None and found.lease is not None:
             who = f"{found.lease.who} (token {found.token})"
         self._lost = f"{who} leads {self.directory} by now, as this one did not renew its lease"
+        self._over.set()
         if self._member is not None:
             self._stop_member()
         elif not self._led.done():
             self._led.set_result(None)
 
     def failed(self, error: StoreError) -> None:
-        """There is something in the directory that is none of ours."""
+        """There is something in the directory that is none of ours, or too little."""
         if self._member is not None:
             self._member.stop(Exit.DATA, str(error))
         else:
             self._give_up(error)
+
+    def broke(self, error: Exception) -> None:
+        """Nobody renews the lease."""
+        reason = f"the thread of the shared store's lease has ended: {error!r}; the log says where"
+        if self._member is not None:
+            self._member.stop(Exit.INTERNAL, reason)
+        else:
+            self._give_up(ThreadEnded(reason))
 
     # -- leading ---------------------------------------------------------------------------------
 

@@ -35,3 +35,13 @@ def test_rotation_has_the_log_opened_again() -> None:
     assert f"--signal=HUP --kill-whom=main {UNIT.name}" in text
     assert "copytruncate" not in text
     assert text.count("{") == text.count("}") == 1
+
+
+def test_the_sample_of_a_shared_store_can_run_in_it() -> None:
+    """All else is read-only; and over a mount point without its file system it must not start."""
+    text = UNIT.read_text()
+    sample = (UNIT.parents[1] / "shared-store.conf").read_text()
+    (path,) = re.findall(r"^shared-store = (.*)$", sample, re.MULTILINE)
+    assert f"\nReadWritePaths=-{path}\n" in text
+    assert f"\nRequiresMountsFor={path}\n" in text
+    assert "interface = 0.0.0.0" in sample

@@ -287,3 +287,6 @@ class Heard:
 
     def failed(self, error: StoreError) -> None:
         raise AssertionError(error)
+
+    def broke(self, error: Exception) -> None:
+        raise AssertionError(error)

@@ -141,11 +141,31 @@ def test_what_was_not_finished_is_no_generation(tmp_path: Path) -> None:
     assert newest_complete(tmp_path) == 1
 
 
+def test_a_copy_has_the_modes(tmp_path: Path) -> None:
+    """Secrets stay their owner's: they were made readable by all."""
+    source = filled(generation_path(tmp_path, 1), 1)
+    modes = {".": 0o750, "administrator": 0o600, "store": 0o700, "store/data.mdb": 0o640}
+    for name, mode in modes.items():
+        (source / name).chmod(mode)
+    path = make_generation(tmp_path, 2, 1)
+    assert {name: (path / name).stat().st_mode & 0o7777 for name in modes} == modes
+
+
+def test_copies_that_were_cut_short_go_and_nothing_from_the_own_number_on(tmp_path: Path) -> None:
+    for name in ("6", "7", "8.new", "9.new", "10.new", "11", "12"):
+        number, _, new = name.partition(".")
+        (tmp_path / f"generation.{int(number):06d}{'.new' if new else ''}").mkdir()
+    remove_former(tmp_path, 7, 10)
+    remove_former(tmp_path, 12, 10)  # what was restored: it is not this leader's to remove
+    left = sorted(one.name for one in tmp_path.iterdir())
+    assert left == ["generation.000010.new", "generation.000011", "generation.000012"]
+
+
 def test_all_but_the_last_two_go(tmp_path: Path) -> None:
     for number in (1, 2, 3, 4):
         generation_path(tmp_path, number).mkdir()
     (tmp_path / "generation.000002.new").mkdir()
-    remove_former(tmp_path, 3)
+    remove_former(tmp_path, 3, 4)
     assert sorted(one.name for one in tmp_path.iterdir()) == [
         "generation.000003", "generation.000004",
     ]  # fmt: skip

@@ -75,6 +75,13 @@ def test_a_record_is_a_line_with_a_checksum() -> None:
             decode(foreign)
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("token", "7"), ("lease_ms", 0.5), ("count", True), ("who", 3)]
+)
+def test_a_record_with_a_field_of_another_kind_is_torn(name: str, value: object) -> None:
+    assert decode(replace(record(7), **{name: value}).encode()) is None  # type: ignore[arg-type]
+
+
 def test_the_first_of_all_leads_at_once() -> None:
     contender = holder()
     assert contender.own.generation == contender.own.token == 1

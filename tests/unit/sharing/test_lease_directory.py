@@ -10,7 +10,7 @@ import pytest
 
 from broker.sharing.lease import Found, LeaseRecord
 from broker.sharing.lease_directory import LeaseDirectory
-from store.errors import NotWritable, StoreUnreadable
+from store.errors import NotWritable, StoreMissing, StoreUnreadable
 
 
 def lease(token: int, holder: str = "a", cluster: str = "shop") -> LeaseRecord:
@@ -68,6 +68,56 @@ def test_leases_that_somebody_removed_leave_their_generations(
     """The store is not taken for a new one."""
     (tmp_path / "store" / "generation.000007").mkdir()
     assert leases.newest() == Found(7, b"", None)
+
+
+@pytest.mark.parametrize("name", ["generation.000009", "generation.000009.new"])
+def test_no_number_is_given_twice(leases: LeaseDirectory, tmp_path: Path, name: str) -> None:
+    """Leases older than a generation: the next leader's token was lower than what it copied."""
+    leases.claim(lease(6))
+    (tmp_path / "store" / name).mkdir()
+    assert leases.newest_token() == 9
+    assert leases.newest() == Found(9, b"", None)
+
+
+def test_a_store_that_went_away_is_not_begun_anew(leases: LeaseDirectory, tmp_path: Path) -> None:
+    """A mount point is left empty where a file system was unmounted."""
+    leases.claim(lease(1))
+    assert leases.newest() is not None
+    (tmp_path / "store").rename(tmp_path / "unmounted")
+    (tmp_path / "store").mkdir()
+    with pytest.raises(StoreMissing, match="token 1 was there, and the newest is none now"):
+        leases.newest()
+    (tmp_path / "store").rmdir()
+    (tmp_path / "unmounted").rename(tmp_path / "store")
+    assert leases.newest_token() == 1
+
+
+def test_a_directory_is_not_made_with_what_it_is_in(tmp_path: Path) -> None:
+    with pytest.raises(NotWritable, match="No such file"):
+        LeaseDirectory(tmp_path / "mount" / "store", "shop").open()
+    assert not (tmp_path / "mount").exists()
+
+
+@pytest.mark.parametrize("there", [lease(1, "b").encode(), b"somebody's notes"])
+def test_a_renewal_is_not_written_over_anothers(
+    leases: LeaseDirectory, tmp_path: Path, there: bytes
+) -> None:
+    leases.claim(lease(1))
+    path = tmp_path / "store" / "lease.000001"
+    path.write_bytes(there)
+    with pytest.raises(FileNotFoundError, match="this broker's lease is there no more"):
+        leases.renew(lease(1))
+    assert path.read_bytes() == there
+
+
+def test_what_is_left_of_former_claims_goes(leases: LeaseDirectory, tmp_path: Path) -> None:
+    store = tmp_path / "store"
+    for holder, content in (
+        ("a", lease(2).encode()), ("b", b""), ("c", lease(9).encode()), ("d", b"notes")
+    ):  # fmt: skip
+        (store / f"lease.{holder * 32}.new").write_bytes(content)
+    leases.tidy(4)
+    assert sorted(one.name[6] for one in store.iterdir()) == ["c", "d"]
 
 
 @pytest.mark.parametrize(

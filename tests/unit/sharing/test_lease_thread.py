@@ -36,6 +36,9 @@ class Heard:
     def failed(self, error: StoreError) -> None:
         self.news.append(str(error))
 
+    def broke(self, error: Exception) -> None:
+        self.news.append(f"broke: {error}")
+
 
 class Contending:
     """One contender whose steps and clock a test says."""
@@ -63,10 +66,44 @@ def leader(tmp_path: Path) -> Contending:
 
 
 def test_a_lease_that_somebody_removed_ends_its_leader(leader: Contending, tmp_path: Path) -> None:
+    (tmp_path / "generation.000001").mkdir()
     (tmp_path / "lease.000001").unlink()
     assert leader.thread.step() is None
     assert leader.heard.news[-1] == "lost"
     assert not leader.contender.holds(leader.now)
+
+
+def test_a_leader_whose_directory_is_empty_is_told_so(leader: Contending, tmp_path: Path) -> None:
+    """It was to start again, and then it would lead an empty store."""
+    (tmp_path / "lease.000001").unlink()
+    assert leader.thread.step() is None
+    assert "is its file system mounted?" in leader.heard.news[-1]
+
+
+def test_a_waiter_whose_directory_is_empty_does_not_lead(
+    leader: Contending, tmp_path: Path
+) -> None:
+    waiter = Contending(tmp_path, "b")
+    waiter.thread.step()
+    (tmp_path / "lease.000001").unlink()
+    waiter.now = 100.0
+    assert waiter.thread.step() is None
+    assert "is its file system mounted?" in waiter.heard.news[-1]
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_thread_that_ends_by_a_fault_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    one = Contending(tmp_path, "a")
+
+    def fault(*_: object) -> None:
+        raise ZeroDivisionError("a fault")
+
+    monkeypatch.setattr(one.contender, "look", fault)
+    one.thread.start()
+    one.thread.end(Held.RELEASED, 30)
+    assert one.heard.news == ["broke: a fault"]
 
 
 def test_a_directory_that_is_away_is_no_end(leader: Contending, tmp_path: Path) -> None:

@@ -11,7 +11,8 @@ import pytest
 
 from broker.options.active_passive import SharedStoreOptions
 from broker.sharing import shared_store
-from broker.sharing.generations import make_generation
+from broker.sharing.generations import generation_path, make_generation, remove_former
+from broker.sharing.lease import Held, LeaseRecord
 from broker.sharing.lease_directory import LeaseDirectory
 from broker.sharing.shared_store import Ended, SharedStore
 
@@ -45,3 +46,40 @@ def test_who_is_ended_while_it_copies_does_not_lead(
     newest = LeaseDirectory(tmp_path, "shop").newest()
     assert newest is not None
     assert newest.given_up, "the next one need not wait for the lease"
+
+
+def test_who_is_overtaken_in_its_copy_waits_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Paused in the copy of 7, while 9 and 10 led and removed it: it ended for good."""
+    leases = LeaseDirectory(tmp_path, "shop")
+    leases.claim(LeaseRecord(7, "shop", "x", "w", "", 800, 7, 0, Held.RELEASED))
+    generation_path(tmp_path, 7).mkdir()
+    numbers: list[int] = []
+
+    def make_late(directory: Path, number: int, source: int) -> Path:
+        numbers.append(number)
+        if number == 8:
+            for later in (9, 10):
+                leases.claim(LeaseRecord(later, "shop", "o", "w", "", 800, later))
+                generation_path(directory, later).mkdir()
+            remove_former(directory, 9, 10)
+            last = LeaseRecord(10, "shop", "o", "w", "", 800, 10, 1, Held.RELEASED)
+            leases.renew(last)
+        return make_generation(directory, number, source)
+
+    monkeypatch.setattr(shared_store, "make_generation", make_late)
+
+    async def live() -> None:
+        loop = asyncio.get_running_loop()
+        shared = SharedStore(SharedStoreOptions(tmp_path, 800), "shop", loop)
+        try:
+            path = await asyncio.wait_for(shared.lead("amqp:tcp:here:1"), 30)
+            assert path == generation_path(tmp_path, 11)
+        finally:
+            await shared.end()
+            for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+                loop.remove_signal_handler(number)
+
+    asyncio.run(live())
+    assert numbers == [8, 11]
