@@ -33,6 +33,9 @@ that is far behind loses frames."""
 RECONNECT_MS: Final = 20
 RECONNECT_MS_MAX: Final = 100
 """A member that comes back is reconnected within this time."""
+CONNECT_MS: Final = 300
+"""An attempt that gets no answer is given up and begun anew: the kernel would repeat its own after
+1, 3, 7 s and so on, and a network that is back would be found as late."""
 HANDSHAKE_MS: Final = 2_000
 """A paused peer's kernel still accepts connections; without this bound the link to it would be down
 for half a minute after it resumes."""
@@ -245,6 +248,7 @@ class ZmqTransport:
         push.setsockopt(zmq.SNDHWM, HIGH_WATER_FRAMES)
         # Without IMMEDIATE frames would queue for a peer that is down and reach its successor.
         push.setsockopt(zmq.IMMEDIATE, 1)
+        push.setsockopt(zmq.CONNECT_TIMEOUT, CONNECT_MS)
         push.setsockopt(zmq.RECONNECT_IVL, RECONNECT_MS)
         push.setsockopt(zmq.RECONNECT_IVL_MAX, RECONNECT_MS_MAX)
         push.setsockopt(zmq.IPV6, int(":" in parse_address(address)[0]))
