@@ -26,9 +26,8 @@ from broker.machine.handlers.policies import POLICIES
 from broker.machine.limits import DEFINITION_BYTES_MAX
 from broker.machine.machine import Machine
 from broker.machine.policies.pattern import POLICIES_STEPS_MAX
-from broker.machine.version import SHOVELS
 from broker.replication.controller import Controller
-from broker.shovels.definition import SHOVELS_MAX, BadShovel, parse_shovel, shovel_name
+from broker.shovels import definition as shovels
 
 log = logging.getLogger("qpidd")
 
@@ -74,9 +73,10 @@ class Definitions:
         if isinstance(prepared, Outcome):
             return prepared
         if what == "parameter" and prepared is not None:
-            refusal = _bad_link(controller.replica.machine, vhost, name, prepared)
-            if refusal is not None:
-                return refusal
+            check = _PARAMETERS.get(name.partition("/")[0])
+            fault = check and check(controller.replica.machine, vhost, name, prepared.get("value"))
+            if fault:
+                return Outcome(BAD, fault)
         if not controller.serving:
             reason = controller.halted or controller.primary.reason
             return Outcome(NOT_NOW, f"this member is not in the primary view: {reason}")
@@ -159,31 +159,22 @@ def _too_many_steps(define: Define, machine: Machine) -> Outcome | None:
     return None
 
 
-def _bad_link(machine: Machine, vhost: str, parameter: str, body: Table) -> Outcome | None:
-    """Links that nobody could run are not defined: silence would let an operator believe in one."""
-    component = parameter.partition("/")[0]
-    if component in ("federation-upstream", "federation-upstream-set"):
-        text = f"'{component}': there is no federation here, a shovel from an exchange comes next"
-        return Outcome(BAD, f"Validation failed\n\n{text}\n")
-    name = shovel_name(parameter)
-    if name is None:
-        return None
-    try:
-        parse_shovel(vhost, name, body.get("value"))
-    except BadShovel as bad:
-        return Outcome(BAD, f"Validation failed\n\nshovel '{name}': {bad}\n")
-    if machine.version < SHOVELS:
-        return Outcome(
-            BAD,
-            f"shovels need version {SHOVELS} of the machine, and {machine.version} is in force: "
-            "members of older releases run none; qpid-cluster --upgrade raises it",
-        )
-    parameters = machine.definitions["parameter"]
-    shovels = sum(1 for _, one in parameters if shovel_name(one) is not None)
-    if shovels >= SHOVELS_MAX and (vhost, parameter) not in parameters:
-        return Outcome(BAD, f"there are {SHOVELS_MAX} shovels, each of which is a process")
-    return None
+# -- runtime parameters --------------------------------------------------------------------------
 
+
+def _no_federation(_: Machine, _vhost: str, _parameter: str, _value: object) -> str:
+    text = "there is no federation here, a shovel from an exchange comes next"
+    return f"Validation failed\n\nfederation: {text}\n"
+
+
+_PARAMETERS: Mapping[str, Callable[[Machine, str, str, object], str]] = {
+    shovels.COMPONENT: shovels.parameter_fault,
+    "federation-upstream": _no_federation,
+    "federation-upstream-set": _no_federation,
+}
+"""By component: what is wrong with a parameter `COMPONENT/NAME` of a virtual host.  Components run
+what they are told, so what nobody could run is not defined: silence would let an operator believe
+in it.  Parameters of other components are kept as they are."""
 
 # -- decided at the origin -----------------------------------------------------------------------
 

@@ -13,7 +13,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property, partial
 from typing import Protocol
 
@@ -114,6 +114,7 @@ class BrokerMember:
     _look_handle: asyncio.TimerHandle | None = None
     _stopping = ""
     _turn_due = disk_stuck = False
+    _beside: Sequence[Beside] = ()
 
     def __init__(
         self,
@@ -198,8 +199,9 @@ class BrokerMember:
 
     # -- start and stop --------------------------------------------------------------------------
 
-    def start(self) -> None:
-        """Begin to take part."""
+    def start(self, beside: Sequence[Beside] = ()) -> None:
+        """Begin to take part; `beside`: what runs beside it."""
+        self._beside = beside
         self._ring.start(self._controller.primary, self.stop)
         self._log.tend()
         self._watchdogs.gauge.start()
@@ -219,11 +221,6 @@ class BrokerMember:
     def controller(self) -> Controller:
         """What decides here whom this member serves, and holds the replicated state."""
         return self._controller
-
-    @cached_property
-    def beside(self) -> list[Beside]:
-        """What runs beside it; who makes it adds it before the start."""
-        return []
 
     @property
     def ring(self) -> RingEndpoint:
@@ -253,7 +250,7 @@ class BrokerMember:
     def _finish_beside(self, until: float, reason: str) -> None:
         serving = self._controller.serving and not self._controller.shutdown_position
         if serving and not self._stopping and self._loop.time() < until:
-            running = [one for one in self.beside if not one.finish()]
+            running = [one for one in self._beside if not one.finish()]
             if running:
                 self._loop.call_later(BEAT_S, self._finish_beside, until, reason)
                 return
@@ -278,7 +275,7 @@ class BrokerMember:
         self._member.reply()
         await self._log.settled()
         self._member.reply()
-        for one in self.beside:
+        for one in self._beside:
             one.close()
         self.clients.drop_all("the broker is stopping")
         if self._beat_handle is not None:
@@ -374,7 +371,7 @@ class BrokerMember:
         self._timers.wake(self._loop.time())
         self._supervisor.wake()
         self.operations.wake(self._loop.time())
-        for one in self.beside:
+        for one in self._beside:
             one.wake(self._loop.time())
         self._watchdogs.wake()
         self.schedule()
@@ -410,7 +407,7 @@ class BrokerMember:
             self.operations.takes(direct)
             or self._watchdogs.takes(direct)
             or self.observation.members.takes(direct)
-            or any(one.takes(direct) for one in self.beside)
+            or any(one.takes(direct) for one in self._beside)
         ):
             self._transfer.takes(direct)
 
@@ -456,7 +453,7 @@ class BrokerMember:
             transfer=self._transfer.counters,
             care=self._supervisor.all_counters(),
             statistics=self.observation.members.counters, **self._watchdogs.counters,
-            **{one.name: one.counters for one in self.beside},
+            **{one.name: one.counters for one in self._beside},
         )  # fmt: skip
 
 

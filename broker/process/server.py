@@ -150,7 +150,8 @@ async def _serve(
             messages.prefix = member.life.prefix
         shovels = _shovels(make_shovels, member, options.cluster_name or identity.name, loop)
         reload = Reload(options, reread, loop, Serving(member, listener), messages)
-        _start(member, loop, reload.begin, shared.terminate if shared else member.terminate)
+        start = partial(member.start, [shovels])
+        _start(start, loop, reload.begin, shared.terminate if shared else member.terminate)
         if shared is not None:
             shared.follow(member)
         await listener.serve(member)
@@ -213,13 +214,10 @@ async def _bound(
 def _shovels(
     make: MakeShovels, member: BrokerMember, cluster: str, loop: asyncio.AbstractEventLoop
 ) -> Shovels:
-    """Those of this member, which run beside it."""
-    shovels = make(
+    return make(
         member.controller, member.clients, member.operations.definitions.define, cluster,
         member.ring.driver.send_direct, loop,
     )  # fmt: skip
-    member.beside.append(shovels)
-    return shovels
 
 
 def _listening(schemes: list[str], host: str, ports: list[int]) -> list[tuple[str, str, int]]:
@@ -260,7 +258,7 @@ async def _arbitrate(
         file = RecordFile(options.data_dir, options.cluster_name, str(options.cluster_bind))
     member = Arbitrator(options, file, transport, transport.address, loop)
     reload = Reload(options, reread, loop, None, messages)
-    _start(member, loop, reload.begin, member.terminate)
+    _start(member.start, loop, reload.begin, member.terminate)
     manager.ready(lambda: "arbitrator")
     code = await member.done
     manager.stopping()
@@ -268,7 +266,7 @@ async def _arbitrate(
 
 
 def _start(
-    member: BrokerMember | Arbitrator,
+    start: Callable[[], None],
     loop: asyncio.AbstractEventLoop,
     hang_up: Callable[[], None],
     terminate: Callable[[], None],
@@ -282,7 +280,7 @@ def _start(
     # collection would look at all of them, 40 ms for the modules alone.  They are freed by count.
     gc.collect()
     gc.freeze()
-    member.start()
+    start()
 
 
 def _transport(options: BrokerOptions) -> RedundantTransport:

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
-from typing import cast
+from typing import Protocol, cast
 
 from broker.amqp.codec import encode_properties
 from broker.amqp.fields import Value, encode_table
+from broker.machine.version import SHOVELS
 from broker.shovels.amqp_uri import AmqpUri, BadUri, bare, obfuscated, parse_uri
 from vsync.types import record
 
@@ -40,6 +41,18 @@ _PROPERTIES = {
     "timestamp": int, "type": str, "user_id": str, "app_id": str, "cluster_id": str,
 }  # fmt: skip
 Table = dict[str, Value]
+
+
+class Machine(Protocol):
+    """What is looked up before a shovel is defined."""
+
+    @property
+    def version(self) -> int:
+        """The version that is in force."""
+
+    @property
+    def definitions(self) -> Mapping[str, Mapping[tuple[str, str], object]]:
+        """By kind, then by virtual host and name."""
 
 
 class BadShovel(ValueError):
@@ -106,6 +119,25 @@ def shovel_name(parameter: str) -> str | None:
     """Return the shovel's name of a parameter `COMPONENT/NAME`; None if it is of another one."""
     component, _, name = parameter.partition("/")
     return name if component == COMPONENT else None
+
+
+def parameter_fault(machine: Machine, vhost: str, parameter: str, value: object) -> str:
+    """Return why no shovel of this cluster can have this value; empty where one can."""
+    name = parameter.partition("/")[2]
+    try:
+        parse_shovel(vhost, name, value)
+    except BadShovel as bad:
+        return f"Validation failed\n\nshovel '{name}': {bad}\n"
+    if machine.version < SHOVELS:
+        return (
+            f"shovels need version {SHOVELS} of the machine, and {machine.version} is in force: "
+            "members of older releases run none; qpid-cluster --upgrade raises it"
+        )
+    parameters = machine.definitions["parameter"]
+    defined = sum(1 for _, one in parameters if shovel_name(one) is not None)
+    if defined >= SHOVELS_MAX and (vhost, parameter) not in parameters:
+        return f"there are {SHOVELS_MAX} shovels, each of which is a process"
+    return ""
 
 
 def parse_shovel(vhost: str, name: str, value: object) -> Shovel:
