@@ -82,6 +82,11 @@ def append_method(out: bytearray, channel: int, name: str, args: tuple[Value, ..
     append_frame(out, METHOD, channel, encode_method(name, args))
 
 
+def content_header_fits(properties: bytes, frame_max: int) -> bool:
+    """Whether a content header with these properties fits a frame: headers cannot be split."""
+    return len(properties) + HEADER_HEAD.size + 1 <= frame_max
+
+
 def append_content(
     out: bytearray, channel: int, properties: bytes, body: bytes, frame_max: int
 ) -> None:

@@ -6,7 +6,7 @@ connection and of channels, is here too.
 
 from __future__ import annotations
 
-from broker.access.access import IMPERSONATOR
+from broker.access.access import IMPERSONATOR, SYSTEM
 from broker.amqp import errors
 from broker.amqp.channel import IN_PARTS
 from broker.amqp.errors import reply_text
@@ -136,6 +136,7 @@ def _may_publish(client: Client, number: int, channel: LocalChannel, message: Pu
     if (
         user_id is not None
         and user_id != user.encode()
+        and user != SYSTEM
         and IMPERSONATOR not in client.port.access.tags(user, client.login)
     ):
         shown = user_id.decode("ascii", "backslashreplace")

@@ -206,7 +206,9 @@ class Outbox:
             held = self._gateway.outstanding(client.conn, number).get(delivery_tag)
             if held is not None:
                 cluster_id = self._gateway.identity.cluster_id
-                properties = with_queue_numbers(properties, cluster_id, held)
+                numbered = with_queue_numbers(properties, cluster_id, held)
+                if codec.content_header_fits(numbered, connection.frame_bytes_max):
+                    properties = numbered
         codec.append_deliver(
             connection.out, number, short_tag, delivery_tag, redelivered, address, properties,
             body, connection.frame_bytes_max,

@@ -53,11 +53,15 @@ class Outgoing(NamedTuple):
 class Content:
     """Makes outgoing messages of deliveries."""
 
-    def __init__(self, shovel: Shovel, cluster: str, doubts: Doubts, *, numbers: bool) -> None:
-        """A queue of the attempt's own goes with it, so what is in it is taken by no other attempt:
+    def __init__(
+        self, shovel: Shovel, cluster: str, doubts: Doubts, *, numbers: bool, frame_max: int
+    ) -> None:
+        """`frame_max` bytes is the destination's: a number that does not fit is left out.
+
+        A queue of the attempt's own goes with it, so what is in it is taken by no other attempt:
         numbers would only use up the names of producers that a user has.
         """
-        self._shovel, self._doubts = shovel, doubts
+        self._shovel, self._doubts, self._frame_max = shovel, doubts, frame_max
         self._numbers = numbers and bool(shovel.source_queue)
         self._shovelled = encode_value(_forwarded(shovel, cluster))
         self._shape = _shape(shovel, cluster)
@@ -93,13 +97,18 @@ class Content:
         if shovel.timestamp_header:
             entries = [one for one in entries if one[0] != TIMESTAMP]
             entries.append(entry(TIMESTAMP, encode_value(int(time.time()))))
-        producer = ""
-        if self._numbers and queue_id and not self._doubts.has(queue_id, place):
-            producer = self._producer(queue_id)
-            entries.append(entry(PRODUCER_ID, encode_value(producer)))
-            entries.append(entry(PRODUCER_SEQUENCE, encode_value(place)))
         if entries or raw_headers(properties):
             properties = with_headers(properties, entries, keep_expiration=True)
+        producer = ""
+        if self._numbers and queue_id and not self._doubts.has(queue_id, place):
+            name = self._producer(queue_id)
+            number = [
+                entry(PRODUCER_ID, encode_value(name)),
+                entry(PRODUCER_SEQUENCE, encode_value(place)),
+            ]  # fmt: skip
+            numbered = with_headers(properties, [*entries, *number], keep_expiration=True)
+            if codec.content_header_fits(numbered, self._frame_max):
+                properties, producer = numbered, name
         if shovel.destination_queue:
             return Outgoing("", shovel.destination_queue, properties, queue_id, place, producer)
         exchange = shovel.destination_exchange

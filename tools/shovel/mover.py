@@ -172,7 +172,10 @@ class Mover:
             shovel.ack_mode == ON_CONFIRM and not shovel.timestamp_header
             and destination.takes_numbers and "queue_numbers" in source.capabilities
         )  # fmt: skip
-        self._content = Content(shovel, self._task.cluster, self._doubts, numbers=numbers)
+        self._content = Content(
+            shovel, self._task.cluster, self._doubts,
+            numbers=numbers, frame_max=destination.frame_max,
+        )  # fmt: skip
         with self._of("source"):
             queue, waiting = self._source_queue(source)
             if shovel.delete_after != NEVER and self._left is None:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import pytest
 
-from broker.access.access import Resource
+from broker.access.access import SYSTEM, Resource
 from broker.access.backends import Login
 from broker.amqp import codec
 from broker.amqp.fields import Table, Value
@@ -300,6 +300,17 @@ def test_only_an_impersonator_names_another_user(tags: tuple[str, ...], is_good:
             406, "PRECONDITION_FAILED - user_id property set to 'guest' but authenticated user was "
             "'u'", 60, 40,
         )  # fmt: skip
+
+
+def test_the_broker_itself_may_pass_on_who_sent_a_message() -> None:
+    """A shovel to this cluster, without a user of its own: a link that logs in is looked at."""
+    loop = member()
+    peer = Peer(loop)
+    peer.client.connection.trust(SYSTEM)
+    peer.send(method(0, "connection.open", "/"))
+    peer.open(1)
+    other = codec.encode_properties({"user_id": "guest"})
+    assert peer.send(publish(1, "", "q", b"", other)) == []
 
 
 def refused_open(peer: Peer) -> tuple[object, ...]:

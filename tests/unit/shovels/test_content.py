@@ -22,11 +22,12 @@ def outgoing(
     numbers: bool = True,
     doubtful: dict[str, int] | None = None,
     properties: Table | None = None,
+    frame_max: int = 131_072,
 ) -> Outgoing:
     shovel = parse_shovel("/", "s", {**SMALL, **(change or {})})
     told: Table = {"x-queue-id": "id/1", "x-queue-sequence": place}
     packed = codec.encode_properties({"headers": {**(headers or {}), **told}, **(properties or {})})
-    content = Content(shovel, "near", Doubts(doubtful or {}), numbers=numbers)
+    content = Content(shovel, "near", Doubts(doubtful or {}), numbers=numbers, frame_max=frame_max)
     return content.of(Delivery(1, False, "from", "key", packed, b"body"))
 
 
@@ -44,6 +45,18 @@ def test_the_number_is_the_place_and_the_name_that_of_the_queue_and_the_shape() 
     assert other_shape["x-producer-id"] != first["x-producer-id"]
     same = headers_of(outgoing({"src-prefetch-count": 3, "dest-uri": ("amqp://x", "amqp://y")}))
     assert same == first, "what does not shape the message makes no other producer"
+
+
+def test_a_number_that_does_not_fit_the_frame_is_left_out() -> None:
+    """It would stop the shovel: the headers of a message are one frame."""
+    filled: Table = {"h": "x" * 4000}
+    unnumbered = outgoing(headers=filled, numbers=False)
+    size = len(outgoing(headers=filled).properties) + 20
+    fits = outgoing(headers=filled, frame_max=size)
+    assert fits.producer
+    assert headers_of(fits)["x-sequence"] == 7
+    too_small = outgoing(headers=filled, frame_max=size - 1)
+    assert too_small == unnumbered._replace(producer="")
 
 
 def test_what_comes_through_a_queue_of_the_attempts_own_has_no_number() -> None:

@@ -63,6 +63,19 @@ def test_each_priority_of_a_queue_has_its_own_id() -> None:
     ]  # fmt: skip
 
 
+def test_numbers_that_do_not_fit_the_frame_are_left_out() -> None:
+    """The headers of a message are one frame, and a client may refuse a larger one."""
+    loop = Loop()
+    peer = loop.connect(frame_max=4096).open(1)
+    peer.declare(1, "q")
+    for size in (3000, 4050):
+        properties = codec.encode_properties({"headers": {"h": "x" * size}})
+        peer.send(publish(1, "", "q", b"x", properties))
+    (_, first), second = consume(peer, "q")
+    assert first == 0
+    assert second == (None, None)
+
+
 @pytest.mark.parametrize(("asks", "no_ack"), [(False, False), (True, True)])
 def test_who_does_not_ask_or_acknowledge_gets_the_message_as_it_is(
     asks: bool, no_ack: bool
