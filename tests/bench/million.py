@@ -1,7 +1,8 @@
-"""What a million waiting messages cost three members: stop, restart, and memory before and after.
+"""What a million waiting messages cost each member: stop, restart, and memory before and after.
 
     python -m tests.bench.million                        # a million of 256 bytes
     python -m tests.bench.million --messages 100000
+    python -m tests.bench.million --members 1 --page-memory 0
 
 Prints JSON: seconds for an ordered stop of all (`stop_s`: from the order to the end of the last
 process), for the restart (`start_s`: until all serve together), and for one member that was killed
@@ -76,7 +77,7 @@ def await_confirms(connection: AmqpConnection, number: int) -> None:
 def purge(cluster: LocalCluster) -> tuple[float, float]:
     """How long the purge took, and the longest gap of somebody else's confirms."""
     connection = AmqpConnection(cluster[0].address, Login(timeout_seconds=WAIT_S))
-    other = AmqpConnection(cluster[1].address, Login(timeout_seconds=WAIT_S))
+    other = AmqpConnection(cluster[-1].address, Login(timeout_seconds=WAIT_S))
     other.declare_queue("other")
     other.select_confirms()
     began = time.monotonic()
@@ -90,10 +91,13 @@ def purge(cluster: LocalCluster) -> tuple[float, float]:
     return took, gap
 
 
-def measure(root: Path, messages: int, body_bytes: int) -> dict[str, float]:
+def measure(
+    root: Path, messages: int, body_bytes: int, members: int, page_memory: str
+) -> dict[str, float]:
     """One run, in order."""
     figures: dict[str, float] = {"messages": messages}
-    with LocalCluster(root, 3, "million") as cluster:
+    extra = {"page-memory": page_memory} if page_memory else {}
+    with LocalCluster(root, members, "million", extra=extra) as cluster:
         cluster.start()
         figures["rss_idle"] = rss(cluster)
         began = time.monotonic()
@@ -108,7 +112,7 @@ def measure(root: Path, messages: int, body_bytes: int) -> dict[str, float]:
         cluster.start(WAIT_S)
         figures["start_s"] = time.monotonic() - began
         figures["rss_restarted"] = rss(cluster)
-        cluster[2].kill()
+        cluster[-1].kill()
         time.sleep(1.0)
         began = time.monotonic()
         cluster.start(WAIT_S)
@@ -126,9 +130,15 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--messages", type=int, default=1_000_000)
     parser.add_argument("--body-bytes", type=int, default=256)
+    parser.add_argument("--members", type=int, default=3)
+    parser.add_argument(
+        "--page-memory", default="", help="that of the members, if not their default"
+    )
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="million-") as root:
-        figures = measure(Path(root), given.messages, given.body_bytes)
+        figures = measure(
+            Path(root), given.messages, given.body_bytes, given.members, given.page_memory
+        )
     sys.stdout.write(json.dumps(figures) + "\n")
 
 

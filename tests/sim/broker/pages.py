@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import partial
 from typing import TYPE_CHECKING
 
-from broker.durability.pages import ApplyThread
+from broker.durability.pages import ApplyStack
 from broker.waiting.pager import COUNTERS, Pager, Work
 from store.errors import StoreFailed
 from tests.properties.models.memory_shelf import MemoryShelf
@@ -41,7 +41,7 @@ class SimPages:
         self._read_s = tape.pick((0.0, 0.0003, 0.005, 0.05))
         self._write_s = tape.pick((0.0, 0.001, 0.05))
         self.pager = Pager(self._shelf, limit, self._read, self._write, dict.fromkeys(COUNTERS, 0))
-        self.executor = ApplyThread(self._wake)
+        self.executor = ApplyStack(self._wake)
 
     def _wake(self) -> None:
         self._upper.judge.counters["pages_waited_for"] += 1

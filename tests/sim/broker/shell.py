@@ -238,7 +238,7 @@ class BrokerUpper:
 
     def crashed(self) -> None:
         self.dead = True
-        self.pages.executor.end()
+        self.pages.executor.drop()
         self.clients.crashed()
         self.replicated.persister.writer.crash(self.tape.chance(0.5))
         self.stack.disks[self.name].crash()

@@ -334,8 +334,9 @@ class Runner:
         world = self.world
         live = world.live()
         ring = _ring(live[0])
-        # What was ordered last may still be on its way to a slow disk.
-        world.run_until(lambda: all(map(_ready, live)), world.now + 20 * self.plan.fsync_s)
+        # What was ordered last may still be on its way to a slow disk, or wait for what is there.
+        bound = 20 * self.plan.fsync_s + BLOCK_S * self.stack.blocks_to_fetch(live)
+        world.run_until(lambda: all(map(_ready, live)), world.now + bound)
         world.run_until(lambda: False, world.now + REST_S)
         for member in live:
             if _ring(member) != ring or not self._settled():

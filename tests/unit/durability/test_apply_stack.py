@@ -10,8 +10,9 @@ from collections import deque
 from functools import partial
 
 import pytest
+from greenlet import getcurrent, greenlet
 
-from broker.durability.pages import ApplyThread
+from broker.durability.pages import ApplyStack
 from broker.machine import commands as c
 from broker.machine.image.scrub import Scrub
 from broker.machine.machine import Machine
@@ -30,7 +31,7 @@ class LateDisk(MemoryShelf):
         self.fails = False
         self.woken = 0
         self.pager = Pager(self, 0, self.asked.append, _do, dict.fromkeys(COUNTERS, 0))
-        self.thread = ApplyThread(self._wake)
+        self.stack = ApplyStack(self._wake)
 
     def get(self, place: Place) -> bytes:
         if self.fails:
@@ -75,17 +76,17 @@ def test_a_command_pauses_for_each_page_and_ends_as_without() -> None:
     before, there = machine.root(), len(rig.log)
     rig.client().consume("q", prefetch=20)
     for one in rig.log[there:-1]:
-        assert disk.thread.run(disk.pager, partial(machine.apply, *one)), "it needs no page"
+        assert disk.stack.run(disk.pager, partial(machine.apply, *one)), "it needs no page"
     outcomes: list[int] = []
     last = rig.log[-1]
-    assert not disk.thread.run(disk.pager, lambda: outcomes.append(machine.apply(*last)))
-    assert not disk.thread.ready
+    assert not disk.stack.run(disk.pager, lambda: outcomes.append(machine.apply(*last)))
+    assert not disk.stack.ready
     assert not outcomes
     pauses = 1
     while True:
-        while not disk.thread.ready:
+        while not disk.stack.ready:
             disk.answer()
-        if disk.thread.resume():
+        if disk.stack.resume():
             break
         pauses += 1
     assert outcomes == [c.OK]
@@ -93,7 +94,6 @@ def test_a_command_pauses_for_each_page_and_ends_as_without() -> None:
     assert pauses >= 1
     assert disk.woken >= 1, "whoever waits hears of it"
     assert not disk.pager.counters["at_once"]
-    disk.thread.end()
 
 
 def test_what_a_page_takes_with_it_is_raised_by_the_loop() -> None:
@@ -103,15 +103,14 @@ def test_what_a_page_takes_with_it_is_raised_by_the_loop() -> None:
     rig.client().consume("q", prefetch=20)
     for one in rig.log[there:-1]:
         machine.apply(*one)
-    assert not disk.thread.run(disk.pager, partial(machine.apply, *rig.log[-1]))
+    assert not disk.stack.run(disk.pager, partial(machine.apply, *rig.log[-1]))
     disk.fails = True
-    while not disk.thread.ready:
+    while not disk.stack.ready:
         disk.answer()
     with pytest.raises(PageLost, match="nothing comes back"):
-        disk.thread.resume()
+        disk.stack.resume()
     disk.fails = False
-    assert disk.thread.run(disk.pager, lambda: None), "and the thread goes on"
-    disk.thread.end()
+    assert disk.stack.run(disk.pager, lambda: None), "and the stack goes on"
 
 
 def test_what_is_dropped_never_goes_on() -> None:
@@ -122,12 +121,11 @@ def test_what_is_dropped_never_goes_on() -> None:
     for one in rig.log[there:-1]:
         machine.apply(*one)
     went_on: list[int] = []
-    assert not disk.thread.run(disk.pager, lambda: went_on.append(machine.apply(*rig.log[-1])))
-    disk.thread.drop()
+    assert not disk.stack.run(disk.pager, lambda: went_on.append(machine.apply(*rig.log[-1])))
+    disk.stack.drop()
     assert not went_on
-    assert disk.thread.run(disk.pager, lambda: went_on.append(1))
+    assert disk.stack.run(disk.pager, lambda: went_on.append(1))
     assert went_on == [1]
-    disk.thread.end()
 
 
 def test_a_page_that_another_reader_took_is_asked_for_again() -> None:
@@ -139,15 +137,14 @@ def test_a_page_that_another_reader_took_is_asked_for_again() -> None:
     rig.client().consume("q", prefetch=6)
     for one in rig.log[there:-1]:
         machine.apply(*one)
-    assert not disk.thread.run(disk.pager, partial(machine.apply, *rig.log[-1]))
-    while not disk.thread.ready:
+    assert not disk.stack.run(disk.pager, partial(machine.apply, *rig.log[-1]))
+    while not disk.stack.ready:
         disk.answer()
     assert block.found() is not None
-    while not disk.thread.resume():
-        while not disk.thread.ready:
+    while not disk.stack.resume():
+        while not disk.stack.ready:
             disk.answer()
     assert machine.root() == rig.machine.root()
-    disk.thread.end()
 
 
 def test_a_checkpoint_and_a_scrub_wait_for_pages_and_find_what_they_would() -> None:
@@ -174,7 +171,6 @@ def test_a_checkpoint_and_a_scrub_wait_for_pages_and_find_what_they_would() -> N
     assert scrub.done
     assert scrub.messages == 40
     assert disk.pager.counters["at_once"] == read
-    disk.thread.end()
 
 
 def test_a_scrub_names_a_page_that_cannot_be_read() -> None:
@@ -186,16 +182,28 @@ def test_a_scrub_names_a_page_that_cannot_be_read() -> None:
     disk.answer()
     with pytest.raises(PageLost, match="nothing comes back"):
         scrub.step(100)
-    disk.thread.end()
 
 
 def test_without_pages_there_is_no_second_stack() -> None:
     disk = LateDisk()
-    ran: list[threading.Thread] = []
-    assert disk.thread.run(disk.pager, lambda: ran.append(threading.current_thread()))
-    assert disk.thread.run(None, lambda: ran.append(threading.current_thread()))
-    assert ran == [threading.current_thread()] * 2
-    disk.thread.end()
+    ran: list[greenlet] = []
+    assert disk.stack.run(disk.pager, lambda: ran.append(getcurrent()))
+    assert disk.stack.run(None, lambda: ran.append(getcurrent()))
+    assert ran == [getcurrent()] * 2
+
+
+def test_with_pages_all_is_done_on_one_other_stack_of_the_same_thread() -> None:
+    disk = LateDisk()
+    _, machine = filled(disk)
+    ran: list[tuple[greenlet, threading.Thread]] = []
+    for _ in range(2):
+        assert disk.stack.run(
+            disk.pager, lambda: ran.append((getcurrent(), threading.current_thread()))
+        )
+    assert ran[0] == ran[1]
+    assert ran[0][0] is not getcurrent()
+    assert ran[0][1] is threading.current_thread()
+    assert machine.vhosts["/"].queues["q"].ready.blocks[0].on_disk, "it is why"
 
 
 @pytest.mark.parametrize("seed", range(201, 204))
@@ -214,15 +222,14 @@ def test_no_command_reads_where_it_is(seed: int, monkeypatch: pytest.MonkeyPatch
     machine, expected = Machine("a", disk.pager), Machine("a")
     paused = 0
     for one in clients.rig.log:
-        done = disk.thread.run(disk.pager, partial(machine.apply, *one))
+        done = disk.stack.run(disk.pager, partial(machine.apply, *one))
         while not done:
             paused += 1
-            while not disk.thread.ready:
+            while not disk.stack.ready:
                 disk.answer()
-            done = disk.thread.resume()
+            done = disk.stack.resume()
         expected.apply(*one)
         assert machine.root() == expected.root()
     assert machine.take_effects() == expected.take_effects()
     assert paused, "else nothing was tried"
     assert not disk.pager.counters["at_once"]
-    disk.thread.end()
