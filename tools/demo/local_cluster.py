@@ -235,32 +235,22 @@ class LocalCluster:
     def wait_active(
         self, members: Sequence[BrokerProcess] | None = None, timeout_seconds: float = 60.0
     ) -> None:
-        """Wait until each of `members` (default: all that run) sees exactly them all ACTIVE."""
+        """Wait until each of `members` (default: all that run) sees exactly them all ACTIVE.
+
+        All of them must say so in one round of questions, and be in one epoch.
+        One after the other would not do: who is asked first may still tell of the view before.
+        """
         expected = [one for one in self.members if one.alive] if members is None else list(members)
         deadline = time.monotonic() + timeout_seconds
         count = len(expected) + (self.arbitrator is not None and self.arbitrator.alive)
-        for member in expected:
-            seen = "it did not answer"
-            while True:
-                for one in expected:
-                    if not one.alive:
-                        raise ClusterTrouble(
-                            f"{one} ended with code {one.exit_code}\n{one.log_tail()}"
-                        )
-                try:
-                    status = member.status()
-                    active = sum(one.state == "ACTIVE" for one in status.members)
-                    seen = f"it says {status.status}, {active} active"
-                    if status.status == "ACTIVE" and active == status.size == count:
-                        break
-                except ManagementError as problem:
-                    seen = str(problem)
-                if time.monotonic() > deadline:
-                    raise ClusterTrouble(
-                        f"{member} does not serve with {count} members after "
-                        f"{timeout_seconds:g} s: {seen}\n{member.log_tail()}"
-                    )
-                time.sleep(POLL_SECONDS)
+        while found := _first_that_does_not_serve(expected, count):
+            late, seen = found
+            if time.monotonic() > deadline:
+                raise ClusterTrouble(
+                    f"{late} does not serve with {count} members after "
+                    f"{timeout_seconds:g} s: {seen}\n{late.log_tail()}"
+                )
+            time.sleep(POLL_SECONDS)
 
     def wait_stopped(self, timeout_seconds: float = 60.0) -> list[int]:
         """Wait until every member has ended by itself; their exit codes."""
@@ -272,3 +262,27 @@ class LocalCluster:
         for member in (*self.members, self.arbitrator):
             if member is not None and member.alive:
                 member.kill()
+
+
+def _first_that_does_not_serve(
+    expected: Sequence[BrokerProcess], count: int
+) -> tuple[BrokerProcess, str] | None:
+    """Ask each once; the first that is not in one view with all others, and what it says."""
+    for one in expected:
+        if not one.alive:
+            raise ClusterTrouble(f"{one} ended with code {one.exit_code}\n{one.log_tail()}")
+    first: object = None
+    for member in expected:
+        try:
+            status = member.status()
+        except ManagementError as problem:
+            return member, str(problem)
+        active = sum(one.state == "ACTIVE" for one in status.members)
+        if status.status != "ACTIVE" or not active == status.size == count:
+            return member, f"it says {status.status}, {active} active"
+        epoch = status.raw.get("epoch")
+        if member is expected[0]:
+            first = epoch
+        elif epoch != first:
+            return member, f"it is in epoch {epoch}, and {expected[0]} in {first}"
+    return None
