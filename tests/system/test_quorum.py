@@ -137,8 +137,8 @@ def test_options_that_contradict_the_cluster_are_refused_with_both(tmp_path: Pat
         b.arguments = (*b.arguments, "--cluster-auto-tie-breaker", "highest")
         b.start()
         assert b.wait() == Exit.DATA
-        assert "--cluster-auto-tie-breaker=highest" in b.log_tail()
-        assert "--cluster-auto-tie-breaker=lowest" in b.log_tail()
+        assert "--cluster-auto-tie-breaker=highest" in b.log_tail(200)
+        assert "--cluster-auto-tie-breaker=lowest" in b.log_tail(200)
         pair.wait_active([a])
 
 

@@ -91,11 +91,13 @@ def test_a_new_version_is_switched_on_when_all_members_execute_it(tmp_path: Path
         cluster[0].start()  # on the store of version + 1
         wait_until(lambda: not cluster[0].alive, 20, "the end of the older release")
         assert cluster[0].exit_code == Exit.DATA
-        assert f"with version {MACHINE_VERSION + 1} in force, this release" in cluster[0].log_tail()
+        assert f"with version {MACHINE_VERSION + 1} in force, this release" in cluster[0].log_tail(
+            200
+        )
         shutil.rmtree(cluster[0].data_dir)
         cluster[0].start()  # on an empty one
         wait_until(lambda: not cluster[0].alive, 20, "the end of the older release")
         assert f"version {MACHINE_VERSION + 1} is in force among the members" in (
-            cluster[0].log_tail()
+            cluster[0].log_tail(200)
         )
         cluster.wait_active([cluster[1], cluster[2]])

@@ -10,6 +10,8 @@ import pytest
 import zmq
 
 from broker.exit_codes import Exit
+from tests.system.support.clusters import wait_until
+from tools.client.management import ask
 from tools.demo.local_cluster import HOST, BrokerProcess, LocalCluster, free_ports
 from vsync.wire.codec import WIRE_VERSION
 
@@ -37,6 +39,26 @@ def send_frames(ring: str, frames: list[bytes]) -> None:
         context.term()
 
 
+def send_until_counted(member: BrokerProcess, frames: list[bytes], counter: str) -> None:
+    """Send frames to a member until it counts some of this kind more than it did.
+
+    What a socket still holds when it is closed is lost, and what came is counted when it is read.
+    """
+    ring = member.arguments[member.arguments.index("--cluster-bind") + 1]
+
+    def counted() -> int:
+        counters = ask(member.address, {"op": "counters"})["counters"]
+        assert isinstance(counters, dict)
+        return int(str(counters.get(counter, 0)))  # some are there once there was one
+
+    def more() -> bool:
+        send_frames(ring, frames)
+        return counted() > before
+
+    before = counted()
+    wait_until(more, 30, f"more {counter}")
+
+
 def test_a_newcomer_among_members_of_another_version_ends(tmp_path: Path) -> None:
     port, ring = free_ports(2)
     arguments = [
@@ -62,7 +84,6 @@ def test_a_newcomer_among_members_of_another_version_ends(tmp_path: Path) -> Non
 
 def test_a_running_member_takes_no_harm(cluster: LocalCluster) -> None:
     """G15: frames that are not ours are counted and dropped."""
-    member = cluster[0].status().local_member()
-    assert member is not None
-    speak_another_version(member.id, 60)
+    another = bytes([WIRE_VERSION + 1]) + bytes(80)
+    send_until_counted(cluster[0], [another] * 60, "ring.frame_version")
     cluster.wait_active()

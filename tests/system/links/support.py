@@ -115,8 +115,13 @@ def wait_for_state(member: BrokerProcess, name: str, state: str, seconds: float 
 
 def end(cluster: LocalCluster, name: str) -> None:
     """Delete a shovel and wait until its process is gone."""
-    api(cluster[0]).ask("DELETE", f"shovels/vhost/%2F/{name}")
-    wait_until(lambda: not shovel(cluster[0], name), 10, "the end of the shovel")
+
+    def gone() -> bool:
+        """Asked again: while a view changes, 503 is the answer."""
+        api(cluster[0]).ask("DELETE", f"shovels/vhost/%2F/{name}")
+        return not shovel(cluster[0], name)
+
+    wait_until(gone, 20, "the end of the shovel")
     wait_until(lambda: not processes(cluster), 20, "the end of its process")
 
 

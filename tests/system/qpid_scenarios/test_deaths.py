@@ -15,7 +15,6 @@ from tests.system.qpid_scenarios.clients import clients_of, closing_code, count_
 from tests.system.support.clusters import running_cluster, wait_until
 from tests.system.test_cluster_faults import status_word
 from tests.system.test_start_rules import reason_of, ring_of, run_typed
-from tools.client.management import ask
 from tools.demo.local_cluster import BrokerProcess, LocalCluster
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(120)]
@@ -223,10 +222,10 @@ def test_blocked_queue_delete(tmp_path: Path) -> None:
         blocked.queue_declare("next", durable=True)
         send(blocked, "next", b"waits")
         blocked.connection.process_data_events(0.5)
-        assert "low on disk" in alarms(cluster[2])
+        wait_until(lambda: "low on disk" in alarms(cluster[2]), 20, "the alarm at another member")
         other = clients.channel(2)
         assert count_of(other, "next") == 0
         other.queue_delete("q")
         wait_until(lambda: count_of(other, "next") == 1, 30, "the publisher to go on")
         assert take(other, "next") == [b"waits"]
-        assert ask(cluster[1].address, {"op": "status"})["alarms"] == []
+        wait_until(lambda: alarms(cluster[1]) == "[]", 20, "the end of the alarm at the third")

@@ -85,7 +85,7 @@ def test_a_cluster_is_filled_drained_rebalanced_and_stopped_over_tls(tmp_path: P
 
         ids = [str(one["id"]) for one in members(cluster, first)]
         cluster.run("qpid-cluster", "--drain", ids[1], first)
-        assert cluster.status(third)["drained"] == [ids[1]]
+        wait_until(lambda: cluster.status(third)["drained"] == [ids[1]], WAIT_S, "the third's word")
         cluster.run("qpid-cluster", "--undrain", ids[1], third)
         assert "no member has more" in cluster.run("qpid-cluster", "--rebalance", first)
         archive = tmp_path / "report.tar.gz"
