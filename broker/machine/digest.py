@@ -26,6 +26,7 @@ ALGORITHM = "xxh3_64-sum-2"
 
 body_hash: Callable[[bytes], int] = xxh3_64_intdigest
 _place = struct.Struct("<QQQQQ").pack
+_key = struct.Struct("<Q16sQQQ").pack
 _head = struct.Struct("<QQqIIII").pack
 
 
@@ -89,6 +90,11 @@ def producer_element(salt: int, epoch: int, used: int, highest: int) -> int:
 def number_element(salt: int, number: int, entry: int) -> int:
     """Of what became of one number of a producer."""
     return xxh3_64_intdigest(_place(salt, number, entry, 0, MASK - 1))
+
+
+def window_element(salt: int, key: bytes, place: int, noted_us: int, volatile: bool) -> int:
+    """Of a key in the window of a queue."""
+    return xxh3_64_intdigest(_key(salt, key, place, noted_us + noted_us + volatile, MASK - 3))
 
 
 def part_element(salt: int, index: int, data: bytes) -> int:

@@ -61,6 +61,11 @@ that were heard of last."""
 NUMBERS_MAX = 4_096
 """Numbers of each producer that are remembered, up to the highest: so many of its messages may be
 unconfirmed. 32 KiB each, or twice that for a moment."""
+WINDOW_KEYS_MAX = 100_000
+"""Keys that a queue that deduplicates remembers, as `x-cache-size` says."""
+WINDOW_KEYS_DEFAULT = 10_000
+WINDOW_KEYS_WORK = 5_000
+"""Keys that are forgotten at one tick because their time is over; the next one goes on."""
 POLICIES_MAX = 200
 """Policies of one virtual host, and as many of the operator. A queue that is declared is compared
 with all of them at its position."""

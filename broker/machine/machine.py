@@ -128,6 +128,8 @@ class Machine(State):
         for vhost in other.vhosts.values():
             for queue in all_queues(vhost):
                 self.discarded += all_ready(queue)
+                if queue.window is not None:
+                    self.discarded += [queue.window.order, queue.window.by_key]
 
     @property
     def alarm(self) -> str:

@@ -139,6 +139,23 @@ DUE_SHIFT = ARRIVAL_BITS + 1
 which it came, and a free one (queueing/queue.py, `seq_at`)."""
 
 
+Noted: TypeAlias = tuple[bytes, int, int, bool]
+"""Of a message that a queue took: key, place there, when, and whether a cold start takes it."""
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Window:
+    """The keys of the messages that a queue took last (queueing/windows.py)."""
+
+    salt: int
+    size: int
+    ttl_us: int  # NO_TTL: a key goes only by the number of others behind it
+    order: deque[Noted] = field(default_factory=deque)  # the oldest first
+    by_key: dict[bytes, Noted] = field(default_factory=dict)  # the last one of each key
+    sum: int = 0  # of the elements of `order`
+    volatile: int = 0  # how many of them a cold start takes
+
+
 @dataclass(slots=True, eq=False, repr=False)
 class Queue:
     vhost: "Vhost"
@@ -189,6 +206,7 @@ class Queue:
     # there is a limit.
     returns: dict[int, int] = field(default_factory=dict)
     returns_sum: int = 0
+    window: Window | None = None  # it takes no message twice
     dead_letter_exchange: str | None = None
     dead_letter_key: str | None = None
     single_active: bool = False
@@ -388,7 +406,9 @@ class QueueRow(NamedTuple):
 
 
 Paging: TypeAlias = Pager | None  # who puts messages that wait on disk; None: nobody
-Discarded: TypeAlias = Backlog[Message] | Places[Message] | dict[int, int]
+Discarded: TypeAlias = (
+    Backlog[Message] | Places[Message] | dict[int, int] | dict[bytes, Noted] | deque[Noted]
+)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -431,6 +451,9 @@ class State:
     # queues that expire when unused, and are unused; follows from the state
     leased: dict[int, Queue] = field(default_factory=dict)
     lease_ends: Schedule = field(default_factory=Schedule)
+    # queues that forget a key when its time is over, and have one; follows from the state
+    remembering: dict[int, Queue] = field(default_factory=dict)
+    key_ends: Schedule = field(default_factory=Schedule)
     # (kind, content) of commands of which members died, to the names of those members
     poison: dict[tuple[int, bytes], tuple[str, ...]] = field(default_factory=dict)
     # (member, subject) to the detail: what members run out of

@@ -20,6 +20,7 @@ class Tally:
     confirm: int = 0  # publishes that were accepted, and are to be confirmed
     return_unroutable: int = 0
     drop_unroutable: int = 0
+    drop_duplicate: int = 0  # of a queue: known by their key, so they did not come into it
     deliver: int = 0  # to be acknowledged, like `get`
     deliver_no_ack: int = 0
     get: int = 0

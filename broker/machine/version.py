@@ -52,5 +52,9 @@ DELAYED_MESSAGES = 14
 """From this version on: exchanges that hold messages back until their delay is over. Decision:
 docs/decisions/0064-a-delayed-message-waits-in-a-queue-of-its-exchange.md."""
 
+DEDUPLICATION = 14
+"""From this version on: queues that take no message twice whose key is in their window. Decision:
+docs/decisions/0065-a-repeat-is-known-by-its-key-in-a-window-of-the-queue.md."""
+
 DUE_TAKE_TURNS = 14
 """From this version on: at one tick no queue of which much is due keeps the others from theirs."""

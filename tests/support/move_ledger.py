@@ -14,6 +14,7 @@ class Ledger:
         self.ready: dict[int, dict[int, tuple[int, bool, bool]]] = {}
         self.held: dict[tuple[int, int], tuple[int, tuple[int, bool, bool]]] = {}
         self.bodies: dict[int, int] = {}  # by message number
+        self.entered: dict[tuple[int, int], bool] = {}  # all that ever did, by queue and place
         self.kept: dict[int, tuple[int, bool, bool]] = {}  # between PURGED and RECOVERED
 
     def take(self, moves: bytes) -> None:
@@ -30,6 +31,9 @@ class Ledger:
             elif op is Op.DECLARED:
                 assert not self.ready.get(queue)
                 self.ready[queue] = {}
+            elif op is Op.REPEATED:
+                assert of in self.bodies
+                assert (queue, seq) in self.entered
             elif op in (Op.PURGED, Op.RECOVERED):
                 self._many(op, cause, queue, seq, of)
             else:
@@ -41,6 +45,7 @@ class Ledger:
             assert of in self.bodies
             assert seq not in self.ready[queue]
             assert at not in self.held
+            self.entered[at] = True
             self.ready[queue][seq] = (detail, flag, False)
         elif op in (Op.DELIVERED, Op.DROPPED):
             content, _, redelivered = message = self.ready[queue].pop(seq)

@@ -18,7 +18,9 @@ little, never too much.
 Decision: docs/decisions/0020-messages-expire-late-rather-than-early.md.
 """
 
-from broker.machine.clock.horizons import first_horizon
+from itertools import pairwise
+
+from broker.machine.clock.horizons import SPANS_MAX, first_horizon
 from broker.machine.clock.voters import voter_names
 from broker.machine.digest import item_hash
 from broker.machine.schedule import NEVER_US
@@ -46,7 +48,7 @@ def clock_element(name: str, clock: Clock) -> int:
 
 def pending(state: State) -> bool:
     """Something may expire."""
-    return bool(state.expiring or state.leased)
+    return bool(state.expiring or state.leased or state.remembering)
 
 
 def goes_on(state: State) -> bool:
@@ -107,6 +109,20 @@ def horizon(state: State) -> int:
     return max(state.now_us + LEAD_US, *limits) if limits else state.now_us + LEAD_US
 
 
+def check_horizons(state: State) -> None:
+    """Asserts what must hold between commands."""
+    assert state.horizon_us == horizon(state) >= state.now_us
+    if state.version < TICKS_NAME_POSITIONS:
+        assert not state.spans
+        return
+    assert all(clock.reached_us <= state.horizon_us for clock in state.clocks.values())
+    spans = [*state.spans, (state.position, state.horizon_us)]
+    assert all(one[1] < next_[1] for one, next_ in pairwise(spans)), "horizons never go back"
+    assert all(one[0] < next_[0] for one, next_ in pairwise(state.spans))
+    assert len(state.spans) <= SPANS_MAX
+    assert max(state.last_other, state.last_tick) <= state.position
+
+
 # -- deadlines -----------------------------------------------------------------------------------
 # A queue of which a message can expire is noted for the deadline of its head or for earlier
 # (schedule.py), whichever way its head changes; one that expires itself, for the end of its lease.
@@ -114,7 +130,7 @@ def horizon(state: State) -> int:
 
 def due_us(state: State) -> int:
     """Nothing expires before."""
-    return min(state.expiry.next_us, state.lease_ends.next_us)
+    return min(state.expiry.next_us, state.lease_ends.next_us, state.key_ends.next_us)
 
 
 def head(queue: Queue) -> Message:

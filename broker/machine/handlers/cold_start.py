@@ -27,6 +27,7 @@ from broker.machine.queueing.queue import (
     seq_at,
 )
 from broker.machine.queueing.routing import remove_exchange
+from broker.machine.queueing.windows import forget_volatile_keys
 from broker.machine.state import (
     BODY,
     CONTENT_HASH,
@@ -123,6 +124,7 @@ def forget_volatile(state: State) -> None:
                 continue
             if queue.durable:
                 _keep_persistent(state, queue)
+                forget_volatile_keys(state, queue)
                 mark_used(state, queue)
             elif queue.delays is None:  # else it goes with its exchange
                 delete_queue(state, queue)

@@ -64,6 +64,7 @@ from broker.machine.queueing.refusals import (
     not_implemented,
 )
 from broker.machine.queueing.routing import find_route
+from broker.machine.queueing.windows import enqueue_once, key_of
 from broker.machine.state import (
     CONTENT_HASH,
     NO_TTL,
@@ -285,8 +286,14 @@ def publish_to(
     )
     message = (content, number, exchange, key, persistent, created_us, ttl_us, properties, body)
     accepted = True
+    known_by: bytes | None = None
     for queue in queues:
-        if not enqueue(state, queue, message):
+        if queue.window is None or what & ~FLAG == BY_DEAD_LETTER:
+            entered = enqueue(state, queue, message)
+        else:
+            known_by = key_of(properties) if known_by is None else known_by
+            entered = enqueue_once(state, queue, queue.window, known_by, message)
+        if not entered:
             accepted = False
             if what & ~FLAG == BY_DELAY:
                 die_refused(state, queue, message)

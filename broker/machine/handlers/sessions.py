@@ -62,6 +62,7 @@ from broker.machine.queueing.deletion import delete_queue, deletion_work
 from broker.machine.queueing.queue import (
     expire,
 )
+from broker.machine.queueing.windows import forget_what_ended
 from broker.machine.state import (
     SessionRecord,
     State,
@@ -245,6 +246,7 @@ def on_tick(state: State, session: int, command: Tick | PlacedTick) -> int:
     if state.now_us >= due_us(state):
         _end_messages(state)
         _end_leases(state)
+        forget_what_ended(state)
     return OK if moved else IGNORED
 
 

@@ -60,7 +60,7 @@ def on_tx_commit(state: State, channel: Channel, command: TxCommit) -> int:
                 return refuse(state, channel, TX_COMMIT, wider)
             route, properties = wider
         routes.append((route, ttl_us, properties))
-        work += len(route.queues)
+        work += len(route.queues) + sum([queue.window is not None for queue in route.queues])
         if names_copies or (exchange, key) not in found:
             found[exchange, key] = True
             work += route.work

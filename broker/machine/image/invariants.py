@@ -4,12 +4,12 @@ from itertools import count, islice, pairwise
 from operator import itemgetter
 
 from broker.machine.clock.cluster_time import (
+    check_horizons,
     clock_element,
-    horizon,
     lease_end,
     look_us,
 )
-from broker.machine.clock.horizons import SPANS_MAX, horizon_element, span_element
+from broker.machine.clock.horizons import horizon_element, span_element
 from broker.machine.digest import (
     MASK,
     held_element,
@@ -39,6 +39,8 @@ from broker.machine.queueing.queue import (
     seq_at,
 )
 from broker.machine.queueing.routing import binding_element, exchange_element
+from broker.machine.queueing.windows import check as check_window
+from broker.machine.queueing.windows import recomputed_sum as recomputed_sum_of_keys
 from broker.machine.schedule import NEVER_US
 from broker.machine.state import (
     BODY,
@@ -55,7 +57,6 @@ from broker.machine.state import (
     ready_count,
     rehash,
 )
-from broker.machine.version import TICKS_NAME_POSITIONS
 
 _PART = 4096
 """Messages that are summed up at once: about a millisecond."""
@@ -84,6 +85,9 @@ def recompute_root(state: State, fresh: bool = False) -> int:
         for queue in all_queues(vhost):
             total += queue_element(queue) + policies_element(queue) + lease_element(queue)
             total += returns_sum(queue)
+            if queue.window is not None:
+                window = queue.window
+                total += window.sum if fresh else recomputed_sum_of_keys(window, window.order)
             total += queue.salt * queue.next_seq
             total += queue.ready_sum if fresh else ready_sum(queue, False)
             total += sum(consumer_element(one) for one in queue.consumers.values())
@@ -143,7 +147,7 @@ def check(state: State) -> None:
     """Asserts; costs a full scan."""
     assert state.digest == state.digest & MASK, "the root is kept below 2**64"
     assert state.digest == recompute_root(state), "the root by deltas equals the root by scan"
-    _check_horizons(state)
+    check_horizons(state)
     assert state.clocks.keys() <= state.sessions.keys()
     assert all(name in state.sessions for name, _ in state.alarms), "alarms end with sessions"
     assert not state.active or state.active in state.sessions, "so does the role of the active one"
@@ -167,7 +171,7 @@ def check(state: State) -> None:
         assert all(one.open != connection.ended for one in connection.channels.values())
     assert len(ending) == len(state.ending)
     numbers = [queue.number for vhost in state.vhosts.values() for queue in all_queues(vhost)]
-    scheduled = {**state.expiry.times, **state.lease_ends.times}
+    scheduled = {**state.expiry.times, **state.lease_ends.times, **state.key_ends.times}
     assert scheduled.keys() <= dict.fromkeys(numbers).keys(), (
         "nobody looks for queues that are gone"
     )
@@ -190,19 +194,6 @@ def check(state: State) -> None:
                     else (vhost.exchanges[binding.destination].inbound)
                 )
                 assert identity in ends, "a binding is known at both ends"
-
-
-def _check_horizons(state: State) -> None:
-    assert state.horizon_us == horizon(state) >= state.now_us
-    if state.version < TICKS_NAME_POSITIONS:
-        assert not state.spans
-        return
-    assert all(clock.reached_us <= state.horizon_us for clock in state.clocks.values())
-    spans = [*state.spans, (state.position, state.horizon_us)]
-    assert all(one[1] < next_[1] for one, next_ in pairwise(spans)), "horizons never go back"
-    assert all(one[0] < next_[0] for one, next_ in pairwise(state.spans))
-    assert len(state.spans) <= SPANS_MAX
-    assert max(state.last_other, state.last_tick) <= state.position
 
 
 def _check_producers(vhost: Vhost) -> None:
@@ -300,6 +291,7 @@ def _check_queue(state: State, queue: Queue, held_of_queue: dict[int, tuple[int,
     assert unused == (queue.number in state.leased)
     assert not unused or state.lease_ends.times[queue.number] <= lease_end(queue)
     assert queue.returns_sum == returns_sum(queue)
+    check_window(state, queue)
     assert queue.delivery_limit >= 0 or not queue.returns, "nobody counts"
     assert queue.timed == sum(message[TTL_US] != NO_TTL for message in waiting)
     of_queue = queue.ttl_us != NO_TTL or queue.delays is not None

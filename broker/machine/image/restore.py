@@ -24,9 +24,10 @@ from broker.machine.image.snapshot import BY_CONSUMER, BY_GONE, VERSION
 from broker.machine.policies.choice import policy_of
 from broker.machine.publishing.numbers import restore as restore_numbers
 from broker.machine.publishing.unfinished import keep_part
-from broker.machine.queueing.arguments import apply_settings
+from broker.machine.queueing.arguments import apply_settings, window_of
 from broker.machine.queueing.delays import queue_name
 from broker.machine.queueing.routing import binding_element, index_binding
+from broker.machine.queueing.windows import restore_keys
 from broker.machine.state import (
     BODY,
     Binding,
@@ -38,6 +39,7 @@ from broker.machine.state import (
     Held,
     Letter,
     Message,
+    Noted,
     Policy,
     Producer,
     Queue,
@@ -281,6 +283,7 @@ class _Reader:
         queue.next_seq = next_seq
         queue.recovered_seq = recovered_seq
         queue.used_us = used_us
+        queue.window = window_of(number, arguments)
         self.applied[number] = (policy, operator_policy)
         at.queues[name] = self.queues[number] = queue
         if owner is not None:
@@ -302,6 +305,10 @@ class _Reader:
             self.state.full(block)
         _untrack()
         self._count(queue, found)
+
+    def _on_window(self, number: int, noted: tuple[Noted, ...]) -> None:
+        restore_keys(self.state, self.queues[number], noted)
+        _untrack()
 
     def _on_returns(self, number: int, counts: tuple[tuple[int, int], ...]) -> None:
         self.queues[number].returns.update(counts)
@@ -453,6 +460,10 @@ class _Reader:
     def _on_lease_ends(self, times: tuple[tuple[int, int], ...]) -> None:
         for number, at_us in times:
             self.state.lease_ends.note(number, at_us)
+
+    def _on_key_ends(self, times: tuple[tuple[int, int], ...]) -> None:
+        for number, at_us in times:
+            self.state.key_ends.note(number, at_us)
 
     def _on_ending(self, keys: tuple[tuple[int, int], ...]) -> None:
         for key in keys:

@@ -2,18 +2,29 @@
 
 What leaves a queue is hashed again when it leaves; a scrub is for what stays. Queue by queue, the
 ready messages of one instant are hashed again and summed up against the queue's own sum; then the
-numbers of each producer. What is left is summed up at once against the root.
+numbers of each producer, and the keys that each queue remembers. What is left is summed up at once
+against the root.
 """
 
+from collections import deque
 from collections.abc import Iterator
 from itertools import chain, islice
 from typing import NamedTuple
 
-from broker.machine.digest import MASK, ready_element
+from broker.machine.digest import MASK, item_hash, ready_element, window_element
 from broker.machine.image.invariants import recompute_root
 from broker.machine.publishing.numbers import places, recomputed_sum
 from broker.machine.queueing.queue import seq_at
-from broker.machine.state import CONTENT_HASH, NUMBER, Message, Queue, State, all_queues, rehash
+from broker.machine.state import (
+    CONTENT_HASH,
+    NUMBER,
+    Message,
+    Noted,
+    Queue,
+    State,
+    all_queues,
+    rehash,
+)
 from broker.waiting.backlog import Backlog
 from broker.waiting.blocks import read_along
 from broker.waiting.places import Places
@@ -58,6 +69,9 @@ class Scrub:
         ]
         self._queues = [queue for vhost in state.vhosts.values() for queue in all_queues(vhost)]
         self._queues.reverse()
+        self._windows = [queue for queue in self._queues if queue.window is not None]
+        self._keys: tuple[Queue, int, deque[Noted]] | None = None  # of one window, not hashed yet
+        self._keys_total = 0
         self._queue: Queue | None = None
         self._returned: Places[Message] = Places()
         self._ready: Backlog[Message] = Backlog()
@@ -74,10 +88,13 @@ class Scrub:
             if self._queue is not None and self._queue.ready is not self._source:
                 self._let_go()  # it was purged: what is read no more would still take memory
             if self._queue is None and not self._next_queue():
-                if not self._producers:
+                if self._producers:
+                    count, fault = self._next_producer()
+                elif self._keys is not None or self._windows:
+                    count, fault = self._next_keys(messages)
+                else:
                     self.done = True
                     return self._rest()
-                count, fault = self._next_producer()
             else:
                 count, fault = self._hash(messages)
                 self.messages += count
@@ -93,6 +110,26 @@ class Scrub:
             return places(producer), None
         where = f"producer '{name}' in vhost '{vhost}'"
         return places(producer), Fault(where, "its numbers are not those that it used")
+
+    def _next_keys(self, keys: int) -> tuple[int, Fault | None]:
+        """Hash some keys of a window again, as it was when its turn began."""
+        if self._keys is None:
+            queue = self._windows.pop()
+            if queue.window is None:  # the queue was deleted
+                return 0, None
+            self._keys = queue, queue.window.sum, queue.window.order.copy()
+            self._keys_total = 0
+        queue, expected, order = self._keys
+        some = [order.popleft() for _ in range(min(keys, len(order)))]
+        salt = item_hash("window", queue.number)
+        self._keys_total += sum([window_element(salt, *noted) for noted in some])
+        if order:
+            return len(some), None
+        self._keys = None
+        if self._keys_total & MASK == expected:
+            return len(some), None
+        where = f"queue '{queue.name}' in vhost '{queue.vhost.name}'"
+        return len(some), Fault(where, "its keys are not those of the messages that it took")
 
     def _next_queue(self) -> bool:
         while self._queues and self._queues[-1].deleted:

@@ -77,6 +77,7 @@ class _VhostCut:
         self._ready = {queue.number: queue.ready.parts() for queue in queues if queue.ready}
         self._numbers: dict[int, list[Sequence[int]]] = {}  # of these messages, as they are read
         self._returned = {q.number: q.returned.copy() for q in queues if q.returned}
+        self._windows = {q.number: q.window.order.copy() for q in queues if q.window}
         self._returns = {q.number: q.returns.copy() for q in queues if q.returns}
         self._producers = [
             (user, name, producer.epoch, producer.used, *cut(producer))
@@ -159,6 +160,9 @@ class _VhostCut:
         if places:
             yield ("returned", number, places, numbers)
             yield None
+        for noted in _parts(self._windows.pop(number, ())):
+            yield ("window", number, noted)
+            yield None
         returns = self._returns.get(number, {})
         for part in _parts(sorted(returns)):  # sorting pairs takes many times as long
             yield ("returns", number, [(seq, returns[seq]) for seq in part])
@@ -222,6 +226,7 @@ class Cut:
         self._schedules = [
             ("expiry", state.expiry.times.copy()),
             ("lease_ends", state.lease_ends.times.copy()),
+            ("key_ends", state.key_ends.times.copy()),
         ]
         self._last = list(_last_items(state))
 

@@ -8,7 +8,8 @@ Until version 10 is in force every argument that begins with `x-` and is not hon
 """
 
 from broker.machine.commands import Table, Value
-from broker.machine.digest import canonical
+from broker.machine.digest import canonical, item_hash
+from broker.machine.limits import WINDOW_KEYS_DEFAULT, WINDOW_KEYS_MAX
 from broker.machine.policies.choice import effective_definition
 from broker.machine.queueing.refusals import (
     Refusal,
@@ -17,8 +18,8 @@ from broker.machine.queueing.refusals import (
     not_implemented,
     plain,
 )
-from broker.machine.state import Queue
-from broker.machine.version import ANSWERS_AS_RABBITMQ, CONSUMER_TIMEOUTS
+from broker.machine.state import NO_TTL, Queue, Window
+from broker.machine.version import ANSWERS_AS_RABBITMQ, CONSUMER_TIMEOUTS, DEDUPLICATION
 
 _HINTS = (
     "x-queue-mode",
@@ -28,8 +29,9 @@ _HINTS = (
     "x-quorum-initial-group-size",
 )
 _STREAMS = "is for streams, which this broker does not have"
+DEDUPLICATION_ARGUMENT = "x-message-deduplication"
+_CACHE_SIZE, _CACHE_TTL = "x-cache-size", "x-cache-ttl"
 _REFUSED = {
-    "x-message-deduplication": "messages are not deduplicated by this broker",
     "x-max-age": _STREAMS,
     "x-stream-max-segment-size-bytes": _STREAMS,
     "x-stream-filter-size-bytes": _STREAMS,
@@ -46,11 +48,15 @@ _NUMBERS = {
     "x-max-priority": (0, 255),
     "x-delivery-limit": (0, _NUMBER_MAX),
 }
+_OF_WINDOW = {_CACHE_SIZE: (1, WINDOW_KEYS_MAX), _CACHE_TTL: (1, _NUMBER_MAX)}
+"""Of a queue that deduplicates: elsewhere they are arguments that nobody knows."""
 _NAMES = ("x-dead-letter-exchange", "x-dead-letter-routing-key")
 _OVERFLOWS = ("drop-head", "reject-publish", "reject-publish-dlx")
 _COMPARED = (
     *_HINTS, *_NUMBERS, *_NAMES, "x-overflow", "x-queue-type", "x-single-active-consumer",
+    DEDUPLICATION_ARGUMENT,
 )  # fmt: skip
+_SAYS_NOTHING = (("x-queue-type", "classic"), (DEDUPLICATION_ARGUMENT, False))
 _CONSUME_HINTS = ("x-cancel-on-ha-failover",)
 _CONSUME_REFUSED = ("x-stream-offset", "x-stream-filter", "x-stream-match-unfiltered")
 NOT_HONOURED = "not supported by this broker"
@@ -59,6 +65,8 @@ NOT_HONOURED = "not supported by this broker"
 def check_queue(name: str, vhost: str, arguments: Table, version: int) -> Refusal | None:
     for arg, value in arguments.items():
         why = _fault_of(arg, value, version)
+        if why is None and arg in _OF_WINDOW and deduplicates(arguments):
+            why = _fault_of_number(value, *_OF_WINDOW[arg])
         if why is not None:
             return invalid_argument(arg, "queue", name, vhost, why)
     if "x-dead-letter-routing-key" in arguments and "x-dead-letter-exchange" not in arguments:
@@ -76,11 +84,7 @@ def _fault_of(arg: str, value: Value, version: int) -> str | None:
     """What is wrong with this queue argument."""
     fault: str | None = None
     if arg in _NUMBERS:
-        low, high = _NUMBERS[arg]
-        if type(value) is not int:
-            fault = "unacceptable type: an integer is needed"
-        elif not low <= value <= high:
-            fault = f"value out of range: {value}"
+        fault = _fault_of_number(value, *_NUMBERS[arg])
     elif arg in _NAMES:
         if type(value) is not str:
             fault = "unacceptable type: a string is needed"
@@ -97,7 +101,9 @@ def _fault_of(arg: str, value: Value, version: int) -> str | None:
     elif arg == "x-consumer-timeout" and version >= CONSUMER_TIMEOUTS:
         if type(value) is not int or not 1 <= value <= _NUMBER_MAX:
             fault = "unacceptable value: a number of milliseconds above 0 is needed"
-    elif arg == "x-single-active-consumer":
+    elif arg == DEDUPLICATION_ARGUMENT and version < DEDUPLICATION:
+        fault = "messages are not deduplicated before version 14: upgrade the cluster"
+    elif arg in ("x-single-active-consumer", DEDUPLICATION_ARGUMENT):
         if type(value) is not bool:
             fault = "unacceptable type: a boolean is needed"
     elif version >= ANSWERS_AS_RABBITMQ:
@@ -105,6 +111,31 @@ def _fault_of(arg: str, value: Value, version: int) -> str | None:
     elif arg.startswith("x-") and arg not in _HINTS:
         fault = NOT_HONOURED
     return fault
+
+
+def _fault_of_number(value: Value, low: int, high: int) -> str | None:
+    if type(value) is not int:
+        return "unacceptable type: an integer is needed"
+    if not low <= value <= high:
+        return f"value out of range: {value}, from {low} to {high} is needed"
+    return None
+
+
+def deduplicates(arguments: Table) -> bool:
+    """Whether a queue with these arguments takes no message twice (queueing/windows.py)."""
+    return arguments.get(DEDUPLICATION_ARGUMENT) is True
+
+
+def window_of(number: int, arguments: Table) -> Window | None:
+    """The empty window of the queue of this number; None: it does not deduplicate."""
+    if not deduplicates(arguments):
+        return None
+    size, ttl_ms = arguments.get(_CACHE_SIZE), arguments.get(_CACHE_TTL)
+    return Window(
+        item_hash("window", number),
+        size if isinstance(size, int) else WINDOW_KEYS_DEFAULT,
+        ttl_ms * 1000 if isinstance(ttl_ms, int) else NO_TTL,
+    )
 
 
 def _fault_of_promise(arg: str, value: Value) -> str | None:
@@ -205,11 +236,12 @@ def compare_exchange(
 
 
 def _compared(arguments: Table) -> Table:
-    """Those that say what the queue is; a classic one it is without being told."""
+    """Those that say what the queue is; what it is without being told needs not be said."""
+    compared = (*_COMPARED, *_OF_WINDOW) if deduplicates(arguments) else _COMPARED
     return {
         arg: value
         for arg, value in arguments.items()
-        if arg in _COMPARED and (arg, value) != ("x-queue-type", "classic")
+        if arg in compared and (arg, value) not in _SAYS_NOTHING
     }
 
 

@@ -6,6 +6,8 @@ first keeps every message in its place. The queue has a digest of its own, `read
 purge costs nothing per message.
 """
 
+from collections.abc import Callable
+
 from broker.machine.clock.cluster_time import (
     deadline,
     head,
@@ -29,7 +31,7 @@ from broker.machine.move_log import (
     row,
 )
 from broker.machine.policies.choice import policies_element, policies_of_queue
-from broker.machine.queueing.arguments import apply_settings
+from broker.machine.queueing.arguments import apply_settings, window_of
 from broker.machine.queueing.delays import due_ms_of, place_when_due, queue_name
 from broker.machine.queueing.properties import priority_of
 from broker.machine.queueing.refusals import Refusal, locked, no_queue
@@ -115,6 +117,7 @@ def create_queue(
     queue = Queue(vhost, name, state.next_queue, durable, auto_delete, owner, arguments)
     queue.policy, queue.operator_policy = policies_of_queue(vhost, name, arguments)
     apply_settings(queue)
+    queue.window = window_of(queue.number, arguments)
     vhost.queues[name] = queue
     vhost.routes.clear()
     state.totals_of(-1, vhost.name).queues_created += 1
@@ -175,8 +178,16 @@ def next_seq(queue: Queue, message: Message) -> int:
         return seq
     queue.next_seq = seq + 1
     queue.tally.publish += 1
-    if queue.max_priority < 0:
-        return seq
+    return seq if queue.max_priority < 0 else _ranked(queue, message, seq)
+
+
+def last_place(queue: Queue, message: Message) -> int:
+    """The number of the message that came in last, which is this one."""
+    seq = queue.next_seq - 1
+    return seq if queue.max_priority < 0 else _ranked(queue, message, seq)
+
+
+def _ranked(queue: Queue, message: Message, seq: int) -> int:
     rank = queue.max_priority - min(priority_of(message[PROPERTIES]), queue.max_priority)
     return (rank << _RANK_SHIFT) | (seq << 1)
 
@@ -430,6 +441,7 @@ def drop(messages: Discarded, count: int) -> int:
     """Let go of about so many; return how many."""
     if isinstance(messages, Backlog):
         return messages.drop(count)
+    let_go: Callable[[], object]
     let_go = messages.popitem if isinstance(messages, dict) else messages.pop
     count = min(len(messages), count)
     for _ in range(count):

@@ -59,6 +59,9 @@ def queue_row(call: Call, queue: Queue) -> Object:
     }
     if queue.owner is not None:
         row["owner_pid_details"] = owner_of(call, queue.owner)
+    if queue.window is not None:
+        row["deduplication_keys"] = len(queue.window.by_key)
+        row["deduplicated"] = queue.tally.drop_duplicate
     if queue.single_active:
         active = next(iter(queue.consumers.values()), None)
         row["single_active_consumer_tag"] = active.tag if active is not None else None

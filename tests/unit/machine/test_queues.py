@@ -65,7 +65,6 @@ def test_reserved_names(client: Client) -> None:
     ("arguments", "words"),
     [
         ({"x-max-priority": 256}, "value out of range: 256"),
-        ({"x-message-deduplication": True}, "not deduplicated by this broker"),
         ({"x-dead-letter-strategy": "at-least-once"}, "dead letters are sent at most once"),
         ({"x-max-age": "1h"}, "is for streams"),
         ({"qpid.max_count": 5}, "not supported by this broker: use x-max-length"),

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-END_STATES = ("settled", "dropped", "dead-lettered", "purged", "still there", "unroutable")
+END_STATES = (
+    "settled", "dropped", "dead-lettered", "purged", "still there", "unroutable", "repeats",
+)  # fmt: skip
 
 
 class PublishOutcomes(NamedTuple):
@@ -46,6 +48,7 @@ ACCOUNTS = {
     # persistent survives a cold start where the queue does.
     "copies": """
         SELECT who, queue, body, ends, end_position, CASE
+            WHEN repeat THEN 'repeats'
             WHEN end_op = 6 AND end_cause = 2 AND routed THEN 'passed on'
             WHEN end_op = 6 AND end_cause = 2 THEN 'unroutable'
             WHEN ends > 0 AND dead AND (end_op = 6 OR end_cause = 2) THEN 'dead-lettered'
@@ -56,7 +59,7 @@ ACCOUNTS = {
                 THEN 'purged'
             ELSE 'still there' END AS state
         FROM counted
-        JOIN (SELECT DISTINCT post, queue, content FROM arrivals) USING (post)
+        JOIN (SELECT DISTINCT post, queue, content, repeat FROM arrivals) USING (post)
         LEFT JOIN lives USING (queue, content, body)
         LEFT JOIN (
             SELECT DISTINCT position AS end_position, body, TRUE AS dead FROM posts WHERE cause = 2

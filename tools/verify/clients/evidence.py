@@ -33,7 +33,7 @@ SCHEMAS = {
     "publishes": "epoch bigint, position bigint, low bigint, message bigint, number bigint, "
     "body bigint, cause bigint, channel bigint",
     "entries": "epoch bigint, position bigint, low bigint, queue bigint, content bigint, "
-    "body bigint",
+    "body bigint, repeat boolean",
     "confirms": "position bigint",
     # What clients did: `place` ascends within a client, `life` is an incarnation of it.
     "operations": "client string, life bigint, session bigint, place bigint, queue string, "
@@ -43,9 +43,10 @@ SCHEMAS = {
 }
 
 # Moves: 1 PUBLISHED, 2 ENQUEUED, 3 DELIVERED, 4 SETTLED, 5 RETURNED, 6 DROPPED, 7 PURGED,
-# 8 DECLARED, 9 RECOVERED.  A publish and what it enters are moves of one command, so both are in
-# the same part of a segment.  Forged numbers that do not fit into a time, or a place, count as the
-# highest that does: a product beyond 64 bits would be an error.
+# 8 DECLARED, 9 RECOVERED, 10 REPEATED: the queue took another one by the same key before.  A
+# publish and what it enters are moves of one command, so both are in the same part of a segment.
+# Forged numbers that do not fit into a time, or a place, count as the highest that does: a product
+# beyond 64 bits would be an error.
 _MEMBERS = {
     "timed": """
         SELECT epoch, position,
@@ -57,11 +58,11 @@ _MEMBERS = {
             detail AS body, cause, of AS channel
         FROM timed WHERE op = 1""",
     "entries": """
-        SELECT epoch, position, of AS low, queue, detail AS content, body
+        SELECT epoch, position, of AS low, queue, detail AS content, body, op = 10 AS repeat
         FROM timed LEFT JOIN (
             SELECT epoch, position, low AS of, MAX(body) AS body FROM publishes GROUP BY ALL
         ) AS published USING (epoch, position, of)
-        WHERE op = 2""",
+        WHERE op IN (2, 10)""",
     "moves": """
         SELECT position, time, op, flag, cause, queue, seq, detail
         FROM timed WHERE op BETWEEN 2 AND 6""",

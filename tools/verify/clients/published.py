@@ -3,7 +3,8 @@
 A confirmed publish is in the canonical history, in the queue it was for, and a member recorded that
 it confirmed it (what that needs on disk, and of whom, is G9 over the members' own CONFIRMs).  It
 may have reached no queue if its client was told so, or if there was no such queue.  A refused or
-returned one is in no queue.
+returned one is in no queue.  What a queue knew by its key counts as in it: a move says so, and
+which message it stands for.
 
 Clients and members identify a publish by its body and number, and many may have the same ones, so
 counts are compared.  Publishes have causes: 0 of a client, 1 of a transaction, 2 dead-lettered,
@@ -26,7 +27,7 @@ def times(count: str) -> str:
 ENTERED = {
     "posts": "SELECT *, ROW_NUMBER() OVER (ORDER BY position, epoch, low) AS post FROM published",
     "own": """
-        SELECT post, queue, content, posts.body
+        SELECT post, queue, content, posts.body, repeat
         FROM posts JOIN entered USING (epoch, position, low)""",
     "dues": """
         SELECT due.post, begun.post AS begun, due.message > 0 AS routed
@@ -34,19 +35,19 @@ ENTERED = {
             ON begun.low = due.number AND begun.body = due.body AND begun.post < due.post
         WHERE due.cause = 4 AND begun.cause <> 3 AND begun.message > 0""",
     "reached": """
-        SELECT COALESCE(begun, post) AS post, queue, content, body
+        SELECT COALESCE(begun, post) AS post, queue, content, body, repeat
         FROM own LEFT JOIN dues USING (post)""",
     "through": """
         SELECT * FROM reached
         UNION ALL
-        SELECT again.post, reached.queue, reached.content, again.body
+        SELECT again.post, reached.queue, reached.content, again.body, reached.repeat
         FROM posts AS again
         JOIN posts AS begun ON begun.low = again.low AND begun.body = again.body
         JOIN reached ON reached.post = begun.post
         WHERE again.cause = 3 AND begun.cause = 0""",
     # What was delayed may be for any queue: when it was due, one that is full may have refused it.
     "arrivals": """
-        SELECT through.post, queue, content, body,
+        SELECT through.post, queue, content, body, repeat,
             CASE WHEN name NOT LIKE 'amq.delayed.%' THEN name END AS name
         FROM through LEFT JOIN names USING (queue)""",
     # Of what clients want a confirm of.  `older`: what came again may have entered a queue at a

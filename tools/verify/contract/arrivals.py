@@ -9,7 +9,8 @@ from __future__ import annotations
 from tools.verify.contract.rules import Rule
 
 # Moves: 1 PUBLISHED (causes: 0 by a client, 1 by a transaction, 3 again: it makes no message, 4 its
-# delay is over), 2 ENQUEUED, 6 DROPPED (cause 2: it is due), 9 RECOVERED.  A place in a priority
+# delay is over), 2 ENQUEUED, 6 DROPPED (cause 2: it is due), 9 RECOVERED, 10 REPEATED: by its key
+# the queue knows it, and does not take it.  A place in a priority
 # queue has the rank in the bits from 54 on, and its lowest bit unused; one in a queue of delayed
 # messages (priority 256) the due time from the 22nd on.  A move names a message by the low half of
 # its number.
@@ -20,13 +21,13 @@ ARRIVALS = {
     "sourced": """
         SELECT *, MAX(CASE WHEN op = 1 THEN nth END) OVER (
             ORDER BY nth ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS source
-        FROM logged WHERE op = 2 OR op = 1 AND seq > 0 AND cause <> 3""",
+        FROM logged WHERE op IN (2, 10) OR op = 1 AND seq > 0 AND cause <> 3""",
     "entered": """
         SELECT sourced.*, messages.flag AS published_flag,
             COALESCE(messages.position = sourced.position
                 AND messages.seq & 4294967295 = sourced.of, FALSE) AS published
         FROM sourced LEFT JOIN messages ON messages.nth = source
-        WHERE sourced.op = 2""",
+        WHERE sourced.op IN (2, 10)""",
     "copies": """
         SELECT *, ROW_NUMBER() OVER (PARTITION BY source, queue ORDER BY nth) AS copy
         FROM entered WHERE published""",
@@ -101,11 +102,20 @@ RULES = {
     ),
     "enqueued unpublished": Rule(
         "G20", "C1 enqueue", "entered the queue without being published by this command",
-        "entered", "NOT published",
+        "entered", "op = 2 AND NOT published",
     ),
     "enqueued twice": Rule(
         "G20", "C1 enqueue", "one message entered the queue twice",
-        "copies", "copy > 1",
+        "copies", "op = 2 AND copy > 1",
+    ),
+    "repeat unpublished": Rule(
+        "G20", "C1 enqueue",
+        "was held to be a repeat of another one without being published by this command",
+        "entered", "op = 10 AND NOT published",
+    ),
+    "repeat enqueued": Rule(
+        "G20", "C1 enqueue", "was held to be a repeat by a queue that it entered, or twice",
+        "copies", "op = 10 AND copy > 1",
     ),
     "due unpublished": Rule(
         "G20", "C1 enqueue", "was due after its delay, but was not published then",

@@ -48,6 +48,7 @@ _CAUSED_BY: dict[tuple[Op, int], tuple[int, ...]] = {
     (Op.DECLARED, 0): (Command.QUEUE_DECLARE,),
     (Op.DECLARED, 1): (Command.EXCHANGE_DECLARE,),
     (Op.RECOVERED, 0): (Command.ACTIVATE,),
+    (Op.REPEATED, 0): (Command.PUBLISH, Command.TX_COMMIT, Command.TICK),
 }
 
 
@@ -88,7 +89,8 @@ CAUSED = {
             op = 8 AND (flag <> durable OR of - 1 <> max_priority
                 OR (cause = 1) <> (max_priority = 256)) AS otherwise,
             op IN (3, 5) AND max_priority = 256
-                OR op = 6 AND (max_priority = 256) <> (cause = 2) AS misled
+                OR op = 6 AND (max_priority = 256) <> (cause = 2)
+                OR op = 10 AND max_priority = 256 AS misled
         FROM logged LEFT JOIN named USING (queue) WHERE op <> 1""",
 }
 

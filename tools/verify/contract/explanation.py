@@ -34,6 +34,7 @@ CAUSES = {
     Op.PURGED: ("by a purge", "deleted", "by a cold start"),
     Op.DECLARED: ("", "for delayed messages"),
     Op.RECOVERED: ("by a cold start",),
+    Op.REPEATED: ("its key is that of an earlier one",),
 }  # fmt: skip
 
 # The moves of the message, of its queue as a whole, and of the position: the nearest ones of each.

@@ -18,9 +18,10 @@ LIVES_SCHEMAS = {
 }
 LIVES_SCHEMAS["queue_history"] = LIVES_SCHEMAS["queue_moves"]
 
-# Moves: 2 ENQUEUED, 3 DELIVERED, 4 SETTLED, 5 RETURNED, 6 DROPPED; of a whole queue: 7 PURGED
-# (causes: 1 deleted, 2 cold start, which is followed by what stays), 8 DECLARED, 9 RECOVERED (from
-# which number on; 0: a priority queue, where what is persistent keeps its place).
+# Moves: 2 ENQUEUED, 3 DELIVERED, 4 SETTLED, 5 RETURNED, 6 DROPPED, 10 REPEATED (at the place of the
+# message that it stands for, which may have left); of a whole queue: 7 PURGED (causes: 1 deleted,
+# 2 cold start, which is followed by what stays), 8 DECLARED, 9 RECOVERED (from which number on; 0:
+# a priority queue, where what is persistent keeps its place).
 LIVES = {
     # How often the queue was emptied before, how often of what is transient only, and if deleted.
     "dated": """
@@ -85,6 +86,12 @@ LIVES = {
             AND (until IS NULL OR until > cold_starts.time)
         GROUP BY cold_starts.queue, cold_starts.time
         UNION ALL SELECT queue, time, 0, COUNT(*) FROM renumbered GROUP BY queue, time""",
+    # What a queue did not take as it has taken another one by the same key.
+    "repeats": """
+        SELECT queue, seq, time >> 20 AS position, time & 1048575 AS ordinal, of, op, deleted,
+            gaps = gaps_at_declare AS known, MAX(CASE WHEN op = 2 THEN time END) OVER (
+                PARTITION BY queue, seq ORDER BY time) AS since
+        FROM dated WHERE op IN (2, 10)""",
     "counts": """
         SELECT 'examined' AS name, COUNT(*) AS n FROM lives
         UNION ALL SELECT 'messages', COUNT(*) FROM lives WHERE prior IS NULL""",
@@ -119,6 +126,11 @@ RULES = {
     "invented": Rule(
         "G20", "C2 one end", "was moved, but never entered the queue",
         "lives", "op <> 2 AND state = 'nothing' AND known",
+    ),
+    "repeat of nothing": Rule(
+        "G20", "C1 enqueue",
+        "was not taken as a repeat of a message that never entered the queue before",
+        "repeats", "op = 10 AND (since IS NULL AND known OR deleted)",
     ),
     "ended twice": Rule(
         "G20", "C2 one end", "ended a second time",

@@ -25,7 +25,7 @@ _RANK_SHIFT = 54
 _DELAYS = 256  # as the highest priority: a queue of delayed messages, by due time
 _ARRIVAL_BITS = 21  # of the number in which one came, in its place there
 _PUBLISHED, _ENQUEUED, _DELIVERED, _SETTLED, _RETURNED = 1, 2, 3, 4, 5
-_DROPPED, _PURGED, _DECLARED, _RECOVERED = 6, 7, 8, 9
+_DROPPED, _PURGED, _DECLARED, _RECOVERED, _REPEATED = 6, 7, 8, 9, 10
 _AGAIN = 3  # a publish that names an earlier message, and makes none
 _PURGE_OF_DELETE, _PURGE_OF_COLD_START = 1, 2
 
@@ -221,6 +221,9 @@ class Model:
                 queue.clear()
             if cause == _PURGE_OF_DELETE:
                 del self.queues[number]
+        elif op == _REPEATED:
+            if queue.arrival(seq) >= queue.next_arrival():
+                raise ModelMismatch("impossible", f"the next place is {queue.next_seq}")
         elif op == _RECOVERED:
             _recover(queue, seq, of, detail)
 

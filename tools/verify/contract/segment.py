@@ -50,9 +50,9 @@ _OF_MOVES = {
     "timed": f"""
         SELECT queue, seq, LEAST(position, {_POSITION_MAX}) * {1 << ORDINAL_BITS}
                 + LEAST(ordinal, {ORDINAL_MAX}) AS time, op, flag, cause, of, detail, gaps
-        FROM logged WHERE stretch >= 0 AND op BETWEEN 2 AND 9""",
-    "moves": "SELECT * FROM timed WHERE op <= 6",
-    "queue_moves": "SELECT * FROM timed WHERE op >= 7",
+        FROM logged WHERE stretch >= 0 AND op BETWEEN 2 AND 10""",
+    "moves": "SELECT * FROM timed WHERE op <= 6 OR op = 10",
+    "queue_moves": "SELECT * FROM timed WHERE op BETWEEN 7 AND 9",
     "queue_history": "SELECT * FROM queue_moves",
     "counts": """
         SELECT 'moves' AS name, COUNT(*) AS n FROM logged

@@ -24,11 +24,13 @@ class Op(IntEnum):
     PURGED = 7
     DECLARED = 8
     RECOVERED = 9
+    REPEATED = 10
 
 
 _CAUSES = {
     Op.PUBLISHED: 5, Op.ENQUEUED: 1, Op.DELIVERED: 2, Op.SETTLED: 6, Op.RETURNED: 5, Op.DROPPED: 3,
     Op.PURGED: 3, Op.DECLARED: 2, Op.RECOVERED: 1,
+    Op.REPEATED: 1,
 }  # fmt: skip
 WHATS = frozenset(
     op | cause << CAUSE_SHIFT | flag

@@ -372,6 +372,23 @@ def delayed_one_expires(maker: MoveMaker) -> tuple[str, int]:
     return "left otherwise", at
 
 
+def repeat_of_another_publish(maker: MoveMaker) -> tuple[str, int]:
+    at = maker.edit(lambda row: put(row, of=row[4] + 1) if is_a(row, Op.REPEATED) else None)
+    return "repeat unpublished", at
+
+
+def repeat_of_what_never_entered(maker: MoveMaker) -> tuple[str, int]:
+    at = maker.edit(lambda row: put(row, seq=9) if is_a(row, Op.REPEATED) else None)
+    return "repeat of nothing", at
+
+
+def repeat_that_enters_nevertheless(maker: MoveMaker) -> tuple[str, int]:
+    at, repeat = first_move(maker, lambda row: is_a(row, Op.REPEATED))
+    entered = put(repeat, what=repeat[0] ^ Op.REPEATED ^ Op.ENQUEUED, seq=2)
+    rewrite_at(maker, at, lambda rows: [rows[0], entered, *rows[1:]])
+    return "repeat enqueued", at
+
+
 def ack_called_an_end_with_its_queue(maker: MoveMaker) -> tuple[str, int]:
     at = maker.edit(lambda row: put(row, what=0x34) if row[0] == Op.SETTLED else None)
     return "lapsed alive", at
@@ -439,5 +456,6 @@ VIOLATIONS: tuple[Violation, ...] = (
     checkpoint_has_another_root, blob_is_passed_over, transient_enters_as_persistent,
     ack_called_an_end_with_its_queue, answered_as_unroutable, answered_as_sent_again,
     session_that_another_goes_on_with, due_is_not_published, published_without_being_due,
-    another_one_is_due, delayed_one_expires,
+    another_one_is_due, delayed_one_expires, repeat_of_another_publish,
+    repeat_of_what_never_entered, repeat_that_enters_nevertheless,
 )  # fmt: skip

@@ -12,8 +12,8 @@ from tests.system.verify.support.make_moves import INCARNATIONS, MoveMaker, Move
 
 
 def plain_history() -> MoveMaker:
-    """Publishes, deliveries, acks, nacks, limits, a lost member, a purge, a cold start, delays, an
-    end."""
+    """Publishes, deliveries, acks, nacks, limits, a lost member, a purge, a cold start, delays, a
+    repeat, an end."""
     maker = MoveMaker()
     one, two = maker.rig.client("a"), maker.rig.client("b")
     one.queue("q")
@@ -60,6 +60,10 @@ def plain_history() -> MoveMaker:
     maker.rig.pass_time(600_000)
     five.get("q")
     five.ack(1)
+    five.queue("once", {"x-message-deduplication": True})
+    for i, key in enumerate(("k", "l", "k", "l")):
+        known_as = codec.encode_properties({"message_id": key})
+        five.publish("once", b"o%d" % i, properties=known_as, no=i + 5)
     maker.end()
     return maker
 

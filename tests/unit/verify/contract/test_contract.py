@@ -89,6 +89,17 @@ def test_what_a_machine_delays_gives_no_finding(seed: int) -> None:
     assert maker.breaches() == []
 
 
+@pytest.mark.parametrize("delayed", [False, True])
+@pytest.mark.parametrize("seed", range(4))
+def test_what_queues_hold_to_be_repeats_gives_no_finding(seed: int, delayed: bool) -> None:
+    window: c.Table = {"x-message-deduplication": True, "x-cache-size": 4, "x-cache-ttl": 2_000}
+    maker = wander(random.Random(seed), 300, delayed=delayed, **window)
+    assert maker.breaches() == []
+    moves = [MOVE.iter_unpack(one.moves) for one in maker.logs[INCARNATIONS[0]]
+             if isinstance(one, Batch)]  # fmt: skip
+    assert sum(row[0] & 15 == Op.REPEATED for rows in moves for row in rows) > 3
+
+
 @pytest.mark.parametrize("lost", [False, True])
 @pytest.mark.parametrize("then", ["tick", "publish", "late command", "activate"])
 def test_an_end_that_goes_on_at_later_positions_gives_no_finding(
@@ -244,12 +255,14 @@ def _delay(one: Client, name: str, step: int, chance: random.Random) -> None:
     elif roll < 0.22:
         one.delete_exchange(exchange)
     else:
-        delay = codec.encode_properties({"headers": {"x-delay": chance.randrange(1, 2_000)}})
+        delay = codec.encode_properties(
+            {"headers": {"x-delay": chance.randrange(1, 2_000)}, "message_id": str(step % 3)}
+        )
         flags = c.PERSISTENT if chance.random() < 0.7 else 0
         one.publish(name, b"%d" % step, exchange, flags=flags, no=step + 1, properties=delay)
 
 
-def wander(chance: random.Random, steps: int, *, delayed: bool = False) -> MoveMaker:
+def wander(chance: random.Random, steps: int, delayed: bool = False, **more: c.Value) -> MoveMaker:
     """Random operations of clients; members that are lost; now and then the whole cluster."""
     maker = MoveMaker()
     rig = maker.rig
@@ -271,11 +284,11 @@ def wander(chance: random.Random, steps: int, *, delayed: bool = False) -> MoveM
             continue
         one, name = chance.choice(alive), chance.choice(names)
         if roll < 0.1:
-            one.queue(name, kinds.get(name), durable=name != "passing")
+            one.queue(name, kinds.get(name, {}) | more, durable=name != "passing")
         elif delayed and roll < 0.25:
             _delay(one, name, step, chance)
         elif roll < 0.5:
-            properties = b"\x08\x00" + bytes([chance.randrange(4)])
+            properties = b"\x08\x80" + bytes([chance.randrange(4), 1, 97 + step % 5])
             flags = c.PERSISTENT if chance.random() < 0.7 else 0
             one.publish(name, b"%d" % step, flags=flags, no=step + 1, properties=properties)
         elif roll < 0.56:

@@ -39,7 +39,11 @@ TAG = "a number of the channel; clients' histories name it"
 NAME = "text for people: moves have the number"
 ORDER = "neither of the two depends on the other, so either order may be true"
 
+REFUSED = "as if the queue had refused the message: clients' histories name it"
+
 UNSEEN: dict[str, str] = {
+    "REPEATED.detail +1": ONCE,
+    "REPEATED dropped": REFUSED,
     "PUBLISHED.detail +1": BODY,
     "SETTLED.detail +1": TAG,
     "Queues.vhost changed": NAME,
@@ -53,6 +57,7 @@ PARTLY: dict[str, str] = {
     "DELIVERED moved": ORDER,
     "DROPPED moved": ORDER,
     "PUBLISHED.of +1": ONCE,
+    "REPEATED.seq +1": "where another message entered at that place: keys are not logged",
     "ENQUEUED.detail +1": "where the message is purged, as nothing names its content again",
     "PUBLISHED.flag negated": "where it reached no queue",
     "PUBLISHED.queue +1": "where the channel publishes nothing later: numbers may have holes",

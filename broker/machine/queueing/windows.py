@@ -1,0 +1,220 @@
+"""The window of a queue that takes no message twice: the keys of those that it took last.
+
+A message's key is the value of its header `x-deduplication-header`, or else its property
+message-id; without either it is no repeat of anything. A key stays when its message leaves the
+queue: what is sent again after a failover may come when the first one was consumed long ago. It
+goes when `x-cache-size` others came behind it, or when `x-cache-ttl` is over in the machine's time.
+
+Dead letters pass a window unseen: what a broker moves is sent once, and one that comes back to
+where it was published, as programs that retry arrange it, would be lost. Decision:
+docs/decisions/0065-a-repeat-is-known-by-its-key-in-a-window-of-the-queue.md.
+"""
+
+from collections import deque
+from collections.abc import Iterable
+from hashlib import blake2b
+
+from broker.machine.digest import MASK, canonical, window_element
+from broker.machine.limits import WINDOW_KEYS_WORK
+from broker.machine.move_log import FLAG, INDEX_MASK, MARK_MASK, REPEATED, row
+from broker.machine.queueing.dispatch import enqueue
+from broker.machine.queueing.properties import (
+    HAS_HEADERS,
+    decode_value,
+    property_of,
+    raw_headers,
+)
+from broker.machine.queueing.queue import last_place
+from broker.machine.schedule import NEVER_US
+from broker.machine.state import (
+    CONTENT_HASH,
+    IS_PERSISTENT,
+    NO_TTL,
+    NUMBER,
+    Message,
+    Noted,
+    Queue,
+    State,
+    Window,
+)
+
+HEADER = "x-deduplication-header"
+_HEADER_BYTES = bytes((len(HEADER),)) + HEADER.encode()
+_FORGOTTEN_PER_MESSAGE = 2
+
+
+def key_of(properties: bytes) -> bytes:
+    """What a message is known by, 16 bytes of a hash; none if it says nothing. A text is the same
+    key in either place."""
+    if len(properties) < 3:
+        return b""
+    value = None
+    if properties[0] & (HAS_HEADERS >> 8) and _HEADER_BYTES in properties:
+        raws = [raw for name, _, raw in raw_headers(properties) if name == HEADER]
+        value = decode_value(raws[-1]) if raws else None
+    if value is None:
+        text = property_of(properties, "message_id")
+    elif isinstance(value, str | bytes):
+        text = value.encode() if isinstance(value, str) else value
+    else:
+        return blake2b(canonical({"": value}), digest_size=16, person=b"value").digest()
+    return blake2b(text, digest_size=16).digest() if text else b""
+
+
+def enqueue_once(state: State, queue: Queue, window: Window, key: bytes, message: Message) -> bool:
+    """Put it into the queue, unless the window has its key; False if the queue refuses it, and then
+    its key is not noted."""
+    if not key:
+        return enqueue(state, queue, message)
+    _forget_ended(state, queue, window, _FORGOTTEN_PER_MESSAGE)
+    noted = window.by_key.get(key)
+    if noted is not None and _is_known(state, window, noted, message):
+        what = REPEATED | FLAG if message[IS_PERSISTENT] else REPEATED
+        at, low = state.position & INDEX_MASK, message[NUMBER] & MARK_MASK
+        state.moves.append(row(what, at, queue.mark, noted[1], low, message[CONTENT_HASH]))
+        queue.tally.drop_duplicate += 1
+        return True
+    if not enqueue(state, queue, message):
+        return False
+    if len(window.order) == window.size:
+        _forget_first(state, window)
+    volatile = not message[IS_PERSISTENT]
+    _note(state, window, (key, last_place(queue, message), state.horizon_us, volatile))
+    _recheck(state, queue, window)
+    return True
+
+
+def _is_known(state: State, window: Window, noted: Noted, message: Message) -> bool:
+    """What a cold start would take stands for no message that it would keep."""
+    _, _, noted_us, volatile = noted
+    if volatile and message[IS_PERSISTENT]:
+        return False
+    return window.ttl_us == NO_TTL or state.now_us < noted_us + window.ttl_us
+
+
+def element(window: Window, noted: Noted) -> int:
+    return window_element(window.salt, *noted)
+
+
+def recomputed_sum(window: Window, noted: Iterable[Noted]) -> int:
+    """The sum of the elements of these, computed anew."""
+    return sum([element(window, one) for one in noted]) & MASK
+
+
+def _note(state: State, window: Window, noted: Noted) -> None:
+    window.order.append(noted)
+    window.by_key[noted[0]] = noted
+    window.volatile += noted[3]
+    _count(state, window, element(window, noted))
+
+
+def _count(state: State, window: Window, elements: int) -> None:
+    window.sum = (window.sum + elements) & MASK
+    state.add(elements)
+
+
+def _forget_first(state: State, window: Window) -> None:
+    noted = window.order.popleft()
+    if window.by_key.get(noted[0]) is noted:  # else it was noted again since
+        del window.by_key[noted[0]]
+    window.volatile -= noted[3]
+    _count(state, window, -element(window, noted))
+
+
+def _end_us(window: Window) -> int:
+    """When the time of the oldest key is over."""
+    if window.ttl_us == NO_TTL or not window.order:
+        return NEVER_US
+    return window.order[0][2] + window.ttl_us
+
+
+def _forget_ended(state: State, queue: Queue, window: Window, count_max: int) -> int:
+    """Forget keys whose time is over, at most so many; return how many."""
+    count = 0
+    while count < count_max and _end_us(window) <= state.now_us:
+        _forget_first(state, window)
+        count += 1
+    if count:
+        _recheck(state, queue, window)
+    return count
+
+
+def _recheck(state: State, queue: Queue, window: Window) -> None:
+    """The oldest key may be another one."""
+    end_us = _end_us(window)
+    if end_us < NEVER_US:
+        state.remembering[queue.number] = queue
+        # A time that is past counts from now: what else has ended has its turn before the rest.
+        state.key_ends.note(queue.number, max(end_us, state.now_us))
+    else:
+        state.remembering.pop(queue.number, None)
+
+
+def forget_what_ended(state: State) -> None:
+    """The keys whose time is over, of all queues, as many as one tick may."""
+    work = 0
+    while work < WINDOW_KEYS_WORK:
+        number = state.key_ends.take(state.now_us)
+        if number is None:
+            return
+        queue = state.remembering.get(number)
+        work += 1
+        if queue is not None and queue.window is not None:
+            work += _forget_ended(state, queue, queue.window, WINDOW_KEYS_WORK - work)
+            _recheck(state, queue, queue.window)
+
+
+def forget_all_keys(state: State, queue: Queue) -> None:
+    """The queue is gone."""
+    window = queue.window
+    if window is not None:
+        state.remove(window.sum)
+        state.discarded += [window.order, window.by_key]
+        queue.window = None
+        state.remembering.pop(queue.number, None)
+        state.key_ends.forget(queue.number)
+
+
+def forget_volatile_keys(state: State, queue: Queue) -> None:
+    """A cold start took the messages: they may come again."""
+    window = queue.window
+    if window is None or not window.volatile:
+        return
+    gone = [noted for noted in window.order if noted[3]]
+    _count(state, window, -recomputed_sum(window, gone))
+    kept = [noted for noted in window.order if not noted[3]]
+    state.discarded += [window.order, window.by_key]
+    window.order, window.by_key = deque(kept), {noted[0]: noted for noted in kept}
+    window.volatile = 0
+    _recheck(state, queue, window)
+
+
+def restore_keys(state: State, queue: Queue, noted: Iterable[Noted]) -> None:
+    """Into a new window, in their order; the schedule comes with the snapshot."""
+    window = queue.window
+    assert window is not None
+    window.order += noted
+    window.by_key.update((one[0], one) for one in noted)
+    window.volatile += sum([one[3] for one in noted])
+    window.sum = (window.sum + recomputed_sum(window, noted)) & MASK
+    if _end_us(window) < NEVER_US:
+        state.remembering[queue.number] = queue
+
+
+def check(state: State, queue: Queue) -> None:
+    """Asserts what must hold between commands."""
+    window = queue.window
+    if window is None:
+        assert queue.number not in state.remembering
+        return
+    order = window.order
+    assert len(order) <= window.size
+    assert window.by_key == {one[0]: one for one in order}
+    assert all(window.by_key[key] is one for key, one in window.by_key.items())
+    assert window.sum == recomputed_sum(window, order), "its own sum is of these keys"
+    assert window.volatile == sum(one[3] for one in order)
+    times = [noted_us for _, _, noted_us, _ in order]
+    assert times == sorted(times), "the oldest is the first"
+    end_us = _end_us(window)
+    assert (end_us < NEVER_US) == (queue.number in state.remembering)
+    assert state.key_ends.times.get(queue.number, NEVER_US) <= max(end_us, state.now_us)
