@@ -73,6 +73,24 @@ def send_again_by_number(pair: ClientPair) -> None:
         pair.writer.confirmed(number)
 
 
+def send_again_by_key(pair: ClientPair) -> None:
+    """The same with a key: the queue knows it, another one does not, and each delivers it once."""
+    other = pair.servers.queue(f"second of {pair.name}")
+    (there,) = pair.publish("there", pair.queue)
+    pair.writer.published(5, pair.body("there"))
+    pair.writer.lost()
+    pair.writer.published(6, pair.body("there"))
+    pair.servers.repeat(pair.body("there"), 5, there)
+    (late,) = pair.servers.repeat(pair.body("there"), 6, there, other)
+    pair.writer.confirmed(6)
+    pair.servers.deliver(there)
+    pair.receive("there")
+    pair.servers.deliver(late)
+    pair.clients.client("reader of the second", f"second of {pair.name}").received(
+        1, pair.body("there"), redelivered=False
+    )
+
+
 def redeliver_flagged(pair: ClientPair) -> None:
     """A returned message is delivered again, flagged."""
     pair.send_twice("twice")
@@ -117,7 +135,7 @@ def begin_with_a_full_queue(pair: ClientPair) -> None:
 
 CORRECT = [
     send_four, be_refused_and_unroutable, lose_the_connection, send_again_by_number,
-    redeliver_flagged,
+    send_again_by_key, redeliver_flagged,
     consume_without_history, fan_out, lose_all_members, begin_with_a_full_queue,
 ]  # fmt: skip
 
@@ -370,7 +388,7 @@ def test_what_was_looked_at_is_counted() -> None:
     report = everything()
     counts = report.counts
     assert counts.operations > counts.published + counts.confirmed + counts.received > 70
-    assert (counts.clients, counts.refused) == (47, 2)
+    assert (counts.clients, counts.refused) == (50, 2)
     assert report.notes == [
         "1 bodies that clients received are not judged, as messages were in their queues before "
         "the logs begin"

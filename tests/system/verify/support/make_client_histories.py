@@ -53,7 +53,7 @@ class Servers:
         self.number = 0
         self._position = 0
         self._ordinal = 0
-        self._next_seq: dict[int, int] = {}
+        self._next_seq: dict[int, int] = {0: 1}
 
     def queue(self, name: str) -> int:
         """Declare a durable queue."""
@@ -89,6 +89,16 @@ class Servers:
         self._command()
         self._move(Op.PUBLISHED, True, 3, number, message, CHANNEL, xxh3_64_intdigest(body))
         self.confirms.append(self._position)
+
+    def repeat(self, body: bytes, number: int, message: Message, *queues: int) -> list[Message]:
+        """Publish what the queue of this message knows by its key; return it in other queues."""
+        held = self.publish(body, number, *queues or (0,))
+        content = held[0].content
+        if not queues:
+            self.rows.pop()
+            held, self._next_seq[0] = [], 1
+        self._move(Op.REPEATED, True, 0, message.queue, message.seq, self.number, content)
+        return held
 
     def deliver(self, message: Message, *, redelivered: bool = False, epoch: int = 1) -> None:
         """Deliver a message."""

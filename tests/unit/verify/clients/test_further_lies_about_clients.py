@@ -64,6 +64,24 @@ def repeat_in_another_queue(pair: ClientPair) -> None:
     pair.writer.confirmed(1)
 
 
+def know_the_key_in_another_queue(pair: ClientPair) -> None:
+    """A repeat by its key, but the queue that its client names never had one."""
+    (there,) = pair.servers.publish(pair.body("key"), 7, pair.servers.queue("of somebody else"))
+    pair.writer.published(1, pair.body("key"))
+    pair.servers.repeat(pair.body("key"), 1, there)
+    pair.writer.confirmed(1)
+
+
+def receive_a_repeat(pair: ClientPair) -> None:
+    """Members say that it was a repeat by its key; a client has it twice, both as if new."""
+    (there,) = pair.publish("again", pair.queue)
+    pair.servers.repeat(pair.body("again"), 0, there)
+    pair.servers.deliver(there)
+    pair.servers.deliver(there)
+    for _ in range(2):
+        pair.receive("again")
+
+
 def enter_the_same_queue_twice(pair: ClientPair) -> None:
     """One publish is two messages of two numbers in its queue, and both are delivered as new."""
     for message in pair.publish("twin", pair.queue) + pair.servers.publish(
@@ -126,6 +144,8 @@ LIES: dict[Callable[[ClientPair], None], list[tuple[str, str]]] = {
     confirm_a_dead_letter: [("G8", "have it never")],
     repeat_another_message: [("G8", "publish 2 was confirmed, but entered no queue")],
     repeat_in_another_queue: [("G8", "publish 1 was confirmed, but did not enter repeat_in")],
+    know_the_key_in_another_queue: [("G8", "publish 1 was confirmed, but did not enter know_the")],
+    receive_a_repeat: [("G11", "without the redelivered flag (counting all clients), but it ent")],
     enter_the_same_queue_twice: [("G20", "was sent once, but became 2 messages")],
     give_one_message_to_two_readers: [("G11", "received it twice (counting all clients), but it")],
     receive_what_expired: [("G20", "delivered never, and entered once")],
