@@ -5,8 +5,11 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import click
+
 from broker.options.broker import DEFAULTS, broker_options
 from broker.options.equality import KINDS, Kind
+from tools.commands.qpidd import qpidd
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "OPERATIONS.md"
 
@@ -23,6 +26,23 @@ def test_the_page_has_the_same_kinds() -> None:
         (row,) = re.findall(rf"^\| {kind.value} \|(.*)$", chapter, re.MULTILINE)
         named = set(re.findall(r"`--([a-z-]+)`", row))
         assert named == {option for option, one in KINDS.items() if one is kind}, kind
+
+
+def test_help_and_page_name_the_default_that_is() -> None:
+    """Where it is a word of its own; others follow from other options, and are told in prose."""
+    page = PAGE.read_text(encoding="utf-8")
+    helps = {one.opts[0]: one.help or "" for one in qpidd.params if isinstance(one, click.Option)}
+    said: dict[str, list[tuple[str, str]]] = {"help": [], "page": []}
+    for option, default in DEFAULTS.items():
+        found = re.search(r"Default ([^ ,;]+?)[.:,;]?(?= |$)", helps.get(f"--{option}", ""))
+        row = re.search(rf"^\| `--{option}[ `][^|]*\| ([^|]*?) \|", page, re.MULTILINE)
+        if default and found is not None:
+            said["help"].append((option, found[1]))
+        if default not in ("", "auto") and row is not None:
+            said["page"].append((option, row[1]))
+    for where, defaults in said.items():
+        assert len(defaults) > 25, f"{where}: the defaults are not found any more"
+        assert dict(defaults) == {option: DEFAULTS[option] for option, _ in defaults}, where
 
 
 def test_passwords_are_not_compared() -> None:
