@@ -42,7 +42,7 @@ const open = (member) => amqp.connect('amqp://guest:guest@' + member).catch((err
   const arrived = [];
   await into.prefetch(10);
   await new Promise((resolve, reject) => {
-    setTimeout(() => reject(new Error('only ' + arrived.length + ' came')), 15000).unref();
+    setTimeout(() => reject(new Error('only ' + arrived.length + ' came')), 60000).unref();
     into.consume('node', (message) => {
       arrived.push({
         body: message.content.toString(), redelivered: message.fields.redelivered,
@@ -69,18 +69,29 @@ def amqplib() -> Path:
             print(reason)
             pytest.skip(reason)
     folder = Path(tempfile.gettempdir()) / f"qpid-cluster-py-amqplib-{VERSION}-{os.getuid()}"
-    if not (folder / "node_modules" / "amqplib" / "package.json").exists():
+    done = folder / "installed"  # a run that was aborted may have left a part
+    if not done.exists():
         folder.mkdir(mode=0o700, exist_ok=True)
         (folder / "package.json").write_text('{"private": true}')
         installed = subprocess.run(
-            ["npm", "install", "--no-audit", "--no-fund", f"amqplib@{VERSION}"],
+            [
+                "npm",
+                "install",
+                "--no-audit",
+                "--no-fund",
+                "--fetch-retries=1",
+                "--fetch-timeout=20000",
+                f"amqplib@{VERSION}",
+            ],
             cwd=folder,
             capture_output=True,
             text=True,
             timeout=100,
             check=False,
         )
-        assert installed.returncode == 0, installed.stderr
+        if installed.returncode:
+            pytest.skip(f"npm install amqplib@{VERSION}: {installed.stderr.strip()[:200]}")
+        done.touch()
     return folder
 
 
@@ -94,7 +105,7 @@ def test_node_amqplib(amqplib: Path, cluster: LocalCluster) -> None:
             cwd=amqplib,
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=110,
             check=False,
         )
         if done.returncode == os.EX_TEMPFAIL:

@@ -102,7 +102,8 @@ def test_the_login_says_no_and_forgets_on_logout(started: Browser, api: CannedAp
     log_in(started)
     started.wait_text("Messages in queues")
     started.open(f"{api.url}/#/queues")
-    started.evaluate("location.reload()")
+    started.evaluate("window.before = true; location.reload()")
+    started.wait("!window.before")
     started.wait_text("orders")  # the login outlives a reload, in this tab
     started.click("button", "Log out")
     started.wait("document.querySelector('form.login')")

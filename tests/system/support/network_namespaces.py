@@ -16,6 +16,7 @@ import asyncio
 import ctypes
 import os
 import random
+import secrets
 import socket
 import subprocess
 import threading
@@ -58,7 +59,8 @@ class Network:
     """
 
     def __init__(self, size: int, networks: int = 1) -> None:
-        tag = f"{os.getpid() % 1_000_000}"
+        # Not the number of this process: a run that was aborted may have left those of another one.
+        tag = secrets.token_hex(4)
         self.size = size
         self.nets = range(networks)
         self.spaces = [f"qpid-{tag}-{place}" for place in range(size)]

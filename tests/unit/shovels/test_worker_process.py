@@ -8,6 +8,7 @@ import json
 import re
 import subprocess
 import sys
+from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
@@ -23,7 +24,8 @@ ENDS_LATE = """
 import json, os, sys, time
 given = json.loads(sys.stdin.readline())
 os.write(1, json.dumps({"event": "ended", "why": "read " + given["name"]}).encode() + b"\\n")
-time.sleep(0.3)
+while not os.path.exists(sys.argv[1]):
+    time.sleep(0.01)
 """
 RAISES = """
 import sys, tools.shovel.__main__ as program
@@ -52,7 +54,7 @@ def test_a_fault_of_the_process_is_told_in_a_sentence() -> None:
         assert ended.stderr.strip() == "500", "no traceback, and it ends before a member does"
 
 
-def test_an_attempt_that_has_told_its_end_is_kept_until_its_process_is_gone() -> None:
+def test_an_attempt_that_has_told_its_end_is_kept_until_its_process_is_gone(tmp_path: Path) -> None:
     """It was collected, with a traceback in the log, and its process was not waited for."""
     faults: list[object] = []
 
@@ -68,8 +70,9 @@ def test_an_attempt_that_has_told_its_end_is_kept_until_its_process_is_gone() ->
             primary=SimpleNamespace(members=()),
         )  # fmt: skip
         gateway = SimpleNamespace(identity=SimpleNamespace(takes_numbers=True))
+        program = sys.executable, "-c", ENDS_LATE, str(tmp_path / "end")
         shovels = shovels_of(
-            (sys.executable, "-c", ENDS_LATE), cast("Controller", controller),
+            program, cast("Controller", controller),
             cast("Connections", SimpleNamespace(gateway=gateway)), lambda *_: asyncio.sleep(0),
             "near", lambda *_: None, loop,
         )  # fmt: skip
@@ -81,6 +84,7 @@ def test_an_attempt_that_has_told_its_end_is_kept_until_its_process_is_gone() ->
         gc.collect()
         others = asyncio.all_tasks() - {asyncio.current_task()}
         assert len(others) == 1, "its process is still waited for"
+        (tmp_path / "end").touch()
         await asyncio.wait_for(next(iter(others)), 20)
         shovels.close()
 
