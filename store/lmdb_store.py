@@ -25,8 +25,9 @@ from store.api import (
     check_commit,
     check_switch,
 )
-from store.directory_lock import DirectoryLock
 from store.errors import StoreCorrupt, StoreError, StoreFailed, StoreFull, StoreMissing
+from store.files.directory_lock import DirectoryLock
+from store.files.space import OwnedSpace
 from store.lmdb_environment import (
     DATA_NAME,
     MapGate,
@@ -37,7 +38,6 @@ from store.lmdb_environment import (
     misplaced,
     open_environment,
 )
-from store.space import OwnedSpace
 
 MAP_BYTES_FIRST = 64 << 20
 MAP_BYTES_MAX = 1 << 40

@@ -20,8 +20,8 @@ from pathlib import Path
 
 from store.api import Marker, Meta
 from store.backups import backup_paths, next_backup
-from store.directory_lock import DirectoryLock, explain, sync_directory, sync_file
 from store.errors import StoreMissing, StoreUnreadable
+from store.files.directory_lock import DirectoryLock, explain, sync_directory, sync_file
 from store.lmdb_environment import DATA_NAME, inspect
 from store.lmdb_store import LmdbStore
 

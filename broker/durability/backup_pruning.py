@@ -21,8 +21,8 @@ from broker.file_thread import FileThread
 from broker.options.retention import BackupPolicy
 from store.api import Marker, Meta
 from store.backups import Backup, list_backups
-from store.directory_lock import DirectoryLock, sync_directory
 from store.errors import StoreBusy, StoreError
+from store.files.directory_lock import DirectoryLock, sync_directory
 
 log = logging.getLogger("qpidd")
 

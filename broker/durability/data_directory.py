@@ -19,10 +19,10 @@ from broker.machine.version import MACHINE_VERSION, MACHINE_VERSION_MIN
 from broker.options.broker import BrokerOptions
 from store import swap
 from store.api import Marker, Meta
-from store.directory_lock import DirectoryLock
 from store.errors import NotWritable, StoreUnreadable
+from store.files.directory_lock import DirectoryLock
+from store.files.space import Reserve
 from store.lmdb_store import LmdbStore
-from store.space import Reserve
 from vsync.admin.protocol import Json
 
 STORE_DIR = "store"

@@ -25,8 +25,8 @@ from store.api import Marker, Meta
 from store.commit_queue import Call, CheckpointJob, CommitLag, CommitQueue
 from store.commit_thread import CommitThread
 from store.errors import NoSpace, StoreError, StoreFailed, StoreStuck
+from store.files.space import Reserve
 from store.lmdb_store import LmdbStore
-from store.space import Reserve
 
 log = logging.getLogger("qpidd.join")
 

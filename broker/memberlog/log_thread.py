@@ -20,7 +20,7 @@ from typing import NamedTuple
 from broker.memberlog.segment_file import Step
 from broker.memberlog.writer import SEGMENT_BYTES, SEGMENT_US, LogWriteFailed, MemberLogWriter
 from store.commit_queue import SPACE_RETRY_S, CommitLag
-from store.space import NO_SPACE
+from store.files.space import NO_SPACE
 
 
 class _Work(NamedTuple):

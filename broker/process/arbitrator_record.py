@@ -13,8 +13,8 @@ import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from store.directory_lock import DirectoryLock, explain, replace_file
 from store.errors import StoreError, StoreUnreadable
+from store.files.directory_lock import DirectoryLock, explain, replace_file
 
 FILE_NAME = "arbitrator.json"
 FORMAT = 1

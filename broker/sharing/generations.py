@@ -26,10 +26,10 @@ import struct
 import time
 from pathlib import Path
 
-from store.directory_lock import explain, sync_directory, sync_file
 from store.errors import NoSpace, StoreFailed, StoreMissing
+from store.files.directory_lock import explain, sync_directory, sync_file
+from store.files.space import NO_SPACE
 from store.lmdb_environment import DATA_NAME
-from store.space import NO_SPACE
 
 _NAME = re.compile(r"generation\.(\d{6,})(\.new)?")
 _FICLONE = 0x40049409

@@ -21,8 +21,8 @@ from pathlib import Path
 
 from broker.watchdogs.resource_alarms import Reading
 from store.errors import StoreError
+from store.files.space import Reserve
 from store.lmdb_store import LmdbStore
-from store.space import Reserve
 
 PERIOD_S = 0.2
 LOOKS_PER_REPORT = 10

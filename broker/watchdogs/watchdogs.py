@@ -24,7 +24,7 @@ from broker.watchdogs.process_pauses import ProcessPauses, page_faults
 from broker.watchdogs.resource_alarms import ResourceAlarms, of_all
 from broker.watchdogs.resource_gauge import ResourceGauge
 from store.commit_queue import CommitLag
-from store.space import Reserve
+from store.files.space import Reserve
 from vsync.admin.protocol import Json
 from vsync.totem.events import Direct
 from vsync.totem.node import Node

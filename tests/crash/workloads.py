@@ -28,11 +28,12 @@ from broker.process.arbitrator_record import RecordFile
 from broker.replication.chain import History, Promise
 from broker.replication.persister import Persister
 from broker.replication.replica import Item, Replica
-from store import directory_lock, lmdb_environment, lmdb_store, swap
+from store import lmdb_environment, lmdb_store, swap
 from store.api import Marker, Meta
 from store.errors import StoreError
+from store.files import directory_lock
+from store.files.space import Reserve
 from store.lmdb_store import LmdbStore
-from store.space import Reserve
 from vsync.primary.events import Activation
 from vsync.types import RingId
 

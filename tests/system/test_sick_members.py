@@ -69,7 +69,7 @@ threading.Thread.start = refused
 FROZEN = """
 import os, sys, time, broker.durability.store_writer
 from broker.memberlog.segment_file import SegmentFile
-from store.directory_lock import DirectoryLock
+from store.files.directory_lock import DirectoryLock
 from store.lmdb_store import LmdbStore
 broker.durability.store_writer.PATIENCE_S = 0.2
 sign = sys.argv[sys.argv.index("--data-dir") + 1] + ".frozen"

@@ -13,8 +13,8 @@ import click
 from broker.incidents.incidents import Incidents
 from broker.incidents.quarantine import Quarantine, QuarantineRecord
 from store.api import Marker, Meta
-from store.directory_lock import lock_holder
 from store.errors import StoreBusy, StoreError, StoreMissing, StoreUnreadable
+from store.files.directory_lock import lock_holder
 from store.lmdb_environment import inspect
 from store.swap import find_store
 from tools.stores.backups import backup_request, carry_out, with_backup_options

@@ -25,8 +25,8 @@ from broker.durability.data_directory import filled
 from broker.options.retention import BackupPolicy
 from store.api import Marker, Meta
 from store.backups import Backup, copy_store, find_backup, list_backups
-from store.directory_lock import DirectoryLock
 from store.errors import StoreError, StoreMissing
+from store.files.directory_lock import DirectoryLock
 from store.lmdb_environment import inspect
 from store.lmdb_store import LmdbStore
 from store.swap import STORE_NAME, find_store, put_in_force, restore

@@ -15,7 +15,7 @@ from broker.durability.backup_pruning import LEVEL_S, BackupPruner, Stays, judge
 from broker.options.retention import BackupPolicy
 from store.api import Marker, Meta
 from store.backups import Backup, backup_paths
-from store.directory_lock import DirectoryLock
+from store.files.directory_lock import DirectoryLock
 from store.lmdb_store import LmdbStore
 
 DAY_S = 86_400

@@ -28,8 +28,8 @@ from broker.replication.persister import Persister
 from broker.replication.replica import Item, Replica
 from store.api import Marker, Meta
 from store.commit_queue import CheckpointJob
+from store.files.space import Reserve
 from store.lmdb_store import LmdbStore
-from store.space import Reserve
 from vsync.primary.events import Activation
 from vsync.types import RingId
 

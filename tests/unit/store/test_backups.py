@@ -18,8 +18,8 @@ from broker.replication.replica import RECORD_VERSION
 from store import swap
 from store.api import Marker, Meta
 from store.backups import copy_store, list_backups
-from store.directory_lock import DirectoryLock
 from store.errors import StoreError
+from store.files.directory_lock import DirectoryLock
 from store.lmdb_environment import inspect
 from store.lmdb_store import LmdbStore
 from tools.commands.qpid_cluster_store import BUSY, main

@@ -19,7 +19,6 @@ from xxhash import xxh3_64_digest
 
 from store import schema
 from store.api import Marker, Meta
-from store.directory_lock import DirectoryLock
 from store.errors import (
     NotWritable,
     StoreBusy,
@@ -31,6 +30,7 @@ from store.errors import (
     StoreUnreadable,
     StoreVersion,
 )
+from store.files.directory_lock import DirectoryLock
 from store.lmdb_environment import inspect
 from store.lmdb_store import LmdbStore
 

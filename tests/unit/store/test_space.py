@@ -11,8 +11,8 @@ import pytest
 
 from store.api import Meta
 from store.errors import NoSpace
+from store.files.space import RESERVE_NAME, START_BYTES, Reserve
 from store.lmdb_store import LmdbStore
-from store.space import RESERVE_NAME, START_BYTES, Reserve
 
 META = Meta("shop", "a", "s")
 

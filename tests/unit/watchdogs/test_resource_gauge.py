@@ -18,8 +18,8 @@ from broker.watchdogs.resource_gauge import (
     idle_in,
     memory_used,
 )
+from store.files.space import Reserve
 from store.lmdb_store import LmdbStore
-from store.space import Reserve
 
 MB = 1 << 20
 BODY_BYTES = 256
