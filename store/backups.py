@@ -18,7 +18,7 @@ import lmdb
 
 from store.api import Marker, Meta
 from store.errors import StoreError, StoreMissing
-from store.files.directory_lock import explain, sync_directory, sync_file
+from store.files.durable_files import explain, sync_directory, sync_file
 from store.lmdb_environment import DATA_NAME, inspect
 from store.lmdb_store import LmdbStore
 

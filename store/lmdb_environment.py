@@ -13,7 +13,7 @@ import lmdb
 from store import schema
 from store.api import Meta
 from store.errors import StoreFailed, StoreMissing, StoreUnreadable
-from store.files.directory_lock import explain, sync_directory, sync_file
+from store.files.durable_files import explain, sync_directory, sync_file
 
 DATA_NAME = "data.mdb"
 

@@ -21,7 +21,8 @@ from pathlib import Path
 from store.api import Marker, Meta
 from store.backups import backup_paths, next_backup
 from store.errors import StoreMissing, StoreUnreadable
-from store.files.directory_lock import DirectoryLock, explain, sync_directory, sync_file
+from store.files.directory_lock import DirectoryLock
+from store.files.durable_files import explain, sync_directory, sync_file
 from store.lmdb_environment import DATA_NAME, inspect
 from store.lmdb_store import LmdbStore
 

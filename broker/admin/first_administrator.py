@@ -20,7 +20,7 @@ from broker.admin.definitions import Definitions
 from broker.machine.commands import Table
 from broker.machine.handlers.definitions import CONFLICT, FIRST_ADMINISTRATOR
 from broker.replication.controller import Controller
-from store.files.directory_lock import sync_directory
+from store.files.durable_files import sync_directory
 
 USER, FILE = "admin", "administrator"
 PASSWORD_BYTES = 15

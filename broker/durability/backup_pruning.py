@@ -22,7 +22,8 @@ from broker.options.retention import BackupPolicy
 from store.api import Marker, Meta
 from store.backups import Backup, list_backups
 from store.errors import StoreBusy, StoreError
-from store.files.directory_lock import DirectoryLock, sync_directory
+from store.files.directory_lock import DirectoryLock
+from store.files.durable_files import sync_directory
 
 log = logging.getLogger("qpidd")
 

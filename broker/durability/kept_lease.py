@@ -14,7 +14,7 @@ import math
 from pathlib import Path
 from typing import Final
 
-from store.files.directory_lock import replace_file
+from store.files.durable_files import replace_file
 from vsync.totem.config import RingConfig
 from vsync.totem.ordering.lease import SLACK
 from vsync.totem.ordering.tempo import Tempo

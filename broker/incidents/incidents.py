@@ -17,7 +17,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 
-from store.files.directory_lock import replace_file, sync_directory, sync_file
+from store.files.durable_files import replace_file, sync_directory, sync_file
 
 log = logging.getLogger("qpidd.evidence")
 

@@ -36,7 +36,7 @@ from broker.memberlog.segments import (
     unpack,
 )
 from broker.options.retention import Policy
-from store.files.directory_lock import replace_file, sync_directory
+from store.files.durable_files import replace_file, sync_directory
 
 VERIFIED = "verified"
 DROPPED_NAME = "dropped"

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, TypeAlias
 
-from store.files.directory_lock import sync_directory
+from store.files.durable_files import sync_directory
 
 
 class Begin(NamedTuple):

@@ -14,7 +14,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from store.errors import StoreError, StoreUnreadable
-from store.files.directory_lock import DirectoryLock, explain, replace_file
+from store.files.directory_lock import DirectoryLock
+from store.files.durable_files import explain, replace_file
 
 FILE_NAME = "arbitrator.json"
 FORMAT = 1

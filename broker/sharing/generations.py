@@ -27,7 +27,7 @@ import time
 from pathlib import Path
 
 from store.errors import NoSpace, StoreFailed, StoreMissing
-from store.files.directory_lock import explain, sync_directory, sync_file
+from store.files.durable_files import explain, sync_directory, sync_file
 from store.files.space import NO_SPACE
 from store.lmdb_environment import DATA_NAME
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from broker.sharing.generations import newest_complete, newest_number
 from broker.sharing.lease import RECORD_BYTES, ForeignLease, Found, LeaseRecord, decode
 from store.errors import NotWritable, StoreMissing, StoreUnreadable
-from store.files.directory_lock import sync_directory
+from store.files.durable_files import sync_directory
 
 _NAME = re.compile(r"lease\.(\d{6,})")
 _CLAIM = re.compile(r"lease\.[0-9a-f]{32}\.new")

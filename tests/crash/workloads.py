@@ -31,7 +31,7 @@ from broker.replication.replica import Item, Replica
 from store import lmdb_environment, lmdb_store, swap
 from store.api import Marker, Meta
 from store.errors import StoreError
-from store.files import directory_lock
+from store.files import durable_files
 from store.files.space import Reserve
 from store.lmdb_store import LmdbStore
 from vsync.primary.events import Activation
@@ -269,13 +269,13 @@ def _without_sync() -> None:
 
 
 def _names_not_synced() -> None:
-    for module in (directory_lock, lmdb_environment, lmdb_store, swap, arbitrator_record):
+    for module in (durable_files, lmdb_environment, lmdb_store, swap, arbitrator_record):
         vars(module)["sync_directory"] = _no_sync
 
 
 def _copy_not_synced() -> None:
     vars(swap)["LmdbStore"] = partial(LmdbStore, sync=False)
-    for module in (directory_lock, lmdb_environment, swap):
+    for module in (durable_files, lmdb_environment, swap):
         vars(module)["sync_file"] = _no_sync
 
 
