@@ -16,11 +16,13 @@ from typing import NamedTuple
 
 import lmdb
 
+from store import schema
 from store.api import Marker, Meta
 from store.errors import StoreError, StoreMissing
 from store.files.durable_files import explain, sync_directory, sync_file
-from store.lmdb_environment import DATA_NAME, inspect
-from store.lmdb_store import LmdbStore
+from store.lmdb_environment import DATA_NAME, inspect, journal_of, left_in_journal
+from store.lmdb_scans import put_entries
+from store.lmdb_store import MAP_BYTES_FIRST, LmdbStore
 
 _BACKUP = re.compile(r"_cluster\.bak\.([0-9a-f]{4})")
 NUMBER_MAX = 0xFFFF
@@ -91,8 +93,10 @@ def copy_store(source: Path, target: Path) -> Meta:
         _check_space(source, target.parent)
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir()
+        waiting = journal_of(source)
         with lmdb.open(str(source), readonly=True, create=False, max_dbs=0) as env:
             env.copy(str(partial), compact=True)
+        _take_along(partial, waiting)
         sync_file(partial / DATA_NAME)
         copied = LmdbStore(partial)
         meta = replace(copied.meta, marker=Marker.BACKUP)
@@ -108,6 +112,23 @@ def copy_store(source: Path, target: Path) -> Meta:
     finally:
         shutil.rmtree(partial, ignore_errors=True)
     return meta
+
+
+def _take_along(copy: Path, waiting: bytes) -> None:
+    """Bring into a copy what the journal held before it was made: it needs none of its own.
+
+    The journal may have been written from its beginning while it was read; then LMDB had all of it.
+    Whether it was damaged, `inspect` has looked.
+    """
+    size = (copy / DATA_NAME).stat().st_size + MAP_BYTES_FIRST
+    with lmdb.open(str(copy), map_size=size, max_dbs=0) as env, env.begin(write=True) as txn:
+        value = bytes(txn.get(schema.META_KEY) or b"")
+        meta = schema.decode_meta(value, str(copy))
+        records, _ = left_in_journal(waiting, value, meta)
+        put_entries(txn, records)
+        if records:
+            meta = schema.decode_meta(records[-1].meta, str(copy))
+        txn.put(schema.META_KEY, schema.encode_meta(meta))
 
 
 def _check_space(source: Path, place: Path) -> None:

@@ -1,4 +1,4 @@
-"""LMDB environments: opening one, reading the meta of one in use, and growing the map safely."""
+"""LMDB environments: creating, opening and inspecting one, and growing the map safely."""
 
 from __future__ import annotations
 
@@ -10,12 +10,13 @@ from pathlib import Path
 
 import lmdb
 
-from store import schema
+from store import journal, schema
 from store.api import Meta
-from store.errors import StoreFailed, StoreMissing, StoreUnreadable
+from store.errors import StoreCorrupt, StoreError, StoreFailed, StoreMissing, StoreUnreadable
 from store.files.durable_files import explain, sync_directory, sync_file
 
 DATA_NAME = "data.mdb"
+LOOKS_MAX = 20
 
 
 class MapGate:
@@ -113,9 +114,28 @@ def misplaced(path: Path, opened: tuple[int, int]) -> str:
 
 
 def inspect(path: Path) -> Meta:
-    """Read the meta of a store that another process may have open; changes nothing."""
+    """Read the meta of a store that another process may have open; changes nothing.
+
+    A journal that is written from its beginning while it is read looks damaged: it is where it, and
+    what LMDB holds, are the same at a second look.
+    """
+    for _ in range(LOOKS_MAX):
+        found = _look(path)
+        waiting, value = found
+        meta = meta_of(value, True, path)
+        records, wrong = left_in_journal(waiting, value, meta)
+        if not wrong:
+            return schema.decode_meta(records[-1].meta, str(path)) if records else meta
+        if _look(path) == found:
+            raise StoreCorrupt(str(path), meta.position + 1, wrong)
+    raise StoreError(f"{path} is written too fast to be read; try again")
+
+
+def _look(path: Path) -> tuple[bytes, bytes]:
+    """Return journal and meta record; in this order, see `journal.content`."""
     if not (path / DATA_NAME).is_file():
         raise StoreMissing(f"there is no store in {path}")
+    waiting = journal_of(path)
     lock = os.access(path / "lock.mdb", os.W_OK)  # register as a reader if that is possible
     try:
         env = lmdb.open(str(path), readonly=True, lock=lock, create=False, max_dbs=0)
@@ -124,7 +144,31 @@ def inspect(path: Path) -> Meta:
     with env, env.begin() as txn:
         value = txn.get(schema.META_KEY)
         used = txn.stat()["entries"] > 0
-    return meta_of(value, used, path)
+    if value is None:
+        meta_of(None, used, path)
+    return waiting, bytes(value or b"")
+
+
+def journal_of(path: Path) -> bytes:
+    """Return the content of a store's journal; StoreError where it cannot be read."""
+    try:
+        return journal.content(path)
+    except OSError as error:
+        raise explain(error, path / journal.JOURNAL_NAME) from error
+
+
+REMEDY = (
+    "bring back data.mdb and journal as they were together, or start with --truncate and have "
+    "another member give its state"
+)
+
+
+def left_in_journal(waiting: bytes, value: bytes, meta: Meta) -> tuple[list[journal.Record], str]:
+    """Return what a journal holds beyond this meta record of LMDB, and what is wrong with it."""
+    if not schema.is_journaled(value):
+        return [], ""
+    records, wrong = journal.records_after(waiting, meta.store_id, meta.position)
+    return records, f"{wrong}: {REMEDY}" if wrong else ""
 
 
 def meta_of(value: bytes | None, used: bool, path: Path) -> Meta:

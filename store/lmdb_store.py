@@ -1,4 +1,9 @@
-"""Store on LMDB: one environment, one tree, one fsynced transaction per commit.
+"""Store on LMDB: one environment, one tree, one fsynced transaction per commit, or its journal.
+
+A small commit is a record of the journal (`store.journal`), and waits in memory too; every write
+transaction takes along what waits, before its own work.  So what LMDB holds is at all times a
+store by itself, that of a moment ago, and nothing but `log` and the next start needs the rest:
+both bring it into LMDB first.
 
 Rules from measurements: default LMDB flags only (no WRITEMAP, no NOSYNC); at most four LMDB calls
 per commit, because each releases the interpreter lock; no read transaction outlives a call, because
@@ -11,12 +16,13 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import lmdb
 
-from store import schema
+from store import lmdb_scans, schema
 from store.api import (
     LOG_BYTES_KEPT,
     Meta,
@@ -28,11 +34,14 @@ from store.api import (
 from store.errors import StoreCorrupt, StoreError, StoreFailed, StoreFull, StoreMissing
 from store.files.directory_lock import DirectoryLock
 from store.files.space import OwnedSpace
+from store.journal import ENTRY_BYTES_MAX, JOURNAL_BYTES, Journal, Record
 from store.lmdb_environment import (
     DATA_NAME,
     MapGate,
     create_data,
     file_id,
+    journal_of,
+    left_in_journal,
     make_directory,
     meta_of,
     misplaced,
@@ -58,10 +67,12 @@ class LmdbStore:
         map_bytes_max: int = MAP_BYTES_MAX,
         sync: bool = True,
         log_bytes_kept: int = LOG_BYTES_KEPT,
+        journal_bytes: int = JOURNAL_BYTES,
     ) -> None:
         """Open the store at `path`; with `create`, make it if it does not exist.
 
         `sync=False` gives up durability, for a directory that is deleted with the process.
+        `journal_bytes=0`: without a journal.
         """
         self.path = path
         self._where = str(path)
@@ -70,8 +81,12 @@ class LmdbStore:
         self._log_bytes_kept = log_bytes_kept
         self._log_bytes = 0  # of all entries ever committed
         self._failure: StoreFailed | None = None
+        self._meta: Meta
+        self._pointer: SavedCheckpoint | None = None
         self._gate = MapGate()
-        self._writing = threading.Lock()
+        self._writing = threading.RLock()
+        self._journal = Journal(path, journal_bytes if sync else 0)
+        self._journaled = False  # the meta in LMDB says that the journal counts
         self._space = OwnedSpace(path / DATA_NAME, self.size_bytes)
         self._staged: set[int] = set()  # generations being written, which `trim` must leave alone
         self._pins: dict[int, tuple[int, int]] = {}  # generation: position, how many read it
@@ -88,9 +103,7 @@ class LmdbStore:
             self._map_bytes = int(self._env.info()["map_size"])  # the file may be larger already
             self._file_id = file_id(path)
             try:
-                self._meta = self._load()
-                self._pointer = self._load_pointer()
-                self._check_extent()
+                self._take_up_journal(self._load())
             except BaseException:
                 self._env.close()
                 raise
@@ -105,20 +118,19 @@ class LmdbStore:
         return self._meta
 
     def commit(self, entry: bytes, first: int, last: int, meta: Meta) -> None:
-        """Make entry and meta durable in one transaction of four LMDB calls."""
+        """Make entry and meta durable: one write, or a transaction of four LMDB calls."""
         self._raise_if_failed()
         check_commit(self._meta, entry, first, last, meta)
         log_bytes = self._log_bytes + len(entry)
-        key, value = schema.log_key(first), schema.encode_entry(entry, first, last, log_bytes)
-        packed = schema.encode_meta(meta)
-
-        def write(txn: lmdb.Transaction) -> None:
-            taken = txn.put(key, value, overwrite=False, append=True)
-            assert taken, f"an entry at {first} is already there"
-            txn.put(schema.META_KEY, packed)
-
-        self._write(write, len(value))
-        self._meta, self._log_bytes = meta, log_bytes
+        value = schema.encode_entry(entry, first, last, log_bytes)
+        with self._writing:
+            small = len(value) <= ENTRY_BYTES_MAX and self._is_journaling()
+            record = Record(first, last, value, self._packed(meta))
+            if small and self._journal.has_room(record):
+                self._to_journal(record)
+            else:
+                self._write(partial(lmdb_scans.put_entries, records=[record]), len(value))
+            self._meta, self._log_bytes = meta, log_bytes
 
     def put_meta(self, meta: Meta) -> None:
         """Make meta durable."""
@@ -126,13 +138,15 @@ class LmdbStore:
         assert meta.position == self._meta.position, (
             "only a commit or a checkpoint moves the position"
         )
-        packed = schema.encode_meta(meta)
-        self._write(lambda txn: txn.put(schema.META_KEY, packed))
-        self._meta = meta
+        with self._writing:
+            packed = self._packed(meta)
+            self._write(lambda txn: txn.put(schema.META_KEY, packed))
+            self._meta = meta
 
     def log(self, after: int) -> Iterator[tuple[int, bytes]]:
         """Yield (first position, entry) in slices, each with a read transaction of its own."""
         self._raise_if_failed()
+        self._settle()
         start = self._entry_holding(after + 1)
         expected = None if start is None else start
         while expected is not None:
@@ -177,19 +191,21 @@ class LmdbStore:
     def log_begins(self) -> int:
         """Return the first position that the log holds."""
         self._raise_if_failed()
+        behind = self._in_lmdb + 1  # where what waits begins, if any does
         with self._reading() as txn, txn.cursor() as cursor:
             if cursor.set_range(schema.LOG_PREFIX):
                 return schema.log_first(bytes(cursor.key()))
-        return self._meta.position + 1
+        return behind
 
     def bytes_to_start(self) -> tuple[int, int]:
         """Return the size of the checkpoint and of the log behind it."""
         self._raise_if_failed()
         if self._pointer is None:
             return 0, self._log_bytes
+        waiting = self._journal.waiting
         first = self._entry_holding(self._pointer.position + 1)
         if first is None:
-            return self._pointer.bytes, 0
+            return self._pointer.bytes, sum(schema.entry_bytes(one.value) for one in waiting)
         with self._reading() as txn:
             value = bytes(txn.get(schema.log_key(first)) or b"")
         _, entry = schema.decode_entry(value, first, self._where)
@@ -235,7 +251,7 @@ class LmdbStore:
 
     def misplaced(self) -> str:
         """Return why a restart would not find this store, or nothing.  Asks the disk."""
-        return misplaced(self.path, self._file_id)
+        return misplaced(self.path, self._file_id) or self._journal.misplaced()
 
     def reusable_bytes(self) -> int:
         """Bytes of the used part of the file that hold nothing any more."""
@@ -252,8 +268,11 @@ class LmdbStore:
         Waits for the write that is under way: LMDB crashes, or never returns, when a map goes
         from under a commit.
         """
-        with self._writing, self._gate.exclusive():  # a reader crashes it as well
-            self._env.close()
+        with self._writing:
+            self._end_journal()
+            self._journal.close()
+            with self._gate.exclusive():  # a reader crashes it as well
+                self._env.close()
             if self._failure is None:
                 self._failure = StoreFailed(f"{self._where}: the store is closed")
         self._lock.release()
@@ -265,10 +284,11 @@ class LmdbStore:
         needed.  Raises NoSpace before anything is written."""
         with self._writing:
             self._raise_if_failed()
-            self._space.own(size)
+            self._space.own(size + self._journal.waiting_bytes)
             while True:
                 try:
                     with self._env.begin(write=True) as txn:
+                        lmdb_scans.put_entries(txn, self._journal.waiting)
                         work(txn)
                 except lmdb.MapFullError as error:
                     self._grow(error)  # raised before anything was written: the state is known
@@ -277,7 +297,72 @@ class LmdbStore:
                         StoreFailed(f"{self._where}: commit failed: {error}")
                     ) from error
                 else:
+                    self._journal.restart()
                     return
+
+    def _settle(self) -> None:
+        """Bring what waits into LMDB."""
+        with self._writing:
+            if self._journal.waiting:
+                self._write(lambda _txn: None)
+
+    def _packed(self, meta: Meta) -> bytes:
+        return schema.encode_meta(meta, journaled=self._journaled)
+
+    # -- the journal -----------------------------------------------------------------------------
+
+    @property
+    def _in_lmdb(self) -> int:
+        """The position that LMDB holds, or a lower one for a moment: any thread may ask."""
+        position, waiting = self._meta.position, self._journal.waiting
+        return waiting[0].first - 1 if waiting else position
+
+    def _take_up_journal(self, packed: bytes) -> None:
+        """Bring into LMDB what a former process did not.
+
+        At once: it may be in the system's cache only, where a write had failed.
+        """
+        self._journaled = schema.is_journaled(packed)
+        found, wrong = left_in_journal(journal_of(self.path), packed, self._meta)
+        if wrong:
+            position = (found[-1].last if found else self._meta.position) + 1
+            raise StoreCorrupt(self._where, position, wrong)
+        if found:
+            last = found[-1]
+            meta = schema.decode_meta(last.meta, self._where)
+            size = sum(len(one.value) for one in found)
+            self._write(partial(lmdb_scans.put_entries, records=found), size)
+            self._meta, self._log_bytes = meta, schema.entry_end(last.value)[1]
+
+    def _is_journaling(self) -> bool:
+        """Have the journal, and have LMDB say that it counts from here on."""
+        try:
+            if not self._journal.open(self._meta.store_id):
+                return False
+        except OSError as error:
+            what = f"{self._where}: no journal: {error.strerror}"
+            raise self._poison(StoreFailed(what)) from error
+        if not self._journaled:
+            packed = schema.encode_meta(self._meta, journaled=True)
+            self._write(lambda txn: txn.put(schema.META_KEY, packed))
+            self._journaled = True
+        return True
+
+    def _to_journal(self, record: Record) -> None:
+        # Of LMDB's file, for later: what is confirmed must find space there.
+        self._space.own(len(record.value) + self._journal.waiting_bytes)
+        try:
+            self._journal.append(record)
+        except OSError as error:
+            what = f"{self._where}: commit failed: {error.strerror or error}"
+            raise self._poison(StoreFailed(what)) from error
+
+    def _end_journal(self) -> None:
+        """Bring all into LMDB, so that any release reads it; what fails, the next start does."""
+        if self._failure is None and self._journaled:
+            packed = schema.encode_meta(self._meta)
+            with suppress(StoreError):
+                self._write(lambda txn: txn.put(schema.META_KEY, packed))
 
     def _grow(self, error: lmdb.Error) -> None:
         if self._map_bytes >= self._map_bytes_max:
@@ -312,61 +397,29 @@ class LmdbStore:
             with self._env.begin() as txn:
                 yield txn
 
-    def _load(self) -> Meta:
+    def _load(self) -> bytes:
+        """Read what LMDB holds; return the meta record as it stands there."""
         with self._env.begin() as txn:
             value = txn.get(schema.META_KEY)
             used = txn.stat()["entries"] > 0
-        return meta_of(value, used, self.path)
-
-    def _load_pointer(self) -> SavedCheckpoint | None:
-        with self._env.begin() as txn:
-            value = txn.get(schema.POINTER_KEY)
-        return None if value is None else schema.decode_pointer(bytes(value), self._where)
-
-    def _check_extent(self) -> None:
-        """Check that meta's position is the end of the last entry, or of the checkpoint."""
-        reach = 0 if self._pointer is None else self._pointer.position
-        with self._env.begin() as txn, txn.cursor() as cursor:
-            if cursor.last() and bytes(cursor.key())[:1] == schema.LOG_PREFIX:
-                first = schema.log_first(bytes(cursor.key()))
-                value = bytes(cursor.value())
-                last, _ = schema.decode_entry(value, first, self._where)
-                reach, self._log_bytes = max(reach, last), schema.entry_end(value)[1]
-        if reach != self._meta.position:
-            what = f"meta says {self._meta.position} but the entries reach {reach}"
-            raise StoreCorrupt(self._where, min(reach, self._meta.position), what)
+            self._meta = meta_of(value, used, self.path)
+            self._pointer = lmdb_scans.pointer_of(txn, self._where)
+            last, self._log_bytes = lmdb_scans.last_entry(txn, self._where)
+        lmdb_scans.check_extent(self._meta, last, self._pointer, self._where)
+        return bytes(value or b"")
 
     def _entry_holding(self, position: int) -> int | None:
         """Return the first position of the entry that holds `position`; None past the end."""
-        if position > self._meta.position:
+        if position > self._in_lmdb:
             return None
-        with self._reading() as txn, txn.cursor() as cursor:
-            found = cursor.set_range(schema.log_key(position))
-            if not (found and schema.log_first(bytes(cursor.key())) == position):
-                found = cursor.prev() if found else cursor.last()
-            if found and bytes(cursor.key())[:1] == schema.LOG_PREFIX:
-                first = schema.log_first(bytes(cursor.key()))
-                last, _ = schema.decode_entry(bytes(cursor.value()), first, self._where)
-                if first <= position <= last:
-                    return first
-        raise StoreCorrupt(self._where, position, "the log does not hold this position any more")
+        with self._reading() as txn:
+            return lmdb_scans.entry_holding(txn, position, self._where)
 
     def _log_slice(self, start: int) -> tuple[list[tuple[int, bytes]], int | None]:
         """Read some entries from `start` on; also return where to continue."""
-        batch: list[tuple[int, bytes]] = []
-        size, expected = 0, start
-        with self._reading() as txn, txn.cursor() as cursor:
-            found = cursor.set_range(schema.log_key(start))
-            while found and size < SLICE_BYTES:
-                first = schema.log_first(bytes(cursor.key()))
-                if first != expected:
-                    raise StoreCorrupt(self._where, expected, f"the next entry starts at {first}")
-                last, entry = schema.decode_entry(bytes(cursor.value()), first, self._where)
-                batch.append((first, entry))
-                size += len(entry)
-                expected = last + 1
-                found = cursor.next()
-        if not batch and expected <= self._meta.position:
+        with self._reading() as txn:
+            batch, expected, found = lmdb_scans.log_slice(txn, start, SLICE_BYTES, self._where)
+        if not batch and expected <= self._in_lmdb:
             raise StoreCorrupt(self._where, expected, "the next entry is missing")
         return batch, expected if found else None
 
@@ -384,41 +437,20 @@ class LmdbStore:
 
     def _next_generation(self) -> int:
         """Return a generation above all that have chunks."""
-        newest = 0 if self._pointer is None else self._pointer.generation
-        newest = max(newest, *self._pins) if self._pins else newest
-        newest = max(newest, *self._staged) if self._staged else newest
-        with self._reading() as txn, txn.cursor() as cursor:
-            found = cursor.set_range(schema.LOG_PREFIX)
-            found = cursor.prev() if found else cursor.last()
-            if found and bytes(cursor.key())[:1] == schema.CHUNK_PREFIX:
-                newest = max(newest, schema.chunk_generation(bytes(cursor.key())))
-        return newest + 1
+        known = [0 if self._pointer is None else self._pointer.generation]
+        with self._reading() as txn:
+            return max(*known, *self._pins, *self._staged, lmdb_scans.newest_generation(txn)) + 1
 
     def _garbage(self, limit: int) -> list[bytes]:
         kept = {*self._staged, *self._pins}
-        position = kept_bytes = 0
+        position = spare_bytes = 0
         if self._pointer is not None:
             kept.add(self._pointer.generation)
             position = min(self._pointer.position, *(p for p, _ in self._pins.values()), 1 << 64)
             kept_bytes = self._log_bytes_kept and max(self._log_bytes_kept, self._pointer.bytes)
-        garbage: list[bytes] = []
-        with self._reading() as txn, txn.cursor() as cursor:
-            found = cursor.set_range(schema.CHUNK_PREFIX)
-            while found and len(garbage) < limit:
-                key = bytes(cursor.key())
-                if key[:1] == schema.LOG_PREFIX:
-                    last, log_bytes = schema.entry_end(bytes(cursor.value()))
-                    if last > position or self._log_bytes - log_bytes < kept_bytes:
-                        break
-                    garbage.append(key)
-                elif (generation := schema.chunk_generation(key)) in kept:
-                    # Skip it without touching its pages.
-                    found = cursor.set_range(schema.chunk_key(generation + 1, 0))
-                    continue
-                else:
-                    garbage.append(key)
-                found = cursor.next()
-        return garbage
+            spare_bytes = self._log_bytes - kept_bytes
+        with self._reading() as txn:
+            return lmdb_scans.garbage(txn, kept, position, spare_bytes, limit)
 
 
 class _LmdbStaging:
@@ -453,7 +485,7 @@ class _LmdbStaging:
         meta = store._meta if meta is None else meta
         check_switch(store._meta, self._position, meta)
         pointer = SavedCheckpoint(self._generation, self._count, self._position, self._bytes)
-        packed, switch = schema.encode_meta(meta), schema.encode_pointer(pointer)
+        packed, switch = store._packed(meta), schema.encode_pointer(pointer)
 
         def write(txn: lmdb.Transaction) -> None:
             txn.put(schema.POINTER_KEY, switch)

@@ -23,6 +23,8 @@ from store.api import Marker, Meta, SavedCheckpoint
 from store.errors import StoreCorrupt, StoreVersion
 
 FORMAT_VERSION = 2
+JOURNALED_VERSION = 3
+"""While its journal may hold more than the tree: releases without one refuse such a store."""
 META_KEY = b"a"
 POINTER_KEY = b"b"
 CHUNK_PREFIX = b"c"
@@ -76,6 +78,11 @@ def entry_end(value: bytes) -> tuple[int, int]:
     return int(last), int(log_bytes)
 
 
+def entry_bytes(value: bytes) -> int:
+    """Return how long the entry is in this value."""
+    return len(value) - CHECKSUM_BYTES - _ENTRY_END.size
+
+
 def encode_chunk(chunk: bytes, number: int) -> bytes:
     """Return the value for a checkpoint chunk."""
     return chunk + xxh3_64_digest(chunk, seed=number)
@@ -101,8 +108,8 @@ def decode_pointer(value: bytes, path: str) -> SavedCheckpoint:
     return SavedCheckpoint(*(int(number) for number in _POINTER.unpack(body)))
 
 
-def encode_meta(meta: Meta) -> bytes:
-    """Return the value of the meta record."""
+def encode_meta(meta: Meta, *, journaled: bool = False) -> bytes:
+    """Return the value of the meta record; `journaled`: the journal may hold what follows it."""
     fields = (
         meta.cluster_name,
         meta.cluster_id,
@@ -120,7 +127,8 @@ def encode_meta(meta: Meta) -> bytes:
         meta.note,
         meta.version,
     )
-    body = _U16.pack(FORMAT_VERSION) + bytes(msgpack.packb(fields))
+    version = JOURNALED_VERSION if journaled else FORMAT_VERSION
+    body = _U16.pack(version) + bytes(msgpack.packb(fields))
     return body + xxh3_64_digest(body)
 
 
@@ -129,9 +137,12 @@ def decode_meta(value: bytes, path: str) -> Meta:
     if len(value) < _U16.size + CHECKSUM_BYTES:
         raise StoreCorrupt(path, 0, "the meta record is too short")
     version = int(_U16.unpack_from(value)[0])
-    if version != FORMAT_VERSION:
+    if version not in (FORMAT_VERSION, JOURNALED_VERSION):
         # Damage to these two bytes looks like another version; nothing is written in either case.
-        message = f"{path}: store format {version}, this release reads format {FORMAT_VERSION}"
+        message = (
+            f"{path}: store format {version}, this release reads formats {FORMAT_VERSION} and "
+            f"{JOURNALED_VERSION}"
+        )
         raise StoreVersion(message)
     body = _verified(value, 0, path, 0, "the checksum of the meta record does not hold")
     try:
@@ -172,6 +183,11 @@ def decode_meta(value: bytes, path: str) -> Meta:
         )
     except (ValueError, TypeError) as error:
         raise StoreCorrupt(path, 0, f"the meta record does not decode: {error}") from error
+
+
+def is_journaled(value: bytes) -> bool:
+    """Whether the journal may hold more than this meta record, which was decoded, says."""
+    return int(_U16.unpack_from(value)[0]) == JOURNALED_VERSION
 
 
 def _verified(value: bytes, seed: int, path: str, position: int, what: str) -> bytes:

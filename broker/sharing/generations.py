@@ -8,10 +8,11 @@ goes on later writes into its own generation, which nobody reads any more.  A ne
 newest complete one.  That holds all that was ever confirmed: a leader confirms in a complete one
 only, and who makes one begins when no former leader can confirm any more.
 
-The store's file may be written while it is copied, by such a process.  LMDB leaves the pages of the
-last commit alone until the next but one is written, and each commit changes one of the first two
-pages, by a number that only rises: where these are the same before and after, the copy has all of
-the commit that they name.
+The store's files may be written while they are copied, by such a process.  LMDB leaves the pages of
+the last commit alone until the next but one is written, and each commit changes one of the first
+two pages, by a number that only rises: where these are the same before and after, the copy has all
+of the commit that they name.  The journal only grows until such a commit: where it is the same as
+well, it has what was confirmed behind that commit, and belongs to it.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ import stat
 import struct
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 from store.errors import NoSpace, StoreFailed, StoreMissing
 from store.files.durable_files import explain, sync_directory, sync_file
 from store.files.space import NO_SPACE
+from store.journal import JOURNAL_NAME, content
 from store.lmdb_environment import DATA_NAME
 
 _NAME = re.compile(r"generation\.(\d{6,})(\.new)?")
@@ -44,6 +47,13 @@ _PAGE_SIZE = struct.Struct("<I")
 _LAST_PAGE = struct.Struct("<Q")
 _PAGE_SIZE_AT, _LAST_PAGE_AT = 40, 136
 """In the page of LMDB's format 1: `mm_dbs[0].md_pad`, `mm_last_pg`."""
+
+
+class _State(NamedTuple):
+    """What each commit to a store changes: the journal, or the pages that name LMDB's last one."""
+
+    journal: bytes
+    pages: tuple[bytes, bytes]
 
 
 def generation_path(directory: Path, number: int) -> Path:
@@ -131,29 +141,41 @@ def _copy_tree(source: Path, target: Path) -> None:
             _copy_tree(path, copy)
             sync_directory(copy)
         elif path.name == DATA_NAME:
-            copy_store_file(path, copy)
+            copy_store_files(source, target)
+        elif path.name == JOURNAL_NAME and (source / DATA_NAME).exists():
+            continue  # it goes with LMDB's file
         elif path.is_file():
             _copy(path, copy, path.stat().st_size)
             sync_file(copy)
     target.chmod(_mode(source.stat()))
 
 
-def copy_store_file(source: Path, target: Path) -> None:
-    """Copy a file of LMDB's that another process may write at the same time.
+def copy_store_files(source: Path, target: Path) -> None:
+    """Copy LMDB's file, and the journal, of a store that another process may write at that time.
 
     Raises OSError, and StoreFailed where it is written too fast.
     """
+    file, waiting = source / DATA_NAME, source / JOURNAL_NAME
     for _ in range(_TRIES):
-        before = _meta_pages(source)
-        _copy(source, target, _used_bytes(before))
-        if _meta_pages(source) == before:
-            sync_file(target)
+        before = _state(source)
+        if before.journal:
+            _copy(waiting, target / JOURNAL_NAME, len(before.journal))
+        _copy(file, target / DATA_NAME, _used_bytes(before.pages))
+        if _state(source) == before:
+            if before.journal:
+                sync_file(target / JOURNAL_NAME)
+            sync_file(target / DATA_NAME)
             return
         time.sleep(_PAUSE_S)  # who still commits looks for a later token now and then, and stops
     raise StoreFailed(
-        f"{source} was written each time that it was copied, {_TRIES} times: a former leader still "
+        f"{file} was written each time that it was copied, {_TRIES} times: a former leader still "
         "commits to it; end that broker, or start this one again"
     )
+
+
+def _state(store: Path) -> _State:
+    """Read the journal before what LMDB holds: what is gone from the one is in the other."""
+    return _State(content(store), _meta_pages(store / DATA_NAME))
 
 
 def _meta_pages(path: Path) -> tuple[bytes, bytes]:

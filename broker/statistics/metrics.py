@@ -438,7 +438,7 @@ class Metrics:
             "channel", self._clients.confirm_took,
         )  # fmt: skip
         yield from histogram_lines(
-            "qpidd_store_commit_seconds", "Seconds of a transaction of the store, its fsync "
+            "qpidd_store_commit_seconds", "Seconds of a commit to the store, its fsync "
             "included", self._observed.commit_took,
         )  # fmt: skip
 

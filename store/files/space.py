@@ -81,6 +81,12 @@ class OwnedSpace:
                 return
 
 
+def has_room_for(directory: Path, size: int) -> bool:
+    """Whether so much may be taken there without bringing hard times nearer."""
+    found = os.statvfs(directory)
+    return found.f_bavail * found.f_frsize >= size + START_BYTES
+
+
 class Reserve:
     """The reserve of one data directory.  Any thread may call it."""
 

@@ -122,6 +122,26 @@ class Disk:
         else:
             self._named(record)
 
+    def take_back(self, record: Record) -> None:
+        """Undo a write that was the last operation."""
+        self._file(record).later.pop()
+
+    @classmethod
+    def found(cls, directory: Path) -> Disk:
+        """Return a disk on which all is durable that is in a directory now."""
+        disk = cls(str(directory))
+        disk._find(directory, disk.top)
+        return disk
+
+    def _find(self, directory: Path, folder: Folder) -> None:
+        for path in directory.iterdir():
+            what: File | Folder = Folder()
+            if isinstance(what, Folder) and path.is_dir():
+                self._find(path, what)
+            else:
+                what = self._files[path.stat().st_ino] = File(bytearray(path.read_bytes()))
+            folder.names[path.name] = folder.now[path.name] = what
+
     def _file(self, record: Record) -> File:
         return self._files.setdefault(record.inode, File())
 

@@ -19,7 +19,7 @@ from tempfile import mkdtemp
 import pytest
 
 from tests.crash import workloads
-from tests.crash.power_loss import NOTE, SYNC, Disk, Record, choices, read_records
+from tests.crash.power_loss import NOTE, SYNC, WRITE, Choice, Disk, Record, choices, read_records
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -47,26 +47,41 @@ def run(library: Path, workload: str, place: Path, mode: str, *, broken: str = "
 
 
 def losses(
-    workload: str, records: list[Record], place: Path, *, syncs: bool = True, most: int = 10
-) -> list[str]:
-    """Lose the power after each operation, and return what was wrong on what was left."""
+    workload: str, records: list[Record], place: Path, *, syncs: bool = True, most: int = 10,
+    found: Disk | None = None,
+) -> list[str]:  # fmt: skip
+    """Lose the power after each operation, and in each that is durable when it returns; return what
+    was wrong on what was left.  `found`: what there was before the first one."""
     wrong: list[str] = []
-    disk = Disk(str(place / "data"), syncs=syncs)
+    disk = found or Disk(str(place / "data"), syncs=syncs)
     for count, record in enumerate(records):
+        if record.kind == WRITE and record.sure:
+            torn = record._replace(sure=False)
+            disk.take(torn)
+            wrong += _wrong(workload, disk, place, count, f"in operation {count}", torn)
+            disk.take_back(torn)
         disk.take(record)
         if record.kind == SYNC:
             continue  # nothing was written since the operation before
-        for number, choice in enumerate(choices(count)):
-            left = place / "left" / "data"
-            disk.leave(left, choice)
-            try:
-                workloads.check(workload, left, disk.notes)
-            except Exception:
-                at = f"after operation {count}, {record._replace(data=b'')}, choice {number}"
-                wrong.append(f"{at}: {traceback.format_exc()}")
-            shutil.rmtree(place / "left")
-            if len(wrong) >= most:
-                return wrong
+        wrong += _wrong(workload, disk, place, count, f"after operation {count}", record)
+        if len(wrong) >= most:
+            break
+    return wrong[:most]
+
+
+def _wrong(
+    workload: str, disk: Disk, place: Path, seed: int, when: str, record: Record
+) -> list[str]:
+    wrong: list[str] = []
+    for number, choice in enumerate(choices(seed)):
+        left = place / "left" / "data"
+        disk.leave(left, choice)
+        try:
+            workloads.check(workload, left, disk.notes)
+        except Exception:
+            at = f"{when}, {record._replace(data=b'')}, choice {number}"
+            wrong.append(f"{at}: {traceback.format_exc()}")
+        shutil.rmtree(place / "left")
     return wrong
 
 
@@ -78,6 +93,34 @@ def test_power_is_lost_after_each_operation(library: Path, workload: str) -> Non
         assert sum(record.kind == NOTE for record in records) > 3
         wrong = losses(workload, records, place, most=1)
         assert not wrong, wrong[0]
+
+
+AGAIN = 3
+"""So many losses are followed by another life and a second loss."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize("workload", ["store", "killed"])
+def test_power_is_lost_again_behind_a_restart(library: Path, workload: str) -> None:
+    """In what takes up the journal that the first loss left, and in what is committed then."""
+    with directory() as place:
+        run(library, workload, place, "record")
+        records = read_records(place / "records")
+        disk = Disk(str(place / "data"))
+        for count, record in enumerate(records):
+            disk.take(record)
+            if count % (len(records) // AGAIN) == len(records) // AGAIN - 1:
+                again = place / f"again-{count}"
+                disk.leave(again / "data", Choice(None, None, count))
+                found = Disk.found(again / "data")
+                found.notes = list(disk.notes)
+                run(library, "killed", again, "record")
+                later = read_records(again / "records")
+                assert sum(one.kind == NOTE for one in later) > 3
+                wrong = losses("killed", later, again, most=1, found=found)
+                assert not wrong, f"lost before after operation {count}: {wrong[0]}"
+                shutil.rmtree(again)
 
 
 @pytest.mark.slow

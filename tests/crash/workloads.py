@@ -28,11 +28,12 @@ from broker.process.arbitrator_record import RecordFile
 from broker.replication.chain import History, Promise
 from broker.replication.persister import Persister
 from broker.replication.replica import Item, Replica
-from store import lmdb_environment, lmdb_store, swap
+from store import journal, lmdb_environment, lmdb_store, schema, swap
 from store.api import Marker, Meta
 from store.errors import StoreError
 from store.files import durable_files
 from store.files.space import Reserve
+from store.journal import Journal
 from store.lmdb_store import LmdbStore
 from vsync.primary.events import Activation
 from vsync.types import RingId
@@ -43,6 +44,7 @@ CLUSTER = "c1a5"
 FRESH = Meta("prod", "a", "5eed")
 PROMISED = 9
 MAP_BYTES = 1 << 17
+JOURNAL_BYTES = 1 << 14  # of the plain store: it is full more than once
 KILLED = -1
 FAULTS = (KILLED, errno.EIO, errno.ENOSPC)
 REFUSED, WRONG = 3, 1
@@ -54,18 +56,22 @@ def entry_of(first: int, last: int) -> bytes:
     return b"%d..%d|" % (first, last) + bytes(first * 37 % 9000)
 
 
+def commit_to(store: LmdbStore, note: Note, count: int) -> None:
+    """Commit one entry of so many positions to the plain store."""
+    first = store.meta.position + 1
+    last = first + count - 1
+    meta = replace(store.meta, position=last, chain=b"%d" % last)
+    store.commit(entry_of(first, last), first, last, meta)
+    note(f"position {last}")
+
+
 def plain_store(directory: Path, note: Note, *, sync: bool = True) -> None:
     """Commits, meta records, a checkpoint in slices, garbage, a map that grows."""
-    store = LmdbStore(directory / "store", FRESH, map_bytes=MAP_BYTES, sync=sync)
+    store = LmdbStore(
+        directory / "store", FRESH, map_bytes=MAP_BYTES, sync=sync, journal_bytes=JOURNAL_BYTES
+    )
     note("position 0")
-
-    def commit(count: int) -> None:
-        first = store.meta.position + 1
-        last = first + count - 1
-        meta = replace(store.meta, position=last, chain=b"%d" % last)
-        store.commit(entry_of(first, last), first, last, meta)
-        note(f"position {last}")
-
+    commit = partial(commit_to, store, note)
     for count in (1, 3, 40, 2, 200, 1):
         commit(count)
     store.put_meta(replace(store.meta, promised_epoch=PROMISED))
@@ -82,6 +88,29 @@ def plain_store(directory: Path, note: Note, *, sync: bool = True) -> None:
     for count in (5, 1):
         commit(count)
     store.close()
+
+
+def killed_store(directory: Path, note: Note) -> None:
+    """A store that is killed and goes on, again and again, each time with a journal to take up."""
+    for life in range(4):
+        store = LmdbStore(
+            directory / "store", FRESH, map_bytes=MAP_BYTES, journal_bytes=JOURNAL_BYTES
+        )
+        note(f"position {store.meta.position}")
+        for count in (1, 2, 40, 3, 200, 1)[life % 2 :]:
+            commit_to(store, note, count)
+        if life == 2:
+            store.put_meta(replace(store.meta, promised_epoch=PROMISED))
+            note(f"promised {PROMISED}")
+            commit_to(store, note, 2)
+        _kill(store)
+
+
+def _kill(store: LmdbStore) -> None:
+    """Let go of the files as the end of a process does: nothing is written."""
+    store._journal.close()
+    store._env.close()
+    store._lock.release()
 
 
 class Member:
@@ -250,6 +279,7 @@ def arbitrator(directory: Path, note: Note) -> None:
 
 WORKLOADS: dict[str, Callable[[Path, Note], None]] = {
     "store": plain_store,
+    "killed": killed_store,
     "join": lambda directory, note: asyncio.run(_join(directory, note)),
     "shutdown": lambda directory, note: asyncio.run(_shutdown(directory, note)),
     "ejection": lambda directory, note: asyncio.run(_ejection(directory, note)),
@@ -269,7 +299,7 @@ def _without_sync() -> None:
 
 
 def _names_not_synced() -> None:
-    for module in (durable_files, lmdb_environment, lmdb_store, swap, arbitrator_record):
+    for module in (durable_files, journal, lmdb_environment, swap, arbitrator_record):
         vars(module)["sync_directory"] = _no_sync
 
 
@@ -291,8 +321,46 @@ def _promise_forgotten() -> None:
     Persister.adopt = adopt  # type: ignore[method-assign, assignment]
 
 
+def _journal_without_sync() -> None:
+    def opened(self: Journal, store_id: str) -> bool:
+        if self._fd < 0 and opens(self, store_id):
+            os.close(self._fd)
+            self._fd = os.open(self._path, os.O_RDWR)
+        return self._fd >= 0
+
+    opens = Journal.open
+    Journal.open = opened  # type: ignore[method-assign]
+
+
+def _journal_not_announced() -> None:
+    def encode(meta: Meta, *, journaled: bool = False) -> bytes:
+        return encodes(meta)
+
+    encodes = schema.encode_meta
+    schema.encode_meta = encode
+
+
+def _journal_made_anew_before_it_was_taken_up() -> None:
+    vars(lmdb_store)["left_in_journal"] = lambda *_: ([], "")
+
+
+def _journal_restarted_before_lmdb_is_durable() -> None:
+    opens = lmdb_environment.open_environment
+    vars(lmdb_store)["open_environment"] = lambda path, size, _sync: opens(path, size, False)
+
+
 MISTAKES: dict[str, tuple[str, Callable[[], None]]] = {
     "lmdb_without_sync": ("store", _without_sync),
+    "journal_without_sync": ("store", _journal_without_sync),
+    "journal_made_anew_before_it_was_taken_up": (
+        "killed",
+        _journal_made_anew_before_it_was_taken_up,
+    ),
+    "journal_not_announced": ("store", _journal_not_announced),
+    "journal_restarted_before_lmdb_is_durable": (
+        "store",
+        _journal_restarted_before_lmdb_is_durable,
+    ),
     "directory_not_synced": ("join", _names_not_synced),
     "received_copy_not_synced": ("join", _copy_not_synced),
     "promise_dropped_at_the_switch": ("join", _promise_forgotten),
@@ -328,7 +396,7 @@ def check(workload: str, directory: Path, notes: list[str]) -> None:
         if markers == ["inconsistent"]:  # until another's state has taken its place
             replaced = meta.marker in (Marker.DIRTY, Marker.JOINING) and ["receiving", "0"] in said
             assert meta.marker is Marker.INCONSISTENT or replaced, f"{meta}, {notes}"
-        if workload == "store":
+        if workload in ("store", "killed"):
             _check_plain(store, most.get("checkpoint", 0))
         elif meta.position:
             recover("a", store)

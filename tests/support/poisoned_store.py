@@ -81,6 +81,7 @@ class Author:
 
 def flip_on_disk(store: LmdbStore, prefix: bytes) -> None:
     """Turn a bit over in the middle of the last value whose key has this prefix."""
+    store._settle()
     with store._env.begin(write=True) as txn, txn.cursor() as cursor:
         behind = bytes([prefix[0] + 1])
         assert cursor.prev() if cursor.set_range(behind) else cursor.last()

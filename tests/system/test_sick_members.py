@@ -80,8 +80,10 @@ def freeze(owner, name):
             time.sleep(0.01)
         return real(*arguments, **more)
     setattr(owner, name, frozen)
-for owner, name in ((SegmentFile, "carry_out"), (LmdbStore, "_write"), (DirectoryLock, "touch")):
-    freeze(owner, name)
+freeze(SegmentFile, "carry_out")
+freeze(LmdbStore, "_write")
+freeze(LmdbStore, "_to_journal")
+freeze(DirectoryLock, "touch")
 """
 FROZEN_PAGES = """
 import os, sys, time
@@ -141,7 +143,7 @@ def stopped(self, *arguments, **more):
     watched = False
     stop(self, *arguments, **more)
 member.BrokerMember.start, member.BrokerMember.stop = started, stopped
-for name in ("_write", "_load_pointer", "_log_slice", "size_bytes", "close"):
+for name in ("_write", "_to_journal", "_load", "_log_slice", "size_bytes", "close"):
     def watched_call(self, *arguments, real=getattr(LmdbStore, name), name=name):
         seen(name, self.path)
         return real(self, *arguments)

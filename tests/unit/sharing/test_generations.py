@@ -5,21 +5,29 @@ from __future__ import annotations
 import errno
 import os
 import threading
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import lmdb
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from broker.sharing import generations
 from broker.sharing.generations import (
-    copy_store_file,
+    copy_store_files,
     generation_path,
     make_generation,
     newest_complete,
     remove_former,
     source_for,
 )
+from store.api import Marker, Meta
 from store.errors import NoSpace, StoreFailed, StoreMissing
+from store.journal import BLOCK_BYTES
+from store.lmdb_store import LmdbStore
 
 
 def filled(path: Path, values: int) -> Path:
@@ -82,7 +90,7 @@ def test_a_file_is_copied_while_it_is_written(
         for number in range(30):
             target = tmp_path / f"copy-{number}"
             target.mkdir()
-            copy_store_file(store / "data.mdb", target / "data.mdb")
+            copy_store_files(store, target)
             (value,) = held(target)
             seen.add(value)
     finally:
@@ -93,6 +101,85 @@ def test_a_file_is_copied_while_it_is_written(
 
 def refused(*_: object) -> int:
     raise OSError(errno.EXDEV, "Invalid cross-device link")
+
+
+SIZES = (20, 3000, 70_000)
+"""Of entries: one block of the journal, one as well, and one that goes to LMDB at once."""
+FRESH = Meta("shop", "a", "5eed", cluster_id="c1", marker=Marker.DIRTY)
+
+
+@given(
+    before=st.lists(st.sampled_from(SIZES), max_size=6),
+    during=st.lists(st.lists(st.sampled_from((*SIZES, 0)), max_size=7), max_size=12),
+)
+@settings(max_examples=60, deadline=None)
+def test_whatever_is_written_meanwhile_a_copy_has_what_was_confirmed_before(
+    before: list[int], during: list[list[int]]
+) -> None:
+    """Between any two steps of the copy the former leader goes on: small commits, large ones, a
+    journal that is full and begins anew, a promise (0).  And the copy is a store: what it holds
+    follows without a gap, and is what was committed."""
+    with TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
+        source, target = Path(directory) / "source", Path(directory) / "target"
+        target.mkdir()
+        store = LmdbStore(source, FRESH, journal_bytes=5 * BLOCK_BYTES)
+        written = [b""]
+
+        def write(size: int) -> None:
+            position = store.meta.position + 1
+            if not size:
+                store.put_meta(replace(store.meta, promised_epoch=position))
+                return
+            written.append(b"%d|" % position + bytes(size))
+            store.commit(written[-1], position, position, replace(store.meta, position=position))
+
+        def interrupted(step: Callable[..., object]) -> Callable[..., object]:
+            def stepped(*arguments: object) -> object:
+                for size in during.pop() if during else ():
+                    write(size)
+                return step(*arguments)
+
+            return stepped
+
+        for size in before:
+            write(size)
+        confirmed = store.meta
+        for name in ("content", "_meta_pages", "_copy_bytes", "sync_file"):
+            patch.setattr(generations, name, interrupted(getattr(generations, name)))
+        patch.setattr(generations, "_PAUSE_S", 0.0)
+        copy_store_files(source, target)
+        store.close()
+        copy = LmdbStore(target)
+        assert copy.meta.position >= confirmed.position
+        assert copy.meta.promised_epoch >= confirmed.promised_epoch
+        assert [entry for _, entry in copy.log(0)] == written[1 : copy.meta.position + 1]
+        copy.close()
+
+
+def test_a_copy_in_which_a_journal_begins_anew_is_made_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its journal would go on from what LMDB holds by now, and its pages lack what came before."""
+    source = generation_path(tmp_path, 1) / "store"
+    store = LmdbStore(source, FRESH)
+    for position in (1, 2):
+        store.commit(b"x", position, position, replace(store.meta, position=position))
+    copy, copies = generations._copy, [0]
+
+    def commit_in_between(file: Path, target: Path, size: int) -> None:
+        copy(file, target, size)
+        copies[0] += 1
+        if copies[0] == 2:  # the journal is copied, and LMDB's file
+            store.put_meta(store.meta)
+            store.commit(b"x", 3, 3, replace(store.meta, position=3))
+
+    monkeypatch.setattr(generations, "_copy", commit_in_between)
+    monkeypatch.setattr(generations, "_PAUSE_S", 0.0)
+    made = LmdbStore(make_generation(tmp_path, 2, 1) / "store")
+    assert copies[0] == 4
+    assert made.meta.position == 3
+    made.close()
+    store.close()
 
 
 def test_a_file_that_never_rests_is_given_up(

@@ -137,9 +137,9 @@ class TestDamage:
 class TestRefusal:
     def test_another_format_version(self, tmp_path: Path) -> None:
         filled(tmp_path)
-        body = b"\x00\x03whatever comes then"
+        body = b"\x00\x04whatever comes then"
         meddle(tmp_path, lambda txn: txn.put(schema.META_KEY, body + xxh3_64_digest(body)))
-        with pytest.raises(StoreVersion, match="store format 3, this release reads format 2"):
+        with pytest.raises(StoreVersion, match="format 4, this release reads formats 2 and 3"):
             LmdbStore(tmp_path, FRESH)
 
     def test_another_lmdb_file(self, tmp_path: Path) -> None:

@@ -1,0 +1,226 @@
+"""Journal of a store: small commits that are durable and not in LMDB yet, in one file.
+
+A commit of LMDB is two flushes of the disk one after the other; a record here is one write that
+returns when it is durable.  Who opens a store brings into LMDB what is left in its journal, and
+makes the file anew before it writes there.  It has its full length from then on and is written from
+its beginning again whenever LMDB has, durably, all that is in it.  So behind the newest record
+there may be the rest of one that a crash cut off, and older ones.  Positions only grow within the
+life of a file: the records that count are those which follow, one after the other, what LMDB holds.
+
+    file    head, record*; each begins at a multiple of 4096, so no write touches what is durable
+    head    "QJ01" | bytes of the file u64 | store's id: its length u32, and itself | checksum 8
+    record  "QJ02" | value length u32 | meta length u32 | first u64 | last u64 | value | meta
+            | checksum 8
+
+Integers are big-endian, value and meta are what LMDB holds of an entry (`store.schema`).  Checksums
+are xxh3-64, that of a record over the store's id as well, and seeded with its first position.
+Decision: docs/decisions/0071-small-commits-go-to-a-journal.md.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import struct
+from pathlib import Path
+from typing import NamedTuple
+
+from xxhash import xxh3_64_digest
+
+from store.files.durable_files import sync_directory
+from store.files.space import NO_SPACE, has_room_for
+
+JOURNAL_NAME = "journal"
+JOURNAL_BYTES = 1 << 20
+ENTRY_BYTES_MAX = 64 << 10
+"""What is larger goes to LMDB at once: to write it twice costs more than a flush."""
+BLOCK_BYTES = 4096
+
+_HEAD_MAGIC, _MAGIC = b"QJ01", b"QJ02"
+_FILE_HEAD = struct.Struct(">4sQI")
+_HEAD = struct.Struct(">4sIIQQ")
+_CHECKSUM_BYTES = 8
+
+
+class Record(NamedTuple):
+    """An entry as LMDB holds it, with the meta record after it."""
+
+    first: int
+    last: int
+    value: bytes
+    meta: bytes
+
+
+class Journal:
+    """The journal of one open store, for its writer; closed until the first small commit."""
+
+    def __init__(self, directory: Path, size: int) -> None:
+        """`size` 0: there is none."""
+        self._path, self._size = directory / JOURNAL_NAME, size
+        self._id = b""
+        self._fd, self._end = -1, 0
+        self._file_id: tuple[int, int] | None = None
+        self.waiting: list[Record] = []
+        """What LMDB does not hold yet.  Another list once it does: readers may have this one."""
+        self.waiting_bytes = 0
+
+    def open(self, store_id: str) -> bool:
+        """Make the file anew, where that was not done yet; False: there is no space for it.
+
+        All that an earlier process left in it must be in LMDB, or, where the store has got another
+        id meanwhile, all that is in it.  Raises OSError.
+        """
+        if self._fd >= 0 and store_id.encode() == self._id:
+            return True
+        assert not self.waiting
+        self.close()
+        if not self._size or not has_room_for(self._path.parent, self._size):
+            return False  # what space there is keeps the member going
+        self._id = store_id.encode()
+        try:
+            self._create()
+        except OSError as error:
+            if error.errno not in NO_SPACE:
+                raise
+            self._size = 0  # a quota, say: do not try with each commit
+            return False
+        self._fd = os.open(self._path, os.O_RDWR | os.O_DSYNC | os.O_CLOEXEC)
+        self._file_id = _file_id(os.fstat(self._fd))
+        self._end = BLOCK_BYTES
+        return True
+
+    def _create(self) -> None:
+        """Its blocks are written once before they count, so that no append needs new ones."""
+        fresh = self._path.with_suffix(".new")
+        content = _head(self._size, self._id).ljust(self._size, b"\0")
+        fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
+        try:
+            if os.pwrite(fd, content, 0) != self._size:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            os.fsync(fd)
+        except OSError:
+            fresh.unlink(missing_ok=True)
+            raise
+        finally:
+            os.close(fd)
+        fresh.rename(self._path)
+        sync_directory(self._path.parent)
+
+    def has_room(self, record: Record) -> bool:
+        """Whether it may be appended."""
+        return self._end + _blocks(record) <= self._size
+
+    def append(self, record: Record) -> None:
+        """Make it durable.  After an OSError nobody knows whether it is there."""
+        content = _encode(record, self._id).ljust(_blocks(record), b"\0")
+        if os.pwrite(self._fd, content, self._end) != len(content):
+            raise OSError(errno.EIO, "the journal was not written whole")
+        self._end += len(content)
+        self.waiting.append(record)
+        self.waiting_bytes += len(record.value)
+
+    def restart(self) -> None:
+        """All of it is durable in LMDB: write from the beginning again."""
+        self._end = BLOCK_BYTES
+        if self.waiting:
+            self.waiting, self.waiting_bytes = [], 0
+
+    def misplaced(self) -> str:
+        """Return why a restart would not find what is written here, or nothing.  Asks the disk."""
+        opened = self._file_id
+        try:
+            if opened is not None and _file_id(self._path.stat()) != opened:
+                return f"{self._path} is not the file that this broker has open"
+        except OSError as error:
+            return f"{self._path}: {error.strerror}"
+        return ""
+
+    def close(self) -> None:
+        """Give the file up.  Idempotent."""
+        if self._fd >= 0:
+            os.close(self._fd)
+            self._fd, self._file_id = -1, None
+
+
+def content(directory: Path) -> bytes:
+    """Return the journal of a store that another process may have open; empty: there is none.
+
+    Read it before what LMDB holds: what is gone from it since is there.  Raises OSError.
+    """
+    try:
+        return (directory / JOURNAL_NAME).read_bytes()
+    except FileNotFoundError:
+        return b""
+
+
+def records_after(data: bytes, store_id: str, position: int) -> tuple[list[Record], str]:
+    """Return the records of a journal that follow `position`, and what is wrong with it if that
+    is no crash's doing.
+
+    Each was written when the one before was durable: so a whole one behind one that is not is
+    damage, or was read while its store wrote from the beginning again.
+    """
+    found: list[Record] = []
+    if wrong := _wrong_head(data, store_id):
+        return found, wrong
+    at, key = BLOCK_BYTES, store_id.encode()
+    while (record := _decode(data, at, key)) is not None and record.first == position + 1:
+        found.append(record)
+        at += _blocks(record)
+        position = record.last
+    for behind in range(at, len(data), BLOCK_BYTES):
+        record = _decode(data, behind, key)
+        if record is not None and record.first > position:
+            return found, f"a record is damaged before the one of position {record.first}"
+    return found, ""
+
+
+def _head(size: int, key: bytes) -> bytes:
+    body = _FILE_HEAD.pack(_HEAD_MAGIC, size, len(key)) + key
+    return body + xxh3_64_digest(body)
+
+
+def _wrong_head(data: bytes, store_id: str) -> str:
+    if not data:
+        return "the journal is missing, and with it what was committed last"
+    if len(data) < _FILE_HEAD.size:
+        return "the journal is cut short"
+    _, size, length = _FILE_HEAD.unpack_from(data)
+    end = _FILE_HEAD.size + length
+    key = data[_FILE_HEAD.size : end]
+    if data[: end + _CHECKSUM_BYTES] != _head(size, key):
+        return "the head of the journal is damaged"
+    if key != store_id.encode():
+        return "the journal is that of another store"
+    return "" if len(data) >= size else "the journal is cut short"
+
+
+def _encode(record: Record, key: bytes) -> bytes:
+    first, last, value, meta = record
+    head = _HEAD.pack(_MAGIC, len(value), len(meta), first, last)
+    body = b"".join((head, value, meta))
+    return body + xxh3_64_digest(key + body, seed=first)
+
+
+def _blocks(record: Record) -> int:
+    """Return how many bytes it takes in the file."""
+    size = _HEAD.size + len(record.value) + len(record.meta) + _CHECKSUM_BYTES
+    return -(-size // BLOCK_BYTES) * BLOCK_BYTES
+
+
+def _decode(data: bytes, at: int, key: bytes) -> Record | None:
+    """Return the record at `at`; None: there is no whole one."""
+    start = at + _HEAD.size
+    if start > len(data):
+        return None
+    magic, value_size, meta_size, first, last = _HEAD.unpack_from(data, at)
+    end = start + value_size + meta_size
+    if magic != _MAGIC or end + _CHECKSUM_BYTES > len(data):
+        return None
+    if xxh3_64_digest(key + data[at:end], seed=first) != data[end : end + _CHECKSUM_BYTES]:
+        return None
+    return Record(first, last, data[start : start + value_size], data[start + value_size : end])
+
+
+def _file_id(status: os.stat_result) -> tuple[int, int]:
+    return status.st_dev, status.st_ino
