@@ -125,9 +125,9 @@ for name in ("write", "read", "pread", "pwrite", "fsync", "fdatasync", "stat", "
              "statvfs", "access", "ftruncate", "close"):
     wrap(name)
 start, stop = member.BrokerMember.start, member.BrokerMember.stop
-def started(self):
+def started(self, *beside):
     global report
-    start(self)
+    start(self, *beside)
     name = str(self._identity.data_dir)
     report = open(name + ".files", "w")
     sys.addaudithook(audited)
