@@ -25,6 +25,24 @@ def test_a_queue_declared_over_http_is_there_for_amqp(
     assert found.method.message_count == 0
 
 
+def test_a_queue_tells_how_many_keys_it_knows_and_how_many_repeats_came(
+    api: Api, amqp: pika.BlockingConnection
+) -> None:
+    once = {"x-message-deduplication": True, "x-cache-size": 100}
+    body = {"durable": True, "arguments": once}
+    assert api.ask("PUT", "queues/%2F/once", body).status == 201
+    channel = amqp.channel()
+    channel.confirm_delivery()
+    for key in ("one", "two", "one"):
+        known_as = pika.BasicProperties(message_id=key)
+        channel.basic_publish("", "once", b"m", known_as, mandatory=True)
+    row = api.row("queues/%2F/once")
+    assert (row["deduplication_keys"], row["deduplicated"]) == (2, 1)
+    assert row["arguments"] == once
+    assert channel.queue_declare("once", passive=True).method.message_count == 2
+    assert "deduplication_keys" not in api.row("queues/%2F/made-here")
+
+
 def test_another_declaration_is_refused_in_the_words_of_amqp(api: Api) -> None:
     api.ask("PUT", "queues/%2F/kept", {"durable": True})
     answered = api.ask("PUT", "queues/%2F/kept", {"durable": False})
