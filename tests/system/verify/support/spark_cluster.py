@@ -34,9 +34,17 @@ class SparkCluster:
         self._running: list[subprocess.Popen[bytes]] = []
         self._stack = ExitStack()
         self._home: Path | None = None
+        self._conf = scratch / "conf"
 
     def __enter__(self) -> SparkCluster:
         self._home = find_java(self._scratch)
+        # Nothing is run before each worker has its executor: a quick one would do it all.
+        self._conf.mkdir()
+        (self._conf / "spark-defaults.conf").write_text(
+            f"spark.cores.max {self._count}\n"
+            "spark.scheduler.minRegisteredResourcesRatio 1.0\n"
+            f"spark.scheduler.maxRegisteredResourcesWaitingTime {PATIENCE_S:.0f}s\n"
+        )
         self._stack.enter_context(self._network)
         try:
             self._start(0, "master", "Master", "--host", host(0), "--port", str(PORT))
@@ -89,7 +97,7 @@ class SparkCluster:
         home = self._home or os.environ.get("JAVA_HOME")
         if home is not None:
             found["JAVA_HOME"] = str(home)
-        return {**found, "SPARK_LOCAL_IP": host(place)}
+        return {**found, "SPARK_LOCAL_IP": host(place), "SPARK_CONF_DIR": str(self._conf)}
 
     def _start(self, place: int, name: str, role: str, *options: str) -> None:
         spark = Path(pyspark.__file__).parent
