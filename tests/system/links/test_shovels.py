@@ -73,12 +73,14 @@ def test_the_death_of_its_member_neither_loses_nor_repeats(
     """G24: numbers by places make the destination take what the dead one had sent once."""
     near, far = clusters
     count = 4000
-    publish(near[0], "flow", range(count))
+    publish(near[0], "flow", ())
     define(near[0], "flow", src_uri="amqp://", src_queue="flow", dest_uri=uri(far[0]),
            dest_queue="flow", src_prefetch_count=500)  # fmt: skip
-    wait_until(lambda: waiting(far[0], "flow") >= 300, 60, "messages that flow")
-    first = runner_of(near, "flow")
+    wait_for_state(near[0], "flow", "running")
+    first = runner_of(near, "flow")  # found before anything flows: it must not be over by then
     others = [member for member in near.members if member is not first]
+    publish(near[0], "flow", range(count))
+    wait_until(lambda: waiting(far[0], "flow") >= 300, 60, "messages that flow")
     first.kill()
     assert waiting(far[0], "flow") < count, "it was killed in time"
     assert take(far[0], "flow", count) == list(range(count))
@@ -88,7 +90,7 @@ def test_the_death_of_its_member_neither_loses_nor_repeats(
     assert waiting(far[0], "flow") == 0
     first.start()
     near.wait_active(timeout_seconds=START_SECONDS)
-    api(others[0]).ask("DELETE", "shovels/vhost/%2F/flow")
+    end(near, "flow")
 
 
 def test_a_member_that_is_paused_and_comes_back_repeats_nothing(
@@ -97,12 +99,14 @@ def test_a_member_that_is_paused_and_comes_back_repeats_nothing(
     """Its process goes on for a moment beside that of the member that took over."""
     near, far = clusters
     count = 4000
-    publish(near[0], "paused", range(count))
+    publish(near[0], "paused", ())
     define(near[0], "paused", src_uri="amqp://", src_queue="paused", dest_uri=uri(far[0]),
            dest_queue="paused", src_prefetch_count=500)  # fmt: skip
-    wait_until(lambda: waiting(far[0], "paused") >= 300, 60, "messages that flow")
-    first = runner_of(near, "paused")
+    wait_for_state(near[0], "paused", "running")
+    first = runner_of(near, "paused")  # found before anything flows: it must not be over by then
     others = [member for member in near.members if member is not first]
+    publish(near[0], "paused", range(count))
+    wait_until(lambda: waiting(far[0], "paused") >= 300, 60, "messages that flow")
     first.signal(signal.SIGSTOP)
     try:
         assert waiting(far[0], "paused") < count, "it was stopped in time"
@@ -131,7 +135,7 @@ def test_order_is_kept_when_it_begins_anew_while_the_destination_is_slow(
     try:
         assert api(near[0]).ask("DELETE", "shovels/vhost/%2F/slow/restart").status == 204
         define(near[0], "slow", **value, src_prefetch_count=600)
-        wait_until(lambda: shovel(near[0], "slow")["state"] == "starting", 20, "a new beginning")
+        wait_for_state(near[0], "slow", "starting")
         assert len(processes(near)) <= 1, "it is not begun while the one before it runs"
     finally:
         far[0].signal(signal.SIGCONT)
@@ -147,12 +151,14 @@ def test_a_member_that_is_stopped_in_order_repeats_nothing(
     """Not even without numbers: what is under way is confirmed and acknowledged before it goes."""
     near, far = clusters
     count = 8000
-    publish(near[0], "orderly", range(count))
+    publish(near[0], "orderly", ())
     define(near[0], "orderly", src_uri="amqp://", src_queue="orderly", dest_uri=uri(far[0]),
            dest_queue="orderly", dest_add_timestamp_header=True)  # fmt: skip
-    wait_until(lambda: waiting(far[0], "orderly") >= 300, 60, "messages that flow")
-    first = runner_of(near, "orderly")
+    wait_for_state(near[0], "orderly", "running")
+    first = runner_of(near, "orderly")  # found before anything flows: it must not be over by then
     others = [member for member in near.members if member is not first]
+    publish(near[0], "orderly", range(count))
+    wait_until(lambda: waiting(far[0], "orderly") >= 300, 60, "messages that flow")
     first.signal(signal.SIGTERM)
     assert waiting(far[0], "orderly") < count, "it was stopped in time"
     assert take(far[0], "orderly", count) == list(range(count))
