@@ -11,6 +11,7 @@ from broker.exit_codes import Exit
 from broker.machine.version import MACHINE_VERSION, MACHINE_VERSION_MIN
 from broker.options.broker import broker_options
 from tests.system.support.clusters import wait_until
+from tests.system.support.undisturbed import Undisturbed
 from tests.system.test_refusals import one_sentence
 from tests.system.test_versions import send_until_counted
 from tools.client.management import ManagementError
@@ -67,33 +68,6 @@ def newcomer(nodes: str, *arguments: str, name: str = "test") -> tuple[int, str]
         cwd=ROOT, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=99, check=False,
     )  # fmt: skip
     return ended.returncode, ended.stderr
-
-
-def events(member: BrokerProcess, what: str) -> int:
-    """How many lines of its log tell of this."""
-    return member.log_path.read_text().count(what)
-
-
-class Undisturbed:
-    """Nobody in the cluster notices what happens in the block.
-
-    A view may change while a member says that it stood still itself: that is the machine's doing.
-    """
-
-    def __init__(self, cluster: LocalCluster) -> None:
-        self._cluster = cluster
-
-    def _count(self, what: str) -> list[int]:
-        return [events(member, what) for member in self._cluster.members]
-
-    def __enter__(self) -> None:
-        self._views, self._pauses = self._count(") view "), self._count(" ms late, having")
-
-    def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
-        if kind is None:
-            self._cluster.wait_active()
-            stood_still = self._count(" ms late, having") != self._pauses
-            assert self._count(") view ") == self._views or stood_still
 
 
 @pytest.mark.slow
