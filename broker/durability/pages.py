@@ -21,7 +21,7 @@ import threading
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Mapping
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from pathlib import Path
 
 from greenlet import GreenletExit, getcurrent, greenlet
@@ -94,11 +94,17 @@ class ApplyStack:
 
     def run(self, pager: Pager | None, work: Work) -> bool:
         """Do it; False: it waits for a page."""
-        if pager is not None:
+        if pager is None:
+            work()
+            return True
+        if pager.written or pager.gone:  # most members never have a page: not a call for that
             pager.settle()
-        if pager is None or not pager.pages:
-            with pager.steady() if pager is not None else nullcontext():
+        if not pager.pages:
+            pager.steady = True
+            try:
                 work()
+            finally:
+                pager.steady = False
             return True
         pager.waiter = self
         if self._stack is None:

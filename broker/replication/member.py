@@ -142,7 +142,8 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         call, however little there is: a member that is behind does it once for several turns.
         """
         controller = self.controller
-        if (pager := controller.replica.machine.pager) is not None and not controller.busy:
+        pager = controller.replica.machine.pager
+        if pager is not None and (pager.written or pager.gone) and not controller.busy:
             pager.settle()
         while controller.busy and in_slice():
             controller.step()

@@ -182,11 +182,12 @@ class Pager:
         self.counters = counters
         self.waiter: Waiter | None = None
         self._write = write
-        self._at_once = self._steady = False
+        self._at_once = False
+        self.steady = False  # while set no block goes to disk, but for `settle`
         self._number = 0
         self._kept: dict[int, tuple[ref[Block[Row]], int]] = {}  # in memory, the oldest first
         self._refused: deque[ref[Block[Row]]] = deque()  # there was no room for them
-        self._written: deque[tuple[ref[Block[Row]], _StoredPage]] = deque()
+        self.written: deque[tuple[ref[Block[Row]], _StoredPage]] = deque()  # and not settled
         self.gone: deque[int] = deque()  # pages: what each had taken of `ahead_bytes`
         self.kept_bytes = 0
         self.pages = 0  # at least so many blocks are on disk
@@ -206,19 +207,10 @@ class Pager:
         finally:
             self._at_once = False
 
-    @contextmanager
-    def steady(self) -> Iterator[None]:
-        """No block goes to disk meanwhile."""
-        self._steady = True
-        try:
-            yield
-        finally:
-            self._steady = False
-
     def settle(self) -> None:
         """Let the memory go of what was written; notice which pages are gone."""
-        while self._written:
-            reference, page = self._written.popleft()
+        while self.written:
+            reference, page = self.written.popleft()
             block = reference()
             self.pages += 1
             if block is not None and not block.on_disk:
@@ -242,7 +234,7 @@ class Pager:
                 self._write(partial(self._put, found))
         if self._refused:
             self._write(partial(self._put, self._refused.popleft()))
-        if not self._steady:
+        if not self.steady:
             self.settle()
 
     def _gone(self, number: int, _reference: object) -> None:
@@ -262,5 +254,5 @@ class Pager:
             self._refused.append(reference)
         else:
             page = _StoredPage(self, place, in_memory_bytes(messages))
-            self._written.append((reference, page))
+            self.written.append((reference, page))
             self.counters["written"] += 1
