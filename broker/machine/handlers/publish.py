@@ -288,7 +288,7 @@ def publish_to(
     accepted = True
     known_by: bytes | None = None
     for queue in queues:
-        if queue.window is None or what & ~FLAG == BY_DEAD_LETTER:
+        if queue.window is None:
             entered = enqueue(state, queue, message)
         else:
             known_by = key_of(properties) if known_by is None else known_by

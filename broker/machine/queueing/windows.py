@@ -5,8 +5,9 @@ message-id; without either it is no repeat of anything. A key stays when its mes
 queue: what is sent again after a failover may come when the first one was consumed long ago. It
 goes when `x-cache-size` others came behind it, or when `x-cache-ttl` is over in the machine's time.
 
-Dead letters pass a window unseen: what a broker moves is sent once, and one that comes back to
-where it was published, as programs that retry arrange it, would be lost. Decision:
+Dead letters pass a window unseen, which their header `x-death` tells, by whatever way they come (a
+delay, a shovel): one that comes back to where it was published, as programs that retry arrange it,
+is the only copy, and would be lost. Decision:
 docs/decisions/0065-a-repeat-is-known-by-its-key-in-a-window-of-the-queue.md.
 """
 
@@ -39,20 +40,27 @@ from broker.machine.state import (
 )
 
 HEADER = "x-deduplication-header"
+DEATHS = "x-death"
 _HEADER_BYTES = bytes((len(HEADER),)) + HEADER.encode()
+_DEATHS_BYTES = bytes((len(DEATHS),)) + DEATHS.encode()
 _FORGOTTEN_PER_MESSAGE = 2
 
 
 def key_of(properties: bytes) -> bytes:
-    """What a message is known by, 16 bytes of a hash; none if it says nothing. A text is the same
-    key in either place."""
+    """What a message is known by, 16 bytes of a hash; none if it says nothing, or is a dead letter.
+    A text is the same key in either place."""
     if len(properties) < 3:
         return b""
     value = None
-    if properties[0] & (HAS_HEADERS >> 8) and _HEADER_BYTES in properties:
-        raws = [raw for name, _, raw in raw_headers(properties) if name == HEADER]
-        value = decode_value(raws[-1]) if raws else None
-    if value is None:
+    if properties[0] & (HAS_HEADERS >> 8):
+        if _DEATHS_BYTES in properties and any(
+            name == DEATHS for name, _, _ in raw_headers(properties)
+        ):
+            return b""
+        if _HEADER_BYTES in properties:
+            raws = [raw for name, _, raw in raw_headers(properties) if name == HEADER]
+            value = decode_value(raws[-1]) if raws else None
+    if value in (None, "", b""):
         text = property_of(properties, "message_id")
     elif isinstance(value, str | bytes):
         text = value.encode() if isinstance(value, str) else value

@@ -1,0 +1,85 @@
+"""G26: what died before is never a repeat, by whatever way it comes back: it is the only copy."""
+
+import pytest
+
+from broker.amqp import codec
+from broker.machine import commands as c
+from broker.machine.effects import GetOk
+from broker.machine.queueing.windows import DEATHS, key_of
+from tests.support.three_machines import Client, Rig
+
+ONCE: c.Table = {"x-message-deduplication": True}
+ID = codec.encode_properties({"message_id": "one"})
+
+
+def tally(client: Client) -> int:
+    return client.rig.machine.vhosts["/"].queues["q"].tally.drop_duplicate
+
+
+def send(client: Client, properties: bytes, flags: int = c.PERSISTENT) -> None:
+    client.publish("q", b"x", no=1, flags=flags, properties=properties)
+    assert [one.ack for one in client.confirms()] == [True]
+
+
+def read(client: Client, queue: str) -> GetOk:
+    client.get(queue)
+    got = client.got()
+    assert isinstance(got, GetOk)
+    return got
+
+
+@pytest.mark.parametrize("delay_ms", [0, 500])
+def test_a_retry_through_a_delaying_exchange_comes_back(delay_ms: int) -> None:
+    client = Rig().client()
+    grave: c.Table = {"x-dead-letter-exchange": "retry", "x-dead-letter-routing-key": "q"}
+    client.queue("q", ONCE | grave)
+    client.exchange("retry", "x-delayed-message", {"x-delayed-type": "direct"})
+    client.bind("q", "retry", "q")
+    headers: c.Table = {"x-delay": delay_ms} if delay_ms else {}
+    send(client, codec.encode_properties({"headers": headers, "message_id": "one"}))
+    read(client, "q")
+    client.nack(1, requeue=False)
+    client.rig.pass_time(5_000_000)
+    assert (client.rig.depth("q"), tally(client)) == (1, 0)
+
+
+def test_what_a_shovel_moves_back_from_a_dead_letter_queue_is_taken() -> None:
+    """It publishes the properties as they are, and acks when that is confirmed."""
+    client = Rig().client()
+    client.queue("dead")
+    client.queue("q", ONCE | {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+    send(client, ID)
+    read(client, "q")
+    client.nack(1, requeue=False)
+    got = read(client, "dead")
+    send(client, got.properties)
+    client.ack(got.delivery_tag)
+    assert (client.rig.depth("q"), client.rig.depth("dead"), tally(client)) == (1, 0, 0)
+    send(client, ID)
+    assert (client.rig.depth("q"), tally(client)) == (1, 1), "its key is known as before"
+
+
+def test_what_died_is_not_noted_in_a_transaction_either() -> None:
+    client = Rig().client()
+    client.queue("q", ONCE)
+    died = codec.encode_properties({"headers": {DEATHS: ()}, "message_id": "one"})
+    one = c.TxPublish("", "q", c.PERSISTENT, died, b"x")
+    assert client.commit([one, one]) == c.OK
+    assert (client.rig.depth("q"), tally(client)) == (2, 0)
+    assert client.commit([one._replace(properties=ID)]) == c.OK
+    assert client.rig.depth("q") == 3
+
+
+def test_only_a_header_of_this_name_says_that_it_died() -> None:
+    """Not its name in a value, or as a part of another one."""
+    others: list[c.Table] = [{"other": f"\x07{DEATHS}"}, {f"{DEATHS}s": 1}, {"t": {DEATHS: ()}}]
+    for headers in others:
+        assert key_of(codec.encode_properties({"headers": headers, "message_id": "one"}))
+    assert not key_of(codec.encode_properties({"headers": {DEATHS: ()}, "message_id": "one"}))
+
+
+@pytest.mark.parametrize("empty", ["", b""])
+def test_an_empty_header_does_not_hide_the_message_id(empty: c.Value) -> None:
+    headers: c.Table = {"x-deduplication-header": empty}
+    properties = codec.encode_properties({"headers": headers, "message_id": "one"})
+    assert key_of(properties) == key_of(ID)
