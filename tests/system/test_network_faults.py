@@ -19,6 +19,7 @@ from tests.system.support.clusters import wait_until
 from tests.system.support.load_clients import Load, take_the_rest
 from tests.system.support.network_namespaces import RING_PORT, SpacedCluster, host
 from tests.system.support.tcp_relay import RelayedCluster
+from tests.system.support.undisturbed import Undisturbed
 from tests.system.verify.support.checks_without_spark import rows_in
 from tests.system.verify.support.client_checks_without_spark import compare_clients
 from tools.client.management import ManagementError
@@ -233,15 +234,11 @@ def test_the_loss_of_one_of_two_networks_is_a_line_of_the_log_and_no_view(
     """G6: a pulled cable, then silence on the other network; each comes back before the next."""
     network, pulled = spaced.network, spaced[1]
 
-    def said(member: BrokerProcess, words: str) -> int:
-        return member.log_path.read_text("utf-8").count(words)
-
-    with Watched(spaced, tmp_path) as watched:
-        views = [said(member, " view ") for member in spaced.members]
-        losses: tuple[tuple[int, Callable[[], None], Callable[[], None]], ...] = (
-            (0, lambda: network.pull(1, 0), lambda: network.plug(1, 0)),
-            (1, lambda: network.part(1, 2, 1), lambda: network.join(1, 2, 1)),
-        )
+    losses: tuple[tuple[int, Callable[[], None], Callable[[], None]], ...] = (
+        (0, lambda: network.pull(1, 0), lambda: network.plug(1, 0)),
+        (1, lambda: network.part(1, 2, 1), lambda: network.join(1, 2, 1)),
+    )
+    with Watched(spaced, tmp_path) as watched, Undisturbed(spaced):
         for net, lose, give in losses:
             lost = f"{host(2, net)}:{RING_PORT}"
             lose()
@@ -252,7 +249,6 @@ def test_the_loss_of_one_of_two_networks_is_a_line_of_the_log_and_no_view(
             # Each direction of a link returns by itself, and no member may lose both networks.
             wait_until(lambda: not any(map(links_down, spaced.members)), START_SECONDS, "links")
             watched.goes_on()
-        assert [said(member, " view ") for member in spaced.members] == views
 
 
 @pytest.mark.spark

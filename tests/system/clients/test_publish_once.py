@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from contextlib import closing
 from pathlib import Path
 
 import pytest
@@ -31,12 +32,11 @@ def test_nothing_is_there_twice_when_a_broker_dies(tmp_path: Path) -> None:
                         "--quiet"],
             "exampled": [sys.executable, str(EXAMPLE), "exampled", *urls],
         }  # fmt: skip
-        reader = pika_connection(cluster[2]).channel()
-        for queue in programs:
-            reader.queue_declare(queue, durable=True)
 
         def waiting(queue: str) -> int:
-            return int(reader.queue_declare(queue, passive=True).method.message_count)
+            with closing(pika_connection(cluster[2])) as reader:
+                declared = reader.channel().queue_declare(queue, durable=True)
+                return int(declared.method.message_count)
 
         running = {}
         for queue, program in programs.items():

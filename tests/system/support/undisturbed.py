@@ -2,12 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from tools.demo.local_cluster import BrokerProcess, LocalCluster
 
 
-def events(member: BrokerProcess, what: str) -> int:
-    """How many lines of its log tell of this."""
-    return member.log_path.read_text().count(what)
+def events(members: Sequence[BrokerProcess], what: str) -> list[int]:
+    """How many lines of each log tell of this."""
+    return [member.log_path.read_text(encoding="utf-8").count(what) for member in members]
+
+
+def pauses(members: Sequence[BrokerProcess]) -> list[int]:
+    """How often each said that it stood still, and not for a long piece of work of its own."""
+    late, worked = events(members, " ms late, having"), events(members, "a long piece of work: ")
+    return [one - own for one, own in zip(late, worked, strict=True)]
 
 
 class Undisturbed:
@@ -20,14 +28,11 @@ class Undisturbed:
         self._cluster = cluster
         self._members = [one for one in cluster.members if one.alive]
 
-    def _count(self, what: str) -> list[int]:
-        return [events(member, what) for member in self._members]
-
     def __enter__(self) -> None:
-        self._views, self._pauses = self._count(") view "), self._count(" ms late, having")
+        self._views, self._pauses = events(self._members, ") view "), pauses(self._members)
 
     def __exit__(self, kind: type[BaseException] | None, *rest: object) -> None:
         if kind is None:
             self._cluster.wait_active(self._members)
-            stood_still = self._count(" ms late, having") != self._pauses
-            assert self._count(") view ") == self._views or stood_still
+            stood_still = pauses(self._members) != self._pauses
+            assert events(self._members, ") view ") == self._views or stood_still
