@@ -158,19 +158,23 @@ def records_after(data: bytes, store_id: str, position: int) -> tuple[list[Recor
     is no crash's doing.
 
     Each was written when the one before was durable: so a whole one behind one that is not is
-    damage, or was read while its store wrote from the beginning again.
+    damage, or was read while its store wrote from the beginning again.  What LMDB holds as well is
+    passed over: its last commit may be there though the flush failed.
     """
     found: list[Record] = []
     if wrong := _wrong_head(data, store_id):
         return found, wrong
     at, key = BLOCK_BYTES, store_id.encode()
-    while (record := _decode(data, at, key)) is not None and record.first == position + 1:
-        found.append(record)
+    while (record := _decode(data, at, key)) is not None:
+        if record.first == position + 1:
+            found.append(record)
+            position = record.last
+        elif record.last > position:
+            break
         at += _blocks(record)
-        position = record.last
     for behind in range(at, len(data), BLOCK_BYTES):
         record = _decode(data, behind, key)
-        if record is not None and record.first > position:
+        if record is not None and record.last > position:
             return found, f"a record is damaged before the one of position {record.first}"
     return found, ""
 

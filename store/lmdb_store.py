@@ -98,12 +98,17 @@ class LmdbStore:
         self._lock = DirectoryLock(path)
         try:
             if create is not None and not (path / DATA_NAME).exists():
+                if journal_of(path):
+                    raise StoreCorrupt(self._where, 1, f"{DATA_NAME} is gone, its journal is there")
                 create_data(path, create)
             self._env = open_environment(path, map_bytes, sync)
             self._map_bytes = int(self._env.info()["map_size"])  # the file may be larger already
             self._file_id = file_id(path)
             try:
-                self._take_up_journal(self._load())
+                found = self._load()
+                if sync:
+                    self._make_durable()
+                self._take_up_journal(found)
             except BaseException:
                 self._env.close()
                 raise
@@ -119,11 +124,11 @@ class LmdbStore:
 
     def commit(self, entry: bytes, first: int, last: int, meta: Meta) -> None:
         """Make entry and meta durable: one write, or a transaction of four LMDB calls."""
-        self._raise_if_failed()
-        check_commit(self._meta, entry, first, last, meta)
-        log_bytes = self._log_bytes + len(entry)
-        value = schema.encode_entry(entry, first, last, log_bytes)
         with self._writing:
+            self._raise_if_failed()  # who held the lock may have failed
+            check_commit(self._meta, entry, first, last, meta)
+            log_bytes = self._log_bytes + len(entry)
+            value = schema.encode_entry(entry, first, last, log_bytes)
             small = len(value) <= ENTRY_BYTES_MAX and self._is_journaling()
             record = Record(first, last, value, self._packed(meta))
             if small and self._journal.has_room(record):
@@ -134,11 +139,11 @@ class LmdbStore:
 
     def put_meta(self, meta: Meta) -> None:
         """Make meta durable."""
-        self._raise_if_failed()
-        assert meta.position == self._meta.position, (
-            "only a commit or a checkpoint moves the position"
-        )
         with self._writing:
+            self._raise_if_failed()
+            assert meta.position == self._meta.position, (
+                "only a commit or a checkpoint moves the position"
+            )
             packed = self._packed(meta)
             self._write(lambda txn: txn.put(schema.META_KEY, packed))
             self._meta = meta
@@ -316,6 +321,13 @@ class LmdbStore:
         """The position that LMDB holds, or a lower one for a moment: any thread may ask."""
         position, waiting = self._meta.position, self._journal.waiting
         return waiting[0].first - 1 if waiting else position
+
+    def _make_durable(self) -> None:
+        """What a process wrote that was killed may be in the system's cache only."""
+        try:
+            self._env.sync(True)
+        except lmdb.Error as error:
+            raise StoreFailed(f"{self._where}: {error}") from error
 
     def _take_up_journal(self, packed: bytes) -> None:
         """Bring into LMDB what a former process did not.

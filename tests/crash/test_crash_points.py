@@ -19,7 +19,18 @@ from tempfile import mkdtemp
 import pytest
 
 from tests.crash import workloads
-from tests.crash.power_loss import NOTE, SYNC, WRITE, Choice, Disk, Record, choices, read_records
+from tests.crash.power_loss import (
+    NOTE,
+    SYNC,
+    WRITE,
+    Choice,
+    Disk,
+    File,
+    Folder,
+    Record,
+    choices,
+    read_records,
+)
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -121,6 +132,48 @@ def test_power_is_lost_again_behind_a_restart(library: Path, workload: str) -> N
                 wrong = losses("killed", later, again, most=1, found=found)
                 assert not wrong, f"lost before after operation {count}: {wrong[0]}"
                 shutil.rmtree(again)
+
+
+KILLED_WITHIN = 4
+"""So many of LMDB's durable writes, the last ones, are killed within."""
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+def test_power_is_lost_behind_a_kill_within_a_durable_write(library: Path) -> None:
+    """A network's file system lets a process be killed between the write and its flush: the next
+    one finds in the system's cache what the disk does not have."""
+    with directory() as place:
+        run(library, "store", place, "record")
+        records = read_records(place / "records")
+        disk = Disk(str(place / "data"))
+        sure = [
+            count for count, record in enumerate(records)
+            if record.kind == WRITE and record.sure and record.path.endswith("data.mdb")
+        ][-KILLED_WITHIN:]  # fmt: skip
+        assert sure
+        for count, record in enumerate(records):
+            if count in sure:
+                torn = record._replace(sure=False)
+                disk.take(torn)
+                again = place / f"again-{count}"
+                disk.leave(again / "data", Choice(True, True))  # what the cache shows
+                disk.leave(again / "disk", Choice(True, False))
+                found = Disk.found(again / "data")
+                found.notes = list(disk.notes)
+                store = found.top.now["store"]
+                assert isinstance(store, Folder)
+                file = store.now["data.mdb"]
+                assert isinstance(file, File)
+                file.content = bytearray((again / "disk" / "store" / "data.mdb").read_bytes())
+                file.later = [(False, record.offset, record.data)]
+                disk.take_back(torn)
+                run(library, "killed", again, "record")
+                later = read_records(again / "records")
+                wrong = losses("killed", later, again, most=1, found=found)
+                assert not wrong, f"killed within operation {count}: {wrong[0]}"
+                shutil.rmtree(again)
+            disk.take(record)
 
 
 @pytest.mark.slow
