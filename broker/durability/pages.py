@@ -1,9 +1,10 @@
 """The pages of one member: messages that wait, in a file of its data directory.
 
 The file has no name and goes with the process, so nothing has to be tidied up, and nothing of it is
-ever durable.  A page lies in one piece, in the first gap that is large enough; the file is cut
-where nothing follows any more.  Its checksum is with whoever wants it back, in memory: where a
-write was lost, the file has an older page at that place, of the same size and whole.
+ever durable.  A page lies in one piece, in the first gap that is large enough; what gaps took of
+the disk is given back while pages follow them, and the file is cut where none does.  A page's
+checksum is with whoever wants it back, in memory: where a write was lost, the file has an older
+page at that place, of the same size and whole.
 Decision: docs/decisions/0057-a-backlog-is-not-memory.md.
 
 Blocks are packed and written by one thread, and read by another, so that who waits for a message
@@ -13,6 +14,7 @@ for the disk, runs on a stack of its own (`ApplyStack`), and pauses there.
 
 from __future__ import annotations
 
+import ctypes
 import errno
 import logging
 import os
@@ -42,6 +44,10 @@ KEPT_FREE_SHARE = 0.1
 less, that much is left, and never less than `--disk-free-limit` wants."""
 LOOK_BYTES = 8 << 20
 """So much is written between two looks at what is free."""
+PUNCH_BYTES = 64 << 20
+"""So much of the gaps may take space on disk while others are written, which may want it again."""
+_KEEP_SIZE, _PUNCH_HOLE = 1, 2  # of fallocate(2)
+_BLOCK = 512  # what st_blocks counts
 
 
 class Pages:
@@ -69,9 +75,12 @@ class Pages:
     @property
     def counters(self) -> Mapping[str, int]:
         """Pages that were written and read, and bytes on disk."""
-        held = 0 if self._file is None else self._file.held_bytes
-        length = 0 if self._file is None else self._file.file_bytes
-        return {**self._counts, "held_bytes": held, "file_bytes": length}
+        held = length = on_disk = 0
+        if (file := self._file) is not None:
+            held, length, on_disk = file.held_bytes, file.file_bytes, file.disk_bytes
+        return {
+            **self._counts, "held_bytes": held, "file_bytes": length, "disk_bytes": on_disk,
+        }  # fmt: skip
 
 
 class ApplyStack:
@@ -117,9 +126,9 @@ class ApplyStack:
 
     def _switch(self, work: Work | None) -> bool:
         assert self._stack is not None
-        outcome: bool | BaseException = self._stack.switch(work)
-        if isinstance(outcome, BaseException):
-            raise outcome
+        outcome: bool | list[BaseException] = self._stack.switch(work)
+        if isinstance(outcome, list):
+            raise outcome.pop()
         return outcome
 
     def drop(self) -> None:
@@ -150,16 +159,15 @@ def _run(work: Work) -> None:
     """Do one piece of work after the other; the loop's side raises what it raises."""
     loop = getcurrent().parent
     while True:
-        outcome: bool | BaseException = True
+        outcome: bool | list[BaseException] = True
         try:
             work()
         except GreenletExit:
             return  # nobody waits for it any more
         except BaseException as error:
-            outcome = error
+            outcome = [error]  # taken out there: a stack that waits holds what it has handed over
         del work  # it may hold the last reference to a page
-        given, outcome = outcome, True
-        work = loop.switch(given)
+        work = loop.switch(outcome)
 
 
 def _worker(name: str, tidy: Callable[[], bool] = lambda: False) -> Callable[[Work], None]:
@@ -206,6 +214,9 @@ class PageFile:
         self._lock = threading.Lock()
         self._gaps: list[tuple[int, int]] = []  # begin and end, ascending, none touches another
         self._end = self._held = 0
+        self._on_disk = 0  # what the system said last
+        self._hollow = 0  # bytes of the gaps that may take space on disk
+        self._punches = _FALLOCATE is not None
         self._unwatched = LOOK_BYTES  # bytes written since the last look
         self._room = True
         self._trouble = 0  # what the last write met
@@ -222,11 +233,18 @@ class PageFile:
         """How long the file is."""
         return self._end
 
+    @property
+    def disk_bytes(self) -> int:
+        """What the file takes on disk, or did a moment ago."""
+        return self._on_disk
+
     def put(self, data: bytes) -> Place | None:
         """Write these bytes; None: there is no room for them now."""
         size = len(data)
         with self._lock:
             self._reclaim()
+            if self._hollow >= PUNCH_BYTES:
+                self._punch()
             if not self._has_room(size):
                 return None
             place = self._allocate(size), size, xxh3_64_intdigest(data)
@@ -237,6 +255,7 @@ class PageFile:
             self._cannot_write(error)
         if written == size:
             self._trouble = 0
+            self._measure()
             return place
         self.drop(place)
         return None
@@ -260,7 +279,14 @@ class PageFile:
         """Give back to the file system what can be; whether there may be more later."""
         with self._lock:
             self._reclaim()
+            if self._hollow:
+                self._punch()
+            self._measure()
             return self._end > 0
+
+    def _measure(self) -> None:
+        with suppress(OSError):
+            self._on_disk = os.fstat(self._fd).st_blocks * _BLOCK
 
     def _has_room(self, size: int) -> bool:
         self._unwatched += size
@@ -298,6 +324,7 @@ class PageFile:
                     del self._gaps[at]
                 else:
                     self._gaps[at] = begin + size, end
+                self._hollow = max(0, self._hollow - size)
                 return begin
         begin, self._end = self._end, self._end + size
         return begin
@@ -305,12 +332,25 @@ class PageFile:
     def _reclaim(self) -> None:
         while self._dropped:
             begin, size, _ = self._dropped.popleft()
-            self._held -= _rounded(size)
-            self._add_gap(begin, begin + _rounded(size))
+            size = _rounded(size)
+            self._held -= size
+            self._hollow += size
+            self._add_gap(begin, begin + size)
         if self._gaps and self._gaps[-1][1] == self._end:
             self._end = self._gaps.pop()[0]
             with suppress(OSError):  # it stays as long as it is, and is written there again
                 os.ftruncate(self._fd, self._end)
+        if not self._gaps:
+            self._hollow = 0
+
+    def _punch(self) -> None:
+        """Have no gap take space on disk, where the file system can do that."""
+        self._hollow = 0
+        for begin, end in self._gaps if self._punches else ():
+            trouble = _punch_hole(self._fd, begin, end - begin)
+            if trouble:
+                self._punches = trouble not in (errno.EOPNOTSUPP, errno.ENOSYS)
+                return  # it is written there again, and the end of the file is cut as ever
 
     def _add_gap(self, begin: int, end: int) -> None:
         gaps = self._gaps
@@ -325,3 +365,24 @@ class PageFile:
 
 def _rounded(size: int) -> int:
     return max(1, -(-size // GRAIN)) * GRAIN
+
+
+def _found_fallocate() -> Callable[..., int] | None:
+    """Return fallocate(2) for offsets of 64 bits, if this system has it; Python has none with a
+    mode."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    found = getattr(libc, "fallocate64", None) or getattr(libc, "fallocate", None)
+    if found is not None:
+        found.argtypes = ctypes.c_int, ctypes.c_int, ctypes.c_int64, ctypes.c_int64
+    return found
+
+
+_FALLOCATE = _found_fallocate()
+
+
+def _punch_hole(file: int, begin: int, size: int) -> int:
+    """Give back what this part of a file takes on disk; return the error, or 0."""
+    assert _FALLOCATE is not None
+    if _FALLOCATE(file, _PUNCH_HOLE | _KEEP_SIZE, begin, size) == 0:
+        return 0
+    return ctypes.get_errno()

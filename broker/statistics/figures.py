@@ -72,5 +72,6 @@ FIGURES = {
     "pages_unasked_total": "Pages that somebody waited for, as nobody had asked for them before",
     "pages_at_once_total": "Pages that were read where nothing else has to go on, as at a start",
     "pages_held_bytes": "Bytes of pages on disk",
-    "pages_file_bytes": "Length of the file of pages",
+    "pages_file_bytes": "Length of the file of pages, with the gaps between them",
+    "pages_disk_bytes": "What that file takes on disk",
 }

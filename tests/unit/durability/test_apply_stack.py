@@ -6,6 +6,7 @@ docs/decisions/0060-applying-waits-for-the-disk.md.
 from __future__ import annotations
 
 import threading
+import weakref
 from collections import deque
 from functools import partial
 
@@ -233,3 +234,26 @@ def test_no_command_reads_where_it_is(seed: int, monkeypatch: pytest.MonkeyPatch
     assert machine.take_effects() == expected.take_effects()
     assert paused, "else nothing was tried"
     assert not disk.pager.counters["at_once"]
+
+
+class Fault(Exception):
+    """Something of ours that raises."""
+
+
+def test_what_was_raised_is_not_kept_until_the_next_item() -> None:
+    """By its traceback it may hold pages."""
+    disk = LateDisk()
+    filled(disk)
+    raised: list[weakref.ref[Fault]] = []
+
+    def work() -> None:
+        fault = Fault()
+        raised.append(weakref.ref(fault))
+        try:
+            raise fault
+        finally:
+            del fault
+
+    with pytest.raises(Fault):
+        disk.stack.run(disk.pager, work)
+    assert raised[0]() is None

@@ -60,6 +60,89 @@ def test_a_queue_that_moves_on_needs_no_more_file(pages: PageFile) -> None:
     assert pages.file_bytes == longest
 
 
+def test_one_page_at_the_end_keeps_no_space_on_disk_but_its_own(pages: PageFile) -> None:
+    """A backlog that was drained gives its space back, wherever the last message lies."""
+    mib = 1 << 20
+    data = [os.urandom(mib) for _ in range(32)]  # nothing that a file system could compress
+    *drained, last = [put(pages, one) for one in data]
+    assert pages.disk_bytes >= 32 * mib
+    for place in drained:
+        pages.drop(place)
+    pages.tidy()
+    if not pages._punches:
+        pytest.skip("this file system cannot punch holes")
+    assert pages.file_bytes == 32 * mib, "it is not cut"
+    assert pages.disk_bytes < 16 * mib, "a file system may take a little more than the page"
+    assert pages.get(last) == data[31]
+    again = [put(pages, one) for one in data[:20]]
+    assert pages.file_bytes == 32 * mib, "the gap is used again"
+    assert [pages.get(place) for place in again] == data[:20]
+
+
+@pytest.fixture
+def punched(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """What is given back, by begin and size."""
+    calls: list[tuple[int, int]] = []
+
+    def punch(_file: int, begin: int, size: int) -> int:
+        calls.append((begin, size))
+        return 0
+
+    monkeypatch.setattr(page_file, "_punch_hole", punch)
+    monkeypatch.setattr(page_file, "_FALLOCATE", punch)
+    return calls
+
+
+def test_only_gaps_are_given_back_and_once(punched: list[tuple[int, int]], pages: PageFile) -> None:
+    places = [put(pages, bytes(GRAIN)) for _ in range(8)]
+    for number in (1, 2, 5):
+        pages.drop(places[number])
+    assert not punched
+    for _ in range(3):
+        pages.tidy()
+    assert punched == [(places[1][0], 2 * GRAIN), (places[5][0], GRAIN)]
+    punched.clear()
+    pages.drop(places[7])
+    pages.tidy()
+    assert pages.file_bytes == 7 * GRAIN, "the end is cut"
+    assert all(begin + size < pages.file_bytes for begin, size in punched)
+
+
+def test_a_writer_that_never_rests_gives_back_what_it_does_not_use(
+    punched: list[tuple[int, int]], pages: PageFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_file, "PUNCH_BYTES", 8 * GRAIN)
+    moving = [put(pages, bytes(GRAIN)) for _ in range(20)]
+    for _ in range(100):
+        pages.drop(moving.pop(0))
+        moving.append(put(pages, bytes(GRAIN)))
+    assert not punched, "what is used again at once stays"
+    for place in moving[:9]:
+        pages.drop(place)
+    put(pages, bytes(GRAIN))
+    assert sum(size for _, size in punched) == 9 * GRAIN
+
+
+def test_where_no_hole_can_be_punched_the_file_is_as_before(
+    pages: PageFile, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    asked: list[int] = []
+
+    def punch(_file: int, begin: int, _size: int) -> int:
+        asked.append(begin)
+        return errno.EOPNOTSUPP
+
+    monkeypatch.setattr(page_file, "_punch_hole", punch)
+    monkeypatch.setattr(pages, "_punches", True)
+    places = [put(pages, bytes(GRAIN)) for _ in range(6)]
+    for number in (1, 3):
+        pages.drop(places[number])
+        pages.tidy()
+    assert len(asked) == 1, "it is asked for once"
+    assert put(pages, bytes(GRAIN))[0] == places[1][0]
+    assert not caplog.records
+
+
 def test_another_byte_than_was_written_is_noticed(pages: PageFile) -> None:
     place = put(pages, b"as it was")
     os.pwrite(pages._fd, b"A", place[0])
