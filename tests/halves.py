@@ -17,7 +17,7 @@ from typing import IO
 from tools.cli.signals import ended_by
 
 ROOT = Path(__file__).resolve().parents[1]
-FIRST = ("tests/system", "tests/properties", "tests/scenarios")
+FIRST = ("tests/system", "tests/properties", "tests/scenarios", "tests/unit/verify")
 """The clusters' half, and what makes both halves take about as long; the other has all else."""
 NO_TEST_WAS_SELECTED = 5
 LEAVE_SECONDS = 30
