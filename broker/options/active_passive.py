@@ -1,7 +1,6 @@
-"""The options of modes in which one broker serves and others stand by.
+"""The options of an active-passive cluster, by the names of Qpid's HA module.
 
-*Active-passive*, by the names of Qpid's HA module, and a *shared store*, as ActiveMQ's.  In the
-first, members replicate as ever; only the active one takes ordinary clients.  What the ring makes
+Members replicate as ever; only the active one takes ordinary clients.  What the ring makes
 needless is either taken and has no effect, because a configuration that has it asks for nothing
 that is not given, or refused with what to use in its place.
 """
@@ -9,11 +8,9 @@ that is not given, or refused with what to use in its place.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Mapping
 
-from broker.options.values import OptionError, choice, number, yes
+from broker.options.values import OptionError, choice, yes
 from vsync.types import record
 
 AUTOMATIC, MANUAL = "automatic", "manual"
@@ -40,14 +37,7 @@ OF_TLS = (
     "'{0}' is a port for TLS, and no port of the ring follows from it: give --cluster-nodes and "
     "--cluster-size besides"
 )
-LEASE_DEFAULT, LEASE_MS = "800", (200, 60_000)
-NO_RING = (
-    "--shared-store is for brokers of which one leads and the others wait, without a ring; drop "
-    "it, or give each member a --data-dir of its own"
-)
 DEFAULTS: Mapping[str, str] = {
-    "shared-store": "",
-    "shared-store-lease": LEASE_DEFAULT,
     "ha-cluster": "no",
     "ha-promotion": AUTOMATIC,
     "ha-brokers-url": "",
@@ -57,16 +47,6 @@ DEFAULTS: Mapping[str, str] = {
     **dict.fromkeys(INSTEAD, ""),
 }
 HELP: Mapping[str, tuple[str, str]] = {
-    "shared-store": (
-        "DIR",
-        "Share one store with other brokers that are started with the same DIR, on a file system "
-        "that they all reach: one leads and serves, the others wait and take over.",
-    ),
-    "shared-store-lease": (
-        "MS",
-        "How long the leader may go on without renewing its lease in DIR, a fourth of which is "
-        "the time between renewals; longer for slow file systems. Default 800.",
-    ),
     "ha-cluster": (
         "yes|no",
         "Active-passive: only the active member takes clients, the others are its backups, with "
@@ -157,33 +137,3 @@ def read_active_passive(text: Mapping[str, str], public_url: str) -> ActivePassi
         public_url=public_url,
         needless=tuple(f"--{option} has no effect: {NO_EFFECT[option]}" for option in given),
     )
-
-
-class SharedStoreOptions(NamedTuple):
-    """Where a shared store is, and how long its leader may act after each renewal of its lease."""
-
-    directory: Path
-    """Absolute."""
-    lease_ms: int
-
-
-def read_shared_store(
-    text: Mapping[str, str], of_rings: Sequence[str]
-) -> SharedStoreOptions | None:
-    """Read the options; None: the store is this broker's.  Raises OptionError.
-
-    `of_rings`: options that were given and that only a ring has.
-    """
-    lease_ms = number("shared-store-lease", text["shared-store-lease"], *LEASE_MS)
-    if not text["shared-store"]:
-        if text["shared-store-lease"] != LEASE_DEFAULT:
-            raise OptionError("shared-store-lease", "it needs --shared-store")
-        return None
-    of_rings = [*(["ha-cluster"] if yes("ha-cluster", text["ha-cluster"]) else []), *of_rings]
-    if of_rings:
-        raise OptionError(of_rings[0], NO_RING)
-    if text["data-dir"]:
-        raise OptionError("data-dir", "who leads has it in --shared-store; drop one of the two")
-    if text["no-data-dir"].lower() == "yes":
-        raise OptionError("no-data-dir", "it contradicts --shared-store; drop one of the two")
-    return SharedStoreOptions(Path(text["shared-store"]).expanduser().absolute(), lease_ms)

@@ -87,6 +87,7 @@ KINDS: Mapping[str, Kind] = {
     "data-dir": Kind.OWN,
     "shared-store": Kind.OWN,
     "shared-store-lease": Kind.OWN,
+    "shared-store-lock": Kind.OWN,
     "disk-free-limit": Kind.OWN,
     "memory-limit": Kind.OWN,
     "page-memory": Kind.OWN,

@@ -4,8 +4,18 @@ from __future__ import annotations
 
 import re
 
-SECRET_OPTIONS = frozenset(("cluster-password", "ha-password"))
+SECRET_OPTIONS = frozenset(("cluster-password", "ha-password", "shared-store-lock"))
 """Options whose values are shown to nobody."""
+
+
+_URL_PASSWORD = re.compile(r"//[^/@?]*:[^/@?]+@|[?&](ssl)?password=[^&]")
+
+
+def has_password(option: str, text: str) -> bool:
+    """Whether this value is a password, or a URL that has one in it."""
+    if option == "shared-store-lock":
+        return _URL_PASSWORD.search(text) is not None
+    return option in SECRET_OPTIONS
 
 
 class OptionError(Exception):

@@ -174,12 +174,17 @@ class Contender:
     def _free(self, found: Found, began: float, now: float) -> bool:
         if found.lease is not None:
             self._waits_s = {found.token: _wait_s(found.lease.lease_ms)}
-        if found != self._seen:
+        if found != self._seen or self._since == math.inf:
             self._seen, self._since = found, now
         if found.given_up:
             return True
         # By the beginning of this reading: a pause behind it shows nothing.
         return began - self._since >= self._wait_for(found)
+
+    def blind(self) -> None:
+        """Nothing can be read: whether the holder renews is not known, and it may not be able to
+        either.  What was seen is waited for anew, so that a short outage is no takeover."""
+        self._since = math.inf
 
     def _wait_for(self, found: Found) -> float:
         return self._waits_s.get(found.token, _wait_s(LEASE_MS_MAX))

@@ -15,6 +15,7 @@ from dataclasses import replace
 from typing import Protocol
 
 from broker.sharing.lease import Contender, Found, Held, LeaseRecord, Phase
+from broker.sharing.leases import LeaseGone
 from store.errors import StoreError
 
 log = logging.getLogger("qpidd")
@@ -26,7 +27,10 @@ LOOKS = 8
 
 
 class Leases(Protocol):
-    """Where records of leases are: the files of a directory, or a simulated one."""
+    """Where records of leases are: the files of a directory, a database, or a simulated one."""
+
+    medium: str
+    """What to see to where they cannot be read or written."""
 
     def newest_token(self) -> int:
         """Return the newest token; 0: there is none."""
@@ -41,7 +45,7 @@ class Leases(Protocol):
         """Take the token of this record; False: somebody else has it."""
 
     def renew(self, lease: LeaseRecord) -> None:
-        """Write this record, durably."""
+        """Write this record, durably.  Raises LeaseGone."""
 
 
 class Told(Protocol):
@@ -116,7 +120,8 @@ class LeaseThread:
     def _end(self, held: Held) -> None:
         last = self.contender.ends(held)
         if last is not None:
-            self._leases.renew(last)
+            with contextlib.suppress(LeaseGone):  # nobody waits for it
+                self._leases.renew(last)
 
     def _run(self) -> None:
         try:
@@ -142,6 +147,8 @@ class LeaseThread:
         try:
             self._look_or_renew(began)
         except OSError as error:
+            if contender.phase is Phase.WATCHES:
+                contender.blind()
             self._cannot(error)
         except StoreError as error:
             self._tell(lambda failure=error: self._told.failed(failure))  # type: ignore[misc]
@@ -177,7 +184,7 @@ class LeaseThread:
             return
         try:
             leases.renew(written)
-        except FileNotFoundError:  # somebody has removed it: it is nobody's any more
+        except LeaseGone:  # somebody has removed it: it is nobody's any more
             leases.newest_token()  # raises where the whole directory is away, or another one
             newest = 0
         else:
@@ -207,7 +214,7 @@ class LeaseThread:
         if text != self.trouble:
             log.error(
                 "%s; until it can, this broker replies to nobody, and another one may take over; "
-                "see to the file system", text,
+                "see to %s", text, self._leases.medium,
             )  # fmt: skip
         self.trouble = text
 

@@ -22,11 +22,13 @@ from typing import Protocol
 
 from broker.durability.data_directory import LOG_DIR
 from broker.exit_codes import Exit
-from broker.options.active_passive import SharedStoreOptions
+from broker.options.shared_store import SharedStoreOptions
 from broker.sharing.generations import make_generation, remove_former, source_for
 from broker.sharing.lease import WHO_CHARACTERS_MAX, Contender, Found, Held, LeaseRecord
+from broker.sharing.lease_database import lease_in
 from broker.sharing.lease_directory import LeaseDirectory
 from broker.sharing.lease_thread import LeaseThread
+from broker.sharing.leases import StoreLeases
 from broker.watchdogs.reply_lease import boot_clock
 from store.errors import StoreError
 from vsync.admin.protocol import Json
@@ -37,6 +39,9 @@ BEAT_S = 0.25
 """How often the loop shows that it turns."""
 PATIENCE_S = 5.0
 """How long the last record may take to be written."""
+AWAY_S = 10.0
+"""For so long its clients wait for a leader that cannot renew its lease: where it is alone with
+that, another one leads by then, and they are to look for it."""
 
 
 class Ordered(Protocol):
@@ -76,9 +81,9 @@ class SharedStore:
     ) -> None:
         """Nothing is read or written yet."""
         self._cluster, self._loop = cluster, loop
-        self._lease_ms, self.directory = options.lease_ms, options.directory
+        self._options, self.directory = options, options.directory
         self.log_dir: Path | None = self.directory / LOG_DIR
-        self._leases = LeaseDirectory(self.directory, cluster)
+        self._leases = _leases(options, cluster)
         self._thread: LeaseThread | None = None
         self._led: asyncio.Future[None] = loop.create_future()
         self._other: Found | None = None  # who leads, as this one has read it last
@@ -89,6 +94,7 @@ class SharedStore:
         self._given_up: Ended | ThreadEnded | StoreError | None = None
         self._over = asyncio.Event()  # the lease is lost, or waiting for it given up
         self._beating: asyncio.TimerHandle | None = None
+        self._without_s = 0.0  # the loop has turned for so long since the lease was over
 
     # -- waiting ---------------------------------------------------------------------------------
 
@@ -125,7 +131,7 @@ class SharedStore:
         """What this broker's record says of it."""
         who = f"{socket.gethostname()} process {os.getpid()}, {url}"[:WHO_CHARACTERS_MAX]
         return LeaseRecord(
-            0, self._cluster, uuid.uuid4().hex, who, "", self._lease_ms, 0
+            0, self._cluster, uuid.uuid4().hex, who, "", self._options.lease_ms, 0
         )  # fmt: skip
 
     async def _generation(self) -> Path | None:
@@ -185,6 +191,8 @@ class SharedStore:
     @property
     def waiting_for(self) -> str:
         """Who leads, and since when: what whoever asks a broker that waits is told."""
+        if self._thread is not None and self._thread.trouble:
+            return f"waits: {self._thread.trouble}"
         if self._other is None:
             return f"waits for the lease on {self.directory}"
         lease = self._other.lease
@@ -272,6 +280,12 @@ class SharedStore:
     def _show_life(self) -> None:
         assert self._thread is not None
         self._thread.contender.beat(boot_clock())
+        # Time in which the process stood still is none in which it was without a lease.
+        self._without_s = 0.0 if self.holds() else self._without_s + BEAT_S
+        if self._without_s >= AWAY_S and not self._lost:
+            trouble = self._thread.trouble or f"{self._leases.medium} does not answer"
+            self._lost = f"this broker could not renew its lease for {AWAY_S:g} s ({trouble})"
+            self._stop_member()
         self._beating = self._loop.call_later(BEAT_S, self._show_life)
 
     def _stop_member(self) -> None:
@@ -297,7 +311,8 @@ class SharedStore:
         return {
             "shared_store": {
                 "directory": str(self.directory), "token": own.token, "since": own.since,
-                "leader": own.who, "lease_ms": own.lease_ms, "trouble": self._thread.trouble,
+                "leader": own.who, "lease_ms": own.lease_ms, "lock": _shown(self._options),
+                "trouble": self._thread.trouble,
             }
         }  # fmt: skip
 
@@ -317,3 +332,14 @@ class SharedStore:
 
 def _wall() -> str:
     return datetime.now(UTC).isoformat(timespec="seconds")
+
+
+def _leases(options: SharedStoreOptions, cluster: str) -> StoreLeases:
+    if options.lock is None:
+        return LeaseDirectory(options.directory, cluster)
+    return lease_in(options.directory, cluster, options.lock, options.lease_ms)
+
+
+def _shown(options: SharedStoreOptions) -> str:
+    """Where the lease is, for people."""
+    return options.lock.shown if options.lock is not None else "files of the directory"

@@ -19,7 +19,7 @@ from broker.exit_codes import Exit
 from broker.options.broker import DEFAULTS, BrokerOptions, broker_options
 from broker.options.broker import Address as Address
 from broker.options.broker import parse_address as parse_address
-from broker.options.values import SECRET_OPTIONS, OptionError
+from broker.options.values import OptionError, has_password
 from tools.cli.failures import ToolError
 
 ENVIRONMENT_PREFIX = "QPIDD_"
@@ -65,7 +65,8 @@ def read_option_file(path: Path) -> dict[str, Given]:
         if name in given:
             raise ToolError(f"{place}: '{name}' is already set above", Exit.CONFIG)
         given[name] = Given(_unquoted(value.strip(), name, place), f"{place}: {name}", Exit.CONFIG)
-    if SECRET_OPTIONS & given.keys() and path.stat().st_mode & stat.S_IRWXO:
+    secret = any(has_password(name, value.text) for name, value in given.items())
+    if secret and path.stat().st_mode & stat.S_IRWXO:
         raise ToolError(
             f"option file {path} holds a password and everybody can read or write it; "
             f"run: chmod o= {path}",

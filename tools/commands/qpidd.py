@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from broker.exit_codes import Exit
-from broker.options import active_passive
+from broker.options import active_passive, shared_store
 from tools.cli.failures import ToolError
 from tools.cli.options import ignored, read_options, run_command, with_options
 
@@ -474,6 +474,7 @@ Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken
     "members this one is filled by them. On the command line only: in a file it would do so at "
     "each start.",
 )
+@with_options(shared_store.HELP)
 @with_options(active_passive.HELP)
 @click.option("--config", metavar="FILE", envvar="QPIDD_CONFIG", help="An option file; see below.")
 @click.version_option(package_name="qpid-cluster-py", message="%(prog)s %(version)s")
