@@ -13,7 +13,7 @@ from broker.options.values import OptionError
 def test_it_stands_for_the_data_directory() -> None:
     found = broker_options({"shared-store": "/srv/x", "cluster-name": "shop"})
     assert found.shared_store is not None
-    assert found.shared_store == (Path("/srv/x"), 800)
+    assert found.shared_store == (Path("/srv/x"), 800, None)
     assert found.data_dir is None
     assert not found.clustered, "no ring is looked for: others lead or wait"
     assert broker_options({}).shared_store is None

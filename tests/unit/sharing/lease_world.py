@@ -2,17 +2,27 @@
 
 Each contender runs the real `LeaseThread` and `Contender`, on a thread that goes on only when the
 world lets it, so that a seed says in which order the steps of all of them happen.  Before and
-behind each step on the shared directory, time goes by, now and then so much that leases run out.
+behind each step on the shared leases, time goes by, now and then so much that leases run out.
+
+The leases are those of a simulated directory, or a row of a database: the real `LeaseDatabase` and
+its statements, whose connections break before or behind a statement, or let it arrive late, and
+whose clock is set.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
+import sqlite3
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from pathlib import Path
 
+from broker.sharing.databases import Answer, Database, Table, Value
 from broker.sharing.lease import Contender, Found, Held, LeaseRecord, Phase, decode
-from broker.sharing.lease_thread import LeaseThread
+from broker.sharing.lease_database import CREATE, TABLE, LeaseDatabase
+from broker.sharing.lease_thread import Leases, LeaseThread
+from broker.sharing.leases import LeaseGone
 from store.errors import StoreError
 
 RATES = 0.92, 1.08
@@ -21,10 +31,15 @@ PAUSE_SHARE = 0.12
 PAUSE_S = 0.1, 3.0
 STEP_S = 0.01
 COPY_S = 0.0, 0.6
+CUT_SHARE, LATE_SHARE, SET_SHARE = 0.02, 0.01, 0.02
+SET_S = 20.0
+ROW = "5e" * 16
 
 
 class Directory:
-    """The leases of the world: each step happens at once."""
+    """The leases of the world as files: each step happens at once."""
+
+    medium = "the world"
 
     def __init__(self) -> None:
         self.records: dict[int, bytes] = {}
@@ -56,11 +71,17 @@ class World:
     """All contenders, and what is true of them together."""
 
     def __init__(
-        self, seed: int, count: int, make: Callable[[LeaseRecord], Contender] = Contender
+        self,
+        seed: int,
+        count: int,
+        make: Callable[[LeaseRecord], Contender] = Contender,
+        *,
+        in_row: bool = False,
     ) -> None:
         self.random = random.Random(seed)
         self.now = 0.0
         self.directory = Directory()
+        self.rows = Rows(self) if in_row else None
         self.generations: dict[int, set[int]] = {0: set()}
         self.confirmed: set[int] = set()
         self.takeovers = 0
@@ -91,6 +112,8 @@ class World:
                 self._due.sort(key=lambda one: one[:2])
                 self.now, _, process = self._due.pop(0)
                 self._act()
+                if self.rows is not None:
+                    self.rows.do_what_is_late()
                 process.go()
                 self._act()
         finally:
@@ -173,7 +196,12 @@ class Process:
         self._alive = True
         self.generation = 0
         self.contender = contender = self.world.new_contender(f"{self.name}.{self._lives}")
-        delayed = Delayed(self, self.world.directory)
+        rows = self.world.rows
+        delayed: Leases = (
+            LeasesInRow(Path(), "c", Connection(self, rows), self.world)
+            if rows is not None
+            else Delayed(self, self.world.directory)
+        )
         told = Heard()
         thread = LeaseThread(delayed, contender, self.clock, told, lambda call: call(), str)
         ends_at = self.world.now + self.world.random.expovariate(0.1)
@@ -189,7 +217,7 @@ class Process:
                 return
             self.sleep(wait_s)
 
-    def _copy(self, delayed: Delayed) -> None:
+    def _copy(self, delayed: Leases) -> None:
         """Copy, and renew meanwhile as the real thread does, if slowly."""
         contender, world = self.contender, self.world
         source, own = max(world.generations), contender.own.token
@@ -201,29 +229,38 @@ class Process:
             began = self.clock()
             written = contender.renewal(began)
             assert written is not None
-            delayed.renew(written)
-            contender.renewed(written, delayed.newest_token(), began, self.clock())
+            try:
+                delayed.renew(written)
+                newest = delayed.newest_token()
+            except LeaseGone:
+                newest = 0
+            except OSError:
+                continue
+            contender.renewed(written, newest, began, self.clock())
             if contender.phase is Phase.LOST:
                 return
         world.generations[own] = set(world.generations[source])
         self.generation = own
         world.takeovers += 1
         contender.serve()
-        if world.random.random() < 0.5:
+        if world.rows is None and world.random.random() < 0.5:
             world.directory.tidy(own)
 
-    def _end(self, delayed: Delayed) -> None:
+    def _end(self, delayed: Leases) -> None:
         """Killed, or in order."""
         if self.world.random.random() < 0.5:
             last = self.contender.ends(Held.RELEASED)
             if last is not None:
-                delayed.renew(last)
+                with contextlib.suppress(LeaseGone, OSError):
+                    delayed.renew(last)
         self.generation, self._alive = 0, False
         self.sleep(self.world.random.uniform(0, 2))
 
 
 class Delayed:
     """The directory as a process sees it: time goes by before and behind each step."""
+
+    medium = "the world"
 
     def __init__(self, process: Process, directory: Directory) -> None:
         self._process, self._directory = process, directory
@@ -261,6 +298,89 @@ class Delayed:
         self._wait()
         self._directory.renew(lease)
         self._wait()
+
+
+class Rows:
+    """The database of the world: each statement happens at once, by a clock that is set."""
+
+    def __init__(self, world: World) -> None:
+        self._world, self._set_s = world, 0.0
+        self._late: list[tuple[float, str, Sequence[Value]]] = []
+        self._connection = sqlite3.connect(
+            ":memory:", isolation_level=None, check_same_thread=False
+        )
+        self._connection.create_function("world_seconds", 0, lambda: world.now + self._set_s)
+        self._connection.execute(CREATE)
+        self._connection.execute(
+            f"INSERT INTO {TABLE} VALUES (?, 0, '', 0, 'released', 0, 0, 0, '', '', '')", [ROW]
+        )
+
+    def do(self, statement: str, values: Sequence[Value]) -> Answer:
+        chance = self._world.random
+        if chance.random() < SET_SHARE:
+            self._set_s += chance.uniform(-SET_S, SET_S)
+        cursor = self._connection.execute(statement.replace("%s", "?"), values)
+        return Answer(cursor.fetchall(), cursor.rowcount)
+
+    def do_late(self, statement: str, values: Sequence[Value]) -> None:
+        delay_s = self._world.random.expovariate(0.5)
+        self._late.append((self._world.now + delay_s, statement, values))
+
+    def do_what_is_late(self) -> None:
+        due = [one for one in self._late if one[0] <= self._world.now]
+        self._late = [one for one in self._late if one[0] > self._world.now]
+        for _, statement, values in due:
+            self.do(statement, values)
+
+
+class Connection(Database):
+    """The database as a process reaches it."""
+
+    seconds = "world_seconds()"
+    finds_table = "SELECT 1 WHERE %s <> ''"
+
+    def __init__(self, process: Process, rows: Rows) -> None:
+        super().__init__("the world", Table(TABLE, CREATE))
+        self._process, self._rows = process, rows
+
+    def _errors(self) -> tuple[type[Exception], ...]:
+        return (sqlite3.Error, BrokenPipeError)
+
+    def _connect(self) -> None: ...
+
+    def _disconnect(self) -> None: ...
+
+    def _do(self, statement: str, values: Sequence[Value]) -> Answer:
+        process, chance = self._process, self._process.world.random
+        process.sleep(process.world.delay())
+        what = chance.random()
+        if what < LATE_SHARE:
+            self._rows.do_late(statement, values)
+            raise BrokenPipeError
+        if what < LATE_SHARE + CUT_SHARE:
+            raise BrokenPipeError
+        answer = self._rows.do(statement, values)
+        if what < LATE_SHARE + 2 * CUT_SHARE:
+            raise BrokenPipeError
+        process.sleep(process.world.delay())
+        return answer
+
+
+class LeasesInRow(LeaseDatabase):
+    """The real one, over the generations of the world."""
+
+    def __init__(self, directory: Path, cluster: str, database: Database, world: World) -> None:
+        super().__init__(directory, cluster, database)
+        self._world = world
+
+    def _highest_generation(self) -> int:
+        return max(self._world.generations)
+
+    def _complete(self) -> int:
+        return max(self._world.generations)
+
+    def _read_mark(self) -> str:
+        return ROW
 
 
 def replace_torn(found: Found) -> Found:

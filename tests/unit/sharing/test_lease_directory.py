@@ -10,6 +10,7 @@ import pytest
 
 from broker.sharing.lease import Found, LeaseRecord
 from broker.sharing.lease_directory import LeaseDirectory
+from broker.sharing.leases import LeaseGone
 from store.errors import NotWritable, StoreMissing, StoreUnreadable
 
 
@@ -58,7 +59,7 @@ def test_a_token_that_was_removed_is_not_made_again(leases: LeaseDirectory) -> N
         leases.claim(lease(token))
     leases.tidy(3)
     assert leases.read(1) == Found(1, b"", None)
-    with pytest.raises(FileNotFoundError):
+    with pytest.raises(LeaseGone):
         leases.renew(lease(1))
 
 
@@ -105,7 +106,7 @@ def test_a_renewal_is_not_written_over_anothers(
     leases.claim(lease(1))
     path = tmp_path / "store" / "lease.000001"
     path.write_bytes(there)
-    with pytest.raises(FileNotFoundError, match="this broker's lease is there no more"):
+    with pytest.raises(LeaseGone, match="this broker's lease no more"):
         leases.renew(lease(1))
     assert path.read_bytes() == there
 

@@ -15,10 +15,11 @@ SEEDS = range(40)
 WORLD_S = 40.0
 
 
+@pytest.mark.parametrize("in_row", [False, True], ids=["files", "row"])
 @pytest.mark.parametrize("seed", SEEDS)
-def test_one_leads_and_has_it_all(seed: int) -> None:
-    """G7, G8."""
-    world = World(seed, 2 + seed % 3)
+def test_one_leads_and_has_it_all(seed: int, in_row: bool) -> None:
+    """G7, G8: with the lease in files, and in a row of a database whose clock is set."""
+    world = World(seed, 2 + seed % 3, in_row=in_row)
     world.run(WORLD_S)
     assert not world.violations
     assert world.takeovers
