@@ -80,7 +80,7 @@ class Database(ABC):
                 return self._do(statement, values)
             except self._errors() as error:
                 self._drop()
-                reason = " ".join(str(error).split())
+                reason = " ".join(str(error).split()) or type(error).__name__
                 raise DatabaseTrouble(f"{self.shown}: {reason}") from error
 
     def close(self) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from broker.options.broker import broker_options
+from broker.options.shared_store import DatabaseLock
 from broker.options.values import OptionError
 
 
@@ -44,3 +45,44 @@ def test_what_does_not_go_with_it(given: dict[str, str], at_fault: str, tmp_path
 def test_a_lease_needs_a_store() -> None:
     with pytest.raises(OptionError, match="it needs --shared-store"):
         broker_options({"shared-store-lease": "900"})
+
+
+def test_where_the_lease_is_kept(tmp_path: Path) -> None:
+    def lock(url: str) -> DatabaseLock | None:
+        found = broker_options({"shared-store": str(tmp_path), "shared-store-lock": url})
+        assert found.shared_store is not None
+        return found.shared_store.lock
+
+    assert lock("") is None
+    url = "postgresql://qpidd:geheim@db/lease?passfile=/etc/pgpass&sslmode=verify-full"
+    shown = "postgresql://qpidd:***@db/lease?passfile=/etc/pgpass&sslmode=verify-full"
+    assert lock(url) == DatabaseLock(url, shown)
+    assert lock("sqlite:///srv/x%20y.db") == DatabaseLock(
+        "sqlite:///srv/x%20y.db", "sqlite:///srv/x%20y.db", Path("/srv/x y.db")
+    )
+
+
+@pytest.mark.parametrize(
+    ("url", "sentence"),
+    [
+        ("mysql://u:geheim@db/lease", "begins neither with postgresql:// nor with sqlite:///"),
+        ("sqlite://lease.db", "is not of the form sqlite:///DIR/FILE"),
+        ("sqlite:///", "is not of the form sqlite:///DIR/FILE"),
+        ("postgresql://u:geheim@db/lease?targe=x", "targe"),
+        ("postgresql://db/lease?password=geheim&targe=x", "targe"),
+    ],
+)
+def test_a_lock_that_is_none(url: str, sentence: str, tmp_path: Path) -> None:
+    """It is named, without its password."""
+    with pytest.raises(OptionError, match=sentence) as refused:
+        broker_options({"shared-store": str(tmp_path), "shared-store-lock": url})
+    assert refused.value.option == "shared-store-lock"
+    assert "geheim" not in refused.value.reason
+
+
+def test_a_lock_without_its_driver_or_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    with pytest.raises(OptionError, match="it needs --shared-store"):
+        broker_options({"shared-store-lock": "sqlite:///x/y"})
+    monkeypatch.setattr("broker.options.shared_store.find_spec", lambda _: None)
+    with pytest.raises(OptionError, match=r"pip install 'qpid-cluster-py\[postgresql\]'"):
+        broker_options({"shared-store": "/srv/x", "shared-store-lock": "postgresql://h/d"})

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import pytest
 
+from broker.sharing import lease_database
 from broker.sharing.lease import Contender, Found, LeaseRecord
 from tests.unit.sharing.lease_world import World
 
@@ -47,6 +48,22 @@ class Deaf(Contender):
 def test_the_world_notices(mistaken: type[Contender]) -> None:
     for seed in range(200):
         world = World(seed, 2 + seed % 3, mistaken)
+        world.run(WORLD_S)
+        if world.violations:
+            return
+    pytest.fail("two contenders led, and nobody noticed")
+
+
+def test_the_world_notices_a_claim_of_a_row_that_was_renewed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The row is taken whatever became of it since it was read."""
+    careless = lease_database._CLAIM.replace(
+        "AND renewals = %s AND (", "AND renewals <> -1 - %s OR ("
+    )
+    monkeypatch.setattr(lease_database, "_CLAIM", careless)
+    for seed in range(200):
+        world = World(seed, 2 + seed % 3, in_row=True)
         world.run(WORLD_S)
         if world.violations:
             return
