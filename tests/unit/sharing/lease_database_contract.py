@@ -161,7 +161,7 @@ class LeaseDatabaseContract:
         one = self.of(store, lock)
         one.newest()
         one.claim(lease(1))
-        with pytest.raises(StoreUnreadable, match="cluster 'shop'.*cluster 'bank'"):
+        with pytest.raises(StoreUnreadable, match=r"cluster 'shop'.*cluster 'bank'"):
             self.of(store, lock, "bank").newest()
 
     def test_a_lease_is_in_files_or_in_a_database(self, store: Path, lock: DatabaseLock) -> None:

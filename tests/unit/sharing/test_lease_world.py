@@ -58,9 +58,9 @@ def test_the_world_notices_a_claim_of_a_row_that_was_renewed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The row is taken whatever became of it since it was read."""
-    careless = lease_database._CLAIM.replace(
-        "AND renewals = %s AND (", "AND renewals <> -1 - %s OR ("
-    )
+    as_read = "AND renewals = %s AND ("
+    careless = lease_database._CLAIM.replace(as_read, "AND renewals <> -1 - %s OR (")
+    assert careless != lease_database._CLAIM
     monkeypatch.setattr(lease_database, "_CLAIM", careless)
     for seed in range(200):
         world = World(seed, 2 + seed % 3, in_row=True)

@@ -1,0 +1,114 @@
+"""A server of PostgreSQL of a test's own: in a directory of its own, at a Unix socket only."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+USERS = ("postgres", "nobody")
+"""It refuses to run as root: then it runs as one of these."""
+START_S = 60.0
+USER, PASSWORD = "qpidd", "geheim"
+
+
+def programs() -> Path | None:
+    """Return the directory of PostgreSQL's programs; None: it is not installed."""
+    found = shutil.which("initdb")
+    versions = sorted(Path("/usr/lib/postgresql").glob("*/bin"), reverse=True)
+    places = [*([Path(found).resolve().parent] if found else []), *versions]
+    return next((one for one in places if (one / "postgres").exists()), None)
+
+
+class PostgresServer:
+    """One server, which a test starts, stops in any way, and asks for its URL."""
+
+    def __init__(self, home: Path, bin_dir: Path) -> None:
+        self.home, self._bin = home, bin_dir
+        self._process: subprocess.Popen[bytes] | None = None
+        self._as_user: dict[str, str] = {}
+        if os.geteuid() == 0:
+            names = {one.pw_name for one in pwd.getpwall()}
+            self._as_user = {"user": next(one for one in USERS if one in names)}
+            shutil.chown(home, self._as_user["user"])
+
+    def url(self, password: str = PASSWORD) -> str:
+        """Return where it is reached."""
+        return f"postgresql://{USER}:{password}@/postgres?host={self.home}"
+
+    def create(self) -> None:
+        """Make its files."""
+        self._run(
+            "initdb", "-D", str(self.home / "data"), "-U", USER, "--auth=scram-sha-256",
+            "--no-sync", "--locale=C", "--pwfile=/dev/stdin", text=PASSWORD + "\n",
+        )  # fmt: skip
+
+    def start(self) -> None:
+        """Start it; returns when it answers."""
+        with (self.home / "log").open("ab") as log:
+            self._process = subprocess.Popen(
+                [self._bin / "postgres", "-D", self.home / "data", "-k", self.home,
+                 "-c", "listen_addresses=", "-c", "fsync=off"],
+                stdout=log, stderr=log, cwd=self.home, **self._as_user,
+            )  # fmt: skip
+        deadline = time.monotonic() + START_S
+        while self._ready() != 0:
+            assert time.monotonic() < deadline, (self.home / "log").read_text()
+            time.sleep(0.05)
+
+    def _ready(self) -> int:
+        return subprocess.run(
+            [self._bin / "pg_isready", "-q", "-h", self.home], check=False, cwd=self.home
+        ).returncode
+
+    def stop(self) -> None:
+        """Stop it at once, as a machine that is switched off does."""
+        if self._process is not None:
+            self.let_go()
+            self._process.send_signal(signal.SIGQUIT)
+            self._process.wait(START_S)
+            self._process = None
+
+    def hold(self) -> None:
+        """Have all its processes stand still: connections stay, and nothing answers."""
+        for pid in self._pids():
+            os.kill(pid, signal.SIGSTOP)
+
+    def let_go(self) -> None:
+        """Have them go on."""
+        for pid in self._pids():
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    def _pids(self) -> list[int]:
+        """The server's own first, so that it starts no other one meanwhile."""
+        assert self._process is not None
+        pid = self._process.pid
+        children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
+        return [pid, *map(int, children)]
+
+    def _run(self, program: str, *arguments: str, text: str) -> None:
+        subprocess.run(
+            [self._bin / program, *arguments], input=text, text=True, check=True,
+            capture_output=True, cwd=self.home, **self._as_user,
+        )  # fmt: skip
+
+
+@contextlib.contextmanager
+def running(bin_dir: Path) -> Iterator[PostgresServer]:
+    """Run one until the block ends, then remove it."""
+    with tempfile.TemporaryDirectory(prefix="pg-") as home:
+        server = PostgresServer(Path(home), bin_dir)
+        server.create()
+        server.start()
+        try:
+            yield server
+        finally:
+            server.stop()
