@@ -161,6 +161,7 @@ class PostgreSQL(Database):
             self._url, autocommit=True, prepare_threshold=None,
             connect_timeout=max(CONNECT_S_MIN, math.ceil(self._patience_s)),
             fallback_application_name="qpidd",
+            client_encoding="utf8",  # of a server in SQL_ASCII texts would come as bytes
         )  # fmt: skip
         self._socket = socket.socket(fileno=os.dup(connection.fileno()))
         self._do(

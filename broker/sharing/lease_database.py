@@ -20,6 +20,7 @@ import contextlib
 import os
 import re
 import uuid
+from collections.abc import Sequence
 from pathlib import Path
 
 from broker.options.shared_store import DatabaseLock
@@ -134,11 +135,13 @@ class LeaseDatabase(StoreLeases):
                 f"or bring it back; if it is lost, end all of them, then remove "
                 f"{self._directory / MARK}"
             )
-        token, holder, renewals, held, lease_ms, generation, cluster, who, since = rows[0]
-        lease = LeaseRecord(
-            int(token), str(cluster), str(holder), str(who), str(since), int(lease_ms),
-            int(generation), int(renewals), Held(held),
-        )  # fmt: skip
+        try:
+            lease = _record(rows[0])
+        except ValueError as error:
+            raise StoreUnreadable(
+                f"row {store} of {TABLE} in {self._database.shown} is none that this release can "
+                f"read ({error}); start the release that wrote it"
+            ) from error
         if lease.token:
             self._belongs_here(lease)
         return lease
@@ -198,6 +201,17 @@ class LeaseDatabase(StoreLeases):
 
     def tidy(self, token: int) -> None:
         """There is nothing: one row is all."""
+
+    def close(self) -> None:
+        self._database.close()
+
+
+def _record(row: Sequence[Value]) -> LeaseRecord:
+    token, holder, renewals, held, lease_ms, generation, cluster, who, since = row
+    return LeaseRecord(
+        int(token), str(cluster), str(holder), str(who), str(since), int(lease_ms),
+        int(generation), int(renewals), Held(held),
+    )  # fmt: skip
 
 
 def lease_in(directory: Path, cluster: str, lock: DatabaseLock, lease_ms: int) -> LeaseDatabase:

@@ -100,6 +100,9 @@ class LeaseDirectory(StoreLeases):
             if old:
                 path.unlink(missing_ok=True)
 
+    def close(self) -> None:
+        """Nothing stays open."""
+
     def _path(self, token: int) -> Path:
         return self._directory / f"lease.{token:06d}"
 

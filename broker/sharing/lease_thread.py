@@ -107,13 +107,14 @@ class LeaseThread:
         """The generation is complete: have the record name it."""
         self._orders.put(self.contender.serve)
 
-    def end(self, held: Held, patience_s: float) -> None:
+    def end(self, held: Held, patience_s: float) -> bool:
         """Let the others know, and stop; blocks, for so long at most where the disk does.
 
-        Nothing is replied from here on.
+        Nothing is replied from here on.  Returns whether it has stopped.
         """
         self._orders.put(lambda: self._end(held))
         self._thread.join(patience_s)
+        return not self._thread.is_alive()
 
     # -- on the thread ---------------------------------------------------------------------------
 

@@ -116,6 +116,10 @@ class StoreLeases(ABC):
     def tidy(self, token: int) -> None:
         """Remove what nobody looks at any more once this token leads."""
 
+    @abstractmethod
+    def close(self) -> None:
+        """Give up what is open; the next call opens it again."""
+
     def _belongs_here(self, lease: LeaseRecord) -> None:
         if lease.cluster != self._cluster:
             raise StoreUnreadable(

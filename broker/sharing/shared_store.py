@@ -327,7 +327,8 @@ class SharedStore:
                 and not self._hands_over
             )
             held = Held.SHUT_DOWN if for_all else Held.RELEASED
-            await asyncio.to_thread(self._thread.end, held, PATIENCE_S)
+            if await asyncio.to_thread(self._thread.end, held, PATIENCE_S):
+                await asyncio.to_thread(self._leases.close)
 
 
 def _wall() -> str:

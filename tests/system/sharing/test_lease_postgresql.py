@@ -38,7 +38,7 @@ class TestPostgresql(LeaseDatabaseContract):
         lock = DatabaseLock(server.url(), "postgresql://qpidd:***@/postgres")
         one = self.of(store, lock)
         one._database.execute(f"DROP TABLE IF EXISTS {TABLE}")
-        one._database.close()
+        one.close()
         return lock
 
     def test_a_wrong_password_is_named_and_not_shown(

@@ -45,9 +45,11 @@ class PostgresServer:
 
     def create(self) -> None:
         """Make its files."""
+        words = self.home / "words"
+        words.write_text(PASSWORD + "\n")  # standard input may be another user's
         self._run(
             "initdb", "-D", str(self.home / "data"), "-U", USER, "--auth=scram-sha-256",
-            "--no-sync", "--locale=C", "--pwfile=/dev/stdin", text=PASSWORD + "\n",
+            "--no-sync", "--locale=C", f"--pwfile={words}",
         )  # fmt: skip
 
     def start(self) -> None:
@@ -94,9 +96,9 @@ class PostgresServer:
         children = Path(f"/proc/{pid}/task/{pid}/children").read_text().split()
         return [pid, *map(int, children)]
 
-    def _run(self, program: str, *arguments: str, text: str) -> None:
+    def _run(self, program: str, *arguments: str) -> None:
         subprocess.run(
-            [self._bin / program, *arguments], input=text, text=True, check=True,
+            [self._bin / program, *arguments], check=True,
             capture_output=True, cwd=self.home, **self._as_user,
         )  # fmt: skip
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 
@@ -33,8 +34,16 @@ class LeaseDatabaseContract:
         path.mkdir()
         return path
 
+    @pytest.fixture(autouse=True)
+    def _closed(self) -> Iterator[None]:
+        self._made: list[LeaseDatabase] = []
+        yield
+        for one in self._made:
+            one.close()
+
     def of(self, store: Path, lock: DatabaseLock, cluster: str = "shop") -> LeaseDatabase:
         leases = lease_in(store, cluster, lock, 800)
+        self._made.append(leases)
         leases.open()
         return leases
 
@@ -153,8 +162,15 @@ class LeaseDatabaseContract:
         one = self.of(store, lock)
         one.newest()
         one._database.execute(f"DROP TABLE {TABLE}")
-        one._database.close()
+        one.close()
         with pytest.raises(StoreMissing, match="no such row: give the database of the other"):
+            one.newest()
+
+    def test_a_row_of_another_release_is_named(self, store: Path, lock: DatabaseLock) -> None:
+        one = self.of(store, lock)
+        one.newest()
+        one._database.execute(f"UPDATE {TABLE} SET held = 'lent'")
+        with pytest.raises(StoreUnreadable, match=r"'lent'.*start the release that wrote it"):
             one.newest()
 
     def test_another_cluster_is_refused(self, store: Path, lock: DatabaseLock) -> None:
