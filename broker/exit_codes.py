@@ -45,4 +45,4 @@ class Exit(IntEnum):
     QUORUM = 79
     """With --cluster-cman: the quorum was lost, so the member stopped at once."""
     FENCED = 80
-    """With --shared-store: another broker leads by now; started again, this one waits."""
+    """With --shared-store: another broker leads by now, or may; started again, this one waits."""

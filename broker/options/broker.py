@@ -23,9 +23,13 @@ from broker.options import management as management_options
 from broker.options import quorum as quorum_options
 from broker.options import retention as retention_options
 from broker.options import security as security_options
-from broker.options import shared_store as sharing_options
 from broker.options.access import AccessOptions, read_access_options
-from broker.options.active_passive import ActivePassiveOptions, read_active_passive
+from broker.options.active_passive import (
+    ActivePassiveOptions,
+    SharedStoreOptions,
+    read_active_passive,
+    read_shared_store,
+)
 from broker.options.bounds import Bounds, read_bounds
 from broker.options.client_ports import (
     AMQPS_PORT,
@@ -52,7 +56,6 @@ from broker.options.security import (
     is_loopback,
     read_security_options,
 )
-from broker.options.shared_store import SharedStoreOptions, read_shared_store
 from broker.options.values import OptionError, number, yes
 from vsync.quorum.voter_set import Terms
 from vsync.types import record
@@ -90,7 +93,6 @@ DEFAULTS: Mapping[str, str] = {
     **retention_options.DEFAULTS,
     **quorum_options.DEFAULTS,
     **security_options.DEFAULTS,
-    **sharing_options.DEFAULTS,
 }
 """Every option that an option file may set, with its default."""
 _RING_ONLY = (

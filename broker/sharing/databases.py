@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from broker.options.shared_store import DatabaseLock
+from broker.options.active_passive import DatabaseLock
 
 if TYPE_CHECKING:
     import psycopg

@@ -22,7 +22,7 @@ from typing import Protocol
 
 from broker.durability.data_directory import LOG_DIR
 from broker.exit_codes import Exit
-from broker.options.shared_store import SharedStoreOptions
+from broker.options.active_passive import SharedStoreOptions
 from broker.sharing.generations import make_generation, remove_former, source_for
 from broker.sharing.lease import WHO_CHARACTERS_MAX, Contender, Found, Held, LeaseRecord
 from broker.sharing.lease_database import lease_in

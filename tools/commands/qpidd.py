@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from broker.exit_codes import Exit
-from broker.options import active_passive, shared_store
+from broker.options import active_passive
 from tools.cli.failures import ToolError
 from tools.cli.options import ignored, read_options, run_command, with_options
 
@@ -53,7 +53,7 @@ Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken
 70 internal error, 71 clock too far off, 72 no space on the disk, 73 data directory not writable,
 74 disk too slow, 75 data directory in use, 76 mixed versions or settings,
 77 not let in, 78 bad option or key file, 79 quorum lost (--cluster-cman),
-80 another broker leads the shared store.
+80 another broker leads the shared store, or may.
 """
 
 
@@ -474,7 +474,6 @@ Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken
     "members this one is filled by them. On the command line only: in a file it would do so at "
     "each start.",
 )
-@with_options(shared_store.HELP)
 @with_options(active_passive.HELP)
 @click.option("--config", metavar="FILE", envvar="QPIDD_CONFIG", help="An option file; see below.")
 @click.version_option(package_name="qpid-cluster-py", message="%(prog)s %(version)s")

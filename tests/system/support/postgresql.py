@@ -33,11 +33,11 @@ class PostgresServer:
     def __init__(self, home: Path, bin_dir: Path) -> None:
         self.home, self._bin = home, bin_dir
         self._process: subprocess.Popen[bytes] | None = None
-        self._as_user: dict[str, str] = {}
+        self._as_user: str | None = None
         if os.geteuid() == 0:
             names = {one.pw_name for one in pwd.getpwall()}
-            self._as_user = {"user": next(one for one in USERS if one in names)}
-            shutil.chown(home, self._as_user["user"])
+            self._as_user = next(one for one in USERS if one in names)
+            shutil.chown(home, self._as_user)
 
     def url(self, password: str = PASSWORD) -> str:
         """Return where it is reached."""
@@ -58,7 +58,7 @@ class PostgresServer:
             self._process = subprocess.Popen(
                 [self._bin / "postgres", "-D", self.home / "data", "-k", self.home,
                  "-c", "listen_addresses=", "-c", "fsync=off"],
-                stdout=log, stderr=log, cwd=self.home, **self._as_user,
+                stdout=log, stderr=log, cwd=self.home, user=self._as_user,
             )  # fmt: skip
         deadline = time.monotonic() + START_S
         while self._ready() != 0:
@@ -99,7 +99,7 @@ class PostgresServer:
     def _run(self, program: str, *arguments: str) -> None:
         subprocess.run(
             [self._bin / program, *arguments], check=True,
-            capture_output=True, cwd=self.home, **self._as_user,
+            capture_output=True, cwd=self.home, user=self._as_user,
         )  # fmt: skip
 
 

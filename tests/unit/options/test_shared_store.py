@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from broker.options.active_passive import DatabaseLock
 from broker.options.broker import broker_options
-from broker.options.shared_store import DatabaseLock
 from broker.options.values import OptionError
 
 
@@ -83,6 +83,6 @@ def test_a_lock_that_is_none(url: str, sentence: str, tmp_path: Path) -> None:
 def test_a_lock_without_its_driver_or_store(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(OptionError, match="it needs --shared-store"):
         broker_options({"shared-store-lock": "sqlite:///x/y"})
-    monkeypatch.setattr("broker.options.shared_store.find_spec", lambda _: None)
+    monkeypatch.setattr("broker.options.active_passive.find_spec", lambda _: None)
     with pytest.raises(OptionError, match=r"pip install 'qpid-cluster-py\[postgresql\]'"):
         broker_options({"shared-store": "/srv/x", "shared-store-lock": "postgresql://h/d"})
