@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from broker.options.values import OptionError, choice, number, yes
+from broker.options.values import OptionError, choice, number, without_password, yes
 from vsync.types import record
 
 AUTOMATIC, MANUAL = "automatic", "manual"
@@ -110,8 +110,6 @@ HELP: Mapping[str, tuple[str, str]] = {
 
 _POSTGRESQL = ("postgresql://", "postgres://")
 _SQLITE = "sqlite://"
-_PASSWORD = re.compile(r"(?<=//)([^/@?]*?):[^/@?]*(?=@)")
-_PASSWORD_PARAMETER = re.compile(r"(?<=[?&])(password|sslpassword)=[^&]*")
 _SECONDS = re.compile(r"\d+(\.\d+)?(s|ms|us|ns)?", re.ASCII)
 
 
@@ -246,8 +244,3 @@ def _lock(option: str, url: str) -> DatabaseLock | None:
     except psycopg.ProgrammingError as error:
         raise OptionError(option, f"'{shown}': {' '.join(str(error).split())}") from error
     return DatabaseLock(url, shown)
-
-
-def without_password(url: str) -> str:
-    """Return a URL of a database as it may be shown."""
-    return _PASSWORD_PARAMETER.sub(r"\1=***", _PASSWORD.sub(r"\1:***", url))

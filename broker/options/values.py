@@ -8,14 +8,20 @@ SECRET_OPTIONS = frozenset(("cluster-password", "ha-password", "shared-store-loc
 """Options whose values are shown to nobody."""
 
 
-_URL_PASSWORD = re.compile(r"//[^/@?]*:[^/@?]+@|[?&](ssl)?password=[^&]")
+_PASSWORD = re.compile(r"(?<=//)([^/@?]*?):[^/@?]*(?=@)")
+_PASSWORD_PARAMETER = re.compile(r"(?<=[?&])(password|sslpassword)=[^&]*")
 
 
 def has_password(option: str, text: str) -> bool:
     """Whether this value is a password, or a URL that has one in it."""
     if option == "shared-store-lock":
-        return _URL_PASSWORD.search(text) is not None
+        return without_password(text) != text
     return option in SECRET_OPTIONS
+
+
+def without_password(url: str) -> str:
+    """Return a URL as it may be shown."""
+    return _PASSWORD_PARAMETER.sub(r"\1=***", _PASSWORD.sub(r"\1:***", url))
 
 
 class OptionError(Exception):
