@@ -64,6 +64,8 @@ unconfirmed. 32 KiB each, or twice that for a moment."""
 WINDOW_KEYS_MAX = 100_000
 """Keys that a queue that deduplicates remembers, as `x-cache-size` says."""
 WINDOW_KEYS_DEFAULT = 10_000
+WINDOW_KEYS_TOTAL_MAX = 1_000_000
+"""Keys that all queues of the cluster may remember together, by what each was declared with."""
 WINDOW_KEYS_WORK = 5_000
 """Keys that are forgotten at one tick because their time is over; the next one goes on."""
 POLICIES_MAX = 200

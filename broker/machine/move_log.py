@@ -40,7 +40,8 @@ class Op(IntEnum):
     REPEATED = 10
 
 
-# What of each move and cause; FLAG is added for persistent, redelivered and durable ones.
+# What of each move and cause; FLAG is added for persistent, redelivered and durable ones, and for
+# a purge that emptied the window of its queue too.
 BY_CLIENT, BY_TX, BY_DEAD_LETTER, AGAIN, BY_DELAY = 0x01, 0x11, 0x21, 0x31, 0x41
 ENQUEUED, PASSED = 0x02, 0x12
 DELIVERED, GOT = 0x03, 0x13

@@ -454,6 +454,7 @@ class State:
     # queues that forget a key when its time is over, and have one; follows from the state
     remembering: dict[int, Queue] = field(default_factory=dict)
     key_ends: Schedule = field(default_factory=Schedule)
+    window_keys: int = 0  # the sum of the sizes of all windows
     # (kind, content) of commands of which members died, to the names of those members
     poison: dict[tuple[int, bytes], tuple[str, ...]] = field(default_factory=dict)
     # (member, subject) to the detail: what members run out of

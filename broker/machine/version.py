@@ -11,7 +11,7 @@ MACHINE_VERSION_MIN when code for older versions is deleted.
 Decision: docs/decisions/0029-new-behaviour-is-switched-on-by-a-command.md.
 """
 
-MACHINE_VERSION = 14
+MACHINE_VERSION = 15
 MACHINE_VERSION_MIN = 9
 
 ANSWERS_AS_RABBITMQ = 10
@@ -58,3 +58,8 @@ docs/decisions/0065-a-repeat-is-known-by-its-key-in-a-window-of-the-queue.md."""
 
 DUE_TAKE_TURNS = 14
 """From this version on: at one tick no queue of which much is due keeps the others from theirs."""
+
+BOUNDED_WINDOWS = 15
+"""From this version on: the windows of all queues that deduplicate have a bound together, and a
+purge empties one. Decision:
+docs/decisions/0065-a-repeat-is-known-by-its-key-in-a-window-of-the-queue.md."""

@@ -2,8 +2,8 @@
 
 from broker.machine.commands import OK, QueueDeclare, QueueDelete, QueuePurge
 from broker.machine.handlers.connections import refuse, reply
-from broker.machine.move_log import PURGED
-from broker.machine.queueing.arguments import check_queue, compare_queue
+from broker.machine.move_log import FLAG, PURGED
+from broker.machine.queueing.arguments import check_queue, compare_queue, window_refusal
 from broker.machine.queueing.deletion import delete_queue
 from broker.machine.queueing.queue import (
     accessible_queue,
@@ -21,8 +21,9 @@ from broker.machine.queueing.refusals import (
     reserved_name,
     too_many_queues,
 )
+from broker.machine.queueing.windows import empty_window
 from broker.machine.state import Channel, Queue, State, ready_count
-from broker.machine.version import ANSWERS_AS_RABBITMQ
+from broker.machine.version import ANSWERS_AS_RABBITMQ, BOUNDED_WINDOWS
 
 GENERATED_PREFIX = "amq.gen-"  # of names that the gateway generates; it refuses them from clients
 
@@ -48,6 +49,7 @@ def on_queue_declare(state: State, channel: Channel, command: QueueDeclare) -> i
         refusal = too_many_queues(name, vhost.name, vhost.max_queues)
     else:
         refusal = check_queue(name, vhost.name, arguments, state.version)
+        refusal = refusal or window_refusal(state, name, arguments)
     if refusal is not None:
         return refuse(state, channel, kind, refusal)
     if queue is None:
@@ -85,7 +87,10 @@ def on_queue_purge(state: State, channel: Channel, command: QueuePurge) -> int:
     queue = accessible_queue(channel, name)
     if isinstance(queue, Refusal):
         return refuse(state, channel, kind, queue)
-    count = purge(state, queue, PURGED)
+    empties = queue.window is not None and state.version >= BOUNDED_WINDOWS
+    count = purge(state, queue, PURGED | FLAG if empties else PURGED)
+    if empties:
+        empty_window(state, queue)
     if not nowait:
         reply(state, channel, "queue.purge-ok", (count,), queue.durable)
     return OK

@@ -170,11 +170,12 @@ def check(state: State) -> None:
         assert not (connection.ended and connection.local)
         assert all(one.open != connection.ended for one in connection.channels.values())
     assert len(ending) == len(state.ending)
-    numbers = [queue.number for vhost in state.vhosts.values() for queue in all_queues(vhost)]
+    queues = [queue for vhost in state.vhosts.values() for queue in all_queues(vhost)]
     scheduled = {**state.expiry.times, **state.lease_ends.times, **state.key_ends.times}
-    assert scheduled.keys() <= dict.fromkeys(numbers).keys(), (
+    assert scheduled.keys() <= dict.fromkeys(one.number for one in queues).keys(), (
         "nobody looks for queues that are gone"
     )
+    assert state.window_keys == sum(one.window.size for one in queues if one.window)
     _check_definitions(state)
     _check_policies(state)
     for vhost in state.vhosts.values():

@@ -24,7 +24,7 @@ from broker.machine.image.snapshot import BY_CONSUMER, BY_GONE, VERSION
 from broker.machine.policies.choice import policy_of
 from broker.machine.publishing.numbers import restore as restore_numbers
 from broker.machine.publishing.unfinished import keep_part
-from broker.machine.queueing.arguments import apply_settings, window_of
+from broker.machine.queueing.arguments import apply_settings, open_window
 from broker.machine.queueing.delays import queue_name
 from broker.machine.queueing.routing import binding_element, index_binding
 from broker.machine.queueing.windows import restore_keys
@@ -283,7 +283,7 @@ class _Reader:
         queue.next_seq = next_seq
         queue.recovered_seq = recovered_seq
         queue.used_us = used_us
-        queue.window = window_of(number, arguments)
+        open_window(self.state, queue)
         self.applied[number] = (policy, operator_policy)
         at.queues[name] = self.queues[number] = queue
         if owner is not None:

@@ -9,7 +9,11 @@ Until version 10 is in force every argument that begins with `x-` and is not hon
 
 from broker.machine.commands import Table, Value
 from broker.machine.digest import canonical, item_hash
-from broker.machine.limits import WINDOW_KEYS_DEFAULT, WINDOW_KEYS_MAX
+from broker.machine.limits import (
+    WINDOW_KEYS_DEFAULT,
+    WINDOW_KEYS_MAX,
+    WINDOW_KEYS_TOTAL_MAX,
+)
 from broker.machine.policies.choice import effective_definition
 from broker.machine.queueing.refusals import (
     Refusal,
@@ -17,9 +21,15 @@ from broker.machine.queueing.refusals import (
     invalid_argument,
     not_implemented,
     plain,
+    too_many_keys,
 )
-from broker.machine.state import NO_TTL, Queue, Window
-from broker.machine.version import ANSWERS_AS_RABBITMQ, CONSUMER_TIMEOUTS, DEDUPLICATION
+from broker.machine.state import NO_TTL, Queue, State, Window
+from broker.machine.version import (
+    ANSWERS_AS_RABBITMQ,
+    BOUNDED_WINDOWS,
+    CONSUMER_TIMEOUTS,
+    DEDUPLICATION,
+)
 
 _HINTS = (
     "x-queue-mode",
@@ -126,16 +136,30 @@ def deduplicates(arguments: Table) -> bool:
     return arguments.get(DEDUPLICATION_ARGUMENT) is True
 
 
-def window_of(number: int, arguments: Table) -> Window | None:
-    """The empty window of the queue of this number; None: it does not deduplicate."""
-    if not deduplicates(arguments):
+def window_refusal(state: State, name: str, arguments: Table) -> Refusal | None:
+    """Whether all queues would remember too many keys with one more of these arguments."""
+    if state.version < BOUNDED_WINDOWS or not deduplicates(arguments):
         return None
-    size, ttl_ms = arguments.get(_CACHE_SIZE), arguments.get(_CACHE_TTL)
-    return Window(
-        item_hash("window", number),
-        size if isinstance(size, int) else WINDOW_KEYS_DEFAULT,
-        ttl_ms * 1000 if isinstance(ttl_ms, int) else NO_TTL,
-    )
+    more = _window_size(arguments)
+    if state.window_keys + more <= WINDOW_KEYS_TOTAL_MAX:
+        return None
+    return too_many_keys(name, more, state.window_keys, WINDOW_KEYS_TOTAL_MAX)
+
+
+def _window_size(arguments: Table) -> int:
+    size = arguments.get(_CACHE_SIZE)
+    return size if isinstance(size, int) else WINDOW_KEYS_DEFAULT
+
+
+def open_window(state: State, queue: Queue) -> None:
+    """Give a queue that is new here its empty window, if it deduplicates. It counts in full at
+    once: nobody finds a declaration in force that its queue cannot keep."""
+    if not deduplicates(queue.arguments):
+        return
+    size, ttl_ms = _window_size(queue.arguments), queue.arguments.get(_CACHE_TTL)
+    ttl_us = ttl_ms * 1000 if isinstance(ttl_ms, int) else NO_TTL
+    queue.window = Window(item_hash("window", queue.number), size, ttl_us)
+    state.window_keys += size
 
 
 def _fault_of_promise(arg: str, value: Value) -> str | None:

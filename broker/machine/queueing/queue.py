@@ -31,7 +31,7 @@ from broker.machine.move_log import (
     row,
 )
 from broker.machine.policies.choice import policies_element, policies_of_queue
-from broker.machine.queueing.arguments import apply_settings, window_of
+from broker.machine.queueing.arguments import apply_settings, open_window
 from broker.machine.queueing.delays import due_ms_of, place_when_due, queue_name
 from broker.machine.queueing.properties import priority_of
 from broker.machine.queueing.refusals import Refusal, locked, no_queue
@@ -117,7 +117,7 @@ def create_queue(
     queue = Queue(vhost, name, state.next_queue, durable, auto_delete, owner, arguments)
     queue.policy, queue.operator_policy = policies_of_queue(vhost, name, arguments)
     apply_settings(queue)
-    queue.window = window_of(queue.number, arguments)
+    open_window(state, queue)
     vhost.queues[name] = queue
     vhost.routes.clear()
     state.totals_of(-1, vhost.name).queues_created += 1

@@ -72,6 +72,15 @@ def too_many_queues(name: str, vhost: str, limit: int) -> Refusal:
     )
 
 
+def too_many_keys(name: str, more: int, taken: int, limit: int) -> Refusal:
+    return Refusal(
+        PRECONDITION_FAILED,
+        f"PRECONDITION_FAILED - cannot declare queue '{name}': it would remember {more} keys, and "
+        f"the queues of this cluster {taken} of at most {limit} already: give it a smaller "
+        "x-cache-size, or delete a queue that deduplicates",
+    )
+
+
 def default_exchange() -> Refusal:
     return Refusal(
         ACCESS_REFUSED, "ACCESS_REFUSED - operation not permitted on the default exchange"

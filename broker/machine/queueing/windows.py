@@ -172,15 +172,24 @@ def forget_what_ended(state: State) -> None:
             _recheck(state, queue, queue.window)
 
 
-def forget_all_keys(state: State, queue: Queue) -> None:
-    """The queue is gone."""
+def empty_window(state: State, queue: Queue) -> None:
+    """The queue was purged, or is gone."""
     window = queue.window
-    if window is not None:
-        state.remove(window.sum)
+    if window is not None and window.order:
+        _count(state, window, -window.sum)
         state.discarded += [window.order, window.by_key]
-        queue.window = None
+        window.order, window.by_key = deque(), {}
+        window.volatile = 0
         state.remembering.pop(queue.number, None)
-        state.key_ends.forget(queue.number)
+
+
+def close_window(state: State, queue: Queue) -> None:
+    """The queue is gone."""
+    if queue.window is not None:
+        empty_window(state, queue)
+        state.key_ends.forget(queue.number)  # also one that was noted for keys that are gone
+        state.window_keys -= queue.window.size
+        queue.window = None
 
 
 def forget_volatile_keys(state: State, queue: Queue) -> None:

@@ -58,6 +58,11 @@ class WindowModel:
         is_over = bool(self.ttl_us) and time_us + self.ttl_us <= now_us
         return not is_over and (persistent or not sent.persistent)
 
+    def purge(self) -> None:
+        """What is sent again after it is new."""
+        self.waiting.clear()
+        self.noted.clear()
+
     def cold(self) -> None:
         """What is not persistent is gone."""
         self.waiting = [one for one in self.waiting if one[1]]

@@ -101,7 +101,8 @@ RULES = {
     ),
     "stray": Rule(
         "LOG", "moves", "a move says something that moves of its kind never say",
-        "caused", """op IN (4, 5, 7, 9) AND flag OR op = 1 AND cause IN (2, 4) AND of <> 0
+        "caused", """op IN (4, 5, 9) AND flag OR op = 7 AND flag AND cause <> 0
+            OR op = 1 AND cause IN (2, 4) AND of <> 0
             OR op = 1 AND cause = 2 AND queue <> 0 OR op = 6 AND cause <> 2 AND of <> 0
             OR op IN (7, 8) AND detail <> 0 OR op = 8 AND seq <> 0""",
     ),

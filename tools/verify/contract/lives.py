@@ -13,15 +13,16 @@ LIVES_SCHEMAS = {
     # number, or the first that a cold start gave, and `of` how many messages were there, or stayed.
     "moves": "queue bigint, seq bigint, time bigint, op int, flag boolean, cause int, of bigint, "
     "detail bigint, gaps int",
-    "queue_moves": "queue bigint, seq bigint, time bigint, op int, cause int, of bigint, gaps int",
+    "queue_moves": "queue bigint, seq bigint, time bigint, op int, flag boolean, cause int, "
+    "of bigint, gaps int",
     "survivors": "queue bigint, time bigint, ready bigint, moved bigint",
 }
 LIVES_SCHEMAS["queue_history"] = LIVES_SCHEMAS["queue_moves"]
 
 # Moves: 2 ENQUEUED, 3 DELIVERED, 4 SETTLED, 5 RETURNED, 6 DROPPED, 10 REPEATED (at the place of the
 # message that it stands for, which may have left); of a whole queue: 7 PURGED (causes: 1 deleted,
-# 2 cold start, which is followed by what stays), 8 DECLARED, 9 RECOVERED (from which number on; 0:
-# a priority queue, where what is persistent keeps its place).
+# 2 cold start, which is followed by what stays; flagged: its window was emptied too), 8 DECLARED,
+# 9 RECOVERED (from which number on; 0: a priority queue, where what is persistent keeps its place).
 LIVES = {
     # How often the queue was emptied before, how often of what is transient only, and if deleted.
     "dated": """
@@ -30,11 +31,13 @@ LIVES = {
                 AS emptied,
             COUNT(CASE WHEN op = 9 AND first = 0 THEN 1 END) OVER past AS thinned,
             COUNT(CASE WHEN op = 7 AND cause = 1 THEN 1 END) OVER past > 0 AS deleted,
+            COUNT(CASE WHEN op = 7 AND flag THEN 1 END) OVER past AS windows_emptied,
+            COUNT(CASE WHEN op = 9 THEN 1 END) OVER past AS starts,
             COALESCE(MIN(CASE WHEN op = 8 THEN gaps END) OVER past, 0) AS gaps_at_declare
         FROM (
             SELECT queue, seq, time, op, flag, cause, of, detail, gaps,
                 CAST(NULL AS BIGINT) AS first FROM moves
-            UNION ALL SELECT queue, NULL, time, op, NULL, cause, of, NULL, gaps, seq
+            UNION ALL SELECT queue, NULL, time, op, flag, cause, of, NULL, gaps, seq
             FROM queue_moves
         ) AS joined WINDOW past AS (PARTITION BY queue ORDER BY time)""",
     "cold_starts": "SELECT * FROM dated WHERE op = 9",
@@ -89,9 +92,12 @@ LIVES = {
     # What a queue did not take as it has taken another one by the same key.
     "repeats": """
         SELECT queue, seq, time >> 20 AS position, time & 1048575 AS ordinal, of, op, deleted,
-            gaps = gaps_at_declare AS known, MAX(CASE WHEN op = 2 THEN time END) OVER (
-                PARTITION BY queue, seq ORDER BY time) AS since
-        FROM dated WHERE op IN (2, 10)""",
+            flag, gaps = gaps_at_declare AS known,
+            MAX(CASE WHEN op = 2 THEN time END) OVER own AS since,
+            MAX(CASE WHEN op = 2 AND NOT flag THEN 1 ELSE 0 END) OVER own = 1 AS of_transient,
+            windows_emptied > MAX(CASE WHEN op = 2 THEN windows_emptied END) OVER own AS purged,
+            starts > MAX(CASE WHEN op = 2 THEN starts END) OVER own AS started_cold
+        FROM dated WHERE op IN (2, 10) WINDOW own AS (PARTITION BY queue, seq ORDER BY time)""",
     "counts": """
         SELECT 'examined' AS name, COUNT(*) AS n FROM lives
         UNION ALL SELECT 'messages', COUNT(*) FROM lives WHERE prior IS NULL""",
@@ -131,6 +137,12 @@ RULES = {
         "G20", "C1 enqueue",
         "was not taken as a repeat of a message that never entered the queue before",
         "repeats", "op = 10 AND (since IS NULL AND known OR deleted)",
+    ),
+    "repeat of what goes": Rule(
+        "G20", "C1 enqueue",
+        "was not taken as a repeat of a message that was transient, as this one is not, or whose "
+        "key went with it by a cold start, or by a purge",
+        "repeats", "op = 10 AND (purged OR of_transient AND (flag OR started_cold))",
     ),
     "ended twice": Rule(
         "G20", "C2 one end", "ended a second time",

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.machine.move_log import DUE, FLAG, Op
+from broker.machine.move_log import DUE, FLAG, QUEUE_DELETED, Op
 from broker.memberlog.records import Batch
 from tests.system.verify.support.make_moves import INCARNATIONS, MoveMaker, MoveTuple
 from tests.system.verify.support.recorded_history import (
@@ -331,8 +331,8 @@ def queue_declared_twice(maker: MoveMaker) -> tuple[str, int]:
     return "impossible", at
 
 
-def purge_says_it_is_durable(maker: MoveMaker) -> tuple[str, int]:
-    at = maker.edit(lambda row: put(row, what=row[0] | FLAG) if is_a(row, Op.PURGED) else None)
+def deletion_says_it_emptied_a_window(maker: MoveMaker) -> tuple[str, int]:
+    at = maker.edit(lambda row: put(row, what=row[0] | FLAG) if row[0] == QUEUE_DELETED else None)
     return "stray", at
 
 
@@ -380,6 +380,16 @@ def repeat_of_another_publish(maker: MoveMaker) -> tuple[str, int]:
 def repeat_of_what_never_entered(maker: MoveMaker) -> tuple[str, int]:
     at = maker.edit(lambda row: put(row, seq=9) if is_a(row, Op.REPEATED) else None)
     return "repeat of nothing", at
+
+
+def repeat_of_a_transient_one(maker: MoveMaker) -> tuple[str, int]:
+    at = maker.edit(lambda row: put(row, seq=row[3] + 2) if is_a(row, Op.REPEATED) else None)
+    return "repeat of what goes", at
+
+
+def repeat_of_what_was_purged(maker: MoveMaker) -> tuple[str, int]:
+    at = maker.edit(lambda row: put(row, seq=0) if is_a(row, Op.REPEATED, seq=3) else None)
+    return "repeat of what goes", at
 
 
 def repeat_that_enters_nevertheless(maker: MoveMaker) -> tuple[str, int]:
@@ -452,10 +462,11 @@ VIOLATIONS: tuple[Violation, ...] = (
     checkpoint_counts_one_more, checkpoint_has_another_sum, queue_nobody_named,
     queue_declared_otherwise, move_of_no_command, late_command_moves,
     newest_of_those_that_came_back, moves_in_another_order, holder_that_no_model_knows,
-    more_leave_than_were_there, queue_declared_twice, purge_says_it_is_durable,
+    more_leave_than_were_there, queue_declared_twice, deletion_says_it_emptied_a_window,
     checkpoint_has_another_root, blob_is_passed_over, transient_enters_as_persistent,
     ack_called_an_end_with_its_queue, answered_as_unroutable, answered_as_sent_again,
     session_that_another_goes_on_with, due_is_not_published, published_without_being_due,
     another_one_is_due, delayed_one_expires, repeat_of_another_publish,
-    repeat_of_what_never_entered, repeat_that_enters_nevertheless,
+    repeat_of_what_never_entered, repeat_of_a_transient_one, repeat_of_what_was_purged,
+    repeat_that_enters_nevertheless,
 )  # fmt: skip

@@ -61,9 +61,14 @@ def plain_history() -> MoveMaker:
     five.get("q")
     five.ack(1)
     five.queue("once", {"x-message-deduplication": True})
-    for i, key in enumerate(("k", "l", "k", "l")):
+    for i, key in enumerate(("k", "l", "t", "k", "l")):
         known_as = codec.encode_properties({"message_id": key})
-        five.publish("once", b"o%d" % i, properties=known_as, no=i + 5)
+        flags = 0 if key == "t" else c.PERSISTENT
+        five.publish("once", b"o%d" % i, flags=flags, properties=known_as, no=i + 5)
+    five.purge("once")
+    known_as = codec.encode_properties({"message_id": "l"})
+    for i in range(2):
+        five.publish("once", b"o", properties=known_as, no=i + 10)
     maker.end()
     return maker
 

@@ -87,7 +87,7 @@ class World:
                     self.declare(name)
         elif verb == "purge":
             self.client().purge(queue)
-            self.models[queue].waiting.clear()
+            self.models[queue].purge()
         elif verb == "read":
             client = self.client()
             client.get(queue)

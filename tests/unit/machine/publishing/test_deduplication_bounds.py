@@ -1,0 +1,74 @@
+"""What the windows of all queues may remember together, and what empties one."""
+
+import pytest
+
+from broker.machine import commands as c
+from broker.machine.image.invariants import check
+from broker.machine.limits import WINDOW_KEYS_DEFAULT
+from broker.machine.machine import Machine
+from broker.machine.queueing import arguments as of_queues
+from broker.machine.version import BOUNDED_WINDOWS
+from tests.support.three_machines import Rig
+from tests.unit.machine.publishing.test_deduplication import ONCE, depth, send, tally
+
+
+def test_a_purge_empties_the_window_too() -> None:
+    client = Rig().client()
+    client.queue("q", ONCE | {"x-cache-ttl": 1_000})
+    send(client, "one")
+    send(client, "two", flags=0)
+    client.purge("q")
+    check(client.rig.machine)
+    assert not client.rig.machine.wants_tick
+    for _ in range(2):
+        send(client, "one")
+    assert (depth(client), tally(client)) == (1, 1)
+
+
+def test_all_windows_together_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(of_queues, "WINDOW_KEYS_TOTAL_MAX", WINDOW_KEYS_DEFAULT + 100)
+    rig = Rig()
+    client = rig.client()
+    assert client.queue("usual", ONCE) == c.OK, "it counts as many as it may remember"
+    assert client.queue("more", ONCE | {"x-cache-size": 100}) == c.OK
+    assert client.queue("plain", {"x-cache-size": 100}) == c.OK, "it remembers none"
+    assert client.queue("over", ONCE | {"x-cache-size": 1}) == 406
+    assert "it would remember 1 keys" in client.error()
+    assert "give it a smaller x-cache-size, or delete a queue" in client.error()
+    client = rig.client()
+    assert client.queue("usual", ONCE) == c.OK, "it is there"
+    copy = Machine.restore("b", rig.machine.snapshot())
+    check(copy)
+    assert copy.window_keys == rig.machine.window_keys
+    client.delete("more")
+    assert client.queue("over", ONCE | {"x-cache-size": 100}) == c.OK
+    check(rig.machine)
+
+
+def test_what_a_cold_start_takes_gives_its_room_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(of_queues, "WINDOW_KEYS_TOTAL_MAX", WINDOW_KEYS_DEFAULT)
+    rig = Rig()
+    assert rig.client().queue("passing", ONCE, durable=False) == c.OK
+    rig.activate(*"abc", cold=True)
+    assert rig.client().queue("q", ONCE) == c.OK
+
+
+def test_before_version_15_there_is_no_bound_and_a_purge_empties_no_window(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(of_queues, "WINDOW_KEYS_TOTAL_MAX", WINDOW_KEYS_DEFAULT)
+    rig = Rig(BOUNDED_WINDOWS - 1)
+    client = rig.client()
+    for name in ("q", "other"):
+        assert client.queue(name, ONCE) == c.OK
+    send(client, "one")
+    client.purge("q")
+    send(client, "one")
+    assert (depth(client), tally(client)) == (0, 1)
+    assert rig.apply(0, c.Upgrade(c.UPGRADE, rig.machine.epoch, BOUNDED_WINDOWS)) == c.OK
+    check(rig.machine)
+    assert client.queue("other", ONCE) == c.OK, "what was declared before stays"
+    client.purge("q")
+    send(client, "one")
+    assert depth(client) == 1
+    assert client.queue("third", ONCE) == 406
