@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 from broker.machine.commands import PUBLISH
-from broker.memberlog.records import Decided, Snapshot, ViewSeen
+from broker.memberlog.records import Batch, Decided, Snapshot, ViewSeen
 from tests.system.verify.corruption.corrupt_logs import at, position_before
 from tests.system.verify.support.checks_without_spark import findings_without_spark, rows_in
 from tests.system.verify.support.make_logs import LogMaker, root_of
 from tools.verify.findings import Finding
+from tools.verify.input.rows import SEGMENT
 
 A, B, C = ("a", 1), ("b", 1), ("c", 1)
 
@@ -59,6 +60,33 @@ def test_a_member_with_a_transferred_state_did_not_move_together(tmp_path: Path)
 def test_without_a_transfer_what_is_missing_is_a_finding(tmp_path: Path) -> None:
     found = findings_of(given_a_state_on_the_way(False), tmp_path)
     assert "G2" in {f.property for f in found if f.member == "c"}
+
+
+def test_a_segment_may_end_while_a_member_takes_what_its_primary_ordered(tmp_path: Path) -> None:
+    """Seed 8730034 of the broker stack: allowed in one segment, and in two it was a finding."""
+    maker = LogMaker()
+    for incarnation in (A, B, C):
+        maker.start(incarnation)
+    maker.view(1, A, B)
+    maker.activate(A, B)
+    maker.traffic(2, A, B)
+    maker.leave(A, B)
+    maker.view(2, A, B, C)
+    maker.activate(A, B, C, fresh=(C,))
+    maker.logs[C].pop()  # it is not so far yet
+    maker.traffic(4, A, B)
+    ordered = [record for record in maker.logs[A] if isinstance(record, Batch)]
+    maker.logs[C] += [Decided(2), *ordered]
+    for segment_bytes, segments in ((1 << 20, 1), (600, 3)):
+        files = tmp_path / str(segment_bytes)
+        maker.write(files, segment_bytes)
+        rows = rows_in(sorted(files.rglob("*.qml")))
+        assert findings_without_spark(rows) == []
+        assert [row.member for row in rows if row.kind == SEGMENT].count("c") >= segments
+    maker.logs[C] = [Decided(1) if isinstance(one, Decided) else one for one in maker.logs[C]]
+    maker.write(tmp_path / "late", 600)
+    found = findings_without_spark(rows_in(sorted((tmp_path / "late").rglob("*.qml"))))
+    assert "G7" in {one.property for one in found if one.member == "c"}
 
 
 def test_a_member_that_was_in_another_view_between_did_not_move_together(tmp_path: Path) -> None:

@@ -107,7 +107,7 @@ class CarriedState:
                 if digest(data).hex() != first["chain"]:
                     yield "G14", position, -1, "the chain does not follow from the segment before"
         for epoch, ring, position in ends["entry_primary"]:
-            if self.deciding is not None and epoch < self.deciding:
+            if self.deciding is not None and epoch <= self.deciding:
                 continue
             if self.primary is None and not self.whole:
                 continue
