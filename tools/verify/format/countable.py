@@ -44,12 +44,12 @@ _SEQ_HIGH = 14  # the highest byte of the number in a move
 
 
 def countable_entries(
-    data: bytes, source: str, faults: list[Fault], after: After | None = None
+    data: bytes, source: str, faults: list[Fault], after: After | None = None, expanded: bool = True
 ) -> Iterator[Entry]:
     """Yield the records of a segment as `read_segment` does, without those that cannot be counted
     with: each of these is a fault.
     """
-    for entry in read_segment(data, source, faults, after):
+    for entry in read_segment(data, source, faults, after, expanded):
         if _is_usual(entry.record) and not entry.lsn >> NUMBER_BITS:
             yield entry
         elif what := uncountable(entry.lsn, entry.record):

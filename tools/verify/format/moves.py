@@ -43,8 +43,10 @@ WHATS = frozenset(
 PASSED = Op.ENQUEUED | 1 << CAUSE_SHIFT
 _OPS = bytes(PASSED if what & ~FLAG == PASSED else what & 15 for what in range(256))
 """By what: the op alone, but for PASSED."""
+WHATS_RECORDED = WHATS | {PASSED, PASSED | FLAG}
 _ENQUEUED = {PASSED: bytes([Op.ENQUEUED]), PASSED | FLAG: bytes([Op.ENQUEUED | FLAG])}
 _DELIVERED = bytes([Op.DELIVERED])
+_PASSED_BEFORE = "a message passed a queue before any was published"
 DEAD_LETTERED = Op.PUBLISHED | 2 << CAUSE_SHIFT
 AGAIN = Op.PUBLISHED | 3 << CAUSE_SHIFT
 REJECTED = Op.SETTLED | 2 << CAUSE_SHIFT
@@ -53,6 +55,20 @@ CLOSED = Op.RETURNED | 2 << CAUSE_SHIFT
 MEMBER_LOST = Op.RETURNED | 3 << CAUSE_SHIFT
 QUEUE_DELETED = Op.PURGED | 1 << CAUSE_SHIFT
 FORGOTTEN = Op.PURGED | 2 << CAUSE_SHIFT
+
+
+def count(rows: bytes) -> int:
+    """Return how many moves rows stand for: a PASSED for two."""
+    whats = rows[:: MOVE.size]
+    return len(whats) + whats.count(PASSED) + whats.count(PASSED | FLAG)
+
+
+def require_published(rows: bytes) -> None:
+    """Raise ValueError as `expand` does, without expanding."""
+    ops = rows[:: MOVE.size].translate(_OPS)
+    at = ops.find(PASSED)
+    if at >= 0 and ops.find(Op.PUBLISHED, 0, at) < 0:
+        raise ValueError(_PASSED_BEFORE)
 
 
 def expand(rows: bytes) -> bytes:
@@ -70,7 +86,7 @@ def expand(rows: bytes) -> bytes:
     while at >= 0:
         published = ops.rfind(Op.PUBLISHED, 0, at)
         if published < 0:
-            raise ValueError("a message passed a queue before any was published")
+            raise ValueError(_PASSED_BEFORE)
         begin, number = at * MOVE.size, published * MOVE.size + _SEQ
         parts += (
             rows[copied:begin], _ENQUEUED[whats[at]], rows[begin + 1 : begin + _OF],

@@ -77,12 +77,12 @@ class Ends(NamedTuple):
 
 
 def read_segment(
-    data: bytes, source: str, faults: list[Fault], after: After | None = None
+    data: bytes, source: str, faults: list[Fault], after: After | None = None, expanded: bool = True
 ) -> Iterator[Entry]:
     """Yield the records of a segment, or of a part that begins `after` a record.
 
     Faults are added to the list before the record that follows them is yielded.  Raises `LogError`
-    for what is no segment, or one of another version.
+    for what is no segment, or one of another version.  `expanded`: see `decode`.
     """
     offset, lsn, link = (len(MAGIC), -1, b"") if after is None else (0, *after)
     if after is None and data[: len(MAGIC)] != MAGIC:
@@ -102,7 +102,7 @@ def read_segment(
             if end > size or crc32(payload) != checksum:
                 break
             try:
-                number, record = decode(payload)
+                number, record = decode(payload, expanded=expanded)
             except RecordMalformed:
                 break
             follows = blake2b(link + payload, digest_size=8).digest() == own_link
@@ -125,7 +125,7 @@ def read_segment(
         payload, own_link = whole, data[offset + 8 : offset + _HEAD]
         offset += _HEAD + len(payload)
         try:
-            number, record = decode(payload)
+            number, record = decode(payload, expanded=expanded)
         except RecordMalformed as error:
             faults.append(Fault(str(error), lsn))
             link = b""

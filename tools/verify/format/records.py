@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias, get_origin, get_type_hints
 import lz4.block
 import msgpack
 
-from tools.verify.format.moves import MOVE, WHATS, expand
+from tools.verify.format.moves import MOVE, WHATS_RECORDED, expand, require_published
 
 SUFFIX = ".qml"
 HASH_BYTES = 16
@@ -125,7 +125,7 @@ class Batch(NamedTuple):
     chain: bytes
     root: int
     order: bytes
-    moves: bytes  # rows of MOVE, no PASSED among them
+    moves: bytes  # rows of MOVE; a PASSED among them only where they are not to be expanded
 
 
 class ConfirmRecord(NamedTuple):
@@ -246,8 +246,11 @@ _MEMBERS, _FRESH_MEMBERS, _QUEUE = (str, int), (str, int, bool), (int, str, str,
 _CLIENT_WHATS = frozenset({*ClientOp, ClientOp.RECEIVED | REDELIVERED})
 
 
-def decode(payload: bytes | memoryview) -> tuple[int, Record]:
-    """Return number and record; raises `RecordMalformed`."""
+def decode(payload: bytes | memoryview, *, expanded: bool = True) -> tuple[int, Record]:
+    """Return number and record; raises `RecordMalformed`.
+
+    `expanded`: a move that stands for two becomes two, which only who looks at moves needs.
+    """
     try:
         fields: tuple[Any, ...] = msgpack.unpackb(payload, use_list=False)
         kind = fields[0]
@@ -255,7 +258,7 @@ def decode(payload: bytes | memoryview) -> tuple[int, Record]:
     except (ValueError, TypeError, LookupError, msgpack.UnpackException) as error:
         raise RecordMalformed(f"not a record: {error}") from error
     if kind == RecordKind.BATCH:
-        fields = (*fields[:-1], _moves(fields[-1]))
+        fields = (*fields[:-1], _moves(fields[-1], expanded))
     elif kind == RecordKind.CONFIRM:
         fields = (*fields[:4], *map(_positions, fields[4:]))
     if tuple(map(type, fields)) not in types:
@@ -268,8 +271,8 @@ def decode(payload: bytes | memoryview) -> tuple[int, Record]:
     return fields[1], record
 
 
-def _moves(field: object) -> object:
-    """Return the rows of moves, unpacked and with none that stands for two."""
+def _moves(field: object, expanded: bool) -> object:
+    """Return the rows of moves, unpacked, and `expanded` so that none stands for two."""
     if type(field) is tuple:
         field = _unpacked(*field) if len(field) == 2 else None
     if type(field) is not bytes:
@@ -277,9 +280,12 @@ def _moves(field: object) -> object:
     if len(field) % MOVE.size:
         raise RecordMalformed("a move is cut")
     try:
-        return expand(field)
+        if expanded:
+            return expand(field)
+        require_published(field)
     except ValueError as error:
         raise RecordMalformed(str(error)) from error
+    return field
 
 
 def _unpacked(count: object, packed: object) -> bytes | None:
@@ -344,7 +350,7 @@ def _batch(one: Batch) -> str:
         return f"a batch of {one.commands} with {len(one.kinds)} kinds"
     if not len(one.blob_hash) == len(one.chain) == len(one.order) == HASH_BYTES:
         return "a hash has the wrong length"
-    return "" if WHATS.issuperset(one.moves[:: MOVE.size]) else "a move of an unknown kind"
+    return "" if WHATS_RECORDED.issuperset(one.moves[:: MOVE.size]) else "a move of an unknown kind"
 
 
 def _end(one: End) -> str:

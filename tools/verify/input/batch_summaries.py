@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
-from tools.verify.format.moves import MOVE
+from tools.verify.format.moves import count
 from tools.verify.format.reader import FRAME, After
 from tools.verify.format.records import (
     MARK,
@@ -164,7 +164,7 @@ class SegmentTotals:
             self._first = self._first or first
             self._batches += 1
             self._commands += commands
-            self._moves += len(record[15]) // MOVE.size
+            self._moves += count(record[15])
             self._position, self._chain = last, record[12]
             if last // self._step > before // self._step:
                 self._marks.append((before, last, record.chain))

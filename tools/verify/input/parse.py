@@ -97,7 +97,7 @@ def _parse(
     rows = parser.rows
     try:
         after = None if continued is None else continued.after
-        for entry in countable_entries(data, file, faults, after):
+        for entry in countable_entries(data, file, faults, after, expanded=every_record):
             if faults:
                 parser.take_damage(faults)
             parser.take(entry)

@@ -145,9 +145,12 @@ def test_what_stands_for_two_moves_becomes_two() -> None:
                 number = seq & moves.MARK_MASK
         else:
             assert list(moves.MOVE.iter_unpack(moves.expand(packed))) == expected
+            assert moves.count(packed) == len(expected)
+            moves.require_published(packed)
             continue
-        with pytest.raises(ValueError, match="before any was published"):
-            moves.expand(packed)
+        for refuse in (moves.expand, moves.require_published):
+            with pytest.raises(ValueError, match="before any was published"):
+                refuse(packed)
 
 
 def _odd() -> bytes:
