@@ -55,6 +55,8 @@ class AmqpUri:
 def parse_uri(text: str) -> AmqpUri:
     """Read one.  Raises BadUri."""
     scheme, separator, rest = text.partition("://")
+    if text.startswith("failover:"):
+        raise BadUri('brokers to try in turn are a list of URIs, ["amqp://a", "amqp://b"]')
     if not separator or scheme not in _SCHEMES:
         raise BadUri("it does not begin with amqp:// or amqps://")
     if "#" in rest:

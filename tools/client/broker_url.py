@@ -57,6 +57,11 @@ def parse_url(text: str, schemes: Schemes) -> BrokerUrl:
     """
     named = next((name for name in schemes if text.startswith(name)), "")
     scheme = schemes[named] if named else next(iter(schemes.values()))
+    if text.startswith("failover:"):
+        raise ValueError(
+            "failover: is a list of brokers, which spout and drain take; here one is asked: write "
+            f"{next(iter(schemes))}HOST:PORT"
+        )
     if not named and "://" in text:
         known = " or ".join(name for name in schemes if name.endswith("//"))
         raise ValueError(f"'{text.partition('://')[0]}://' is not spoken here: write {known}")

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 import click
 
@@ -15,6 +16,7 @@ from tools.client import history as histories
 from tools.client.amqp_client import BrokerRefused, ConnectionLost, Login
 from tools.client.broker_url import Address, brokers
 from tools.client.credentials import Credentials, with_credentials
+from tools.client.failover import Reconnect, split_failover
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -24,7 +26,9 @@ def with_brokers(command: Command) -> Command:
     return click.option(
         "-b", "--broker", default="localhost:5672", metavar="BROKER,...",
         help="Brokers of one cluster, tried in this order, each "
-        "[amqp[s]://][user:password@]host[:port][/vhost]. Default localhost:5672.",
+        "[amqp[s]://][user:password@]host[:port][/vhost], or as ActiveMQ's clients write it: "
+        "failover:(tcp://host:port,...)?randomize=false with initialReconnectDelay, "
+        "maxReconnectDelay, timeout (milliseconds), maxReconnectAttempts. Default localhost:5672.",
     )(command)  # fmt: skip
 
 
@@ -33,13 +37,26 @@ def with_connection(command: Command) -> Command:
     command = click.option("--history", metavar="DIR", help=histories.HELP)(command)
     return click.option(
         "--patience", default=60.0, type=click.FloatRange(min=0), metavar="SECS",
-        help="Give up when no broker can be reached for so long. Default 60.",
+        help="Give up when no broker can be reached for so long; a timeout of failover: counts "
+        "before it. Default 60.",
     )(with_credentials(command))  # fmt: skip
 
 
-def logins(text: str, credentials: Credentials) -> tuple[tuple[Address, ...], Login]:
-    """Where the brokers of a list are, and how a client logs in at each of them."""
-    found = brokers(text)
+class Route(NamedTuple):
+    """Where the brokers of a list are, how a client logs in at each, and how they are tried."""
+
+    addresses: tuple[Address, ...]
+    login: Login
+    reconnect: Reconnect
+
+
+def route(text: str, credentials: Credentials, patience_s: float) -> Route:
+    """Read a list of brokers, plain or of ActiveMQ's form."""
+    try:
+        plain, reconnect = split_failover(text, patience_s)
+    except ValueError as problem:
+        raise ToolError(f"--broker: {problem}", Exit.USAGE) from None
+    found = brokers(plain)
     first = found[0]
     for one in found[1:]:
         if (one.user, one.vhost) not in ((None, None), (first.user, first.vhost)):
@@ -49,7 +66,10 @@ def logins(text: str, credentials: Credentials) -> tuple[tuple[Address, ...], Lo
             )
     user, password = credentials.login(first)
     login = Login(user, password, first.vhost or "/", tls=credentials.context(first))
-    return tuple(one.address for one in found), login
+    addresses = [one.address for one in found]
+    if reconnect.shuffled:
+        random.shuffle(addresses)
+    return Route(tuple(addresses), login, reconnect)
 
 
 @contextmanager

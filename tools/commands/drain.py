@@ -28,8 +28,8 @@ from tools.cli.signals import held_back
 from tools.client import history as histories
 from tools.client.amqp_client import AmqpConnection, ConnectionLost, Delivery, Login
 from tools.client.credentials import Credentials
-from tools.client.failover import BrokerList
-from tools.client.options import client_errors, logins, with_brokers, with_connection
+from tools.client.failover import BrokerList, Reconnect
+from tools.client.options import client_errors, route, with_brokers, with_connection
 
 PUMP_SECONDS = 0.5
 EPILOG = """\b
@@ -98,12 +98,12 @@ class Drain:
         idle_seconds: float | None,
         prefetch: int,
         acks: bool,
-        patience_seconds: float,
+        reconnect: Reconnect,
         progress: Progress,
         history: ClientHistory | None,
     ) -> None:
         self.received = self.redelivered = self.repeated = 0
-        self.route = BrokerList(addresses, login, patience_seconds, progress.note)
+        self.route = BrokerList(addresses, login, reconnect, progress.note)
         self._queue = queue
         self._output, self._form = output, form
         self._count, self._idle_seconds = count, idle_seconds
@@ -255,7 +255,7 @@ def drain(
     quiet: bool,
 ) -> int:
     """Read messages from a queue and write them down, acking what is written."""
-    addresses, login = logins(broker, credentials)
+    addresses, login, reconnect = route(broker, credentials, patience)
     progress = Progress("drain", quiet=quiet)
     # A stop by `kill` should end like one by Ctrl-C: written messages acked, the rest returned.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -275,7 +275,7 @@ def drain(
             idle_seconds=timeout,
             prefetch=prefetch if count is None else max(1, min(prefetch, count)),
             acks=acks,
-            patience_seconds=patience,
+            reconnect=reconnect,
             progress=progress,
             history=kept,
         )

@@ -30,8 +30,8 @@ from tools.cli.progress import Progress
 from tools.client import history as histories
 from tools.client.amqp_client import AmqpConnection, ConnectionLost, Login, PublisherConfirm
 from tools.client.credentials import Credentials
-from tools.client.failover import BrokerList
-from tools.client.options import client_errors, logins, with_brokers, with_connection
+from tools.client.failover import BrokerList, Reconnect
+from tools.client.options import client_errors, route, with_brokers, with_connection
 from vsync.types import record
 
 READ_BYTES = 256 * 1024
@@ -155,13 +155,13 @@ class Spout:
         destination: Destination,
         window: int,
         limit: int | None,
-        patience_seconds: float,
+        reconnect: Reconnect,
         progress: Progress,
         history: ClientHistory | None,
     ) -> None:
         self.published = self.confirmed = self.resent = 0
         self.refused = self.unroutable = 0
-        self.route = BrokerList(addresses, login, patience_seconds, progress.note)
+        self.route = BrokerList(addresses, login, reconnect, progress.note)
         self._lines, self._destination = lines, destination
         self._window, self._limit = window, limit
         self._progress = progress
@@ -359,12 +359,12 @@ def spout(
         id_prefix=id_prefix if id_prefix is not None else "" if sequence else None,
         producer=f"spout-{uuid.uuid4()}" if once else "",
     )
-    addresses, login = logins(broker, credentials)
+    addresses, login, reconnect = route(broker, credentials, patience)
     progress = Progress("spout", quiet=quiet)
     lines = Lines(files or ("-",))
     with client_errors(progress), histories.client_history(history, "spout") as kept:
         job = Spout(
-            addresses, login, lines, destination, window, count, patience,
+            addresses, login, lines, destination, window, count, reconnect,
             progress, kept,
         )  # fmt: skip
         job.run()

@@ -166,6 +166,14 @@ def drain(one: BrokerProcess) -> list[int]:
     return found
 
 
+def depth(one: BrokerProcess) -> int:
+    """How many messages are ready."""
+    connection = connect(one)
+    found: int = connection.channel().queue_declare(QUEUE, passive=True).method.message_count
+    connection.close()
+    return found
+
+
 def settle(channel: BlockingChannel, count: int) -> set[int]:
     """Consume some in a transaction: what that settled is settled for good."""
     channel.tx_select()
@@ -255,6 +263,28 @@ def test_all_are_killed_and_one_goes_on(sharing: Sharing) -> None:
     publisher.stop()
     sharing.brokers[2].start()
     check(sharing, publisher, set())
+
+
+def test_a_client_with_a_failover_list_survives_a_takeover(sharing: Sharing) -> None:
+    """G8: a list as ActiveMQ's clients write it; who waits for input is back when one leads."""
+    sharing.start()
+    leader = sharing.leader()
+    places = ",".join(f"tcp://{one.address}" for one in sharing.brokers)
+    spout = subprocess.Popen(
+        [*command("spout"), "--quiet", "--durable", "--queue", QUEUE, "--broker",
+         f"failover:({places})?randomize=false&initialReconnectDelay=50&timeout=60000"],
+        stdin=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    assert spout.stdin is not None
+    numbers = [str(number) for number in range(200)]
+    spout.stdin.write("\n".join(numbers[:100]) + "\n")
+    spout.stdin.flush()
+    wait_until(lambda: depth(leader) == 100, TAKEOVER_S, "the first hundred")
+    leader.kill()
+    spout.stdin.write("\n".join(numbers[100:]) + "\n")
+    spout.stdin.close()
+    assert spout.wait(TAKEOVER_S) == 0
+    assert set(drain(sharing.leader())) == set(range(200))
 
 
 def test_an_orderly_end_hands_over_and_a_shutdown_ends_all(sharing: Sharing) -> None:

@@ -174,6 +174,11 @@ def test_uris_that_are_none(text: str) -> None:
         parse_uri(text)
 
 
+def test_a_failover_list_is_told_where_it_goes() -> None:
+    with pytest.raises(BadUri, match=r'a list of URIs, \["amqp://a", "amqp://b"\]'):
+        parse_uri("failover:(tcp://a,tcp://b)")
+
+
 def test_passwords_are_in_no_list() -> None:
     assert obfuscated("amqp://ada:se:s@me@far/%2F") == "amqp://ada:***@far/%2F"
     assert obfuscated("amqp://ada@far") == "amqp://ada@far"

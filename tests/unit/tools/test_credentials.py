@@ -12,7 +12,7 @@ from broker.options.broker import Address
 from tools.cli.failures import ToolError
 from tools.client.broker_url import AMQP, HTTP, BrokerUrl, brokers, parse_url
 from tools.client.credentials import Credentials, from_environment, with_credentials
-from tools.client.options import logins
+from tools.client.options import route
 from tools.client.tls import TlsFiles
 
 
@@ -43,6 +43,14 @@ def test_a_url_of_another_protocol_names_those_that_are_spoken() -> None:
         ValueError, match=r"^'http://' is not spoken here: write amqp:// or amqps://$"
     ):
         parse_url("http://ada:secret@h", AMQP)
+    lists = "failover:(tcp://ada:secret@h,tcp://i)"
+    with pytest.raises(
+        ValueError, match=r"which spout and drain take.*write amqp://HOST"
+    ) as caught:
+        parse_url(lists, AMQP)
+    assert "secret" not in str(caught.value)
+    with pytest.raises(ValueError, match=r"write http://HOST:PORT$"):
+        parse_url(lists, HTTP)
     with pytest.raises(ValueError, match=r"write http:// or https://$"):
         parse_url("amqps://h", HTTP)
     with pytest.raises(ValueError, match="not a port number") as caught:
@@ -65,12 +73,12 @@ def test_a_password_with_a_comma_is_not_shown_half() -> None:
 
 
 def test_one_login_for_all_brokers_of_a_list() -> None:
-    addresses, login = logins("amqps://ada:pw@a/shop,b", Credentials("other", "other"))
+    addresses, login, _ = route("amqps://ada:pw@a/shop,b", Credentials("other", "other"), 60.0)
     assert addresses == (("a", 5671), ("b", 5671))
     assert (login.user, login.password, login.virtual_host) == ("ada", "pw", "shop")
     assert login.tls is not None
     with pytest.raises(ToolError, match="name no others"):
-        logins("ada:pw@a,bob:pw@b", Credentials())
+        route("ada:pw@a,bob:pw@b", Credentials(), 60.0)
 
 
 def test_which_credentials_win(tmp_path: Path) -> None:

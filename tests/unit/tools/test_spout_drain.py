@@ -20,6 +20,7 @@ from tools.cli.progress import Progress
 from tools.client import failover
 from tools.client.amqp_client import ConnectionLost, Login
 from tools.client.broker_url import brokers
+from tools.client.failover import Reconnect
 from tools.commands.drain import FORMATS, Drain
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -137,7 +138,7 @@ def test_a_reason_is_told_once_and_that_it_is_tried_again(monkeypatch: pytest.Mo
     monkeypatch.setattr("tools.client.failover.time.sleep", lambda _: None)
     told: list[str] = []
     found, place = failover.connect_any(
-        [brokers("a")[0].address] * 2, Login(), 60.0, 0, told.append
+        [brokers("a")[0].address] * 2, Login(), Reconnect(60.0), 0, told.append
     )
     assert (found, place) == (there, 0)
     assert told == [
@@ -293,7 +294,7 @@ def test_a_drain_stopped_between_write_and_ack_acks_before_it_ends() -> None:
             idle_seconds=None,
             prefetch=500,
             acks=True,
-            patience_seconds=100,
+            reconnect=Reconnect(100),
             progress=Progress("drain", quiet=True),
             history=None,
         )

@@ -22,7 +22,7 @@ from tools.client.amqp_client import (
     Login,
     TlsRefused,
 )
-from tools.client.failover import connect_any
+from tools.client.failover import Reconnect, connect_any
 from tools.client.http_api import Api, NoAnswer
 from tools.client.management import ManagementError, Unreachable, ask
 from tools.client.tls import TlsFiles, client_context, reason
@@ -178,7 +178,7 @@ def test_who_is_not_trusted_is_not_asked_again_for_a_minute(files: Files) -> Non
         server(status, files) as address,
         pytest.raises(ConnectionLost, match="certificate is not trusted"),
     ):
-        connect_any([address], Login(tls=client_context(TlsFiles())), 3600.0)
+        connect_any([address], Login(tls=client_context(TlsFiles())), Reconnect(3600.0))
 
 
 def test_a_connection_that_is_cut_within_tls(files: Files) -> None:
