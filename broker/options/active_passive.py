@@ -110,6 +110,11 @@ HELP: Mapping[str, tuple[str, str]] = {
 
 _POSTGRESQL = ("postgresql://", "postgres://")
 _SQLITE = "sqlite://"
+_INSTALL = "pip install 'qpid-cluster-py[postgresql]'"
+_USER = re.compile(r"\w+://[^@/]*@", re.ASCII)
+"""As libpq takes it from a URL."""
+_QUOTED = re.compile(r'"([^"]*)"')
+"""What libpq quotes of a URL may be of its password."""
 _SECONDS = re.compile(r"\d+(\.\d+)?(s|ms|us|ns)?", re.ASCII)
 
 
@@ -231,16 +236,28 @@ def _lock(option: str, url: str) -> DatabaseLock | None:
             option, f"'{shown}' begins neither with postgresql:// nor with sqlite:///"
         )
     if find_spec("psycopg") is None:
+        raise OptionError(option, f"a lease in PostgreSQL needs the package psycopg: {_INSTALL}")
+    try:
+        import psycopg
+        from psycopg.conninfo import conninfo_to_dict
+    except ImportError as error:
+        reason = " ".join(str(error).split())
+        raise OptionError(
+            option, f"the package psycopg cannot be loaded ({reason}): {_INSTALL} has all of it"
+        ) from error
+
+    found = _USER.match(url)
+    if "@" in url[found.end() if found else 0 :].partition("?")[0]:
         raise OptionError(
             option,
-            "a lease in PostgreSQL needs the package psycopg: pip install "
-            "'qpid-cluster-py[postgresql]'",
+            f"'{shown}' has an @ where no user ends: in a user or a password write %40 for @, %2F "
+            "for / and %25 for %",
         )
-    import psycopg
-    from psycopg.conninfo import conninfo_to_dict
-
     try:
         conninfo_to_dict(url)
     except psycopg.ProgrammingError as error:
-        raise OptionError(option, f"'{shown}': {' '.join(str(error).split())}") from error
+        reason = _QUOTED.sub(
+            lambda found: found[0] if found[1] in shown else '"***"', " ".join(str(error).split())
+        )
+        raise OptionError(option, f"'{shown}': {reason}") from error
     return DatabaseLock(url, shown)

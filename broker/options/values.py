@@ -8,8 +8,10 @@ SECRET_OPTIONS = frozenset(("cluster-password", "ha-password", "shared-store-loc
 """Options whose values are shown to nobody."""
 
 
-_PASSWORD = re.compile(r"(?<=//)([^/@?]*?):[^/@?]*(?=@)")
-_PASSWORD_PARAMETER = re.compile(r"(?<=[?&])(password|sslpassword)=[^&]*")
+_PASSWORD = re.compile(r"(?<=//)([^/@:?]*):.*(?=@)")
+"""Up to the last @: what is not percent-encoded as it should be is not to be seen, either."""
+_PASSWORD_PARAMETER = re.compile(r"([?&][^=&]*(?:passw|%)[^=&]*=).*", re.IGNORECASE)
+"""With all behind it: an & may be part of the password."""
 
 
 def has_password(option: str, text: str) -> bool:
@@ -21,7 +23,7 @@ def has_password(option: str, text: str) -> bool:
 
 def without_password(url: str) -> str:
     """Return a URL as it may be shown."""
-    return _PASSWORD_PARAMETER.sub(r"\1=***", _PASSWORD.sub(r"\1:***", url))
+    return _PASSWORD_PARAMETER.sub(r"\1***", _PASSWORD.sub(r"\1:***", url))
 
 
 class OptionError(Exception):

@@ -14,6 +14,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Protocol
 
+from broker.rationed_log import RationedLog
 from broker.sharing.lease import Contender, Found, Held, LeaseRecord, Phase
 from broker.sharing.leases import LeaseGone
 from store.errors import StoreError
@@ -24,6 +25,10 @@ RENEWALS = 4
 """How often a lease is renewed within its time."""
 LOOKS = 8
 """How often who waits looks within that time."""
+REMINDER_S = 60.0
+"""So often the log says what the trouble is, while it is the same."""
+LINES = 5
+"""In a minute, of trouble that comes and goes."""
 
 
 class Leases(Protocol):
@@ -94,6 +99,8 @@ class LeaseThread:
         self._lease_s = contender.own.lease_ms / 1000
         self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._seen = 0
+        self._said_at = 0.0
+        self._log = RationedLog(_write, clock, LINES, REMINDER_S)
         self._told_elected = self._told_serves = False
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
 
@@ -156,8 +163,9 @@ class LeaseThread:
             return None
         else:
             if self.trouble:
-                log.warning("the lease of the shared store can be read and written again")
+                self._log(_OVER, "the lease of the shared store can be read and written again")
             self.trouble = ""
+            self._log.wake()
         if contender.phase is Phase.LOST:
             found = None
             with contextlib.suppress(OSError, StoreError):
@@ -212,13 +220,22 @@ class LeaseThread:
 
     def _cannot(self, error: OSError) -> None:
         text = f"the lease of the shared store cannot be read or written: {error}"
-        if text != self.trouble:
-            log.error(
-                "%s; until it can, this broker replies to nobody, and another one may take over; "
-                "see to %s", text, self._leases.medium,
+        now = self._clock()
+        if text != self.trouble or now - self._said_at >= REMINDER_S:
+            self._said_at = now
+            self._log(
+                _TROUBLE, f"{text}; until it can, this broker replies to nobody, and another one "
+                f"may take over; see to {self._leases.medium}",
             )  # fmt: skip
         self.trouble = text
 
     def _tell(self, what: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop is closed
             self._call(what)
+
+
+_TROUBLE, _OVER = "trouble", "its end"
+
+
+def _write(kind: str, text: str) -> None:
+    log.log(logging.ERROR if kind == _TROUBLE else logging.WARNING, "%s", text)

@@ -113,3 +113,18 @@ def test_a_database_that_is_away_stops_all_and_loses_nothing(sharing: InDatabase
     assert sharing.token() > token
     publisher.stop()
     check(sharing, publisher, set())
+
+
+def test_brokers_end_in_order_beside_a_database_that_stands_still(sharing: InDatabase) -> None:
+    """SIGTERM to one that waits, and to the leader: no thread keeps a process."""
+    leader = sharing.leader()
+    (waiter,) = [one for one in sharing.brokers if one is not leader]
+    sharing.server.hold()
+    try:
+        wait_until(partial(said, waiter, "no answer within"), TAKEOVER_S, "word of the database")
+        for one in (waiter, leader):
+            one.signal(signal.SIGTERM)
+        assert waiter.wait(TAKEOVER_S) == Exit.OK
+        assert leader.wait(TAKEOVER_S) in (Exit.OK, Exit.FENCED)
+    finally:
+        sharing.server.let_go()

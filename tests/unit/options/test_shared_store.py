@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,10 @@ def test_where_the_lease_is_kept(tmp_path: Path) -> None:
     url = "postgresql://qpidd:geheim@db/lease?passfile=/etc/pgpass&sslmode=verify-full"
     shown = "postgresql://qpidd:***@db/lease?passfile=/etc/pgpass&sslmode=verify-full"
     assert lock(url) == DatabaseLock(url, shown)
+    at = "postgresql://db:5432/lease?application_name=a@b"
+    found = lock(at)
+    assert found is not None
+    assert found.url == at, "an @ is nothing special behind the ?"
     assert lock("sqlite:///srv/x%20y.db") == DatabaseLock(
         "sqlite:///srv/x%20y.db", "sqlite:///srv/x%20y.db", Path("/srv/x y.db")
     )
@@ -69,7 +74,13 @@ def test_where_the_lease_is_kept(tmp_path: Path) -> None:
         ("sqlite://lease.db", "is not of the form sqlite:///DIR/FILE"),
         ("sqlite:///", "is not of the form sqlite:///DIR/FILE"),
         ("postgresql://u:geheim@db/lease?targe=x", "targe"),
-        ("postgresql://db/lease?password=geheim&targe=x", "targe"),
+        ("postgresql://db/lease?targe=x&password=geheim", "targe"),
+        ("postgresql://db/lease?passw%6frd=geheim&x=geheim", "invalid URI query parameter"),
+        ("postgresql://u:gehe/geheim@db/lease", "in a user or a password write %40 for @, %2F for"),
+        ("postgresql://u:gehe@geheim@db/lease", "in a user or a password write %40 for @, %2F for"),
+        ("postgresql://u:gehe?a@geheim@db/x", "in a user or a password write %40 for @, %2F for"),
+        ("postgresql://u:geheim%zz@db/lease", "invalid percent-encoded token"),
+        ("postgresql://u:geheim geheim@db/lease", "unexpected spaces found"),
     ],
 )
 def test_a_lock_that_is_none(url: str, sentence: str, tmp_path: Path) -> None:
@@ -85,4 +96,11 @@ def test_a_lock_without_its_driver_or_store(monkeypatch: pytest.MonkeyPatch) -> 
         broker_options({"shared-store-lock": "sqlite:///x/y"})
     monkeypatch.setattr("broker.options.active_passive.find_spec", lambda _: None)
     with pytest.raises(OptionError, match=r"pip install 'qpid-cluster-py\[postgresql\]'"):
+        broker_options({"shared-store": "/srv/x", "shared-store-lock": "postgresql://h/d"})
+
+
+def test_a_driver_that_cannot_be_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    """psycopg without libpq: it is there, and its import fails."""
+    monkeypatch.setitem(sys.modules, "psycopg.conninfo", None)
+    with pytest.raises(OptionError, match=r"cannot be loaded.*pip install"):
         broker_options({"shared-store": "/srv/x", "shared-store-lock": "postgresql://h/d"})

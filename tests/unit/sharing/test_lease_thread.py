@@ -8,7 +8,7 @@ import pytest
 
 from broker.sharing.lease import Contender, Found, Held, LeaseRecord
 from broker.sharing.lease_directory import LeaseDirectory
-from broker.sharing.lease_thread import LeaseThread
+from broker.sharing.lease_thread import LINES, LeaseThread
 from store.errors import StoreError
 
 
@@ -149,3 +149,39 @@ def test_a_foreign_file_is_told(tmp_path: Path) -> None:
     one = Contending(tmp_path, "a")
     assert one.thread.step() is None
     assert "is no lease" in one.heard.news[0]
+
+
+def test_trouble_that_lasts_is_said_again_each_minute(
+    leader: Contending, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    lease = tmp_path / "lease.000001"
+    lease.rename(tmp_path / "away")
+    lease.mkdir()
+    for leader.now in range(1, 180):
+        leader.thread.step()
+    assert len(caplog.messages) == 3
+    assert all(
+        "cannot be read or written" in line and "see to the file" in line
+        for line in caplog.messages
+    )
+
+
+def test_trouble_that_comes_and_goes_fills_no_disk(
+    leader: Contending, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Five times a second; of what is left out the number is said."""
+    renew = leader.leases.renew
+
+    def lame(lease: LeaseRecord) -> None:
+        if lease.count % 2:
+            raise OSError(f"connection {lease.count} was refused")
+        renew(lease)
+
+    monkeypatch.setattr(leader.leases, "renew", lame)
+    for tick in range(5 * 180):
+        leader.now = tick / 5
+        leader.thread.step()
+    assert len(caplog.messages) < 2 * 3 * (LINES + 1) + 1
+    assert any(
+        "more lines like the last 5 (trouble) were left out" in line for line in caplog.messages
+    )
