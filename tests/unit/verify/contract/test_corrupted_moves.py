@@ -60,7 +60,7 @@ PARTLY: dict[str, str] = {
     "REPEATED.seq +1": "where another message entered at that place: keys are not logged",
     "ENQUEUED.detail +1": "where the message is purged, as nothing names its content again",
     "PUBLISHED.flag negated": "where it reached no queue",
-    "PURGED.flag negated": "where no later repeat contradicts it: whether a queue has keys is not logged",
+    "PURGED.flag negated": "where no later repeat contradicts it: keys are not logged",
     "PUBLISHED.queue +1": "where the channel publishes nothing later: numbers may have holes",
     "RETURNED.cause +1": "where the channel does nothing later: its end may go on at any command",
 }
