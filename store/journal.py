@@ -8,12 +8,14 @@ there may be the rest of one that a crash cut off, and older ones.  Positions on
 life of a file: the records that count are those which follow, one after the other, what LMDB holds.
 
     file    head, record*; each begins at a multiple of 4096, so no write touches what is durable
-    head    "QJ01" | bytes of the file u64 | store's id: its length u32, and itself | checksum 8
+    head    "QJ01" | bytes of the file u64 | salt 16 | store's id: its length u32, and itself
+            | checksum 8
     record  "QJ02" | value length u32 | meta length u32 | first u64 | last u64 | value | meta
             | checksum 8
 
 Integers are big-endian, value and meta are what LMDB holds of an entry (`store.schema`).  Checksums
-are xxh3-64, that of a record over the store's id as well, and seeded with its first position.
+are xxh3-64, that of a record over the salt of its file as well, and seeded with its first position:
+what a client had in a message, or another life wrote, is no record of this file.
 Decision: docs/decisions/0071-small-commits-go-to-a-journal.md.
 """
 
@@ -21,6 +23,7 @@ from __future__ import annotations
 
 import errno
 import os
+import secrets
 import struct
 from pathlib import Path
 from typing import NamedTuple
@@ -37,7 +40,8 @@ ENTRY_BYTES_MAX = 64 << 10
 BLOCK_BYTES = 4096
 
 _HEAD_MAGIC, _MAGIC = b"QJ01", b"QJ02"
-_FILE_HEAD = struct.Struct(">4sQI")
+_FILE_HEAD = struct.Struct(">4sQ16sI")
+_SALT_BYTES = 16
 _HEAD = struct.Struct(">4sIIQQ")
 _CHECKSUM_BYTES = 8
 
@@ -57,7 +61,7 @@ class Journal:
     def __init__(self, directory: Path, size: int) -> None:
         """`size` 0: there is none."""
         self._path, self._size = directory / JOURNAL_NAME, size
-        self._id = b""
+        self._id = self._salt = b""
         self._fd, self._end = -1, 0
         self._file_id: tuple[int, int] | None = None
         self.waiting: list[Record] = []
@@ -76,7 +80,7 @@ class Journal:
         self.close()
         if not self._size or not has_room_for(self._path.parent, self._size):
             return False  # what space there is keeps the member going
-        self._id = store_id.encode()
+        self._id, self._salt = store_id.encode(), secrets.token_bytes(_SALT_BYTES)
         try:
             self._create()
         except OSError as error:
@@ -92,7 +96,7 @@ class Journal:
     def _create(self) -> None:
         """Its blocks are written once before they count, so that no append needs new ones."""
         fresh = self._path.with_suffix(".new")
-        content = _head(self._size, self._id).ljust(self._size, b"\0")
+        content = _head(self._size, self._salt, self._id).ljust(self._size, b"\0")
         fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
         try:
             if os.pwrite(fd, content, 0) != self._size:
@@ -112,7 +116,7 @@ class Journal:
 
     def append(self, record: Record) -> None:
         """Make it durable.  After an OSError nobody knows whether it is there."""
-        content = _encode(record, self._id).ljust(_blocks(record), b"\0")
+        content = _encode(record, self._salt).ljust(_blocks(record), b"\0")
         if os.pwrite(self._fd, content, self._end) != len(content):
             raise OSError(errno.EIO, "the journal was not written whole")
         self._end += len(content)
@@ -164,8 +168,8 @@ def records_after(data: bytes, store_id: str, position: int) -> tuple[list[Recor
     found: list[Record] = []
     if wrong := _wrong_head(data, store_id):
         return found, wrong
-    at, key = BLOCK_BYTES, store_id.encode()
-    while (record := _decode(data, at, key)) is not None:
+    at, salt = BLOCK_BYTES, _FILE_HEAD.unpack_from(data)[2]
+    while (record := _decode(data, at, salt)) is not None:
         if record.first == position + 1:
             found.append(record)
             position = record.last
@@ -173,14 +177,14 @@ def records_after(data: bytes, store_id: str, position: int) -> tuple[list[Recor
             break
         at += _blocks(record)
     for behind in range(at, len(data), BLOCK_BYTES):
-        record = _decode(data, behind, key)
+        record = _decode(data, behind, salt)
         if record is not None and record.last > position:
             return found, f"a record is damaged before the one of position {record.first}"
     return found, ""
 
 
-def _head(size: int, key: bytes) -> bytes:
-    body = _FILE_HEAD.pack(_HEAD_MAGIC, size, len(key)) + key
+def _head(size: int, salt: bytes, key: bytes) -> bytes:
+    body = _FILE_HEAD.pack(_HEAD_MAGIC, size, salt, len(key)) + key
     return body + xxh3_64_digest(body)
 
 
@@ -189,21 +193,21 @@ def _wrong_head(data: bytes, store_id: str) -> str:
         return "the journal is missing, and with it what was committed last"
     if len(data) < _FILE_HEAD.size:
         return "the journal is cut short"
-    _, size, length = _FILE_HEAD.unpack_from(data)
+    _, size, salt, length = _FILE_HEAD.unpack_from(data)
     end = _FILE_HEAD.size + length
     key = data[_FILE_HEAD.size : end]
-    if data[: end + _CHECKSUM_BYTES] != _head(size, key):
+    if data[: end + _CHECKSUM_BYTES] != _head(size, salt, key):
         return "the head of the journal is damaged"
     if key != store_id.encode():
         return "the journal is that of another store"
     return "" if len(data) >= size else "the journal is cut short"
 
 
-def _encode(record: Record, key: bytes) -> bytes:
+def _encode(record: Record, salt: bytes) -> bytes:
     first, last, value, meta = record
     head = _HEAD.pack(_MAGIC, len(value), len(meta), first, last)
     body = b"".join((head, value, meta))
-    return body + xxh3_64_digest(key + body, seed=first)
+    return body + xxh3_64_digest(salt + body, seed=first)
 
 
 def _blocks(record: Record) -> int:
@@ -212,7 +216,7 @@ def _blocks(record: Record) -> int:
     return -(-size // BLOCK_BYTES) * BLOCK_BYTES
 
 
-def _decode(data: bytes, at: int, key: bytes) -> Record | None:
+def _decode(data: bytes, at: int, salt: bytes) -> Record | None:
     """Return the record at `at`; None: there is no whole one."""
     start = at + _HEAD.size
     if start > len(data):
@@ -221,7 +225,7 @@ def _decode(data: bytes, at: int, key: bytes) -> Record | None:
     end = start + value_size + meta_size
     if magic != _MAGIC or end + _CHECKSUM_BYTES > len(data):
         return None
-    if xxh3_64_digest(key + data[at:end], seed=first) != data[end : end + _CHECKSUM_BYTES]:
+    if xxh3_64_digest(salt + data[at:end], seed=first) != data[end : end + _CHECKSUM_BYTES]:
         return None
     return Record(first, last, data[start : start + value_size], data[start + value_size : end])
 

@@ -277,6 +277,27 @@ def test_a_file_of_lmdb_that_was_put_back_meets_no_record_of_its_former_future(
     store.close()
 
 
+def test_what_a_client_sent_is_no_record(tmp_path: Path) -> None:
+    """Its body stands where the next record would, and looks like it to who knows no salt."""
+    store = LmdbStore(tmp_path / "one", FRESH)
+    commit(store)
+    forger = Journal(tmp_path, journal.JOURNAL_BYTES)
+    assert forger.open(store.meta.store_id)
+    forger.append(journal.Record(2, 2, b"forged", b"meta"))
+    forger.close()
+    forged = (tmp_path / JOURNAL_NAME).read_bytes()[journal.BLOCK_BYTES : 2 * journal.BLOCK_BYTES]
+    left = killed(store, tmp_path / "left")
+    data = bytearray((left / JOURNAL_NAME).read_bytes())
+    at = data.index(bytes(journal.BLOCK_BYTES), journal.BLOCK_BYTES)  # behind the newest record
+    at = -(-at // journal.BLOCK_BYTES) * journal.BLOCK_BYTES
+    data[at : at + len(forged)] = forged
+    (left / JOURNAL_NAME).write_bytes(data)
+    found = LmdbStore(left)
+    assert positions(found) == [1]
+    found.close()
+    store.close()
+
+
 def test_a_received_store_has_no_log_before_its_checkpoint(tmp_path: Path) -> None:
     """A donor that believed otherwise would give a log that is not there."""
     store = LmdbStore(tmp_path / "one", FRESH)
