@@ -70,7 +70,8 @@ from vsync.primary.state_exchange import (
     refuse,
 )
 from vsync.primary.unstable import UnstableMessages
-from vsync.quorum.voter_set import Terms
+from vsync.quorum.reconfiguration import alone
+from vsync.quorum.voter_set import Terms, parse
 from vsync.totem.events import Deliver, Marks, Output, Transitional, View
 from vsync.types import NO_RING, Member
 
@@ -93,6 +94,9 @@ class Primary:
         self._replies: dict[Member, bool] = {}  # promised (True) or behind (False)
         self._fresh: dict[Member, bool] = {}
         self.mark = PrimaryMark()
+        self._vote = False  # of a pair, held in this view
+        self._is_current = False  # no other member has gone on without this one
+        self.apart = ""  # what became of both of a pair having gone on alone, if they did
         self._waits = True  # wait_for_all: not in a quorum yet, or not any more
         self._replaced = False  # the state was fetched, and no activation has announced it yet
         self._has_state = False
@@ -168,6 +172,7 @@ class Primary:
         if self.plan is None or self._has_state:
             return
         self._has_state = True
+        self._is_current = self.phase is PrimaryPhase.ACTIVE
         self._unstable.complete = self.phase is PrimaryPhase.ACTIVE
         self._replaced = self.epoch != self.plan.epoch  # else the activation has ended the session
         if self.phase is PrimaryPhase.CATCHING_UP:
@@ -179,6 +184,12 @@ class Primary:
     def state_report_changed(self) -> None:
         """Send the report again, for instance because this member waits no longer for others."""
         if self.phase in (PrimaryPhase.EXCHANGE, PrimaryPhase.INQUORATE):
+            self._send_state_report()
+
+    def take_vote(self) -> None:
+        """Hold the vote of the pair that is no machine's, in this view, if that helps."""
+        if self.lacks_its_peer and not self._vote:
+            self._vote = True
             self._send_state_report()
 
     # -- what goes out ---------------------------------------------------------------------------
@@ -211,6 +222,22 @@ class Primary:
     def left_out(self) -> bool:
         """Whether it is decided that this member is in no primary view now."""
         return self.phase is PrimaryPhase.INQUORATE
+
+    @property
+    def lacks_its_peer(self) -> bool:
+        """Whether the vote of its pair would let this member go on.
+
+        It is in a view without the state of the other one, and is *current*: it was in the last
+        primary view that it knows of, with all of its state, and did not restart since.  Of one
+        that restarted, or had to be given the state, the other one may have gone on alone.
+        """
+        if self.phase is not PrimaryPhase.INQUORATE or not self._is_current:
+            return False
+        mine = self._reports.get(self.me)
+        if mine is None or not (terms := alone(mine.voters, self.me.name)):
+            return False
+        (peer,) = parse(terms).latest.away
+        return not any(m.name == peer and report.filled for m, report in self._reports.items())
 
     @property
     def has_caught_up(self) -> bool:
@@ -271,7 +298,7 @@ class Primary:
         self.plan = None
         self._reports, self._replies, self._fresh = {}, {}, {}
         self.mark.view_begins()
-        self._has_state = self._activate_sent = False
+        self._has_state = self._activate_sent = self._vote = False
         self._awaited = b""
         self._unstable.view_ended()
         self._reproposed = []
@@ -282,9 +309,10 @@ class Primary:
         report, mine = self.app.state_report(), self._unstable
         reach = mine.reach(report.state_epoch)
         report = report._replace(
-            reach=reach, complete=mine.complete, unstable=len(mine), waits=self._waits
-        )
-        self._send(STATE, (report,))
+            reach=reach, complete=mine.complete, unstable=len(mine), waits=self._waits,
+            vote=self._vote,
+        )  # fmt: skip
+        self._send(STATE, (report.fields(),))
 
     def _send(self, tag: bytes, fields: tuple[object, ...]) -> None:
         self._outgoing.append(tag + msgpack.packb((tuple(self.ring), *fields)))
@@ -350,6 +378,7 @@ class Primary:
             self._waits = self._waits or plan.verdict is PlanVerdict.INQUORATE
             self._events.append(Inquorate(plan.reason))
         else:
+            self.apart = plan.apart or self.apart
             self._adopt(plan)
 
     def _adopt(self, plan: Plan) -> None:
@@ -364,6 +393,7 @@ class Primary:
             return
         assert plan.donor is not None
         assert plan.donor != self.me
+        self._is_current = False
         self._send(BEHIND, (plan.epoch,))
         self._events.append(Transfer(plan.donor, plan.epoch, plan.position, plan.order))
 
@@ -421,6 +451,7 @@ class Primary:
         self.epoch, self.activation = activation.epoch, activation
         if self._has_state:
             self._replaced = False
+            self._is_current = True
         self._waits = False
         caught_up = frozenset(m.name for m, promised in self._replies.items() if promised)
         arbitrators = frozenset(m.name for m, s in self._reports.items() if s.arbitrator)

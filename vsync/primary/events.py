@@ -46,6 +46,9 @@ class StateReport(NamedTuple):
 
     `transient`: the state is in memory only.  `shutdown_id`: under which this store was marked
     clean, if it was: by the shutdown of all, or by an operator.
+
+    `vote`: this member holds the vote of its pair that is no machine's.  (Where it does not, the
+    field is not sent: releases that know no pairs read the others.)
     """
 
     filled: bool
@@ -75,13 +78,18 @@ class StateReport(NamedTuple):
     settings: tuple[tuple[str, str, bool], ...] = ()
     transient: bool = False
     shutdown_id: str = ""
+    vote: bool = False
 
     def voter(self) -> Voter:
         """Return the part of the report that counting votes needs."""
         return Voter(
             self.arbitrator, self.state_epoch, self.position, self.voters, self.holders,
-            self.requested, self.waits,
+            self.requested, self.waits, self.vote,
         )  # fmt: skip
+
+    def fields(self) -> tuple[object, ...]:
+        """Return what is sent."""
+        return tuple(self) if self.vote else tuple(self)[:-1]
 
 
 class Activation(NamedTuple):

@@ -22,7 +22,7 @@ from typing import NamedTuple
 from vsync.primary.events import Activation, StateReport
 from vsync.primary.settings import disagreement
 from vsync.quorum.counting import contradiction, count_votes, voters_of_first_start
-from vsync.quorum.voter_set import Terms, parse
+from vsync.quorum.voter_set import Terms, parse, voter_set
 from vsync.types import Member
 
 ZERO_CHAIN = bytes(16)
@@ -56,6 +56,8 @@ class Plan(NamedTuple):
     counted: frozenset[str]  # the names that count for the quorum
     version: int  # of the payloads in force
     mixed: frozenset[Member] = frozenset()  # on disk where the cluster is not, or the reverse
+    alone: bool = False  # one of a pair goes on alone, with the voters of the plan
+    apart: str = ""  # both of a pair went on alone: what becomes of it
 
 
 def make_plan(members: tuple[Member, ...], reports: dict[Member, StateReport]) -> Plan:
@@ -69,6 +71,7 @@ def make_plan(members: tuple[Member, ...], reports: dict[Member, StateReport]) -
     foreign = frozenset(
         m for m in filled if m not in ours and (reports[m].position or reports[m].arbitrator)
     )
+    apart, ours = _went_apart(ours, reports)
     # Ties go to the lowest name: sort by name, and max() keeps the first of the best.
     states = [m for m in sorted(ours) if not reports[m].arbitrator] or sorted(ours)
     donor = max(states, key=lambda m: _worth(m, ours, reports))
@@ -79,7 +82,7 @@ def make_plan(members: tuple[Member, ...], reports: dict[Member, StateReport]) -
         if reports[m].arbitrator
         or (m in ours and (reports[m].position, reports[m].chain) == (best.position, best.chain))
     )
-    epoch = 1 + max(reports[m].promised_epoch for m in ours)
+    epoch = 1 + max(reports[m].promised_epoch for m in filled if m not in foreign)
     count = count_votes({m: reports[m].voter() for m in ours})
     verdict, reason = PlanVerdict.RESUME, count.text
     if not count.quorate:
@@ -108,6 +111,7 @@ def make_plan(members: tuple[Member, ...], reports: dict[Member, StateReport]) -
         best.version or common_version(reports.values()),
         frozenset(m for m in _with_data(members, reports)
                   if reports[m].transient != best.transient and not best.arbitrator),
+        count.alone, apart,
     )  # fmt: skip
 
 
@@ -215,6 +219,27 @@ def _sole_claims(ours: list[Member], reports: dict[Member, StateReport]) -> str:
     )
 
 
+def _went_apart(ours: list[Member], reports: dict[Member, StateReport]) -> tuple[str, list[Member]]:
+    """Return what is to be said of a pair of which both went on alone, and whose states count.
+
+    Each of them has recorded that the other one is away.  One history is kept, by the rule of the
+    pair, and the other member is as one without a state: it gets this one.
+    """
+    sets = {m: voter_set(reports[m].voters) for m in ours}
+    sides = [m for m in sorted(ours) if sets[m].pair and sets[m].away and m.name in sets[m].votes]
+    if len(sides) != 2 or any(m.name in sets[m].away for m in sides):
+        return "", ours
+    kept = min(sides, key=lambda m: m.name != sets[m].pair)
+    (other,) = (m for m in sides if m != kept)
+    text = (
+        f"both members of the pair went on alone: the history of {kept.name} is kept "
+        f"(position {reports[kept].position} of epoch {reports[kept].state_epoch}), that of "
+        f"{other.name} is set aside (position {reports[other].position} of epoch "
+        f"{reports[other].state_epoch})"
+    )
+    return text, [m for m in ours if m != other]
+
+
 def _cluster_of(filled: list[Member], reports: dict[Member, StateReport]) -> str:
     """Pick the cluster of this view when there are stores of several clusters in it.
 
@@ -262,6 +287,6 @@ def activate(
     carried = any(reports[m].live and not fresh[m] for m, yes in replies.items() if yes)
     listed = tuple((m.name, m.incarnation, fresh.get(m, True)) for m in members)
     return Activation(
-        plan.epoch, listed, not carried, plan.voters, plan.cluster_id, plan.unstable > 0,
-        plan.version,
+        plan.epoch, listed, not carried, plan.voters, plan.cluster_id,
+        plan.unstable > 0 and not plan.alone, plan.version,
     )  # fmt: skip

@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import NamedTuple
 
 from vsync.errors import ConfigError
-from vsync.quorum.reconfiguration import first_voters, mismatch
+from vsync.quorum.reconfiguration import alone, first_voters, mismatch
 from vsync.quorum.voter_set import EpochRecord, Terms, parse, voter_set
 from vsync.types import Member
 
@@ -24,6 +24,7 @@ class Voter(NamedTuple):
     holders: tuple[str, ...]  # of an arbitrator's record
     requested: Terms  # by its operator's options
     waits: bool  # wait_for_all applies: not in a quorum yet, or not any more
+    vote: bool = False  # it holds the vote of a pair that is no machine's
 
 
 class VoteCount(NamedTuple):
@@ -35,6 +36,7 @@ class VoteCount(NamedTuple):
     complete: bool  # all voters are present
     waits: bool  # wait_for_all: no member was in a quorum, and a voter is missing
     text: str
+    alone: bool = False  # one of a pair goes on alone, with these voters
 
 
 def count_votes(voters: Mapping[Member, Voter]) -> VoteCount:
@@ -46,6 +48,11 @@ def count_votes(voters: Mapping[Member, Voter]) -> VoteCount:
     data = {m: v for m, v in voters.items() if not v.arbitrator}
     latest = max((data or voters).values(), key=lambda v: (v.epoch, v.position))
     electorate = parse(latest.voters)
+    if lone := _goes_on_alone(latest.voters, data):
+        name, voters_alone = lone
+        text = f"{name} goes on without the other one of the pair"
+        counted = frozenset((name,))
+        return VoteCount(voters_alone, counted, True, True, False, text, alone=True)
     epochs = {m.name: v.epoch for m, v in data.items()}
     records = {
         m.name: EpochRecord(v.epoch, frozenset(v.holders))
@@ -60,6 +67,21 @@ def count_votes(voters: Mapping[Member, Voter]) -> VoteCount:
         text += f"; the arbitrator {name} votes only beside {holders} or a later state"
     waits = electorate.wants_all() and bool(missing) and all(v.waits for v in voters.values())
     return VoteCount(latest.voters, counted, electorate.quorate(counted), not missing, waits, text)
+
+
+def _goes_on_alone(latest: Terms, data: Mapping[Member, Voter]) -> tuple[str, Terms] | None:
+    """Return who of a pair goes on alone, and with which voters; None: nobody does, or it is none.
+
+    Who has gone on alone already needs no vote; and nothing that was undecided then changes the
+    voters, as the other one has acted on no such change (`reconfiguration.alone`).
+    """
+    electorate = parse(latest)
+    here = [(m.name, v) for m, v in data.items() if m.name in electorate.data_names]
+    if len(here) != 1:
+        return None
+    name, voter = here[0]
+    terms = alone(latest, name)
+    return (name, terms) if terms and (voter.vote or electorate.quorate((name,))) else None
 
 
 def voters_of_first_start(voters: Mapping[Member, Voter], size: int) -> tuple[Terms, str]:

@@ -12,7 +12,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import replace
 
 from vsync.errors import ConfigError
-from vsync.quorum.voter_set import CHANGE, Terms, VoterSet, parse, voter_set
+from vsync.quorum.voter_set import CHANGE, Terms, VoterSet, pair_terms, parse, voter_set
 
 
 def checked(voters: VoterSet) -> Terms:
@@ -30,6 +30,7 @@ def check_requested(size: int, requested: Terms) -> None:
     """
     asked = voter_set(requested)
     named = set(asked.votes) | {n for n in asked.tie_breaker if n not in ("lowest", "highest")}
+    named |= {asked.pair} if asked.pair else set()
     if len(named) > size:
         raise ConfigError(
             f"{len(named)} members are named ({', '.join(sorted(named))}), but only {size} vote"
@@ -74,6 +75,8 @@ def mismatch(requested: Terms, terms: Terms) -> str:
 
 def _options(voters: VoterSet) -> str:
     """Return the rule as command line options."""
+    if voters.pair:
+        return f"the options of a pair of which {voters.pair} keeps its history"
     typed = [f"--cluster-{term[1:].replace('_', '-').replace('+', ',')}" for term in voters.rule]
     return " ".join(typed) or "none of the quorum options"
 
@@ -98,7 +101,7 @@ def finished(terms: Terms) -> Terms:
 
 def added(terms: Terms, name: str, votes: int = 1, *, arbitrator: bool = False) -> Terms:
     """Let one more member vote."""
-    now = _settled(terms)
+    now = _changeable(terms)
     if name in now.names:
         raise ConfigError(f"{name} votes already")
     if not arbitrator:
@@ -142,13 +145,39 @@ def with_votes(terms: Terms, name: str, votes: int) -> Terms:
 
 def with_expected(terms: Terms, expected: int) -> Terms:
     """Count the quorum from another number of votes; 0: from all there are."""
-    return checked(replace(_settled(terms), expected=expected))
+    return checked(replace(_changeable(terms), expected=expected))
 
 
 def with_away(terms: Terms, away: Collection[str]) -> Terms:
     """Stop counting exactly these voters (last_man_standing)."""
     now = _settled(terms)
     return checked(replace(now, away=frozenset(away) & now.votes.keys()))
+
+
+# -- pairs -----------------------------------------------------------------------------------------
+
+
+def alone(terms: Terms, name: str) -> Terms:
+    """Return the voters with which this one of a pair goes on alone; nothing where it must not.
+
+    Also while the other one is being counted again: it acts on that only when it is finished, and
+    that is ordered only when the change itself is on the disk of this one.
+    """
+    sets = parse(terms).sets
+    if not sets or not all(one.pair and name in one.votes for one in sets):
+        return ()
+    if any(name in one.away for one in sets):
+        return ()
+    latest = sets[-1]
+    return pair_terms(latest.pair, latest.votes, latest.votes.keys() - {name})
+
+
+def declared_alone(terms: Terms, name: str) -> Terms:
+    """Return the same where an operator says so, whatever the terms say of this one; () if none."""
+    latest = voter_set(terms)
+    if not latest.pair or name not in latest.votes:
+        return ()
+    return pair_terms(latest.pair, latest.votes, latest.votes.keys() - {name})
 
 
 def _settled(terms: Terms) -> VoterSet:
@@ -158,8 +187,18 @@ def _settled(terms: Terms) -> VoterSet:
     return electorate.latest
 
 
-def _voting(terms: Terms, name: str) -> VoterSet:
+def _changeable(terms: Terms) -> VoterSet:
     now = _settled(terms)
+    if now.pair:
+        raise ConfigError(
+            "the voters of a pair are its two members: let a new machine take the address of the "
+            "one that it replaces (--cluster-bind), with an empty --data-dir"
+        )
+    return now
+
+
+def _voting(terms: Terms, name: str) -> VoterSet:
+    now = _changeable(terms)
     if name not in now.names:
         raise ConfigError(f"{name} does not vote; the voters are {', '.join(now.names)}")
     return now
@@ -170,11 +209,11 @@ def _voting(terms: Terms, name: str) -> VoterSet:
 
 def requested_terms(
     *, votes: Mapping[str, int], arbitrator: str, expected: int, two_node: bool,
-    wait_for_all: bool, tie_breaker: tuple[str, ...], last_man_standing_ms: int,
+    wait_for_all: bool, tie_breaker: tuple[str, ...], last_man_standing_ms: int, pair: str = "",
 ) -> Terms:  # fmt: skip
     """Return the options of an operator for the first start, as terms."""
     data = {name: number for name, number in votes.items() if name != arbitrator}
     return VoterSet(
         data, arbitrator, votes.get(arbitrator, 1), expected, two_node, wait_for_all,
-        tie_breaker, last_man_standing_ms,
+        tie_breaker, last_man_standing_ms, pair=pair,
     ).terms  # fmt: skip

@@ -12,6 +12,7 @@ commands and messages carry without looking inside:
                           separated by `+`, of which the first that counts is meant
     @last_man_standing=MS voters that are away for so long stop counting, one ordered change each
     @away=NAME            such a voter
+    @pair=NAME            two members with data, and the vote of a pair: see below
     ->                    between two sets of terms: the change from one to the other is under way
 
 So `("a", "b", "c")` is the plainest voter set.  The options are those of corosync's votequorum and
@@ -28,6 +29,14 @@ last epoch it saw activated, and the voters that hold all that this epoch confir
 counts in a formation only beside one of these, or beside a member of a later epoch; and it counts
 for durability only when every caught up voter of the view is durable, because it may later form
 with any of them.
+
+A *pair* is two voters with one vote each and a third vote that belongs to no machine.  Together
+they need nobody.  One that lost the other forms a view alone when it *holds that vote*, which is
+not for this layer to judge but for the mode it is in (`StateReport.vote`): its first view then has
+the other one `@away`, which is the record that it went on alone, in its state and on its disk.  It
+needs no vote from there on, and the other one, whose set has two, has no quorum alone; it counts
+again by an ordered change, once it has the state.  If both took the vote, as they can when they
+lose each other and both live, each has the other one `@away`: then the history of NAME is kept.
 """
 
 from __future__ import annotations
@@ -72,6 +81,7 @@ class VoterSet:
     tie_breaker: tuple[str, ...] = ()
     last_man_standing_ms: int = 0  # last_man_standing's window; 0: off
     away: frozenset[str] = frozenset()
+    pair: str = ""  # whose history is kept if both went on alone; empty: no pair
     # Worked out once, since every mark that comes asks for the durable position.
     counted: Mapping[str, int] = field(init=False, repr=False, compare=False)
     """The votes of the members with data that are not away."""
@@ -110,6 +120,7 @@ class VoterSet:
         found += (
             [f"@last_man_standing={self.last_man_standing_ms}"] if self.last_man_standing_ms else []
         )
+        found += [f"@pair={self.pair}"] if self.pair else []
         return found
 
     @property
@@ -181,11 +192,16 @@ class VoterSet:
         if not self.counted:
             return "nobody with data votes"
         by_name = self.tie_breaker not in (("lowest",), ("highest",))
-        for name in (*self.away, *(self.tie_breaker if by_name else ())):
+        kept = (self.pair,) if self.pair else ()
+        for name in (*self.away, *(self.tie_breaker if by_name else ()), *kept):
             if name not in self.votes:
                 return f"'{name}' is named in the rule and does not vote"
         if len(names) > EXACT_MAX:
             return f"{len(names)} voters are more than the {EXACT_MAX} that can be checked"
+        if self.pair and (
+            len(self.votes) != 2 or self.terms != pair_terms(self.pair, self.votes, self.away)
+        ):
+            return "a pair is two members with data and one vote each, and has no other rule"
         if not self.quorate(names):
             return (
                 f"even all voters together ({', '.join(names)}) have {self.votes_of(names)} votes, "
@@ -350,6 +366,11 @@ def voter_set(terms: Terms) -> VoterSet:
     return sets[-1] if sets else VoterSet({})
 
 
+def pair_terms(kept: str, names: Collection[str], away: Collection[str] = ()) -> Terms:
+    """Return the terms of a pair of which these members are away."""
+    return (*sorted(names), f"@pair={kept}", *(f"@away={name}" for name in sorted(away)))
+
+
 def _breaker(tie_breaker: tuple[str, ...], counted: list[str]) -> str:
     """The voter that a rule names, of those that are counted."""
     match tie_breaker:
@@ -400,6 +421,8 @@ def _parse_set(terms: list[str]) -> VoterSet:
                 fields["last_man_standing_ms"] = _number(term, value)
             case "away":
                 away.add(value)
+            case "pair" if value:
+                fields["pair"] = value
             case _:
                 raise ConfigError(f"'{term}' is no voter term that this release knows")
     return VoterSet(votes, away=frozenset(away), **fields)  # type: ignore[arg-type]

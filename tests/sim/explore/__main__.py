@@ -71,6 +71,8 @@ CASES = {
         ("a", "b", "@last_man_standing=1", "@auto_tie_breaker=lowest", "@away=b"),
     ),
 }
+PAIRS = {"pair": Case(("a", "b", "@pair=b"))}
+"""Not among the layers: what a member may do there depends on whether it was restarted."""
 
 
 class Report(NamedTuple):
@@ -139,9 +141,10 @@ def walk(case: Case, seed: int, depth: int) -> Report:
 
 def main(arguments: list[str]) -> int:
     """Entry point of the command."""
+    all_cases = {**CASES, **PAIRS}
     parser = argparse.ArgumentParser(prog="python -m tests.sim.explore", description=__doc__)
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.add_argument("--case", action="append", choices=CASES, help="default: all")
+    parser.add_argument("--case", action="append", choices=all_cases, help="default: all")
     parser.add_argument("--layers", type=int, default=3, help="this deep; default 3, 0 for none")
     parser.add_argument(
         "--closely", type=int, choices=range(PARTIAL + 1), default=COMMAND,
@@ -154,13 +157,13 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--seed", type=int, default=1, help="of the first walk")
     parser.add_argument("--list", action="store_true", help="only print the cases")
     given = parser.parse_args(arguments)
-    for name in given.case or CASES:
-        case = CASES[name]
+    for name in given.case or all_cases:
+        case = all_cases[name]
         print(f"{name:20} {' '.join(case.terms)}", *(("->", *case.change) if case.change else ()))
         if given.list:
             continue
         try:
-            if given.layers:
+            if given.layers and name in CASES:
                 print(f"{'':20} layers: {Search(case, given.closely).run(given.layers)}")
             print(f"{'':20} all steps: {explore(case, given.states)}", flush=True)
             walks = [walk(case, given.seed + n, given.depth) for n in range(given.walks)]

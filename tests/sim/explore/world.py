@@ -174,11 +174,12 @@ class World:
 
     def _run(self, step: Step) -> None:
         ring = self.rings[step.members[0]]
-        orders = 1 + step.change
+        orders = 3 if voter_set(self.case.terms).pair else 1 + step.change
         while len(ring.log) < MESSAGES_MAX:
             self._collect(ring, busy=bool(step.lags))
             if all(count == len(ring.log) for count in ring.delivered.values()):
                 self._rest(ring, step)
+                self._take_votes(ring)
                 self._collect(ring)
                 if ring.delivered[step.members[0]] == len(ring.log):
                     if orders and self._order(ring, step, first=orders == 2):
@@ -200,6 +201,13 @@ class World:
             if step.lags:
                 self._show_marks(ring, step)
         raise AssertionError("the view never comes to rest")
+
+    def _take_votes(self, ring: Ring) -> None:
+        """The vote of a pair is for a member whose other one does not live; else it could be for
+        both, which is another matter (`test_pairs.py`)."""
+        for name in ring.members:
+            if all(self.rings.get(other, ring) is ring for other in self.peers):
+                self.peers[name].primary.take_vote()
 
     def _settle(self, ring: Ring, name: str, step: Step, *, late: bool = False) -> None:
         """Disk and transfers of one member.
@@ -257,6 +265,10 @@ class World:
         if electorate.changing:
             if peer.primary.durable() >= peer.since:
                 item = voters_item(terms, reconfiguration.finished(terms))
+        elif electorate.latest.pair:
+            if electorate.latest.away & caught_up:
+                whole = reconfiguration.with_away(terms, ())
+                item = voters_item(terms, reconfiguration.change_to(terms, whole))
         elif first and step.change and terms == self.case.terms:
             joint = reconfiguration.change_to(terms, self.case.change)
             newcomers = set(parse(joint).names) - set(electorate.names)
@@ -329,6 +341,7 @@ class World:
                 (
                     peer.disk, peer.memory, peer.ran, tuple(writes), peer.mark,
                     primary.phase, primary.epoch, primary._waits, primary._replaced,
+                    primary._is_current,
                     tuple(unstable.bodies()), unstable.complete, primary.caught_up_names,
                     None if ring is None else (places[ring.id], ring.delivered[name]),
                 )

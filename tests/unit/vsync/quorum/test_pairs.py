@@ -1,0 +1,231 @@
+"""A pair: two voters and a vote that is no machine's; who may go on alone, row by row (G28, G7).
+
+The rows are those of the table in docs/decisions/0077.  The members are the real `Primary` over a
+toy log and disk; a view is a `Step` of the explorer, which lets a member take the vote where its
+other one does not live, and checks in each view that nothing confirmed is forgotten.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.sim.explore.__main__ import PAIRS, explore, walk
+from tests.sim.explore.peer import Peer
+from tests.sim.explore.world import Case, Step, World
+from vsync.errors import ConfigError
+from vsync.primary.events import ACTIVATE, APP, StateReport
+from vsync.quorum import reconfiguration as change
+from vsync.quorum.voter_set import pair_terms, parse, voter_set
+
+TOGETHER = ("a", "b", "@pair=b")
+A_ALONE, B_ALONE = (*TOGETHER, "@away=b"), (*TOGETHER, "@away=a")
+BOTH = Step(("a", "b"))
+
+
+def world(*steps: Step) -> World:
+    """A pair that has formed, and what became of it."""
+    made = World(PAIRS["pair"])
+    made.take(BOTH)
+    for step in steps:
+        made.take(step)
+    return made
+
+
+def crash(*names: str, members: tuple[str, ...] = ("a", "b")) -> Step:
+    """A view of these, at the end of which these lose their power."""
+    return Step(members, crash=names)
+
+
+def state(found: World, name: str) -> tuple[bool, tuple[str, ...]]:
+    """Whether a member is in a primary view, and which voters it knows."""
+    peer = found.peers[name]
+    return peer.primary.active, peer.memory.voters
+
+
+# -- the sets --------------------------------------------------------------------------------------
+
+
+def test_together_both_are_needed_and_alone_the_one_that_went_on() -> None:
+    assert parse(TOGETHER).quorate(("a", "b"))
+    assert not any(parse(TOGETHER).quorate((name,)) for name in "ab")
+    assert parse(A_ALONE).quorate(("a",))
+    assert not parse(A_ALONE).quorate(("b",))
+    joint = change.change_to(A_ALONE, TOGETHER)
+    assert not any(parse(joint).quorate((name,)) for name in "ab")
+    assert voter_set(A_ALONE).terms == A_ALONE == pair_terms("b", "ab", "b")
+
+
+@pytest.mark.parametrize(
+    "terms",
+    [
+        "a @pair=a", "a b c @pair=a", "a=2 b @pair=a", "a b @pair=a @arbitrator=x",
+        "a b @pair=a @wait_for_all", "a b @pair=c", "a b @pair=a @expected_votes=1",
+    ],
+)  # fmt: skip
+def test_what_is_no_pair_is_refused(terms: str) -> None:
+    """G7."""
+    with pytest.raises(ConfigError, match=r"a pair is two members|is named in the rule"):
+        change.checked(voter_set(tuple(terms.split())))
+
+
+def test_the_voters_of_a_pair_are_not_changed_by_operators() -> None:
+    for attempt in (
+        lambda: change.added(TOGETHER, "c"),
+        lambda: change.removed(TOGETHER, "b"),
+        lambda: change.replaced(TOGETHER, "b", "c"),
+        lambda: change.with_votes(TOGETHER, "a", 2),
+        lambda: change.with_expected(TOGETHER, 1),
+    ):
+        with pytest.raises(ConfigError, match="take the address of the one that it replaces"):
+            attempt()
+
+
+def test_who_goes_on_alone_by_the_terms() -> None:
+    """Also while the other one is being counted again; never one that is away."""
+    assert change.alone(TOGETHER, "a") == A_ALONE
+    assert change.alone(A_ALONE, "a") == A_ALONE
+    assert change.alone(A_ALONE, "b") == ()
+    back = change.change_to(A_ALONE, TOGETHER)
+    assert change.alone(back, "a") == A_ALONE
+    assert change.alone(back, "b") == ()
+    assert change.alone(TOGETHER, "c") == change.alone(("a", "b"), "a") == ()
+    assert change.declared_alone(A_ALONE, "b") == B_ALONE
+    assert change.declared_alone(("a", "b"), "b") == ()
+
+
+def test_a_report_is_read_by_releases_that_know_no_pairs() -> None:
+    """The field is sent only where a vote is held."""
+    report = Peer("a", World(Case(("a", "b"))), 2, (), arbitrator=False, newcomer=False)
+    plain = report.state_report()
+    assert len(plain.fields()) == len(StateReport._fields) - 1
+    assert StateReport(*plain.fields()) == plain
+    held = plain._replace(vote=True)
+    assert StateReport(*held.fields()) == held
+
+
+# -- the rows --------------------------------------------------------------------------------------
+
+
+def test_row_1_who_lost_the_other_one_while_running_takes_the_vote() -> None:
+    found = world(crash("b"), Step(("a",)))
+    assert state(found, "a") == (True, A_ALONE)
+    assert found.peers["a"].disk.voters == A_ALONE, "its disk has the record that it went on alone"
+
+
+def test_row_2_without_the_vote_it_does_not_go_on() -> None:
+    found = world()
+    found.take(Step(("a",)))  # b lives
+    assert state(found, "a") == (False, TOGETHER)
+    assert found.peers["a"].primary.lacks_its_peer
+
+
+def test_row_3_who_went_on_alone_does_so_again_after_a_restart() -> None:
+    found = world(crash("b"), crash("a", members=("a",)), Step(("a",)))
+    assert state(found, "a") == (True, A_ALONE)
+
+
+def test_row_4_who_was_restarted_does_not_know_what_the_other_one_did() -> None:
+    """The other one may have gone on alone meanwhile, as here."""
+    found = world(crash("b"), crash("a", members=("a",)), Step(("b",)))
+    assert state(found, "b") == (False, TOGETHER)
+    assert not found.peers["b"].primary.lacks_its_peer
+    found.take(BOTH)
+    assert found.peers["b"].primary.active
+    assert state(found, "a") == (True, TOGETHER), "it counts again"
+
+
+def test_row_5_also_where_the_other_one_did_nothing() -> None:
+    """It cannot know that: both are needed once."""
+    found = world(crash("a", "b"), Step(("b",)))
+    assert not found.peers["b"].primary.active
+    found.take(BOTH)
+    assert found.peers["b"].primary.active
+
+
+def test_row_6_who_came_back_and_counts_again_takes_over() -> None:
+    found = world(crash("b"), Step(("a",)), crash("a"), Step(("b",)))
+    assert state(found, "b") == (True, B_ALONE)
+
+
+def test_row_7_who_came_back_and_does_not_count_yet_does_not() -> None:
+    """The other one's disk says that it went on alone, so it would do so again."""
+    found = world(crash("b"), Step(("a",)))
+    found.take(Step(("a", "b"), ACTIVATE, ("a", "b"), crash=("a",)))
+    found.take(Step(("b",)))
+    assert not found.peers["b"].primary.active
+    found.take(Step(("a",)))
+    assert state(found, "a") == (True, A_ALONE)
+
+
+def test_row_8_who_saw_a_newer_state_is_not_current_any_more() -> None:
+    """b was cut off and lived, a went on alone; b has heard of that, and has not got it yet."""
+    found = world()
+    del found.rings["b"]  # the ring to it is cut; it takes no vote, as nobody asks it to
+    found.take(Step(("a",)))
+    assert state(found, "a") == (True, A_ALONE)
+    found.take(Step(("a", "b"), ACTIVATE, ("a", "b"), slow=("b",), crash=("a",)))
+    found.take(Step(("b",)))
+    assert not found.peers["b"].primary.lacks_its_peer
+    assert not found.peers["b"].primary.active
+
+
+def test_row_9_the_one_with_a_state_goes_on_beside_one_that_lost_its_disk() -> None:
+    found = world(crash("b"), Step(("a",)))
+    found.take(Step(("a", "b"), crash=("b",), wipe="b"))
+    found.take(BOTH)
+    assert state(found, "a") == (True, TOGETHER)
+    assert state(found, "b") == (True, TOGETHER)
+
+
+class Witness(World):
+    """Both go on alone, so what it would complain about is what happens."""
+
+    def activated(self, *_: object) -> None: ...
+    def confirmed(self, *_: object) -> None: ...
+
+
+@pytest.mark.parametrize("kept", ["a", "b"])
+@pytest.mark.parametrize("restarted", [(), ("a",), ("b",), ("a", "b")])
+@pytest.mark.parametrize("longer", ["a", "b"])
+def test_row_10_of_two_that_both_went_on_alone_one_history_is_kept(
+    kept: str, restarted: tuple[str, ...], longer: str
+) -> None:
+    """Exception 1 of G28: by the rule of the pair, whichever is longer; nothing is mixed."""
+    found = Witness(Case(("a", "b", f"@pair={kept}")))
+    found.take(BOTH)
+    for name, other in (("a", "b"), ("b", "a"), (longer, "")):
+        ring = found.rings.pop(other, None)
+        found.take(Step((name,)))
+        if ring is not None:
+            found.rings[other] = ring
+    sides = {name: found.peers[name].memory for name in "ab"}
+    assert all(found.peers[name].primary.active for name in "ab")
+    for name in restarted:
+        found.rings.pop(name, None)
+        found.peers[name].restart()
+    found.take(BOTH)
+    ends = {name: found.peers[name].memory for name in "ab"}
+    assert ends["a"].order == ends["b"].order
+    assert ends["a"].order_at(len(sides[kept].entries)) == sides[kept].order
+    assert ends["a"].voters == ("a", "b", f"@pair={kept}")
+    for peer in found.peers.values():
+        assert f"the history of {kept} is kept" in peer.primary.apart
+
+
+def test_the_members_of_a_pair_through_all_that_may_happen_to_one_of_them() -> None:
+    """G7, G8, G28: while at most one takes the vote; a look (`python -m tests.sim.explore`)."""
+    assert explore(PAIRS["pair"], states_max=400).confirmed
+    reports = [walk(PAIRS["pair"], seed, depth=60) for seed in range(40)]
+    assert max(report.epochs for report in reports) > 15
+
+
+def test_a_pair_orders_nothing_with_an_old_vote() -> None:
+    """The vote is for one view: what the next one is, is not known when it is taken."""
+    found = world(crash("b"))
+    found.take(Step(("a",), APP, ()))
+    primary = found.peers["a"].primary
+    assert primary.active
+    assert primary._vote
+    found.take(BOTH)
+    primary.take_vote()
+    assert not primary._vote
