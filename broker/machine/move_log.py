@@ -18,6 +18,7 @@ MOVE = struct.Struct("<BHIQIQ")
 """What happened, low 16 bits of the command's position, queue, place in the queue, of (mostly the
 channel), detail."""
 row = MOVE.pack
+two_rows = struct.Struct(MOVE.format + MOVE.format[1:]).pack
 _SEQ, _OF, _DETAIL = 7, 15, 19  # where these fields begin in a row
 INDEX_MASK = 0xFFFF
 MARK_MASK = 0xFFFF_FFFF  # queues, channels and messages are named by the low half of their numbers

@@ -59,21 +59,21 @@ _CHURN = tuple(one.name for one in fields(Totals) if one.name != "messages")
 
 
 def count_delivery(
-    queue: Tally, channel: Tally, total: Tally, no_ack: bool, redelivered: bool
+    queue: Tally, channel: Tally, total: Tally, no_ack: bool, count: int, redelivered: int
 ) -> None:
-    """A message was delivered to a consumer."""
+    """So many messages were delivered to a consumer, of which some came back before."""
     if no_ack:
-        queue.deliver_no_ack += 1
-        channel.deliver_no_ack += 1
-        total.deliver_no_ack += 1
+        queue.deliver_no_ack += count
+        channel.deliver_no_ack += count
+        total.deliver_no_ack += count
     else:
-        queue.deliver += 1
-        channel.deliver += 1
-        total.deliver += 1
+        queue.deliver += count
+        channel.deliver += count
+        total.deliver += count
     if redelivered:
-        queue.redeliver += 1
-        channel.redeliver += 1
-        total.redeliver += 1
+        queue.redeliver += redelivered
+        channel.redeliver += redelivered
+        total.redeliver += redelivered
 
 
 def count_get(tallies: tuple[Tally, ...], found: bool, no_ack: bool, redelivered: bool) -> None:

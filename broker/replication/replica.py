@@ -24,6 +24,7 @@ from broker.machine.commands import (
     MALFORMED,
     NACK,
     OUT_OF_SEQUENCE,
+    PUBLISH,
     REEXECUTED,
     SENT,
     SHUTDOWN,
@@ -38,6 +39,7 @@ from broker.machine.commands import (
 from broker.machine.effects import Effect
 from broker.machine.handlers.cold_start import find_survivors
 from broker.machine.machine import Machine
+from broker.machine.publishing.runs import apply_run
 from broker.machine.queueing.refusals import INTERNAL_ERROR
 from broker.machine.state import Queue
 from broker.replication.chain import History, item_hash, next_order, steps_to
@@ -47,6 +49,7 @@ from vsync.types import RingId
 
 RECORD_VERSION = 3
 _ITEM_BLOB, _ITEM_ACTIVATION = 0, 1
+_PUBLISHES = bytes([PUBLISH, PUBLISH])
 UNAWAITED = frozenset((ACK, NACK, SENT, TICK, DIGEST))
 """Kinds of commands that are answered to nobody: no client waits for them to be durable."""
 
@@ -239,24 +242,36 @@ class Replica:
         machine, apply, sender = self.machine, self.machine.apply, item.sender
         made, effects = machine.effects, self.effects
         outcomes = array("H")
-        position = first
-        for command in commands:
-            if skip and position - first in skip:  # declared by an operator: no change of state
+        kinds = bytes([command[0] for command in commands])
+        position, end = first, first + len(commands)
+        while position < end:
+            index = position - first
+            if skip and index in skip:  # declared by an operator: no change of state
                 outcomes.append(INTERNAL_ERROR)
                 position += 1
                 continue
+            command, kind, run = commands[index], kinds[index], 0
             try:
-                outcomes.append(apply(position, session, time_us, command))
+                if kind == PUBLISH and not skip and kinds[index : index + 2] == _PUBLISHES:
+                    run = apply_run(machine, position, session, time_us, commands, index)
+                    outcomes.extend(bytes(run))
+                if not run:
+                    outcomes.append(apply(position, session, time_us, command))
             except PageLost:
                 self.broken = True  # the disk's fault, not that of the command
                 raise
             except Exception as error:
-                at = position - first
-                raise self._failed(item, first, at, hashed, command[0]) from error
+                at = machine.position - first
+                raise self._failed(item, first, at, hashed, kinds[at]) from error
+            if run:
+                each = len(made) // run
+                effects.extend([(position + i // each, effect) for i, effect in enumerate(made)])
+                made.clear()
+                position += run
+                continue
             if made:
                 effects.extend([(position, effect) for effect in made])
                 made.clear()
-            kind = command[0]
             if kind >= ACTIVATE:
                 if kind == DIGEST:
                     self.digests.append((sender, cast("DigestClaim", command)))
@@ -265,7 +280,7 @@ class Replica:
                 elif kind == SHUTDOWN:
                     self.shutdown_id = cast("Shutdown", command)[1]
             position += 1
-        return bytes([command[0] for command in commands]), outcomes.tobytes()
+        return kinds, outcomes.tobytes()
 
     def _apply_activation(
         self, first: int, item: Item, hashed: bytes, activation: Activation

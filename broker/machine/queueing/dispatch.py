@@ -8,7 +8,7 @@ Between commands a queue never has both a ready message and a consumer with cred
 """
 
 from broker.machine.clock.cluster_time import head, next_deadline, time_to_live
-from broker.machine.digest import held_element
+from broker.machine.digest import MASK, held_element, ready_element
 from broker.machine.effects import DeliverEffect
 from broker.machine.limits import CHANNEL_HELD_MAX, TRIMMED_PER_MESSAGE_MAX
 from broker.machine.move_log import (
@@ -43,6 +43,7 @@ from broker.machine.state import (
     EXCHANGE,
     IS_PERSISTENT,
     KEY,
+    NO_TTL,
     PROPERTIES,
     Channel,
     Consumer,
@@ -80,6 +81,20 @@ def enqueue(state: State, queue: Queue, message: Message) -> bool:
     if queue.expiring:
         _expire_at_once(state, queue)
     return True
+
+
+def takes_runs(queue: Queue) -> bool:
+    """Whether all that `enqueue` does with a message without a time to live is to append it, or
+    to deliver it to the only consumer with credit."""
+    return not (
+        len(queue.service) > 1
+        or queue.expiring
+        or queue.window is not None
+        or queue.max_priority >= 0
+        or queue.max_length >= 0
+        or queue.max_bytes >= 0
+        or queue.ttl_us != NO_TTL
+    )
 
 
 def _expire_at_once(state: State, queue: Queue) -> None:
@@ -131,7 +146,7 @@ def deliver(
     channel = consumer.channel
     tag = channel.next_tag
     channel.next_tag = tag + 1
-    outstanding = consumer.outstanding = consumer.outstanding + 1
+    consumer.outstanding += 1
     queue.unacked += 1
     queue.unacked_bytes += len(message[BODY])
     content = message[CONTENT_HASH]
@@ -150,34 +165,46 @@ def deliver(
     else:
         channel.unacked[tag] = (queue, seq, message, consumer, redelivered)
         channel.outstanding += 1
-    count_delivery(queue.tally, channel.tally, channel.total, consumer.no_ack, redelivered)
+    count_delivery(queue.tally, channel.tally, channel.total, consumer.no_ack, 1, redelivered)
     state.add(
         held_element(content, queue.number, seq, channel.salt, tag + tag + redelivered)
         + channel.salt
     )
-    if outstanding < consumer.limit:
+    _serve_again(queue, consumer)
+    if channel.local:
+        _show(state, tag, (queue, seq, message, consumer, redelivered))
+
+
+def _serve_again(queue: Queue, consumer: Consumer) -> None:
+    """It got something: it waits for more, or has no credit left."""
+    if consumer.outstanding < consumer.limit:
         queue_for_service(queue, consumer)
     else:
         consumer.waiting = False
-    if channel.local:
-        _, conn, chan = channel.key
-        state.effects.append(
-            _new(
-                DeliverEffect,
-                (
-                    conn,
-                    chan,
-                    consumer.tag,
-                    tag,
-                    redelivered,
-                    message[EXCHANGE],
-                    message[KEY],
-                    properties_for(queue, seq, message),
-                    message[BODY],
-                    consumer.no_ack,
-                ),
-            )
+
+
+def _show(state: State, tag: int, held: Held) -> None:
+    """Tell the member that has the consumer's connection."""
+    queue, seq, message, consumer, redelivered = held
+    assert consumer is not None
+    _, conn, chan = consumer.channel.key
+    state.effects.append(
+        _new(
+            DeliverEffect,
+            (
+                conn,
+                chan,
+                consumer.tag,
+                tag,
+                redelivered,
+                message[EXCHANGE],
+                message[KEY],
+                properties_for(queue, seq, message),
+                message[BODY],
+                consumer.no_ack,
+            ),
         )
+    )
 
 
 def properties_for(queue: Queue, seq: int, message: Message) -> bytes:
@@ -222,21 +249,90 @@ def queue_for_service(queue: Queue, consumer: Consumer) -> None:
 
 def dispatch(state: State, queue: Queue) -> None:
     """Deliver while there are both a ready message and a consumer with credit."""
-    while queue.service and _dispatch_one(state, queue):
+    while queue.service and _dispatch_next(state, queue, in_runs=True):
         pass
 
 
-def _dispatch_one(state: State, queue: Queue) -> bool:
-    """Whether there were both."""
+def _dispatch_next(state: State, queue: Queue, *, in_runs: bool) -> bool:
+    """Whether there were both. `in_runs`: nobody else takes turns with this queue, so that all goes
+    at once to the only consumer there is for it."""
     if not (queue.ready or queue.returned):
         return False
     consumer = next_consumer(queue)
     if consumer is None:
         return False
+    if in_runs and not (queue.service or queue.returned or queue.expiring):
+        _deliver_run(state, queue, consumer)
+        return True
     seq, message, redelivered = take(state, queue)
     what = DELIVERED | FLAG if redelivered else DELIVERED
     deliver(state, queue, consumer, seq, message, redelivered, what)
     return True
+
+
+class DeliveryRun:
+    """Deliveries to one consumer that `next_consumer` returned: what `deliver` does for each, with
+    what they have in common looked up and counted once. There is room for so many, at least one."""
+
+    __slots__ = ("_channel", "_consumer", "_elements", "_held", "_queue", "_size", "room")
+
+    def __init__(self, queue: Queue, consumer: Consumer) -> None:
+        channel, no_ack = consumer.channel, consumer.no_ack
+        self._queue, self._consumer, self._channel = queue, consumer, channel
+        self._held = held = channel.unsent if no_ack else channel.unacked
+        left = CHANNEL_HELD_MAX - len(held) if no_ack else channel.limit - channel.outstanding
+        self.room = min(left, consumer.limit - consumer.outstanding)
+        self._elements = self._size = 0
+
+    def add(self, state: State, seq: int, message: Message, redelivered: bool) -> None:
+        """Deliver one more; the caller records the move."""
+        queue, channel = self._queue, self._channel
+        tag = channel.next_tag
+        channel.next_tag = tag + 1
+        held = self._held[tag] = queue, seq, message, self._consumer, redelivered
+        self._elements += held_element(
+            message[CONTENT_HASH], queue.number, seq, channel.salt, tag + tag + redelivered
+        )
+        self._size += len(message[BODY])
+        if channel.local:
+            _show(state, tag, held)
+
+    def end(self, state: State, count: int, again: int) -> None:
+        """So many it were, of which some came back before."""
+        queue, consumer, channel = self._queue, self._consumer, self._channel
+        queue.unacked += count
+        queue.unacked_bytes += self._size
+        state.add(self._elements + channel.salt * count)
+        no_ack = consumer.no_ack
+        count_delivery(queue.tally, channel.tally, channel.total, no_ack, count, again)
+        if not no_ack:
+            channel.outstanding += count
+        consumer.outstanding += count
+        _serve_again(queue, consumer)
+
+
+def _deliver_run(state: State, queue: Queue, consumer: Consumer) -> None:
+    """Deliver as many of the messages that were never taken as the consumer has credit for."""
+    run, ready = DeliveryRun(queue, consumer), queue.ready
+    count = min(run.room, len(ready))
+    first = queue.next_seq - len(ready)
+    number, mark, recovered_seq = queue.number, queue.mark, queue.recovered_seq
+    moves, of, at = state.moves, consumer.channel.mark, state.position & INDEX_MASK
+    elements = size = again = 0
+    for seq in range(first, first + count):
+        message = ready.popleft()
+        content, redelivered = message[CONTENT_HASH], seq < recovered_seq
+        elements += ready_element(content, number, seq, redelivered)
+        size += len(message[BODY])
+        again += redelivered
+        moves.append(
+            row(DELIVERED | FLAG if redelivered else DELIVERED, at, mark, seq, of, content)
+        )
+        run.add(state, seq, message, redelivered)
+    queue.ready_sum = (queue.ready_sum - elements) & MASK
+    queue.ready_bytes -= size
+    state.remove(elements)
+    run.end(state, count, again)
 
 
 def offer_all(state: State, channel: Channel) -> None:
@@ -258,7 +354,11 @@ def offer_all(state: State, channel: Channel) -> None:
         queues[consumer.queue.number] = consumer.queue
     turns = list(queues.values())
     while turns:
-        turns = [queue for queue in turns if queue.service and _dispatch_one(state, queue)]
+        turns = [
+            queue
+            for queue in turns
+            if queue.service and _dispatch_next(state, queue, in_runs=False)
+        ]
 
 
 def requeue(
