@@ -63,3 +63,7 @@ BOUNDED_WINDOWS = 15
 """From this version on: the windows of all queues that deduplicate have a bound together, and a
 purge empties one. Decision:
 docs/decisions/0065-a-repeat-is-known-by-its-key-in-a-window-of-the-queue.md."""
+
+QPID_OPTIONS = 15
+"""From this version on: queues may be declared with the options of Qpid's C++ broker
+(policies/qpid_options.py)."""

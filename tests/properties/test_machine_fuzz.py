@@ -44,6 +44,7 @@ ARGUMENTS = st.sampled_from(
         *("x-max-length", "x-message-ttl", "x-expires", "x-dead-letter-exchange", "x-overflow"),
         *("x-queue-type", "x-single-active-consumer", "alternate-exchange", "x-match", "note"),
         *("x-max-priority", "x-priority", "x-max-length-bytes", "x-delivery-limit"),
+        *("qpid.max_count", "qpid.policy_type", "qpid.priorities", "qpid.auto_delete_timeout"),
     ]
 )
 TABLES = st.one_of(

@@ -41,9 +41,10 @@ OVERFLOW = {
     "reject": "reject-publish",
     "ring": "drop-head",
     "ring-strict": "drop-head",
+    "flow-to-disk": None,
 }
+"""What a limit counts is what waits: `ring` never drops what a consumer holds."""
 NO_COUNTERPART = {
-    "flow_to_disk": "every message is on disk and in memory; use --limit-policy reject or ring",
     "lvq_key": "queues that keep the last value of a key are not there",
     "generate_queue_events": "there are no queue events",
     "file_size": "the store has no journal files",
@@ -193,8 +194,9 @@ ARGUMENT = click.option(
 @click.option("--max-queue-count", type=click.IntRange(min=0), help="Messages at most.")
 @click.option(
     "--limit-policy",
-    type=click.Choice([*OVERFLOW, "flow-to-disk"]),
-    help="What happens at a limit: reject the new message, or drop the oldest (ring).",
+    type=click.Choice([*OVERFLOW]),
+    help="What happens at a limit: reject the new message (unless given), drop the oldest (ring), "
+    "or nothing, as long queues go to disk by themselves (flow-to-disk).",
 )
 @click.option("--alternate-exchange", metavar="NAME", help="Where dead messages go.")
 @click.option("--cluster-durable", is_flag=True, help="Taken: every queue is at every member.")
@@ -215,7 +217,6 @@ def add_queue(
     """Declare a queue; the same again is no error, another one is."""
     if given.pop("replicate") in ("none", "configuration"):
         raise ToolError("--replicate: every queue is at every member with its messages", Exit.USAGE)
-    given["flow_to_disk"] = given["limit_policy"] == "flow-to-disk"
     refuse(given)
     body: Object = {
         "durable": durable, "auto_delete": auto_delete, "arguments": queue_arguments(given),
@@ -227,15 +228,18 @@ def add_queue(
 def queue_arguments(given: Mapping[str, Any]) -> Object:
     """What the options of the manual are as arguments of a declaration."""
     found: Object = {}
+    limit_policy = given["limit_policy"]
     if given["max_queue_count"] is not None:
         found["x-max-length"] = given["max_queue_count"]
     if given["max_queue_size"] is not None:
         found["x-max-length-bytes"] = given["max_queue_size"]
-    limit_policy = given["limit_policy"]
-    if limit_policy is not None and OVERFLOW[limit_policy]:
-        if not found:
-            raise click.UsageError("--limit-policy needs --max-queue-size or --max-queue-count")
-        found["x-overflow"] = OVERFLOW[limit_policy]
+    if limit_policy not in (None, "none") and not found:
+        raise click.UsageError("--limit-policy needs --max-queue-size or --max-queue-count")
+    overflow = OVERFLOW[limit_policy or "reject"]
+    if limit_policy == "flow-to-disk":
+        found = {}
+    elif found and overflow:
+        found["x-overflow"] = overflow
     if given["alternate_exchange"] is not None:
         found["x-dead-letter-exchange"] = given["alternate_exchange"]
     return found | pairs(given["arguments"])

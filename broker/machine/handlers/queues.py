@@ -1,8 +1,9 @@
 """Commands about queues as such: declare, purge, delete."""
 
-from broker.machine.commands import OK, QueueDeclare, QueueDelete, QueuePurge
+from broker.machine.commands import OK, QueueDeclare, QueueDelete, QueuePurge, Table
 from broker.machine.handlers.connections import refuse, reply
 from broker.machine.move_log import FLAG, PURGED
+from broker.machine.policies.qpid_options import Fault, has_options, in_our_words
 from broker.machine.queueing.arguments import check_queue, compare_queue, window_refusal
 from broker.machine.queueing.deletion import delete_queue
 from broker.machine.queueing.queue import (
@@ -15,6 +16,7 @@ from broker.machine.queueing.refusals import (
     Refusal,
     in_use,
     inequivalent,
+    invalid_argument,
     locked,
     no_queue,
     not_empty,
@@ -23,13 +25,20 @@ from broker.machine.queueing.refusals import (
 )
 from broker.machine.queueing.windows import empty_window
 from broker.machine.state import Channel, Queue, State, ready_count
-from broker.machine.version import ANSWERS_AS_RABBITMQ, BOUNDED_WINDOWS
+from broker.machine.version import ANSWERS_AS_RABBITMQ, BOUNDED_WINDOWS, QPID_OPTIONS
 
 GENERATED_PREFIX = "amq.gen-"  # of names that the gateway generates; it refuses them from clients
 
 
 def on_queue_declare(state: State, channel: Channel, command: QueueDeclare) -> int:
     kind, _, _, name, passive, durable, exclusive, auto_delete, nowait, arguments = command
+    if has_options(arguments) and state.version >= QPID_OPTIONS and not passive:
+        said = in_our_words(arguments, auto_delete=auto_delete, exclusive=exclusive)
+        if isinstance(said, Fault):
+            vhost_name = channel.connection.vhost.name
+            fault = invalid_argument(said.option, "queue", name, vhost_name, said.why)
+            return refuse(state, channel, kind, fault)
+        arguments, auto_delete = said
     connection = channel.connection
     vhost = connection.vhost
     queue = vhost.queues.get(name)
@@ -42,7 +51,8 @@ def on_queue_declare(state: State, channel: Channel, command: QueueDeclare) -> i
     elif passive:
         refusal = no_queue(name, vhost.name) if queue is None else None
     elif queue is not None:
-        refusal = _difference(state, queue, command)
+        declared = durable, exclusive, auto_delete
+        refusal = _difference(state, queue, declared, arguments)
     elif name == "" or (name.startswith("amq.") and not name.startswith(GENERATED_PREFIX)):
         refusal = reserved_name("queue", name)
     elif 0 <= vhost.max_queues <= len(vhost.queues):
@@ -64,9 +74,11 @@ def on_queue_declare(state: State, channel: Channel, command: QueueDeclare) -> i
     return OK
 
 
-def _difference(state: State, queue: Queue, command: QueueDeclare) -> Refusal | None:
-    _, _, _, name, _, durable, exclusive, auto_delete, _, arguments = command
-    vhost, is_exclusive = queue.vhost.name, queue.owner is not None
+def _difference(
+    state: State, queue: Queue, declared: tuple[bool, bool, bool], arguments: Table
+) -> Refusal | None:
+    durable, exclusive, auto_delete = declared
+    name, vhost, is_exclusive = queue.name, queue.vhost.name, queue.owner is not None
     if state.version >= ANSWERS_AS_RABBITMQ:
         if exclusive != is_exclusive:
             return locked(name, vhost)

@@ -1,1 +1,1 @@
-"""Policies: patterns, which settings there are, which policy applies, and what is in force."""
+"""Policies: patterns, settings, which one applies, what is in force; Qpid's options of queues."""

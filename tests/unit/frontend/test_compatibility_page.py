@@ -7,6 +7,7 @@ import pytest
 
 from broker.amqp.handshake import CAPABILITIES
 from broker.amqp.spec import METHODS
+from broker.machine.policies import qpid_options
 from broker.machine.queueing import arguments
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "COMPATIBILITY.md"
@@ -39,6 +40,16 @@ def test_arguments_of_queues_are_there(name: str) -> None:
     if name in {"_REFUSED", "_HINTS"}:
         word = "refused, 406" if name == "_REFUSED" else "changes nothing"
         assert [one for one in sorted(known) if word not in said[one]] == []
+
+
+def test_options_of_qpid_are_there_once() -> None:
+    page = PAGE.read_text(encoding="utf-8").split("\n## Arguments of queues by Qpid's names\n")[1]
+    table = [line.split("|") for line in page.split("\n## ")[0].splitlines() if "| `" in line]
+    said = [(name, what) for _, names, what, *_ in table for name in names.split("`")[1::2]]
+    assert sorted(name for name, _ in said) == sorted(qpid_options.NAMES)
+    for name, what in said:
+        assert qpid_options.HINTS.count(name) == what.count("change nothing"), name
+        assert (name in qpid_options.REFUSED) == (what.startswith(" refused, 406")), name
 
 
 def test_arguments_of_consumers_are_there() -> None:

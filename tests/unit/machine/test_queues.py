@@ -67,7 +67,7 @@ def test_reserved_names(client: Client) -> None:
         ({"x-max-priority": 256}, "value out of range: 256"),
         ({"x-dead-letter-strategy": "at-least-once"}, "dead letters are sent at most once"),
         ({"x-max-age": "1h"}, "is for streams"),
-        ({"qpid.max_count": 5}, "not supported by this broker: use x-max-length"),
+        ({"qpid.browse-only": 1}, "not supported by this broker: a queue cannot be browsed"),
         ({"x-expires": 0}, "value out of range: 0"),
         ({"x-queue-type": "stream"}, "unsupported queue type 'stream'"),
         ({"x-max-length": -1}, "value out of range: -1"),

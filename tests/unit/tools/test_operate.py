@@ -549,6 +549,16 @@ def test_qpid_stat_sorts_sifts_and_cuts(run: Run) -> None:
               "arguments": {"x-max-length": 9, "x-overflow": "drop-head", "x-expires": 60000}}),
         ),
         (
+            ("add", "queue", "q", "--max-queue-size", "9"),
+            ("PUT", "queues/%2F/q",
+             {"durable": False, "auto_delete": False,
+              "arguments": {"x-max-length-bytes": 9, "x-overflow": "reject-publish"}}),
+        ),
+        (
+            ("add", "queue", "q", "--max-queue-size", "9", "--limit-policy", "flow-to-disk"),
+            ("PUT", "queues/%2F/q", {"durable": False, "auto_delete": False, "arguments": {}}),
+        ),
+        (
             ("-V", "v", "add", "exchange", "topic", "e", "--alternate-exchange", "lost"),
             ("PUT", "exchanges/v/e",
              {"type": "topic", "durable": False, "auto_delete": False,
@@ -590,7 +600,7 @@ def test_qpid_config_lists(run: Run) -> None:
 
 
 def test_an_option_without_a_counterpart_is_refused(run: Run, api: CannedApi) -> None:
-    for option in (("--lvq-key", "k"), ("--limit-policy", "flow-to-disk"), ("--file-size", "8")):
+    for option in (("--lvq-key", "k"), ("--group-header", "g"), ("--file-size", "8")):
         ended = run(qpid_config, "add", "queue", "q", *option)
         assert ended.code == Exit.USAGE
         assert "has no counterpart here: " in ended.err

@@ -1,0 +1,166 @@
+"""Queue options by the names of Qpid's C++ broker, said in the words that these brokers have.
+
+They are read when a queue is declared. What the queue keeps, shows and compares is the argument
+that an option stands for, so there is one way in which a queue is limited, and a client of Qpid's
+and one of RabbitMQ's may declare the same queue. An option that would mean something else here, or
+nothing although it promises something, is refused with what to do instead: silence would let a
+client believe in it. docs/COMPATIBILITY.md lists them all.
+"""
+
+from typing import NamedTuple
+
+from broker.machine.commands import Table, Value
+
+PREFIX = "qpid."
+POLICY_TYPE = "qpid.policy_type"
+PRIORITIES = "qpid.priorities"
+AUTO_DELETE_TIMEOUT = "qpid.auto_delete_timeout"
+MAX_COUNT, MAX_SIZE = "qpid.max_count", "qpid.max_size"
+LIMITS = {MAX_COUNT: "x-max-length", MAX_SIZE: "x-max-length-bytes"}
+_OVERFLOW = "x-overflow"
+_OVERFLOWS = {
+    "reject": "reject-publish",
+    "ring": "drop-head",
+    "ring_strict": "drop-head",
+    "flow_to_disk": None,
+}
+"""Limits count what waits, so `ring` never drops what a consumer holds, which is all that
+`ring_strict` is for. What is more than memory holds goes to disk with every queue."""
+_LEVELS_MIN, _LEVELS_MAX = 9, 256
+"""So many levels are served by the priority that the message says. Qpid maps the priorities of a
+message to fewer levels by another rule than `x-max-priority` does."""
+_SECONDS_MAX = (1 << 53) // 1000
+HINTS = (
+    "qpid.file_count",
+    "qpid.file_size",
+    "qpid.max_pages_loaded",
+    "qpid.page_factor",
+    "qpid.paging",
+)
+"""How Qpid's broker keeps a queue; these keep what is long on disk, and have no journal files."""
+_ALERTS = "no events are sent: alert on the metric rabbitmq_queue_messages"
+_FLOW = "publishers are slowed for all queues alike: use qpid.max_count or qpid.max_size"
+_SEQUENCE = "consumers ask for numbers, by their argument x-queue-numbers"
+_SHARES = "levels of priority are served strictly, the highest first"
+_TRACE = "messages are not traced"
+REFUSED = {
+    "qpid.alert_count": _ALERTS,
+    "qpid.alert_count_down": _ALERTS,
+    "qpid.alert_count_up": _ALERTS,
+    "qpid.alert_repeat_gap": _ALERTS,
+    "qpid.alert_size": _ALERTS,
+    "qpid.alert_size_down": _ALERTS,
+    "qpid.alert_size_up": _ALERTS,
+    "qpid.browse-only": "a queue cannot be browsed",
+    "qpid.default_msg_group": "messages have no groups",
+    "qpid.fairshare": _SHARES,
+    "qpid.filter": "use a headers exchange",
+    "qpid.flow_resume_count": _FLOW,
+    "qpid.flow_resume_size": _FLOW,
+    "qpid.flow_stop_count": _FLOW,
+    "qpid.flow_stop_size": _FLOW,
+    "qpid.group_header_key": "messages have no groups: use x-single-active-consumer",
+    "qpid.last_value_queue": "no queue keeps the last value of a key",
+    "qpid.last_value_queue_key": "no queue keeps the last value of a key",
+    "qpid.last_value_queue_no_browse": "no queue keeps the last value of a key",
+    "qpid.lifetime-policy": "declare the queue auto-delete, or give it x-expires",
+    "qpid.msg_sequence": _SEQUENCE,
+    "qpid.persist_last_node": "declare the queue durable, and publish persistent messages",
+    "qpid.queue_msg_group_timestamp": "messages have no groups",
+    "qpid.queue_msg_sequence": _SEQUENCE,
+    "qpid.replicate": "every queue is on every member, with its messages",
+    "qpid.shared_msg_group": "messages have no groups: use x-single-active-consumer",
+    "qpid.trace.exclude": _TRACE,
+    "qpid.trace.id": _TRACE,
+}
+NAMES = (*LIMITS, POLICY_TYPE, PRIORITIES, AUTO_DELETE_TIMEOUT, *HINTS, *REFUSED)
+
+
+class Fault(NamedTuple):
+    """What is wrong with an option."""
+
+    option: str
+    why: str
+
+
+class InOurWords(NamedTuple):
+    """What the options of a declaration stand for."""
+
+    arguments: Table
+    auto_delete: bool
+
+
+def has_options(arguments: Table) -> bool:
+    return any(arg.startswith(PREFIX) for arg in arguments)
+
+
+def in_our_words(given: Table, *, auto_delete: bool, exclusive: bool) -> InOurWords | Fault:
+    """The declaration without Qpid's names."""
+    arguments = {arg: value for arg, value in given.items() if not arg.startswith(PREFIX)}
+    for option, value in given.items():
+        if option.startswith(PREFIX):
+            why = _fault_of(option, value, exclusive=exclusive)
+            if why is not None:
+                return Fault(option, why)
+    meant = _limits(given)
+    levels, seconds = given.get(PRIORITIES), given.get(AUTO_DELETE_TIMEOUT)
+    if isinstance(levels, int):
+        meant["x-max-priority"] = (PRIORITIES, levels - 1)
+    if isinstance(seconds, int) and seconds:
+        meant["x-expires"] = (AUTO_DELETE_TIMEOUT, seconds * 1000)
+        auto_delete = False  # it would go with its last consumer, at once
+    for arg, (option, value) in meant.items():
+        if arg in arguments:
+            return Fault(option, f"it stands for {arg}, which is given too")
+        arguments[arg] = value
+    return InOurWords(arguments, auto_delete)
+
+
+def _limits(given: Table) -> dict[str, tuple[str, Value]]:
+    """The arguments that bound the queue, each with the option that says so. Qpid's broker rejects
+    unless it is told otherwise."""
+    overflow = _OVERFLOWS[str(given.get(POLICY_TYPE, "reject"))]
+    if overflow is None:
+        return {}
+    meant: dict[str, tuple[str, Value]] = {
+        arg: (option, given[option]) for option, arg in LIMITS.items() if given.get(option)
+    }  # 0: no limit, as Qpid has it
+    if POLICY_TYPE in given or (meant and _OVERFLOW not in given):
+        meant[_OVERFLOW] = (POLICY_TYPE, overflow)
+    return meant
+
+
+def _fault_of(option: str, value: Value, *, exclusive: bool) -> str | None:
+    if option in HINTS:
+        return None
+    if option in LIMITS:
+        return _fault_of_number(value, 0, 1 << 53)
+    if option == POLICY_TYPE:
+        return _fault_of_policy_type(value)
+    if option == PRIORITIES:
+        fewer = type(value) is int and 0 <= value < _LEVELS_MIN
+        if fewer:
+            return (
+                f"Qpid's rule for fewer than {_LEVELS_MIN} levels is not there: use x-max-priority"
+            )
+        return _fault_of_number(value, _LEVELS_MIN, _LEVELS_MAX)
+    if option == AUTO_DELETE_TIMEOUT:
+        if exclusive and value:
+            return "an exclusive queue goes with its connection: declare it without exclusive"
+        return _fault_of_number(value, 0, _SECONDS_MAX)
+    if option == "qpid.replicate" and value == "all":
+        return None
+    why = REFUSED.get(option)
+    return "not known to this broker" if why is None else f"not supported by this broker: {why}"
+
+
+def _fault_of_policy_type(value: Value) -> str | None:
+    if isinstance(value, str) and value in _OVERFLOWS:
+        return None
+    return f"unsupported policy '{value}': one of {', '.join(_OVERFLOWS)} is needed"
+
+
+def _fault_of_number(value: Value, low: int, high: int) -> str | None:
+    if type(value) is not int or not low <= value <= high:
+        return f"unacceptable value: a whole number from {low} to {high} is needed"
+    return None
