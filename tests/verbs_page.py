@@ -33,7 +33,7 @@ VERBS = {
         rename_cluster_node report reset restart_vhost resume_listeners rotate_logs schema_info
         set_cluster_name set_disk_free_limit set_global_parameter set_log_level
         set_operator_policy set_parameter set_permissions set_permissions_globally set_policy
-        delete_shovel restart_shovel shovel_status
+        delete_shovel restart_shovel shovel_status federation_status restart_federation_link
         set_topic_permissions set_user_limits set_user_tags set_vhost_limits set_vhost_tags
         set_vm_memory_high_watermark shutdown start_app status stop stop_app suspend_listeners
         sync_queue trace_off trace_on update_cluster_nodes update_vhost_metadata version wait

@@ -28,6 +28,7 @@ from broker.machine.machine import Machine
 from broker.machine.policies.pattern import POLICIES_STEPS_MAX
 from broker.replication.controller import Controller
 from broker.shovels import definition as shovels
+from broker.shovels import upstreams
 
 log = logging.getLogger("qpidd")
 
@@ -162,15 +163,10 @@ def _too_many_steps(define: Define, machine: Machine) -> Outcome | None:
 # -- runtime parameters --------------------------------------------------------------------------
 
 
-def _no_federation(_: Machine, _vhost: str, _parameter: str, _value: object) -> str:
-    text = "there is no federation here, a shovel from an exchange comes next"
-    return f"Validation failed\n\nfederation: {text}\n"
-
-
 _PARAMETERS: Mapping[str, Callable[[Machine, str, str, object], str]] = {
     shovels.COMPONENT: shovels.parameter_fault,
-    "federation-upstream": _no_federation,
-    "federation-upstream-set": _no_federation,
+    upstreams.UPSTREAM: upstreams.upstream_fault,
+    upstreams.UPSTREAM_SET: upstreams.upstream_fault,
 }
 """By component: what is wrong with a parameter `COMPONENT/NAME` of a virtual host.  Components run
 what they are told, so what nobody could run is not defined: silence would let an operator believe

@@ -120,6 +120,7 @@ class Exchange:
     # A cache: the bindings among which one is chosen, and where the share of each ends.
     shares: tuple[list[Binding], list[int]] | None = None
     onward: tuple[str, ...] | None = None  # A cache: the exchanges that it is bound to.
+    changes: int = 0  # How often a binding came or went, here: for who follows them.
     # A cache: which policies apply, and among which they were looked for.
     applied: Applied = (None, None)
     looked_in: Ranked | None = None

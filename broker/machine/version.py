@@ -67,3 +67,8 @@ docs/decisions/0065-a-repeat-is-known-by-its-key-in-a-window-of-the-queue.md."""
 QPID_OPTIONS = 15
 """From this version on: queues may be declared with the options of Qpid's C++ broker
 (policies/qpid_options.py)."""
+
+FEDERATION = 15
+"""From this version on: policies name upstreams, every member runs federation links, and there are
+exchanges for those of other clusters. Decision:
+docs/decisions/0076-a-federation-link-is-a-shovel-that-follows-bindings.md."""

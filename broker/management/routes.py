@@ -16,6 +16,7 @@ from broker.management.resources import (
     connections,
     definitions,
     exchanges,
+    federation,
     health,
     messages,
     overview,
@@ -30,7 +31,7 @@ NAME_BYTES_MAX = 4096
 ROUTES: tuple[Route, ...] = (
     *overview.ROUTES, *queues.ROUTES, *exchanges.ROUTES, *bindings.ROUTES, *messages.ROUTES,
     *connections.ROUTES, *health.ROUTES, *definitions.ROUTES, *transfer.ROUTES,
-    *shovels.ROUTES,
+    *shovels.ROUTES, *federation.ROUTES,
 )  # fmt: skip
 
 

@@ -1,1 +1,1 @@
-"""Shovels: links that move messages between queues and exchanges, here and at other brokers."""
+"""Shovels and links of federation, which move messages between here and other brokers."""

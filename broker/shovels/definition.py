@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Mapping
+from dataclasses import field
 from typing import Protocol, cast
 
 from broker.amqp.codec import encode_properties
@@ -59,6 +60,41 @@ class BadShovel(ValueError):
     """A definition that is none; the text says which key and why."""
 
 
+class NotDefined(BadShovel):
+    """What it names is not there, or not any more."""
+
+
+@record
+class Link:
+    """What a link of federation does beyond moving messages (broker/shovels/upstreams.py)."""
+
+    kind: str
+    """`exchange` or `queue`."""
+    name: str
+    """Of what is federated here."""
+    upstream: str
+    resource: str
+    """The name of the exchange or queue there."""
+    cluster: str
+    """The own one, by whose name loops are found."""
+    max_hops: int
+    trusts_user_ids: bool
+    cleans_up: bool
+    """Whether what it made at the upstream is deleted with it."""
+    exchange_type: str = ""
+    durable: bool = True
+    auto_delete: bool = False
+    arguments: Table = field(default_factory=dict)
+    """Of the exchange, which is made at the upstream where it is not there."""
+
+    def row(self) -> dict[str, object]:
+        """Return its part of a list of links, by RabbitMQ's names."""
+        return {
+            self.kind: self.name, f"upstream_{self.kind}": self.resource, "type": self.kind,
+            "upstream": self.upstream,
+        }  # fmt: skip
+
+
 @record
 class Shovel:
     """A shovel as it is defined."""
@@ -89,19 +125,38 @@ class Shovel:
     reconnect_s: int
     value: Mapping[str, object]
     """What it was read from."""
+    link: Link | None = None
+    """What is to be done beyond that, where it is a link of federation."""
 
     @property
-    def key(self) -> tuple[str, str]:
-        """How it is found: virtual host and name."""
-        return self.vhost, self.name
+    def key(self) -> tuple[str, ...]:
+        """How it is found: virtual host and name; of a link also what it feeds, and from where."""
+        if self.link is None:
+            return self.vhost, self.name
+        return self.vhost, self.link.kind, self.link.name, self.link.upstream
+
+    @property
+    def title(self) -> str:
+        """What it is, for logs and lists of connections."""
+        if self.link is None:
+            return f"shovel '{self.name}' of vhost '{self.vhost}'"
+        link = self.link
+        return (
+            f"federation link of {link.kind} '{link.name}' of vhost '{self.vhost}' to upstream "
+            f"'{link.upstream}'"
+        )
 
     @property
     def connection_name(self) -> str:
         """By which its connections are shown, as RabbitMQ names them."""
-        return f"Shovel {self.name}"
+        if self.link is None:
+            return f"Shovel {self.name}"
+        return f"Federation link (upstream: {self.link.upstream}, {self.link.kind}: {self.name})"
 
     def row(self) -> dict[str, object]:
-        """Return what a list of shovels shows of it, by RabbitMQ's names."""
+        """Return what a list shows of it, by RabbitMQ's names."""
+        if self.link is not None:
+            return {"vhost": self.vhost, **self.link.row(), "uri": bare(self.source_uris[0])}
         row: dict[str, object] = {
             "name": self.name, "vhost": self.vhost, "type": "dynamic",
             "src_uri": bare(self.source_uris[0]), "src_protocol": "amqp091",
@@ -146,7 +201,7 @@ def parse_shovel(vhost: str, name: str, value: object) -> Shovel:
         raise BadShovel("its name has a character that cannot be printed: define it by another one")
     if not isinstance(value, Mapping):
         raise BadShovel("the value of a shovel is a JSON object with keys such as 'src-uri'")
-    reader = _Reader(value)
+    reader = Reader(value)
     shovel = Shovel(
         vhost, name, reader.uris("src-uri"), reader.uris("dest-uri"),
         reader.name("src-queue"), reader.name("src-exchange"), reader.name("src-exchange-key"),
@@ -182,13 +237,15 @@ def _check_ends(shovel: Shovel) -> None:
         raise BadShovel("'src-delete-after' queue-length needs 'src-queue'")
 
 
-class _Reader:
+class Reader:
     """The keys of a definition, each of which is taken once."""
 
-    def __init__(self, value: Mapping[str, object]) -> None:
+    def __init__(
+        self, value: Mapping[str, object], old_names: Mapping[str, str] = OLD_NAMES
+    ) -> None:
         self._rest: dict[str, object] = {}
         for key, one in value.items():
-            name = OLD_NAMES.get(key, key)
+            name = old_names.get(key, key)
             if name in self._rest:
                 raise BadShovel(f"'{key}' is the older name of '{name}': give one of them")
             if one is not None:  # as tools send what is not set
@@ -233,7 +290,9 @@ class _Reader:
         return found
 
     def number(self, key: str, default: int, low: int, high: int) -> int:
-        found = self._rest.pop(key, default)
+        found = self._rest.pop(key, None)
+        if found is None:
+            return default
         if type(found) is not int or not low <= found <= high:
             raise BadShovel(f"'{key}' is a whole number from {low} to {high}")
         return found
@@ -243,6 +302,12 @@ class _Reader:
         if not isinstance(found, str) or found not in known:
             raise BadShovel(f"'{key}' is {' or '.join(known)}{hint}")
         return found
+
+    def without_effect(self, key: str, kinds: tuple[type, ...]) -> None:
+        """One that changes nothing here, and still is to be what it is elsewhere."""
+        found = self._rest.pop(key, None)
+        if found is not None and type(found) not in kinds:
+            raise BadShovel(f"'{key}' is {_WORDS[kinds[0]]}")
 
     def delete_after(self) -> int:
         found = self._rest.pop("src-delete-after", "never")
@@ -289,7 +354,9 @@ class _Reader:
         return found
 
 
-_WORDS = {str: "a text", int: "a whole number", dict: "an object"}
+_WORDS: dict[type, str] = {
+    str: "a text", int: "a whole number", dict: "an object", bool: "true or false",
+}  # fmt: skip
 
 
 def _amqp(value: object) -> Value:
@@ -307,7 +374,7 @@ def local_ends(value: Value) -> list[AmqpUri]:
     """The URIs of a definition that are at this cluster; what is no URI is refused elsewhere."""
     found = value if isinstance(value, dict) else {}
     uris: list[AmqpUri] = []
-    for key in ("src-uri", "dest-uri"):
+    for key in ("src-uri", "dest-uri", "uri"):
         given = found.get(key)
         for text in given if isinstance(given, tuple | list) else (given,):
             with contextlib.suppress(BadUri):

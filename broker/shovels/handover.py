@@ -10,7 +10,7 @@ even that it is no member any more, and its ends at this cluster are closed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Protocol
 
 import msgpack
@@ -29,6 +29,9 @@ class Attempt(Protocol):
 
     def stop(self, *, at_once: bool) -> None:
         """End it: no event follows.  Not `at_once`: what is under way may be confirmed first."""
+
+    def tell(self, change: Mapping[str, object]) -> None:
+        """Something changed on this side that a link has to know (federation.py)."""
 
     @property
     def ended(self) -> bool:
@@ -95,7 +98,7 @@ class Handover:
         if kind not in (MAY_I, FREE):
             return False
         try:
-            keys = [(str(vhost), str(name)) for vhost, name in msgpack.unpackb(content)]
+            keys = [tuple(map(str, key)) for key in msgpack.unpackb(content)]
         except (TypeError, ValueError, msgpack.UnpackException):
             return True
         if kind == FREE:

@@ -12,6 +12,7 @@ from broker.frontend.connections import Connections
 from broker.machine.commands import Value
 from broker.machine.state import State
 from broker.shovels.definition import COMPONENT, Shovel
+from broker.shovels.federation import Federation
 from broker.shovels.handover import Attempt
 from broker.shovels.supervisor import Event, Job, Shovels
 from broker.shovels.worker_process import WorkerProcess
@@ -103,4 +104,11 @@ def shovels_of(
     return Shovels(
         controller.me.name, lambda: controller.replica.machine, lambda: controller.serving,
         begin, delete, tell, lambda: time.time_ns() // 1_000_000,
+        Federation(lambda: _name(clients), lambda: controller.replica.machine),
     )  # fmt: skip
+
+
+def _name(clients: Connections) -> str:
+    """By which other brokers know this cluster."""
+    identity = clients.gateway.identity
+    return identity.cluster or identity.cluster_id

@@ -1,4 +1,4 @@
-"""Which member runs a shovel, what it does there, and what members tell one another of that.
+"""Which member runs a shovel or a link, what it does there, and what members tell one another.
 
 Who runs it is a function of replicated state, so all members name the same one: of the members
 that have a session, each shovel has a ranking of its own by a hash, and the first runs it.  A
@@ -18,8 +18,8 @@ from hashlib import blake2b
 
 import msgpack
 
-Key = tuple[str, str]
-"""Virtual host and name."""
+Key = tuple[str, ...]
+"""Virtual host and name; of a link of federation virtual host, kind, name and upstream."""
 STATES_ARE, RESTART = b"Sh", b"Sr"
 """How the datagrams begin."""
 TELL_S, HEARD_S = 2.0, 10.0
@@ -76,10 +76,10 @@ def read_datagram(content: bytes) -> dict[Key, Status]:
     try:
         rows = msgpack.unpackb(content)
         found = {
-            (str(vhost), str(name)): Status(
+            tuple(map(str, key)): Status(
                 str(state), int(since_ms), str(reason), str(blocked), int(moved), int(attempts)
             )
-            for vhost, name, state, since_ms, reason, blocked, moved, attempts in rows
+            for *key, state, since_ms, reason, blocked, moved, attempts in rows
         }
     except (TypeError, ValueError, msgpack.UnpackException) as bad:
         raise ValueError("no states of shovels") from bad
@@ -88,11 +88,11 @@ def read_datagram(content: bytes) -> dict[Key, Status]:
     return found
 
 
-def runner(members: Iterable[str], vhost: str, name: str) -> str:
-    """The member that runs this shovel; empty where there is none."""
-    return max(members, key=lambda member: _rank(member, vhost, name), default="")
+def runner(members: Iterable[str], *key: str) -> str:
+    """The member that runs this one; empty where there is none."""
+    return max(members, key=lambda member: _rank(member, key), default="")
 
 
-def _rank(member: str, vhost: str, name: str) -> tuple[bytes, str]:
-    text = "\0".join((member, vhost, name)).encode()
+def _rank(member: str, key: Key) -> tuple[bytes, str]:
+    text = "\0".join((member, *key)).encode()
     return blake2b(text, digest_size=8).digest(), member

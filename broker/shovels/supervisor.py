@@ -1,4 +1,4 @@
-"""The shovels that this member runs: begun, watched, begun again, and ended.
+"""The shovels and links of federation that this member runs: begun, watched, begun again, ended.
 
 `wake` compares what the replicated state says with what runs here, a few times a second: it begins
 what is this member's and ends what is not any more, at once where the member does not serve.  It
@@ -22,7 +22,9 @@ from typing import Protocol
 
 from broker.machine.commands import Table
 from broker.machine.version import SHOVELS
-from broker.shovels.definition import BadShovel, Shovel, parse_shovel, shovel_name
+from broker.shovels.amqp_uri import bare
+from broker.shovels.definition import BadShovel, NotDefined, Shovel, parse_shovel, shovel_name
+from broker.shovels.federation import Change, Found, LocalSide
 from broker.shovels.handover import Attempt, Handover
 from broker.shovels.status import (
     HEARD_S,
@@ -50,6 +52,9 @@ DELETE_S = 5.0
 SETTLED_S = 30.0
 """A shovel that ran for so long begins again after its shortest pause."""
 
+LINK = "link_"
+"""How the counters of links of federation begin."""
+
 Event = Mapping[str, object]
 
 
@@ -61,7 +66,7 @@ class Machine(Protocol):
         """The version in force."""
 
     @property
-    def definitions(self) -> Mapping[str, Mapping[Key, Table]]:
+    def definitions(self) -> Mapping[str, Mapping[tuple[str, str], Table]]:
         """What operators defined."""
 
     @property
@@ -73,6 +78,16 @@ class Machine(Protocol):
         """Those of the members that serve."""
 
 
+class Federation(Protocol):
+    """Knows the links of federation (federation.py)."""
+
+    def links(self, now: float) -> Found:
+        """Return those that there are."""
+
+    def local_side(self, shovel: Shovel) -> LocalSide | None:
+        """Return what is told of this side to an attempt."""
+
+
 @dataclass
 class Job:
     """What one attempt is given."""
@@ -81,6 +96,8 @@ class Job:
     number: int
     """Attempts of this shovel before it, here."""
     doubtful: dict[str, int]
+    here: Change | None = None
+    """What a link has to know of this side; changes of it follow."""
 
 
 Begin = Callable[[Job, Callable[[Event], None]], Attempt]
@@ -93,6 +110,7 @@ class _Run:
     shovel: Shovel
     status: Status
     attempt: Attempt | None = None
+    local_side: LocalSide | None = None
     due: float | None = 0.0
     """When it is begun (again); None: never."""
     failures: int = 0
@@ -116,20 +134,27 @@ class Shovels:
         delete: Callable[[Shovel], None],
         tell: Callable[[bytes], None],
         wall_ms: Callable[[], int],
+        federation: Federation | None = None,
     ) -> None:
         """`tell` sends a datagram to all other members of the view."""
+        self._federation = federation
+        self._links: Found = {}
         self._me, self._machine, self._serving = me, machine, serving
         self._begin, self._delete, self._tell, self._wall_ms = begin, delete, tell, wall_ms
         self._now, self._told_at = 0.0, 0.0
         self._looked_at: tuple[int, int] = (0, -1)
+        self._shovels: Found = {}
         self._bodies: dict[Key, Table] = {}
-        self._known: dict[Key, Shovel | BadShovel] = {}
+        self._known: Found = {}
         self._runs: dict[Key, _Run] = {}
         self._heard: dict[str, tuple[float, dict[Key, Status]]] = {}
         self._handover = Handover(me, tell)
-        self._mine: tuple[object, dict[Key, Shovel]] = (None, {})
+        self._mine: dict[Key, Shovel] = {}
+        self._mine_of: tuple[object, list[str]] = (None, [])
         self._closed = self._served = False
-        self.counters = {"attempts": 0, "failed": 0, "moved": 0}
+        self.counters = dict.fromkeys(
+            (prefix + name for prefix in ("", LINK) for name in ("attempts", "failed", "moved")), 0
+        )
 
     # -- what runs -------------------------------------------------------------------------------
 
@@ -151,6 +176,8 @@ class Shovels:
         for key, run in list(self._runs.items()):
             if mine.get(key) is not run.shovel:
                 del self._runs[key]
+                if run.attempt is not None and _leaves_its_source(run.shovel, self._known.get(key)):
+                    run.attempt.tell({"ends": True})
                 self._stop(run, "it is deleted, defined anew or another member's")
         for key, shovel in mine.items():
             if key not in self._runs:
@@ -162,6 +189,10 @@ class Shovels:
                     self._delete(run.shovel)
                 elif self._handover.may_begin(run.shovel.key):
                     self._begin_attempt(run)
+            elif run.attempt is not None and run.local_side is not None:
+                change = run.local_side.change()
+                if change is not None:
+                    run.attempt.tell(change)
         if now - self._told_at >= TELL_S and self._runs:
             self._told_at = now
             for datagram in datagrams((key, run.status) for key, run in self._runs.items()):
@@ -189,46 +220,55 @@ class Shovels:
 
     def _look(self) -> None:
         """Read the definitions that changed."""
+        links = self._links
+        if self._federation is not None:
+            links = self._federation.links(self._now)
+        if self._look_at_shovels() or links is not self._links:
+            self._links = links
+            self._known = {**self._shovels, **links}
+
+    def _look_at_shovels(self) -> bool:
         machine = self._machine()
         seen = id(machine), machine.defined
         if seen == self._looked_at:
-            return
+            return False
         self._looked_at = seen
-        bodies = {
+        bodies: dict[Key, Table] = {
             (vhost, name): body
             for (vhost, parameter), body in machine.definitions["parameter"].items()
             if (name := shovel_name(parameter)) is not None
         }
-        self._known = {
-            key: self._known[key] if self._bodies.get(key) == body else _read(key, body)
+        self._shovels = {
+            key: self._shovels[key] if self._bodies.get(key) == body else _read(key, body)
             for key, body in bodies.items()
         }
         self._bodies = bodies
+        return True
 
     def _of_this_member(self) -> dict[Key, Shovel]:
         machine = self._machine()
         if machine.version < SHOVELS:
             return {}
         members = list(machine.sessions)
-        seen = self._looked_at, members
-        if self._mine[0] != seen:
-            self._mine = (
-                seen,
-                {
-                    key: shovel
-                    for key, shovel in self._known.items()
-                    if isinstance(shovel, Shovel) and runner(members, *key) == self._me
-                },
-            )
-        return self._mine[1]
+        if self._mine_of[0] is not self._known or self._mine_of[1] != members:
+            self._mine_of = self._known, members
+            self._mine = {
+                key: shovel
+                for key, shovel in self._known.items()
+                if isinstance(shovel, Shovel) and runner(members, *key) == self._me
+            }
+        return self._mine
 
     def _begin_attempt(self, run: _Run) -> None:
         run.due, run.ran_since = None, None
         self._enter(run, STARTING, run.status.reason)
         number = run.status.attempts
         run.status.attempts += 1
-        self.counters["attempts"] += 1
+        self._count(run, "attempts", 1)
         job = Job(run.shovel, number, dict(run.doubtful))
+        if self._federation is not None:
+            run.local_side = self._federation.local_side(run.shovel)
+            job.here = run.local_side.change() if run.local_side is not None else None
         run.attempt = self._begin(job, lambda event: self._on_event(run, event))
         self._handover.began(run.shovel.key, run.attempt)
 
@@ -247,13 +287,13 @@ class Shovels:
             case "running":
                 run.ran_since = self._now
                 self._enter(run, RUNNING, "")
-                row = run.shovel.row()
-                log.info("%s runs: %s to %s", _title(run.shovel), row["src_uri"], row["dest_uri"])
+                ends = (run.shovel.source_uris[0], run.shovel.destination_uris[0])
+                log.info("%s runs: %s to %s", _title(run.shovel), *map(bare, ends))
             case "moved":
                 count = event.get("count")
                 assert isinstance(count, int)
                 run.status.moved += count
-                self.counters["moved"] += count
+                self._count(run, "moved", count)
             case "blocked":
                 run.status.blocked = printable(str(event.get("why", "")))
             case "ended":
@@ -273,7 +313,7 @@ class Shovels:
             log.info("%s is done and deletes itself: %s", _title(run.shovel), why)
             run.done, run.due = True, self._now
             return
-        self.counters["failed"] += 1
+        self._count(run, "failed", 1)
         if run.ran_since is not None and self._now - run.ran_since >= SETTLED_S:
             run.failures = 0
         shortest = run.shovel.reconnect_s
@@ -284,6 +324,9 @@ class Shovels:
         run.failures += 1
         run.due = self._now + pause
         log.warning("%s ended, again in %g s: %s", _title(run.shovel), pause, why)
+
+    def _count(self, run: _Run, what: str, more: int) -> None:
+        self.counters[what if run.shovel.link is None else LINK + what] += more
 
     def _enter(self, run: _Run, state: str, reason: str) -> None:
         run.status.state, run.status.reason = state, reason
@@ -313,14 +356,23 @@ class Shovels:
     def rows(self) -> list[dict[str, object]]:
         """All shovels as a list shows them."""
         self._look()
+        return self._rows(self._shovels)
+
+    def link_rows(self) -> list[dict[str, object]]:
+        """All links of federation, likewise, each with its `key`."""
+        self._look()
+        return [
+            {"key": key, **row}
+            for key, row in zip(sorted(self._links), self._rows(self._links), strict=True)
+        ]
+
+    def _rows(self, found: Found) -> list[dict[str, object]]:
         members = list(self._machine().sessions)
-        return [self._row(key, shovel, members) for key, shovel in sorted(self._known.items())]
+        return [self._row(key, found[key], members) for key in sorted(found)]
 
     def _row(self, key: Key, shovel: Shovel | BadShovel, members: list[str]) -> dict[str, object]:
         if isinstance(shovel, BadShovel):
-            vhost, name = key
-            status = Status(TERMINATED, 0, f"its definition is none: {shovel}; define it anew")
-            return {"vhost": vhost, "name": name, "type": "dynamic", "node": "", **status.row()}
+            return _row_of_none(key, shovel)
         node = runner(members, *key)
         found = self._status(node, key) or Status()
         return {"node": node, "since_ms": found.since_ms, **shovel.row(), **found.row()}
@@ -341,8 +393,7 @@ class Shovels:
         """Whether this datagram was of here; then it is dealt with."""
         kind, content = direct.payload[:2], direct.payload[2:]
         if kind == RESTART:
-            vhost, _, name = content.decode(errors="replace").partition("\0")
-            self._restart_here((vhost, name))
+            self._restart_here(tuple(content.decode(errors="replace").split("\0")))
             return True
         if kind != STATES_ARE:
             return self._handover.takes(
@@ -361,10 +412,29 @@ class Shovels:
 
 def _read(key: Key, body: Table) -> Shovel | BadShovel:
     try:
-        return parse_shovel(*key, body.get("value"))
+        vhost, name = key
+        return parse_shovel(vhost, name, body.get("value"))
     except BadShovel as bad:
         return bad
 
 
+def _row_of_none(key: Key, bad: BadShovel) -> dict[str, object]:
+    """Of what nobody can run."""
+    if len(key) > 2:  # a link of federation
+        vhost, kind, name, upstream = key
+        named = {"vhost": vhost, kind: name, "type": kind, "upstream": upstream}
+        return {**named, "node": "", **Status(TERMINATED, 0, str(bad)).row()}
+    vhost, name = key
+    status = Status(TERMINATED, 0, f"its definition is none: {bad}; define it anew")
+    return {"vhost": vhost, "name": name, "type": "dynamic", "node": "", **status.row()}
+
+
+def _leaves_its_source(shovel: Shovel, other: Shovel | BadShovel | None) -> bool:
+    """Whether nobody takes from its queue at the upstream any more, where that was made for it."""
+    if isinstance(other, Shovel):
+        return (shovel.source_uris, shovel.source_queue) != (other.source_uris, other.source_queue)
+    return other is None or isinstance(other, NotDefined)
+
+
 def _title(shovel: Shovel) -> str:
-    return printable(f"shovel '{shovel.name}' of vhost '{shovel.vhost}'")
+    return printable(shovel.title)

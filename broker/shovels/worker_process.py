@@ -19,16 +19,19 @@ import logging
 import os
 import socket
 import subprocess
-from collections.abc import Callable, Sequence
+from base64 import b64encode
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor
+from dataclasses import asdict
 from typing import cast
 
 from broker.access.access import SYSTEM
 from broker.access.backends import REFUSED
-from broker.amqp.fields import Value
+from broker.amqp.fields import Value, encode_table
 from broker.frontend.connections import ClientLink, Connections
 from broker.shovels.amqp_uri import AmqpUri
-from broker.shovels.definition import ends
+from broker.shovels.definition import Link, ends
+from broker.shovels.status import printable
 from broker.shovels.supervisor import Event, Job
 
 log = logging.getLogger("qpidd.shovels")
@@ -37,6 +40,8 @@ LINE_BYTES_MAX = 64 * 1024
 """Of an event; a longer one is none of ours."""
 ORDERLY_S = 10.0
 """How long a process that is to end may take, before it is killed."""
+UNREAD_BYTES_MAX = 64 * 1024 * 1024
+"""Of what it is told: more than all bindings that there can be."""
 LOCAL_PEER = "127.0.0.1:0"
 """What lists show as the address of an end at this cluster."""
 
@@ -100,10 +105,16 @@ class WorkerProcess:
         self._command, self._cluster, self._clients, self._job = command, cluster, clients, job
         self._on_event, self._loop = on_event, loop
         self._process: subprocess.Popen[bytes] | None = None
+        self._input: asyncio.WriteTransport | None = None
+        self._untold: list[bytes] = []  # until it is there
         self._locals: list[LocalSocket] = []
         self._stopped = self._ended = self._at_once = False
         self.task = loop.create_task(self._run())
         """Whoever makes it keeps this until it is done."""
+
+    @property
+    def _title(self) -> str:
+        return self._job.shovel.title
 
     @property
     def ended(self) -> bool:
@@ -119,6 +130,17 @@ class WorkerProcess:
                     one.transport.abort()
         self._end_process()
 
+    def tell(self, change: Mapping[str, object]) -> None:
+        """A line to its input; one that does not read it does not move messages either."""
+        line = json.dumps(change).encode() + b"\n"
+        if self._input is None:
+            self._untold.append(line)
+        elif not self._stopped:
+            self._input.write(line)
+            if self._input.get_write_buffer_size() > UNREAD_BYTES_MAX:
+                log.warning("%s: its process hangs, and is ended", printable(self._title))
+                self._kill()
+
     def _end_process(self) -> None:
         """Ask it to end, or make it; one that is not there yet is ended when it is."""
         process = self._process
@@ -127,9 +149,8 @@ class WorkerProcess:
         if self._at_once:
             process.kill()
             return
-        assert process.stdin is not None
-        with contextlib.suppress(OSError):
-            process.stdin.close()
+        assert self._input is not None
+        self._input.close()  # what it was told before comes first
         self._loop.call_later(ORDERLY_S, self._kill)
 
     def _kill(self) -> None:
@@ -143,7 +164,7 @@ class WorkerProcess:
         except OSError as error:
             why = f"its process could not be started: {error.strerror or error}"
         except Exception:
-            log.exception("shovel '%s': this is a fault of the broker", self._job.shovel.name)
+            log.exception("%s: this is a fault of the broker", printable(self._title))
         finally:
             for one in self._locals:
                 if one.transport is not None:
@@ -168,18 +189,22 @@ class WorkerProcess:
         finally:
             for one in theirs:
                 one.close()
-        self._process = process
-        if self._stopped:
-            self._end_process()
         try:
+            self._input, _ = await self._loop.connect_write_pipe(
+                asyncio.BaseProtocol, process.stdin
+            )
+            self._process = process
+            for line in self._untold:
+                self._input.write(line)
+            if self._stopped:
+                self._end_process()
             await self._listen(process)
         finally:
             process.kill()  # where it closed its output and goes on; one that ended takes no harm
             code = await self._loop.run_in_executor(self._threads, process.wait)
             self._ended = True
-            if process.stdin is not None:
-                with contextlib.suppress(OSError):
-                    process.stdin.close()
+            if self._input is not None:
+                self._input.abort()
         return f"its process ended with code {code}"
 
     async def _listen(self, process: subprocess.Popen[bytes]) -> None:
@@ -191,10 +216,14 @@ class WorkerProcess:
         try:
             while line := await reader.readline():
                 event = json.loads(line)
-                if isinstance(event, dict):
+                if not isinstance(event, dict):
+                    continue
+                if event.get("event") == "note":  # also of one that was stopped
+                    log.warning("%s: %s", *map(printable, (self._title, str(event.get("text")))))
+                else:
                     self._tell(event)
         except ValueError:
-            log.warning("shovel '%s': its process wrote what is no event", self._job.shovel.name)
+            log.warning("%s: its process wrote what is no event", printable(self._title))
         finally:
             transport.close()
 
@@ -210,7 +239,10 @@ class WorkerProcess:
             "vhost": shovel.vhost, "name": shovel.name, "value": shovel.value,
             "number": number, "doubtful": self._job.doubtful, "cluster": self._cluster,
             "takes_numbers": gateway.identity.takes_numbers,
+            "cluster_id": gateway.identity.cluster_id,
             "source": source, "destination": destination,
+            "link": _as_json(shovel.link) if shovel.link is not None else None,
+            "here": self._job.here,
         }  # fmt: skip
 
     async def _end(
@@ -222,7 +254,7 @@ class WorkerProcess:
         theirs.append(other)
         ours.setblocking(False)
         shovel = self._job.shovel
-        purpose = f"shovel '{shovel.name}' of vhost '{shovel.vhost}', {which}"
+        purpose = f"{shovel.title}, {which}"
         link = LocalSocket(self._clients, uri.user or SYSTEM, purpose, shovel.connection_name)
         self._locals.append(link)
         await self._loop.create_unix_connection(lambda: link, sock=ours)
@@ -243,3 +275,8 @@ class WorkerProcess:
             while data:
                 data = data[process.stdin.write(data) or 0 :]
         return process
+
+
+def _as_json(link: Link) -> dict[str, object]:
+    """With the arguments of the exchange as AMQP has them: JSON has fewer types."""
+    return asdict(link) | {"arguments": b64encode(encode_table(link.arguments)).decode()}

@@ -144,6 +144,13 @@ SHOVEL = {
 }
 """Counters below `qpidd_shovel_`."""
 
+FEDERATION = {
+    "link_attempts": "Attempts of this member to run a link of federation",
+    "link_failed": "Those of them that ended with an error",
+    "link_moved": "Messages that came here over links that this member runs",
+}
+"""Counters below `qpidd_federation_`."""
+
 
 class QueueMetric(NamedTuple):
     """A series for each queue."""
@@ -252,7 +259,7 @@ class Metrics:
         shovels: Callable[[], Mapping[str, int]],
     ) -> None:
         """`http`: what was counted at the ports of the management API, by the names in HTTP;
-        `shovels`: what was of shovels, by those in SHOVEL."""
+        `shovels`: what was of shovels and links, by those in SHOVEL and FEDERATION."""
         self._observed, self._clients, self._http = observed, clients, http
         self._shovels = shovels
         self._node, self._cluster = node, cluster
@@ -428,7 +435,7 @@ class Metrics:
                 yield from lines(Family(metric_name(name), kind, text, rows))
         for part, texts, counted in (
             ("auth", AUTH, self._clients.auth_counters), ("http", HTTP, self._http()),
-            ("shovel", SHOVEL, self._shovels()),
+            ("shovel", SHOVEL, self._shovels()), ("federation", FEDERATION, self._shovels()),
         ):  # fmt: skip
             for name, text in texts.items():
                 rows = [("", counted.get(name, 0))]

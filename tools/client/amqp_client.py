@@ -290,6 +290,10 @@ class AmqpConnection:
 
     # Methods without an answer: they leave with the next pump
 
+    def send(self, name: str, args: tuple[Value, ...]) -> None:
+        """Append one method that asks for no answer (nowait)."""
+        self._send(CHANNEL, name, args)
+
     def publish(
         self, exchange: str, key: str, properties: bytes, body: bytes, *, mandatory: bool = False
     ) -> int:

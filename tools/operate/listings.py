@@ -217,6 +217,15 @@ LISTINGS: dict[str, Listing] = {
         ),
         per_vhost=False, help="Shovels of all virtual hosts, and what they do.",
     ),
+    "federation_status": Listing(
+        "federation-links",
+        ("id", "vhost", "exchange", "queue", "upstream", "status", "node", "forwarded", "error"),
+        fields(
+            "id", "vhost", "type", "upstream", "status", "node", "forwarded", "error", "exchange",
+            "queue", "upstream_exchange", "upstream_queue", "uri", "timestamp", "blocked_status",
+        ),
+        per_vhost=False, help="Links of federation in all virtual hosts, and what they do.",
+    ),
     "list_global_parameters": Listing(
         "global-parameters", ("name", "value"), fields("name", "value"), per_vhost=False,
         help="Parameters of the cluster.",

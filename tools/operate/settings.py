@@ -93,6 +93,17 @@ def restart_shovel(vhost: str, given: Given) -> tuple[str, Callable[[Api], str |
     return f"Restarting shovel {name}", call
 
 
+def restart_link(vhost: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
+    """The same with a link, by the id that federation_status shows."""
+    name = given["link_id"]
+
+    def call(api: Api) -> None:
+        where = [row["vhost"] for row in api.rows("federation-links") if row.get("id") == name]
+        api.delete("federation-links", "vhost", str((where or [vhost])[0]), name, "restart")
+
+    return f"Restarting federation link {name}", call
+
+
 def putting(doing: str, path: tuple[str, ...], body: Callable[[Given], Mapping[str, Json]]) -> Act:
     """Set what is at a path."""
 
@@ -431,6 +442,10 @@ CHANGES: dict[str, Verb] = {
     "restart_shovel": Verb(
         "Begin a shovel anew, at the member that runs it.", arguments("name"),
         restart_shovel,
+    ),
+    "restart_federation_link": Verb(
+        "Begin a link of federation anew; federation_status shows the ids.", arguments("link_id"),
+        restart_link,
     ),
     "delete_shovel": Verb(
         "Stop and delete a shovel.", arguments("name"),

@@ -14,9 +14,12 @@ import resource
 import signal
 import sys
 import traceback
+from base64 import b64decode
+from dataclasses import replace
 from pathlib import Path
 
-from broker.shovels.definition import parse_shovel
+from broker.amqp.fields import decode_table
+from broker.shovels.definition import Link, parse_shovel
 from tools.shovel.mover import Mover, Task
 
 MEMORY_BYTES_MAX = 2 << 30
@@ -46,13 +49,29 @@ def main() -> int:
 
 
 def _attempt() -> Mover:
-    given = json.loads(sys.stdin.buffer.readline())
+    line, unread = _first_line()
+    given = json.loads(line)
+    shovel = parse_shovel(given["vhost"], given["name"], given["value"])
+    link = given["link"]
+    if link is not None:
+        raw = b64decode(link["arguments"])
+        arguments = decode_table(raw, 0, len(raw))[0]
+        shovel = replace(shovel, link=Link(**{**link, "arguments": arguments}))
     task = Task(
-        parse_shovel(given["vhost"], given["name"], given["value"]), given["number"],
-        given["doubtful"], given["cluster"], given["source"]["descriptor"],
-        given["destination"]["descriptor"], given["takes_numbers"],
+        shovel, given["number"], given["doubtful"], given["cluster"],
+        given["source"]["descriptor"], given["destination"]["descriptor"],
+        given["takes_numbers"], given["cluster_id"], given["here"],
     )  # fmt: skip
-    return Mover(task, _tell, sys.stdin.fileno())
+    return Mover(task, _tell, sys.stdin.fileno(), unread)
+
+
+def _first_line() -> tuple[bytes, bytes]:
+    """And what came behind it."""
+    data = bytearray()
+    while b"\n" not in data and (more := os.read(sys.stdin.fileno(), 1 << 16)):
+        data += more
+    line, _, rest = bytes(data).partition(b"\n")
+    return line, rest
 
 
 def _fault(error: Exception) -> str:

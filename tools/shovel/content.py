@@ -31,7 +31,10 @@ from broker.machine.queueing.queue_numbers import QUEUE_ID, SEQUENCE
 from broker.shovels.definition import Shovel, Table
 from tools.client.amqp_client import Delivery
 from tools.shovel.doubts import Doubts
+from tools.shovel.way import Way
 
+HAS_USER_ID = 0x10
+"""A flag in the second byte of properties."""
 SHOVELLED, TIMESTAMP = "x-shovelled", "x-shovelled-timestamp"
 DROPPED = frozenset((*QUEUE_HEADERS, *PRODUCER_HEADERS, "x-delivery-count"))
 """These are about the source: the last one counts returns to it, and grows with them."""
@@ -54,21 +57,30 @@ class Content:
     """Makes outgoing messages of deliveries."""
 
     def __init__(
-        self, shovel: Shovel, cluster: str, doubts: Doubts, *, numbers: bool, frame_max: int
+        self,
+        shovel: Shovel,
+        cluster: str,
+        doubts: Doubts,
+        *,
+        numbers: bool,
+        frame_max: int,
+        way: Way | None = None,
     ) -> None:
-        """`frame_max` bytes is the destination's: a number that does not fit is left out.
+        """`frame_max` bytes is the destination's: a number that does not fit is left out; `way`:
+        that of a link of federation.
 
         A queue of the attempt's own goes with it, so what is in it is taken by no other attempt:
         numbers would only use up the names of producers that a user has.
         """
         self._shovel, self._doubts, self._frame_max = shovel, doubts, frame_max
+        self._way = way
         self._numbers = numbers and bool(shovel.source_queue)
         self._shovelled = encode_value(_forwarded(shovel, cluster))
-        self._shape = _shape(shovel, cluster)
+        self._shape = _shape(shovel, cluster, way)
         self._producers: dict[str, str] = {}
 
-    def of(self, delivery: Delivery) -> Outgoing:
-        """Return what is published of it."""
+    def of(self, delivery: Delivery) -> Outgoing | None:
+        """Return what is published of it; None: it has been here, and goes no further."""
         shovel = self._shovel
         queue_id, place = "", 0
         entries = []
@@ -78,8 +90,8 @@ class Content:
             if name == QUEUE_ID:
                 queue_id = str(decode_value(value))
             elif name == SEQUENCE:
-                found = decode_value(value)
-                place = found if isinstance(found, int) else 0
+                number = decode_value(value)
+                place = number if isinstance(number, int) else 0
             if name not in DROPPED:
                 entries.append(one)
         if shovel.publish_properties:
@@ -88,6 +100,16 @@ class Content:
             )
             if "headers" in shovel.publish_properties:
                 entries = raw_headers(properties)
+        if self._way is not None:
+            assert shovel.link is not None
+            found = self._way.with_step(entries)
+            if found is None:
+                return None
+            entries = found
+            if properties[1] & HAS_USER_ID and not shovel.link.trusts_user_ids:
+                plain = codec.decode_properties(properties)
+                del plain["user_id"]
+                properties = codec.encode_properties(plain)
         if shovel.forward_headers:
             before = [value for name, _, value in entries if name == SHOVELLED]
             items = [*(items_of(before[0]) if before else ()), self._shovelled]
@@ -102,11 +124,11 @@ class Content:
         producer = ""
         if self._numbers and queue_id and not self._doubts.has(queue_id, place):
             name = self._producer(queue_id)
-            number = [
+            numbering = [
                 entry(PRODUCER_ID, encode_value(name)),
                 entry(PRODUCER_SEQUENCE, encode_value(place)),
             ]  # fmt: skip
-            numbered = with_headers(properties, [*entries, *number], keep_expiration=True)
+            numbered = with_headers(properties, [*entries, *numbering], keep_expiration=True)
             if codec.content_header_fits(numbered, self._frame_max):
                 properties, producer = numbered, name
         if shovel.destination_queue:
@@ -150,7 +172,7 @@ def _forwarded(shovel: Shovel, cluster: str) -> Table:
     }  # fmt: skip
 
 
-def _shape(shovel: Shovel, cluster: str) -> str:
+def _shape(shovel: Shovel, cluster: str, way: Way | None) -> str:
     """All of the definition that shapes what is sent: with another one it is another message."""
     shape: list[object] = [
         shovel.destination_queue, shovel.destination_exchange, shovel.destination_key,
@@ -158,4 +180,6 @@ def _shape(shovel: Shovel, cluster: str) -> str:
     ]  # fmt: skip
     if shovel.forward_headers:
         shape.append(_forwarded(shovel, cluster))
+    if way is not None:
+        shape.append(way.step)
     return json.dumps(shape, sort_keys=True)

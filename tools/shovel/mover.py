@@ -7,14 +7,16 @@ message is acknowledged at the source when the destination has confirmed it (`on
 
 from __future__ import annotations
 
+import json
 import math
+import os
 import re
 import select
 import socket
 import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from itertools import takewhile
 from pathlib import Path
@@ -24,6 +26,7 @@ from broker.amqp.fields import Value
 from broker.machine.queueing.queue_numbers import ASKED
 from broker.shovels.amqp_uri import AmqpUri
 from broker.shovels.definition import NEVER, NO_ACK, ON_CONFIRM, QUEUE_LENGTH, Shovel, ends
+from broker.shovels.upstreams import EXCHANGE
 from tools.cli.failures import ToolError
 from tools.client.amqp_client import (
     AmqpConnection,
@@ -37,6 +40,8 @@ from tools.client.amqp_client import (
 from tools.client.tls import TlsFiles, client_context
 from tools.shovel.content import Content, number_of
 from tools.shovel.doubts import Doubts
+from tools.shovel.upstream import NoSuchType, UpstreamExchange
+from tools.shovel.way import Way
 from vsync.types import record
 
 UNCONFIRMED_MAX = 2000
@@ -44,6 +49,8 @@ UNCONFIRMED_MAX = 2000
 FINISH_S = 5.0
 """How long what is under way may take to be confirmed, when the end has come."""
 REPORT_S = 1.0
+CONTROL_BYTES = 1 << 20
+"""Read at once of what the member tells."""
 TAG = "shovel"
 NACKED = "it refuses messages (basic.nack): is its queue full?"
 UNROUTED = "no queue takes the messages there (basic.return): was it deleted?"
@@ -73,6 +80,9 @@ class Task:
     destination_descriptor: int | None
     takes_numbers: bool
     """Whether the own cluster does."""
+    cluster_id: str = ""
+    here: Mapping[str, object] | None = None
+    """What a link of federation knows of this side at its begin (broker/shovels/federation.py)."""
 
 
 class Failed(Exception):
@@ -93,10 +103,23 @@ class _Pending(NamedTuple):
 class Mover:
     """One attempt."""
 
-    def __init__(self, task: Task, tell: Callable[[dict[str, object]], None], control: int) -> None:
-        """`control`: a descriptor; what can be read there, its end above all, means to stop."""
+    def __init__(
+        self,
+        task: Task,
+        tell: Callable[[dict[str, object]], None],
+        control: int,
+        unread: bytes = b"",
+    ) -> None:
+        """`control`: a descriptor, where lines say what changed, and whose end means to stop;
+        `unread`: what was read of these already."""
         self._task, self._tell, self._control = task, tell, control
         self._shovel = task.shovel
+        self._unread = unread
+        self._upstream: UpstreamExchange | None = None
+        self._wanted = (task.here or {}).get("wanted", True) is True
+        self._consumes = False
+        self._consume: tuple[Value, ...] = ()
+        self._ends = False  # as a link: it is there no more
         self._pending: dict[int, _Pending] = {}  # by publish number, ascending
         self._held: deque[Delivery] = deque()  # these wait until what is under way is confirmed
         self._doubts = Doubts(task.doubtful)
@@ -118,10 +141,18 @@ class Mover:
             # The destination first: nothing is taken from the source while that is not there.
             destination = self._open("destination")
             source = self._open("source")
-            self._begin(source, destination)
+            try:
+                self._begin(source, destination)
+            except NoSuchType:
+                source.drop()
+                source = self._open("source")
+                self._begin(source, destination)
             self._move(source, destination)
             done = self._left == 0 and not self._pending and not self._refused
             with self._of("source"):
+                if self._ends and self._upstream is not None:
+                    source.reopen_channel()  # what was not confirmed goes back
+                    self._note(self._upstream.clean_up(source))
                 source.close()
             with self._of("destination"):
                 destination.close()
@@ -161,7 +192,7 @@ class Mover:
     def _begin(self, source: AmqpConnection, destination: AmqpConnection) -> None:
         shovel = self._shovel
         with self._of("destination"):
-            if shovel.destination_queue:
+            if shovel.destination_queue and shovel.link is None:
                 destination.declare_queue(
                     shovel.destination_queue, shovel.destination_queue_arguments
                 )
@@ -173,8 +204,8 @@ class Mover:
             and destination.takes_numbers and "queue_numbers" in source.capabilities
         )  # fmt: skip
         self._content = Content(
-            shovel, self._task.cluster, self._doubts,
-            numbers=numbers, frame_max=destination.frame_max,
+            shovel, self._task.cluster, self._doubts, numbers=numbers,
+            frame_max=destination.frame_max, way=self._way(source),
         )  # fmt: skip
         with self._of("source"):
             queue, waiting = self._source_queue(source)
@@ -189,15 +220,47 @@ class Mover:
             arguments: dict[str, Value] = dict(shovel.consumer_arguments)
             if numbers:
                 arguments[ASKED] = True
-            source.consume(
-                queue, prefetch, no_ack=shovel.ack_mode == NO_ACK, tag=TAG, arguments=arguments
-            )
+            no_ack = shovel.ack_mode == NO_ACK
+            if self._wanted:
+                source.consume(queue, prefetch, no_ack=no_ack, tag=TAG, arguments=arguments)
+            else:
+                source.call("basic.qos", (0, prefetch, False), "basic.qos-ok")
+            self._consumes = self._wanted
+            self._consume = queue, TAG, False, no_ack, False, True, arguments
         if not self._runs:
             self._runs = True
             self._tell({"event": "running"})
 
+    def _follow_demand(self, source: AmqpConnection) -> None:
+        """A link takes from a queue only while there is a consumer here that waits."""
+        if self._wanted and not self._consumes:
+            source.send("basic.consume", self._consume)
+        elif self._consumes and not self._wanted:
+            source.send("basic.cancel", (TAG, True))
+        self._consumes = self._wanted
+
+    def _way(self, source: AmqpConnection) -> Way | None:
+        shovel, task = self._shovel, self._task
+        if shovel.link is None:
+            return None
+        there = source.cluster
+        if there.name == task.cluster and task.cluster_id and there.id not in ("", task.cluster_id):
+            raise Failed(
+                f"source: its cluster has the same name as this one, '{task.cluster}', so loops "
+                "could not be found: give one of them another one (--cluster-name)"
+            )
+        own = task.source_descriptor is not None  # another virtual host of this cluster
+        cluster = shovel.link.cluster if own else there.name or there.id
+        uri, _ = ends(shovel, task.number)
+        vhost = shovel.vhost if uri.vhost is None else uri.vhost
+        if shovel.link.kind == EXCHANGE and self._upstream is None:
+            self._upstream = UpstreamExchange(shovel, cluster, vhost, task.here or {})
+        return Way(shovel, cluster, vhost)
+
     def _source_queue(self, source: AmqpConnection) -> tuple[str, int]:
         shovel = self._shovel
+        if self._upstream is not None:
+            return self._upstream.prepare(source)
         arguments = dict(shovel.source_queue_arguments)
         if shovel.source_queue:
             return shovel.source_queue, source.declare_queue(shovel.source_queue, arguments)
@@ -236,6 +299,7 @@ class Mover:
         poll.register(self._control, select.POLLIN)
         for one in (source, destination):
             poll.register(one.fileno(), 0)
+        self._take_changes(source, b"")
         if not destination.blocked:
             self._forward(source, destination)  # what came together with the answers
         while not self._is_finished(source, destination):
@@ -245,8 +309,9 @@ class Mover:
             poll.modify(destination.fileno(), select.POLLIN | out_of * bool(destination.out))
             for descriptor, what in poll.poll(REPORT_S * 1000):
                 if descriptor == self._control:
-                    poll.unregister(self._control)
-                    self._finish("it is stopped")
+                    if not self._listen(source):
+                        poll.unregister(self._control)
+                        self._finish("it is stopped")
                 elif descriptor == source.fileno():
                     with self._of("source"):
                         _pump(source, what)
@@ -262,6 +327,24 @@ class Mover:
                 self._forward(source, destination)
             self._report()
             self._tell_blocked(destination.blocked)
+
+    def _listen(self, source: AmqpConnection) -> bool:
+        """Read what changed on the side of the member; False: the end has come."""
+        data = os.read(self._control, CONTROL_BYTES)
+        self._take_changes(source, data)
+        return bool(data)
+
+    def _take_changes(self, source: AmqpConnection, data: bytes) -> None:
+        *lines, self._unread = (self._unread + data).split(b"\n")
+        for line in lines:
+            change = json.loads(line)
+            self._ends = self._ends or change.get("ends") is True
+            self._wanted = change.get("wanted", self._wanted) is True
+            with self._of("source"):
+                if self._upstream is not None:
+                    self._upstream.change(source, change)
+                if not self._why:
+                    self._follow_demand(source)
 
     def _is_finished(self, source: AmqpConnection, destination: AmqpConnection) -> bool:
         if not self._why:
@@ -287,6 +370,11 @@ class Mover:
         while held and self._left != 0:
             delivery = held[0]
             message = self._content.of(delivery)
+            if message is None:
+                held.popleft()
+                if shovel.ack_mode != NO_ACK:
+                    source.ack(delivery.tag, multiple=False)
+                continue
             if self._must_wait(message.producer):
                 break
             held.popleft()
@@ -381,6 +469,10 @@ class Mover:
             self._reported_at = now
             self._tell({"event": "moved", "count": self._moved})
             self._moved = 0
+
+    def _note(self, text: str) -> None:
+        if text:
+            self._tell({"event": "note", "text": text})
 
     def _tell_blocked(self, why: str) -> None:
         if why != self._blocked:

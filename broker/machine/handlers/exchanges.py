@@ -16,7 +16,13 @@ from broker.machine.digest import canonical
 from broker.machine.handlers.connections import refuse, reply
 from broker.machine.queueing.arguments import check_binding, check_exchange, compare_exchange
 from broker.machine.queueing.delays import check_type
-from broker.machine.queueing.hashing import CONSISTENT_HASH, check_arguments, check_weight
+from broker.machine.queueing.exchange_types import (
+    CONSISTENT_HASH,
+    FEDERATION_UPSTREAM,
+    check_arguments,
+    check_link_arguments,
+    check_weight,
+)
 from broker.machine.queueing.queue import accessible_queue, delay_by
 from broker.machine.queueing.refusals import (
     NOT_FOUND,
@@ -71,6 +77,8 @@ def on_exchange_declare(state: State, channel: Channel, command: ExchangeDeclare
             refusal = check_type(arguments, types_of(state.version))
         if refusal is None and wanted.routes_as == CONSISTENT_HASH:
             refusal = check_arguments(arguments)
+        elif refusal is None and wanted.routes_as == FEDERATION_UPSTREAM:
+            refusal = check_link_arguments(arguments)
     if refusal is not None:
         return refuse(state, channel, kind, refusal)
     if exchange is None:

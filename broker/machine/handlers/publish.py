@@ -212,7 +212,8 @@ def ttl_of(properties: bytes) -> int:
 
 
 def turn_of(state: State, index: int = 0) -> int:
-    """Differs from message to message (queueing/hashing.py); `index` is that in a transaction."""
+    """Differs from message to message, for exchanges that choose at random; `index` is that in a
+    transaction."""
     return (state.position * 1_000_003 + state.next_message * 8191 + index) & MASK
 
 

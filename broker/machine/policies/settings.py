@@ -10,7 +10,7 @@ RabbitMQ does and have no effect, because every queue is on every member anyway
 from collections.abc import Callable
 
 from broker.machine.commands import Table, Value
-from broker.machine.version import CONSUMER_TIMEOUTS
+from broker.machine.version import CONSUMER_TIMEOUTS, FEDERATION
 
 APPLY_TO = ("all", "exchanges", "queues", "classic_queues", "quorum_queues", "streams")
 PRIORITY_MAX = 1 << 31
@@ -51,7 +51,9 @@ _HA = (
     "ha-promote-on-shutdown",
     "ha-promote-on-failure",
 )
-KEYS = (*_NUMBERS, *_CONSUMER_TIMEOUT, *_NAMES, *_CHOICES, *_HA)
+_UPSTREAM, _UPSTREAM_SET = FEDERATION_KEYS = ("federation-upstream", "federation-upstream-set")
+"""From version 15 of the machine on: which upstreams are linked is for the members to look up."""
+KEYS = (*_NUMBERS, *_CONSUMER_TIMEOUT, *_NAMES, *_CHOICES, *_HA, *FEDERATION_KEYS)
 OPERATOR_KEYS = (*_NUMBERS, "ha-mode", "ha-params", "ha-sync-mode")
 """An operator's policy only limits; a queue's own policy says the rest."""
 
@@ -67,9 +69,12 @@ def operator_policy_fault(body: Table) -> str:
 def unknown_before(body: Table, version: int) -> str:
     """What is wrong with the body of a good policy where this version of the machine is in force:
     an older release would not know it."""
-    if version >= CONSUMER_TIMEOUTS:
-        return ""
-    return _fault(body, tuple(key for key in KEYS if key not in _CONSUMER_TIMEOUT))
+    unknown: tuple[str, ...] = ()
+    if version < CONSUMER_TIMEOUTS:
+        unknown += tuple(_CONSUMER_TIMEOUT)
+    if version < FEDERATION:
+        unknown += FEDERATION_KEYS
+    return _fault(body, tuple(key for key in KEYS if key not in unknown)) if unknown else ""
 
 
 def _fault(body: Table, keys: tuple[str, ...]) -> str:
@@ -103,6 +108,8 @@ def _definition_fault(definition: Table, keys: tuple[str, ...]) -> str:
         if fault:
             return fault
     fault = _ha_fault(definition)
+    if not fault and _UPSTREAM in definition and _UPSTREAM_SET in definition:
+        fault = f"cannot specify both {_UPSTREAM} and {_UPSTREAM_SET}"
     unknown = [(key, value) for key, value in definition.items() if key not in keys]
     if not fault and unknown:
         pairs = ",".join(f"{{{erlang(key)},{erlang(value)}}}" for key, value in unknown)
@@ -119,6 +126,9 @@ def _value_fault(key: str, value: Value) -> str:
     elif key in _NAMES:
         what = _NAMES[key]
         good = type(value) is str and len(value.encode()) <= NAME_BYTES_MAX
+    elif key in FEDERATION_KEYS:
+        what = f"{key} name"
+        good = type(value) is str and 0 < len(value.encode()) <= NAME_BYTES_MAX
     elif key in _CHOICES:
         choices, what = _CHOICES[key]
         good = type(value) in (int, str) and value in choices

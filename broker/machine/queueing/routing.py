@@ -16,7 +16,13 @@ from broker.machine.limits import (
 )
 from broker.machine.policies.choice import effective_definition, policies_of_exchange
 from broker.machine.queueing.delays import delay_ms_of
-from broker.machine.queueing.hashing import CHOOSING, chosen, goes_by_key
+from broker.machine.queueing.exchange_types import (
+    CHOOSING,
+    FEDERATION_UPSTREAM,
+    chosen,
+    goes_by_key,
+    may_go_on,
+)
 from broker.machine.queueing.properties import headers_of
 from broker.machine.queueing.queue import drop_delayed
 from broker.machine.queueing.refusals import Refusal, too_much
@@ -30,7 +36,7 @@ from broker.machine.state import (
     State,
     Vhost,
 )
-from broker.machine.version import DELAYED_MESSAGES, EXCHANGES_THAT_CHOOSE
+from broker.machine.version import DELAYED_MESSAGES, EXCHANGES_THAT_CHOOSE, FEDERATION
 
 _TYPES = ("direct", "fanout", "topic", "headers")
 _PREDECLARED = (
@@ -42,6 +48,7 @@ _PREDECLARED = (
     ("amq.match", "headers"),
 )
 _ROUTES_MAX = 16_384
+_BY_HEADERS = ("headers", FEDERATION_UPSTREAM)
 
 
 def add_vhost(state: State, name: str) -> None:
@@ -55,7 +62,8 @@ def types_of(version: int) -> tuple[str, ...]:
     """The types of exchanges that there are."""
     choosing = CHOOSING if version >= EXCHANGES_THAT_CHOOSE else ()
     delaying = (DELAYED_MESSAGE,) if version >= DELAYED_MESSAGES else ()
-    return (*_TYPES, *choosing, *delaying)
+    upstream = (FEDERATION_UPSTREAM,) if version >= FEDERATION else ()
+    return (*_TYPES, *choosing, *delaying, *upstream)
 
 
 def exchange_element(vhost: Vhost, exchange: Exchange) -> int:
@@ -131,6 +139,7 @@ def add_binding(state: State, vhost: Vhost, binding: Binding) -> Refusal | None:
 def index_binding(source: Exchange, identity: BindingId, binding: Binding) -> None:
     key = binding.key
     source.shares = source.onward = None
+    source.changes += 1
     source.by_key.setdefault(key, {})[identity] = binding
     if source.routes_as == "topic":
         words = tuple(key.split("."))
@@ -168,6 +177,7 @@ def _take_out(state: State, vhost: Vhost, source: Exchange, binding: Binding) ->
     if taken is None:
         return False
     source.shares = source.onward = None
+    source.changes += 1
     same_key = source.by_key[binding.key]
     del same_key[identity]
     if not same_key:
@@ -200,8 +210,7 @@ def find_route(
     work = 0  # the sum does not depend on the order of the walk, which may differ after a restore
     for source in pending:  # grows while it runs
         if source.name == "":
-            queue = vhost.queues.get(key)
-            if queue is not None:
+            if (queue := vhost.queues.get(key)) is not None:
                 queues[key] = queue
             continue
         if source.name in vhost.delays:
@@ -210,8 +219,10 @@ def find_route(
                 waiting = vhost.delays[source.name]
                 queues[waiting.name] = waiting
                 continue
-        cacheable = cacheable and source.routes_as != "headers" and goes_by_key(source)
+        cacheable = cacheable and source.routes_as not in _BY_HEADERS and goes_by_key(source)
         work += _work_to_match(source, key, properties)
+        if source.routes_as == FEDERATION_UPSTREAM and not may_go_on(source, properties):
+            continue
         bindings = _matching(source, key, properties, turn) if work <= ROUTE_WORK_MAX else []
         work += len(bindings)
         if work > ROUTE_WORK_MAX:
@@ -266,7 +277,7 @@ def _work_to_match(source: Exchange, key: str, properties: bytes) -> int:
     if source.routes_as == "headers":
         wanted = sum([1 + len(binding.arguments) for binding in source.bindings.values()])
         return 1 + wanted + len(properties) // WORDS_PER_UNIT
-    if source.routes_as in CHOOSING:
+    if source.routes_as in CHOOSING or source.routes_as == FEDERATION_UPSTREAM:
         return 2 + len(properties) // WORDS_PER_UNIT
     if not source.patterns:
         return 1
@@ -275,7 +286,7 @@ def _work_to_match(source: Exchange, key: str, properties: bytes) -> int:
 
 
 def _matching(source: Exchange, key: str, properties: bytes, turn: int) -> list[Binding]:
-    if source.routes_as == "fanout":
+    if source.routes_as in ("fanout", FEDERATION_UPSTREAM):
         return list(source.bindings.values())
     if source.routes_as == "headers":
         headers = headers_of(properties)

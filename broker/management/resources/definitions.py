@@ -32,11 +32,14 @@ from broker.management.json_values import Object, figures, from_amqp, table, to_
 from broker.management.listing import Listing, chosen
 from broker.management.slices import Slices
 from broker.shovels.definition import COMPONENT as SHOVEL
-from broker.shovels.definition import local_ends, shovel_name, without_passwords
+from broker.shovels.definition import local_ends, without_passwords
+from broker.shovels.upstreams import UPSTREAM
 
 ADMINISTRATOR, POLICYMAKER, USER = "administrator", "policymaker", "management"
 WORDS = {404: "Object Not Found", 409: "conflict", 503: "service_unavailable"}
 LIMITS = "limits"
+WITH_URIS = (SHOVEL, UPSTREAM)
+"""Components whose parameters name brokers, with passwords."""
 VHOST_LIMITS = ("max-connections", "max-queues")
 USER_LIMITS = ("max-connections", "max-channels")
 OF_OTHER_PATHS = {
@@ -55,7 +58,7 @@ async def define(
 ) -> Reply:
     """Order a definition, or its deletion, and say what became of it.  All that comes in over
     HTTP, documents too, comes through here."""
-    if what == "parameter" and body is not None and shovel_name(name) is not None:
+    if what == "parameter" and body is not None and name.partition("/")[0] in WITH_URIS:
         _demand_ends(broker, by, vhost, body.get("value"))
     outcome = await broker.operations.definitions.define(what, vhost, name, body, by.name)
     if not outcome.good:
@@ -65,18 +68,18 @@ async def define(
 
 
 def _demand_ends(broker: Broker, by: Identity, vhost: str, value: Value) -> None:
-    """A shovel's ends at this cluster ask nobody for a password, and without a user they may do
-    everything: who defines one may enter their virtual hosts, and names nobody else as their user.
-    """
+    """Ends of shovels and upstreams at this cluster ask nobody for a password, and without a user
+    they may do everything: who defines one may enter their virtual hosts, and names nobody else as
+    their user."""
     if by.administers:
         return
     for uri in local_ends(value):
         where = vhost if uri.vhost is None else uri.vhost
         if not enters(broker, by, where):
             reason = f"User '{by.name}' has no access to vhost '{where}'"
-            raise Problem(401, "not_authorised", f"{reason}, which a URI of the shovel names")
+            raise Problem(401, "not_authorised", f"{reason}, which a URI names")
         if uri.user not in ("", by.name):
-            reason = f"User '{by.name}' is no administrator, so a URI of a shovel at this cluster"
+            reason = f"User '{by.name}' is no administrator, so a URI at this cluster"
             raise Problem(401, "not_authorised", f"{reason} may name no other user")
 
 
@@ -364,7 +367,7 @@ OPERATOR_POLICY = Kind("operator_policy", policy_row, _policy_body)
 def parameter_row(_call: Call, one: Defined, *, secrets: bool = False) -> Object:
     """`secrets`: with the passwords that are in URIs, to be brought in again."""
     component, _, name = one.name.partition("/")
-    plain = secrets or component != SHOVEL
+    plain = secrets or component not in WITH_URIS
     value = from_amqp(one.body["value"] if plain else without_passwords(one.body["value"]))
     return {"vhost": one.vhost, "component": component, "name": name, "value": value}
 

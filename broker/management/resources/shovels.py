@@ -18,10 +18,11 @@ MONITORING, POLICYMAKER = "monitoring", "policymaker"
 def _rows(call: Call) -> list[Object]:
     call.broker.demand_serving()
     vhosts = {vhost.name for vhost in call.vhosts()}
-    return [_row(one) for one in call.broker.shovels.rows() if one["vhost"] in vhosts]
+    return [stamped(one) for one in call.broker.shovels.rows() if one["vhost"] in vhosts]
 
 
-def _row(one: dict[str, object]) -> Object:
+def stamped(one: dict[str, object]) -> Object:
+    """A row with the time since when its state is what it is, in words."""
     row = figures(one)
     since_ms = row.pop("since_ms", 0)
     if isinstance(since_ms, int) and since_ms:

@@ -15,13 +15,14 @@ import { exchanges } from "./pages/exchanges.js";
 import { exchange } from "./pages/exchange.js";
 import { users } from "./pages/users.js";
 import { vhosts } from "./pages/vhosts.js";
+import { links } from "./pages/links.js";
 import { policies } from "./pages/policies.js";
 import { health } from "./pages/health.js";
 
 const NAVIGATION = [
   ["overview", "Overview", overview], ["members", "Members", members], ["queues", "Queues", queues],
   ["exchanges", "Exchanges", exchanges], ["connections", "Connections", connections], ["channels", "Channels", channels],
-  ["policies", "Policies", policies], ["users", "Users", users], ["vhosts", "Virtual hosts", vhosts], ["health", "Alarms", health],
+  ["policies", "Policies", policies], ["links", "Links", links], ["users", "Users", users], ["vhosts", "Virtual hosts", vhosts], ["health", "Alarms", health],
 ];
 const PAGES = { ...Object.fromEntries(NAVIGATION.map(([name, , page]) => [name, page])), queue, exchange };
 const BELONGS = { queue: "queues", exchange: "exchanges" };

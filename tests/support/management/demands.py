@@ -8,6 +8,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from broker.management.resources.federation import link_id
+
 VHOST = "theirs"
 QUEUE, OTHER_QUEUE, NEW = "mine-queue", "mine-other", "mine-new"
 EXCHANGE, OTHER_EXCHANGE = "mine-exchange", "mine-fanout"
@@ -19,7 +21,7 @@ NAMES = {
     "destination": OTHER_EXCHANGE, "props": "key", "user": SUBJECT, "node": "a",
     "name": "max-queues",
     "component": "shown", "port": "5672", "protocol": "amqp", "within": "1", "unit": "weeks",
-    "channel": "none",
+    "channel": "none", "id": link_id((VHOST, "exchange", "amq.fanout", "far")),
 }  # fmt: skip
 """What stands for the names in a path."""
 
@@ -154,6 +156,12 @@ DEMANDS: tuple[Demand, ...] = (
     Demand("DELETE", "shovels/vhost/{vhost}/{name}", _MAKER, SEE, good=204, names=_NAMED_S),
     Demand("DELETE", "shovels/vhost/{vhost}/{name}/restart", _MAKER, SEE, good=204,
            names=_NAMED_S),
+    *_listed("federation-links", "federation-links/{vhost}", "federation-links/state/down",
+             tag=_MONITOR),
+    Demand("DELETE", "federation-links/vhost/{vhost}/{id}/restart", _MAKER, SEE, good=204,
+           ),
+    Demand("DELETE", "federation-links/vhost/{vhost}/{id}/{node}/restart", _MAKER, SEE, good=204,
+           ),
     *_listed("global-parameters", tag=_MAKER),
     Demand("GET", "global-parameters/{name}", _ADMIN, names=_NAMED_G),
     Demand("PUT", "global-parameters/{name}", _ADMIN, good=201, body=_LIMIT),

@@ -30,6 +30,7 @@ from broker.management.server import ManagementServer
 from broker.options.access import AccessOptions
 from broker.options.client_ports import ClientLimits
 from broker.replication.controller import Controller
+from broker.shovels.federation import Federation
 from broker.shovels.handover import Attempt
 from broker.shovels.supervisor import Event, Job, Shovels
 from broker.statistics.endpoint import Pages
@@ -84,6 +85,7 @@ class ApiMember(Loop):
         self.shovels = Shovels(
             MEMBERS[0].name, lambda: self.machine, lambda: True, self._begin_shovel,
             lambda _: None, lambda _: None, lambda: 1_700_000_000_000,
+            Federation(lambda: "test", lambda: self.machine),
         )  # fmt: skip
         self.broker = Broker(
             controller, self.connections, cast("Operations", self._operations()), "test",

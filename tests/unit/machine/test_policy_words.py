@@ -57,6 +57,8 @@ GOOD: list[Table] = [
     policy(ha_mode="all", ha_sync_mode="automatic", ha_promote_on_shutdown="always"),
     policy(ha_mode="exactly", ha_params=2, ha_sync_batch_size=1),
     policy(ha_mode="nodes", ha_params=("a@x", "b@x")),
+    policy(federation_upstream="far"),
+    policy(federation_upstream_set="all", max_length=3),
     {**policy(max_length=1), "priority": -5, "apply-to": "classic_queues"},
 ]
 BAD: list[tuple[Table, str]] = [
@@ -82,6 +84,8 @@ BAD: list[tuple[Table, str]] = [
         {**policy(max_length=1), "priority": "1"},
         'priority should be a number, actually was <<"1">>',
     ),
+    (policy(federation_upstream=""), '<<"">> is not a valid federation-upstream name'),
+    (policy(federation_upstream="a", federation_upstream_set="b"), "cannot specify both"),
     ({**policy(max_length=1), "apply-to": "users"}, "apply-to 'users' unrecognised"),
     ({**policy(max_length=1), "apply_to": "all"}, 'Unrecognised terms [<<"apply_to">>]'),
     ({"pattern": 1, "definition": {"expires": 1}}, "pattern should be binary, actually was 1"),

@@ -81,6 +81,11 @@ def member(asker: Asker) -> ApiMember:
     made.define("parameter", VHOST, "shovel/moving", {"value": {
         "src-uri": "amqp://", "src-queue": "a", "dest-uri": "amqp://", "dest-queue": "b",
     }})  # fmt: skip
+    made.define("parameter", VHOST, "federation-upstream/far", {"value": {"uri": "amqp://far"}})
+    made.define("policy", VHOST, "linked", {
+        "pattern": "^amq.fanout$", "definition": {"federation-upstream": "far"}, "priority": 0,
+        "apply-to": "exchanges",
+    })  # fmt: skip
     made.define("global_parameter", "", "set", {"value": 1})
     made.define("vhost_limit", VHOST, "limits", {"max-queues": 100})
     made.define("user_limit", "", SUBJECT, {"max-connections": 100})

@@ -140,6 +140,7 @@ LOADED_BY = {
     "conf/prometheus/alerts.yml": "tests/system/management/test_metrics.py",
     "conf/prometheus/prometheus.yml": "tests/system/management/test_metrics.py",
     "conf/prometheus/verify-alerts.yml": "tests/unit/verify/live/test_metrics.py",
+    "conf/federation.json": "tests/unit/shovels/test_upstreams.py",
     "conf/shovel.json": "tests/unit/shovels/test_definition.py",
     "conf/service/qpidd.logrotate": "tests/unit/service/test_unit_file.py",
     "conf/service/qpidd.service": "tests/unit/service/test_unit_file.py",

@@ -28,7 +28,9 @@ def outgoing(
     told: Table = {"x-queue-id": "id/1", "x-queue-sequence": place}
     packed = codec.encode_properties({"headers": {**(headers or {}), **told}, **(properties or {})})
     content = Content(shovel, "near", Doubts(doubtful or {}), numbers=numbers, frame_max=frame_max)
-    return content.of(Delivery(1, False, "from", "key", packed, b"body"))
+    message = content.of(Delivery(1, False, "from", "key", packed, b"body"))
+    assert message is not None
+    return message
 
 
 def headers_of(message: Outgoing) -> Table:

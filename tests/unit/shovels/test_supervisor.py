@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from broker.machine.commands import Table, Value
 from broker.machine.version import SHOVELS
-from broker.shovels.definition import Shovel
+from broker.shovels.definition import BadShovel, Link, NotDefined, Shovel
 from broker.shovels.handover import HANDOVER_S
 from broker.shovels.status import runner
 from broker.shovels.supervisor import DELETE_S, Event, Job, Shovels
+from broker.shovels.upstreams import link_of, parse_upstream
 from vsync.totem.events import Direct
 from vsync.types import Member
 
@@ -45,15 +46,19 @@ class Attempt:
     """One that was begun."""
 
     job: Job
-    tell: Callable[[Event], None]
+    on_event: Callable[[Event], None]
     stopped: list[bool] = field(default_factory=list)
     slow: bool = False
     """Its process takes its time to end."""
     told: bool = False
+    changes: list[object] = field(default_factory=list)
+
+    def tell(self, change: Mapping[str, object]) -> None:
+        self.changes.append(change)
 
     def hear(self, event: Event) -> None:
         self.told = self.told or event.get("event") == "ended"
-        self.tell(event)
+        self.on_event(event)
 
     def stop(self, *, at_once: bool) -> None:
         self.stopped.append(at_once)
@@ -384,3 +389,96 @@ def test_the_end_of_the_member_ends_all() -> None:
     node.shovels.close()
     node.pass_time(1)
     assert [one.stopped for one in node.begun] == [[True]]
+
+
+KEY = ("/", "exchange", "x", "far")
+
+
+class Linked:
+    """A federation with one link, and what is told of this side."""
+
+    def __init__(self) -> None:
+        self.shovel = self.link()
+        self.found: dict[tuple[str, ...], Shovel | BadShovel] = {KEY: self.shovel}
+        self.changes: list[dict[str, object] | None] = [{"bind": [1]}]
+
+    def link(self, uri: str = "amqp://far") -> Shovel:
+        upstream = parse_upstream("far", {"uri": uri})
+        return link_of(upstream, "/", Link("exchange", "x", "far", "x", "near", 1, False, True))
+
+    def links(self, _now: float) -> dict[tuple[str, ...], Shovel | BadShovel]:
+        return self.found
+
+    def local_side(self, _shovel: Shovel) -> Linked:
+        return self
+
+    def change(self) -> dict[str, object] | None:
+        return self.changes.pop(0) if self.changes else None
+
+
+def linked() -> tuple[Linked, Node]:
+    state, node = alone()
+    federation = Linked()
+    node.shovels = Shovels(
+        "a", lambda: state, lambda: node.serving, node._begin, node.deleted.append,
+        node.told.append, lambda: 0, federation,
+    )  # fmt: skip
+    return federation, node
+
+
+def test_a_link_is_told_all_at_its_begin_and_then_what_changes() -> None:
+    federation, node = linked()
+    node.pass_time(1)
+    (attempt,) = node.begun
+    assert attempt.job.here == {"bind": [1]}
+    federation.changes += [{"bind": [2]}, None, {"unbind": [1]}]
+    for _ in range(4):
+        node.pass_time(0.1)
+    assert attempt.changes == [{"bind": [2]}, {"unbind": [1]}]
+    attempt.hear({"event": "running"})
+    attempt.hear({"event": "moved", "count": 3})
+    (row,) = node.shovels.link_rows()
+    assert (row["key"], row["state"], row["forwarded"]) == (KEY, "running", 3)
+    assert node.shovels.rows() == []
+    assert node.shovels.counters["link_moved"] == 3
+    assert node.shovels.counters["moved"] == 0
+
+
+def test_a_link_that_is_gone_tidies_up_at_its_upstream_and_one_that_moves_does_not() -> None:
+    federation, node = linked()
+    node.pass_time(1)
+    federation.found = {KEY: replace(federation.shovel, prefetch=3)}
+    node.pass_time(1)
+    assert (node.begun[0].changes, node.begun[0].stopped) == ([], [False])
+    federation.found = {KEY: federation.link("amqp://elsewhere")}
+    node.pass_time(1)
+    assert (node.begun[1].changes, node.begun[1].stopped) == ([{"ends": True}], [False])
+    federation.found = {KEY: BadShovel("its definition is none")}
+    node.pass_time(1)
+    assert node.begun[2].changes == [], "it may be defined again"
+    (row,) = node.shovels.link_rows()
+    assert (row["state"], row["reason"]) == ("terminated", "its definition is none")
+    assert len(node.begun) == 3
+
+
+@pytest.mark.parametrize("found", [{}, {KEY: NotDefined("there is no upstream")}])
+def test_a_link_that_nobody_wants_any_more_tidies_up(
+    found: dict[tuple[str, ...], Shovel | BadShovel],
+) -> None:
+    federation, node = linked()
+    node.pass_time(1)
+    federation.found = found
+    node.pass_time(1)
+    assert (node.begun[0].changes, node.begun[0].stopped) == ([{"ends": True}], [False])
+
+
+def test_links_are_begun_anew_by_their_whole_key() -> None:
+    _, node = linked()
+    node.pass_time(1)
+    assert not node.shovels.restart(("/", "x"))
+    assert node.shovels.restart(KEY)
+    sender = Member("b", 1, "")
+    node.pass_time(1)
+    assert node.shovels.takes(Direct(sender, b"Sr" + "\0".join(KEY).encode()))
+    node.pass_time(1)
+    assert len(node.begun) == 3

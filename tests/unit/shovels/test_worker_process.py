@@ -42,6 +42,7 @@ def test_a_fault_of_the_process_is_told_in_a_sentence() -> None:
     given = {
         "vhost": "/", "name": "s", "value": VALUE, "number": 0, "doubtful": {}, "cluster": "near",
         "takes_numbers": True, "source": {"descriptor": None}, "destination": {"descriptor": None},
+        "cluster_id": "", "link": None, "here": None,
     }  # fmt: skip
     for line in (json.dumps(given), json.dumps({**given, "value": 3}), "no JSON"):
         ended = subprocess.run(
@@ -69,7 +70,7 @@ def test_an_attempt_that_has_told_its_end_is_kept_until_its_process_is_gone(tmp_
             me=SimpleNamespace(name="a"), replica=SimpleNamespace(machine=machine), serving=True,
             primary=SimpleNamespace(members=()),
         )  # fmt: skip
-        gateway = SimpleNamespace(identity=SimpleNamespace(takes_numbers=True))
+        gateway = SimpleNamespace(identity=SimpleNamespace(takes_numbers=True, cluster_id=""))
         program = sys.executable, "-c", ENDS_LATE, str(tmp_path / "end")
         shovels = shovels_of(
             program, cast("Controller", controller),

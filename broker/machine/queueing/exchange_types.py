@@ -1,17 +1,22 @@
-"""Exchanges that choose one of their bindings for each message: by a hash, or at random.
+"""Exchanges of types that AMQP does not have: those that choose, and those for links of federation.
 
 `x-consistent-hash` chooses in proportion to the weights that the binding keys are, by the routing
 key or by what `hash-header` or `hash-property` name; of several bindings to one destination the
 first counts. `x-modulus-hash` chooses by the routing key alone, with equal weights. `x-random` goes
 by the place of the message in the order, as there is no chance in a machine that all members run.
+
+`x-federation-upstream` is what a downstream cluster declares here, binds to the exchange that it
+federates, and takes from by a queue.  It is a fanout but for what has been at that downstream or
+has made `x-max-hops` hops: links tell the way of a message in `x-received-from`. Decision:
+docs/decisions/0076-a-federation-link-is-a-shovel-that-follows-bindings.md.
 """
 
 from bisect import bisect_right
 from itertools import accumulate
 
-from broker.machine.commands import Table
+from broker.machine.commands import Table, Value
 from broker.machine.digest import MASK, body_hash, item_hash
-from broker.machine.queueing.properties import property_of, raw_headers
+from broker.machine.queueing.properties import headers_of, property_of, raw_headers
 from broker.machine.queueing.refusals import PRECONDITION_FAILED, Refusal, plain
 from broker.machine.state import Binding, Exchange
 
@@ -20,6 +25,12 @@ CHOOSING = (CONSISTENT_HASH, MODULUS_HASH, RANDOM)
 HEADER, PROPERTY = "hash-header", "hash-property"
 PROPERTIES = ("correlation_id", "message_id", "timestamp")
 WEIGHT_MAX = 1_000_000
+FEDERATION_UPSTREAM = "x-federation-upstream"
+MAX_HOPS, DOWNSTREAM_NAME = "x-max-hops", "x-downstream-name"
+DOWNSTREAM_VHOST = "x-downstream-vhost"
+RECEIVED_FROM = "x-received-from"
+"""A header: the clusters that a message came from, the last one first."""
+CLUSTER_NAME, VHOST = "cluster-name", "vhost"
 
 
 def check_arguments(arguments: Table) -> Refusal | None:
@@ -106,3 +117,40 @@ def _bucket(hashed: int, count: int) -> int:
         hashed = (hashed * 2862933555777941757 + 1) & MASK
         following = ((bucket + 1) << 31) // ((hashed >> 33) + 1)
     return bucket
+
+
+# -- links of federation -------------------------------------------------------------------------
+
+
+def check_link_arguments(arguments: Table) -> Refusal | None:
+    """Of such an exchange that is declared."""
+    hops, name = arguments.get(MAX_HOPS), arguments.get(DOWNSTREAM_NAME)
+    vhost = arguments.get(DOWNSTREAM_VHOST, "")
+    if type(hops) is not int or hops < 1:
+        return _refused(f"{FEDERATION_UPSTREAM}: {MAX_HOPS} is no number of 1 or more")
+    if type(name) is not str or type(vhost) is not str:
+        return _refused(
+            f"{FEDERATION_UPSTREAM}: {DOWNSTREAM_NAME} and {DOWNSTREAM_VHOST} are names"
+        )
+    return None
+
+
+def may_go_on(exchange: Exchange, properties: bytes) -> bool:
+    """Whether the message may go to the downstream of this exchange."""
+    way = headers_of(properties).get(RECEIVED_FROM)
+    if not isinstance(way, tuple):
+        return True
+    arguments = exchange.arguments
+    hops = arguments.get(MAX_HOPS)
+    return (not isinstance(hops, int) or len(way) < hops) and not has_been_at(
+        way, arguments.get(DOWNSTREAM_NAME), arguments.get(DOWNSTREAM_VHOST)
+    )
+
+
+def has_been_at(way: tuple[Value, ...], cluster: Value, vhost: Value) -> bool:
+    """Whether this virtual host of this cluster is on the way; any of it where none is given."""
+    return any(
+        isinstance(one, dict) and one.get(CLUSTER_NAME) == cluster
+        and (vhost is None or one.get(VHOST) == vhost)
+        for one in way
+    )  # fmt: skip

@@ -1,0 +1,234 @@
+"""Which links of federation there are by the replicated state, and what each has to know of it.
+
+A link is there for each exchange or queue on which a policy with `federation-upstream` or
+`federation-upstream-set` is in force, and each upstream that this names.  What is bound to a
+federated exchange, and whether a federated queue has a consumer that waits, is told to the
+process that runs the link, as lines of JSON: all of it at its begin, then what changed.
+
+    {"bind": [["orders.#", "AAAAAA=="]], "unbind": []}      keys, and arguments as AMQP tables
+    {"wanted": true}                                        messages of the upstream's queue
+    {"ends": true}                                          the link is there no more
+"""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from collections.abc import Callable, Iterator, Mapping
+from typing import Protocol
+
+from broker.amqp.fields import encode_table
+from broker.machine.commands import Table, Value
+from broker.machine.policies.choice import policies_of_exchange
+from broker.machine.policies.settings import FEDERATION_KEYS
+from broker.machine.queueing.dispatch import has_room
+from broker.machine.state import Exchange, Policy, Queue, State, Vhost, ready_count
+from broker.machine.version import FEDERATION
+from broker.shovels.definition import BadShovel, Link, Shovel
+from broker.shovels.status import Key
+from broker.shovels.upstreams import (
+    EXCHANGE,
+    INTERNAL,
+    PREFETCH,
+    PURPOSE,
+    QUEUE,
+    UPSTREAM,
+    UPSTREAM_SET,
+    Upstream,
+    chosen_upstreams,
+    link_of,
+)
+
+LINKS_MAX = 200
+"""In a cluster: each is a process of some 25 MB."""
+LOOK_S = 0.5
+LOOKED_AT_PER_S = 20_000
+"""So often it is looked what is federated, less often where there is much to look at; what is bound
+there, at each beat."""
+Found = Mapping[Key, Shovel | BadShovel]
+Federated = tuple[Vhost, Exchange | Queue, Policy]
+Change = dict[str, object]
+
+
+class LocalSide(Protocol):
+    """What the process of a link has to know of this side."""
+
+    def change(self) -> Change | None:
+        """What changed since the last time; None: nothing.  The first time it is all."""
+
+
+class Federation:
+    """The links of the cluster."""
+
+    def __init__(self, cluster: Callable[[], str], machine: Callable[[], State]) -> None:
+        """`cluster`: its name, by which other brokers know it in the headers of messages."""
+        self._cluster, self._machine = cluster, machine
+        self._next_look = 0.0
+        self._seen: object = None
+        self._found: Found = {}
+
+    def links(self, now: float) -> Found:
+        """Return them as of some moment ago; the same object while they are the same."""
+        if now >= self._next_look:
+            self._next_look = now + LOOK_S + self._look() / LOOKED_AT_PER_S
+        return self._found
+
+    def _look(self) -> int:
+        """Return at how many names it looked."""
+        machine = self._machine()
+        if machine.version < FEDERATION or not machine.definitions["parameter"]:
+            self._seen, self._found = None, {}
+            return 0
+        seen: list[object] = [id(machine), machine.defined]
+        federated: list[Federated] = []
+        looked_at = 0
+        for vhost in machine.vhosts.values():
+            if any(map(_federates, vhost.policies[0])):
+                looked_at += len(vhost.exchanges) + len(vhost.queues)
+                federated += _federated_exchanges(vhost)
+                federated += _federated_queues(vhost)
+        for _, resource, _policy in federated:
+            number = resource.number if isinstance(resource, Queue) else _shape(resource)
+            seen.append((resource.name, number))
+        if seen != self._seen:
+            self._seen = seen
+            before = self._found
+            self._found = {
+                key: before[key] if before.get(key) == found else found
+                for key, found in self._links(machine, federated)
+            }
+        return looked_at
+
+    def _links(
+        self, machine: State, federated: list[Federated]
+    ) -> Iterator[tuple[Key, Shovel | BadShovel]]:
+        defined: dict[str, dict[str, dict[str, Value]]] = {UPSTREAM: {}, UPSTREAM_SET: {}}
+        for (vhost_name, parameter), body in machine.definitions["parameter"].items():
+            component, _, name = parameter.partition("/")
+            if component in defined:
+                defined[component].setdefault(vhost_name, {})[name] = body["value"]
+        count = 0
+        for vhost, resource, policy in federated:
+            upstreams = chosen_upstreams(
+                defined[UPSTREAM].get(vhost.name, {}), defined[UPSTREAM_SET].get(vhost.name, {}),
+                policy.definition,
+            )  # fmt: skip
+            kind = QUEUE if isinstance(resource, Queue) else EXCHANGE
+            for name, upstream in upstreams.items():
+                key = vhost.name, kind, resource.name, name
+                count += 1
+                yield key, self._link(vhost.name, resource, upstream, count)
+
+    def _link(
+        self, vhost: str, resource: Exchange | Queue, upstream: Upstream | BadShovel, count: int
+    ) -> Shovel | BadShovel:
+        if isinstance(upstream, BadShovel):
+            return upstream
+        if count > LINKS_MAX:
+            return BadShovel(
+                f"there are more than {LINKS_MAX} links, each of which is a process: let the "
+                "patterns of policies match fewer names"
+            )
+        common = (
+            self._cluster(), upstream.max_hops, upstream.trusts_user_ids, upstream.cleans_up
+        )  # fmt: skip
+        name = resource.name
+        if isinstance(resource, Queue):
+            link = Link(QUEUE, name, upstream.name, upstream.queue or name, *common)
+        else:
+            link = Link(
+                EXCHANGE, name, upstream.name, upstream.exchange or name, *common,
+                resource.type, resource.durable, resource.auto_delete, resource.arguments,
+            )  # fmt: skip
+        try:
+            return link_of(upstream, vhost, link)
+        except BadShovel as bad:
+            return bad
+
+    def local_side(self, shovel: Shovel) -> LocalSide | None:
+        """Return what is told of this side to a new attempt; None where it is no link."""
+        if shovel.link is None:
+            return None
+        where = shovel.vhost, shovel.link.name
+        if shovel.link.kind == EXCHANGE:
+            return _Bindings(self._machine, *where)
+        return _Demand(self._machine, *where, shovel.prefetch or PREFETCH)
+
+
+def _federates(policy: Policy) -> bool:
+    return any(key in policy.definition for key in FEDERATION_KEYS)
+
+
+def _shape(exchange: Exchange) -> object:
+    return exchange.type, exchange.durable, exchange.auto_delete, exchange.arguments
+
+
+def _federated_exchanges(vhost: Vhost) -> Iterator[Federated]:
+    """Not the default one, to which nothing can be bound, nor those of links."""
+    for exchange in vhost.exchanges.values():
+        if exchange.name and not exchange.internal:
+            policy = policies_of_exchange(vhost, exchange)[0]
+            if policy is not None and _federates(policy):
+                yield vhost, exchange, policy
+
+
+def _federated_queues(vhost: Vhost) -> Iterator[Federated]:
+    """Not exclusive ones, which no other connection may use, nor those of links."""
+    for queue in vhost.queues.values():
+        policy = queue.policy
+        if policy is None or queue.owner is not None or queue.arguments.get(INTERNAL) == PURPOSE:
+            continue
+        if _federates(policy):
+            yield vhost, queue, policy
+
+
+class _Bindings:
+    """What is bound to a federated exchange."""
+
+    def __init__(self, machine: Callable[[], State], vhost: str, name: str) -> None:
+        self._machine, self._vhost, self._name = machine, vhost, name
+        self._seen: tuple[Exchange | None, int] = (None, -1)
+        self._told: dict[tuple[str, bytes], list[str]] | None = None
+
+    def change(self) -> Change | None:
+        vhost = self._machine().vhosts.get(self._vhost)
+        exchange = vhost.exchanges.get(self._name) if vhost is not None else None
+        if exchange is None or (exchange, exchange.changes) == self._seen:
+            return None
+        self._seen = exchange, exchange.changes
+        told = self._told or {}
+        now = {
+            (one.key, one.packed): told.get((one.key, one.packed)) or _row(one.key, one.arguments)
+            for one in exchange.bindings.values()
+        }
+        bind = [row for key, row in now.items() if key not in told]
+        unbind = [row for key, row in told.items() if key not in now]
+        first, self._told = self._told is None, now
+        return {"bind": bind, "unbind": unbind} if first or bind or unbind else None
+
+
+def _row(key: str, arguments: Table) -> list[str]:
+    return [key, b64encode(encode_table(arguments)).decode()]
+
+
+class _Demand:
+    """Whether a federated queue wants messages of the upstream: from when a consumer waits that is
+    no link's, so that it is empty, until there is none or enough came for a while."""
+
+    def __init__(self, machine: Callable[[], State], vhost: str, name: str, enough: int) -> None:
+        self._machine, self._vhost, self._name, self._enough = machine, vhost, name, enough
+        self._wanted: bool | None = None
+
+    def change(self) -> Change | None:
+        vhost = self._machine().vhosts.get(self._vhost)
+        queue = vhost.queues.get(self._name) if vhost is not None else None
+        wanted = queue is not None and self._wants(queue)
+        if wanted is self._wanted:
+            return None
+        self._wanted = wanted
+        return {"wanted": wanted}
+
+    def _wants(self, queue: Queue) -> bool:
+        if self._wanted:
+            waits = any(one.priority >= 0 for one in queue.consumers.values())
+            return waits and ready_count(queue) < self._enough
+        return any(one.priority >= 0 and has_room(one.channel, one) for one in queue.service)

@@ -1,0 +1,130 @@
+"""Clusters that federate: what the tests of federation have in common."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from urllib.parse import quote
+
+import pika
+
+from tests.system.links.support import api, channel, depth, uri
+from tests.system.support.clusters import wait_until
+from tools.demo.local_cluster import BrokerProcess
+
+DURABLE = pika.BasicProperties(delivery_mode=2)
+
+
+def put(member: BrokerProcess, path: str, body: object) -> None:
+    """Define something; the member must take it."""
+    answered = api(member).ask("PUT", path, body)
+    assert answered.status in (201, 204), (path, answered)
+
+
+def upstream(member: BrokerProcess, name: str, at: BrokerProcess, **keys: object) -> None:
+    """A `federation-upstream` of the virtual host `/`; `_` in keys stands for `-`."""
+    value = {key.replace("_", "-"): one for key, one in keys.items()}
+    value = {"uri": uri(at), "reconnect-delay": 1, **value}
+    put(member, f"parameters/federation-upstream/%2F/{name}", {"value": value})
+
+
+def federate(member: BrokerProcess, pattern: str, *, kind: str = "exchanges", **keys: str) -> None:
+    """A policy; without keys, of all upstreams."""
+    definition = {key.replace("_", "-"): one for key, one in keys.items()}
+    body = {
+        "pattern": pattern, "apply-to": kind,
+        "definition": definition or {"federation-upstream-set": "all"},
+    }  # fmt: skip
+    put(member, f"policies/%2F/{quote('federate ' + pattern, safe='')}", body)
+
+
+def stop_federating(member: BrokerProcess, pattern: str) -> None:
+    """Delete that policy."""
+    name = quote("federate " + pattern, safe="")
+    assert api(member).ask("DELETE", f"policies/%2F/{name}").status == 204
+
+
+def links(member: BrokerProcess) -> list[dict[str, object]]:
+    """The rows of all links."""
+    answered = api(member).ask("GET", "federation-links")
+    assert answered.status == 200, answered
+    assert isinstance(answered.body, list)
+    return answered.body
+
+
+def link(member: BrokerProcess, name: str, upstream_name: str = "") -> dict[str, object]:
+    """The row of the link of an exchange or queue; empty where there is none."""
+    for row in links(member):
+        named = name in (row.get("exchange"), row.get("queue"))
+        if named and upstream_name in ("", row["upstream"]):
+            return row
+    return {}
+
+
+def wait_for_link(
+    member: BrokerProcess, name: str, upstream_name: str = "", status: str = "running"
+) -> None:
+    """Until the row says so."""
+    wait_until(
+        lambda: link(member, name, upstream_name).get("status") == status, 40,
+        f"link of {name}: {status}",
+    )  # fmt: skip
+
+
+def exchange(member: BrokerProcess, name: str, kind: str = "topic") -> None:
+    """A durable one."""
+    with channel(member) as one:
+        one.exchange_declare(name, kind, durable=True)
+
+
+def bound(member: BrokerProcess, queue: str, source: str, *keys: str) -> None:
+    """A durable queue that is bound."""
+    with channel(member) as one:
+        one.queue_declare(queue, durable=True)
+        for key in keys:
+            one.queue_bind(queue, source, key)
+
+
+def unbind(member: BrokerProcess, queue: str, source: str, key: str) -> None:
+    """One binding less."""
+    with channel(member) as one:
+        one.queue_unbind(queue, source, key)
+
+
+def send(member: BrokerProcess, source: str, key: str, numbers: Sequence[int]) -> None:
+    """Durable messages with these numbers as their bodies, in one transaction."""
+    with channel(member) as one:
+        one.tx_select()
+        for number in numbers:
+            one.basic_publish(source, key, str(number).encode(), DURABLE)
+        one.tx_commit()
+
+
+def bindings_of_links(member: BrokerProcess, source: str) -> list[str]:
+    """The keys by which links of others are bound to an exchange; none where there is none."""
+    answered = api(member).ask("GET", f"exchanges/%2F/{source}/bindings/source")
+    if answered.status == 404:
+        return []
+    assert isinstance(answered.body, list), answered
+    return sorted(
+        row["routing_key"]
+        for row in answered.body
+        if row["destination_type"] == "exchange" and row["destination"].startswith("federation: ")
+    )
+
+
+def wait_for_bindings(member: BrokerProcess, source: str, *keys: str) -> None:
+    """Until links of others are bound by just these keys."""
+    wait_until(
+        lambda: bindings_of_links(member, source) == sorted(keys), 30, f"bindings of {source}"
+    )
+
+
+def settled(member: BrokerProcess, queue: str, count: int, seconds: float = 2.0) -> None:
+    """The queue holds so many, and no more come for a moment."""
+    wait_until(lambda: depth(member, queue) == count, 60, f"{count} messages in {queue}")
+    until = time.monotonic() + seconds
+    while time.monotonic() < until:
+        found = depth(member, queue)
+        assert found == count, f"{queue}: {found} in place of {count}"
+        time.sleep(0.2)

@@ -1,0 +1,140 @@
+"""Federated exchanges between clusters of real processes: one copy, in order, once (G27)."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.system.links.federation_support import (
+    bindings_of_links,
+    bound,
+    exchange,
+    federate,
+    link,
+    send,
+    settled,
+    stop_federating,
+    unbind,
+    upstream,
+    wait_for_bindings,
+    wait_for_link,
+)
+from tests.system.links.support import api, depth, rows, take, waiting
+from tests.system.support.clusters import START_SECONDS, wait_until
+from tools.demo.local_cluster import BrokerProcess, LocalCluster
+
+pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(400)]
+
+
+@pytest.fixture(scope="module")
+def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalCluster, ...]]:
+    """Three members, and one elsewhere."""
+    root = tmp_path_factory.mktemp("links")
+    with (
+        LocalCluster(root / "near", 3, "near", management=True) as near,
+        LocalCluster(root / "far", 1, "far", management=True) as far,
+    ):
+        near.start(START_SECONDS)
+        far.start(START_SECONDS)
+        upstream(near[0], "far", far[0])
+        yield near, far
+
+
+def runner_of(cluster: LocalCluster, name: str) -> BrokerProcess:
+    """The member that runs a link."""
+    node = link(cluster[0], name)["node"]
+    return next(one for one in cluster.members if api(one).row("overview")["node"] == node)
+
+
+def test_what_is_bound_here_comes_once_however_many_want_it(
+    clusters: tuple[LocalCluster, ...],
+) -> None:
+    near, far = clusters
+    exchange(near[0], "news")
+    for queue in ("one", "two", "three"):
+        bound(near[0], queue, "news", "eu.#")
+    federate(near[0], "^news$")
+    wait_for_link(near[0], "news")
+    for member in near.members:
+        wait_for_link(member, "news")
+    wait_for_bindings(far[0], "news", "eu.#")
+    send(far[0], "news", "eu.fr", range(50))
+    send(far[0], "news", "us.ny", range(50, 60))
+    for queue in ("one", "two", "three"):
+        assert take(near[1], queue, 50) == list(range(50))
+        settled(near[1], queue, 0, 0.5)
+    row = link(near[2], "news")
+    wait_until(lambda: link(near[2], "news")["forwarded"] == 50, 20, "the count of copies")
+    assert (row["type"], row["upstream_exchange"], row["upstream"]) == ("exchange", "news", "far")
+    assert "guest" not in repr(row)
+    stop_federating(near[0], "^news$")
+    wait_until(lambda: not link(near[0], "news"), 20, "the end of the link")
+    wait_until(lambda: "federation: news -> near" not in rows(far[0], "queues"), 20, "its queue")
+    assert bindings_of_links(far[0], "news") == []
+
+
+def test_bindings_that_come_and_go_are_passed_on(clusters: tuple[LocalCluster, ...]) -> None:
+    near, far = clusters
+    exchange(near[0], "follow")
+    federate(near[0], "^follow$")
+    wait_for_link(near[0], "follow")
+    bound(near[0], "follower", "follow", "a", "b")
+    bound(near[1], "other", "follow", "b")
+    wait_for_bindings(far[0], "follow", "a", "b")
+    unbind(near[2], "follower", "follow", "a")
+    wait_for_bindings(far[0], "follow", "b")
+    unbind(near[2], "follower", "follow", "b")
+    send(far[0], "follow", "a", [1])
+    send(far[0], "follow", "b", [2])
+    assert take(near[0], "other", 1) == [2]
+    settled(near[0], "follower", 0, 1.0)
+    unbind(near[2], "other", "follow", "b")
+    wait_for_bindings(far[0], "follow")
+    stop_federating(near[0], "^follow$")
+
+
+def test_what_is_sent_while_the_link_is_down_comes_later(
+    clusters: tuple[LocalCluster, ...],
+) -> None:
+    """And what was unbound meanwhile is forgotten."""
+    near, far = clusters
+    exchange(near[0], "later")
+    bound(near[0], "late", "later", "keep", "drop")
+    federate(near[0], "^later$")
+    wait_for_bindings(far[0], "later", "keep", "drop")
+    for member in near.members:
+        member.kill()
+    send(far[0], "later", "keep", range(100))
+    near.start(START_SECONDS)
+    assert take(near[0], "late", 100) == list(range(100))
+    wait_for_link(near[0], "later")
+    unbind(near[0], "late", "later", "drop")
+    wait_for_bindings(far[0], "later", "keep")
+    stop_federating(near[0], "^later$")
+
+
+def test_the_death_of_its_member_neither_loses_nor_repeats_nor_disorders(
+    clusters: tuple[LocalCluster, ...],
+) -> None:
+    """G27."""
+    near, far = clusters
+    count = 4000
+    exchange(near[0], "flow", "fanout")
+    bound(near[0], "flowing", "flow", "")
+    federate(near[0], "^flow$")
+    wait_for_bindings(far[0], "flow", "")
+    wait_for_link(near[0], "flow")
+    first = runner_of(near, "flow")
+    others = [member for member in near.members if member is not first]
+    send(far[0], "flow", "", range(count))
+    wait_until(lambda: waiting(others[0], "flowing") >= 300, 60, "messages that flow")
+    first.kill()
+    assert waiting(others[0], "flowing") < count, "it was killed in time"
+    assert take(others[0], "flowing", count) == list(range(count))
+    wait_for_link(others[0], "flow")
+    wait_until(lambda: depth(far[0], "federation: flow -> near") == 0, 30, "the acknowledgements")
+    settled(others[0], "flowing", 0)
+    first.start()
+    near.wait_active(timeout_seconds=START_SECONDS)
+    stop_federating(near[0], "^flow$")

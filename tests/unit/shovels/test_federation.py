@@ -1,0 +1,177 @@
+"""Which links there are by the state, and what their processes are told of this side."""
+
+from __future__ import annotations
+
+import base64
+
+from broker.amqp.fields import decode_table
+from broker.machine import commands as c
+from broker.machine.commands import Table
+from broker.shovels.definition import BadShovel, Shovel
+from broker.shovels.federation import LINKS_MAX, LOOK_S, Federation, LocalSide
+from tests.support.three_machines import Client, Rig
+
+
+class World:
+    """A machine with an upstream `far`, and what is made of it."""
+
+    def __init__(self) -> None:
+        self.client = Rig().client()
+        self.rig, self.now = self.client.rig, 0.0
+        self.federation = Federation(lambda: "near", lambda: self.rig.machine)
+        self.parameter("federation-upstream/far", {"uri": "amqp://far"})
+
+    def parameter(self, name: str, value: c.Value) -> None:
+        assert self.rig.define("parameter", "/", name, {"value": value})[0] < 300
+
+    def policy(self, pattern: str, apply_to: str = "all", **definition: c.Value) -> None:
+        keys = {key.replace("_", "-"): one for key, one in definition.items()}
+        body: Table = {
+            "pattern": pattern, "definition": keys or {"federation-upstream": "far"},
+            "priority": 0, "apply-to": apply_to,
+        }  # fmt: skip
+        assert self.rig.define("policy", "/", "p", body)[0] < 300
+
+    def links(self) -> dict[tuple[str, ...], Shovel | BadShovel]:
+        self.now += LOOK_S + 0.1
+        return dict(self.federation.links(self.now))
+
+    def side(self, *key: str) -> LocalSide:
+        shovel = self.links()[key]
+        assert isinstance(shovel, Shovel)
+        found = self.federation.local_side(shovel)
+        assert found is not None
+        return found
+
+
+def test_a_link_is_there_for_each_name_that_matches_and_each_upstream() -> None:
+    world = World()
+    world.client.exchange("x1", "topic")
+    world.client.exchange("y", "topic")
+    world.client.queue("x2")
+    assert world.links() == {}
+    world.policy("^x")
+    assert list(world.links()) == [("/", "exchange", "x1", "far"), ("/", "queue", "x2", "far")]
+    world.parameter("federation-upstream/other", {"uri": "amqp://other"})
+    world.policy("^x", "queues", federation_upstream_set="all")
+    assert list(world.links()) == [("/", "queue", "x2", "far"), ("/", "queue", "x2", "other")]
+    world.rig.define("policy", "/", "p", None)
+    assert world.links() == {}
+
+
+def test_what_no_other_connection_may_use_and_what_links_made_is_not_federated() -> None:
+    world = World()
+    world.client.exchange("internal", "fanout", internal=True)
+    world.client.queue("mine", exclusive=True)
+    world.client.queue("federation: x -> y", {"x-internal-purpose": "federation"})
+    world.policy("")
+    names = {key[2] for key in world.links()}
+    assert names == {"amq.direct", "amq.fanout", "amq.topic", "amq.headers", "amq.match"}
+
+
+def test_the_same_link_is_the_same_object_until_something_of_it_changes() -> None:
+    world = World()
+    world.client.exchange("x", "topic")
+    world.policy("^x$")
+    key = ("/", "exchange", "x", "far")
+    before = world.links()[key]
+    world.client.exchange("other", "topic")
+    world.parameter("shovel-like/y", {})
+    assert world.links()[key] is before
+    world.parameter("federation-upstream/far", {"uri": "amqp://far", "max-hops": 2})
+    assert world.links()[key] is not before
+    changed = world.links()[key]
+    world.client.delete_exchange("x")
+    world.client.exchange("x", "fanout")
+    assert world.links()[key] != changed, "it is declared there as it is here"
+
+
+def test_more_links_than_there_can_be_processes_are_told_to_be_none() -> None:
+    world = World()
+    for number in range(LINKS_MAX + 2):
+        world.client.queue(f"q{number}")
+    world.policy("^q")
+    bad = [one for one in world.links().values() if isinstance(one, BadShovel)]
+    assert len(bad) == 2
+    assert "more than" in str(bad[0])
+
+
+def test_bindings_are_told_as_they_come_and_go() -> None:
+    world = World()
+    client = world.client
+    client.exchange("x", "topic")
+    client.queue("q")
+    client.queue("r")
+    client.bind("q", "x", "a")
+    client.bind("r", "x", "a")  # the same for an upstream
+    world.policy("^x$")
+    side = world.side("/", "exchange", "x", "far")
+    first = side.change()
+    assert first is not None
+    assert (keys(first, "bind"), first["unbind"]) == ([("a", {})], [])
+    assert side.change() is None
+    client.unbind("r", "x", "a")
+    assert side.change() is None, "another one is bound like that"
+    client.bind("q", "x", "b", {"x": 7})
+    client.unbind("q", "x", "a")
+    second = side.change()
+    assert second is not None
+    assert keys(second, "bind") == [("b", {"x": 7})]
+    assert keys(second, "unbind") == [("a", {})]
+    client.delete("q")
+    third = side.change()
+    assert third is not None
+    assert keys(third, "unbind") == [("b", {"x": 7})]
+    client.delete_exchange("x")
+    assert side.change() is None
+
+
+def keys(change: dict[str, object], what: str) -> list[tuple[str, Table]]:
+    rows = change[what]
+    assert isinstance(rows, list)
+    found = []
+    for key, arguments in rows:
+        raw = base64.b64decode(arguments)
+        found.append((key, decode_table(raw, 0, len(raw))[0]))
+    return found
+
+
+def test_an_exchange_without_bindings_is_told_of_at_the_begin() -> None:
+    world = World()
+    world.client.exchange("x", "topic")
+    world.policy("^x$")
+    assert world.side("/", "exchange", "x", "far").change() == {"bind": [], "unbind": []}
+
+
+def consumer(client: Client, chan: int, prefetch: int, priority: int = 0) -> Client:
+    other = client.channel(chan)
+    other.consume("q", "t", prefetch, {"x-priority": priority})
+    return other
+
+
+def test_a_queue_wants_messages_while_a_consumer_that_is_no_links_waits() -> None:
+    world = World()
+    client = world.client
+    client.queue("q")
+    world.parameter("federation-upstream/far", {"uri": "amqp://far", "prefetch-count": 3})
+    world.policy("^q$")
+    side = world.side("/", "queue", "q", "far")
+    assert side.change() == {"wanted": False}
+    linked = consumer(client, 2, 10, -1)
+    assert side.change() is None, "a link's own consumer, of another cluster"
+    linked.cancel()
+    one = consumer(client, 3, 1)
+    assert side.change() == {"wanted": True}
+    client.publish("q", b"1")
+    client.publish("q", b"2")
+    client.publish("q", b"3")
+    assert side.change() is None, "some wait, not many"
+    client.publish("q", b"4")
+    assert side.change() == {"wanted": False}
+    for tag in (1, 2, 3):
+        one.ack(tag)
+    assert side.change() is None, "it holds one, and could not take another one"
+    one.ack(4)
+    assert side.change() == {"wanted": True}
+    one.cancel()
+    assert side.change() == {"wanted": False}

@@ -1,0 +1,217 @@
+"""The way of messages and bindings over links: what a link adds, and where it ends."""
+
+from __future__ import annotations
+
+from base64 import b64encode
+from typing import cast
+
+import pytest
+
+from broker.amqp import codec
+from broker.amqp.fields import Value, encode_table
+from broker.machine.commands import Table
+from broker.shovels.definition import Link, Shovel
+from broker.shovels.upstreams import link_of, parse_upstream
+from tools.client.amqp_client import AmqpConnection, BrokerRefused, Delivery
+from tools.shovel.content import Content, Outgoing
+from tools.shovel.doubts import Doubts
+from tools.shovel.upstream import NoSuchType, UpstreamExchange
+from tools.shovel.way import Way
+
+STEP = {"uri": "amqp://far", "exchange": "x", "cluster-name": "far", "vhost": "/"}
+
+
+def link(kind: str = "exchange", hops: int = 2, *, trust: bool = False) -> Shovel:
+    uri = "amqp://me:secret@far?heartbeat=5"
+    upstream = parse_upstream("far", {"uri": uri, "trust-user-id": trust})
+    of = Link(kind, "x", "far", "x", "near", hops, upstream.trusts_user_ids, True, "topic")
+    return link_of(upstream, "/", of)
+
+
+def sent(shovel: Shovel, headers: Table, **properties: Value) -> Outgoing | None:
+    content = Content(
+        shovel, "near", Doubts({}), numbers=True, frame_max=131_072, way=Way(shovel, "far", "/")
+    )
+    told: Table = {**headers, "x-queue-id": "id/1", "x-queue-sequence": 7}
+    packed = codec.encode_properties({"headers": told, **properties})
+    return content.of(Delivery(1, False, "elsewhere", "key", packed, b"body"))
+
+
+def step(cluster: str, vhost: str = "/") -> Table:
+    return {"cluster-name": cluster, "vhost": vhost}
+
+
+def way_of(message: Outgoing | None) -> Value:
+    assert message is not None
+    headers = codec.decode_properties(message.properties)["headers"]
+    assert isinstance(headers, dict)
+    return headers["x-received-from"]
+
+
+def test_a_message_gets_the_upstream_in_front_and_a_number() -> None:
+    message = sent(link(), {"mine": 1})
+    assert message is not None
+    assert (message.exchange, message.key, message.place) == ("x", "key", 7)
+    assert message.producer.startswith("shovel-")
+    assert way_of(message) == (STEP,)
+    assert way_of(sent(link(), {"x-received-from": (step("west"),)})) == (STEP, step("west"))
+
+
+@pytest.mark.parametrize(
+    "way", [(step("near"),), (step("west"), step("east")), (step("near"), step("west"))]
+)
+def test_what_has_been_here_or_made_its_hops_goes_no_further(way: tuple[Table, ...]) -> None:
+    assert sent(link(), {"x-received-from": way}) is None
+    assert sent(link("queue"), {"x-received-from": way}) is not None, "a queue's would be lost"
+
+
+def test_other_virtual_hosts_of_this_cluster_are_other_places() -> None:
+    assert sent(link(), {"x-received-from": (step("near", "other"),)}) is not None
+
+
+def test_who_moves_between_two_queues_again_and_again_gets_no_longer_way() -> None:
+    shovel = link("queue")
+    first = way_of(sent(shovel, {}))
+    assert way_of(sent(shovel, {"x-received-from": first})) == first
+
+
+def test_a_user_is_kept_only_where_the_upstream_is_trusted() -> None:
+    for trust in (False, True):
+        message = sent(link(trust=trust), {}, user_id="me", message_id="m")
+        assert message is not None
+        found = codec.decode_properties(message.properties)
+        assert found.get("user_id") == ("me" if trust else None)
+        assert found["message_id"] == "m"
+
+
+class Source:
+    """A connection that keeps what is sent."""
+
+    def __init__(self, *exchanges: str, filters: bool = True) -> None:
+        self.exchanges, self.filters = set(exchanges), filters
+        self.did: list[tuple[Value, ...]] = []
+        self.out, self.opened = bytearray(), 0
+
+    def call(self, name: str, args: tuple[Value, ...], _answer: str) -> tuple[Value, ...]:
+        match name:
+            case "exchange.declare":
+                if args[2] and args[0] not in self.exchanges:
+                    raise BrokerRefused(404, "NOT_FOUND")
+                if args[1] == "x-federation-upstream" and not self.filters:
+                    raise BrokerRefused(503, "COMMAND_INVALID")
+                if not args[2]:
+                    self.exchanges.add(str(args[0]))
+                    self.did.append((name, args[0], args[1]))
+            case "exchange.delete":
+                if args[0] in self.exchanges:
+                    self.exchanges.remove(str(args[0]))
+                    self.did.append((name, args[0]))
+            case "queue.delete":
+                self.did.append((name, *args))
+            case _:
+                self.did.append((name, args[0]))
+        return ("", 5, 0)
+
+    def send(self, name: str, args: tuple[Value, ...]) -> None:
+        self.did.append((name, *args[:3], args[4]))
+
+    def open_channel(self) -> None:
+        self.opened += 1
+
+
+def row(key: str, arguments: Table) -> list[str]:
+    return [key, b64encode(encode_table(arguments)).decode()]
+
+
+MINE = {"cluster-name": "near", "vhost": "/", "exchange": "x", "hops": 2}
+QUEUE = "federation: x -> near"
+
+
+def prepared(source: Source, *bound: list[str]) -> UpstreamExchange:
+    upstream = UpstreamExchange(link(), "far", "/", {"bind": list(bound), "unbind": []})
+    assert upstream.prepare(cast("AmqpConnection", source)) == (QUEUE, 5)
+    return upstream
+
+
+def test_all_that_is_missing_is_made_and_bound_before_the_queue_is() -> None:
+    source = Source()
+    prepared(source, row("k", {"a": 1}))
+    assert source.did == [
+        ("exchange.declare", "x", "topic"),
+        ("queue.declare", QUEUE),
+        ("exchange.declare", f"{QUEUE} A", "x-federation-upstream"),
+        ("exchange.bind", f"{QUEUE} A", "x", "k", {"a": 1, "x-bound-from": (MINE,)}),
+        ("queue.bind", QUEUE),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("there", "made", "deleted"),
+    [(("A",), "B", ("A",)), (("B",), "A", ("B",)), (("A", "B"), "B", ("B", "A"))],
+)
+def test_an_exchange_of_an_attempt_before_is_replaced(
+    there: tuple[str, ...], made: str, deleted: tuple[str, ...]
+) -> None:
+    source = Source("x", *(f"{QUEUE} {one}" for one in there))
+    prepared(source)
+    assert ("exchange.declare", f"{QUEUE} {made}", "x-federation-upstream") in source.did
+    gone = [one[1] for one in source.did if one[0] == "exchange.delete"]
+    assert gone == [f"{QUEUE} {one}" for one in deleted]
+    if made not in deleted:
+        assert source.did[-1][0] == "exchange.delete", "when the new one is bound"
+
+
+def test_a_broker_without_such_exchanges_gets_a_fanout() -> None:
+    source = Source("x", filters=False)
+    upstream = UpstreamExchange(link(), "far", "/", {"bind": [], "unbind": []})
+    with pytest.raises(NoSuchType):
+        upstream.prepare(cast("AmqpConnection", source))
+    upstream.prepare(cast("AmqpConnection", source))
+    assert ("exchange.declare", f"{QUEUE} A", "fanout") in source.did
+
+
+@pytest.mark.parametrize(
+    ("way", "hops"),
+    [
+        ((), 2),
+        (({**step("south"), "hops": 9},), 2),
+        (({**step("south"), "hops": 2},), 1),
+        (({**step("south"), "hops": 1},), 0),
+        (({**step("far"), "hops": 9},), 0),  # it comes from there
+        (({**step("south"), "hops": 9}, {**step("far"), "hops": 9}), 0),
+        (({**step("south")},), 0),
+        (("nonsense",), 0),
+    ],
+)
+def test_a_binding_goes_on_for_its_hops_and_not_back(way: tuple[Value, ...], hops: int) -> None:
+    source = Source("x")
+    arguments: Table = {"x-bound-from": way} if way else {}
+    prepared(source, row("k", arguments))
+    bound = [one for one in source.did if one[0] == "exchange.bind"]
+    if not hops:
+        assert not bound
+    else:
+        ((_, _, _, _, onward),) = bound
+        assert onward == {"x-bound-from": ({**MINE, "hops": hops}, *way)}
+
+
+def test_changes_are_passed_on_once() -> None:
+    source = Source("x")
+    upstream = prepared(source, row("a", {}))
+    source.did.clear()
+    change = {"bind": [row("b", {}), row("a", {})], "unbind": [row("c", {})]}
+    for _ in range(2):
+        upstream.change(cast("AmqpConnection", source), change)
+    upstream.change(cast("AmqpConnection", source), {"bind": [], "unbind": [row("a", {})]})
+    assert [(one[0], one[3]) for one in source.did] == [
+        ("exchange.bind", "b"), ("exchange.unbind", "a"),
+    ]  # fmt: skip
+
+
+def test_a_link_that_is_gone_lets_nothing_more_wait_for_it_and_loses_nothing() -> None:
+    source = Source("x")
+    upstream = prepared(source)
+    assert upstream.clean_up(cast("AmqpConnection", source)) == ""
+    assert source.exchanges == {"x"}
+    name, queue, if_unused, if_empty, _ = source.did[-1]
+    assert (name, queue, if_unused, if_empty) == ("queue.delete", QUEUE, False, True)

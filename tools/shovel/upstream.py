@@ -1,0 +1,184 @@
+"""The upstream's side of a link of federation: what the link makes there, and keeps as it is here.
+
+Of an exchange: an exchange of the link's own (`x-federation-upstream`) is bound there to what is
+federated, with the keys that are bound to it here, and a durable queue of the link's own to that
+one.  So a message comes over the link once, however many want it here; it waits there while the
+link is down; and it does not come back to where it has been.  A new attempt binds another exchange
+(A, B) before it deletes that of the attempt before, so what was unbound meanwhile is forgotten and
+nothing is missed.  What is bound says by `x-bound-from` whose it is, as RabbitMQ has it, so a link
+of the upstream's own passes it on, for so many hops as `max-hops` says.
+Decision: docs/decisions/0076-a-federation-link-is-a-shovel-that-follows-bindings.md.
+"""
+
+from __future__ import annotations
+
+from base64 import b64decode
+from collections.abc import Mapping
+from typing import cast
+
+from broker.amqp.fields import Value, decode_table
+from broker.machine.queueing.exchange_types import (
+    CLUSTER_NAME,
+    DOWNSTREAM_NAME,
+    DOWNSTREAM_VHOST,
+    FEDERATION_UPSTREAM,
+    MAX_HOPS,
+    VHOST,
+    has_been_at,
+)
+from broker.shovels.definition import Link, Shovel, Table
+from tools.cli.failures import ToolError
+from tools.client.amqp_client import AmqpConnection, BrokerRefused, ConnectionLost
+
+BOUND_FROM = "x-bound-from"
+HOPS = "hops"
+SUFFIXES = ("A", "B")
+NO_SUCH_TYPE = 503
+"""COMMAND_INVALID, with which brokers answer."""
+OUT_BYTES_MAX = 1 << 20
+"""Of bindings that are not sent yet: then some are waited for."""
+
+
+class NoSuchType(Exception):
+    """The upstream knows no exchanges that filter: its connection is closed, and one of another
+    type does, as the link filters, too."""
+
+
+class UpstreamExchange:
+    """An exchange that a link takes from."""
+
+    def __init__(
+        self, shovel: Shovel, cluster: str, vhost: str, here: Mapping[str, object]
+    ) -> None:
+        """`cluster` and `vhost`: the upstream's; `here`: the first of `change`."""
+        assert shovel.link is not None
+        self._shovel, self._link = shovel, shovel.link
+        self._there = cluster, vhost
+        self._bound: dict[tuple[str, str], None] = dict.fromkeys(_rows(here, "bind"))
+        self._exchange = ""
+        self.filters = True
+        """False: an exchange that filters is not known there."""
+
+    def prepare(self, source: AmqpConnection) -> tuple[str, int]:
+        """Make all that is missing; the queue, and how many messages wait in it."""
+        link, queue = self._link, self._shovel.source_queue
+        _make_exchange(source, link)
+        old, new = SUFFIXES if _is_there(source, f"{queue} A") else reversed(SUFFIXES)
+        arguments = dict(self._shovel.source_queue_arguments)
+        made: tuple[Value, ...] = (queue, False, True, False, False, False, arguments)
+        waiting = source.call("queue.declare", made, "queue.declare-ok")[1]
+        self._exchange = f"{queue} {new}"
+        _delete_exchange(source, self._exchange)
+        self._declare(source)
+        for key, arguments_text in self._bound:
+            self._bind(source, "exchange.bind", key, arguments_text)
+        bound: tuple[Value, ...] = (queue, self._exchange, "", False, {})
+        source.call("queue.bind", bound, "queue.bind-ok")
+        _delete_exchange(source, f"{queue} {old}")
+        assert isinstance(waiting, int)
+        return queue, waiting
+
+    def _declare(self, source: AmqpConnection) -> None:
+        link = self._link
+        arguments: Table = {
+            MAX_HOPS: link.max_hops, DOWNSTREAM_NAME: link.cluster,
+            DOWNSTREAM_VHOST: self._shovel.vhost,
+        }  # fmt: skip
+        kind = FEDERATION_UPSTREAM if self.filters else "fanout"
+        made: tuple[Value, ...] = (
+            self._exchange, kind, False, True, True, True, False, arguments if self.filters else {}
+        )  # fmt: skip
+        try:
+            source.call("exchange.declare", made, "exchange.declare-ok")
+        except BrokerRefused as refused:
+            if refused.code != NO_SUCH_TYPE or not self.filters:
+                raise
+            self.filters = False
+            raise NoSuchType from None
+
+    def change(self, source: AmqpConnection, change: Mapping[str, object]) -> None:
+        """Bindings came or went here."""
+        for row in _rows(change, "unbind"):
+            if row in self._bound:
+                del self._bound[row]
+                self._bind(source, "exchange.unbind", *row)
+        for row in _rows(change, "bind"):
+            if row not in self._bound:
+                self._bound[row] = None
+                self._bind(source, "exchange.bind", *row)
+
+    def _bind(self, source: AmqpConnection, method: str, key: str, arguments_text: str) -> None:
+        """No answer is waited for: what is refused ends the channel, and the attempt."""
+        raw = b64decode(arguments_text)
+        arguments = self._onward(decode_table(raw, 0, len(raw))[0])
+        if arguments is None:
+            return
+        source.send(method, (self._exchange, self._link.resource, key, True, arguments))
+        if len(source.out) > OUT_BYTES_MAX:
+            source.pump(1.0)
+
+    def _onward(self, arguments: Table) -> Table | None:
+        """Return what a binding says one hop further; None: it goes no further."""
+        link, way = self._link, arguments.get(BOUND_FROM)
+        hops = link.max_hops
+        if not isinstance(way, tuple):
+            way = ()
+        if way:
+            last = way[0].get(HOPS) if isinstance(way[0], dict) else None
+            hops = min(last - 1, hops) if isinstance(last, int) else 0
+            if has_been_at(way, *self._there):
+                hops = 0
+        if hops <= 0:
+            return None
+        mine: Table = {
+            CLUSTER_NAME: link.cluster, VHOST: self._shovel.vhost, "exchange": link.name, HOPS: hops
+        }  # fmt: skip
+        return {**arguments, BOUND_FROM: (mine, *way)}
+
+    def clean_up(self, source: AmqpConnection) -> str:
+        """The link is there no more: nothing more shall wait for it.  What waits already is left
+        alone; return what is to be said of that."""
+        queue = self._shovel.source_queue
+        if not self._link.cleans_up:
+            return ""
+        try:
+            for suffix in SUFFIXES:
+                _delete_exchange(source, f"{queue} {suffix}")
+            source.call("queue.delete", (queue, False, True, False), "queue.delete-ok")
+        except BrokerRefused as refused:
+            return f"its queue '{queue}' is left at the upstream, with its messages: {refused}"
+        except (ConnectionLost, ToolError) as lost:
+            return f"its queue '{queue}' may be left at the upstream: {lost}"
+        return ""
+
+
+def _rows(change: Mapping[str, object], what: str) -> list[tuple[str, str]]:
+    return [(key, arguments) for key, arguments in cast("list[list[str]]", change.get(what, []))]
+
+
+def _make_exchange(source: AmqpConnection, link: Link) -> None:
+    """What is federated, of the type that it has here, where it is not there."""
+    if _is_there(source, link.resource):
+        return
+    made: tuple[Value, ...] = (
+        link.resource, link.exchange_type, False, link.durable, link.auto_delete, False, False,
+        link.arguments,
+    )  # fmt: skip
+    source.call("exchange.declare", made, "exchange.declare-ok")
+
+
+def _is_there(source: AmqpConnection, name: str) -> bool:
+    asked: tuple[Value, ...] = (name, "direct", True, False, False, False, False, {})
+    try:
+        source.call("exchange.declare", asked, "exchange.declare-ok")
+    except BrokerRefused as refused:
+        if refused.code != 404:
+            raise
+        source.open_channel()
+        return False
+    return True
+
+
+def _delete_exchange(source: AmqpConnection, name: str) -> None:
+    """Deleting what is not there succeeds."""
+    source.call("exchange.delete", (name, False, False), "exchange.delete-ok")
