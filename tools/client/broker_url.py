@@ -16,7 +16,7 @@ from broker.options.broker import AMQP_PORT
 from broker.options.client_ports import AMQPS_PORT
 from tools.cli.failures import ToolError
 from tools.cli.options import Address as Address
-from tools.cli.options import parse_address
+from tools.cli.options import parse_address as parse_address
 from vsync.types import record
 
 

@@ -30,7 +30,7 @@ from store.files.directory_lock import DirectoryLock
 from store.lmdb_environment import inspect
 from store.lmdb_store import LmdbStore
 from store.swap import STORE_NAME, find_store, put_in_force, restore
-from tools.cli.options import parse_address
+from tools.client.broker_url import parse_address
 from vsync.types import record
 
 Command = TypeVar("Command", bound=Callable[..., Any])

@@ -18,6 +18,7 @@ COMMANDS = {
     "qpidctl": "tools.operate.qpidctl:main",
     "qpid-stat": "tools.operate.qpid_stat:main",
     "qpid-config": "tools.operate.qpid_config:main",
+    "qpid-route": "tools.operate.qpid_route:main",
     "qpid-cluster-keys": "tools.commands.qpid_cluster_keys:main",
     "qpid-cluster-store": "tools.commands.qpid_cluster_store:main",
     "qpid-cluster-verify": "tools.commands.qpid_cluster_verify:main",

@@ -1,0 +1,155 @@
+"""`qpid-route` between two clusters of real processes: its routes carry messages."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+
+from tests.system.links.federation_support import (
+    bound,
+    exchange,
+    put,
+    send,
+    settled,
+    wait_for_bindings,
+)
+from tests.system.links.support import api, publish, rows, take
+from tests.system.support.clusters import START_SECONDS, wait_until
+from tools.demo.local_cluster import ROOT, BrokerProcess, LocalCluster
+
+pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(400)]
+
+COMMAND = (sys.executable, "-m", "tools.operate.qpid_route")
+Pair = tuple[BrokerProcess, BrokerProcess]
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Pair]:
+    """Two clusters of one member."""
+    root = tmp_path_factory.mktemp("routes")
+    with (
+        LocalCluster(root / "near", 1, "near", management=True) as near,
+        LocalCluster(root / "far", 1, "far", management=True) as far,
+    ):
+        near.start(START_SECONDS)
+        far.start(START_SECONDS)
+        yield near[0], far[0]
+
+
+def qpid_route(*words: str, code: int = 0) -> str:
+    """Run it; what it printed, and with another code than 0 what it said."""
+    done = subprocess.run(
+        [*COMMAND, *words], cwd=ROOT, capture_output=True, text=True, timeout=60,
+        check=False,
+    )  # fmt: skip
+    assert done.returncode == code, done
+    assert "Traceback" not in done.stderr
+    return done.stdout if not code else done.stderr
+
+
+def at(member: BrokerProcess) -> str:
+    """Where its management API is."""
+    assert member.management is not None
+    return f"guest/guest@{member.management}"
+
+
+def peer(member: BrokerProcess) -> str:
+    """Where it is reached."""
+    return f"guest/guest@{member.address}"
+
+
+def state(member: BrokerProcess) -> str:
+    """Of its one link."""
+    (row,) = json.loads(qpid_route("--json", "link", "list", at(member)))
+    return str(row["state"])
+
+
+def test_a_dynamic_route(pair: Pair) -> None:
+    near, far = pair
+    exchange(near, "news")
+    bound(near, "reader", "news", "eu.#")
+    qpid_route("dynamic", "add", at(near), peer(far), "news")
+    wait_for_bindings(far, "news", "eu.#")
+    send(far, "news", "eu.fr", range(5))
+    assert take(near, "reader", 5) == list(range(5))
+    here, there = str(near.management), str(far.address)
+    assert qpid_route("route", "list", at(near)).split() == [here, there, "news", "<dynamic>"]
+    wait_until(lambda: state(near) == "Operational", 20, "the state of the link")
+    refused = qpid_route("link", "del", at(near), peer(far), code=64)
+    assert "has routes: dynamic of 'news'" in refused
+    qpid_route("dynamic", "del", at(near), peer(far), "news")
+    wait_for_bindings(far, "news")
+    assert state(near) == "Unused"
+    qpid_route("link", "del", at(near), peer(far))
+    assert json.loads(qpid_route("--json", "link", "list", at(near))) == []
+    assert "qpid-route" not in repr(api(near).get("policies"))
+
+
+def test_static_routes_pull_and_push(pair: Pair) -> None:
+    near, far = pair
+    for member in pair:
+        exchange(member, "logs")
+        bound(member, "log", "logs", "warn.#")
+    qpid_route("route", "add", at(near), peer(far), "logs", "warn.far")
+    qpid_route("-s", "route", "add", peer(far), at(near), "logs", "warn.near")
+    wait_until(lambda: state(near) == "Operational", 30, "the shovels")
+    send(far, "logs", "warn.far", [1])
+    send(near, "logs", "warn.near", [2])
+    for member in pair:
+        settled(member, "log", 2)
+        assert sorted(take(member, "log", 2)) == [1, 2]
+    listed = qpid_route("route", "list", at(near)).splitlines()
+    here, there = str(near.management), str(far.address)
+    assert sorted(listed) == sorted(
+        [f"{here} {there} logs warn.far", f"{there} {here} logs warn.near"]
+    )
+    mapped = qpid_route("route", "map", at(near), "--at", f"{far.address}={far.management}")
+    assert f"{far.address}... Ok" in mapped
+    assert f"{here} <= {there}  exchange logs  key warn.far" in mapped
+    assert "no such route" in qpid_route(
+        "route", "del", at(near), peer(far), "logs", "warn.near", code=64
+    )
+    assert "2 routes" in subprocess.run(
+        [*COMMAND, "route", "flush", at(near)], cwd=ROOT, capture_output=True,
+        text=True, timeout=60, check=True,
+    ).stderr  # fmt: skip
+    assert qpid_route("route", "list", at(near)) == ""
+    assert not [name for name in rows(near, "queues") if name.startswith("qpid-route")]
+
+
+def test_a_route_of_a_queue(pair: Pair) -> None:
+    near, far = pair
+    exchange(near, "jobs", "fanout")
+    bound(near, "job", "jobs", "")
+    publish(far, "all jobs", range(20))
+    qpid_route("queue", "add", at(near), peer(far), "jobs", "all jobs")
+    assert take(near, "job", 20) == list(range(20))
+    assert "queue=all jobs" in qpid_route("route", "list", at(near))
+    qpid_route("queue", "del", at(near), peer(far), "jobs", "all jobs")
+
+
+def test_what_cannot_be_is_said(pair: Pair) -> None:
+    near, far = pair
+    assert "no exchange 'nothing'" in qpid_route(
+        "dynamic", "add", at(near), peer(far), "nothing", code=64
+    )
+    exchange(near, "limited")
+    body = {"pattern": "^limited$", "definition": {"alternate-exchange": "amq.fanout"}}
+    put(near, "policies/%2F/other", body)
+    assert "has the policy 'other'" in qpid_route(
+        "dynamic", "add", at(near), peer(far), "limited", code=64
+    )
+    assert "not by 'DIGEST-MD5'" in qpid_route(
+        "link", "add", at(near), peer(far), "digest-md5", code=64
+    )
+    assert "loops by the names" in qpid_route(
+        "dynamic", "add", at(near), peer(far), "news", "tag1", code=64
+    )
+    assert "leave --src-local out" in qpid_route(
+        "-s", "dynamic", "add", peer(far), at(near), "news", code=64
+    )
+    assert "Examples:" in qpid_route("--help")

@@ -1,0 +1,87 @@
+"""What qpid-route reads of brokers, and what it makes of names."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import click
+import pytest
+
+from broker.machine.policies.pattern import compiled
+from broker.shovels.amqp_uri import parse_uri
+from tools.client.broker_url import Address
+from tools.client.http_api import Api, Json
+from tools.operate.routes import Routes, exactly, peer_of
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "uri"),
+    [
+        ("far", "far:5672", "amqp://far:5672"),
+        ("link/se@cret@far:7", "far:7", "amqp://link:se%40cret@far:7"),
+        ("amqps://u:p%2F@far/shop?cacertfile=/a", "far:5671/shop",
+         "amqps://u:p%2F@far:5671/shop?cacertfile=/a"),
+        ("amqp://far/%2F", "far:5672", "amqp://far:5672/%2F"),
+    ],
+)  # fmt: skip
+def test_a_peer_is_read_as_qpid_writes_it_or_as_a_uri(text: str, name: str, uri: str) -> None:
+    peer = peer_of(text, tls=False, mechanism="")
+    assert (peer.name, peer.uri) == (name, uri)
+    parse_uri(peer.uri)  # the broker takes it
+
+
+def test_a_transport_and_a_mechanism_are_parts_of_the_uri() -> None:
+    assert peer_of("far", tls=True, mechanism="").uri == "amqps://far:5671"
+    peer = peer_of("amqps://far?certfile=/c", tls=False, mechanism="auth_mechanism=external")
+    assert peer.uri == "amqps://far:5671?certfile=/c&auth_mechanism=external"
+
+
+def test_a_peer_that_is_none_is_told_without_its_password() -> None:
+    with pytest.raises(click.UsageError) as bad:
+        peer_of("me/sesame@far:port", tls=False, mechanism="")
+    assert "sesame" not in str(bad.value)
+
+
+@pytest.mark.parametrize("name", ["a.b", "x+y(z)", "with space", "a|b", "[1]{2}^$", "ü\\"])
+def test_a_policy_is_for_the_one_exchange(name: str) -> None:
+    pattern = compiled(exactly(name))
+    assert pattern.matches(name)
+    assert not pattern.matches(name.replace(name[1], "q", 1))
+
+
+class Listed(Api):
+    """An API with some parameters."""
+
+    parameters: ClassVar[dict[str, list[tuple[str, Json]]]] = {}
+
+    def rows(self, *names: str, **_: object) -> list[dict[str, Json]]:
+        found = self.parameters.get(names[1], [])
+        return [{"name": name, "value": value} for name, value in found]
+
+
+def test_routes_are_told_by_what_is_defined_and_others_are_left_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    api = Listed(Address("near", 15672), "guest", "guest")
+    name = "qpid-route far:5672 logs warn.a b"
+    monkeypatch.setattr(Listed, "parameters", {
+        "federation-upstream-set": [
+            ("qpid-route news", [{"upstream": "qpid-route far:5672"}]), ("mine", []),
+        ],
+        "shovel": [
+            ("mine", {"src-uri": "amqp://", "src-queue": "a", "dest-uri": "amqp://far"}),
+            ("qpid-route far:5672 logs #", {"src-uri": "amqp://u:***@far", "src-exchange": "logs",
+             "src-exchange-key": "#", "dest-uri": "amqp://", "dest-exchange": "logs"}),
+            (name, {"src-uri": "amqp://", "src-queue": name, "dest-uri": ["amqp://far"],
+             "dest-exchange": "logs"}),
+            ("qpid-route far:5672 logs queue=work", {"src-uri": "amqp://far", "src-queue": "work",
+             "dest-uri": "amqp://", "dest-exchange": "logs"}),
+        ],
+    })  # fmt: skip
+    found = Routes(api, "/").listed()
+    assert [one.words("near") for one in found] == [
+        ("near", "far:5672", "news", "<dynamic>"),
+        ("near", "far:5672", "logs", "#"),
+        ("far:5672", "near", "logs", "warn.a b"),
+        ("near", "far:5672", "logs", "queue=work"),
+    ]
