@@ -34,7 +34,7 @@ from vsync.types import record
 UPSTREAM, UPSTREAM_SET = "federation-upstream", "federation-upstream-set"
 ALL = "all"
 """The set of all upstreams of a virtual host, which nobody defines."""
-PREFETCH = 2000
+PREFETCH = 4000
 """As many as are under way at most: over a long way less is slower."""
 HOPS_MAX = 1000
 TIME_MAX_MS = (1 << 32) - 1

@@ -135,7 +135,7 @@ class WorkerProcess:
         line = json.dumps(change).encode() + b"\n"
         if self._input is None:
             self._untold.append(line)
-        elif not self._stopped:
+        elif not self._stopped and not self._input.is_closing():
             self._input.write(line)
             if self._input.get_write_buffer_size() > UNREAD_BYTES_MAX:
                 log.warning("%s: its process hangs, and is ended", printable(self._title))
@@ -203,7 +203,7 @@ class WorkerProcess:
             process.kill()  # where it closed its output and goes on; one that ended takes no harm
             code = await self._loop.run_in_executor(self._threads, process.wait)
             self._ended = True
-            if self._input is not None:
+            if self._input is not None and not self._input.is_closing():
                 self._input.abort()
         return f"its process ended with code {code}"
 

@@ -119,8 +119,6 @@ class Content:
         if shovel.timestamp_header:
             entries = [one for one in entries if one[0] != TIMESTAMP]
             entries.append(entry(TIMESTAMP, encode_value(int(time.time()))))
-        if entries or raw_headers(properties):
-            properties = with_headers(properties, entries, keep_expiration=True)
         producer = ""
         if self._numbers and queue_id and not self._doubts.has(queue_id, place):
             name = self._producer(queue_id)
@@ -131,6 +129,8 @@ class Content:
             numbered = with_headers(properties, [*entries, *numbering], keep_expiration=True)
             if codec.content_header_fits(numbered, self._frame_max):
                 properties, producer = numbered, name
+        if not producer and (entries or raw_headers(properties)):
+            properties = with_headers(properties, entries, keep_expiration=True)
         if shovel.destination_queue:
             return Outgoing("", shovel.destination_queue, properties, queue_id, place, producer)
         exchange = shovel.destination_exchange

@@ -46,6 +46,8 @@ from vsync.types import record
 
 UNCONFIRMED_MAX = 2000
 """Messages under way at once: half of the numbers that a destination remembers of a producer."""
+OWN_UNCONFIRMED_MAX = 4000
+"""The same from a queue of a link's own, from which nobody else takes: nearly all of them."""
 FINISH_S = 5.0
 """How long what is under way may take to be confirmed, when the end has come."""
 REPORT_S = 1.0
@@ -214,7 +216,8 @@ class Mover:
             if self._left == 0:
                 self._finish("the queue was empty" if not waiting else ALL_MOVED)
                 return
-            prefetch = min(shovel.prefetch or UNCONFIRMED_MAX, UNCONFIRMED_MAX)
+            most = UNCONFIRMED_MAX if self._upstream is None else OWN_UNCONFIRMED_MAX
+            prefetch = min(shovel.prefetch or most, most)
             if self._left is not None:
                 prefetch = min(prefetch, self._left)
             arguments: dict[str, Value] = dict(shovel.consumer_arguments)

@@ -29,6 +29,7 @@ class Way:
             CLUSTER_NAME: cluster, VHOST: vhost,
         }  # fmt: skip
         self._item = encode_value(self.step)
+        self._alone = _header([self._item])
 
     def with_step(self, entries: Sequence[Entry]) -> list[Entry] | None:
         """Return the headers of a message from there; None: it goes no further.
@@ -37,7 +38,9 @@ class Way:
         Queues give messages to whom asks for them, so nothing is turned away: it would be lost.
         """
         before = next((value for name, _, value in entries if name == RECEIVED_FROM), b"")
-        items = items_of(before) if before else []
+        if not before:
+            return [*entries, self._alone]
+        items = items_of(before)
         if self._link.kind == EXCHANGE and items:
             way = decode_value(before)
             assert isinstance(way, tuple)
@@ -47,7 +50,9 @@ class Way:
                 return None
         if self._item not in items:
             items.insert(0, self._item)
-        joined = b"".join(items)
-        kept = [one for one in entries if one[0] != RECEIVED_FROM]
-        kept.append(entry(RECEIVED_FROM, b"A" + len(joined).to_bytes(4, "big") + joined))
-        return kept
+        return [*(one for one in entries if one[0] != RECEIVED_FROM), _header(items)]
+
+
+def _header(items: Sequence[bytes]) -> Entry:
+    joined = b"".join(items)
+    return entry(RECEIVED_FROM, b"A" + len(joined).to_bytes(4, "big") + joined)

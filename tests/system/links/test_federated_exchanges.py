@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -20,7 +22,7 @@ from tests.system.links.federation_support import (
     wait_for_bindings,
     wait_for_link,
 )
-from tests.system.links.support import api, depth, rows, take, waiting
+from tests.system.links.support import api, depth, processes, rows, take, waiting
 from tests.system.support.clusters import START_SECONDS, wait_until
 from tools.demo.local_cluster import BrokerProcess, LocalCluster
 
@@ -138,3 +140,27 @@ def test_the_death_of_its_member_neither_loses_nor_repeats_nor_disorders(
     first.start()
     near.wait_active(timeout_seconds=START_SECONDS)
     stop_federating(near[0], "^flow$")
+
+
+def test_a_process_that_is_killed_again_and_again_costs_nothing_but_time(
+    clusters: tuple[LocalCluster, ...],
+) -> None:
+    """G27: once and in order, and bindings as they are now."""
+    near, far = clusters
+    count = 6000
+    exchange(near[0], "killed", "topic")
+    bound(near[0], "killing", "killed", "#")
+    federate(near[0], "^killed$")
+    wait_for_bindings(far[0], "killed", "#")
+    send(far[0], "killed", "a", range(count // 2))
+    for number in range(3):
+        wait_until(lambda: bool(processes(near)), 60, "a process")
+        for pid in processes(near):
+            os.kill(pid, signal.SIGKILL)
+        bound(near[0], "killing", "killed", f"more.{number}")
+    send(far[0], "killed", "a", range(count // 2, count))
+    assert take(near[0], "killing", count) == list(range(count))
+    wait_for_link(near[0], "killed")
+    wait_for_bindings(far[0], "killed", "#", "more.0", "more.1", "more.2")
+    settled(near[0], "killing", 0)
+    stop_federating(near[0], "^killed$")

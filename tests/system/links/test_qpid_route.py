@@ -17,7 +17,7 @@ from tests.system.links.federation_support import (
     settled,
     wait_for_bindings,
 )
-from tests.system.links.support import api, publish, rows, take
+from tests.system.links.support import api, publish, rows, take, uri
 from tests.system.support.clusters import START_SECONDS, wait_until
 from tools.demo.local_cluster import ROOT, BrokerProcess, LocalCluster
 
@@ -153,3 +153,37 @@ def test_what_cannot_be_is_said(pair: Pair) -> None:
         "-s", "dynamic", "add", peer(far), at(near), "news", code=64
     )
     assert "Examples:" in qpid_route("--help")
+
+
+def shovel(member: BrokerProcess, name: str, **value: object) -> None:
+    """A shovel from here; `_` in keys stands for `-`."""
+    keys = {key.replace("_", "-"): one for key, one in value.items()}
+    put(member, f"parameters/shovel/%2F/{name}", {"value": {"src-uri": "amqp://", **keys}})
+
+
+def test_what_nobody_wants_here_is_pushed_as_the_manual_has_it(pair: Pair) -> None:
+    """OpenAMQ's forward-mode, unmatched only: docs/OPERATIONS.md, "Push"."""
+    near, far = pair
+    for member in pair:
+        exchange(member, "orders")
+    exchange(near, "orders.away", "fanout")
+    bound(near, "orders.away", "orders.away", "")
+    bound(near, "local", "orders", "eu.#")
+    bound(far, "remote", "orders", "us.#")
+    definition = {"alternate-exchange": "orders.away"}
+    put(near, "policies/%2F/unmatched", {"pattern": "^orders$", "definition": definition})
+    shovel(near, "push", src_queue="orders.away", dest_uri=uri(far), dest_exchange="orders")
+    send(near, "orders", "eu.fr", range(5))
+    send(near, "orders", "us.ny", range(5, 10))
+    assert take(near, "local", 5) == list(range(5))
+    assert take(far, "remote", 5) == list(range(5, 10))
+    settled(near, "local", 0, 0.5)
+
+
+def test_a_queue_at_a_host(pair: Pair) -> None:
+    """OpenAMQ's addresses: what is sent to `work@far` here is in `work` there."""
+    near, far = pair
+    publish(far, "work", ())
+    publish(near, "work@far", range(10))
+    shovel(near, "at-far", src_queue="work@far", dest_uri=uri(far), dest_queue="work")
+    assert take(far, "work", 10) == list(range(10))
