@@ -20,6 +20,7 @@ from broker.machine.version import MACHINE_VERSION
 
 NAMES = ("alpha", "beta", "gamma", "delta")
 TYPES = dict(zip(NAMES, ("topic", "topic", "x-modulus-hash", "x-random"), strict=True))
+LINK: c.Table = {"x-max-hops": 2, "x-downstream-name": "beta"}
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -46,13 +47,13 @@ def history(seed: int, count: int) -> Iterator[Command]:
                 c.EXCHANGE_DECLARE,
                 *at,
                 name,
-                rng.choice((TYPES[name],) * 9 + ("topic",)),
+                rng.choice((TYPES[name],) * 9 + ("topic", "x-federation-upstream")),
                 False,
                 True,
                 False,
                 False,
                 False,
-                {"alternate-exchange": other, "zeta": 1, "eta": 2},
+                {"alternate-exchange": other, "zeta": 1, "eta": 2, **LINK},
             ),
             c.QueueBind(c.QUEUE_BIND, *at, name, other, f"{name}.#", False, header),
             c.ExchangeBind(c.EXCHANGE_BIND, *at, name, other, "#", False, {}),

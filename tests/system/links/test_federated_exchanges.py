@@ -24,6 +24,7 @@ from tests.system.links.federation_support import (
 )
 from tests.system.links.support import api, depth, processes, rows, take, waiting
 from tests.system.support.clusters import START_SECONDS, wait_until
+from tests.system.support.tcp_relay import Relay
 from tools.demo.local_cluster import BrokerProcess, LocalCluster
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(400)]
@@ -140,6 +141,37 @@ def test_the_death_of_its_member_neither_loses_nor_repeats_nor_disorders(
     first.start()
     near.wait_active(timeout_seconds=START_SECONDS)
     stop_federating(near[0], "^flow$")
+
+
+def test_a_network_that_goes_silent_in_the_middle_keeps_the_order(
+    clusters: tuple[LocalCluster, ...],
+) -> None:
+    """G27: nobody is told that the link is gone, so the upstream goes on to wait for the consumer
+    that was, and gives the next one nothing before that one's messages are back."""
+    near, far = clusters
+    count = 6000
+    with Relay(["nobody:1", str(far[0].address)], 1) as relay:
+        _, _, door = relay.detours(0).partition("=")
+        upstream(near[0], "silent", far[0], uri=f"amqp://guest:guest@{door}?heartbeat=1",
+                 prefetch_count=300)  # fmt: skip
+        exchange(near[0], "silence", "fanout")
+        bound(near[0], "silenced", "silence", "")
+        federate(near[0], "^silence$", federation_upstream="silent")
+        wait_for_bindings(far[0], "silence", "")
+        send(far[0], "silence", "", range(count))
+        wait_until(lambda: waiting(near[0], "silenced") >= 300, 60, "messages that flow")
+        relay.hold(0, 1)
+        before = waiting(near[0], "silenced")
+        assert before < count, "it was cut in time"
+        wait_until(
+            lambda: "silent for" in str(link(near[0], "silence").get("error")), 40, "it is noticed"
+        )
+        relay.heal()
+        assert take(near[0], "silenced", count) == list(range(count))
+        wait_for_link(near[0], "silence")
+        settled(near[0], "silenced", 0)
+        stop_federating(near[0], "^silence$")
+        wait_until(lambda: not link(near[0], "silence"), 20, "the end of the link")
 
 
 def test_a_process_that_is_killed_again_and_again_costs_nothing_but_time(

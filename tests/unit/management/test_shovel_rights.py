@@ -62,6 +62,10 @@ def test_a_definition_reaches_no_farther_than_who_sets_it(
                 assert (found.status, said in found.body.decode()) == (status, True), found
                 if status == 401:
                     assert repr(made.machine.definitions) == before
+            path = "/api/parameters/federation-upstream/A/up"
+            body = json.dumps({"value": {"uri": source}})
+            found = await http.ask("PUT", path, body, f"{user}:pw")
+            assert (found.status, said in found.body.decode()) == (status, True), found
 
     asyncio.run(run())
 

@@ -19,7 +19,11 @@ Sent = tuple[int, bytes, bytes]
 class Broker:
     """One end: it answers methods, and what is done with publishes a test says."""
 
-    def __init__(self, on_publish: Callable[[Broker, Sent], None] | None = None) -> None:
+    def __init__(
+        self,
+        on_publish: Callable[[Broker, Sent], None] | None = None,
+    ) -> None:
+        self.did: list[tuple[str, tuple[Value, ...]]] = []
         self.mine, theirs = socket.socketpair()
         self.descriptor = theirs.detach()
         self.on_publish = on_publish
@@ -75,7 +79,12 @@ class Broker:
             method, args = spec.decode_method(data, start, end)
             self._on_method(channel, method.name, args)
 
+    def names(self) -> list[str]:
+        """Methods that came, in order."""
+        return [name for name, _ in self.did]
+
     def _on_method(self, channel: int, name: str, args: tuple[Value, ...]) -> None:
+        self.did.append((name, args))
         match name:
             case "connection.open":
                 self.say("connection.open-ok", channel=0)
@@ -89,13 +98,20 @@ class Broker:
                 self.say("channel.close-ok")
             case "queue.declare":
                 self.say("queue.declare-ok", args[0], len(self.messages), 0)
+            case "exchange.declare" if args[2]:  # passive
+                self.say("channel.close", 404, "NOT_FOUND", 40, 10)
+            case "exchange.declare" | "exchange.delete" | "queue.bind":
+                self.say(f"{name}-ok")
+            case "queue.delete":
+                self.say("queue.delete-ok", 0)
             case "confirm.select":
                 self.say("confirm.select-ok")
             case "basic.qos":
                 self._prefetch = cast("int", args[1])
                 self.say("basic.qos-ok")
             case "basic.consume":
-                self.say("basic.consume-ok", args[1])
+                if not args[5]:  # nowait
+                    self.say("basic.consume-ok", args[1])
                 self._deliver()
             case "basic.ack":
                 tag, multiple = args

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import os
 import socket
+import threading
 import time
+from base64 import b64encode
 from collections.abc import Callable
 
 import pytest
 
 from broker.amqp import codec
+from broker.amqp.fields import encode_table
 from broker.machine.commands import Table
-from broker.shovels.definition import parse_shovel
+from broker.shovels.definition import Link, parse_shovel
+from broker.shovels.upstreams import link_of, parse_upstream
 from tests.unit.shovels.scripted_ends import Broker, Sent
 from tools.shovel import mover
 from tools.shovel.content import number_of
@@ -174,3 +179,94 @@ def test_the_last_ones_are_waited_for_when_so_many_are_moved(
 
     run = Run([1, 2, 3], on_publish, delete_after=2)
     assert (run.ended["done"], run.left) == (True, [3])
+
+
+# -- links of federation -------------------------------------------------------------------------
+
+
+class LinkRun:
+    """One attempt of a link on a thread, whose member says what changes."""
+
+    def __init__(self, kind: str, here: dict[str, object], *ways: list[str]) -> None:
+        """`ways`: of each message that waits, the clusters that it has come from."""
+        self.source = Broker()
+        self.destination = Broker(lambda broker, sent: broker.confirms(sent[0]))
+        for place, way in enumerate(ways):
+            headers: Table = {"x-queue-id": "id/1", "x-queue-sequence": place}
+            if way:
+                headers["x-received-from"] = tuple({"cluster-name": one, "vhost": "/"}
+                                                   for one in way)  # fmt: skip
+            properties = codec.encode_properties({"headers": headers})
+            self.source.messages[place] = properties, str(place).encode()
+        upstream = parse_upstream("far", {"uri": "amqp://"})
+        link = Link(kind, "x", "far", "x", "near", 2, False, True, "fanout")
+        task = Task(
+            link_of(upstream, "/", link), 0, {}, "near", self.source.descriptor,
+            self.destination.descriptor, True, "", here,
+        )  # fmt: skip
+        control, self._say = os.pipe()
+        self.told: list[dict[str, object]] = []
+        self.ended: dict[str, object] = {}
+        self._mover = Mover(task, self.told.append, control)
+        self._thread = threading.Thread(target=self._run, daemon=True)
+        self._thread.start()
+
+    def _run(self) -> None:
+        self.ended = self._mover.run()
+
+    def say(self, **change: object) -> None:
+        data = json.dumps(change).encode() + b"\n"
+        os.write(self._say, data[:5])
+        time.sleep(0.01)  # a line may come in parts
+        os.write(self._say, data[5:])
+
+    def stop(self) -> None:
+        os.close(self._say)
+        self._thread.join(20)
+        assert self.ended["why"] == "it is stopped", self.ended
+        self.source.close()
+        self.destination.close()
+
+    def wait_for(self, true_now: Callable[[], bool]) -> None:
+        deadline = time.monotonic() + 20
+        while not true_now():
+            assert time.monotonic() < deadline, (self.source.did, self.told)
+            time.sleep(0.01)
+
+
+def test_what_has_been_here_is_acknowledged_and_not_published() -> None:
+    run = LinkRun("exchange", {"bind": [], "unbind": []}, [], ["near"], ["a", "b"], ["a"])
+    run.wait_for(lambda: not run.source.messages)
+    run.stop()
+    assert [int(body) for _, _, body in run.destination.published] == [0, 3]
+    assert run.ended["doubtful"] == {}
+
+
+def test_bindings_follow_while_it_runs_and_go_when_the_link_does() -> None:
+    empty = b64encode(encode_table({})).decode()
+    run = LinkRun("exchange", {"bind": [["a", empty]], "unbind": []})
+    run.wait_for(lambda: "basic.consume" in run.source.names())
+    assert run.source.names().index("exchange.bind") < run.source.names().index("queue.bind")
+    run.say(bind=[["b", empty]], unbind=[["a", empty]])
+    run.wait_for(lambda: "exchange.unbind" in run.source.names())
+    run.wait_for(lambda: run.source.names().count("exchange.bind") == 2)
+    run.say(ends=True)
+    run.stop()
+    assert run.source.names()[-2:] == ["queue.delete", "connection.close"]
+    assert run.source.did[-2][1][2] is True, "only if it is empty"
+
+
+def test_a_queue_is_taken_from_only_while_it_is_wanted() -> None:
+    run = LinkRun("queue", {"wanted": False}, [], [])
+    run.wait_for(lambda: "basic.qos" in run.source.names())
+    time.sleep(0.1)
+    assert "basic.consume" not in run.source.names()
+    run.say(wanted=True)
+    run.wait_for(lambda: len(run.destination.published) == 2)
+    run.say(wanted=False)
+    run.wait_for(lambda: "basic.cancel" in run.source.names())
+    run.stop()
+    consumed = next(args for name, args in run.source.did if name == "basic.consume")
+    assert isinstance(consumed[6], dict)
+    assert consumed[6]["x-priority"] == -1
+    assert "queue.declare" not in run.destination.names(), "it is there, or the link is not"
