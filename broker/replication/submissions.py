@@ -11,6 +11,11 @@ deep window of publishes does not starve the acks that make room for deliveries.
 connection order is kept: whatever it sent before its first publish went express.  A connection of
 which parts of a large message wait is *large* meanwhile: that lane takes turns with the bulk.  Only
 a few blobs are on the ring at a time, since nothing can overtake there.
+
+An ordered item costs every member as much as some ten commands.  So express commands take along
+what waits in bulk where both fit a blob, and while some blobs are under way one that is not full
+waits until one of them is applied.
+Decision: docs/decisions/0083-a-busy-member-works-in-runs.md.
 """
 
 from __future__ import annotations
@@ -50,6 +55,8 @@ ON_THE_RING_BLOBS_MIN = 2
 that all members take to apply it.  That time is one of commands and their work; a body costs a
 copy or two, so of bytes there may be more.  So much is enough for a full token visit, and two blobs
 may be under way however large they are."""
+UNFILLED_BLOBS_MAX = 4
+"""While so many blobs are under way, the next one waits until it is full or one is applied."""
 LARGE_ON_THE_RING_MAX = 4
 """Blobs of parts of large messages: what else is sent waits behind no more."""
 LARGE_WAITING_BYTES_MAX = 1_000_000
@@ -99,6 +106,11 @@ class Lane:
             and len(self.batches[-1]) < FEW_COMMANDS
             and self._works[-1] + work <= BLOB_BYTES_TARGET
         )
+
+    @property
+    def next_bytes(self) -> int:
+        """The size of the oldest batch."""
+        return self._sizes[0]
 
     def take(self) -> tuple[list[Command], int, int]:
         """Return the oldest batch, its work and its size."""
@@ -252,14 +264,20 @@ class Submissions:
             self._sent.append(self._again.popleft())
         while self._has_room():
             lane = self._next_lane()
-            if lane is None:
+            if lane is None or self._fills(lane):
                 return
             number, large = self._next_number, lane is self._large.lane
-            payload = self._pack(self.session, number, self._now_us(), lane.batches[0])
+            commands, along = lane.batches[0], self._goes_along(lane)
+            if along:
+                commands = commands + self._bulk.batches[0]
+            payload = self._pack(self.session, number, self._now_us(), commands)
             if not self._send(payload):
                 return
-            commands, work, size = self._large.take() if large else lane.take()
-            if lane is not self._express:
+            _, work, size = self._large.take() if large else lane.take()
+            if along:
+                _, more_work, more_size = self._bulk.take()
+                work, size = work + more_work, size + more_size
+            if lane is not self._express or along:
                 self._large_is_next = not large
             blob = _Blob(number, payload, len(commands), work, max(size, len(payload)), large)
             self._sent_large += large
@@ -277,6 +295,26 @@ class Submissions:
         if large and (self._large_is_next or not self._bulk.batches):
             return self._large.lane
         return self._bulk if self._bulk.batches else None
+
+    def _fills(self, lane: Lane) -> bool:
+        """Whether its batch waits for more, as enough is under way without it."""
+        under_way = len(self._sent) - self._sent_large
+        return (
+            len(lane.batches) == 1
+            and under_way >= UNFILLED_BLOBS_MAX
+            and lane is not self._large.lane
+        )
+
+    def _goes_along(self, lane: Lane) -> bool:
+        """Whether what waits longest in bulk fits behind all of the express commands."""
+        bulk = self._bulk
+        return (
+            lane is self._express
+            and len(lane.batches) == 1
+            and bool(bulk.batches)
+            and lane.bytes_waiting + bulk.next_bytes <= BLOB_BYTES_TARGET
+            and not (self._large_is_next and self._large.is_ready)
+        )
 
     def _has_room(self) -> bool:
         few = self._sent_commands < ON_THE_RING_COMMANDS_MAX

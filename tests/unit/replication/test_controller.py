@@ -12,7 +12,7 @@ import msgpack
 import pytest
 
 from broker.machine import commands
-from broker.replication import unapplied
+from broker.replication import submissions, unapplied
 from broker.replication.replica import Replica
 from broker.replication.unapplied import DRAIN
 from broker.waiting.pager import Pager
@@ -235,6 +235,7 @@ def test_who_applies_slower_than_the_ring_delivers_holds_little_and_works_it_off
     half of a long queue at once has no time for the token."""
     monkeypatch.setattr(unapplied, "WORK_ITEMS_MAX", items_max)
     monkeypatch.setattr(unapplied, "WORK_BYTES_MAX", bytes_max)
+    monkeypatch.setattr(submissions, "UNFILLED_BLOBS_MAX", 60)  # each publish is an item here
     bus = formed()
     bus.cores["a"].submit(hello())
     bus.run("a b c")

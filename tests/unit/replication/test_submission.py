@@ -27,6 +27,7 @@ from broker.replication.submissions import (
     LARGE_WAITING_BYTES_MAX,
     ON_THE_RING_BYTES_MAX,
     ON_THE_RING_WORK_MAX,
+    UNFILLED_BLOBS_MAX,
     UNIT_BYTES,
     Submissions,
 )
@@ -193,6 +194,36 @@ def test_acks_of_a_consumer_overtake_the_publishes_of_others_but_not_its_own() -
     order = said(ring)
     assert [n for kind, n in order if kind == PUBLISH] == list(range(2000))
     assert order[-1] == (ACK, 88)
+
+
+def test_while_some_are_under_way_a_blob_waits_until_it_is_full_or_one_is_applied() -> None:
+    """An item costs all members as much as some commands, however few are in it."""
+    ring = Ring()
+    own = own_commands(ring)
+    for number in range(UNFILLED_BLOBS_MAX + 2):
+        own.submit([publish(number, size=200)])
+    assert ring.sent == [1, 2, 3, 4]
+    own.submit([publish(number, size=200) for number in range(6, 120)])
+    assert ring.sent == [1, 2, 3, 4, 5]
+    own.applied(2)
+    own.flush()
+    assert ring.sent == [1, 2, 3, 4, 5, 6]
+    assert said(ring) == [(PUBLISH, number) for number in range(120)]
+
+
+def test_publishes_go_along_with_acks_unless_that_changes_a_connections_order() -> None:
+    ring = Ring()
+    own = own_commands(ring)
+    own.suspend()
+    own.submit([publish(1), publish(2), Ack(ACK, 2, 1, 7, False)])
+    own.resume(0)
+    assert [len(unpack_blob(payload).commands) for payload in ring.payloads] == [3]
+    assert said(ring) == [(ACK, 7), (PUBLISH, 1), (PUBLISH, 2)]
+    own.suspend()
+    acks = [Ack(ACK, 3, 1, number, False) for number in range(700)]  # more than one blob of them
+    own.submit([*acks, publish(3, conn=3)])
+    own.resume(1)
+    assert said(ring)[3:] == [*[(ACK, number) for number in range(700)], (PUBLISH, 3)]
 
 
 def test_a_large_blob_does_not_wait_for_another_one_to_be_applied() -> None:
