@@ -29,6 +29,7 @@ from broker.amqp.fields import Value
 from broker.amqp.handshake import Limits
 
 _BODY_PREFIX = struct.Struct(">BBHI")  # the header's end octet, then the body's frame header
+_new = tuple.__new__  # half the cost of calling the class
 _CACHE_MAX = 512
 _CACHED_BYTES_MAX = 256  # what is longer hardly repeats
 
@@ -128,11 +129,8 @@ class FrameReader(ABC):
                         flags, user_id = seen.get(properties) or self._inspect(properties)
                         exchange, key, bits = address
                         body = data[end + 8 : last]
-                        events.append(
-                            Published(
-                                number, exchange, key, bits | flags, properties, body, user_id
-                            )
-                        )
+                        fields = number, exchange, key, bits | flags, properties, body, user_id
+                        events.append(_new(Published, fields))
                         at = last + 1
                         continue
                 channel.on_publish(address)

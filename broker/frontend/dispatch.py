@@ -44,6 +44,7 @@ from broker.machine.publishing.copies import copies_of, may_name_copies
 from broker.machine.queueing.refusals import Refusal
 
 REPLY_SUCCESS = 200
+_new = tuple.__new__  # half the cost of calling the class
 
 
 def on_events(client: Client, events: list[Event]) -> None:
@@ -80,10 +81,10 @@ def on_events(client: Client, events: list[Event]) -> None:
                 if not channel.probe_no:
                     channel.probe_no, channel.probed_at = publish_no, client.connection.now
             published += 1
-            commands.append(
-                Publish(PUBLISH, client.conn, number, publish_no, exchange, key, flags, properties,
-                        body)
+            fields = (
+                PUBLISH, client.conn, number, publish_no, exchange, key, flags, properties, body
             )  # fmt: skip
+            commands.append(_new(Publish, fields))
         elif type(event) is Called:
             channel = channels.get(event.channel)
             if channel is not None and channel.pending_close is None:

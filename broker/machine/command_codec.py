@@ -87,7 +87,7 @@ def unpack_blob(data: bytes) -> Blob:
         if check is not None and not check(command):
             msg = f"command {index} of kind {kind} has a bad item"
             raise BlobMalformed(msg)
-    return Blob(session, blob_no, time_us, cast("tuple[Command, ...]", commands))
+    return Blob(session, blob_no, time_us, commands)
 
 
 _ENVELOPE = (int, int, int, int, tuple)

@@ -32,7 +32,6 @@ from broker.machine.commands import (
     TX_COMMIT,
     BodyPart,
     Command,
-    Publish,
     TxCommit,
 )
 from broker.machine.digest import canonical
@@ -231,11 +230,12 @@ class Submissions:
         publishers, express, bulk = self._publishers, self._express, self._bulk
         weight, large = self._weight, self._large
         for command in commands:
-            kind, conn = command[0], command[1]
+            kind = command[0]
+            conn: int = command[1]  # type: ignore[assignment]
             work, payload = COMMAND_OVERHEAD_BYTES + UNIT_BYTES * weight(command), 0
             lane = express
             if kind in (PUBLISH, TX_COMMIT):
-                publishers.add(cast("int", conn))
+                publishers.add(conn)
                 lane = bulk
                 payload = _payload_bytes(command)
                 if kind == TX_COMMIT:  # each of its publishes is work, however small
@@ -249,7 +249,7 @@ class Submissions:
                     if kind == CONNECTION_CLOSE:
                         publishers.discard(conn)
             if kind == BODY_PART or (conn in large.connections and kind < ACTIVATE):
-                large.add(cast("int", conn), command, work, payload)
+                large.add(conn, command, work, payload)
             else:
                 lane.add(command, work, payload)
         self.flush()
@@ -360,8 +360,7 @@ class Submissions:
 def _payload_bytes(command: Command) -> int:
     """Return about how many bytes of client data a Publish or TxCommit carries."""
     if command[0] == PUBLISH:
-        _, _, _, _, _, _, _, properties, body = cast("Publish", command)
-        return len(properties) + len(body)
+        return len(command[7]) + len(command[8])  # type: ignore[misc, arg-type]
     _, _, _, publishes, _ = cast("TxCommit", command)
     return sum(len(p) + len(body) for *_, p, body in publishes)
 

@@ -39,7 +39,9 @@ def weight(machine: Machine, session: int, command: Command) -> int:
     estimate = _ON_CHANNEL.get(kind)
     if estimate is None:
         return 0
-    channel = machine.channels.get((session, *cast("tuple[int, int]", command[1:3])))
+    # All these kinds have the connection and the channel in their second and third item.
+    key = (session, command[1], command[2])  # type: ignore[misc]
+    channel = machine.channels.get(key)  # type: ignore[arg-type]
     return estimate(channel, command) if channel is not None else 0
 
 
@@ -47,8 +49,8 @@ def _held(channel: Channel) -> int:
     return len(channel.unacked) + len(channel.unsent)
 
 
-def _of_publish(channel: Channel, command: Command) -> int:
-    _, _, _, _, exchange, key, _, properties, _ = cast("c.Publish", command)
+def _of_publish(channel: Channel, command: c.Publish) -> int:
+    _, _, _, _, exchange, key, _, properties, _ = command
     return _reach_of_all(channel.connection.vhost, exchange, key, properties)
 
 
@@ -143,8 +145,9 @@ def _of_exchange_delete(channel: Channel, command: Command) -> int:
     return len(exchange.bindings) + len(exchange.inbound) if exchange is not None else 0
 
 
-_ON_CHANNEL: dict[int, Callable[[Channel, Command], int]] = {
-    c.PUBLISH: _of_publish,
+_Estimate = Callable[[Channel, Command], int]
+_ON_CHANNEL: dict[int, _Estimate] = {
+    c.PUBLISH: cast("_Estimate", _of_publish),
     c.TX_COMMIT: _of_commit,
     c.ACK: _of_settlement,
     c.NACK: _of_settlement,

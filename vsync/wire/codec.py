@@ -66,6 +66,7 @@ fit the frame that this member must send."""
 SENT_MAX = 1 << 31
 ITEMS_MAX = 65536
 _MEMO_MAX = 1024
+_new = tuple.__new__  # half the cost of calling the class
 
 _HEAD = Struct("<BBI8sQBB")  # version kind crc tag incarnation name address
 _CRC = Struct("<I")
@@ -417,7 +418,7 @@ class Codec:
                     raise FrameError("data_recovered")
             elif count != 2 or len(items[0]) != _FRAGMENT.size:
                 raise FrameError("data_fragment")
-        return Data(ring, seq, origin, content, guarantee, items, body)
+        return _new(Data, (ring, seq, origin, content, guarantee, items, body))
 
     def _read_token(self, frame: bytes, start: int) -> Token:
         ring, at = self.ring(frame, start)
@@ -435,7 +436,10 @@ class Codec:
         if hop > COUNT_MAX or seq > COUNT_MAX or backlog > COUNT_MAX or sent > SENT_MAX:
             raise FrameError("token_count")
         tail = _quads(marks + wanted).unpack_from(frame, at)
-        return Token(
-            ring, hop, seq, aru, aru_by, sent, backlog, recovering == 1,
-            tail[:marks], tail[marks:], Pace(*pace),
+        return _new(
+            Token,
+            (
+                ring, hop, seq, aru, aru_by, sent, backlog, recovering == 1,
+                tail[:marks], tail[marks:], _new(Pace, pace),
+            ),
         )  # fmt: skip
