@@ -137,8 +137,12 @@ class AppliedLog(Protocol):
 class Replica:
     """One member's replicated state and the point it has reached."""
 
-    def __init__(self, local: str, machine: Machine, history: History) -> None:
+    def __init__(
+        self, local: str, machine: Machine, history: History, *, in_runs: bool = True
+    ) -> None:
+        """Without `in_runs` each command is applied by itself: nothing else differs."""
         self.local = local
+        self._in_runs = in_runs
         self.machine = machine
         self.history = history
         self.log: AppliedLog | None = None
@@ -244,6 +248,7 @@ class Replica:
         outcomes = array("H")
         kinds = bytes([command[0] for command in commands])
         position, end = first, first + len(commands)
+        in_runs = self._in_runs and not skip
         while position < end:
             index = position - first
             if skip and index in skip:  # declared by an operator: no change of state
@@ -252,7 +257,7 @@ class Replica:
                 continue
             command, kind, run = commands[index], kinds[index], 0
             try:
-                if kind == PUBLISH and not skip and kinds[index : index + 2] == _PUBLISHES:
+                if kind == PUBLISH and in_runs and kinds[index : index + 2] == _PUBLISHES:
                     run = apply_run(machine, position, session, time_us, commands, index)
                     outcomes.extend(bytes(run))
                 if not run:

@@ -164,7 +164,7 @@ def audit(judge: BrokerJudge, tip: bytes) -> tuple[Witness, Machine]:
     path.reverse()
     witness = Witness(judge)
     machine = WatchedMachine(witness)
-    replica = Replica("", machine, History())
+    replica = Replica("", machine, History(), in_runs=False)  # each command is watched
     for count, node in enumerate(path):
         replica.apply(node.item)
         replica.cut()
