@@ -82,9 +82,12 @@ class Federation:
         federated: list[Federated] = []
         looked_at = 0
         for vhost in machine.vhosts.values():
-            if any(map(_federates, vhost.policies[0])):
-                looked_at += len(vhost.exchanges) + len(vhost.queues)
+            applies_to = {one.apply_to for one in vhost.policies[0] if _federates(one)}
+            if applies_to & {"all", "exchanges"}:
+                looked_at += len(vhost.exchanges)
                 federated += _federated_exchanges(vhost)
+            if applies_to - {"exchanges"}:
+                looked_at += len(vhost.queues)
                 federated += _federated_queues(vhost)
         for _, resource, _policy in federated:
             number = resource.number if isinstance(resource, Queue) else _shape(resource)

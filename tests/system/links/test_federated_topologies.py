@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import subprocess
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -25,7 +26,7 @@ from tests.system.links.federation_support import (
 )
 from tests.system.links.support import api, channel, depth, publish, rows, take, uri, waiting
 from tests.system.support.clusters import START_SECONDS, wait_until
-from tools.demo.local_cluster import BrokerProcess, LocalCluster
+from tools.demo.local_cluster import ROOT, BrokerProcess, LocalCluster, command
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -239,6 +240,14 @@ def test_queues_that_are_each_others_upstreams_hand_nothing_around(members: Memb
         stop_federating(member, "^both$")
 
 
+def qpidctl(member: BrokerProcess, *words: str) -> str:
+    """What it prints."""
+    asked = [*command("qpidctl"), "--broker", str(member.management), *words]
+    return subprocess.run(
+        asked, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
+    ).stdout
+
+
 def test_operators_see_begin_anew_and_refuse(members: Members) -> None:
     north, south = members["north"], members["south"]
     bad = api(south).ask("PUT", "parameters/federation-upstream/%2F/bad", {"value": {"uri": "x"}})
@@ -259,6 +268,9 @@ def test_operators_see_begin_anew_and_refuse(members: Members) -> None:
     name = link(south, "seen")["id"]
     again = api(south).ask("DELETE", f"federation-links/vhost/%2F/{name}/south/restart")
     assert again.status == 204
+    wait_for_link(south, "seen")
+    assert f"{name}\t/\tseen\t\tnobody\t" in qpidctl(south, "federation_status")
+    qpidctl(south, "restart_federation_link", str(name))
     wait_for_link(south, "seen")
     nothing = api(south).ask("DELETE", "federation-links/vhost/%2F/0123abcd/restart")
     assert nothing.status == 404
