@@ -28,9 +28,9 @@ from broker.shovels.status import Key
 from broker.shovels.upstreams import (
     EXCHANGE,
     INTERNAL,
-    PREFETCH,
     PURPOSE,
     QUEUE,
+    QUEUE_PREFETCH,
     UPSTREAM,
     UPSTREAM_SET,
     Upstream,
@@ -154,7 +154,8 @@ class Federation:
         where = shovel.vhost, shovel.link.name
         if shovel.link.kind == EXCHANGE:
             return _Bindings(self._machine, *where)
-        return _Demand(self._machine, *where, shovel.prefetch or PREFETCH)
+        enough = max(1, (shovel.prefetch or QUEUE_PREFETCH) // 4)
+        return _Demand(self._machine, *where, enough)
 
 
 def _federates(policy: Policy) -> bool:
@@ -215,7 +216,7 @@ def _row(key: str, arguments: Table) -> list[str]:
 
 class _Demand:
     """Whether a federated queue wants messages of the upstream: from when a consumer waits that is
-    no link's, so that it is empty, until there is none or enough came for a while."""
+    no link's, so that it is empty, until there is none, or a quarter of a prefetch waits here."""
 
     def __init__(self, machine: Callable[[], State], vhost: str, name: str, enough: int) -> None:
         self._machine, self._vhost, self._name, self._enough = machine, vhost, name, enough

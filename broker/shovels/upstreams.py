@@ -34,8 +34,9 @@ from vsync.types import record
 UPSTREAM, UPSTREAM_SET = "federation-upstream", "federation-upstream-set"
 ALL = "all"
 """The set of all upstreams of a virtual host, which nobody defines."""
-PREFETCH = 4000
-"""As many as are under way at most: over a long way less is slower."""
+PREFETCH, QUEUE_PREFETCH = 4000, 1000
+"""Of an exchange's link as many as are under way at most, as over a long way less is slower; of a
+queue's fewer, as those are taken from consumers at the upstream."""
 HOPS_MAX = 1000
 TIME_MAX_MS = (1 << 32) - 1
 UPSTREAMS_MAX = 100
@@ -63,6 +64,7 @@ class Upstream:
     """Its name there; empty: as here."""
     queue: str
     prefetch: int
+    """-1: by what is linked."""
     reconnect_s: int
     ack_mode: str
     trusts_user_ids: bool
@@ -92,7 +94,7 @@ def _shared(name: str, uris: tuple[str, ...], reader: Reader) -> Upstream:
     """What an upstream says, and a set may say otherwise."""
     upstream = Upstream(
         name, uris, reader.name("exchange"), reader.name("queue"),
-        reader.number("prefetch-count", PREFETCH, 0, PREFETCH_MAX),
+        reader.number("prefetch-count", -1, 0, PREFETCH_MAX),
         reader.number("reconnect-delay", RECONNECT_S, 0, RECONNECT_MAX_S),
         reader.choice("ack-mode", ACK_MODES), reader.flag("trust-user-id"),
         reader.number("max-hops", 1, 1, HOPS_MAX), reader.number("expires", 0, 0, TIME_MAX_MS),
@@ -192,9 +194,12 @@ def upstream_queue(resource: str, upstream_vhost: str | None, vhost: str, link: 
 
 def link_of(upstream: Upstream, vhost: str, link: Link) -> Shovel:
     """The shovel that such a link is.  Raises BadShovel."""
+    prefetch = upstream.prefetch
+    if prefetch < 0:
+        prefetch = QUEUE_PREFETCH if link.kind == QUEUE else PREFETCH
     value: dict[str, object] = {
         "src-uri": upstream.uris, "dest-uri": "amqp://", "ack-mode": upstream.ack_mode,
-        "src-prefetch-count": upstream.prefetch, "reconnect-delay": upstream.reconnect_s,
+        "src-prefetch-count": prefetch, "reconnect-delay": upstream.reconnect_s,
     }  # fmt: skip
     if link.kind == QUEUE:
         value |= {

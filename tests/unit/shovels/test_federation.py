@@ -153,7 +153,7 @@ def test_a_queue_wants_messages_while_a_consumer_that_is_no_links_waits() -> Non
     world = World()
     client = world.client
     client.queue("q")
-    world.parameter("federation-upstream/far", {"uri": "amqp://far", "prefetch-count": 3})
+    world.parameter("federation-upstream/far", {"uri": "amqp://far", "prefetch-count": 12})
     world.policy("^q$")
     side = world.side("/", "queue", "q", "far")
     assert side.change() == {"wanted": False}

@@ -9,18 +9,22 @@ import threading
 import time
 from base64 import b64encode
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
 from broker.amqp import codec
 from broker.amqp.fields import encode_table
 from broker.machine.commands import Table
+from broker.memberlog.client_history import ClusterName
 from broker.shovels.definition import Link, parse_shovel
 from broker.shovels.upstreams import link_of, parse_upstream
 from tests.unit.shovels.scripted_ends import Broker, Sent
+from tools.client.amqp_client import AmqpConnection
 from tools.shovel import mover
 from tools.shovel.content import number_of
-from tools.shovel.mover import Mover, Task
+from tools.shovel.mover import Failed, Mover, Task
 
 HIGHEST, REMEMBERED = 6000, 4096
 TOO_OLD = (
@@ -270,3 +274,15 @@ def test_a_queue_is_taken_from_only_while_it_is_wanted() -> None:
     assert isinstance(consumed[6], dict)
     assert consumed[6]["x-priority"] == -1
     assert "queue.declare" not in run.destination.names(), "it is there, or the link is not"
+
+
+def test_two_clusters_of_one_name_are_told_apart_before_anything_is_made() -> None:
+    """Loops could not be found; with the same id it is this cluster, reached by a host."""
+    upstream = parse_upstream("far", {"uri": "amqp://far"})
+    shovel = link_of(upstream, "/", Link("exchange", "x", "far", "x", "near", 2, False, True))
+    mover = Mover(Task(shovel, 0, {}, "near", None, None, True, "aa", {}), lambda _: None, 0)
+    for found in (ClusterName("near", "aa"), ClusterName("far", "bb"), ClusterName("near")):
+        assert mover._way(cast("AmqpConnection", SimpleNamespace(cluster=found))) is not None
+    same = cast("AmqpConnection", SimpleNamespace(cluster=ClusterName("near", "bb")))
+    with pytest.raises(Failed, match="--cluster-name"):
+        mover._way(same)

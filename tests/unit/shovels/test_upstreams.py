@@ -14,6 +14,7 @@ from broker.machine.version import FEDERATION
 from broker.shovels.definition import BadShovel, Link, Machine
 from broker.shovels.upstreams import (
     PREFETCH,
+    QUEUE_PREFETCH,
     Upstream,
     chosen_upstreams,
     link_of,
@@ -25,10 +26,10 @@ from broker.shovels.upstreams import (
 ROOT = Path(__file__).parents[3]
 
 
-def test_what_is_not_given_is_as_rabbitmq_has_it_but_for_the_prefetch() -> None:
+def test_what_is_not_given_is_as_rabbitmq_has_it() -> None:
     found = parse_upstream("far", {"uri": "amqp://far"})
     assert found == Upstream(
-        "far", ("amqp://far",), "", "", PREFETCH, 5, "on-confirm", False, 1, 0, -1, "", True
+        "far", ("amqp://far",), "", "", -1, 5, "on-confirm", False, 1, 0, -1, "", True
     )
 
 
@@ -136,6 +137,9 @@ def test_the_queue_at_the_upstream_has_rabbitmqs_name(
         "x-message-ttl": 5,
     }  # fmt: skip
     assert shovel.key == (vhost, "exchange", name, "far")
+    assert shovel.prefetch == PREFETCH
+    of_queue = link_of(upstream, vhost, Link("queue", name, "far", name, "near", 1, False, True))
+    assert of_queue.prefetch == QUEUE_PREFETCH
     with pytest.raises(BadShovel, match="too long"):
         link_of(upstream, vhost, Link("exchange", "x" * 250, "far", "y", "near", 1, False, True))
 
