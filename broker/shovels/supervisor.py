@@ -41,6 +41,7 @@ from broker.shovels.status import (
     read_datagram,
     runner,
 )
+from broker.shovels.upstreams import EXCHANGE
 from vsync.totem.events import Direct
 
 log = logging.getLogger("qpidd.shovels")
@@ -176,8 +177,8 @@ class Shovels:
         for key, run in list(self._runs.items()):
             if mine.get(key) is not run.shovel:
                 del self._runs[key]
-                if run.attempt is not None and _leaves_its_source(run.shovel, self._known.get(key)):
-                    run.attempt.tell({"ends": True})
+                if _leaves_its_source(run.shovel, self._known.get(key)):
+                    _tidy_up(run)
                 self._stop(run, "it is deleted, defined anew or another member's")
         for key, shovel in mine.items():
             if key not in self._runs:
@@ -427,6 +428,18 @@ def _row_of_none(key: Key, bad: BadShovel) -> dict[str, object]:
     vhost, name = key
     status = Status(TERMINATED, 0, f"its definition is none: {bad}; define it anew")
     return {"vhost": vhost, "name": name, "type": "dynamic", "node": "", **status.row()}
+
+
+def _tidy_up(run: _Run) -> None:
+    """Have what a link made at its upstream deleted, or say that nobody can."""
+    link = run.shovel.link
+    if run.attempt is not None:
+        run.attempt.tell({"ends": True})
+    elif link is not None and link.kind == EXCHANGE and link.cleans_up:
+        log.warning(
+            "%s is gone and was not connected: its queue '%s' may be left at the upstream; delete "
+            "it there", _title(run.shovel), printable(run.shovel.source_queue),
+        )  # fmt: skip
 
 
 def _leaves_its_source(shovel: Shovel, other: Shovel | BadShovel | None) -> bool:

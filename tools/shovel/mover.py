@@ -161,6 +161,8 @@ class Mover:
             why = self._why
         except Failed as failed:
             why = str(failed)
+            if self._ends and self._upstream is not None:
+                self._note(self._upstream.left(why))
             if source is not None and why.startswith("destination:"):
                 source.close()  # with the acknowledgements of what was confirmed
         finally:

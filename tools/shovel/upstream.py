@@ -148,8 +148,13 @@ class UpstreamExchange:
         except BrokerRefused as refused:
             return f"its queue '{queue}' is left at the upstream, with its messages: {refused}"
         except (ConnectionLost, ToolError) as lost:
-            return f"its queue '{queue}' may be left at the upstream: {lost}"
+            return self.left(str(lost))
         return ""
+
+    def left(self, why: str) -> str:
+        """What is said when it could not be seen to."""
+        queue = self._shovel.source_queue
+        return f"its queue '{queue}' may be left at the upstream, delete it there: {why}"
 
 
 def _rows(change: Mapping[str, object], what: str) -> list[tuple[str, str]]:

@@ -472,6 +472,18 @@ def test_a_link_that_nobody_wants_any_more_tidies_up(
     assert (node.begun[0].changes, node.begun[0].stopped) == ([{"ends": True}], [False])
 
 
+def test_a_link_that_goes_while_it_is_not_connected_leaves_a_line_in_the_log(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    federation, node = linked()
+    node.pass_time(1)
+    node.begun[0].hear({"event": "ended", "why": "source: gone"})
+    federation.found = {}
+    node.pass_time(1)
+    assert not node.begun[0].changes
+    assert "'federation: x -> near' may be left at the upstream" in caplog.text
+
+
 def test_links_are_begun_anew_by_their_whole_key() -> None:
     _, node = linked()
     node.pass_time(1)
