@@ -14,6 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Protocol
 
+from broker.admin.pair_roles import PairRoles
 from broker.admin.roles import IllegalMove, Role, way
 from broker.exit_codes import Exit
 from broker.machine.commands import DEMOTE, PROMOTE, Command, Demote, Promote
@@ -32,6 +33,15 @@ AGAIN_S = 1.0
 """How long a member waits before it orders the same again, in the same view: whatever it and the
 others believe, the role never goes around faster than that."""
 NO_ROLE = "this broker is in no active-passive cluster: start all members with --ha-cluster yes"
+NO_PAIR = (
+    "this broker is in no pair (--hac, --master-slave); where there are backups, have it give the "
+    "role up: qpid-cluster --drain"
+)
+OF_PAIR = (
+    "in a pair the members decide: to have this one be active, force the other one passive "
+    "(qpid-ha passive). One that waits for a peer which is lost for good: stop it, run "
+    "qpid-cluster-store -c --sole-voter on its --data-dir, start it again"
+)
 TOO_OLD = (
     f"active-passive mode needs version {ACTIVE_MEMBER} of the machine in force, and an older one "
     "is: run qpid-cluster --upgrade"
@@ -58,7 +68,7 @@ class Followed(Protocol):
 class Clients(Protocol):
     """The clients of this member, as far as its role reaches them."""
 
-    def stand_by(self, reason: str, *, briefly: bool) -> None:
+    def stand_by(self, reason: str, *, briefly: bool, holds: bool = False) -> None:
         """Let in nobody but operators, and send the others away; empty: let clients in."""
 
 
@@ -72,6 +82,10 @@ class Standalone:
     def promote(self) -> None:
         """Refuse."""
         raise QueryRefused("refused", NO_ROLE)
+
+    def force_passive(self, _now: float) -> None:
+        """Refuse."""
+        raise QueryRefused("refused", NO_PAIR)
 
 
 class ActivePassive:
@@ -88,7 +102,9 @@ class ActivePassive:
         may_reply: Callable[[], bool],
         stop: Callable[[Exit, str], None],
         note: Callable[[str], None],
+        pair: PairRoles | None = None,
     ) -> None:
+        self._pair = pair
         self._options, self._controller, self._clients = options, controller, clients
         self._machine = machine
         self._drained, self._may_reply, self._stop, self._note = drained, may_reply, stop, note
@@ -111,16 +127,20 @@ class ActivePassive:
             self._stop(Exit.INTERNAL, str(error))
             return
         self._log_active()
+        if self._pair is not None:
+            self._pair.follow(now)
         self._take_or_give(now)
         told = self._for_clients()
         if told != self._told:
             self._told = told
-            self._clients.stand_by(told[0], briefly=told[1])
+            holds = told[1] and self._pair is not None
+            self._clients.stand_by(told[0], briefly=told[1] and not holds, holds=holds)
 
     def _role_now(self) -> Role:
         controller, primary = self._controller, self._controller.primary
         if primary.left_out:
-            return Role.JOINING
+            goes_on = self._pair is not None and self._pair.goes_on
+            return self._while_the_view_changes() if goes_on else Role.JOINING
         if controller.transfer_donor:
             return Role.CATCHUP
         if not primary.active:
@@ -146,6 +166,8 @@ class ActivePassive:
         """Its clients are sent away, as it is drained; and another member may have taken over, from
         when it ordered that until it has applied it."""
         machine, me = self._machine(), self._controller.me.name
+        if self._pair is not None and not self._pair.wants_role:
+            return True
         return me in self._drained() or (self._gave_up == machine.epoch and machine.active == me)
 
     def _log_active(self) -> None:
@@ -169,7 +191,10 @@ class ActivePassive:
         else:
             self._vacant_since = self._vacant_since or now
             candidates = self._candidates()
-            if self._options.automatic and self._controller.me.name in candidates:
+            if self._pair is not None:
+                if self._pair.wants_role and self._may_ask(PROMOTE, now):
+                    self._promote()
+            elif self._options.automatic and self._controller.me.name in candidates:
                 turn = candidates.index(self._controller.me.name) * STEP_S
                 if now - self._vacant_since >= turn and self._may_ask(PROMOTE, now):
                     self._promote()
@@ -198,6 +223,8 @@ class ActivePassive:
         if self.role in (Role.ACTIVE, Role.RECOVERING):
             return "", False
         machine, primary = self._machine(), self._controller.primary
+        if self._pair is not None:
+            return self._pair.for_clients(primary.labels().get(machine.active, ""))
         me = self._controller.me.name
         if not primary.active and not primary.left_out:
             # Who was active may be who is gone: until the view stands, and this was called again,
@@ -219,6 +246,8 @@ class ActivePassive:
     def promote(self) -> None:
         """Order that this member is the active one.  Raises QueryRefused."""
         machine, me = self._machine(), self._controller.me.name
+        if self._pair is not None:
+            raise QueryRefused("refused", OF_PAIR)
         if self.role in (Role.ACTIVE, Role.RECOVERING):
             return
         if self.role is Role.CATCHUP:
@@ -239,6 +268,13 @@ class ActivePassive:
             )
         self._promote()
 
+    def force_passive(self, now: float) -> None:
+        """Have the other one of a pair be active.  Raises QueryRefused."""
+        refusal = NO_PAIR if self._pair is None else self._pair.force_passive(now)
+        if refusal:
+            raise QueryRefused("refused", refusal)
+        self.follow(now)
+
     def status(self) -> Json:
         """Return the reply to `ha`: the role, as it is this moment, and those of the others."""
         controller, primary = self._controller, self._controller.primary
@@ -257,6 +293,7 @@ class ActivePassive:
             "promotion": AUTOMATIC if self._options.automatic else MANUAL,
             "replicate": "all",
             "id": controller.me.name,
+            **({"pair": self._pair.status()} if self._pair is not None else {}),
             "members": [
                 {"id": name, "url": labels.get(name, ""), "status": one.value}
                 for name, one in self._roles(role).items()

@@ -10,11 +10,12 @@ from pathlib import Path
 from typing import Protocol
 
 from broker.access.backends import Login
-from broker.admin import active_passive
+from broker.admin import active_passive, pair_roles
 from broker.admin.active_passive import ActivePassive, Standalone
 from broker.admin.definitions import Definitions
 from broker.admin.first_administrator import see_to_it
 from broker.admin.maintenance import Clients, Maintenance
+from broker.admin.pair_roles import PairRoles
 from broker.admin.status import (
     ViewHistory,
     counters_of,
@@ -42,7 +43,7 @@ STOP_INTERVAL_S = 0.1
 log = logging.getLogger("qpidd")
 
 
-class KnownClients(Clients, active_passive.Clients, Protocol):
+class KnownClients(Clients, active_passive.Clients, pair_roles.Clients, Protocol):
     """The clients of this member, and who may log in."""
 
     def operator_login(
@@ -79,14 +80,19 @@ class Operations:
         self._later, self._send_direct, self._stop = later, send_direct, stop
         self._progress, self._watchdogs, self._received = progress, watchdogs, received
         self._views = ViewHistory(controller)
+        self._pair = options.pair
         self.roles: ActivePassive | Standalone = Standalone()
         self.follow_roles: Callable[[float], None] | None = None
         """To be called after each turn of work; None: this member is in no such cluster."""
         if (mode := options.active_passive) is not None:
+            pair = options.pair and PairRoles(
+                options.pair, controller, clients, machine=lambda: controller.replica.machine,
+                drained=lambda: self._maintenance.drained, stop=stop, note=log.info, warn=log.error,
+            )  # fmt: skip
             self.roles = followed = ActivePassive(
                 mode, controller, clients, machine=lambda: controller.replica.machine,
                 drained=lambda: self._maintenance.drained, may_reply=may_reply, stop=stop,
-                note=log.info,
+                note=log.info, pair=pair,
             )  # fmt: skip
             self.follow_roles = followed.follow
             for sentence in mode.needless:
@@ -116,6 +122,16 @@ class Operations:
         """Have this member become the active one of an active-passive cluster."""
         self.roles.promote()
         return self.roles.status()
+
+    def force_passive(self) -> Json:
+        """Have the other one of a pair take the clients of this one."""
+        self.roles.force_passive(asyncio.get_running_loop().time())
+        return self.roles.status()
+
+    def stepped_aside(self) -> bool:
+        """Before this member stops: whether the other one of a pair may go on, if it is to."""
+        lets = self._pair is not None and self._pair.lets_the_other_lead
+        return not lets or self._voter_changes.step_aside()
 
     def connections(self) -> list[Json]:
         """Return the clients of all members."""

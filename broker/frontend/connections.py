@@ -9,6 +9,8 @@ from __future__ import annotations
 import asyncio
 import ipaddress
 import math
+import socket
+import struct
 import time
 from collections.abc import Callable, Sequence
 from typing import Protocol
@@ -39,6 +41,8 @@ PIECE_BYTES_MAX = 1 << 20
 the transport makes copies."""
 DRAIN_S = 30.0
 """How long a client whose connection was closed may take to read why."""
+LOOK_S = 0.05
+"""Between two looks at what came from clients, where that is watched."""
 LINGER_S = 5.0
 """How long what it still sends is read and dropped after that, until it closes its side: to close
 at once with something unread resets the connection, and a client that writes gets an error in place
@@ -57,6 +61,15 @@ async def _answer(server: AuthServer, question: AuthQuestion) -> Answer:
     told: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
     server.ask(question, lambda answer, _: None if told.done() else told.set_result(answer))
     return await told
+
+
+HEARTBEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
+"""A frame that asks for nothing, and that the client's kernel acknowledges."""
+GRAIN_MS = 20
+"""The kernel's clock is no finer."""
+_TIMES = struct.Struct("<52xII")
+"""Of `tcp_info`: milliseconds since data, and since an acknowledgement, came last."""
+_TCP_INFO = getattr(socket, "TCP_INFO", None)
 
 
 class Options(Protocol):
@@ -204,6 +217,11 @@ class ClientLink:
             data, self.unsent = (data if client.wants_close else self.unsent + data), b""
         return data
 
+    def probe(self) -> None:
+        """Have its kernel answer, if it is there."""
+        if not (self._rest or self.full or self._ended or self.transport.is_closing()):
+            self.transport.write(HEARTBEAT)
+
     def read(self, *, on: bool) -> None:
         """Stop or resume reading the client."""
         if on is not self.reading and not self.transport.is_closing():
@@ -245,6 +263,7 @@ class Connections:
         self.outbox = Outbox(self.gateway)
         self._links: dict[Client, ClientLink] = {}
         self._paused = False
+        self._watched_since = self._look_at = 0.0
         self.may_reply = False
         self.bytes_out = self.confirmed = 0
         self.confirm_took = Histogram()
@@ -377,10 +396,39 @@ class Connections:
         self.gateway.drain(reason)
         self.on_work()
 
-    def stand_by(self, reason: str, *, briefly: bool) -> None:
+    def stand_by(self, reason: str, *, briefly: bool, holds: bool = False) -> None:
         """Let in nobody but operators, and send the others away; empty: let clients in."""
-        self.gateway.stand_by(reason, briefly=briefly)
+        self.gateway.stand_by(reason, briefly=briefly, holds=holds)
         self.on_work()
+
+    # -- looked at by one of a pair --------------------------------------------------------------
+
+    @property
+    def connected(self) -> bool:
+        """Whether a client is connected that is no operator's."""
+        return any(map(self.gateway.is_ordinary, self.gateway.clients.values()))
+
+    def watch(self, *, on: bool) -> None:
+        """From here on notice whether anything comes from a client; or no more."""
+        self.gateway.watch(on=on)
+        self._watched_since = self._look_at = time.monotonic()
+        for link in self._ordinary_links() if on else ():
+            link.probe()
+
+    def heard(self) -> bool:
+        """Whether a client came since, or anything from one that is connected."""
+        gateway, now = self.gateway, time.monotonic()
+        if gateway.watches and not gateway.heard and now >= self._look_at:
+            self._look_at = now + LOOK_S
+            passed_s = now - self._watched_since
+            gateway.heard = any(
+                heard_within(link.transport, passed_s) for link in self._ordinary_links()
+            )
+        return gateway.heard
+
+    def _ordinary_links(self) -> list[ClientLink]:
+        ordinary = self.gateway.is_ordinary
+        return [link for link in self._links.values() if link.conn and ordinary(link.client)]
 
     def details(self) -> dict[str, dict[str, object]]:
         """Return what only this member knows of its clients, by address."""
@@ -470,3 +518,23 @@ class Connections:
             link.full = False
             link.write()
             link.transport.close()
+
+
+def heard_within(transport: asyncio.BaseTransport, seconds: float) -> bool:
+    """Return whether anything came in that time, as the kernel knows it; also where it cannot tell.
+
+    One of a pair that lost the other one has to know whether its clients are there, or it is the
+    one that was cut off.  An open connection says nothing: it stays so for as long as nobody
+    notices.  And what comes in may wait unread, as a publisher is not read while its member may not
+    reply.
+    """
+    found = transport.get_extra_info("socket")
+    if found is None or _TCP_INFO is None:
+        return True
+    try:
+        data_ms, ack_ms = _TIMES.unpack(
+            found.getsockopt(socket.IPPROTO_TCP, _TCP_INFO, _TIMES.size)
+        )
+    except OSError:
+        return False  # it is closed
+    return bool(min(data_ms, ack_ms) + GRAIN_MS < seconds * 1000)

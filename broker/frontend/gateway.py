@@ -114,6 +114,10 @@ class _Verdict(NamedTuple):
 class Gateway:
     """All clients of one member. See the module's text for how it is called."""
 
+    standby_holds = False  # new clients wait for the end of a standby, in no primary view as well
+    watches = False  # whether clients come: the other one of a pair is gone
+    heard = False  # one came since
+
     def __init__(
         self,
         member: str,
@@ -371,11 +375,12 @@ class Gateway:
         for client in [one for one in self._everyone if not one.stays] if reason else ():
             client.send_away(reason)
 
-    def stand_by(self, reason: str, *, briefly: bool) -> None:
+    def stand_by(self, reason: str, *, briefly: bool, holds: bool = False) -> None:
         """Send away whoever is no operator, and let no more in, for this reason; empty: let clients
-        in. `briefly`: new ones wait, as it will be known in a moment where they belong."""
+        in. `briefly`: new ones wait, as it will be known in a moment where they belong; `holds`:
+        for as long as they may take to log in, whatever becomes of the view."""
         begins = bool(reason) and not self.standby
-        self.standby, self.standby_briefly = reason, briefly
+        self.standby, self.standby_briefly, self.standby_holds = reason, briefly, holds
         for client in list(self.clients.values()) if begins else ():
             if not _is_operator(client):
                 client.send_away(reason)
@@ -389,7 +394,9 @@ class Gateway:
         """Once per turn, before `take_writable`: admit or refuse those that wait, unless the fence
         may be gone `soon`."""
         self.fenced_briefly = self.fenced and soon
-        if self._waiting and not self.fenced_briefly and not self.standby_briefly:
+        if self._waiting and not (
+            self.fenced_briefly or self.standby_briefly or self.standby_holds
+        ):
             waiting, self._waiting = self._waiting, {}
             for client in waiting:
                 release(client)
@@ -405,7 +412,8 @@ class Gateway:
             user = verdict.user if login.backend else ""
             on_events(client, client.connection.logged_in(user, now, verdict.note))
             self.mark_writable(client)
-        for client in [one for one in self._waiting if now - one.connected_at > WAIT_S]:
+        wait_s = self.limits.handshake_s if self.standby_holds else WAIT_S
+        for client in [one for one in self._waiting if now - one.connected_at > wait_s]:
             del self._waiting[client]
             if client.kept.holds_all:  # its connection was not ended while it waited
                 self._refuse_inactive(client)
@@ -422,7 +430,13 @@ class Gateway:
         if self.drained and not client.stays:
             client.send_away(self.drained)
             return 0
+        if self.watches and self.is_ordinary(client):
+            self.heard = True
+            self._on_work()
         if self.session and self.fenced and self.fenced_briefly:
+            self._waiting[client] = None
+            return None
+        if self.standby_holds and self.is_ordinary(client):
             self._waiting[client] = None
             return None
         if self._is_inactive:
@@ -523,6 +537,15 @@ class Gateway:
     def _refuse_inactive(self, client: Client) -> None:
         reason = self._inactive if self._is_inactive else self.standby
         client.refuse(errors.CONNECTION_FORCED, reply_text(errors.CONNECTION_FORCED, reason))
+
+    def is_ordinary(self, client: Client) -> bool:
+        """Whether it is neither an operator's nor a part of this cluster."""
+        return not _is_operator(client) and not client.stays
+
+    def watch(self, *, on: bool) -> None:
+        """From here on notice whether clients come, those that wait too; or no more."""
+        self.watches = on
+        self.heard = on and any(self.is_ordinary(client) for client in self._waiting)
 
     @property
     def _is_inactive(self) -> bool:

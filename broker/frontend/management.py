@@ -60,6 +60,9 @@ class Managed(Protocol):
     def promote(self) -> Json:
         """Have this member become the active one; return the reply to `status` under `ha`."""
 
+    def force_passive(self) -> Json:
+        """Have the other one of a pair become active; return the same."""
+
 
 READING = frozenset(("status", "counters", "groups", "quorum", "connections", "trace"))
 """What a user with the tag monitoring may request; the rest changes something."""
@@ -86,6 +89,7 @@ class ManagementSession(QuerySession):
             "disconnect": self._disconnect,
             "drain": self._drain,
             "promote": lambda _: {"ha": self._member.promote()},
+            "passive": lambda _: {"ha": self._member.force_passive()},
             "trace": lambda request: self._member.trace(request),
         }
         super().__init__(ops, self._login)

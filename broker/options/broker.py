@@ -25,9 +25,13 @@ from broker.options import retention as retention_options
 from broker.options import security as security_options
 from broker.options.access import AccessOptions, read_access_options
 from broker.options.active_passive import (
+    ONE_OF_PAIR,
     ActivePassiveOptions,
+    PairOptions,
     SharedStoreOptions,
+    peer_text,
     read_active_passive,
+    read_pair,
     read_shared_store,
 )
 from broker.options.bounds import Bounds, read_bounds
@@ -95,6 +99,10 @@ DEFAULTS: Mapping[str, str] = {
     **security_options.DEFAULTS,
 }
 """Every option that an option file may set, with its default."""
+_NO_PAIR = (
+    "ha-cluster", "ha-promotion", "ha-brokers-url", "ha-public-url", "shared-store",
+    "cluster-mcastaddr", "cluster-mcastport",
+)  # fmt: skip
 _RING_ONLY = (
     "cluster-size", "cluster-bind", "cluster-nodes", "cluster-mcastaddr", "cluster-mcastport",
 )  # fmt: skip
@@ -188,6 +196,8 @@ class BrokerOptions:
     """Whether this process is the cluster's arbitrator: it votes, holds no data, has no clients."""
     active_passive: ActivePassiveOptions | None
     """How only one member takes clients; None: all do."""
+    pair: PairOptions | None
+    """How this member is one of two, with a vote that is no machine's; None: it is in no pair."""
     settings: tuple[tuple[str, str, bool], ...]
     """What is compared with the other members' (`vsync.primary.settings`)."""
     security: SecurityOptions
@@ -210,8 +220,8 @@ class BrokerOptions:
 
 def broker_options(given: Mapping[str, str]) -> BrokerOptions:
     """Validate `given` (long names without dashes to text) over the defaults; all or nothing."""
-    derived = "cluster-nodes" not in given
-    given = _with_ring(given)
+    derived = "cluster-nodes" not in given and bool(given.get("ha-brokers-url"))
+    given = _with_peer(_with_ring(given))
     text = {name: given.get(name, default).strip() for name, default in DEFAULTS.items()}
     cluster_name = _cluster_name(text["cluster-name"])
     shared = _without_ring(text, cluster_name)
@@ -231,6 +241,7 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
     arbitrator = text["cluster-arbitrator"]
     if arbitrator:
         text["cluster-arbitrator"] = arbitrator = str(_address("cluster-arbitrator", arbitrator))
+    pair = _pair(text, bind, size)
     return BrokerOptions(
         cluster_name=cluster_name,
         cluster_size=size,
@@ -254,11 +265,12 @@ def broker_options(given: Mapping[str, str]) -> BrokerOptions:
         bounds=read_bounds(text),
         trace=Path(text["trace"]).expanduser().absolute() if text["trace"] else None,
         log=read_log_options(text),
-        requested=read_quorum_options(text, size),
+        requested=read_quorum_options(text, size, pair.kept if pair is not None else ""),
         cman=yes("cluster-cman", text["cluster-cman"]),
         arbitrator=arbitrator == str(bind),
-        active_passive=_active_passive(text),
-        settings=settings_of(text),
+        active_passive=_active_passive(text) if pair is None else ONE_OF_PAIR,
+        pair=pair,
+        settings=(*settings_of(text), *(pair.settings if pair is not None else ())),
         security=_security(text, (bind, *also)) if cluster_name and shared is None else OPEN,
         text=OptionTexts(text),
         cluster_bind_also=tuple(also),
@@ -326,6 +338,38 @@ def _ring_address(client: Address) -> Address:
 def _active_passive(text: Mapping[str, str]) -> ActivePassiveOptions | None:
     url = text["ha-public-url"]
     return read_active_passive(text, _shown("ha-public-url", url) if url else "")
+
+
+def _pair(text: Mapping[str, str], bind: Address, size: int) -> PairOptions | None:
+    own, (option, peer) = str(bind), peer_text(text)
+    if peer:
+        peer = str(_address(option, peer, bind.port))
+    of_others = [
+        name for name in (*quorum_options.DEFAULTS, *_NO_PAIR) if text[name] != DEFAULTS[name]
+    ]
+    pair = read_pair(text, own, peer, of_others)
+    if pair is not None and size != 2:
+        raise OptionError("cluster-size", "a pair has two members: drop it, or say 2")
+    if pair is not None and (bind.host in WILDCARDS or bind.port == 0):
+        raise OptionError("cluster-bind", ha_options.NAMELESS.format(own))
+    return pair
+
+
+def _with_peer(given: Mapping[str, str]) -> Mapping[str, str]:
+    """Add what follows from being one of a pair: how many members there are, and where."""
+    if not (given.get("hac") or given.get("master-slave")) or not given.get("cluster-name"):
+        return given
+    option, peer = peer_text(given)
+    found = {"cluster-size": "2"}
+    if peer:
+        interface = (
+            given.get("interface", DEFAULTS["interface"]).removeprefix("[").removesuffix("]")
+        )
+        port = given.get("port", DEFAULTS["port"])
+        own = int(port) if port.isascii() and port.isdigit() else 0
+        bind = _ring_addresses(given.get("cluster-bind", ""), interface, own)[0]
+        found["cluster-nodes"] = str(_address(option, peer, bind.port or None))
+    return {**found, **given}
 
 
 def _with_ring(given: Mapping[str, str]) -> Mapping[str, str]:

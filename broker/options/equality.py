@@ -39,6 +39,8 @@ KINDS: Mapping[str, Kind] = {
     "no-data-dir": Kind.EQUAL,
     "ha-cluster": Kind.EQUAL,
     "ha-promotion": Kind.EQUAL,
+    "shutdown-on-master-failure": Kind.EQUAL,
+    "master-failure-timeout": Kind.ALIKE,
     # The strictest of the members' limits slows down, or ends, what the others would have borne.
     "cluster-cman": Kind.ALIKE,
     "clock-bound": Kind.ALIKE,
@@ -73,6 +75,10 @@ KINDS: Mapping[str, Kind] = {
     "management-tls-port": Kind.OWN,
     "management-interface": Kind.OWN,
     "load-definitions": Kind.OWN,
+    "hac": Kind.OWN,
+    "hac-peer": Kind.OWN,
+    "master-slave": Kind.OWN,
+    "master-connector": Kind.OWN,
     "ha-brokers-url": Kind.OWN,
     "ha-public-url": Kind.OWN,
     "ha-replicate": Kind.OWN,
@@ -134,5 +140,5 @@ def settings_of(text: Mapping[str, str]) -> tuple[tuple[str, str, bool], ...]:
 def unusual_settings(settings: tuple[tuple[str, str, bool], ...]) -> tuple[tuple[str, str], ...]:
     """Return those of `settings_of` that must be equal and are not at their defaults."""
     return tuple(
-        (name, value) for name, value, must in settings if must and value != REPORTED[name]
+        (name, value) for name, value, must in settings if must and value != REPORTED.get(name, "")
     )

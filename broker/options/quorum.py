@@ -32,8 +32,11 @@ DEFAULTS: Mapping[str, str] = {
 }
 
 
-def read_quorum_options(text: Mapping[str, str], size: int) -> Terms:
-    """Return the terms that the options request for a new cluster with `size` data members."""
+def read_quorum_options(text: Mapping[str, str], size: int, pair: str = "") -> Terms:
+    """Return the terms that the options request for a new cluster with `size` data members.
+
+    `pair`: of two members that are a pair, the one whose history is kept if both went on alone.
+    """
     votes = _votes(text["cluster-votes"])
     expected = text["cluster-expected-votes"]
     arbitrator = text["cluster-arbitrator"]
@@ -54,6 +57,7 @@ def read_quorum_options(text: Mapping[str, str], size: int) -> Terms:
             last_man_standing_ms=window if flag("cluster-last-man-standing") else 0,
             two_node=two_node,
             wait_for_all=wait_for_all,
+            pair=pair,
         )
         if terms:
             check_requested(size, terms)

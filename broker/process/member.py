@@ -251,7 +251,7 @@ class BrokerMember:
         serving = self._controller.serving and not self._controller.shutdown_position
         if serving and not self._stopping and self._loop.time() < until:
             running = [one for one in self._beside if not one.finish()]
-            if running:
+            if running or not self.operations.stepped_aside():
                 self._loop.call_later(BEAT_S, self._finish_beside, until, reason)
                 return
         self._end(Exit.OK, reason, inconsistent=False)

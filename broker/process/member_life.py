@@ -132,6 +132,8 @@ class MemberLife:
         primary = controller.primary
         electorate = parse(controller.promise.voters)
         present = {member.name for member in primary.members}
+        if primary.lacks_its_peer:
+            return ""  # it goes on alone as soon as the rule of its pair says so
         newest = primary.newest()
         if newest is None or not set(electorate.names) - present or electorate.quorate(present):
             return ""

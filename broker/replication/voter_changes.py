@@ -14,7 +14,7 @@ from broker.machine.commands import VOTERS, Voters
 from broker.replication.controller import Controller
 from vsync.errors import ConfigError
 from vsync.quorum import reconfiguration as change
-from vsync.quorum.voter_set import Terms, parse
+from vsync.quorum.voter_set import Electorate, Terms, parse
 
 
 class ChangeRefused(Exception):
@@ -28,6 +28,7 @@ class VoterChanges:
         self._controller = controller
         self._missing_since: dict[str, float] = {}
         self._asked: tuple[int, Terms] = (0, ())
+        self._steps_aside = False
 
     def wake(self, now: float) -> None:
         """Finish a change that is durable; count out who is away for long, if the set says so."""
@@ -36,6 +37,8 @@ class VoterChanges:
         electorate = parse(terms)
         caught_up = controller.primary.caught_up_names
         voting = sorted(caught_up.intersection(electorate.data_names))
+        if controller.serving and electorate.sets and electorate.latest.pair:
+            self._count_again(electorate)
         if not (
             controller.serving
             and controller.primary.has_caught_up
@@ -84,6 +87,35 @@ class VoterChanges:
         except (ConfigError, ChangeRefused):
             return False
         return True
+
+    # -- pairs -----------------------------------------------------------------------------------
+
+    def _count_again(self, electorate: Electorate) -> None:
+        """Let this one of a pair count again once it has the state.
+
+        It orders that itself: the other one does not know that it is about to stop.
+        """
+        me, away = self._controller.me.name, electorate.latest.away
+        level = self._controller.primary.has_caught_up
+        if level and me in away and not electorate.changing and not self._steps_aside:
+            self._try(away - {me})
+
+    def step_aside(self) -> bool:
+        """Before this one of a pair stops: have the other one go on alone, by an ordered change.
+
+        Then that one needs no vote which is no machine's, and whichever starts again without the
+        other knows who went on. Call it until it returns whether that is done, or cannot be.
+        """
+        controller = self._controller
+        me, electorate = controller.me.name, parse(controller.promise.voters)
+        others = controller.primary.caught_up_names - {me}
+        latest = electorate.latest if electorate.sets else None
+        if latest is None or not latest.pair or not others & latest.votes.keys() - latest.away:
+            return True
+        self._steps_aside = True
+        if electorate.changing:
+            return False
+        return me in latest.away or not self._try({me})
 
     # -- asked by operators ----------------------------------------------------------------------
 

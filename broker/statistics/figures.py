@@ -47,6 +47,7 @@ FIGURES = {
     # the primary component
     "quorum_quorate": "1: this member is in a primary view",
     "quorum_serving": "1: this member serves clients",
+    "pair_alone": "1: this member is one of a pair, and went on without the other one",
     "ha_active": "1: this member is the active one of an active-passive cluster, as it knows",
     "quorum_votes": "Votes of the members that have the state",
     "quorum_needed": "Votes of a quorum",

@@ -184,6 +184,11 @@ class Observation:
             "ha_active": primary.active
             and controller.serving
             and controller.replica.machine.active == controller.me.name,
+            "pair_alone": primary.active
+            and bool(electorate.sets)
+            and bool(electorate.latest.pair)
+            and controller.me.name in electorate.latest.counted
+            and len(electorate.latest.counted) == 1,
             "quorum_votes": votes,
             "quorum_needed": needed,
             "quorum_expected": expected,

@@ -28,7 +28,7 @@ POLL_S = 0.05
 PROMOTED_S = 30.0
 """How long a promotion is waited for where --timeout is 0."""
 ROLES = [role.value for role in Role]
-COMMANDS = ("status", "ping", "ready", "promote", "query", "replicate")
+COMMANDS = ("status", "ping", "ready", "promote", "passive", "query", "replicate")
 NO_REPLICATION = (
     "single queues are not copied from another broker: all members of a cluster have all queues; "
     "make the two brokers members of one (qpidd --cluster-name)"
@@ -43,6 +43,8 @@ Commands:
   ping                 print nothing; the exit code says whether BROKER answers
   ready                the same for whether it is a backup that could be promoted
   promote              make BROKER, which must be ready, the active member
+  passive              in a pair: force BROKER, which must be active, to leave its clients to
+                       the other one
   query                its role, id, cluster and addresses; --all: those of each member
   replicate            refused, with what to do instead
 \b
@@ -107,6 +109,9 @@ def qpid_ha(
             case "promote":
                 found = promote(target)
                 return said(found) if as_json else Exit.OK
+            case "passive":
+                found = force_passive(target)
+                return said(found) if as_json else Exit.OK
             case "ready":
                 expect = Role.READY.value
             case _:
@@ -160,6 +165,20 @@ def promote(target: Target) -> dict[str, Json]:
         time.sleep(POLL_S)
 
 
+def force_passive(target: Target) -> dict[str, Json]:
+    """Have the other one of a pair be active; return what this one says then."""
+    target.ask(op="passive")
+    deadline = time.monotonic() + (target.timeout_seconds or PROMOTED_S)
+    while True:
+        found = role_of(target)
+        active = found.get("active")
+        if active and active != found.get("id"):
+            return found
+        if time.monotonic() > deadline:
+            raise ManagementError(f"it is {found.get('status')} still, and no other one is active")
+        time.sleep(POLL_S)
+
+
 def described(found: dict[str, Json]) -> list[str]:
     """The lines of `query`, in Qpid's layout."""
     members = found.get("members")
@@ -174,6 +193,16 @@ def described(found: dict[str, Json]) -> list[str]:
         "Promotion": found.get("promotion", ""),
         "Active": found.get("active", ""),
     }
+    pair = found.get("pair")
+    if isinstance(pair, dict):
+        rows |= {
+            "Pair": f"{pair.get('mode')}, {pair.get('seat')}",
+            "Standing": f"{pair.get('standing')}: {pair.get('reason')}",
+            "Peer": f"{pair.get('peer')}, {pair.get('peer_seen') or 'the view is changing'}",
+            "Went on alone": "yes" if pair.get("alone") else "no",
+        }
+        if pair.get("apart"):
+            rows["Went apart"] = pair["apart"]
     return [f"{name + ':':<20}{value}" for name, value in rows.items()]
 
 

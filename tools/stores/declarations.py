@@ -16,6 +16,7 @@ from broker.incidents.quarantine import QuarantineRecord, declare
 from store.api import Marker, Meta
 from store.errors import StoreError
 from store.lmdb_store import LmdbStore
+from vsync.quorum.reconfiguration import declared_alone
 
 
 class StoreRefused(StoreError):
@@ -27,7 +28,7 @@ def declare_clean(path: Path, sole_voter: bool) -> tuple[Meta, bool]:
     store = LmdbStore(path)
     try:
         meta = store.meta
-        voters = (meta.member,) if sole_voter else meta.voters
+        voters = _alone(meta) if sole_voter else meta.voters
         if meta.marker is Marker.CLEAN and meta.voters == voters:
             return meta, False
         if meta.marker in (Marker.EMPTY, Marker.JOINING):
@@ -55,6 +56,11 @@ def declare_clean(path: Path, sole_voter: bool) -> tuple[Meta, bool]:
         return meta, True
     finally:
         store.close()
+
+
+def _alone(meta: Meta) -> tuple[str, ...]:
+    """The voters with which its member needs no other: one of a pair is the one that went on."""
+    return declared_alone(meta.voters, meta.member) or (meta.member,)
 
 
 def declare_quarantined(

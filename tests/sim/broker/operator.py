@@ -88,7 +88,7 @@ class SimRole:
             stop=upper.stop, note=lambda text: upper.note("role", text),
         )  # fmt: skip
 
-    def stand_by(self, reason: str, *, briefly: bool) -> None:
+    def stand_by(self, reason: str, *, briefly: bool, holds: bool = False) -> None:
         """What its clients are told (`active_passive.Clients`)."""
         self._lets_in = not reason
 

@@ -30,7 +30,8 @@ class Door:
     def __init__(self) -> None:
         self.reason, self.briefly = "", False
 
-    def stand_by(self, reason: str, *, briefly: bool) -> None:
+    def stand_by(self, reason: str, *, briefly: bool, holds: bool = False) -> None:
+        assert not holds
         self.reason, self.briefly = reason, briefly
 
 

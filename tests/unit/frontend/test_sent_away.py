@@ -158,3 +158,49 @@ def test_who_has_waited_for_too_long_is_told_why() -> None:
     loop.gateway.refuse_overdue(peer.client.connected_at + WAIT_S + 0.1)
     loop.turn()
     assert refusal(peer) == (320, f"CONNECTION_FORCED - {BACKUP}")
+
+
+def test_one_that_is_pending_holds_clients_also_in_no_primary_view() -> None:
+    """O5: until it is resolved, or for as long as they may take to log in; operators come in."""
+    loop = Loop()
+    loop.gateway.stand_by("member 'a' is pending", briefly=False, holds=True)
+    peer, operator = Peer(loop), Peer(loop)
+    peer.send(opening(), OPEN_CHANNEL)
+    operator.send(opening(properties={"qpid.ha-admin": True}), OPEN_CHANNEL)
+    assert operator.client.conn
+    loop.gateway.refuse_overdue(peer.client.connected_at + WAIT_S + 0.1)
+    loop.gateway.admit_waiting(soon=False)
+    loop.turn()
+    assert not peer.client.conn
+    assert not peer.client.wants_close
+    loop.gateway.stand_by("", briefly=False)
+    loop.gateway.admit_waiting(soon=False)
+    loop.turn()
+    assert peer.client.conn
+    loop.gateway.stand_by("member 'a' is pending", briefly=False, holds=True)
+    late = Peer(loop)
+    late.send(opening(), OPEN_CHANNEL)
+    loop.gateway.refuse_overdue(late.client.connected_at + loop.gateway.limits.handshake_s + 0.1)
+    loop.turn()
+    assert refusal(late) == (320, "CONNECTION_FORCED - member 'a' is pending")
+
+
+def test_an_attempt_counts_while_it_is_looked_for_and_no_operators() -> None:
+    """O9: a client that tries to connect is seen, one that waits already too."""
+    loop = Loop()
+    gateway = loop.gateway
+    gateway.stand_by(BACKUP, briefly=False)
+    Peer(loop).send(opening(), OPEN_CHANNEL)
+    gateway.watch(on=True)
+    assert not gateway.heard
+    Peer(loop).send(opening(properties={"qpid.ha-admin": True}), OPEN_CHANNEL)
+    Peer(loop).send(opening(user="nobody"), OPEN_CHANNEL)
+    assert not gateway.heard
+    Peer(loop).send(opening(), OPEN_CHANNEL)
+    assert gateway.heard
+    gateway.watch(on=False)
+    assert not gateway.heard
+    gateway.stand_by(BACKUP, briefly=False, holds=True)
+    Peer(loop).send(opening(), OPEN_CHANNEL)
+    gateway.watch(on=True)
+    assert gateway.heard

@@ -74,6 +74,7 @@ def check_control_rows(rows: list[Row], *, live: bool = False) -> ControlResult:
         *view_changes.check_view_changes(rows),
         *views_and_segments.check_primaries(rows),
         *voter_changes.check_voter_changes(rows),
+        *voter_changes.check_pairs(rows),
         *epoch_beginnings.check_epoch_beginnings(rows, epochs),
         *lifetimes.check_starts(rows),
         *unfounded,

@@ -4,6 +4,9 @@ A group that was cut off and makes itself voters has a majority of these.  So th
 primary are those of an earlier one, or a VOTERS command was carried out in between.  Where
 positions in between are in no log at hand, that is not known.  Pure Python over ACTIVE and SEGMENT
 rows.
+
+One of a pair that goes on alone chooses a set, by the vote that is no machine's: the same with the
+other one away.  What must not be is that both did (G28): then one history was set aside.
 """
 
 from __future__ import annotations
@@ -50,9 +53,51 @@ def check_voter_changes(rows: list[Row]) -> Iterator[Finding]:
         if primary.base > 0 and known and known[-1].voters != primary.voters:
             since = min(one.counted_at for one in known if one.voters == known[-1].voters)
             ordered = any(since < position <= primary.base for position in changed_at)
-            if not ordered and _covers(recorded, since + 1, primary.base):
+            went = _goes_on_alone(primary.voters, known[-1].voters)
+            if not ordered and not went and _covers(recorded, since + 1, primary.base):
                 yield _finding(reports[epoch], primary, known[-1])
         earlier.append(primary)
+
+
+def check_pairs(rows: list[Row]) -> Iterator[Finding]:
+    """Yield each primary of one of a pair alone, after the other one had gone on alone too."""
+    alone: set[str] = set()
+    active = [row for row in rows if row.kind == RecordKind.ACTIVE]
+    for row in sorted(active, key=lambda row: (row.epoch or 0, row.member, row.incarnation)):
+        name = _alone_in(tuple(row.voters or ()))
+        if not name:
+            alone.clear()
+        elif alone - {name}:
+            (other,) = alone - {name}
+            yield Finding(
+                "G7", row.member, row.incarnation, row.position or 0,
+                f"{name} went on alone in epoch {row.epoch}, and {other} had gone on alone before: "
+                "what one of the two confirmed since then was set aside (exception 1 of G28)",
+            )  # fmt: skip
+        alone |= {name} - {""}
+
+
+def _alone_in(voters: tuple[str, ...]) -> str:
+    """Who of a pair these voters are for alone; empty: they are no such."""
+    away = [term.partition("=")[2] for term in voters if term.startswith("@away=")]
+    names = [term for term in voters if not term.startswith("@")]
+    is_pair = any(term.startswith("@pair=") for term in voters)
+    if not is_pair or len(names) != 2 or len(away) != 1 or "->" in voters:
+        return ""
+    return next((name for name in names if name != away[0]), "")
+
+
+def _goes_on_alone(voters: tuple[str, ...], before: tuple[str, ...]) -> bool:
+    """Whether these are the voters before but that one of a pair is away.
+
+    It was counted before: also where the other one was about to be counted again.
+    """
+    name, latest = _alone_in(voters), before
+    if "->" in before:
+        latest = before[before.index("->") + 1 :]
+    rest = tuple(term for term in voters if not term.startswith("@away="))
+    same = rest == tuple(term for term in latest if not term.startswith("@away="))
+    return bool(name) and same and f"@away={name}" not in before
 
 
 def _primary(epoch: int, reports: list[Row], runs: Mapping[IncarnationId, list[Run]]) -> _Primary:

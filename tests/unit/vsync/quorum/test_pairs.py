@@ -1,11 +1,14 @@
 """A pair: two voters and a vote that is no machine's; who may go on alone, row by row (G28, G7).
 
-The rows are those of the table in docs/decisions/0077.  The members are the real `Primary` over a
-toy log and disk; a view is a `Step` of the explorer, which lets a member take the vote where its
-other one does not live, and checks in each view that nothing confirmed is forgotten.
+The rows are those of the table in docs/decisions/0077-a-pair-has-a-vote-that-is-no-machines.md. The
+members are the real `Primary` over a toy log and disk.  A view is a `Step` of the explorer, which
+lets a member take the vote where its other one does not live, and checks in each view that nothing
+confirmed is forgotten.
 """
 
 from __future__ import annotations
+
+from collections.abc import Callable
 
 import pytest
 
@@ -15,7 +18,7 @@ from tests.sim.explore.world import Case, Step, World
 from vsync.errors import ConfigError
 from vsync.primary.events import ACTIVATE, APP, StateReport
 from vsync.quorum import reconfiguration as change
-from vsync.quorum.voter_set import pair_terms, parse, voter_set
+from vsync.quorum.voter_set import Terms, pair_terms, parse, voter_set
 
 TOGETHER = ("a", "b", "@pair=b")
 A_ALONE, B_ALONE = (*TOGETHER, "@away=b"), (*TOGETHER, "@away=a")
@@ -69,13 +72,14 @@ def test_what_is_no_pair_is_refused(terms: str) -> None:
 
 
 def test_the_voters_of_a_pair_are_not_changed_by_operators() -> None:
-    for attempt in (
+    attempts: tuple[Callable[[], Terms], ...] = (
         lambda: change.added(TOGETHER, "c"),
         lambda: change.removed(TOGETHER, "b"),
         lambda: change.replaced(TOGETHER, "b", "c"),
         lambda: change.with_votes(TOGETHER, "a", 2),
         lambda: change.with_expected(TOGETHER, 1),
-    ):
+    )
+    for attempt in attempts:
         with pytest.raises(ConfigError, match="take the address of the one that it replaces"):
             attempt()
 
@@ -93,14 +97,18 @@ def test_who_goes_on_alone_by_the_terms() -> None:
     assert change.declared_alone(("a", "b"), "b") == ()
 
 
+def _read(report: StateReport) -> object:
+    return StateReport(*report.fields())  # type: ignore[arg-type]
+
+
 def test_a_report_is_read_by_releases_that_know_no_pairs() -> None:
     """The field is sent only where a vote is held."""
     report = Peer("a", World(Case(("a", "b"))), 2, (), arbitrator=False, newcomer=False)
     plain = report.state_report()
     assert len(plain.fields()) == len(StateReport._fields) - 1
-    assert StateReport(*plain.fields()) == plain
+    assert _read(plain) == plain
     held = plain._replace(vote=True)
-    assert StateReport(*held.fields()) == held
+    assert _read(held) == held
 
 
 # -- the rows --------------------------------------------------------------------------------------

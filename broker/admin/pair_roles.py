@@ -1,0 +1,253 @@
+"""One of a pair: follows the order, its peer and its clients, and carries out the rows that apply.
+
+What is decided is in `pair_table`; here is what a member looks at for it, and what follows.  It
+takes the vote of the pair (`vsync.primary.component.Primary.take_vote`) only for a standing that is
+active, so never without a client with HAC, and never where its own state may be old.  Pure: the
+time is given.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection
+from typing import Protocol
+
+from broker.admin.pair_table import NO_CLIENT, Peer, Seen, Standing, row_for
+from broker.exit_codes import Exit
+from broker.machine.state import State
+from broker.options.active_passive import HAC, SLAVE, PairOptions
+from vsync.primary.component import Primary
+from vsync.quorum.voter_set import Terms, voter_set
+from vsync.types import Member
+
+TURN_S = 0.25
+"""How long the second of a pair waits for the first one to take the role, where both may."""
+QUIET_S = 10.0
+"""How long the backup stays active alone without a client."""
+FORCED_S = 2.0
+"""How long one that was forced passive leaves the role to the other one."""
+
+
+class Promised(Protocol):
+    """What a member has promised."""
+
+    @property
+    def voters(self) -> Terms:
+        """Who votes, as it knows it."""
+
+
+class Followed(Protocol):
+    """What is looked at of this member: its controller."""
+
+    me: Member
+    primary: Primary
+    serving: bool
+
+    @property
+    def promise(self) -> Promised:
+        """What it has promised last."""
+
+    def flush(self) -> None:
+        """Give the ring what waits."""
+
+
+class Clients(Protocol):
+    """The clients of this member, as a pair looks at them."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether a client is connected that is no operator's."""
+
+    def watch(self, *, on: bool) -> None:
+        """From here on notice whether anything comes from a client; or no more."""
+
+    def heard(self) -> bool:
+        """Whether anything came since."""
+
+
+class PairRoles:
+    """The standing of one member of a pair; `follow` is called after each turn of work."""
+
+    def __init__(
+        self,
+        options: PairOptions,
+        controller: Followed,
+        clients: Clients,
+        *,
+        machine: Callable[[], State],
+        drained: Callable[[], Collection[str]],
+        stop: Callable[[Exit, str], None],
+        note: Callable[[str], None],
+        warn: Callable[[str], None],
+    ) -> None:
+        self.options = options
+        self._controller, self._clients, self._machine = controller, clients, machine
+        self._drained, self._stop, self._note, self._warn = drained, stop, note, warn
+        self.standing = Standing.PENDING
+        self.reason = "started"
+        self._peer: Peer | None = None  # as seen last; None: the view is changing
+        self._gone_since: float | None = None
+        self._vacant_since: float | None = None
+        self._client_at = 0.0  # when a client was connected last, or this member became active
+        self._forced_until = 0.0
+        self._apart = ""
+        self._ended = False
+
+    # -- followed --------------------------------------------------------------------------------
+
+    def follow(self, now: float) -> None:
+        """Do what follows from the view, the order, the clients and the time."""
+        primary = self._controller.primary
+        if primary.apart != self._apart:
+            self._apart = primary.apart
+            self._warn(f"{self._apart} (exception 1 of G28)")
+        self._peer = self._look_at_peer()
+        if self._peer is None:
+            return
+        self._follow_absence(now)
+        seen = Seen(
+            self._peer,
+            clients=self._peer is Peer.GONE and self._hears,
+            connected=self._has_clients(now),
+            may_lead=primary.active or primary.lacks_its_peer,
+            gone_long=self._gone_since is not None
+            and now - self._gone_since >= self.options.timeout_s,
+        )
+        if self._ends(seen):
+            return
+        if self.standing is Standing.ACTIVE and self._controller.me.name in self._drained():
+            self._move(Standing.PASSIVE, "drained by an operator")
+        row = row_for(self.options.seat, self.standing, seen)
+        if row is not None and not (row.after is Standing.ACTIVE and self._holds_off(now)):
+            self._move(row.after, row.reason)
+            self._client_at = now
+            if row.needs == NO_CLIENT:
+                self._clients.watch(on=True)  # the next one counts
+        if self.standing is Standing.ACTIVE and primary.lacks_its_peer and self._hears:
+            primary.take_vote()
+            self._controller.flush()
+
+    def _look_at_peer(self) -> Peer | None:
+        """What is seen of the other one; None while that is not settled."""
+        controller, primary = self._controller, self._controller.primary
+        name = self.peer
+        if primary.left_out:
+            here = {m.name for m, report in primary.reports.items() if report.filled}
+            return None if name in here else Peer.GONE
+        if not (primary.active and controller.serving):
+            return None
+        if name not in {m.name for m in primary.members}:
+            return Peer.GONE
+        if self._machine().active == name:
+            return Peer.ACTIVE
+        return Peer.PASSIVE if name in primary.caught_up_names else Peer.PENDING
+
+    @property
+    def peer(self) -> str:
+        """The other one's name; empty while it is not known."""
+        me = self._controller.me.name
+        names = sorted(voter_set(self._controller.promise.voters).votes.keys() - {me})
+        return names[0] if names else self.options.peer
+
+    def _follow_absence(self, now: float) -> None:
+        if self._peer is not Peer.GONE:
+            if self._gone_since is not None:
+                self._clients.watch(on=False)
+            self._gone_since = None
+        elif self._gone_since is None:
+            self._gone_since = self._client_at = now
+            if self.options.mode == HAC:
+                self._clients.watch(on=True)
+        if self._machine().active or not self._controller.serving:
+            self._vacant_since = None
+        elif self._vacant_since is None:
+            self._vacant_since = now
+
+    @property
+    def _hears(self) -> bool:
+        """Whether there are clients to be served; a master/slave pair does not ask."""
+        return self.options.mode != HAC or self._clients.heard()
+
+    def _has_clients(self, now: float) -> bool:
+        """Whether a client is connected, or was a moment ago; the other one is gone."""
+        if self._peer is Peer.GONE and self._clients.connected:
+            self._client_at = now
+        return now - self._client_at < QUIET_S
+
+    def _ends(self, seen: Seen) -> bool:
+        """Whether the slave ends, as the master is lost; pending it waits for the master."""
+        is_last = self.options.slave_ends and self.options.seat == SLAVE
+        follows = self.standing is Standing.PASSIVE and seen.peer is Peer.GONE and seen.gone_long
+        if is_last and follows and not self._ended:
+            self._ended = True
+            self._stop(Exit.OK, "the master is lost (--shutdown-on-master-failure yes)")
+        return is_last and follows
+
+    def _holds_off(self, now: float) -> bool:
+        """Whether the role is left to the other one: an operator wants that, or it has its turn."""
+        if self._controller.me.name in self._drained():
+            return True
+        if self._peer is Peer.GONE:
+            return False
+        if now < self._forced_until:
+            return True
+        if self.options.is_first or self._vacant_since is None:
+            return False
+        return now - self._vacant_since < TURN_S
+
+    def _move(self, after: Standing, reason: str) -> None:
+        self._note(f"{self.options.mode}: {after.value}, was {self.standing.value}: {reason}")
+        self.standing, self.reason = after, reason
+
+    @property
+    def goes_on(self) -> bool:
+        """Whether this member lost the other one, and is about to go on alone."""
+        return self.wants_role and self._controller.primary.lacks_its_peer
+
+    # -- for the role ----------------------------------------------------------------------------
+
+    @property
+    def wants_role(self) -> bool:
+        """Whether this member is to have the role that the order gives."""
+        return self.standing is Standing.ACTIVE
+
+    def for_clients(self, url: str) -> tuple[str, bool]:
+        """Why clients are not let in, and whether they wait instead; `url`: of the active one."""
+        who = f"member '{self._controller.me.name}' is {self.standing.value}"
+        if self.standing is Standing.ACTIVE or self._peer is None:
+            return f"{who}, and the view is changing", True
+        primary, peer = self._controller.primary, self.peer or "the other one of the pair"
+        if self._peer is Peer.ACTIVE:
+            return f"{who}, '{peer}' is active" + (f"; connect to {url}" if url else ""), False
+        if self._peer is not Peer.GONE:
+            return f"{who}, and it is being decided which member is active", True
+        may_lead = primary.active or primary.lacks_its_peer
+        if self.standing is Standing.PENDING or may_lead:
+            return f"{who}, and waits for {peer}", True
+        return f"{who}: {peer} is gone, and may have gone on without this member", False
+
+    # -- for operators ---------------------------------------------------------------------------
+
+    def force_passive(self, now: float) -> str:
+        """Have the other one be active; return why that is refused, or nothing."""
+        if self._peer is not Peer.PASSIVE or self.standing is not Standing.ACTIVE:
+            seen = "unknown while the view changes" if self._peer is None else self._peer.value
+            return (
+                f"this member is {self.standing.value}, and the other one of the pair is {seen}: "
+                "an active one is forced passive where the other one is passive, to take over"
+            )
+        self._forced_until = now + FORCED_S
+        self._move(Standing.PASSIVE, "forced by an operator")
+        return ""
+
+    def status(self) -> dict[str, str | bool]:
+        """Return what is said of the pair."""
+        return {
+            "mode": self.options.mode,
+            "seat": self.options.seat,
+            "standing": self.standing.value,
+            "reason": self.reason,
+            "peer": self.peer,
+            "peer_seen": self._peer.value if self._peer is not None else "",
+            "alone": self.peer in voter_set(self._controller.promise.voters).away,
+            "apart": self._apart,
+        }

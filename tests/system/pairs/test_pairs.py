@@ -1,0 +1,277 @@
+"""Real pairs: HAC and master/slave, with members that are killed, stopped, and cut off."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from broker.exit_codes import Exit
+from tests.system.pairs.pair_cluster import (
+    Publisher,
+    client,
+    confirming,
+    let_in,
+    pair,
+    paired,
+    send,
+    standing,
+    stands,
+    started,
+    taken,
+)
+from tests.system.support.clusters import wait_until
+from tests.system.support.load_clients import TROUBLE
+from tests.system.support.tcp_relay import RelayedCluster
+from tools.demo.local_cluster import ROOT, BrokerProcess, command
+
+pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(120)]
+MODES = pytest.mark.parametrize("mode", ["hac", "master-slave"])
+Record = Callable[[str, object], None]
+
+
+def typed(*words: str, given: str = "") -> subprocess.CompletedProcess[str]:
+    """A command of this software."""
+    return subprocess.run(
+        [*command(words[0]), *words[1:]], cwd=ROOT, capture_output=True, text=True, timeout=60,
+        check=False, input=given,
+    )  # fmt: skip
+
+
+def is_whole(*members: BrokerProcess) -> None:
+    """Wait until each knows that both members count."""
+
+    def has_both() -> bool:
+        said = [one.status().raw.get("voter_set") for one in members]
+        return all(isinstance(one, list) and len(one) == 3 for one in said)
+
+    wait_until(has_both, 30, "both to count")
+
+
+def has_all(member: BrokerProcess, confirmed: list[str]) -> None:
+    """G8: what was confirmed is there, in its order, and nothing twice that was sent once."""
+    connection = let_in(member)
+    found = taken(confirming(connection))
+    connection.close()
+    assert [one for one in found if one in set(confirmed)] == confirmed
+    assert len(found) == len(set(found))
+
+
+@MODES
+def test_either_one_is_killed_and_comes_back_and_nothing_confirmed_is_lost(
+    tmp_path: Path, mode: str, record_property: Record
+) -> None:
+    """O1, A1, A4, A5, A8: kill -9, takeover, return by a live resync, and the same the other way.
+
+    The client has a list of both and is not restarted.  Its logs are judged by the check.
+    """
+    with started(tmp_path, mode) as cluster:
+        first, second = cluster.members
+        with Publisher(first, second) as publisher:
+            for dies, stays in ((first, second), (second, first)):
+                dies.kill()
+                stands(stays, "active")
+                publisher.goes_on()
+                dies.start()
+                stands(dies, "passive")
+                is_whole(first, second)
+                publisher.goes_on()
+        record_property("longest_s", publisher.longest_s)
+        print(f"{mode}: the longest time without a confirm was {publisher.longest_s:.2f} s")
+        has_all(first, publisher.confirmed)
+        assert typed("qpid-cluster", "-k", "-f", str(first.address)).returncode == Exit.OK
+        cluster.wait_stopped()
+    verdict = typed("qpid-cluster-verify", str(tmp_path))
+    assert verdict.returncode == 0, verdict.stdout + verdict.stderr
+
+
+@MODES
+def test_each_is_restarted_in_order_under_load(tmp_path: Path, mode: str) -> None:
+    """O3: by turns, with clients that go on."""
+    with started(tmp_path, mode) as cluster:
+        first, second = cluster.members
+        with Publisher(first, second) as publisher:
+            for member, other in ((second, first), (first, second)):
+                assert member.terminate() == Exit.OK
+                stands(other, "active")
+                said = standing(other)
+                assert said["alone"] is True, "it was told, and needed no vote"
+                publisher.goes_on()
+                member.start()
+                stands(member, "passive")
+                is_whole(first, second)
+        has_all(second, publisher.confirmed)
+
+
+@MODES
+def test_an_active_one_that_stood_still_finds_the_other_one_active(
+    tmp_path: Path, mode: str
+) -> None:
+    """G7, G25: it has confirmed nothing that the other one does not have, and follows it."""
+    with started(tmp_path, mode) as cluster:
+        first, second = cluster.members
+        with Publisher(first, second) as publisher:
+            first.signal(signal.SIGSTOP)
+            stands(second, "active", 60)
+            publisher.goes_on(60)
+            first.signal(signal.SIGCONT)
+            stands(first, "passive")
+            is_whole(first, second)
+            publisher.goes_on()
+            assert not standing(first)["apart"]
+        has_all(second, publisher.confirmed)
+
+
+def test_one_that_was_restarted_does_not_go_on_with_an_old_state(tmp_path: Path) -> None:
+    """G28: the other one had gone on alone, and only its disk has what it confirmed.
+
+    Operators see both all the time (O4).  A client is held while it is pending (O5).
+    """
+    with started(tmp_path, "hac") as cluster:
+        first, second = cluster.members
+        first.kill()
+        send(confirming(let_in(first, second)), "only at the second")
+        second.kill()
+        first.start()
+        stands(first, "pending")
+        with pytest.raises(TROUBLE):
+            client(first, patience_s=2.0)
+        assert standing(first)["standing"] == "pending"
+        assert typed("qpid-ha", "-b", str(first.address), "promote").returncode == 1
+        second.start()
+        stands(second, "passive", 60)  # both are here, and none was active: the primary is
+        stands(first, "active")
+        has_all(first, ["only at the second"])
+
+
+def test_who_went_on_alone_does_so_again_when_a_client_comes(tmp_path: Path) -> None:
+    """G28, O9: it knows that from its own record, and waits for a client as ever."""
+    with started(tmp_path, "hac") as cluster:
+        first, second = cluster.members
+        first.kill()
+        send(confirming(let_in(first, second)), "one")
+        second.kill()
+        second.start()
+        stands(second, "pending")
+        wait_until(lambda: standing(second).get("role") == "ready", 30, "a view of its own")
+        assert standing(second)["standing"] == "pending"
+        has_all(second, ["one"])
+        stands(second, "active")
+
+
+def test_an_operator_declares_what_no_member_can_know(tmp_path: Path) -> None:
+    """G28: the other one is lost for good, and with it what it confirmed alone, if it did."""
+    with started(tmp_path, "master-slave") as cluster:
+        first, second = cluster.members
+        send(confirming(client(first)), "of both")
+        second.signal(signal.SIGSTOP)  # it does not notice that the first one is gone
+        first.kill()
+        second.kill()
+        second.start()
+        stands(second, "pending")
+        assert second.terminate() == Exit.OK
+        declared = typed("qpid-cluster-store", "-c", "--sole-voter", "-f", str(second.data_dir))
+        assert declared.returncode == Exit.OK, declared.stderr
+        second.start()
+        stands(second, "active")
+        has_all(second, ["of both"])
+        first.start()
+        stands(first, "passive")
+        is_whole(first, second)
+
+
+def test_the_slave_ends_with_its_master_if_it_is_to(tmp_path: Path) -> None:
+    """A3; started again it waits, and both go on when both are there."""
+    with started(tmp_path, "master-slave", shutdown_on_master_failure="yes") as cluster:
+        master, slave = cluster.members
+        send(confirming(client(master)), "one")
+        master.kill()
+        assert slave.wait() == Exit.OK
+        assert "the master is lost (--shutdown-on-master-failure yes)" in slave.log_tail(100)
+        slave.start()
+        stands(slave, "pending")
+        master.start()
+        stands(master, "active")
+        stands(slave, "passive")
+        slave.kill()
+        has_all(master, ["one"])
+
+
+def test_an_operator_forces_the_active_one_passive(tmp_path: Path) -> None:
+    """O8, O10: under load, and back; the console is let in by both."""
+    with started(tmp_path, "hac") as cluster:
+        first, second = cluster.members
+        with Publisher(first, second) as publisher:
+            for old, new in ((first, second), (second, first)):
+                forced = typed("qpid-ha", "-b", str(old.address), "passive")
+                assert forced.returncode == Exit.OK, forced.stderr
+                stands(new, "active")
+                stands(old, "passive")
+                publisher.goes_on()
+        again = typed("qpid-ha", "-b", str(second.address), "passive")
+        assert again.returncode == 1
+        assert "this member is passive" in again.stderr
+        has_all(first, publisher.confirmed)
+
+
+def test_cut_off_from_each_other_with_clients_on_both_sides(tmp_path: Path) -> None:
+    """Exception 1 of G28: both go on; then one history is kept, the other one set aside, loudly.
+
+    The history of the backup is kept, as a primary that finds it active is to be passive.
+    """
+    with paired(RelayedCluster(tmp_path, 2, "pair"), "hac") as cluster:
+        for member in cluster.members:
+            member.start()
+        first, second = cluster.members
+        stands(first, "active")
+        stands(second, "passive")
+        cluster.relay.isolate(0)
+        sides = {}
+        for member in (first, second):
+            sides[member] = confirming(let_in(member))
+            send(sides[member], f"at {member}")
+        send(sides[first], "one more, so that its history is the longer one")
+        cluster.relay.heal()
+        stands(first, "passive", 60)
+        stands(second, "active")
+        is_whole(first, second)
+        for member in (first, second):
+            assert f"the history of {second_id(cluster)} is kept" in str(standing(member)["apart"])
+            assert "both members of the pair went on alone" in member.log_path.read_text("utf-8")
+        has_all(second, [f"at {second}"])
+        assert list(first.data_dir.glob("_cluster.bak*")), "the evidence"
+        assert typed("qpid-cluster", "-k", "-f", str(second.address)).returncode == Exit.OK
+        cluster.wait_stopped()
+    verdict = typed("qpid-cluster-verify", str(tmp_path))
+    assert verdict.returncode == 1
+    assert "exception 1 of G28" in verdict.stdout
+    assert "had gone on alone before" in verdict.stdout
+
+
+def second_id(cluster: RelayedCluster) -> str:
+    """The second one's name."""
+    arguments = cluster.members[1].arguments
+    return arguments[arguments.index("--cluster-bind") + 1]
+
+
+def test_what_does_not_fit_changes_nothing_on_disk(tmp_path: Path) -> None:
+    """One sentence and a code; and two that were told different things wait, and say so."""
+    wrong = typed(
+        "qpidd", "--hac", "primary", "--cluster-name", "x", "--data-dir", str(tmp_path / "d")
+    )
+    assert wrong.returncode == Exit.USAGE
+    assert "it needs --hac-peer" in wrong.stderr
+    assert not (tmp_path / "d").exists()
+    with pair(tmp_path, "hac") as cluster:
+        first, second = cluster.members
+        second.arguments = tuple("primary" if one == "backup" else one for one in second.arguments)
+        first.start()
+        second.start()
+        for member in (first, second):
+            wait_until(
+                lambda one=member: "disagree" in one.log_tail(100),  # type: ignore[misc]
+                30, "why they wait",
+            )  # fmt: skip

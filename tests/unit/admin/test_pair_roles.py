@@ -1,0 +1,462 @@
+"""The two members of a pair on a scripted ring: who is active, when, and who never (G28, G25).
+
+Real controllers, real voter changes and real roles; the ring, the disks and the clients are the
+test's.  The last test draws what happens.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import random
+
+import pytest
+
+from broker.admin.active_passive import NO_PAIR, ActivePassive, Standalone
+from broker.admin.pair_roles import FORCED_S, QUIET_S, PairRoles
+from broker.admin.pair_table import Standing
+from broker.exit_codes import Exit
+from broker.options.active_passive import HAC, MASTER_SLAVE, ONE_OF_PAIR, PairOptions
+from broker.replication.controller import Controller
+from broker.replication.voter_changes import VoterChanges
+from tests.support.scripted_views import Bus, hello, publish
+from vsync.admin.protocol import QueryRefused
+from vsync.quorum.voter_set import voter_set
+from vsync.types import RingId
+
+BEAT_S = 0.05
+SEATS = {HAC: ("primary", "backup"), MASTER_SLAVE: ("master", "slave")}
+
+
+class Clients:
+    """The clients of one member: whether any is there, and what they are told."""
+
+    def __init__(self) -> None:
+        self.reason, self.holds = "started", True
+        self.connected = self.tries = False
+        self._watches = self._heard = False
+
+    def stand_by(self, reason: str, *, briefly: bool, holds: bool = False) -> None:
+        assert not briefly
+        self.reason, self.holds = reason, holds
+        if reason:
+            self.connected = False
+
+    def watch(self, *, on: bool) -> None:
+        self._watches, self._heard = on, False
+
+    def heard(self) -> bool:
+        assert self._watches
+        self._heard = self._heard or self.tries or self.connected
+        return self._heard
+
+
+class Pair:
+    """Two members, a and b, a being the primary or the master."""
+
+    def __init__(self, mode: str = HAC, *, ends: bool = False) -> None:
+        self.bus, self.now, self.mode, self.ends = Bus(), 0.0, mode, ends
+        self.members: dict[str, ActivePassive] = {}
+        self.roles: dict[str, PairRoles] = {}
+        self.changes: dict[str, VoterChanges] = {}
+        self.clients = {"a": Clients(), "b": Clients()}
+        self.lines: list[str] = []
+        self.drained: set[str] = set()
+        self.stopped: dict[str, str] = {}
+        self.side: dict[str, str] = {}  # each living member and who is in its view
+        self.incarnation = 0
+        self._rings: dict[str, tuple[RingId, int]] = {}
+
+    @property
+    def kept(self) -> str:
+        return "b" if self.mode == HAC else "a"
+
+    def start(self, *names: str) -> None:
+        """Start members, each alone at first."""
+        for name in names:
+            self.incarnation += 1
+            requested = (f"@pair={self.kept}",)
+            if name in self.bus.cores:  # what each commit writes beside the state
+                self.bus.shells[name].disk = self.bus.cores[name].promise
+            self.bus.start(
+                name, size=2, keep=True, requested=requested, incarnation=self.incarnation
+            )
+            self._attach(name, self.bus.cores[name])
+            self._view(name, name)
+        self.beat()
+
+    def _attach(self, name: str, core: Controller) -> None:
+        self.clients[name] = Clients()
+        seat = SEATS[self.mode][name == "b"]
+        options = PairOptions(self.mode, seat, "ab".replace(name, ""), self.kept, self.ends, 1.0)
+
+        def stop(_code: Exit, reason: str) -> None:
+            self.stopped[name] = reason
+
+        self.roles[name] = roles = PairRoles(
+            options, core, self.clients[name], machine=lambda: core.replica.machine,
+            drained=lambda: self.drained, stop=stop, note=self.lines.append,
+            warn=self.lines.append,
+        )  # fmt: skip
+        self.members[name] = ActivePassive(
+            ONE_OF_PAIR, core, self.clients[name], machine=lambda: core.replica.machine,
+            drained=lambda: self.drained, stop=stop, note=self.lines.append, pair=roles,
+            may_reply=lambda: core.serving and core.primary.active,
+        )  # fmt: skip
+        self.changes[name] = VoterChanges(core)
+
+    def _view(self, names: str, moved: str = "") -> None:
+        """A view of these; those that lived go on to it each from its own."""
+        for name in names.split():
+            if name in self.side and name not in moved.split():
+                self.bus.ring, self.bus.seq = self._rings[name]
+                together = [n for n in self.side[name].split() if n in names.split()]
+                if name == together[0]:
+                    self.bus.transitional(" ".join(together))
+        self.bus.view(names)
+        self.bus.run(names)
+        for name in names.split():
+            self.side[name] = names
+            self._rings[name] = self.bus.ring, self.bus.seq
+
+    def meet(self) -> None:
+        self._view("a b")
+        self.beat()
+
+    def cut(self) -> None:
+        for name in sorted(self.side):
+            self._view(name)
+        self.beat()
+
+    def crash(self, name: str) -> None:
+        del self.side[name]
+        self.clients[name].connected = False
+        for other in self.side:
+            self._view(other)
+        self.beat()
+
+    def beat(self, seconds: float = BEAT_S, rounds: int = 8) -> None:
+        for _ in range(rounds):
+            self.now += seconds
+            for names in sorted(set(self.side.values())):
+                first = names.split()[0]
+                self.bus.ring, self.bus.seq = self._rings[first]
+                self._turn(names)
+
+    def _turn(self, names: str) -> None:
+        """The members of one view: what is ordered is done, and then what follows."""
+        self.bus.run(names)
+        for name in names.split():
+            self.changes[name].wake(self.now)
+            self.members[name].follow(self.now)
+            self.bus.cores[name].flush()
+        self.bus.run(names)
+        for name in names.split():
+            self._rings[name] = self.bus.ring, self.bus.seq
+
+    def client(self, name: str) -> None:
+        """A client tries to come in at a member, and is let in or not."""
+        clients = self.clients[name]
+        clients.tries = True
+        self.beat()
+        clients.tries = False
+        clients.connected = clients.connected or not clients.reason
+
+    def stand(self) -> str:
+        return " ".join(f"{name}:{self.roles[name].standing.value}" for name in sorted(self.side))
+
+    def serving(self) -> list[str]:
+        """Who lets clients in."""
+        return [name for name in sorted(self.side) if not self.clients[name].reason]
+
+    def send(self, name: str, number: int) -> bool:
+        """A client at a member publishes; whether it is confirmed."""
+        core, shell, before = self.bus.cores[name], self.bus.shells[name], self.held(name)
+        if not core.serving:
+            return False
+        commands = [publish(number)]
+        if core.submissions.session not in {key[0] for key in core.replica.machine.connections}:
+            commands = [*hello(), *commands]
+        self.bus.ring, self.bus.seq = self._rings[name]
+        core.submit(commands)
+        self._turn(self.side[name])
+        is_there = self.held(name) > before
+        return is_there and shell.released >= core.replica.history.position
+
+    def held(self, name: str) -> int:
+        """How many messages a member has."""
+        queue = self.bus.cores[name].replica.machine.vhosts["/"].queues.get("q")
+        return 0 if queue is None else len(queue.ready) + len(queue.returned)
+
+
+def together(mode: str = HAC, *, ends: bool = False) -> Pair:
+    pair = Pair(mode, ends=ends)
+    pair.start("a", "b")
+    pair.meet()
+    pair.beat()
+    return pair
+
+
+@pytest.mark.parametrize("mode", [HAC, MASTER_SLAVE])
+@pytest.mark.parametrize("order", ["ab", "ba"])
+def test_the_order_in_which_they_start_does_not_matter(mode: str, order: str) -> None:
+    """O2; a client that comes before is held, and told why if it takes too long."""
+    pair = Pair(mode)
+    pair.start(order[0])
+    clients = pair.clients[order[0]]
+    assert pair.stand() == f"{order[0]}:pending"
+    assert clients.holds
+    assert "is pending, and waits for" in clients.reason
+    pair.client(order[0])
+    assert pair.serving() == []
+    pair.start(order[1])
+    pair.meet()
+    pair.beat()
+    assert pair.stand() == "a:active b:passive"
+    assert pair.serving() == ["a"]
+    assert "'a' is active" in pair.clients["b"].reason
+    assert not pair.clients["b"].holds
+
+
+def test_the_backup_takes_over_when_a_client_comes_and_not_before() -> None:
+    """O7, O9."""
+    pair = together()
+    pair.crash("a")
+    pair.beat(1.0)
+    assert (pair.stand(), pair.serving()) == ("b:passive", [])
+    assert pair.clients["b"].holds, "its attempt is the vote: it waits for what comes of it"
+    pair.client("b")
+    assert (pair.stand(), pair.serving()) == ("b:active", ["b"])
+    assert voter_set(pair.bus.cores["b"].promise.voters).away == {"a"}
+
+
+def test_a_returning_primary_defers_and_counts_again() -> None:
+    """O8; then either may be lost."""
+    pair = together()
+    pair.crash("a")
+    pair.client("b")
+    pair.start("a")
+    pair.meet()
+    pair.beat()
+    assert (pair.stand(), pair.serving()) == ("a:passive b:active", ["b"])
+    assert not voter_set(pair.bus.cores["b"].promise.voters).away
+    pair.crash("b")
+    pair.client("a")
+    assert (pair.stand(), pair.serving()) == ("a:active", ["a"])
+
+
+def test_an_active_one_stays_that_and_orders_nothing_while_it_hears_no_client() -> None:
+    """It may be the one that was cut off, with clients whose connections are only not closed."""
+    pair = together()
+    pair.clients["a"].connected = False
+    pair.crash("b")
+    pair.beat()
+    assert pair.stand() == "a:active"
+    assert pair.clients["a"].reason == "", "nobody is sent away"
+    assert not pair.bus.cores["a"].primary.active
+    pair.client("a")
+    assert pair.bus.cores["a"].primary.active
+
+
+def test_the_backup_that_has_no_clients_any_more_is_passive_again() -> None:
+    """O7: it is not connected to the network any longer; and active with the next one."""
+    pair = together()
+    pair.crash("a")
+    pair.client("b")
+    pair.clients["b"].connected = False
+    pair.beat(QUIET_S / 20)
+    assert pair.stand() == "b:active"
+    pair.beat(QUIET_S / 4)
+    assert (pair.stand(), pair.serving()) == ("b:passive", [])
+    pair.client("b")
+    assert (pair.stand(), pair.serving()) == ("b:active", ["b"])
+
+
+@pytest.mark.parametrize("mode", [HAC, MASTER_SLAVE])
+def test_an_operator_forces_the_active_one_passive(mode: str) -> None:
+    """O8, O10: its clients are sent away, and the other one takes over; and back."""
+    pair = together(mode)
+    pair.clients["a"].connected = True
+    for old, new in (("a", "b"), ("b", "a")):
+        pair.members[old].force_passive(pair.now)
+        assert not pair.clients[old].connected
+        pair.beat()
+        assert pair.serving() == [new]
+        assert pair.roles[old].standing is Standing.PASSIVE
+        pair.beat(FORCED_S)
+        assert pair.serving() == [new]
+    with pytest.raises(QueryRefused, match="this member is passive, and the other one"):
+        pair.members["b"].force_passive(pair.now)
+    with pytest.raises(QueryRefused, match="force the other one passive"):
+        pair.members["b"].promote()
+    pair.crash("b")
+    with pytest.raises(QueryRefused, match="the other one of the pair is gone"):
+        pair.members["a"].force_passive(pair.now)
+    with pytest.raises(QueryRefused) as refused:
+        Standalone().force_passive(0.0)
+    assert str(refused.value) == NO_PAIR
+
+
+def test_one_that_is_drained_leaves_the_role_to_the_other() -> None:
+    pair = together()
+    pair.drained = {"a"}
+    pair.beat()
+    pair.beat()
+    assert pair.serving() == ["b"]
+    pair.drained = set()
+    pair.beat()
+    assert pair.stand() == "a:passive b:active"
+
+
+@pytest.mark.parametrize("mode", [HAC, MASTER_SLAVE])
+def test_who_went_on_alone_does_so_after_a_restart_and_the_other_one_waits(mode: str) -> None:
+    """G28: what was confirmed by one alone is on its disk only."""
+    pair = together(mode)
+    pair.crash("a")
+    pair.client("b")
+    pair.beat(1.0)
+    assert pair.send("b", 1)
+    pair.crash("b")
+    pair.start("a")
+    pair.client("a")
+    pair.beat(2.0)
+    assert (pair.stand(), pair.serving()) == ("a:pending", [])
+    pair.crash("a")
+    pair.start("b")
+    pair.client("b")
+    pair.beat(2.0)
+    assert (pair.stand(), pair.serving()) == ("b:active", ["b"])
+
+
+def test_a_slave_takes_over_after_the_time_and_the_master_goes_on_at_once() -> None:
+    """A3: a master/slave pair does not ask for clients."""
+    pair = together(MASTER_SLAVE)
+    pair.crash("a")
+    assert pair.serving() == []
+    pair.beat(0.3)
+    assert (pair.stand(), pair.serving()) == ("b:active", ["b"])
+    pair = together(MASTER_SLAVE)
+    pair.clients["a"].connected = True
+    pair.crash("b")
+    assert (pair.stand(), pair.serving()) == ("a:active", ["a"])
+    assert pair.clients["a"].connected, "its clients stay"
+
+
+def test_a_slave_that_is_to_end_with_its_master_does() -> None:
+    """A3: and one that starts without its master waits."""
+    pair = together(MASTER_SLAVE, ends=True)
+    pair.crash("a")
+    assert not pair.stopped
+    pair.beat(0.3)
+    assert "--shutdown-on-master-failure yes" in pair.stopped["b"]
+    assert pair.serving() == []
+    pair.crash("b")
+    pair.stopped.clear()
+    pair.start("b")
+    pair.beat(2.0)
+    assert not pair.stopped
+    assert pair.stand() == "b:pending"
+    pair.start("a")
+    pair.meet()
+    pair.beat()
+    assert pair.stand() == "a:active b:passive"
+    pair.crash("b")
+    pair.beat()
+    assert pair.serving() == ["a"]
+
+
+@pytest.mark.parametrize("mode", [HAC, MASTER_SLAVE])
+def test_who_stops_in_order_lets_the_other_one_go_on(mode: str) -> None:
+    """O3: by an ordered change, so it needs no vote, nor the client that HAC asks for."""
+    pair = together(mode)
+    for _ in range(6):
+        if pair.changes["b"].step_aside():
+            break
+        pair.beat(rounds=2)
+    assert pair.changes["b"].step_aside()
+    pair.crash("b")
+    pair.beat()
+    assert pair.serving() == ["a"]
+    assert pair.bus.cores["a"].primary.active
+    assert pair.changes["a"].step_aside(), "nobody is left to go on"
+    pair.start("b")
+    pair.meet()
+    pair.beat()
+    assert voter_set(pair.bus.cores["a"].promise.voters).away == frozenset()
+
+
+@pytest.mark.parametrize("mode", [HAC, MASTER_SLAVE])
+def test_of_two_that_both_went_on_one_history_is_kept_and_it_is_said(mode: str) -> None:
+    """Exception 1 of G28."""
+    pair = together(mode)
+    pair.clients["a"].connected = True
+    pair.cut()
+    pair.client("b")
+    pair.beat(1.0)
+    assert pair.serving() == ["a", "b"]
+    assert pair.send("a", 1)
+    assert pair.send("b", 2)
+    pair.meet()
+    pair.beat()
+    assert pair.serving() == [pair.kept]
+    said = [line for line in pair.lines if "both members of the pair went on alone" in line]
+    assert len(said) == 2
+    assert all(f"the history of {pair.kept} is kept" in line for line in said)
+    status = pair.members["a"].status()["pair"]
+    assert isinstance(status, dict)
+    assert status["apart"] in said[0]
+    roots = {core.replica.machine.root() for core in pair.bus.cores.values()}
+    assert len(roots) == 1
+
+
+def _happens(pair: Pair, chance: random.Random) -> None:
+    alive = sorted(pair.side)
+    what = chance.choice(("crash", "start", "start", "client", "leave", "wait", "force"))
+    name = chance.choice(alive) if alive else "a"
+    match what:
+        case "crash" if name in alive:
+            pair.crash(name)
+        case "start":
+            for one in "ab":
+                if one not in pair.side:
+                    pair.start(one)
+            if chance.random() < 0.8:
+                pair.meet()
+        case "client":
+            pair.client(name)
+        case "leave":
+            pair.clients[name].connected = False
+        case "wait":
+            pair.beat(chance.choice((0.1, 1.0)))
+        case "force" if name in alive:
+            with contextlib.suppress(QueryRefused):
+                pair.members[name].force_passive(pair.now)
+        case _:
+            pass
+
+
+@pytest.mark.parametrize("seed", range(12))
+@pytest.mark.parametrize("mode", [HAC, MASTER_SLAVE])
+def test_whatever_happens_to_two_that_are_not_cut_off(mode: str, seed: int) -> None:
+    """G25, G28: one lets clients in; each has all that was confirmed; in the end one serves.
+
+    A view of one is one where the other one does not live: a crash, or a start that has not met.
+    With HAC nobody lets clients in alone who has not seen one since.
+    """
+    chance, confirmed, number = random.Random(seed), 0, 0
+    pair = together(mode)
+    for _ in range(40):
+        if len(pair.side) == 2 and len(set(pair.side.values())) == 2:
+            pair.meet()  # both live: the next thing that happens is that they see each other
+        _happens(pair, chance)
+        pair.beat()
+        assert len(pair.serving()) <= 1, pair.stand()
+        for name in pair.serving():
+            number += 1
+            confirmed += pair.send(name, number)
+        for name in pair.serving():
+            assert pair.held(name) >= confirmed, "what was confirmed is there"
+    pair.start(*(name for name in "ab" if name not in pair.side))
+    pair.meet()
+    pair.beat(1.0)
+    assert len(pair.serving()) == 1
+    assert not pair.roles["a"].status()["apart"], "both never went on alone"
