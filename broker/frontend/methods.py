@@ -13,14 +13,15 @@ from typing import TypeAlias, cast
 from broker.amqp import errors
 from broker.amqp.errors import reply_text
 from broker.amqp.events import Called
-from broker.amqp.fields import Table
+from broker.amqp.fields import Table, Timestamp
 from broker.amqp.spec import METHODS
 from broker.frontend.channel import LocalChannel, Transaction
 from broker.frontend.client import Client
 from broker.frontend.direct_reply import REPLY_TO, consume_replies
 from broker.frontend.needs import GENERATED_QUEUE, UNDERSTAND, Args, Misshapen, Understand
 from broker.machine import commands as c
-from broker.machine.queueing.queue_numbers import asked
+from broker.machine.publishing.queue_numbers import asked
+from broker.machine.queueing.streams import AT_TIME, OFFSET
 
 Handler: TypeAlias = Callable[[Client, int, LocalChannel, Args], None]
 
@@ -106,12 +107,24 @@ def on_consume(client: Client, number: int, channel: LocalChannel, args: Args) -
         if replies is not None:
             _request(client, channel, replies, replies.nowait)
         return
-    command = c.Consume._make((c.CONSUME, client.conn, number, queue, tag, *rest, channel.prefetch))
+    *flags, arguments = rest
+    spelled = _with_spelled_time(cast("Table", arguments))
+    command = c.Consume._make(
+        (c.CONSUME, client.conn, number, queue, tag, *flags, spelled, channel.prefetch)
+    )
     if asked(command.arguments) and not command.no_ack:
         channel.numbered.add(tag)
     else:
         channel.numbered.discard(tag)
     _request(client, channel, command, command.nowait)
+
+
+def _with_spelled_time(arguments: Table) -> Table:
+    """The offset of a stream may be a time, which in commands is a text: numbers are offsets."""
+    given = arguments.get(OFFSET)
+    if not isinstance(given, Timestamp):
+        return arguments
+    return {**arguments, OFFSET: f"{AT_TIME}{int(given)}"}
 
 
 def on_cancel(client: Client, number: int, channel: LocalChannel, args: Args) -> None:

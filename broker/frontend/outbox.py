@@ -45,7 +45,7 @@ from broker.machine.effects import (
     Return,
     SessionStarted,
 )
-from broker.machine.queueing.queue_numbers import with_queue_numbers
+from broker.machine.publishing.queue_numbers import with_queue_numbers
 from broker.replication.durable_gate import DurableGate, acknowledges_durable
 
 _CLOSE_OK = "channel.close-ok"

@@ -55,6 +55,13 @@ TRIMMED_MAX = 1_024
 goes on."""
 TRIMMED_PER_MESSAGE_MAX = 2
 """Of these as each message comes in or back, which may be many at one position, in many queues."""
+READS_MAX = 1_024
+"""Messages that readers of streams are sent at one position, and readers that are looked at for it;
+the next one goes on."""
+READS_PER_TURN = 32
+"""Of these before the next reader has its turn."""
+STREAM_TIMES_MAX = 4_096
+"""Times that a stream remembers, each with the offset that came then."""
 PRODUCERS_MAX = 1_000
 """Producers that number their messages, of one user in one virtual host, that are remembered: those
 that were heard of last."""

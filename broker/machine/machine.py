@@ -76,6 +76,8 @@ class Machine(State):
             definitions.go_on(self)
         if self.dead_letters or self.late_letters:
             publish.publish_dead_letters(self)
+        if self.reading:
+            consumers.send_to_readers(self)
         return outcome
 
     def accept_blob(self, member: str, session: int, blob_no: int) -> bool:

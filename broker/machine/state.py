@@ -21,8 +21,9 @@ from broker.machine.schedule import Schedule
 from broker.machine.tally import Tally, Totals, merged
 from broker.waiting.backlog import Backlog
 from broker.waiting.blocks import Block, Part
-from broker.waiting.pager import Pager
+from broker.waiting.pager import Pager, in_memory_bytes
 from broker.waiting.places import Places
+from broker.waiting.stream_log import Recent, StreamLog
 
 # A message, shared by all queues that hold it: a plain tuple of atomic values, its fields named by
 # index. No NamedTuple: the garbage collector stops tracking a tuple of atomic values, but never
@@ -48,6 +49,13 @@ def rehash(message: Message) -> int:
 
 
 NO_TTL = -1
+
+_NOTHING = body_hash(b"")
+STAYS: Final[Message] = (
+    message_hash(0, "", "", 0, 0, NO_TTL, b"", b"", _NOTHING), 0, "", "", 0, 0, NO_TTL, b"", b"",
+)  # fmt: skip
+"""What a channel holds of a message that stays in its stream: its place there says which it is. No
+message has the number 0."""
 
 _body, _ttl_us = itemgetter(BODY), itemgetter(TTL_US)
 
@@ -132,6 +140,9 @@ class Exchange:
         self.routes_as = delayed if isinstance(delayed, str) else self.type
 
 
+STREAM = "stream"
+"""The type of queues that are read without being consumed."""
+
 BY_DUE_TIME = 256
 """Stands for the highest priority of a queue whose messages are in the order of their due times."""
 ARRIVAL_BITS = 21
@@ -155,6 +166,23 @@ class Window:
     by_key: dict[bytes, Noted] = field(default_factory=dict)  # the last one of each key
     sum: int = 0  # of the elements of `order`
     volatile: int = 0  # how many of them a cold start takes
+
+
+STREAM_ORDER = 257
+"""Stands for the highest priority of a stream, in the member log."""
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Stream:
+    """What a queue has that is read without being consumed (queueing/streams.py)."""
+
+    # With credit, and nothing to read before the next message comes; the others are in `service`.
+    caught_up: "list[Consumer]" = field(default_factory=list)
+    # When messages came, by the clocks of their origins: numbers of steps of so many seconds,
+    # ascending, each with the first offset in it.
+    times: deque[tuple[int, int]] = field(default_factory=deque)
+    step_s: int = 1
+    times_sum: int = 0  # of the elements of `times`
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -208,6 +236,8 @@ class Queue:
     returns: dict[int, int] = field(default_factory=dict)
     returns_sum: int = 0
     window: Window | None = None  # it takes no message twice
+    stream: Stream | None = None
+    takes_all: bool = True  # what comes is put into it as it is: neither of the two
     dead_letter_exchange: str | None = None
     dead_letter_key: str | None = None
     single_active: bool = False
@@ -219,6 +249,13 @@ class Queue:
         self.mark = self.number & MARK_MASK
         if self.delays is not None:
             self.max_priority = BY_DUE_TIME
+        if self.arguments.get("x-queue-type") == STREAM:
+            self.stream, self.ready, self.takes_all = Stream(), StreamLog(), False
+
+
+def order_of(queue: Queue) -> int:
+    """How its messages are ordered, as the member log says it."""
+    return queue.max_priority if queue.stream is None else STREAM_ORDER
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -244,6 +281,7 @@ class Route(NamedTuple):
     key: str
     queues: tuple[Queue, ...]  # in the order of their numbers
     durable: bool  # at least one of them is
+    streams: bool  # at least one of them is a stream, where all is durable, however published
     work: int  # units to find it (limits.py), whether or not it was kept
     source: Exchange
 
@@ -318,10 +356,19 @@ class Consumer:
     priority: int  # higher ones are served first while they have credit
     outstanding: int = 0
     active: bool = True  # not cancelled
-    waiting: bool = False  # is in queue.service
+    waiting: bool = False  # is in queue.service, or has caught up with its stream
+    reader: "Reader | None" = None  # it reads a stream
 
 
-# queue, seq, message, consumer (None: a get), redelivered
+@dataclass(slots=True, eq=False, repr=False)
+class Reader:
+    """How far a consumer has read in its stream."""
+
+    salt: int  # its name in move rows, too
+    offset: int  # it is sent this one next, or the first that is kept
+
+
+# queue, seq, message (STAYS: it is in a stream), consumer (None: a get), redelivered
 Held: TypeAlias = tuple[Queue, int, Message, Consumer | None, bool]
 
 
@@ -474,6 +521,8 @@ class State:
     stale: deque[Queue] = field(default_factory=deque)
     # queues that hold more than they may, and drop it as positions go by
     trimming: dict[int, Queue] = field(default_factory=dict)
+    # streams with a reader that may have something to read, and credit
+    reading: dict[int, Queue] = field(default_factory=dict)
     # to publish: those of this position, and those that were too many at earlier ones
     dead_letters: list[Letter] = field(default_factory=list)
     late_letters: deque[Letter] = field(default_factory=deque)
@@ -484,6 +533,8 @@ class State:
     # what a cold start will keep, by the queue's number; no part of the state
     survivors: dict[int, Survivors] = field(default_factory=dict)
     pager: Paging = None  # no part of the state
+    # what readers of streams read from disk last; no part of the state
+    recent: Recent[Message] = field(default_factory=lambda: Recent(in_memory_bytes))
 
     def add(self, element: int) -> None:
         """Add an element to the root, or a sum of several."""

@@ -72,3 +72,7 @@ FEDERATION = 15
 """From this version on: policies name upstreams, every member runs federation links, and there are
 exchanges for those of other clusters. Decision:
 docs/decisions/0076-a-federation-link-is-a-shovel-that-follows-bindings.md."""
+
+STREAMS = 15
+"""From this version on: queues that are read without being consumed. Decision:
+docs/decisions/0079-a-stream-is-read-at-offsets.md."""

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from broker.machine.machine import Machine
-from broker.machine.state import Queue, all_queues, ready_count
+from broker.machine.state import Queue, all_queues, order_of, ready_count
 from broker.memberlog.records import (
     CHECKPOINT_ROW,
     Active,
@@ -179,4 +179,4 @@ class Recorder:
 
 
 def _named(queues: Iterable[Queue]) -> Queues:
-    return Queues(tuple((q.mark, q.vhost.name, q.name, q.durable, q.max_priority) for q in queues))
+    return Queues(tuple((q.mark, q.vhost.name, q.name, q.durable, order_of(q)) for q in queues))

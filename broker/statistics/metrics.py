@@ -173,8 +173,8 @@ QUEUE = (
     QueueMetric("queue_coarse_metrics", "queue_messages_unacked", "gauge",
                 "Messages delivered to consumers but not yet acknowledged", lambda q: q.unacked),
     QueueMetric("queue_coarse_metrics", "queue_messages", "gauge",
-                "Sum of ready and unacknowledged messages: the depth of the queue",
-                lambda q: _ready(q) + q.unacked),
+                "Sum of ready and unacknowledged messages: the depth of the queue; of a stream "
+                "all that is kept", lambda q: _ready(q) + q.unacked * (q.stream is None)),
     QueueMetric("queue_consumer_count", "queue_consumers", "gauge", "Consumers of the queue",
                 lambda q: len(q.consumers)),
     QueueMetric("queue_delivery_metrics", "queue_messages_published_total", "counter",

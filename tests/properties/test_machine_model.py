@@ -19,11 +19,16 @@ from broker.machine.machine import Machine
 from broker.machine.move_log import spelled_out
 from broker.machine.state import BODY
 from broker.machine.version import MACHINE_VERSION
-from tests.properties.models.machine_model import Chan, Model, ModelConsumer, ModelQueue
+from tests.properties.models.machine_model import Chan, Model, ModelQueue
 from tests.support.move_ledger import Ledger
 
-QUEUES = ("plain", "short", "mine", "auto")
+QUEUES = ("plain", "short", "mine", "auto", "stream")
 SHORT_MAX = 2
+STREAM_BYTES_MAX = 20
+ARGUMENTS: dict[str, c.Table] = {
+    "short": {"x-max-length": SHORT_MAX},
+    "stream": {"x-queue-type": "stream", "x-max-length-bytes": STREAM_BYTES_MAX},
+}
 PART = b"part+"
 PLACES = [("a", 1, 1), ("a", 1, 2), ("a", 2, 1), ("b", 1, 1)]
 
@@ -72,13 +77,25 @@ OPS = st.one_of(
     histories(PLACES[:2], QUEUES[:2]),
     histories(PLACES[:1], QUEUES[:1]),
     histories(PLACES, QUEUES[:1]),
+    histories(PLACES, QUEUES[-1:]),
 )
+
+
+def new_queue(name: str, at: Chan) -> ModelQueue:
+    """The queue of this name, declared on this channel."""
+    return ModelQueue(
+        at[:2] if name == "mine" else None,
+        name == "auto",
+        name != "short",
+        SHORT_MAX if name == "short" else -1,
+        stays=name == "stream",
+    )
 
 
 class World:
     def __init__(self) -> None:
         self.machines = {name: Machine(name) for name in "abc"}
-        self.model = Model()
+        self.model = Model(STREAM_BYTES_MAX)
         self.ledger = Ledger()
         self.position = 0
         self.bodies = 0
@@ -164,7 +181,11 @@ class World:
         channel = self.model.channels[session, effect.conn, effect.chan]
         if effect.delivery_tag != channel.next_tag or isinstance(effect, GetOk):
             return isinstance(effect, GetOk)
-        ready = channel.consumers[effect.consumer_tag].queue.ready
+        consumer = channel.consumers[effect.consumer_tag]
+        ready = consumer.queue.ready
+        if consumer.queue.stays:
+            at = self.model.to_read(consumer)
+            return at in ready and ready[at][0] == effect.body
         return bool(ready) and ready[min(ready)][0] == effect.body
 
     def compare(self) -> None:
@@ -181,9 +202,11 @@ class World:
         assert sorted(machine.channels) == sorted(self.model.channels)
         for at, channel in self.model.channels.items():
             held = {**machine.channels[at].unacked, **machine.channels[at].unsent}
-            assert {tag: message[BODY] for tag, (_, _, message, _, _) in held.items()} == {
-                tag: one.message[0] for tag, one in channel.held.items()
-            }
+            for tag, one in channel.held.items():
+                _, seq, message, _, _ = held.pop(tag)
+                expected = (one.seq, b"") if one.queue.stays else (one.seq, one.message[0])
+                assert (seq, message[BODY]) == expected
+            assert not held
 
     def run(self, op: Op) -> None:
         verb, place, name, n, one, two = op
@@ -249,13 +272,33 @@ class World:
         if locked and verb in ("get", "consume", "bind", "purge", "declare", "delete"):
             self.expect(command, at, self.model.fail(at, 405))
             return
+        if (name == "stream" and verb in ("get", "purge")) or self.cannot_read(at, command):
+            outcome = 540 if verb in ("get", "purge") else 406 if n < 1 else 540
+            if outcome == 540:
+                self.model.end([at[:2]])
+            else:
+                self.model.fail(at, outcome)
+            self.expect(command, at, outcome)
+            return
         self.expect(command, at, predict())
+
+    def cannot_read(self, at: Chan, command: Command) -> bool:
+        """Whether it is a consumer that does not do what a stream needs."""
+        if not isinstance(command, c.Consume) or command.queue != "stream":
+            return False
+        channel = self.model.channels[at]
+        if command.tag in channel.consumers:
+            return False
+        return not command.prefetch or command.no_ack or channel.limit < 1 << 30
 
     def command(self, verb: str, at: Chan, name: str, n: int, one: bool, two: bool):  # type: ignore[no-untyped-def]  # noqa: ANN201
         """The command, and what predicts its outcome once its channel and queue are known good."""
         model = self.model
         _, conn, chan = at
         tag = f"{name}{at}"
+        no_ack = one and (two or name != "stream")
+        offset = ("first", "last", "next", self.bodies - n)[n % 4]
+        reads: c.Table = {"x-stream-offset": offset} if name == "stream" else {}
 
         def publish(exchange: str) -> tuple[Command, object]:
             body, before = self.next_body(), model.take_parts(at)
@@ -272,12 +315,7 @@ class World:
 
         def declare() -> int:
             if name not in model.queues:
-                model.queues[name] = ModelQueue(
-                    at[:2] if name == "mine" else None,
-                    name == "auto",
-                    name != "short",
-                    SHORT_MAX if name == "short" else -1,
-                )
+                model.queues[name] = new_queue(name, at)
             return c.OK
 
         def consume() -> int:
@@ -285,8 +323,8 @@ class World:
             if tag in channel.consumers:
                 model.end([at[:2]])
                 return 530
-            limit = 1000 if one else n or 2000
-            channel.consumers[tag] = ModelConsumer(model.queues[name], one, limit)
+            limit = 1000 if no_ack else n or 2000
+            channel.consumers[tag] = model.reader(name, no_ack, limit, offset)
             return c.OK
 
         def cancel() -> int:
@@ -342,14 +380,14 @@ class World:
             action = c.TX_REQUEUE if one else c.TX_ACK
             acks = (c.TxSettle(n, two, action),)
             return c.TxCommit(c.TX_COMMIT, conn, chan, publishes, acks), commit
-        arguments: c.Table = {"x-max-length": SHORT_MAX} if name == "short" else {}
+        arguments = ARGUMENTS.get(name, {})
         kinds = (name != "short", name == "mine", name == "auto")
         return {
             "ack": (c.Ack(c.ACK, conn, chan, n, two), lambda: settle(False)),
             "nack": (c.Nack(c.NACK, conn, chan, n, two, one), lambda: settle(one)),
             "get": (c.Get(c.GET, conn, chan, name, one), lambda: c.OK),
             "consume": (
-                c.Consume(c.CONSUME, conn, chan, name, tag, False, one, False, False, {}, n),
+                c.Consume(c.CONSUME, conn, chan, name, tag, False, no_ack, False, False, reads, n),
                 consume,
             ),
             "sent": (c.Sent(c.SENT, conn, chan, n), sent),

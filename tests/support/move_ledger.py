@@ -3,7 +3,7 @@
 from broker.machine.digest import MASK, ready_element
 from broker.machine.machine import Machine
 from broker.machine.move_log import AGAIN, CAUSE_SHIFT, FLAG, MOVE, Op
-from broker.machine.state import CONTENT_HASH, all_queues
+from broker.machine.state import CONTENT_HASH, NUMBER, all_queues
 
 
 class Ledger:
@@ -16,6 +16,8 @@ class Ledger:
         self.bodies: dict[int, int] = {}  # by message number
         self.entered: dict[tuple[int, int], bool] = {}  # all that ever did, by queue and place
         self.kept: dict[int, tuple[int, bool, bool]] = {}  # between PURGED and RECOVERED
+        self.readers: dict[tuple[int, int], int] = {}  # of streams: what each reads next, at least
+        self.reads: dict[tuple[int, int, int], int] = {}  # not settled: how many
 
     def take(self, moves: bytes) -> None:
         """Follow the moves of one or more commands."""
@@ -36,6 +38,8 @@ class Ledger:
                 assert (queue, seq) in self.entered
             elif op in (Op.PURGED, Op.RECOVERED):
                 self._many(op, cause, queue, seq, of)
+            elif op in (Op.READER, Op.READ, Op.READ_END):
+                self._read(op, queue, seq, of, detail)
             else:
                 self._one(op, flag, queue, seq, of, detail)
 
@@ -58,6 +62,22 @@ class Ledger:
             if op is Op.RETURNED:
                 assert detail == content
                 self.ready[queue][seq] = (content, persistent, True)
+
+    def _read(self, op: Op, queue: int, seq: int, of: int, detail: int) -> None:
+        """G29: each reader gets all that is kept from where it began on, in order."""
+        if op is Op.READER:
+            assert (queue, detail) not in self.readers
+            self.readers[queue, detail] = seq
+        elif op is Op.READ:
+            first = min(self.ready[queue])
+            assert seq == max(self.readers[queue, detail], first), "the next one that is kept"
+            assert seq in self.ready[queue]
+            self.readers[queue, detail] = seq + 1
+            self.reads[queue, seq, of] = self.reads.get((queue, seq, of), 0) + 1
+        else:
+            self.reads[queue, seq, of] -= 1
+            if not self.reads[queue, seq, of]:
+                del self.reads[queue, seq, of]
 
     def _many(self, op: Op, cause: int, queue: int, seq: int, of: int) -> None:
         ready = self.ready[queue]
@@ -84,10 +104,15 @@ class Ledger:
                 for seq, (content, _, redelivered) in ready.items()
             )
             assert total & MASK == queue.ready_sum
-        held = {
-            (queue.number, seq): (channel.mark, message[CONTENT_HASH])
-            for channel in machine.channels.values()
-            for entries in (channel.unacked, channel.unsent)
-            for queue, seq, message, _, _ in entries.values()
-        }
+        held = {}
+        reads: dict[tuple[int, int, int], int] = {}
+        for channel in machine.channels.values():
+            for entries in (channel.unacked, channel.unsent):
+                for queue, seq, message, _, _ in entries.values():
+                    if message[NUMBER]:
+                        held[queue.number, seq] = channel.mark, message[CONTENT_HASH]
+                    else:
+                        at = (queue.number, seq, channel.mark)
+                        reads[at] = reads.get(at, 0) + 1
+        assert reads == self.reads
         assert held == {at: (of, content) for at, (of, (content, *_)) in self.held.items()}

@@ -18,6 +18,8 @@ from broker.amqp import codec
 from broker.machine.publishing.producers import HEADERS as PRODUCER_HEADERS
 from broker.machine.publishing.producers import ID as PRODUCER_ID
 from broker.machine.publishing.producers import SEQUENCE as PRODUCER_SEQUENCE
+from broker.machine.publishing.queue_numbers import HEADERS as QUEUE_HEADERS
+from broker.machine.publishing.queue_numbers import QUEUE_ID, SEQUENCE
 from broker.machine.queueing.properties import (
     decode_value,
     encode_value,
@@ -26,8 +28,6 @@ from broker.machine.queueing.properties import (
     raw_headers,
     with_headers,
 )
-from broker.machine.queueing.queue_numbers import HEADERS as QUEUE_HEADERS
-from broker.machine.queueing.queue_numbers import QUEUE_ID, SEQUENCE
 from broker.shovels.definition import Shovel, Table
 from tools.client.amqp_client import Delivery
 from tools.shovel.doubts import Doubts

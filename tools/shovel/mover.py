@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from broker.amqp.fields import Value
-from broker.machine.queueing.queue_numbers import ASKED
+from broker.machine.publishing.queue_numbers import ASKED
 from broker.shovels.amqp_uri import AmqpUri
 from broker.shovels.definition import NEVER, NO_ACK, ON_CONFIRM, QUEUE_LENGTH, Shovel, ends
 from broker.shovels.upstreams import EXCHANGE

@@ -54,7 +54,12 @@ def pending(state: State) -> bool:
 def goes_on(state: State) -> bool:
     """Something goes on at the next position, whatever is ordered there."""
     return bool(
-        state.late_letters or state.ending or state.leaving or state.stale or state.trimming
+        state.late_letters
+        or state.ending
+        or state.leaving
+        or state.stale
+        or state.trimming
+        or state.reading
     )
 
 
@@ -140,7 +145,7 @@ def head(queue: Queue) -> Message:
 
 def time_to_live(queue: Queue, message: Message) -> int:
     """The queue's or the message's own, whichever is shorter; NO_TTL: neither has one."""
-    ttl_us = message[TTL_US]
+    ttl_us = message[TTL_US] if queue.stream is None else NO_TTL
     if queue.ttl_us != NO_TTL and (ttl_us == NO_TTL or queue.ttl_us < ttl_us):
         ttl_us = queue.ttl_us
     return ttl_us

@@ -66,7 +66,7 @@ def find_survivors(state: State) -> Iterator[None]:
     for vhost in state.vhosts.values():
         for queue in all_queues(vhost):
             back = held.pop(queue.number, [])
-            if not queue.durable or not (back or ready_count(queue)):
+            if not queue.durable or queue.stream is not None or not (back or ready_count(queue)):
                 continue
             returned = queue.returned
             if back:
@@ -122,6 +122,8 @@ def forget_volatile(state: State) -> None:
         for queue in list(all_queues(vhost)):
             if queue.deleted:  # with an exchange that lost its last binding
                 continue
+            if queue.stream is not None:
+                continue  # all of it stays where it is
             if queue.durable:
                 _keep_persistent(state, queue)
                 forget_volatile_keys(state, queue)

@@ -29,6 +29,7 @@ from broker.machine.queueing.queue import (
     mark_used,
 )
 from broker.machine.queueing.refusals import METHODS, Refusal, no_vhost, second_open
+from broker.machine.queueing.streams import forget_readers
 from broker.machine.state import Channel, ConnectionRecord, Consumer, Held, Queue, State
 
 
@@ -205,6 +206,7 @@ def end_channels(
             affected[consumer.queue.number] = consumer.queue
     for queue in affected.values():
         queue.service = deque(one for one in queue.service if one.waiting)
+        forget_readers(queue)
         if queue.auto_delete and not queue.consumers:
             delete_queue(state, queue)
     for queue in exclusive_queues:
@@ -240,9 +242,11 @@ def _put_back(
 
 def remove_consumer(state: State, consumer: Consumer) -> None:
     """Held messages stay with the channel. The caller sees to auto-delete and the successor."""
-    if consumer.waiting:
-        consumer.queue.service.remove(consumer)
+    queue = consumer.queue
+    if consumer.waiting and (queue.stream is None or consumer in queue.service):
+        queue.service.remove(consumer)
     _take_out(state, consumer)
+    forget_readers(queue)
 
 
 def _take_out(state: State, consumer: Consumer) -> None:

@@ -68,10 +68,12 @@ from broker.machine.queueing.refusals import (
     Refusal,
     exclusive_use,
     not_implemented,
+    not_on_stream,
     reused_tag,
     too_much,
     unknown_tag,
 )
+from broker.machine.queueing.streams import consume_refusal, open_reader, read
 from broker.machine.state import (
     BODY,
     CONTENT_HASH,
@@ -92,7 +94,9 @@ def on_consume(state: State, channel: Channel, command: Consume) -> int:
     queue = accessible_queue(channel, name)
     if isinstance(queue, Refusal):
         return refuse(state, channel, CONSUME, queue)
-    refusal = check_consume(name, queue.vhost.name, arguments, state.version)
+    refusal = check_consume(queue, arguments, state.version)
+    if queue.stream is not None and refusal is None:
+        refusal = consume_refusal(state, channel, queue, no_ack, prefetch, arguments)
     if tag in channel.consumers:
         refusal = reused_tag(tag)
     elif queue.exclusive_consumer or (exclusive and queue.consumers):
@@ -118,12 +122,19 @@ def on_consume(state: State, channel: Channel, command: Consume) -> int:
     queue.consumers[(*channel.key, tag)] = consumer
     queue.exclusive_consumer = exclusive
     unlease(state, queue)
+    if queue.stream is not None:
+        open_reader(state, consumer, arguments)
     state.add(consumer_element(consumer))
     if not nowait:
         reply(state, channel, "basic.consume-ok", (tag,), False)
     offer(consumer)
     dispatch(state, queue)
     return OK
+
+
+def send_to_readers(state: State) -> None:
+    """Of streams, at the end of a command: what they have credit for, or a part of it."""
+    read(state)
 
 
 def on_cancel(state: State, channel: Channel, command: Cancel) -> int:
@@ -148,6 +159,9 @@ def on_get(state: State, channel: Channel, command: Get) -> int:
     queue = accessible_queue(channel, name)
     if isinstance(queue, Refusal):
         return refuse(state, channel, GET, queue)
+    if queue.stream is not None:
+        refusal = not_on_stream("basic.get not supported by stream queues", name, queue.vhost.name)
+        return refuse(state, channel, GET, refusal)
     held_by_tag = channel.unsent if no_ack else channel.unacked
     if len(held_by_tag) >= 2 * CHANNEL_HELD_MAX:
         return refuse(state, channel, GET, _holds_too_much(len(held_by_tag) + 1))

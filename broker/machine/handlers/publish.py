@@ -64,6 +64,7 @@ from broker.machine.queueing.refusals import (
     not_implemented,
 )
 from broker.machine.queueing.routing import find_route
+from broker.machine.queueing.streams import enter
 from broker.machine.queueing.windows import enqueue_once, key_of
 from broker.machine.state import (
     CONTENT_HASH,
@@ -123,7 +124,7 @@ def on_publish(state: State, channel: Channel, command: Publish) -> int:
         if not route.queues and flags & MANDATORY:
             return_unroutable(state, channel, exchange, key, properties, body)
         if publish_no:
-            durable = route.durable and flags & PERSISTENT != 0
+            durable = is_durable(route, flags)
             state.effects.append(_new(Confirm, (conn, chan, publish_no, durable, accepted)))
     return OK if route.queues else UNROUTABLE
 
@@ -160,7 +161,7 @@ def _remember(
     number: int,
 ) -> None:
     outcome = (STORED if accepted else REFUSED) if route.queues else UNROUTED
-    durable = route.durable and flags & PERSISTENT != 0
+    durable = is_durable(route, flags)
     remember(state, channel, attempt, outcome, durable, number if route.queues else 0)
 
 
@@ -199,6 +200,11 @@ def count_publish(channel: Channel, route: Route, flags: int, confirmed: bool) -
         else:
             tally.drop_unroutable += 1
             total.drop_unroutable += 1
+
+
+def is_durable(route: Route, flags: int) -> bool:
+    """Whether a cold start finds a message of this route."""
+    return route.streams or (route.durable and flags & PERSISTENT != 0)
 
 
 def ttl_of(properties: bytes) -> int:
@@ -267,7 +273,7 @@ def publish_to(
     `what`, `mark` and `publish_no` go into the recorded move: how it was published, by which
     channel, and its number there.
     """
-    exchange, key, queues, _, _, source = route
+    exchange, key, queues, _, _, _, source = route
     source.tally.publish += 1
     source.tally.routed += len(queues)
     persistent = flags & PERSISTENT
@@ -289,8 +295,12 @@ def publish_to(
     accepted = True
     known_by: bytes | None = None
     for queue in queues:
-        if queue.window is None:
+        if queue.takes_all:
             entered = enqueue(state, queue, message)
+        elif queue.window is None:
+            assert queue.stream is not None
+            enter(state, queue, queue.stream, message)
+            entered = True
         else:
             known_by = key_of(properties) if known_by is None else known_by
             entered = enqueue_once(state, queue, queue.window, known_by, message)
@@ -326,7 +336,7 @@ def _publish_delayed(state: State, queue: Queue, message: Message) -> int:
         if not isinstance(copied, Refusal):
             found, properties = copied
     if isinstance(found, Refusal):
-        found = Route(origin, key, (), False, ROUTE_WORK_MAX, exchange)
+        found = Route(origin, key, (), False, False, ROUTE_WORK_MAX, exchange)
     route = found._replace(exchange=origin)
     if exchange.name == origin:  # it was counted when it came
         exchange.tally.publish -= 1

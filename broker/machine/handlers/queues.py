@@ -17,14 +17,17 @@ from broker.machine.queueing.refusals import (
     in_use,
     inequivalent,
     invalid_argument,
+    invalid_property,
     locked,
     no_queue,
+    no_server_named_stream,
     not_empty,
+    not_on_stream,
     reserved_name,
     too_many_queues,
 )
 from broker.machine.queueing.windows import empty_window
-from broker.machine.state import Channel, Queue, State, ready_count
+from broker.machine.state import STREAM, Channel, Queue, State, ready_count
 from broker.machine.version import ANSWERS_AS_RABBITMQ, BOUNDED_WINDOWS, QPID_OPTIONS
 
 GENERATED_PREFIX = "amq.gen-"  # of names that the gateway generates; it refuses them from clients
@@ -59,6 +62,9 @@ def on_queue_declare(state: State, channel: Channel, command: QueueDeclare) -> i
         refusal = too_many_queues(name, vhost.name, vhost.max_queues)
     else:
         refusal = check_queue(name, vhost.name, arguments, state.version)
+        if arguments.get("x-queue-type") == STREAM:
+            declared = durable, exclusive, auto_delete
+            refusal = refusal or _no_stream(name, declared, vhost.name)
         refusal = refusal or window_refusal(state, name, arguments)
     if refusal is not None:
         return refuse(state, channel, kind, refusal)
@@ -72,6 +78,21 @@ def on_queue_declare(state: State, channel: Channel, command: QueueDeclare) -> i
         counts = (name, ready_count(queue), len(queue.consumers))
         reply(state, channel, "queue.declare-ok", counts, queue.durable)
     return OK
+
+
+def _no_stream(name: str, declared: tuple[bool, bool, bool], vhost: str) -> Refusal | None:
+    """What a queue must be to be a stream: in RabbitMQ's order."""
+    durable, exclusive, auto_delete = declared
+    if name.startswith(GENERATED_PREFIX):
+        return no_server_named_stream()
+    for prop, is_wrong in (
+        ("auto-delete", auto_delete),
+        ("exclusive-owner", exclusive),
+        ("non-durable", not durable),
+    ):
+        if is_wrong:
+            return invalid_property(prop, name, vhost)
+    return None
 
 
 def _difference(
@@ -99,6 +120,9 @@ def on_queue_purge(state: State, channel: Channel, command: QueuePurge) -> int:
     queue = accessible_queue(channel, name)
     if isinstance(queue, Refusal):
         return refuse(state, channel, kind, queue)
+    if queue.stream is not None:
+        refusal = not_on_stream("purge not supported by", name, queue.vhost.name)
+        return refuse(state, channel, kind, refusal)
     empties = queue.window is not None and state.version >= BOUNDED_WINDOWS
     count = purge(state, queue, PURGED | FLAG if empties else PURGED)
     if empties:

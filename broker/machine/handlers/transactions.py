@@ -7,7 +7,6 @@ transaction publishes is delivered.
 from broker.machine.commands import (
     MANDATORY,
     OK,
-    PERSISTENT,
     TX_ACK,
     TX_COMMIT,
     TX_DISCARD,
@@ -19,6 +18,7 @@ from broker.machine.handlers.connections import refuse, reply
 from broker.machine.handlers.consumers import settle_tags
 from broker.machine.handlers.publish import (
     count_publish,
+    is_durable,
     publish_to,
     return_unroutable,
     route_or_refusal,
@@ -81,7 +81,7 @@ def on_tx_commit(state: State, channel: Channel, command: TxCommit) -> int:
         exchange, key, flags, _, body = publish
         publish_to(state, route, flags, ttl_us, properties, body, BY_TX, channel.mark, 0)
         count_publish(channel, route, flags, False)
-        durable = durable or (route.durable and flags & PERSISTENT != 0)
+        durable = durable or is_durable(route, flags)
         if channel.local and not route.queues and flags & MANDATORY:
             return_unroutable(state, channel, exchange, key, properties, body)
     reply(state, channel, "tx.commit-ok", (), durable)

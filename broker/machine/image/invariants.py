@@ -1,20 +1,13 @@
 """The root computed anew, and the invariants that hold between commands."""
 
-from itertools import count, islice, pairwise
-from operator import itemgetter
-
 from broker.machine.clock.cluster_time import (
     check_horizons,
     clock_element,
-    lease_end,
-    look_us,
 )
 from broker.machine.clock.horizons import horizon_element, span_element
 from broker.machine.digest import (
     MASK,
     held_element,
-    ready_element,
-    ready_elements,
 )
 from broker.machine.handlers.alarms import alarm_element
 from broker.machine.handlers.connections import channel_element, connection_element
@@ -23,43 +16,33 @@ from broker.machine.handlers.poison import poison_element
 from broker.machine.handlers.policies import policies_defined
 from broker.machine.handlers.publish import letter_element
 from broker.machine.handlers.sessions import active_element, cluster_element, session_element
+from broker.machine.image.queue_invariants import (
+    check_delays,
+    check_queue,
+    ready_sum,
+    returns_sum,
+)
 from broker.machine.policies.choice import NOTHING, policies_element, policies_of_queue
 from broker.machine.publishing.numbers import check as check_numbers
 from broker.machine.publishing.numbers import recomputed_sum
 from broker.machine.publishing.producers import element as producer_sum
 from broker.machine.publishing.unfinished import check_parts, parts_sum
-from broker.machine.queueing.dispatch import has_room
 from broker.machine.queueing.queue import (
     consumer_element,
-    is_in_time,
-    is_over,
     lease_element,
     queue_element,
-    returns_element,
-    seq_at,
 )
 from broker.machine.queueing.routing import binding_element, exchange_element
-from broker.machine.queueing.windows import check as check_window
+from broker.machine.queueing.streams import recomputed_times
 from broker.machine.queueing.windows import recomputed_sum as recomputed_sum_of_keys
-from broker.machine.schedule import NEVER_US
 from broker.machine.state import (
     BODY,
-    CONTENT_HASH,
-    DELAYED_MESSAGE,
-    NO_TTL,
-    TTL_US,
     Channel,
-    Consumer,
-    Queue,
     State,
     Vhost,
     all_queues,
-    ready_count,
     rehash,
 )
-
-_PART = 4096
-"""Messages that are summed up at once: about a millisecond."""
 
 
 def recompute_root(state: State, fresh: bool = False) -> int:
@@ -88,6 +71,8 @@ def recompute_root(state: State, fresh: bool = False) -> int:
             if queue.window is not None:
                 window = queue.window
                 total += window.sum if fresh else recomputed_sum_of_keys(window, window.order)
+            if queue.stream is not None:
+                total += recomputed_times(queue, queue.stream)
             total += queue.salt * queue.next_seq
             total += queue.ready_sum if fresh else ready_sum(queue, False)
             total += sum(consumer_element(one) for one in queue.consumers.values())
@@ -101,26 +86,6 @@ def recompute_root(state: State, fresh: bool = False) -> int:
     return total & MASK
 
 
-def ready_sum(queue: Queue, fresh: bool) -> int:
-    """Of all ready messages of the queue; from their bytes unless they were just hashed."""
-    number = queue.number
-    total = 0
-    for place, message in queue.returned.items():
-        seq, redelivered = seq_at(queue, place)
-        content = message[CONTENT_HASH] if fresh else rehash(message)
-        total += ready_element(content, number, seq, redelivered)
-    first = queue.next_seq - len(queue.ready)
-    recovered = max(0, queue.recovered_seq - first)  # so many of the first ones
-    ready = iter(queue.ready)
-    # In parts: each is summed up at once, with the interpreter's lock.
-    while part := list(islice(ready, min(recovered, _PART) or _PART)):
-        contents = map(itemgetter(CONTENT_HASH) if fresh else rehash, part)
-        total += ready_elements(contents, number, count(first), recovered > 0)
-        first += len(part)
-        recovered = max(0, recovered - len(part))
-    return total & MASK
-
-
 def _producers_sum(vhost: Vhost, fresh: bool) -> int:
     total = 0
     for producers in vhost.producers.values():
@@ -129,10 +94,6 @@ def _producers_sum(vhost: Vhost, fresh: bool) -> int:
             if not fresh:
                 total += recomputed_sum(producer) - producer.sum
     return total & MASK
-
-
-def returns_sum(queue: Queue) -> int:
-    return sum(returns_element(queue, seq, count) for seq, count in queue.returns.items()) & MASK
 
 
 def _held_sum(channel: Channel) -> int:
@@ -145,6 +106,7 @@ def _held_sum(channel: Channel) -> int:
 
 def check(state: State) -> None:
     """Asserts; costs a full scan."""
+    assert all(queue.stream is not None for queue in state.reading.values())
     assert state.digest == state.digest & MASK, "the root is kept below 2**64"
     assert state.digest == recompute_root(state), "the root by deltas equals the root by scan"
     check_horizons(state)
@@ -182,8 +144,8 @@ def check(state: State) -> None:
         _check_producers(vhost)
         for name, queue in vhost.queues.items():
             assert queue.name == name
-            _check_queue(state, queue, held_of_queue)
-        _check_delays(state, vhost)
+            check_queue(state, queue, held_of_queue)
+        check_delays(state, vhost)
         for exchange in vhost.exchanges.values():
             assert sum(map(len, exchange.by_key.values())) == len(exchange.bindings)
             assert all(exchange.by_key.values()), "no key without a binding"
@@ -259,61 +221,3 @@ def _check_policies(state: State) -> None:
             assert queue.stale == (queue.number in waiting)
             applied = policies_of_queue(vhost, queue.name, queue.arguments)
             assert queue.stale or applied == (queue.policy, queue.operator_policy)
-
-
-def _check_queue(state: State, queue: Queue, held_of_queue: dict[int, tuple[int, int]]) -> None:
-    assert not queue.deleted
-    held = held_of_queue.get(queue.number, (0, 0))
-    assert (queue.unacked, queue.unacked_bytes) == held, "what is unacked is counted"
-    assert queue.ready_sum == ready_sum(queue, False), "the queue's own sum is of its messages"
-    places = list(queue.returned)
-    assert all(one < other for one, other in pairwise(places)), "each has a place of its own"
-    assert len(places) == len(queue.returned)
-    first = queue.next_seq - len(queue.ready)
-    if queue.max_priority < 0:
-        assert all(seq < first for seq in queue.returned), "returned messages are the older ones"
-    else:
-        assert not queue.ready, "a priority queue has one order for all"
-    ranks = [consumer.priority for consumer in queue.service]
-    assert ranks == sorted(ranks, reverse=True), "consumers of higher priority come first"
-    assert len(dict.fromkeys(map(_who, queue.service), True)) == len(queue.service)
-    for consumer in queue.consumers.values():
-        assert consumer.queue is queue
-        assert consumer.waiting == (_who(consumer) in map(_who, queue.service))
-        if ready_count(queue) and consumer.waiting:
-            channel = consumer.channel
-            assert not has_room(channel, consumer), "credit and a ready message"
-    assert all(consumer.active for consumer in queue.service)
-    waiting = (*queue.ready, *queue.returned.values())
-    assert queue.ready_bytes == sum(len(message[BODY]) for message in waiting)
-    over = is_over(queue) and queue.overflow == "drop-head"
-    assert not over or queue.number in state.trimming, "what is too much is about to be dropped"
-    unused = queue.expires_us >= 0 and not queue.consumers
-    assert unused == (queue.number in state.leased)
-    assert not unused or state.lease_ends.times[queue.number] <= lease_end(queue)
-    assert queue.returns_sum == returns_sum(queue)
-    check_window(state, queue)
-    assert queue.delivery_limit >= 0 or not queue.returns, "nobody counts"
-    assert queue.timed == sum(message[TTL_US] != NO_TTL for message in waiting)
-    of_queue = queue.ttl_us != NO_TTL or queue.delays is not None
-    expiring = queue.timed > 0 or (of_queue and bool(waiting))
-    assert expiring == queue.expiring == (queue.number in state.expiring)
-    due_us = look_us(state, queue) if expiring else NEVER_US
-    assert state.expiry.times.get(queue.number, NEVER_US) <= due_us, "it is looked at in time"
-    if queue.owner is not None:
-        assert queue.owner.exclusive[queue.name] is queue
-        assert state.connections[queue.owner.key] is queue.owner
-
-
-def _check_delays(state: State, vhost: Vhost) -> None:
-    delaying = [one.name for one in vhost.exchanges.values() if one.type == DELAYED_MESSAGE]
-    assert sorted(vhost.delays) == sorted(delaying), "each that delays has its queue"
-    for name, queue in vhost.delays.items():
-        assert queue.delays == name
-        assert queue.durable == vhost.exchanges[name].durable
-        _check_queue(state, queue, {})
-        assert is_in_time(queue)
-
-
-def _who(consumer: Consumer) -> tuple[int, int, int, str]:
-    return (*consumer.channel.key, consumer.tag)

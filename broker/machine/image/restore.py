@@ -19,7 +19,8 @@ from broker.machine.digest import ALGORITHM, canonical, item_hash, message_hashe
 from broker.machine.handlers import definitions
 from broker.machine.handlers.connections import count_connection, end_later
 from broker.machine.handlers.policies import policies_defined
-from broker.machine.image.invariants import ready_sum, recompute_root, returns_sum
+from broker.machine.image.invariants import recompute_root
+from broker.machine.image.queue_invariants import ready_sum, returns_sum
 from broker.machine.image.snapshot import BY_CONSUMER, BY_GONE, VERSION
 from broker.machine.policies.choice import policy_of
 from broker.machine.publishing.numbers import restore as restore_numbers
@@ -27,6 +28,7 @@ from broker.machine.publishing.unfinished import keep_part
 from broker.machine.queueing.arguments import apply_settings, open_window
 from broker.machine.queueing.delays import queue_name
 from broker.machine.queueing.routing import binding_element, index_binding
+from broker.machine.queueing.streams import restore_times
 from broker.machine.queueing.windows import restore_keys
 from broker.machine.state import (
     BODY,
@@ -43,6 +45,7 @@ from broker.machine.state import (
     Policy,
     Producer,
     Queue,
+    Reader,
     SessionRecord,
     Span,
     State,
@@ -310,6 +313,9 @@ class _Reader:
         restore_keys(self.state, self.queues[number], noted)
         _untrack()
 
+    def _on_times(self, number: int, step_s: int, times: tuple[tuple[int, int], ...]) -> None:
+        restore_times(self.queues[number], step_s, times)
+
     def _on_returns(self, number: int, counts: tuple[tuple[int, int], ...]) -> None:
         self.queues[number].returns.update(counts)
 
@@ -324,7 +330,8 @@ class _Reader:
 
     def _count(self, queue: Queue, found: list[Message]) -> None:
         queue.ready_bytes += bytes_of(found)
-        queue.timed += timed_of(found)
+        if queue.stream is None:
+            queue.timed += timed_of(found)
 
     def _on_exchange(
         self,
@@ -394,6 +401,12 @@ class _Reader:
             )
         connection.channels[key[2]] = self.state.channels[key] = channel
 
+    def _on_readers(
+        self, key: tuple[int, int, int], readers: tuple[tuple[str, int, int], ...]
+    ) -> None:
+        for tag, salt, offset in readers:
+            self.state.channels[key].consumers[tag].reader = Reader(salt, offset)
+
     def _on_held(
         self, key: tuple[int, int, int], unsent: bool, *columns: tuple[object, ...]
     ) -> None:
@@ -443,6 +456,13 @@ class _Reader:
         for consumer in queue.service:
             consumer.waiting = True
 
+    def _on_caught_up(self, number: int, waiting: tuple[tuple[int, int, int, str], ...]) -> None:
+        queue = self.queues[number]
+        assert queue.stream is not None
+        queue.stream.caught_up = [queue.consumers[key] for key in waiting]
+        for consumer in queue.stream.caught_up:
+            consumer.waiting = True
+
     def _on_part(self, key: tuple[int, int, int], data: bytes) -> None:
         keep_part(self.state, self.state.channels[key], data)
 
@@ -481,6 +501,10 @@ class _Reader:
     def _on_trimming(self, numbers: tuple[int, ...]) -> None:
         for number in numbers:
             self.state.trimming[number] = self.queues[number]
+
+    def _on_reading(self, numbers: tuple[int, ...]) -> None:
+        for number in numbers:
+            self.state.reading[number] = self.queues[number]
 
     def _on_end(self, root: int) -> None:
         self._apply_policies()

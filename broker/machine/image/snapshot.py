@@ -60,6 +60,7 @@ class _ChannelCut(NamedTuple):
     unacked: dict[int, Held]
     unsent: dict[int, Held]
     consumers: dict[str, Consumer]  # who is active: what else holds a message is gone
+    readers: list[tuple[str, int, int]]  # of streams: tag, name, and what they are sent next
 
 
 class _VhostCut:
@@ -79,6 +80,9 @@ class _VhostCut:
         self._returned = {q.number: q.returned.copy() for q in queues if q.returned}
         self._windows = {q.number: q.window.order.copy() for q in queues if q.window}
         self._returns = {q.number: q.returns.copy() for q in queues if q.returns}
+        self._times = {
+            q.number: (q.stream.step_s, list(q.stream.times)) for q in queues if q.stream
+        }
         self._producers = [
             (user, name, producer.epoch, producer.used, *cut(producer))
             for user, producers in vhost.producers.items()
@@ -163,6 +167,9 @@ class _VhostCut:
         for noted in _parts(self._windows.pop(number, ())):
             yield ("window", number, noted)
             yield None
+        step_s, times = self._times.pop(number, (1, []))
+        if times:
+            yield ("times", number, step_s, times)
         returns = self._returns.get(number, {})
         for part in _parts(sorted(returns)):  # sorting pairs takes many times as long
             yield ("returns", number, [(seq, returns[seq]) for seq in part])
@@ -266,6 +273,8 @@ class Cut:
             yield from vhost.items()
         for channel in self._channels:
             yield channel.item
+            if channel.readers:
+                yield ("readers", channel.key, channel.readers)
             for unsent, held_by_tag in ((False, channel.unacked), (True, channel.unsent)):
                 for part in _parts(held_by_tag.items(), _HELD_ITEMS):
                     rows = [
@@ -399,12 +408,17 @@ def _services(state: State) -> Iterator[_Item]:
             if queue.consumers:
                 service = [(*consumer.channel.key, consumer.tag) for consumer in queue.service]
                 yield ("service", queue.number, list(queue.consumers), service)
+            if queue.stream is not None and queue.stream.caught_up:
+                waiting = [(*one.channel.key, one.tag) for one in queue.stream.caught_up]
+                yield ("caught_up", queue.number, waiting)
 
 
 def _last_items(state: State) -> Iterator[_Item]:
     yield ("ending", [one.key for one in state.ending])
     yield ("stale", [queue.number for queue in state.stale if not queue.deleted])
     yield ("trimming", list(state.trimming))
+    if state.reading:
+        yield ("reading", list(state.reading))
     yield ("end", state.digest)
 
 
@@ -429,6 +443,11 @@ def _cut_channel(channel: Channel) -> _ChannelCut:
         channel.unacked.copy(),
         channel.unsent.copy(),
         channel.consumers.copy(),
+        [
+            (consumer.tag, consumer.reader.salt, consumer.reader.offset)
+            for consumer in channel.consumers.values()
+            if consumer.reader is not None
+        ],
     )
 
 

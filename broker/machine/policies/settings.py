@@ -10,7 +10,7 @@ RabbitMQ does and have no effect, because every queue is on every member anyway
 from collections.abc import Callable
 
 from broker.machine.commands import Table, Value
-from broker.machine.version import CONSUMER_TIMEOUTS, FEDERATION
+from broker.machine.version import CONSUMER_TIMEOUTS, FEDERATION, STREAMS
 
 APPLY_TO = ("all", "exchanges", "queues", "classic_queues", "quorum_queues", "streams")
 PRIORITY_MAX = 1 << 31
@@ -25,6 +25,14 @@ _NUMBERS = {
 }
 _CONSUMER_TIMEOUT = {"consumer-timeout": (1, "consumer timeout")}
 """From version 13 of the machine on."""
+MAX_AGE, SEGMENT_SIZE = "max-age", "stream-max-segment-size-bytes"
+_OF_STREAMS = (MAX_AGE, SEGMENT_SIZE)
+"""From version 15 of the machine on."""
+SEGMENT_BYTES_MAX = 3_000_000_000
+_UNITS_S = {
+    "Y": 365 * 86_400, "M": 30 * 86_400, "D": 86_400, "h": 3_600, "m": 60, "s": 1,
+}  # fmt: skip
+_AGE_DIGITS_MAX = 9
 _NAMES = {
     "dead-letter-exchange": "dead letter exchange name",
     "dead-letter-routing-key": "dead letter routing key",
@@ -53,7 +61,7 @@ _HA = (
 )
 _UPSTREAM, _UPSTREAM_SET = FEDERATION_KEYS = ("federation-upstream", "federation-upstream-set")
 """From version 15 of the machine on: which upstreams are linked is for the members to look up."""
-KEYS = (*_NUMBERS, *_CONSUMER_TIMEOUT, *_NAMES, *_CHOICES, *_HA, *FEDERATION_KEYS)
+KEYS = (*_NUMBERS, *_CONSUMER_TIMEOUT, *_OF_STREAMS, *_NAMES, *_CHOICES, *_HA, *FEDERATION_KEYS)
 OPERATOR_KEYS = (*_NUMBERS, "ha-mode", "ha-params", "ha-sync-mode")
 """An operator's policy only limits; a queue's own policy says the rest."""
 
@@ -74,7 +82,19 @@ def unknown_before(body: Table, version: int) -> str:
         unknown += tuple(_CONSUMER_TIMEOUT)
     if version < FEDERATION:
         unknown += FEDERATION_KEYS
+    if version < STREAMS:
+        unknown += _OF_STREAMS
     return _fault(body, tuple(key for key in KEYS if key not in unknown)) if unknown else ""
+
+
+def age_us(text: Value) -> int:
+    """What such an age of messages is, `7D` for example, in microseconds; -1: it is none."""
+    if not isinstance(text, str):
+        return -1
+    number, unit = text[:-1], _UNITS_S.get(text[-1:])
+    if unit is None or not (number.isascii() and number.isdigit() and int(number[:20])):
+        return -1
+    return int(number) * unit * 1_000_000 if len(number) <= _AGE_DIGITS_MAX else -1
 
 
 def _fault(body: Table, keys: tuple[str, ...]) -> str:
@@ -123,6 +143,10 @@ def _value_fault(key: str, value: Value) -> str:
     if key in _NUMBERS or key in _CONSUMER_TIMEOUT:
         low, what = (_NUMBERS | _CONSUMER_TIMEOUT)[key]
         good = type(value) is int and low <= value <= NUMBER_MAX
+    elif key == MAX_AGE:
+        good, what = age_us(value) > 0, "max age"
+    elif key == SEGMENT_SIZE:
+        good, what = type(value) is int and 0 < value <= SEGMENT_BYTES_MAX, "segment size"
     elif key in _NAMES:
         what = _NAMES[key]
         good = type(value) is str and len(value.encode()) <= NAME_BYTES_MAX

@@ -91,4 +91,5 @@ def widened(
         )  # fmt: skip
     reached = tuple(queues[number] for number in sorted(queues))
     durable = any(queue.durable for queue in reached)
-    return route._replace(queues=reached, durable=durable, work=work)
+    streams = any(queue.stream is not None for queue in reached)
+    return route._replace(queues=reached, durable=durable, streams=streams, work=work)

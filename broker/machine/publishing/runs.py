@@ -39,7 +39,7 @@ def apply_run(
     many effects each. Where it raises, `state.position` is that of the command."""
     if (
         state.ending or state.leaving or state.stale or state.trimming
-        or state.dead_letters or state.late_letters or state.poison
+        or state.dead_letters or state.late_letters or state.poison or state.reading
     ):  # fmt: skip
         return 0  # something goes on at each position
     _, conn, chan, *_ = cast("Publish", commands[begin])

@@ -15,20 +15,23 @@ from broker.machine.limits import (
     WINDOW_KEYS_TOTAL_MAX,
 )
 from broker.machine.policies.choice import effective_definition
+from broker.machine.policies.settings import MAX_AGE, SEGMENT_BYTES_MAX, age_us
 from broker.machine.queueing.refusals import (
     Refusal,
     inequivalent_table,
     invalid_argument,
     not_implemented,
+    not_of_type,
     plain,
     too_many_keys,
 )
-from broker.machine.state import NO_TTL, Queue, State, Window
+from broker.machine.state import NO_TTL, STREAM, Queue, State, Window
 from broker.machine.version import (
     ANSWERS_AS_RABBITMQ,
     BOUNDED_WINDOWS,
     CONSUMER_TIMEOUTS,
     DEDUPLICATION,
+    STREAMS,
 )
 
 _HINTS = (
@@ -38,15 +41,18 @@ _HINTS = (
     "x-queue-master-locator",
     "x-quorum-initial-group-size",
 )
-_STREAMS = "is for streams, which this broker does not have"
 DEDUPLICATION_ARGUMENT = "x-message-deduplication"
 _CACHE_SIZE, _CACHE_TTL = "x-cache-size", "x-cache-ttl"
-_REFUSED = {
-    "x-max-age": _STREAMS,
-    "x-stream-max-segment-size-bytes": _STREAMS,
-    "x-stream-filter-size-bytes": _STREAMS,
-    "x-initial-cluster-size": _STREAMS,
-}
+_AGE, _SEGMENT = "x-max-age", "x-stream-max-segment-size-bytes"
+_OF_STREAMS = (_AGE, _SEGMENT, "x-stream-filter-size-bytes", "x-initial-cluster-size")
+"""Of queues that are streams only."""
+_NOT_OF_STREAMS = (
+    "x-max-length", "x-message-ttl", "x-expires", "x-max-priority", "x-delivery-limit",
+    "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy", "x-overflow",
+    "x-queue-mode", "x-queue-version", "x-queue-master-locator", "x-quorum-initial-group-size",
+    "x-single-active-consumer", "x-consumer-timeout", "x-message-deduplication",
+)  # fmt: skip
+"""As RabbitMQ, and the last one because a stream has no window."""
 _NUMBER_MAX = 1 << 53
 _NUMBERS = {
     "x-max-length": (0, _NUMBER_MAX),
@@ -62,16 +68,24 @@ _NAMES = ("x-dead-letter-exchange", "x-dead-letter-routing-key")
 _OVERFLOWS = ("drop-head", "reject-publish", "reject-publish-dlx")
 _COMPARED = (
     *_HINTS, *_NUMBERS, *_NAMES, "x-overflow", "x-queue-type", "x-single-active-consumer",
-    DEDUPLICATION_ARGUMENT,
+    DEDUPLICATION_ARGUMENT, _AGE, _SEGMENT,
 )  # fmt: skip
 _SAYS_NOTHING = (("x-queue-type", "classic"), (DEDUPLICATION_ARGUMENT, False))
 _CONSUME_HINTS = ("x-cancel-on-ha-failover",)
-_CONSUME_REFUSED = ("x-stream-offset", "x-stream-filter", "x-stream-match-unfiltered")
+_FILTERS = ("x-stream-filter", "x-stream-match-unfiltered")
+_CONSUME_STREAMS = ("x-stream-offset", *_FILTERS)
+"""Of consumers of streams only."""
 NOT_HONOURED = "not supported by this broker"
+NO_FILTERS = f"{NOT_HONOURED}: a reader gets all messages of a stream, and chooses itself"
+_TYPES = ("classic", "quorum")
 
 
 def check_queue(name: str, vhost: str, arguments: Table, version: int) -> Refusal | None:
+    is_stream = arguments.get("x-queue-type") == STREAM and version >= STREAMS
+    foreign = _NOT_OF_STREAMS if is_stream else _OF_STREAMS
     for arg, value in arguments.items():
+        if arg in foreign and version >= ANSWERS_AS_RABBITMQ:
+            return not_of_type(arg, name, vhost, STREAM if is_stream else _type_of(arguments))
         why = _fault_of(arg, value, version)
         if why is None and arg in _OF_WINDOW and deduplicates(arguments):
             why = _fault_of_number(value, *_OF_WINDOW[arg])
@@ -88,6 +102,11 @@ def check_queue(name: str, vhost: str, arguments: Table, version: int) -> Refusa
     return None
 
 
+def _type_of(arguments: Table) -> str:
+    kind = arguments.get("x-queue-type")
+    return kind if isinstance(kind, str) and kind in _TYPES else "classic"
+
+
 def _fault_of(arg: str, value: Value, version: int) -> str | None:
     """What is wrong with this queue argument."""
     fault: str | None = None
@@ -101,8 +120,14 @@ def _fault_of(arg: str, value: Value, version: int) -> str | None:
     elif arg == "x-overflow":
         if value not in _OVERFLOWS:
             fault = f"invalid overflow '{plain(value)}': one of {', '.join(_OVERFLOWS)} is needed"
+    elif arg == _AGE:
+        fault = None if age_us(value) > 0 else "invalid_max_age"
+    elif arg == _SEGMENT:
+        fault = _fault_of_number(value, 1, SEGMENT_BYTES_MAX)
+    elif arg == "x-stream-filter-size-bytes":
+        fault = NO_FILTERS
     elif arg == "x-queue-type":
-        if value not in ("classic", "quorum"):
+        if value not in (*_TYPES, *((STREAM,) if version >= STREAMS else ())):
             fault = (
                 f"unsupported queue type '{plain(value)}': every queue is replicated to all members"
             )
@@ -156,7 +181,7 @@ def open_window(state: State, queue: Queue) -> None:
         return
     size, ttl_ms = _window_size(queue.arguments), queue.arguments.get(_CACHE_TTL)
     ttl_us = ttl_ms * 1000 if isinstance(ttl_ms, int) else NO_TTL
-    queue.window = Window(item_hash("window", queue.number), size, ttl_us)
+    queue.window, queue.takes_all = Window(item_hash("window", queue.number), size, ttl_us), False
     state.window_keys += size
 
 
@@ -166,7 +191,7 @@ def _fault_of_promise(arg: str, value: Value) -> str | None:
         return f"'{plain(value)}' is {NOT_HONOURED}: dead letters are sent at most once"
     if arg.startswith("qpid."):  # from version 15 on none is left (policies/qpid_options.py)
         return f"{NOT_HONOURED}: use x-max-length, x-max-length-bytes and x-overflow"
-    return _REFUSED.get(arg)
+    return None
 
 
 def apply_settings(queue: Queue) -> None:
@@ -174,6 +199,9 @@ def apply_settings(queue: Queue) -> None:
     numbers the lower one counts; of two words the queue's own."""
     arguments = queue.arguments
     definition = effective_definition(queue.policy, queue.operator_policy)
+    if queue.stream is not None:
+        _apply_to_stream(queue, arguments, definition)
+        return
     queue.max_length = _number(arguments, definition, "max-length")
     queue.max_bytes = _number(arguments, definition, "max-length-bytes")
     ttl_ms = _number(arguments, definition, "message-ttl")
@@ -187,6 +215,14 @@ def apply_settings(queue: Queue) -> None:
     queue.max_priority = _number(arguments, {}, "max-priority")
     queue.consumer_timeout_ms = _number(arguments, definition, "consumer-timeout")
     queue.single_active = arguments.get("x-single-active-consumer") is True
+
+
+def _apply_to_stream(queue: Queue, arguments: Table, definition: Table) -> None:
+    """As with RabbitMQ, a policy is stronger than the argument, and nothing else concerns it."""
+    size = definition.get("max-length-bytes", arguments.get("x-max-length-bytes"))
+    queue.max_bytes = size if isinstance(size, int) else -1
+    kept_us = age_us(definition.get(MAX_AGE, arguments.get(_AGE)))
+    queue.ttl_us = kept_us if kept_us > 0 else NO_TTL
 
 
 def _number(arguments: Table, definition: Table, key: str) -> int:
@@ -211,14 +247,19 @@ def check_exchange(name: str, vhost: str, arguments: Table, version: int) -> Ref
     return None
 
 
-def check_consume(name: str, vhost: str, arguments: Table, version: int) -> Refusal | None:
+def check_consume(queue: Queue, arguments: Table, version: int) -> Refusal | None:
+    name, vhost, is_stream = queue.name, queue.vhost.name, queue.stream is not None
     for arg, value in arguments.items():
+        if is_stream and arg in ("x-priority", *_FILTERS):
+            if arg in _FILTERS:
+                return invalid_argument(arg, "queue", name, vhost, NO_FILTERS)
+            return not_of_type(arg, name, vhost, STREAM)
         if arg == "x-priority":
             if type(value) is not int:
                 return invalid_argument(arg, "queue", name, vhost, "an integer is needed")
         elif version >= ANSWERS_AS_RABBITMQ:
-            if arg in _CONSUME_REFUSED:
-                return invalid_argument(arg, "queue", name, vhost, _STREAMS)
+            if arg in _CONSUME_STREAMS and not is_stream:
+                return not_of_type(arg, name, vhost, _type_of(queue.arguments))
         elif arg.startswith("x-") and arg not in _CONSUME_HINTS:
             return not_implemented(f"consumer argument '{arg}' is {NOT_HONOURED}")
     return None

@@ -13,6 +13,7 @@ from broker.machine.queueing.queue import (
     queue_element,
 )
 from broker.machine.queueing.routing import remove_bindings
+from broker.machine.queueing.streams import close_stream
 from broker.machine.queueing.windows import close_window
 from broker.machine.state import Queue, State
 
@@ -26,6 +27,7 @@ def delete_queue(state: State, queue: Queue) -> int:
     """With its consumers, bindings and ready messages; unacked ones stay with their channels."""
     forget_all_returns(state, queue)
     close_window(state, queue)
+    close_stream(state, queue)
     count = purge(state, queue, QUEUE_DELETED)
     for consumer in queue.consumers.values():
         channel = consumer.channel

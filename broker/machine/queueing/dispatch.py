@@ -4,7 +4,8 @@ Decision: docs/decisions/0014-the-machine-dispatches.md.
 
 A queue's `service` holds its consumers with credit, the next one first. Credit is what the
 consumer's own limit, and for consumers with acknowledgement the limit of the channel, leave open.
-Between commands a queue never has both a ready message and a consumer with credit.
+Between commands a queue never has both a ready message and a consumer with credit. A stream is only
+noted here: what its readers get is sent when the command is done (streams.py).
 """
 
 from broker.machine.clock.cluster_time import head, next_deadline, time_to_live
@@ -14,6 +15,7 @@ from broker.machine.limits import CHANNEL_HELD_MAX, TRIMMED_PER_MESSAGE_MAX
 from broker.machine.move_log import (
     DELIVERED,
     DUE,
+    END_OF_READ,
     FLAG,
     GIVEN_UP,
     INDEX_MASK,
@@ -44,6 +46,7 @@ from broker.machine.state import (
     IS_PERSISTENT,
     KEY,
     NO_TTL,
+    NUMBER,
     PROPERTIES,
     Channel,
     Consumer,
@@ -89,7 +92,7 @@ def takes_runs(queue: Queue) -> bool:
     return not (
         len(queue.service) > 1
         or queue.expiring
-        or queue.window is not None
+        or not queue.takes_all
         or queue.max_priority >= 0
         or queue.max_length >= 0
         or queue.max_bytes >= 0
@@ -258,6 +261,9 @@ def _dispatch_next(state: State, queue: Queue, *, in_runs: bool) -> bool:
     at once to the only consumer there is for it."""
     if not (queue.ready or queue.returned):
         return False
+    if queue.stream is not None:
+        state.reading[queue.number] = queue
+        return False
     consumer = next_consumer(queue)
     if consumer is None:
         return False
@@ -371,6 +377,9 @@ def requeue(
     if queue.deleted:
         release(state, channel, tag, held, content, LAPSED, tag)
         return
+    if not message[NUMBER]:  # it stays in its stream
+        release(state, channel, tag, held, content, what, tag)
+        return
     if counts and _came_back_too_often(state, queue, seq, what):
         release(state, channel, tag, held, rehash(message), GIVEN_UP, tag)
         dead_letter(state, queue, message, "delivery_limit")
@@ -400,7 +409,7 @@ def release(
     queue, seq, message, consumer, redelivered = held
     state.moves.append(
         row(
-            what,
+            what if message[NUMBER] else END_OF_READ[what],
             state.position & INDEX_MASK,
             queue.mark,
             seq,

@@ -55,6 +55,7 @@ from broker.machine.state import (
     Queue,
     State,
     Vhost,
+    order_of,
     ready_count,
     rehash,
 )
@@ -92,7 +93,8 @@ def mark_used(state: State, queue: Queue) -> None:
 
 
 def consumer_element(consumer: Consumer) -> int:
-    return item_hash(
+    reader = consumer.reader
+    return (reader.salt * reader.offset if reader is not None else 0) + item_hash(
         "consumer",
         consumer.channel.key,
         consumer.tag,
@@ -134,7 +136,7 @@ def _begin(state: State, queue: Queue, what: int) -> None:
     state.add(queue_element(queue) + policies_element(queue) + lease_element(queue))
     what |= FLAG if queue.durable else 0
     state.moves.append(
-        row(what, state.position & INDEX_MASK, queue.mark, 0, queue.max_priority + 1, 0)
+        row(what, state.position & INDEX_MASK, queue.mark, 0, order_of(queue) + 1, 0)
     )
     state.declared.append(queue)
 
@@ -231,7 +233,7 @@ def take(state: State, queue: Queue) -> tuple[int, Message, bool]:
     state.remove(element)
     queue.ready_bytes -= len(message[BODY])
     if queue.expiring:
-        if message[TTL_US] != NO_TTL:
+        if message[TTL_US] != NO_TTL and queue.stream is None:
             queue.timed -= 1
         recheck_deadlines(state, queue)
     return seq, message, redelivered
@@ -332,9 +334,9 @@ def is_full(queue: Queue, bytes_more: int) -> bool:
 
 
 def is_over(queue: Queue) -> bool:
-    """It holds more than it may."""
+    """It holds more than it may. A stream keeps its last message: nobody may have read it yet."""
     return (ready_count(queue) > queue.max_length >= 0) or (
-        queue.ready_bytes > queue.max_bytes >= 0
+        queue.ready_bytes > queue.max_bytes >= 0 and (queue.stream is None or len(queue.ready) > 1)
     )
 
 

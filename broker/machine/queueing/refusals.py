@@ -194,6 +194,47 @@ def invalid_header(name: str, kind: str) -> Refusal:
     )
 
 
+def _of_type(kind: str) -> str:
+    return f"of queue type rabbit_{kind}_queue"
+
+
+def not_of_type(arg: str, name: str, vhost: str, kind: str) -> Refusal:
+    """An argument that queues of another type have."""
+    return Refusal(
+        PRECONDITION_FAILED,
+        f"PRECONDITION_FAILED - invalid arg '{arg}' for queue '{name}' in vhost '{vhost}' "
+        f"{_of_type(kind)}",
+    )
+
+
+def invalid_property(prop: str, name: str, vhost: str) -> Refusal:
+    return Refusal(
+        PRECONDITION_FAILED,
+        f"PRECONDITION_FAILED - invalid property '{prop}' for queue '{name}' in vhost '{vhost}'",
+    )
+
+
+def no_server_named_stream() -> Refusal:
+    return Refusal(
+        PRECONDITION_FAILED,
+        "PRECONDITION_FAILED - Cannot declare a server-named queue for type rabbit_stream_queue",
+    )
+
+
+def needs_prefetch(name: str, vhost: str) -> Refusal:
+    return Refusal(
+        PRECONDITION_FAILED,
+        "PRECONDITION_FAILED - consumer prefetch count is not set for stream "
+        f"queue '{name}' in vhost '{vhost}'",
+    )
+
+
+def not_on_stream(what: str, name: str, vhost: str, behind: str = "") -> Refusal:
+    """`what` comes before the name of the queue, or `behind` it."""
+    words = (what, f"queue '{name}' in vhost '{vhost}'", behind)
+    return not_implemented(" ".join(word for word in words if word))
+
+
 def reused_tag(tag: str) -> Refusal:
     return Refusal(NOT_ALLOWED, f"NOT_ALLOWED - attempt to reuse consumer tag '{tag}'", True)
 

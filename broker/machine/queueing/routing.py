@@ -248,9 +248,9 @@ def find_route(
             "spread them over several exchanges, and publish to each",
         )  # fmt: skip
     reached = tuple(sorted(queues.values(), key=lambda queue: queue.number))
-    route = Route(
-        exchange.name, key, reached, any(queue.durable for queue in reached), work, exchange
-    )
+    durable = any(queue.durable for queue in reached)
+    streams = any(queue.stream is not None for queue in reached)
+    route = Route(exchange.name, key, reached, durable, streams, work, exchange)
     if cacheable:
         if len(vhost.routes) >= _ROUTES_MAX:
             vhost.routes.clear()

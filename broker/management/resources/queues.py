@@ -6,7 +6,8 @@ from aiohttp.web import StreamResponse
 
 from broker.amqp.fields import Value
 from broker.machine.policies.choice import effective_definition
-from broker.machine.state import ConnectionRecord, Queue, ready_count
+from broker.machine.queueing.streams import first_offset
+from broker.machine.state import STREAM, ConnectionRecord, Queue, ready_count
 from broker.management.call import (
     Call,
     Reply,
@@ -42,7 +43,7 @@ def queue_row(call: Call, queue: Queue) -> Object:
         "message_bytes": queue.ready_bytes + queue.unacked_bytes,
         "message_bytes_ready": queue.ready_bytes,
         "message_bytes_unacknowledged": queue.unacked_bytes,
-        "messages": ready + unacked,
+        "messages": ready + unacked if queue.stream is None else ready,  # what is read is there
         "messages_ready": ready,
         "messages_unacknowledged": unacked,
         "name": queue.name,
@@ -53,7 +54,7 @@ def queue_row(call: Call, queue: Queue) -> Object:
         "synchronised_slave_nodes": list(others),
         "recoverable_slaves": list(others),
         "state": "running",
-        "type": "classic",
+        "type": "classic" if queue.stream is None else STREAM,
         "vhost": queue.vhost.name,
         **figures(call.broker.statistics.queue(queue)),
     }
@@ -62,6 +63,8 @@ def queue_row(call: Call, queue: Queue) -> Object:
     if queue.window is not None:
         row["deduplication_keys"] = len(queue.window.by_key)
         row["deduplicated"] = queue.tally.drop_duplicate
+    if queue.stream is not None:
+        row["first_offset"], row["next_offset"] = first_offset(queue), queue.next_seq
     if queue.single_active:
         active = next(iter(queue.consumers.values()), None)
         row["single_active_consumer_tag"] = active.tag if active is not None else None

@@ -22,6 +22,7 @@ class ModelQueue:
     max_length: int
     seq: int = 0
     ready: dict[int, tuple[bytes, bool, bool]] = field(default_factory=dict)  # redelivered, keep
+    stays: bool = False  # a stream: what is read stays
 
 
 @dataclass(eq=False)
@@ -29,6 +30,7 @@ class ModelConsumer:
     queue: ModelQueue
     no_ack: bool
     limit: int
+    next: int = 0  # what it reads next of a stream, at least
     alive: bool = True
 
 
@@ -59,7 +61,8 @@ class ModelChannel:
 
 
 class Model:
-    def __init__(self) -> None:
+    def __init__(self, stream_max: int = 0) -> None:
+        self.stream_max = stream_max  # bytes that a stream keeps
         self.connections: dict[tuple[int, int], bool] = {}
         self.channels: dict[Chan, ModelChannel] = {}
         self.queues: dict[str, ModelQueue] = {}
@@ -136,13 +139,18 @@ class Model:
                 del channel.consumers[tag]
 
     def put_back(self, held: ModelHeld) -> None:
-        if held.queue in self.queues.values():
+        if held.queue in self.queues.values() and not held.queue.stays:
             held.queue.ready[held.seq] = (held.message[0], True, held.message[2])
             self.trim(held.queue)
 
     def trim(self, queue: ModelQueue) -> None:
         while 0 <= queue.max_length < len(queue.ready):
             del queue.ready[min(queue.ready)]
+        while queue.stays and len(queue.ready) > 1 and self.bytes_of(queue) > self.stream_max:
+            del queue.ready[min(queue.ready)]
+
+    def bytes_of(self, queue: ModelQueue) -> int:
+        return sum(len(body) for body, _, _ in queue.ready.values())
 
     def publish(self, exchange: str, key: str, body: bytes, keep: bool) -> int:
         names = self.fanout if exchange else [key] if key in self.queues else []
@@ -188,6 +196,8 @@ class Model:
         for name in [name for name, queue in self.queues.items() if not queue.durable]:
             self.drop(name)
         for queue in self.queues.values():
+            if queue.stays:
+                continue
             kept = [body for _, (body, _, keep) in sorted(queue.ready.items()) if keep]
             queue.ready = {queue.seq + n: (body, True, True) for n, body in enumerate(kept)}
             queue.seq += len(kept)
@@ -207,15 +217,34 @@ class Model:
             queue = consumer.queue
         else:
             queue = self.queues[asked]
-        seq = min(queue.ready)
-        message = queue.ready.pop(seq)
+        if queue.stays:
+            assert consumer is not None
+            seq = self.to_read(consumer)
+            consumer.next = seq + 1
+            message = queue.ready[seq]
+        else:
+            seq = min(queue.ready)
+            message = queue.ready.pop(seq)
         head = (effect.body, effect.redelivered)
         assert message[:2] == head, "not the head of the queue, or flagged falsely"
         held = ModelHeld(queue, seq, message, consumer, effect.no_ack)
         channel.held[effect.delivery_tag] = held
 
+    def reader(self, name: str, no_ack: bool, limit: int, offset: str | int) -> ModelConsumer:
+        """A new consumer of this queue; if that is a stream, it begins at this offset."""
+        queue = self.queues[name]
+        starts = {"first": 0, "last": queue.seq - 1, "next": queue.seq}
+        start = starts[offset] if isinstance(offset, str) else offset
+        first = min(queue.ready, default=queue.seq)
+        return ModelConsumer(queue, no_ack, limit, max(first, start))
+
+    def to_read(self, consumer: ModelConsumer) -> int:
+        return max(consumer.next, min(consumer.queue.ready, default=0))
+
     def judge(self) -> None:
         for queue in self.queues.values():
             if queue.ready:
                 for channel, consumer in self.consumers_of(queue):
+                    if queue.stays and self.to_read(consumer) not in queue.ready:
+                        continue
                     assert not channel.has_credit(consumer), "a message waits beside credit"

@@ -66,10 +66,10 @@ def test_reserved_names(client: Client) -> None:
     [
         ({"x-max-priority": 256}, "value out of range: 256"),
         ({"x-dead-letter-strategy": "at-least-once"}, "dead letters are sent at most once"),
-        ({"x-max-age": "1h"}, "is for streams"),
+        ({"x-max-age": "1h"}, "of queue type rabbit_classic_queue"),
         ({"qpid.browse-only": 1}, "not supported by this broker: a queue cannot be browsed"),
         ({"x-expires": 0}, "value out of range: 0"),
-        ({"x-queue-type": "stream"}, "unsupported queue type 'stream'"),
+        ({"x-queue-type": "streams"}, "unsupported queue type 'streams'"),
         ({"x-max-length": -1}, "value out of range: -1"),
         ({"x-max-length": "many"}, "an integer is needed"),
         ({"x-message-ttl": True}, "an integer is needed"),

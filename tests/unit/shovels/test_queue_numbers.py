@@ -4,7 +4,7 @@ import pytest
 
 from broker.amqp import codec
 from broker.machine.commands import Table
-from broker.machine.queueing.queue_numbers import ASKED
+from broker.machine.publishing.queue_numbers import ASKED
 from tests.support.amqp_peer import ServerMethod, publish
 from tests.support.gateway_loop import Loop, Peer
 

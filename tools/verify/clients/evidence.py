@@ -43,8 +43,8 @@ SCHEMAS = {
 }
 
 # Moves: 1 PUBLISHED, 2 ENQUEUED, 3 DELIVERED, 4 SETTLED, 5 RETURNED, 6 DROPPED, 7 PURGED,
-# 8 DECLARED, 9 RECOVERED, 10 REPEATED: the queue took another one by the same key before.  A
-# publish and what it enters are moves of one command, so both are in the same part of a segment.
+# 8 DECLARED, 9 RECOVERED, 10 REPEATED: the queue took another one by the same key before, 12 READ.
+# A publish and what it enters are moves of one command, so both are in the same part of a segment.
 # Forged numbers that do not fit into a time, or a place, count as the highest that does: a product
 # beyond 64 bits would be an error.
 _MEMBERS = {
@@ -65,7 +65,7 @@ _MEMBERS = {
         WHERE op IN (2, 10)""",
     "moves": """
         SELECT position, time, op, flag, cause, queue, seq, detail
-        FROM timed WHERE op BETWEEN 2 AND 6""",
+        FROM timed WHERE op BETWEEN 2 AND 6 OR op = 12""",
     "queue_moves": "SELECT position, time, op, cause, queue FROM timed WHERE op BETWEEN 7 AND 9",
 }
 

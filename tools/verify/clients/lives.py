@@ -11,19 +11,22 @@ from tools.verify.clients.evidence import SCHEMAS
 LIVES_SCHEMAS = {
     "published": SCHEMAS["publishes"] + ", answered boolean",
     "entered": SCHEMAS["entries"],
-    "handed": "queue bigint, content bigint, plain bigint, again bigint, position bigint",
+    "handed": "queue bigint, content bigint, plain bigint, again bigint, reads bigint, "
+    "position bigint",
     "places": "queue bigint, content bigint, ends bigint, end_time bigint, end_position bigint, "
     "end_op bigint, end_cause bigint, last_time bigint, last_position bigint, last_op bigint, "
     "persistent boolean",
     "contents": "content bigint, body bigint",
-    "deliveries": "name string, body bigint, plain bigint, again bigint, position bigint",
+    "deliveries": "name string, body bigint, plain bigint, again bigint, reads bigint, "
+    "position bigint",
     "unknown": "name string, n bigint",
 }
 LIVES_SCHEMAS["lives"] = LIVES_SCHEMAS["places"] + ", body bigint"
 
 # Which publishes a member recorded to have confirmed, or may have; how often each content was
 # delivered, without and with the flag (of what several members logged, the same delivery counts
-# once); and how the message at each place ended.
+# once; what is read in a stream is named by its place only); and how the message at each place
+# ended.
 BY_PLACE = {
     "published": """
         SELECT publishes.*, told.position IS NOT NULL AS answered
@@ -33,9 +36,17 @@ BY_PLACE = {
         ) AS told USING (position)""",
     "handed": """
         SELECT queue, detail AS content, COUNT(*) FILTER (WHERE NOT flag) AS plain,
-            COUNT(*) FILTER (WHERE flag) AS again, MIN(position) AS position
-        FROM (SELECT DISTINCT time, position, flag, queue, seq, detail FROM moves WHERE op = 3)
-        GROUP BY queue, detail""",
+            COUNT(*) FILTER (WHERE flag) AS again, COUNT(*) FILTER (WHERE op = 12) AS reads,
+            MIN(position) AS position
+        FROM (
+            SELECT DISTINCT time, position, flag, queue, seq, op,
+                CASE op WHEN 3 THEN detail ELSE entered END AS detail
+            FROM moves LEFT JOIN (
+                SELECT queue, seq, MAX(detail) AS entered FROM moves WHERE op = 2
+                GROUP BY queue, seq
+            ) AS there USING (queue, seq)
+            WHERE op IN (3, 12)
+        ) AS sent GROUP BY queue, detail""",
     "places": """
         SELECT queue, MAX_BY(detail, time) FILTER (WHERE op <> 4) AS content,
             COUNT(*) FILTER (WHERE op IN (4, 6)) AS ends,
@@ -45,7 +56,7 @@ BY_PLACE = {
             MAX_BY(cause, time) FILTER (WHERE op IN (4, 6)) AS end_cause,
             MAX(time) AS last_time, MAX(position) AS last_position, MAX_BY(op, time) AS last_op,
             BOOL_OR(op = 2 AND flag) AS persistent
-        FROM moves GROUP BY queue, seq HAVING COUNT(*) FILTER (WHERE op <> 4) > 0""",
+        FROM moves WHERE op <> 12 GROUP BY queue, seq HAVING COUNT(*) FILTER (WHERE op <> 4) > 0""",
 }
 
 # The same with the body that a publish gave the content; `unknown`: older than the logs.
@@ -53,11 +64,12 @@ BY_CONTENT = {
     "entered": "SELECT * FROM entries WHERE body IS NOT NULL",
     "contents": "SELECT DISTINCT content, body FROM entries WHERE body IS NOT NULL",
     "named": """
-        SELECT name, body, plain, again, position
+        SELECT name, body, plain, again, reads, position
         FROM handed LEFT JOIN contents USING (content) LEFT JOIN names USING (queue)""",
     "deliveries": """
         SELECT name, body, CAST(SUM(plain) AS BIGINT) AS plain,
-            CAST(SUM(again) AS BIGINT) AS again, MIN(position) AS position
+            CAST(SUM(again) AS BIGINT) AS again, CAST(SUM(reads) AS BIGINT) AS reads,
+            MIN(position) AS position
         FROM named WHERE body IS NOT NULL GROUP BY name, body""",
     "unknown": """
         SELECT name, CAST(SUM(plain + again) AS BIGINT) AS n

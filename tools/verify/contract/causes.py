@@ -49,6 +49,15 @@ _CAUSED_BY: dict[tuple[Op, int], tuple[int, ...]] = {
     (Op.DECLARED, 1): (Command.EXCHANGE_DECLARE,),
     (Op.RECOVERED, 0): (Command.ACTIVATE,),
     (Op.REPEATED, 0): (Command.PUBLISH, Command.TX_COMMIT, Command.TICK),
+    (Op.READER, 0): (Command.CONSUME,),
+    (Op.READ, 0): _ANY,
+    (Op.READ_END, 0): (Command.ACK,),
+    (Op.READ_END, 1): (Command.NACK, Command.TX_COMMIT),
+    (Op.READ_END, 2): (Command.RECOVER,),
+    (Op.READ_END, 3): _ANY,
+    (Op.READ_END, 4): _ANY,
+    (Op.READ_END, 5): (Command.TX_COMMIT,),
+    (Op.READ_END, 6): _ANY,
 }
 
 
@@ -79,18 +88,24 @@ CAUSED = {
     # Returns that only an end explains, which may be one of an earlier position.
     "acts": """
         SELECT of, MAX(nth) AS last_act FROM caused
-        WHERE op IN (1, 3, 4, 5) AND (own IS NOT FALSE OR op = 3) GROUP BY of""",
+        WHERE op IN (1, 3, 4, 5, 12) AND (own IS NOT FALSE OR op IN (3, 12)) GROUP BY of""",
     "ended": """
         SELECT caused.*, last_act FROM caused JOIN acts USING (of)
-        WHERE allowed AND NOT beyond AND op = 5
-            AND (cause = 2 AND kind NOT IN (2, 4) AND outcome < 300 OR cause = 3 AND kind <> 64)""",
+        WHERE allowed AND NOT beyond
+            AND (op = 5 AND cause = 2 OR op = 13 AND cause = 3)
+                AND kind NOT IN (2, 4) AND outcome < 300
+            OR allowed AND NOT beyond AND (op = 5 AND cause = 3 OR op = 13 AND cause = 4)
+                AND kind <> 64""",
     "of_queues": """
         SELECT logged.*, named.queue IS NULL AS nameless,
             op = 8 AND (flag <> durable OR of - 1 <> max_priority
                 OR (cause = 1) <> (max_priority = 256)) AS otherwise,
             op IN (3, 5) AND max_priority = 256
                 OR op = 6 AND (max_priority = 256) <> (cause = 2)
-                OR op = 10 AND max_priority = 256 AS misled
+                OR op = 10 AND max_priority = 256 AS misled,
+            op BETWEEN 11 AND 13 AND max_priority <> 257
+                OR (op IN (3, 4, 5, 9, 10) OR op = 7 AND cause <> 1) AND max_priority = 257
+                AS misread
         FROM logged LEFT JOIN named USING (queue) WHERE op <> 1""",
 }
 
@@ -104,7 +119,8 @@ RULES = {
         "caused", """op IN (4, 5, 9) AND flag OR op = 7 AND flag AND cause <> 0
             OR op = 1 AND cause IN (2, 4) AND of <> 0
             OR op = 1 AND cause = 2 AND queue <> 0 OR op = 6 AND cause <> 2 AND of <> 0
-            OR op IN (7, 8) AND detail <> 0 OR op = 8 AND seq <> 0""",
+            OR op IN (7, 8) AND detail <> 0 OR op = 8 AND seq <> 0
+            OR op BETWEEN 11 AND 13 AND flag""",
     ),
     "disorder": Rule(
         "LOG", "moves", "moves are not in the order of their commands",
@@ -121,6 +137,10 @@ RULES = {
     "left otherwise": Rule(
         "G20", "causes", "left a queue of delayed ones otherwise than as due, or another one so",
         "of_queues", "misled",
+    ),
+    "consumed stream": Rule(
+        "G29", "causes", "was consumed, or purged, from a stream, or read in another queue",
+        "of_queues", "misread",
     ),
     "late command": Rule(
         "G20", "causes", "a command that came too late moved a message",

@@ -35,6 +35,10 @@ CAUSES = {
     Op.DECLARED: ("", "for delayed messages"),
     Op.RECOVERED: ("by a cold start",),
     Op.REPEATED: ("its key is that of an earlier one",),
+    Op.READER: ("of a stream",),
+    Op.READ: ("",),
+    Op.READ_END: ("acknowledged", "by a nack or reject", "by a recover", "as its channel closed",
+                  "as its member was lost", "by a transaction", "of a deleted queue"),
 }  # fmt: skip
 
 # The moves of the message, of its queue as a whole, and of the position: the nearest ones of each.
@@ -136,7 +140,7 @@ def describe(move: dict[str, Any]) -> str:
         words += [f"queue {move['queue']}", f"{move['of']} messages"]
     else:
         words += [f"queue {move['queue']}", f"place {move['seq']}"]
-        if op in (Op.DELIVERED, Op.SETTLED, Op.RETURNED):
+        if op in (Op.DELIVERED, Op.SETTLED, Op.RETURNED, Op.READER, Op.READ, Op.READ_END):
             words.append(f"channel {move['of']:08x}")
         if op in (Op.DELIVERED, Op.DROPPED) and move["flag"]:
             words.append("redelivered")

@@ -1,5 +1,6 @@
-"""G12, G5: messages leave a plain queue in the order of their places, and enter it in the order in
-which their channel published them; a session's submissions are applied in their order, each once.
+"""G12, G5, G29: messages leave a plain queue in the order of their places, and enter it in the
+order in which their channel published them; a session's submissions are applied in their order,
+each once; the offsets that a reader of a stream gets ascend.
 
 Redeliveries, and the order of a priority queue, are judged by the reference model.
 """
@@ -11,24 +12,31 @@ from tools.verify.contract.rules import Rule
 HIGH_WATERS = "what string, who bigint, position bigint, first bigint, highest bigint"
 
 # Moves: 1 PUBLISHED (cause 0: by a client; its number is in the column of queues), 3 DELIVERED,
-# 6 DROPPED.  `stretch`: where the history has it from this segment, the first of these positions.
+# 6 DROPPED, 11 READER (of a stream), 12 READ.  `stretch`: where the history has it from this
+# segment, the first of these positions.
 # The high water of a queue never falls; that of a channel begins anew with 1 as it is opened again.
 ORDER = {
     "taken": """
         SELECT 'taken' AS what, stretch, logged.queue AS who, seq AS value, nth, position, ordinal,
             logged.queue, seq, of
         FROM logged JOIN named USING (queue)
-        WHERE op IN (3, 6) AND NOT flag AND max_priority < 0 AND stretch >= 0""",
+        WHERE op IN (3, 6) AND NOT flag AND max_priority NOT BETWEEN 0 AND 256 AND stretch >= 0""",
     "posted": """
         SELECT 'posted' AS what, stretch, of AS who, queue AS value, nth, position, ordinal,
             -1 AS queue, queue AS seq, of
         FROM logged WHERE op = 1 AND cause = 0 AND queue > 0 AND stretch >= 0""",
+    # A reader of a stream, by its name; before the first message is where it began.
+    "read": """
+        SELECT 'read' AS what, stretch, detail AS who, CASE op WHEN 12 THEN seq ELSE seq - 1 END
+            AS value, nth, position, ordinal, queue, seq, of
+        FROM logged WHERE op IN (11, 12) AND stretch >= 0""",
     "ordered": """
         SELECT *, LAG(value) OVER (PARTITION BY what, stretch, who ORDER BY nth) AS before
-        FROM (SELECT * FROM taken UNION ALL SELECT * FROM posted) AS joined""",
+        FROM (SELECT * FROM taken UNION ALL SELECT * FROM posted UNION ALL SELECT * FROM read)
+            AS joined""",
     "high_waters": """
         SELECT what, who, MIN(position) AS position, MIN_BY(value, nth) AS first,
-            CASE what WHEN 'taken' THEN MAX(value) ELSE MAX_BY(value, nth) END AS highest
+            CASE what WHEN 'posted' THEN MAX_BY(value, nth) ELSE MAX(value) END AS highest
         FROM ordered GROUP BY what, stretch, who""",
 }
 
@@ -37,10 +45,11 @@ ORDER_OF_STRETCHES = {
     "resumed": """
         SELECT what, position, 0 AS ordinal, CASE what WHEN 'taken' THEN who ELSE -1 END AS queue,
             first AS seq, CASE what WHEN 'taken' THEN -1 ELSE who END AS of, first AS value,
-            CASE what WHEN 'taken' THEN MAX(highest) OVER (
+            CASE what WHEN 'posted'
+            THEN LAG(highest) OVER (PARTITION BY what, who ORDER BY position)
+            ELSE MAX(highest) OVER (
                 PARTITION BY what, who ORDER BY position
-                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING)
-            ELSE LAG(highest) OVER (PARTITION BY what, who ORDER BY position) END AS before
+                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING) END AS before
         FROM high_waters""",
 }
 
@@ -61,7 +70,11 @@ _PUBLISHER = Rule(
     "G12", "C5 order", "entered behind a message that its channel published later",
     "ordered", "what = 'posted' AND value <= before AND value <> 1",
 )  # fmt: skip
-RULES = {"overtaken": _OVERTAKEN, "publisher order": _PUBLISHER}
+_READER = Rule(
+    "G29", "C8 reading", "was sent to a reader of its stream behind a later one, or twice",
+    "ordered", "what = 'read' AND value <= before",
+)  # fmt: skip
+RULES = {"overtaken": _OVERTAKEN, "publisher order": _PUBLISHER, "reader order": _READER}
 RULES_OF_STRETCHES = {name: rule._replace(table="resumed") for name, rule in RULES.items()}
 
 RULES_OF_SESSIONS = {

@@ -1,10 +1,11 @@
-"""G12, G20: a queue serves in its order, and holds what its moves leave in it.
+"""G12, G20, G29: a queue serves in its order, and holds what its moves leave in it.
 
 The reference model: dicts and heaps, written from what AMQP promises of a queue.
 It executes moves one at a time and raises `ModelMismatch` for one that cannot be.  The first ready
 message in the order of service is the next to leave; a message that comes back takes its old place;
-a cold start keeps persistent messages.  It shares no code with the broker: the hash of ready
-messages is recomputed from its definition in docs/MEMBERLOG.md.
+a cold start keeps persistent messages.  A reader of a stream gets the next message that is kept,
+which stays, as all of a stream does at a cold start.  It shares no code with the broker: the hash
+of ready messages is recomputed from its definition in docs/MEMBERLOG.md.
 
 It may begin at figures of a checkpoint: the messages of that time are *unknown*.  It has their
 number, ready and held, and they are older than what comes after.
@@ -13,6 +14,7 @@ number, ready and held, and they are older than what comes after.
 from __future__ import annotations
 
 import struct
+from collections import Counter
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import NamedTuple
@@ -22,10 +24,12 @@ from xxhash import xxh3_64_intdigest
 _PLACE = struct.Struct("<QQQQQ")
 _MASK = (1 << 64) - 1
 _RANK_SHIFT = 54
+_STREAM = 257  # as the highest priority: a stream
 _DELAYS = 256  # as the highest priority: a queue of delayed messages, by due time
 _ARRIVAL_BITS = 21  # of the number in which one came, in its place there
 _PUBLISHED, _ENQUEUED, _DELIVERED, _SETTLED, _RETURNED = 1, 2, 3, 4, 5
 _DROPPED, _PURGED, _DECLARED, _RECOVERED, _REPEATED = 6, 7, 8, 9, 10
+_READER, _READ, _READ_END = 11, 12, 13
 _AGAIN = 3  # a publish that names an earlier message, and makes none
 _PURGE_OF_DELETE, _PURGE_OF_COLD_START = 1, 2
 
@@ -74,13 +78,18 @@ class _ModelQueue:
     order: list[int] = field(default_factory=list)  # the places of `ready`, a heap
     held: dict[int, tuple[_Message, int]] = field(default_factory=dict)  # with its channel
     cold: bool = False  # a cold start told what was there, and is to tell what stays
+    stream: bool = False
+    # By name: what each is sent next, at least, and its channel.
+    readers: dict[int, tuple[int, int]] = field(default_factory=dict)
+    begun: bool = False  # in the midst: there may be readers of which nothing is known
+    reads: Counter[tuple[int, int]] = field(default_factory=Counter)  # by place and channel
 
     def figures(self) -> QueueFigures:
         """Return what a checkpoint should state of this queue now.
 
         The sum is made here: most messages come and go between two checkpoints.
         """
-        held = len(self.held) + self.unknown_held
+        held = len(self.held) + self.unknown_held + self.reads.total()
         total = self.unknown_sum + sum(self._hash(seq, one) for seq, one in self.ready.items())
         return QueueFigures(self.count(), held, self.next_seq, total & _MASK)
 
@@ -151,6 +160,34 @@ class _ModelQueue:
         self.unknown_held -= 1
         return _Message(content or 0, None, True)
 
+    def read(self, op: int, seq: int, of: int, detail: int) -> None:
+        """Open a reader, send it a message of the stream, or end that; it moves nothing."""
+        if not self.stream:
+            raise ModelMismatch("impossible", "this queue is no stream")
+        if op == _READER:
+            self.readers[detail] = seq, of
+        elif op == _READ:
+            if detail not in self.readers and not self.begun:
+                raise ModelMismatch("wrong read", "there is no such reader")
+            after, channel = self.readers.get(detail, (seq, of))
+            if of != channel:
+                raise ModelMismatch("wrong read", f"it is one of channel {channel:08x}")
+            first = self.next_seq - self.count()
+            expected = max(after, first)
+            if seq != expected or seq >= self.next_seq:
+                more = f"the next one is at {expected}, of {first} to {self.next_seq - 1}"
+                raise ModelMismatch("wrong read", more)
+            self.readers[detail] = seq + 1, of
+            self.reads[seq, of] += 1
+        elif self.reads[seq, of]:
+            self.reads[seq, of] -= 1
+        elif self.unknown_held:
+            self.unknown_held -= 1
+        else:
+            raise ModelMismatch("impossible", "nobody read it")
+        if op == _READ_END and not self.reads[seq, of]:
+            del self.reads[seq, of]
+
     def clear(self) -> None:
         """Remove all ready messages."""
         self.ready.clear()
@@ -168,8 +205,9 @@ class Model:
     def begin(self, number: int, figures: QueueFigures, max_priority: int) -> None:
         """Add a queue of which only figures are known."""
         self.queues[number] = _ModelQueue(
-            number, max_priority >= 0, max_priority == _DELAYS, figures.next_seq, figures.ready,
-            figures.unacked, figures.next_seq, unknown_sum=figures.ready_sum,
+            number, 0 <= max_priority <= _DELAYS, max_priority == _DELAYS, figures.next_seq,
+            figures.ready, figures.unacked, figures.next_seq, unknown_sum=figures.ready_sum,
+            stream=max_priority == _STREAM, begun=True,
         )  # fmt: skip
 
     def move(
@@ -188,11 +226,13 @@ class Model:
         if op == _DECLARED:
             if number in self.queues:
                 raise ModelMismatch("impossible", "this queue is there already")
-            self.queues[number] = _ModelQueue(number, of > 0, of - 1 == _DELAYS)
+            self.queues[number] = _ModelQueue(
+                number, 0 < of <= _DELAYS + 1, of - 1 == _DELAYS, stream=of - 1 == _STREAM
+            )
             return
         queue = self.queues.get(number)
         if queue is None:
-            if op != _SETTLED:
+            if op not in (_SETTLED, _READ_END):
                 raise ModelMismatch("impossible", "there is no such queue")
             return
         if queue.cold is not (op == _RECOVERED):
@@ -204,6 +244,8 @@ class Model:
                 raise ModelMismatch("impossible", f"the next place is {queue.next_seq}")
             queue.next_seq += 1
             queue.add(seq, _Message(detail, flag, False))
+        elif op in (_READER, _READ, _READ_END):
+            queue.read(op, seq, of, detail)
         elif op == _DELIVERED:
             queue.held[seq] = queue.leave(seq, detail, flag), of
         elif op == _DROPPED:

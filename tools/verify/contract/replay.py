@@ -1,5 +1,5 @@
-"""G12, G20, G14: a segment's moves, executed again in the reference model, lead to its checkpoints,
-whose root is that of the state before them.
+"""G12, G20, G29, G14: a segment's moves, executed again in the reference model, lead to its
+checkpoints, whose root is that of the state before them.
 """
 
 from __future__ import annotations
@@ -27,6 +27,9 @@ RULES = {
     ),
     "wrong state": Rule(
         "G20", "H2 replay", "the model of queues arrives at another state than the log says"
+    ),
+    "wrong read": Rule(
+        "G29", "H2 replay", "a reader of a stream was sent another message than the next one"
     ),
     "impossible": Rule("G20", "H2 replay", "the model of queues knows no such message there"),
 }

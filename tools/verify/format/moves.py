@@ -25,12 +25,15 @@ class Op(IntEnum):
     DECLARED = 8
     RECOVERED = 9
     REPEATED = 10
+    READER = 11
+    READ = 12
+    READ_END = 13
 
 
 _CAUSES = {
     Op.PUBLISHED: 5, Op.ENQUEUED: 1, Op.DELIVERED: 2, Op.SETTLED: 6, Op.RETURNED: 5, Op.DROPPED: 3,
     Op.PURGED: 3, Op.DECLARED: 2, Op.RECOVERED: 1,
-    Op.REPEATED: 1,
+    Op.REPEATED: 1, Op.READER: 1, Op.READ: 1, Op.READ_END: 7,
 }  # fmt: skip
 WHATS = frozenset(
     op | cause << CAUSE_SHIFT | flag

@@ -399,6 +399,32 @@ def repeat_that_enters_nevertheless(maker: MoveMaker) -> tuple[str, int]:
     return "repeat enqueued", at
 
 
+def reader_is_sent_the_next_but_one(maker: MoveMaker) -> tuple[str, int]:
+    at = maker.edit(lambda row: put(row, seq=row[3] + 1) if is_a(row, Op.READ) else None)
+    return "wrong read", at
+
+
+def reader_is_sent_one_twice(maker: MoveMaker) -> tuple[str, int]:
+    at, read = first_move(maker, lambda row: is_a(row, Op.READ), 1)
+    rewrite_at(maker, at, lambda rows: [*rows, read])
+    return "reader order", at
+
+
+def reader_begins_later_than_it_reads(maker: MoveMaker) -> tuple[str, int]:
+    at = maker.edit(lambda row: put(row, seq=row[3] + 1) if is_a(row, Op.READER) else None)
+    return "reader order", at
+
+
+def stream_is_consumed(maker: MoveMaker) -> tuple[str, int]:
+    at = maker.edit(lambda row: put(row, what=int(Op.DELIVERED)) if is_a(row, Op.READ) else None)
+    return "consumed stream", at
+
+
+def plain_queue_is_read(maker: MoveMaker) -> tuple[str, int]:
+    at = maker.edit(lambda row: put(row, what=int(Op.READ)) if is_given(row) else None)
+    return "consumed stream", at
+
+
 def ack_called_an_end_with_its_queue(maker: MoveMaker) -> tuple[str, int]:
     at = maker.edit(lambda row: put(row, what=0x34) if row[0] == Op.SETTLED else None)
     return "lapsed alive", at
@@ -448,6 +474,8 @@ def session_that_another_goes_on_with(maker: MoveMaker) -> tuple[str, int]:
 
 
 VIOLATIONS: tuple[Violation, ...] = (
+    reader_is_sent_the_next_but_one, reader_is_sent_one_twice, reader_begins_later_than_it_reads,
+    stream_is_consumed, plain_queue_is_read,
     publish_becomes_nothing, publish_becomes_two_messages, ack_publishes, transaction_of_a_publish,
     number_is_skipped, enqueued_of_another_publish, enqueued_twice, two_at_one_place,
     a_place_is_skipped, delivered_but_never_enqueued, delivered_to_two_at_once,

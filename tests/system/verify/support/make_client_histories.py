@@ -106,6 +106,13 @@ class Servers:
         queue, seq, content = message
         self._move(Op.DELIVERED, redelivered, 0, queue, seq, CONSUMER, content, epoch)
 
+    def read(self, message: Message) -> None:
+        """Send a reader of a stream a message, which stays; and settle it."""
+        self._command()
+        self._move(Op.READ, False, 0, message.queue, message.seq, CONSUMER, 1)
+        self._command()
+        self._move(Op.READ_END, False, 0, message.queue, message.seq, CONSUMER, 1)
+
     def settle(self, message: Message, cause: int = 0) -> None:
         """Settle a message that is held."""
         self._command()

@@ -14,7 +14,7 @@ from broker.machine import commands as c
 from broker.machine.commands import Command
 from broker.machine.machine import Machine
 from broker.machine.move_log import MOVE
-from broker.machine.state import Queue, all_queues
+from broker.machine.state import Queue, all_queues, order_of
 from broker.memberlog.records import (
     CHECKPOINT_ROW,
     Active,
@@ -208,7 +208,7 @@ def packed(rows: list[MoveTuple]) -> bytes:
 
 
 def _queue_row(queue: Queue) -> tuple[int, str, str, bool, int]:
-    return queue.number, queue.vhost.name, queue.name, queue.durable, queue.max_priority
+    return queue.number, queue.vhost.name, queue.name, queue.durable, order_of(queue)
 
 
 class _TapedRig(Rig):

@@ -8,12 +8,12 @@ from broker.amqp import codec
 from broker.machine import commands as c
 from broker.machine.move_log import MOVE, Op
 from broker.memberlog.records import CHECKPOINT_ROW, Batch, Checkpoint, Record
+from tests.support.three_machines import Client
 from tests.system.verify.support.make_moves import INCARNATIONS, MoveMaker, MoveTuple
 
 
 def plain_history() -> MoveMaker:
-    """Publishes, deliveries, acks, nacks, limits, a lost member, a purge, a cold start, delays, a
-    repeat, an end."""
+    """Publishes, takes, acks, limits, a lost member, a cold start, delays, a repeat, a stream."""
     maker = MoveMaker()
     one, two = maker.rig.client("a"), maker.rig.client("b")
     one.queue("q")
@@ -69,8 +69,26 @@ def plain_history() -> MoveMaker:
     known_as = codec.encode_properties({"message_id": "l"})
     for i in range(2):
         five.publish("once", b"o", properties=known_as, no=i + 10)
+    _read_a_stream(maker.rig.client("c"))
     maker.end()
     return maker
+
+
+def _read_a_stream(six: Client) -> None:
+    """Readers that give back what they have in each way, and one that holds it to the end."""
+    six.queue("log", {"x-queue-type": "stream", "x-max-length-bytes": 8})
+    for i in range(4):
+        six.publish("log", b"s%d" % i, flags=0 if i == 1 else c.PERSISTENT, no=i + 1)
+    for tag in ("r", "s"):
+        six.consume("log", tag, 2, {"x-stream-offset": "first"})
+    six.ack(1)
+    six.nack(3)
+    for i in range(4, 6):
+        six.publish("log", b"s%d" % i, no=i + 1)
+    six.recover()
+    six.commit([], [c.TxSettle(0, True, c.TX_ACK)])
+    six.channel(2).consume("log", "t", 3, {"x-stream-offset": "first"})
+    six.close_channel()
 
 
 def is_a(row: MoveTuple, op: Op, **fields: int) -> bool:

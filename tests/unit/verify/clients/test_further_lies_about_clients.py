@@ -99,6 +99,23 @@ def give_one_message_to_two_readers(pair: ClientPair) -> None:
     )
 
 
+def read_in_a_stream_more_often_than_it_was_sent(pair: ClientPair) -> None:
+    """Two readers were sent it, which is no lie; a third time it was received all the same."""
+    (message,) = pair.publish("log", pair.queue)
+    for _ in range(2):
+        pair.servers.read(message)
+    for _ in range(3):
+        pair.receive("log")
+
+
+def read_in_a_stream(pair: ClientPair) -> None:
+    """No lie: each of three readers was sent it."""
+    (message,) = pair.publish("log", pair.queue)
+    for _ in range(3):
+        pair.servers.read(message)
+        pair.receive("log")
+
+
 def receive_what_expired(pair: ClientPair) -> None:
     """Members say that it expired in its queue; a client has it."""
     (message,) = pair.publish("expired", pair.queue)
@@ -148,6 +165,10 @@ LIES: dict[Callable[[ClientPair], None], list[tuple[str, str]]] = {
     receive_a_repeat: [("G11", "without the redelivered flag (counting all clients), but it ent")],
     enter_the_same_queue_twice: [("G20", "was sent once, but became 2 messages")],
     give_one_message_to_two_readers: [("G11", "received it twice (counting all clients), but it")],
+    read_in_a_stream_more_often_than_it_was_sent: [
+        ("G11", "received it 3 times (counting all clients), but it was delivered twice")
+    ],
+    read_in_a_stream: [],
     receive_what_expired: [("G20", "delivered never, and entered once")],
     receive_what_was_purged: [("G20", "delivered never, and entered once")],
     receive_the_redelivery_of_another_queue: [("G11", "received it twice (counting all clients)")],

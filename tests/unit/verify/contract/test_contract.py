@@ -89,11 +89,21 @@ def test_what_a_machine_delays_gives_no_finding(seed: int) -> None:
     assert maker.breaches() == []
 
 
+@pytest.mark.parametrize("seed", range(6))
+def test_what_readers_of_streams_get_gives_no_finding(seed: int) -> None:
+    maker = wander(random.Random(seed), 400, others=5)
+    assert maker.breaches() == []
+    moves = [MOVE.iter_unpack(one.moves) for one in maker.logs[INCARNATIONS[0]]
+             if isinstance(one, Batch)]  # fmt: skip
+    whats = [row[0] & 15 for rows in moves for row in rows]
+    assert min(map(whats.count, (Op.READER, Op.READ, Op.READ_END))) > 5
+
+
 @pytest.mark.parametrize("delayed", [False, True])
 @pytest.mark.parametrize("seed", range(4))
 def test_what_queues_hold_to_be_repeats_gives_no_finding(seed: int, delayed: bool) -> None:
     window: c.Table = {"x-message-deduplication": True, "x-cache-size": 4, "x-cache-ttl": 2_000}
-    maker = wander(random.Random(seed), 300, delayed=delayed, **window)
+    maker = wander(random.Random(seed), 300, delayed, 0, **window)
     assert maker.breaches() == []
     moves = [MOVE.iter_unpack(one.moves) for one in maker.logs[INCARNATIONS[0]]
              if isinstance(one, Batch)]  # fmt: skip
@@ -262,18 +272,32 @@ def _delay(one: Client, name: str, step: int, chance: random.Random) -> None:
         one.publish(name, b"%d" % step, exchange, flags=flags, no=step + 1, properties=delay)
 
 
-def wander(chance: random.Random, steps: int, delayed: bool = False, **more: c.Value) -> MoveMaker:
+KINDS: dict[str, c.Table] = {
+    "ranked": {"x-max-priority": 2},
+    "short": {"x-max-length": 3, "x-dead-letter-exchange": "",
+              "x-dead-letter-routing-key": "q"},
+    "dying": {"x-message-ttl": 1000, "x-overflow": "reject-publish", "x-max-length": 5},
+    "log": {"x-queue-type": "stream", "x-max-length-bytes": 30, "x-max-age": "2s"},
+}  # fmt: skip
+
+
+def _consume(one: Client, name: str, step: int, chance: random.Random) -> None:
+    if name == "log":
+        begin: c.Value = chance.choice(("first", "last", "next", "1s", "number"))
+        begin = chance.randrange(20) if begin == "number" else begin
+        one.consume(name, f"t{step}", 1 + chance.randrange(4), {"x-stream-offset": begin})
+    else:
+        one.consume(name, f"t{step}", chance.randrange(4), no_ack=chance.random() < 0.2)
+
+
+def wander(
+    chance: random.Random, steps: int, delayed: bool = False, others: int = 0, **more: c.Value
+) -> MoveMaker:
     """Random operations of clients; members that are lost; now and then the whole cluster."""
     maker = MoveMaker()
     rig = maker.rig
     clients: list[Client] = []
-    names = ["q", "ranked", "short", "passing", "dying"]
-    kinds: dict[str, c.Table] = {
-        "ranked": {"x-max-priority": 2},
-        "short": {"x-max-length": 3, "x-dead-letter-exchange": "",
-                  "x-dead-letter-routing-key": "q"},
-        "dying": {"x-message-ttl": 1000, "x-overflow": "reject-publish", "x-max-length": 5},
-    }  # fmt: skip
+    names = ["q", "ranked", "short", "passing", "dying", *["log"] * others]
     for step in range(steps):
         alive = [
             one for one in clients if (one.session, one.conn, one.chan) in rig.machine.channels
@@ -284,15 +308,15 @@ def wander(chance: random.Random, steps: int, delayed: bool = False, **more: c.V
             continue
         one, name = chance.choice(alive), chance.choice(names)
         if roll < 0.1:
-            one.queue(name, kinds.get(name, {}) | more, durable=name != "passing")
+            one.queue(name, KINDS.get(name, {}) | more, durable=name != "passing")
         elif delayed and roll < 0.25:
             _delay(one, name, step, chance)
         elif roll < 0.5:
             properties = b"\x08\x80" + bytes([chance.randrange(4), 1, 97 + step % 5])
             flags = c.PERSISTENT if chance.random() < 0.7 else 0
             one.publish(name, b"%d" % step, flags=flags, no=step + 1, properties=properties)
-        elif roll < 0.56:
-            one.consume(name, f"t{step}", chance.randrange(4), no_ack=chance.random() < 0.2)
+        elif roll < (0.66 if name == "log" else 0.56):
+            _consume(one, name, step, chance)
         elif roll < 0.64:
             one.get(name, no_ack=chance.random() < 0.3)
         elif roll < 0.84:
@@ -313,7 +337,7 @@ def wander(chance: random.Random, steps: int, delayed: bool = False, **more: c.V
                 [c.TxSettle(0, True, chance.randrange(3))],
             )
         elif roll < 0.92:
-            one.purge(name)
+            one.purge(name if name != "log" else "q")
         elif roll < 0.93:
             one.delete(name)
         elif roll < 0.96:

@@ -46,6 +46,8 @@ UNSEEN: dict[str, str] = {
     "REPEATED dropped": REFUSED,
     "PUBLISHED.detail +1": BODY,
     "SETTLED.detail +1": TAG,
+    "READ_END.detail +1": TAG,
+    "READ_END moved": ORDER,
     "Queues.vhost changed": NAME,
     "Queues.name changed": NAME,
     "PURGED moved": ORDER,
@@ -56,6 +58,8 @@ UNSEEN: dict[str, str] = {
 PARTLY: dict[str, str] = {
     "DELIVERED moved": ORDER,
     "DROPPED moved": ORDER,
+    "READ moved": ORDER,
+    "READ_END.cause +1": "as of RETURNED, and a nack of any kind is the same here",
     "PUBLISHED.of +1": ONCE,
     "REPEATED.seq +1": "where another message entered at that place: keys are not logged",
     "ENQUEUED.detail +1": "where the message is purged, as nothing names its content again",

@@ -1,8 +1,8 @@
 """Bytes checked in, read by the broker and by the check: two decoders, one documented format.
 
-`golden/member.qml` is of a member of a cluster, `client.qml` and `odd.qml` were made by hand after
-docs/MEMBERLOG.md, of what is rare.  They are never made again: where one is read otherwise, logs
-that are on disks already would be.
+`golden/member.qml` is of a member of a cluster, `streams.qml` of one with a stream, `client.qml`
+and `odd.qml` were made by hand after docs/MEMBERLOG.md, of what is rare.  They are never made
+again: where one is read otherwise, logs that are on disks already would be.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tools.verify.format.commands import Command, Outcome
 from tools.verify.input.batch_summaries import SegmentTotals
 
 GOLDEN = Path(__file__).parent / "golden"
-FILES = ("client.qml", "member.qml", "odd.qml")
+FILES = ("client.qml", "member.qml", "odd.qml", "streams.qml")
 Plain = list[tuple[int, bytes, int, str, tuple[Any, ...]]]
 Faults = list[tuple[str, int, bool]]
 
@@ -122,6 +122,30 @@ def test_what_is_rare_means_what_the_document_says() -> None:
     assert none == own.ConfirmRecord(1, 0, (), None)
     assert isinstance(rest[-1], own.End)
     assert own.marks_of(rest[-1]) == [(65555, b"m" * 16)]
+
+
+def test_what_readers_of_a_stream_do_is_what_the_document_says() -> None:
+    data = (GOLDEN / "streams.qml").read_bytes()
+    found = [one.record for one in own_reader.read_segment(data, "x", [])]
+    named = [queue for one in found if isinstance(one, own.Queues) for queue in one.queues]
+    assert named == [(1, "/", "log", True, 257)]
+    rows = [
+        row
+        for one in found
+        if isinstance(one, own.Batch)
+        for row in moves.MOVE.iter_unpack(one.moves)
+    ]
+    whats = [what for what, *_ in rows]
+    assert (whats[0], rows[0][4]) == (0x88, 258), "declared durable, a stream"
+    assert [seq for what, _, _, seq, _, _ in rows if what & 15 == moves.Op.ENQUEUED] == [0, 1, 2, 3]
+    begin = [seq for what, _, _, seq, _, _ in rows if what == moves.Op.READER]
+    assert begin == [1, 2, 3, 3]
+    first = next(row for row in rows if row[0] == moves.Op.READER)
+    read = [seq for what, _, _, seq, _, name in rows if (what, name) == (12, first[5])]
+    assert read == [1, 2, 3]
+    assert {what for what in whats if what & 15 == moves.Op.READ_END} == {
+        0x0D, 0x1D, 0x2D, 0x3D, 0x5D, 0x6D,
+    }  # fmt: skip
 
 
 def test_what_stands_for_two_moves_becomes_two() -> None:

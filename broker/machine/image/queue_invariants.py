@@ -1,0 +1,115 @@
+"""Sums of the messages of a queue computed anew, and the invariants of queues between commands."""
+
+from itertools import count, islice, pairwise
+from operator import itemgetter
+
+from broker.machine.clock.cluster_time import lease_end, look_us
+from broker.machine.digest import MASK, ready_element, ready_elements
+from broker.machine.queueing.dispatch import has_room
+from broker.machine.queueing.queue import is_in_time, is_over, returns_element, seq_at
+from broker.machine.queueing.streams import check as check_stream
+from broker.machine.queueing.windows import check as check_window
+from broker.machine.schedule import NEVER_US
+from broker.machine.state import (
+    BODY,
+    CONTENT_HASH,
+    DELAYED_MESSAGE,
+    NO_TTL,
+    TTL_US,
+    Consumer,
+    Queue,
+    State,
+    Vhost,
+    ready_count,
+    rehash,
+)
+
+_PART = 4096
+"""Messages that are summed up at once: about a millisecond."""
+
+
+def ready_sum(queue: Queue, fresh: bool) -> int:
+    """Of all ready messages of the queue; from their bytes unless they were just hashed."""
+    number = queue.number
+    total = 0
+    for place, message in queue.returned.items():
+        seq, redelivered = seq_at(queue, place)
+        content = message[CONTENT_HASH] if fresh else rehash(message)
+        total += ready_element(content, number, seq, redelivered)
+    first = queue.next_seq - len(queue.ready)
+    recovered = max(0, queue.recovered_seq - first)  # so many of the first ones
+    ready = iter(queue.ready)
+    # In parts: each is summed up at once, with the interpreter's lock.
+    while part := list(islice(ready, min(recovered, _PART) or _PART)):
+        contents = map(itemgetter(CONTENT_HASH) if fresh else rehash, part)
+        total += ready_elements(contents, number, count(first), recovered > 0)
+        first += len(part)
+        recovered = max(0, recovered - len(part))
+    return total & MASK
+
+
+def returns_sum(queue: Queue) -> int:
+    return sum(returns_element(queue, seq, count) for seq, count in queue.returns.items()) & MASK
+
+
+def check_queue(state: State, queue: Queue, held_of_queue: dict[int, tuple[int, int]]) -> None:
+    assert not queue.deleted
+    held = held_of_queue.get(queue.number, (0, 0))
+    assert (queue.unacked, queue.unacked_bytes) == held, "what is unacked is counted"
+    assert queue.ready_sum == ready_sum(queue, False), "the queue's own sum is of its messages"
+    places = list(queue.returned)
+    assert all(one < other for one, other in pairwise(places)), "each has a place of its own"
+    assert len(places) == len(queue.returned)
+    first = queue.next_seq - len(queue.ready)
+    if queue.max_priority < 0:
+        assert all(seq < first for seq in queue.returned), "returned messages are the older ones"
+    else:
+        assert not queue.ready, "a priority queue has one order for all"
+    ranks = [consumer.priority for consumer in queue.service]
+    assert ranks == sorted(ranks, reverse=True), "consumers of higher priority come first"
+    served = (*queue.service, *(queue.stream.caught_up if queue.stream is not None else ()))
+    assert len(dict.fromkeys(map(_who, served), True)) == len(served)
+    for consumer in queue.consumers.values():
+        assert consumer.queue is queue
+        assert consumer.waiting == (_who(consumer) in map(_who, served))
+        assert (consumer.reader is None) == (queue.stream is None)
+        if queue.stream is None and ready_count(queue) and consumer.waiting:
+            channel = consumer.channel
+            assert not has_room(channel, consumer), "credit and a ready message"
+    assert all(consumer.active for consumer in queue.service)
+    waiting = (*queue.ready, *queue.returned.values())
+    assert queue.ready_bytes == sum(len(message[BODY]) for message in waiting)
+    over = is_over(queue) and queue.overflow == "drop-head"
+    assert not over or queue.number in state.trimming, "what is too much is about to be dropped"
+    unused = queue.expires_us >= 0 and not queue.consumers
+    assert unused == (queue.number in state.leased)
+    assert not unused or state.lease_ends.times[queue.number] <= lease_end(queue)
+    assert queue.returns_sum == returns_sum(queue)
+    check_window(state, queue)
+    assert queue.delivery_limit >= 0 or not queue.returns, "nobody counts"
+    if queue.stream is not None:
+        check_stream(state, queue, queue.stream)
+    else:
+        assert queue.timed == sum(message[TTL_US] != NO_TTL for message in waiting)
+    of_queue = queue.ttl_us != NO_TTL or queue.delays is not None
+    expiring = queue.timed > 0 or (of_queue and bool(waiting))
+    assert expiring == queue.expiring == (queue.number in state.expiring)
+    due_us = look_us(state, queue) if expiring else NEVER_US
+    assert state.expiry.times.get(queue.number, NEVER_US) <= due_us, "it is looked at in time"
+    if queue.owner is not None:
+        assert queue.owner.exclusive[queue.name] is queue
+        assert state.connections[queue.owner.key] is queue.owner
+
+
+def check_delays(state: State, vhost: Vhost) -> None:
+    delaying = [one.name for one in vhost.exchanges.values() if one.type == DELAYED_MESSAGE]
+    assert sorted(vhost.delays) == sorted(delaying), "each that delays has its queue"
+    for name, queue in vhost.delays.items():
+        assert queue.delays == name
+        assert queue.durable == vhost.exchanges[name].durable
+        check_queue(state, queue, {})
+        assert is_in_time(queue)
+
+
+def _who(consumer: Consumer) -> tuple[int, int, int, str]:
+    return (*consumer.channel.key, consumer.tag)

@@ -1,0 +1,111 @@
+"""What a long stream costs: memory, and how fast it is read again beside an ordinary queue's drain.
+
+    python -m tests.bench.operating.replay        # 300,000 messages of 256 bytes, one broker
+    python -m tests.bench.operating.replay --messages 1000000 --page-memory 8MiB
+
+Prints JSON.  The stream is filled first, and the broker killed and started again; `rss_*` is its
+resident memory in MiB: idle, with the stream, restarted, and while it is read by `--readers` at
+once, each from the first message on.  Rates are messages a second that a client received with a
+prefetch of 1,000, acknowledging every hundredth: `replay` by one reader, `replay_all` by all
+together, `drain` of an ordinary queue with as many messages.  `cpu_us_*` is the broker's processor
+time a message.  Compare ratios on one machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+import time
+from pathlib import Path
+
+from broker.amqp.fields import Value
+from tests.bench.million import WAIT_S, fill, resident
+from tools.client.amqp_client import AmqpConnection, Login
+from tools.demo.local_cluster import LocalCluster
+
+STREAM, QUEUE = "log", "queue"
+PREFETCH, ACK_EVERY = 1000, 100
+TICKS = os.sysconf("SC_CLK_TCK")
+
+
+def processor_s(pid: int) -> float:
+    """Of all threads of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def receive(cluster: LocalCluster, queue: str, messages: int, readers: int = 1) -> tuple[int, int]:
+    """Messages a second, and the most memory meanwhile."""
+    begin: dict[str, Value] = {"x-stream-offset": "first"} if queue == STREAM else {}
+    connections = [
+        AmqpConnection(cluster[0].address, Login(timeout_seconds=WAIT_S)) for _ in range(readers)
+    ]
+    began, most = time.monotonic(), 0
+    for one in connections:
+        one.consume(queue, PREFETCH, arguments=begin)
+    left = dict.fromkeys(connections, messages)
+    while left:
+        for one in list(left):
+            one.pump(0.0 if len(left) > 1 else 0.05)
+            before = left[one] // ACK_EVERY
+            left[one] -= len(one.deliveries)
+            if one.deliveries and (left[one] // ACK_EVERY != before or not left[one]):
+                one.ack(one.deliveries[-1].tag)
+            one.deliveries.clear()
+            if not left[one]:
+                del left[one]
+        most = max(most, resident(cluster[0].pid))
+    rate = messages * readers / (time.monotonic() - began)
+    for one in connections:
+        one.close()
+    return int(rate), most
+
+
+def measure(
+    root: Path, messages: int, body_bytes: int, readers: int, page_memory: str
+) -> dict[str, float]:
+    """One run, in order."""
+    figures: dict[str, float] = {"messages": messages, "readers": readers}
+    extra = {"page-memory": page_memory} if page_memory else {}
+    with LocalCluster(root, 1, "replay", extra=extra) as cluster:
+        cluster.start()
+        figures["rss_idle"] = resident(cluster[0].pid)
+        connection = AmqpConnection(cluster[0].address, Login(timeout_seconds=WAIT_S))
+        connection.declare_queue(STREAM, {"x-queue-type": "stream"})
+        connection.close()
+        fill(cluster, messages, body_bytes, STREAM)
+        figures["rss_full"] = resident(cluster[0].pid)
+        cluster[0].kill()
+        cluster.start(WAIT_S)
+        figures["rss_restarted"] = resident(cluster[0].pid)
+        for name, queue, count in (
+            ("replay", STREAM, 1), ("replay_all", STREAM, readers), ("drain", QUEUE, 1),
+        ):  # fmt: skip
+            if queue == QUEUE:
+                fill(cluster, messages, body_bytes, QUEUE)
+            used = processor_s(cluster[0].pid)
+            figures[name], figures[f"rss_{name}"] = receive(cluster, queue, messages, count)
+            used = processor_s(cluster[0].pid) - used
+            figures[f"cpu_us_{name}"] = round(used * 1e6 / (messages * count), 1)
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--messages", type=int, default=300_000)
+    parser.add_argument("--body-bytes", type=int, default=256)
+    parser.add_argument("--readers", type=int, default=5)
+    parser.add_argument("--page-memory", default="", help="that of the broker, if not its default")
+    given = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="replay-") as root:
+        figures = measure(
+            Path(root), given.messages, given.body_bytes, given.readers, given.page_memory
+        )
+    sys.stdout.write(json.dumps(figures) + "\n")
+
+
+if __name__ == "__main__":
+    main()
