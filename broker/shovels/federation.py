@@ -176,12 +176,14 @@ def _federated_exchanges(vhost: Vhost) -> Iterator[Federated]:
 
 
 def _federated_queues(vhost: Vhost) -> Iterator[Federated]:
-    """Not exclusive ones, which no other connection may use, nor those of links."""
+    """Not exclusive ones, which no other connection may use, nor streams, of which nothing is
+    taken, nor those of links."""
     for queue in vhost.queues.values():
         policy = queue.policy
-        if policy is None or queue.owner is not None or queue.arguments.get(INTERNAL) == PURPOSE:
+        if policy is None or not _federates(policy):
             continue
-        if _federates(policy):
+        taken = queue.owner is None and queue.stream is None
+        if taken and queue.arguments.get(INTERNAL) != PURPOSE:
             yield vhost, queue, policy
 
 

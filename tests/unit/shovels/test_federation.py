@@ -63,6 +63,8 @@ def test_what_no_other_connection_may_use_and_what_links_made_is_not_federated()
     world = World()
     world.client.exchange("internal", "fanout", internal=True)
     world.client.queue("mine", exclusive=True)
+    world.client.queue("told", {"x-queue-type": "stream"})
+    assert world.rig.has_queue("told")
     world.client.queue("federation: x -> y", {"x-internal-purpose": "federation"})
     world.policy("")
     names = {key[2] for key in world.links()}
