@@ -28,16 +28,16 @@ from tests.system.support.load_clients import TROUBLE
 from tests.system.support.tcp_relay import RelayedCluster
 from tools.demo.local_cluster import ROOT, BrokerProcess, command
 
-pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(360)]
 MODES = pytest.mark.parametrize("mode", ["hac", "master-slave"])
 Record = Callable[[str, object], None]
 
 
-def typed(*words: str, given: str = "") -> subprocess.CompletedProcess[str]:
-    """A command of this software."""
+def typed(*words: str) -> subprocess.CompletedProcess[str]:
+    """A command of this software; the check starts a Spark of its own."""
     return subprocess.run(
-        [*command(words[0]), *words[1:]], cwd=ROOT, capture_output=True, text=True, timeout=60,
-        check=False, input=given,
+        [*command(words[0]), *words[1:]], cwd=ROOT, capture_output=True, text=True, timeout=180,
+        check=False,
     )  # fmt: skip
 
 

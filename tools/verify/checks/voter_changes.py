@@ -60,21 +60,36 @@ def check_voter_changes(rows: list[Row]) -> Iterator[Finding]:
 
 
 def check_pairs(rows: list[Row]) -> Iterator[Finding]:
-    """Yield each primary of one of a pair alone, after the other one had gone on alone too."""
-    alone: set[str] = set()
+    """Yield each primary of one of a pair alone, after the other one had gone on alone too.
+
+    In between that one counts again, by a VOTERS command, or else it was not there.
+    """
+    changed_at = {
+        position for row in rows if row.kind == SEGMENT for position in ends_of(row)["voters_at"]
+    }
+    alone: dict[str, int] = {}  # who went on alone, after which position
+    seen: set[tuple[int, str]] = set()
     active = [row for row in rows if row.kind == RecordKind.ACTIVE]
     for row in sorted(active, key=lambda row: (row.epoch or 0, row.member, row.incarnation)):
-        name = _alone_in(tuple(row.voters or ()))
+        name, base = _alone_in(tuple(row.voters or ())), row.position or 0
         if not name:
             alone.clear()
-        elif alone - {name}:
-            (other,) = alone - {name}
-            yield Finding(
-                "G7", row.member, row.incarnation, row.position or 0,
-                f"{name} went on alone in epoch {row.epoch}, and {other} had gone on alone before: "
-                "what one of the two confirmed since then was set aside (exception 1 of G28)",
-            )  # fmt: skip
-        alone |= {name} - {""}
+            continue
+        if (row.epoch or 0, name) in seen:
+            continue
+        seen.add((row.epoch or 0, name))
+        for other, since in list(alone.items()):
+            if other == name:
+                continue
+            del alone[other]
+            if not any(since < position <= base for position in changed_at):
+                yield Finding(
+                    "G7", row.member, row.incarnation, base,
+                    f"{name} went on alone in epoch {row.epoch}, and {other} had gone on alone "
+                    "before: what one of the two confirmed since then was set aside (exception 1 "
+                    "of G28)",
+                )  # fmt: skip
+        alone[name] = base
 
 
 def _alone_in(voters: tuple[str, ...]) -> str:

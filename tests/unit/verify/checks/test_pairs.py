@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import json
+
 import pytest
 
 pytest.importorskip("numpy")
 
 from tools.verify.checks.voter_changes import _goes_on_alone, check_pairs
 from tools.verify.format.records import RecordKind
-from tools.verify.input.rows import Row
+from tools.verify.input.rows import SEGMENT, Row
 from tools.verify.input.voters import read_voters
 
 PAIR = ("a", "b", "@pair=b")
@@ -39,9 +41,17 @@ def active(member: str, epoch: int, voters: tuple[str, ...]) -> Row:
     return Row("", member, 1, 1, epoch, kind, epoch=epoch, position=epoch, voters=list(voters))
 
 
+def changed(*positions: int) -> Row:
+    """A segment in which the voters changed there, by commands."""
+    return Row("", "a", 1, 1, 0, SEGMENT, text=json.dumps({"voters_at": positions}))
+
+
 def test_that_both_went_on_alone_is_found() -> None:
     """Also in the same epoch, as neither knew of the other."""
     whole = [active("a", 1, PAIR), active("b", 1, PAIR)]
+    ordered = [*whole, active("a", 2, A_ALONE), active("b", 3, A_ALONE), active("b", 5, B_ALONE)]
+    assert list(check_pairs([*ordered, changed(4)])) == [], "it counted again in epoch 3"
+    assert len(list(check_pairs([*ordered, changed(1, 6)]))) == 1
     by_turns = [
         *whole, active("a", 2, A_ALONE), active("a", 3, A_ALONE), active("a", 4, PAIR),
         active("b", 4, PAIR), active("b", 5, B_ALONE),
@@ -50,6 +60,7 @@ def test_that_both_went_on_alone_is_found() -> None:
     both = [*whole, active("b", 2, B_ALONE), active("a", 2, A_ALONE), active("b", 3, B_ALONE)]
     found = list(check_pairs(both))
     assert {one.property for one in found} == {"G7"}
+    assert len(found) == 1, "once, however the one that is kept goes on"
     assert "b went on alone in epoch 2, and a had gone on alone before" in found[0].what
     assert "exception 1 of G28" in found[0].what
 
