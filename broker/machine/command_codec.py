@@ -22,8 +22,10 @@ from broker.machine.commands import (
     Command,
     PlacedTick,
 )
+from broker.machine.version import ITEMS_BY_SHA256
 
-BLOB_VERSION = 1
+BLOB_VERSION, BLOB_VERSION_SHA256 = 1, 2
+"""They differ in what hash of the blob goes into the chains (`broker.replication.chain`)."""
 BLOB_COMMANDS_MAX = 65_535
 BODY_BYTES_MAX = 128 * 1024 * 1024
 STRING_BYTES_MAX = 1024 * 1024
@@ -42,13 +44,25 @@ class Blob(NamedTuple):
     commands: tuple[Command, ...]
 
 
-def pack_blob(session: int, blob_no: int, time_us: int, commands: list[Command]) -> bytes:
+def blob_version(machine_version: int) -> int:
+    """The newest one of blobs in a cluster whose machine has this version."""
+    return BLOB_VERSION_SHA256 if machine_version >= ITEMS_BY_SHA256 else BLOB_VERSION
+
+
+def pack_blob(
+    session: int, blob_no: int, time_us: int, commands: list[Command], version: int = BLOB_VERSION
+) -> bytes:
     """One ordered message. The caller keeps to BLOB_COMMANDS_MAX and to its frame budget."""
-    return cast("bytes", msgpack.packb((BLOB_VERSION, session, blob_no, time_us, commands)))
+    return cast("bytes", msgpack.packb((version, session, blob_no, time_us, commands)))
 
 
-def unpack_blob(data: bytes) -> Blob:
-    """The blob in these bytes; raises `BlobMalformed` for anything else, and nothing but that."""
+SHA256_BLOB = pack_blob(0, 0, 0, [], BLOB_VERSION_SHA256)[:2]
+"""What blobs of that version begin with."""
+
+
+def unpack_blob(data: bytes, newest: int = BLOB_VERSION_SHA256) -> Blob:
+    """The blob in these bytes; raises `BlobMalformed` for anything else, and nothing but that.
+    `newest`: versions above are not known yet."""
     try:
         envelope = msgpack.unpackb(
             data,
@@ -67,8 +81,8 @@ def unpack_blob(data: bytes) -> Blob:
         msg = "blob envelope has another shape"
         raise BlobMalformed(msg)
     version, session, blob_no, time_us, commands = envelope
-    if version != BLOB_VERSION:
-        msg = f"blob version {version} is not {BLOB_VERSION}"
+    if not BLOB_VERSION <= version <= newest:
+        msg = f"blob version {version} is not {BLOB_VERSION} to {newest}"
         raise BlobMalformed(msg)
     if session < 0 or blob_no < 0 or time_us < 0:
         msg = "blob envelope has a negative number"

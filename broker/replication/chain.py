@@ -10,10 +10,11 @@ Decision: docs/decisions/0017-digests-are-voted-on.md.
 
 from __future__ import annotations
 
-from hashlib import blake2b
+from hashlib import blake2b, sha256
 
 import msgpack
 
+from broker.machine.command_codec import SHA256_BLOB
 from vsync.primary.events import Activation
 from vsync.primary.state_exchange import ZERO_CHAIN
 from vsync.types import record
@@ -22,7 +23,13 @@ DIGEST_BYTES = 16
 
 
 def item_hash(item: bytes | Activation) -> bytes:
-    """Return the hash of one ordered item, the unit of both chains."""
+    """Return the hash of one ordered item, the unit of both chains.
+
+    Newer blobs say by their first bytes that it is the beginning of their SHA-256: at 16 KiB a
+    message BLAKE2b was a sixth of what a member did.
+    """
+    if isinstance(item, bytes) and item.startswith(SHA256_BLOB):
+        return sha256(item).digest()[:DIGEST_BYTES]
     data = item if isinstance(item, bytes) else b"activate" + msgpack.packb(tuple(item))
     return blake2b(data, digest_size=DIGEST_BYTES).digest()
 

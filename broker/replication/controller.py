@@ -12,7 +12,7 @@ from functools import partial
 
 from broker.divergence.judgement import Judgement
 from broker.exit_codes import Exit
-from broker.machine.command_codec import pack_blob
+from broker.machine.command_codec import blob_version, pack_blob
 from broker.machine.commands import DIGEST, TICK, Command, DigestClaim
 from broker.machine.version import MACHINE_VERSION, MACHINE_VERSION_MIN
 from broker.replication.chain import History, Promise
@@ -70,7 +70,7 @@ class Controller:
         self._settings, self._digest_interval = settings, digest_interval
         self.primary = Primary(me, self)
         self.submissions = Submissions(
-            lambda payload: shell.multicast(Primary.wrap(payload)), pack_blob, shell.now_us,
+            lambda payload: shell.multicast(Primary.wrap(payload)), self._pack, shell.now_us,
             lambda command: weight(self.replica.machine, self.submissions.session, command),
         )  # fmt: skip
         self.judgement = Judgement(me.name, promise.voters, digest_interval)
@@ -90,6 +90,10 @@ class Controller:
         self._decided_by = 0  # the last epoch that decided something older
         self.before_commands: Callable[[], object] = lambda: None
         """Called before commands are submitted: a tick may have to come before them."""
+
+    def _pack(self, session: int, number: int, time_us: int, commands: list[Command]) -> bytes:
+        version = blob_version(self.replica.machine.version)
+        return pack_blob(session, number, time_us, commands, version)
 
     # -- asked by the primary layer --------------------------------------------------------------
 

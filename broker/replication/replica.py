@@ -16,7 +16,7 @@ from typing import NamedTuple, Protocol, cast
 
 import msgpack
 
-from broker.machine.command_codec import BlobMalformed, unpack_blob
+from broker.machine.command_codec import BlobMalformed, blob_version, unpack_blob
 from broker.machine.commands import (
     ACK,
     ACTIVATE,
@@ -192,7 +192,7 @@ class Replica:
             kinds, outcomes = self._apply_activation(first, item, hashed, body)
         else:
             try:
-                blob = unpack_blob(body)
+                blob = unpack_blob(body, blob_version(self.machine.version))
             except BlobMalformed:
                 self._count("malformed_blobs")
                 kinds, outcomes = b"\0", struct.pack("<H", MALFORMED)

@@ -12,6 +12,8 @@ import msgpack
 import pytest
 
 from broker.machine import commands
+from broker.machine.command_codec import SHA256_BLOB
+from broker.machine.version import ITEMS_BY_SHA256
 from broker.replication import submissions, unapplied
 from broker.replication.replica import Replica
 from broker.replication.unapplied import DRAIN
@@ -310,3 +312,13 @@ def test_a_tick_may_come_before_what_is_submitted() -> None:
     core.replica.half_way = True
     core.submit([commands.DigestClaim(commands.DIGEST, 1, 1, b"", 1)])
     assert asked == [1], "the clock cannot be told from the state of no position"
+
+
+def test_a_cluster_of_the_newest_version_has_the_newest_blobs() -> None:
+    bus = formed()
+    bus.cores["a"].submit(hello())
+    machine = bus.cores["a"].replica.machine
+    assert SHA256_BLOB in bus.queue[0][1][:8]
+    machine.version = ITEMS_BY_SHA256 - 1
+    bus.cores["a"].submit([publish(1)])
+    assert SHA256_BLOB not in bus.queue[1][1][:8]

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from hashlib import blake2b, sha256
+
 import pytest
 
 from broker.machine import commands as c
+from broker.machine.command_codec import (
+    BLOB_VERSION,
+    BLOB_VERSION_SHA256,
+    blob_version,
+    pack_blob,
+)
 from broker.machine.machine import Machine
-from broker.replication.chain import History
-from broker.replication.replica import Divergence, Replica, cut_records, records_of
-from tests.support.poisoned_store import Author, publish
+from broker.machine.version import ITEMS_BY_SHA256, MACHINE_VERSION
+from broker.replication.chain import History, item_hash
+from broker.replication.replica import Divergence, Item, Replica, cut_records, records_of
+from tests.support.poisoned_store import RING, Author, publish
 
 
 def written() -> tuple[Author, bytes]:
@@ -119,3 +128,31 @@ def test_acks_are_awaited_by_nobody_and_publishes_are() -> None:
     again = empty()
     again.replay(entry)
     assert not again.awaited, "what came from the store is in it"
+
+
+@pytest.mark.parametrize(
+    ("version", "kind"), [(ITEMS_BY_SHA256 - 1, 0), (ITEMS_BY_SHA256, c.PUBLISH)]
+)
+def test_blobs_of_the_second_format_are_known_from_their_version_on(
+    version: int, kind: int
+) -> None:
+    """G14: members of releases that do not know it get to the same end until the cluster does."""
+    author = Author()
+    author.replica.machine.version = version
+    session = author.replica.machine.sessions["a"].session
+    body = pack_blob(session, 2, 1, [publish(1, b"x")], BLOB_VERSION_SHA256)
+    order = author.replica.history.order
+    applied = author.replica.apply(Item(1, RING, 3, "a", body))
+    assert applied.kinds == bytes([kind])
+    assert applied.hashed == sha256(body).digest()[:16]
+    assert author.replica.history.order == blake2b(order + applied.hashed, digest_size=16).digest()
+
+
+def test_other_items_have_their_blake2b_in_the_chains() -> None:
+    for item in (pack_blob(1, 1, 1, [publish(1, b"x")]), b"\x95", b""):
+        assert item_hash(item) == blake2b(item, digest_size=16).digest()
+
+
+def test_a_member_writes_the_blobs_of_its_clusters_version() -> None:
+    assert blob_version(ITEMS_BY_SHA256 - 1) == BLOB_VERSION
+    assert blob_version(MACHINE_VERSION) == BLOB_VERSION_SHA256
