@@ -61,7 +61,7 @@ def countable_entries(
 def _is_usual(record: Record) -> bool:
     """Whether a record can be counted with, at one look: for the kinds that most records are of."""
     if isinstance(record, Batch):
-        epoch, ring, seq, first, commands, _, session, blob, time, *_, moves = record
+        epoch, ring, seq, first, commands, _, session, blob, time, _, _, _, _, _, _, moves = record
         return (
             not (
                 (epoch | ring | seq | session | blob) >> NUMBER_BITS

@@ -6,7 +6,6 @@ import struct
 from enum import IntEnum
 
 MOVE = struct.Struct("<BHIQIQ")  # what, index, queue, seq, of, detail
-MARK_MASK = 0xFFFF_FFFF  # of a number of which only the low half is recorded
 FLAG = 0x80
 CAUSE_SHIFT = 4
 _SEQ, _OF, _DETAIL = 7, 15, 19  # bytes of a row before these fields
@@ -44,55 +43,53 @@ WHATS = frozenset(
 """What a move can be, but for PASSED, which `expand` replaces."""
 
 PASSED = Op.ENQUEUED | 1 << CAUSE_SHIFT
-_OPS = bytes(PASSED if what & ~FLAG == PASSED else what & 15 for what in range(256))
-"""By what: the op alone, but for PASSED."""
 WHATS_RECORDED = WHATS | {PASSED, PASSED | FLAG}
+_PASSED_FLAGGED = PASSED | FLAG
+_OPS = bytes(
+    0 if what not in WHATS_RECORDED else PASSED if what & ~FLAG == PASSED else what & 15
+    for what in range(256)
+)
+"""By what: the op alone, but for PASSED; 0 for what there is not."""
 _ENQUEUED = {PASSED: bytes([Op.ENQUEUED]), PASSED | FLAG: bytes([Op.ENQUEUED | FLAG])}
 _DELIVERED = bytes([Op.DELIVERED])
-_PASSED_BEFORE = "a message passed a queue before any was published"
-DEAD_LETTERED = Op.PUBLISHED | 2 << CAUSE_SHIFT
-AGAIN = Op.PUBLISHED | 3 << CAUSE_SHIFT
-REJECTED = Op.SETTLED | 2 << CAUSE_SHIFT
-LAPSED = Op.SETTLED | 3 << CAUSE_SHIFT
-CLOSED = Op.RETURNED | 2 << CAUSE_SHIFT
-MEMBER_LOST = Op.RETURNED | 3 << CAUSE_SHIFT
-QUEUE_DELETED = Op.PURGED | 1 << CAUSE_SHIFT
 FORGOTTEN = Op.PURGED | 2 << CAUSE_SHIFT
 
 
 def count(rows: bytes) -> int:
     """Return how many moves rows stand for: a PASSED for two."""
     whats = rows[:: MOVE.size]
-    return len(whats) + whats.count(PASSED) + whats.count(PASSED | FLAG)
+    return len(whats) + whats.count(PASSED) + whats.count(_PASSED_FLAGGED)
 
 
-def require_published(rows: bytes) -> None:
-    """Raise ValueError as `expand` does, without expanding."""
+def ops_of(rows: bytes) -> bytes:
+    """Return the op of each row, PASSED where it stands for two.
+
+    Raises ValueError for what is no move, and where such a message was not published before.
+    """
     ops = rows[:: MOVE.size].translate(_OPS)
+    if 0 in ops:
+        raise ValueError("a move of an unknown kind")
     at = ops.find(PASSED)
     if at >= 0 and ops.find(Op.PUBLISHED, 0, at) < 0:
-        raise ValueError(_PASSED_BEFORE)
+        raise ValueError("a message passed a queue before any was published")
+    return ops
 
 
 def expand(rows: bytes) -> bytes:
     """Return the rows of a batch with an ENQUEUED and a DELIVERED for each PASSED.
 
-    Raises ValueError where such a message was not published in this batch.
+    Raises ValueError as `ops_of` does.
     """
-    whats = rows[:: MOVE.size]
-    ops = whats.translate(_OPS)
+    ops = ops_of(rows)
     at = ops.find(PASSED)
     if at < 0:
         return rows
     parts: list[bytes] = []
     copied = 0
     while at >= 0:
-        published = ops.rfind(Op.PUBLISHED, 0, at)
-        if published < 0:
-            raise ValueError(_PASSED_BEFORE)
-        begin, number = at * MOVE.size, published * MOVE.size + _SEQ
+        begin, number = at * MOVE.size, ops.rfind(Op.PUBLISHED, 0, at) * MOVE.size + _SEQ
         parts += (
-            rows[copied:begin], _ENQUEUED[whats[at]], rows[begin + 1 : begin + _OF],
+            rows[copied:begin], _ENQUEUED[rows[begin]], rows[begin + 1 : begin + _OF],
             rows[number : number + 4], rows[begin + _DETAIL : begin + MOVE.size], _DELIVERED,
         )  # fmt: skip
         copied = begin + 1

@@ -34,6 +34,7 @@ FRAME = struct.Struct("<II8s")  # length and crc32 of the payload, link
 RECORD_BYTES_MAX = 1 << 30
 ENDS_BYTES = 16 << 10  # END is within so many bytes of the end
 _HEAD = FRAME.size
+_LINK = blake2b(digest_size=8)  # of nothing yet: its copy is made sooner than a new one
 _BEGINNING = re.compile(b"|".join(map(re.escape, BEGINNINGS)))
 
 
@@ -92,7 +93,7 @@ def read_segment(
         return
     if after is None:
         link = _link_before(data, source)
-    frame, size = FRAME.unpack_from, len(data)
+    frame, size, nothing_hashed = FRAME.unpack_from, len(data), _LINK.copy
     while offset < size:
         # One loop with few calls over what is whole and follows: it is most of the cost.
         while link and offset + _HEAD < size:
@@ -105,8 +106,9 @@ def read_segment(
                 number, record = decode(payload, expanded=expanded)
             except RecordMalformed:
                 break
-            follows = blake2b(link + payload, digest_size=8).digest() == own_link
-            if number != lsn + 1 != 0 or not follows:
+            hashed = nothing_hashed()
+            hashed.update(link + payload)
+            if number != lsn + 1 != 0 or hashed.digest() != own_link:
                 break
             if lsn < 0 and after is None and not isinstance(record, Header):
                 break
@@ -142,7 +144,9 @@ def _discontinuity(lsn: int, link: bytes, number: int, payload: bytes, own_link:
     """Return how a record does not continue the one before it, "" where it does."""
     if lsn >= 0 and number != lsn + 1:
         return f"lsn {number} follows lsn {lsn}"
-    if blake2b(link + payload, digest_size=8).digest() != own_link:
+    hashed = _LINK.copy()
+    hashed.update(link + payload)
+    if hashed.digest() != own_link:
         return f"the link of lsn {number} does not continue the one before"
     return ""
 

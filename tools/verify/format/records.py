@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, TypeAlias, get_origin, get_type_hints
 import lz4.block
 import msgpack
 
-from tools.verify.format.moves import MOVE, WHATS_RECORDED, expand, require_published
+from tools.verify.format.moves import MOVE, expand, ops_of
 
 SUFFIX = ".qml"
 HASH_BYTES = 16
@@ -28,6 +28,8 @@ CLIENT_ROW = struct.Struct("<BQQ")
 """`ClientOp` with REDELIVERED, hash of the body, number of the publish or delivery tag."""
 REDELIVERED = 0x80
 _LZ4_RATIO_MAX = 255
+_MOVE_BYTES = MOVE.size
+_new = tuple.__new__
 
 
 class RecordMalformed(ValueError):
@@ -243,6 +245,7 @@ BEGINNINGS = tuple(
 )
 """The first bytes of payloads: a list of so many fields, and its kind."""
 _MEMBERS, _FRESH_MEMBERS, _QUEUE = (str, int), (str, int, bool), (int, str, str, bool, int)
+_BATCH, _CONFIRM = int(RecordKind.BATCH), int(RecordKind.CONFIRM)
 _CLIENT_WHATS = frozenset({*ClientOp, ClientOp.RECEIVED | REDELIVERED})
 
 
@@ -257,15 +260,15 @@ def decode(payload: bytes | memoryview, *, expanded: bool = True) -> tuple[int, 
         build, types, complain = _READERS[kind]
     except (ValueError, TypeError, LookupError, msgpack.UnpackException) as error:
         raise RecordMalformed(f"not a record: {error}") from error
-    if kind == RecordKind.BATCH:
+    if kind == _BATCH:
         fields = (*fields[:-1], _moves(fields[-1], expanded))
-    elif kind == RecordKind.CONFIRM:
+    elif kind == _CONFIRM:
         fields = (*fields[:4], *map(_positions, fields[4:]))
-    if tuple(map(type, fields)) not in types:
+    if [*map(type, fields)] not in types:
         raise RecordMalformed(f"a {RecordKind(kind).name} with fields of other types")
     if fields[1] < 0:
         raise RecordMalformed(f"lsn {fields[1]} is below zero")
-    record = tuple.__new__(build, fields[2:])
+    record = _new(build, fields[2:])
     if complain is not None and (what := complain(record)):
         raise RecordMalformed(what)
     return fields[1], record
@@ -277,12 +280,12 @@ def _moves(field: object, expanded: bool) -> object:
         field = _unpacked(*field) if len(field) == 2 else None
     if type(field) is not bytes:
         return None
-    if len(field) % MOVE.size:
+    if len(field) % _MOVE_BYTES:
         raise RecordMalformed("a move is cut")
     try:
         if expanded:
             return expand(field)
-        require_published(field)
+        ops_of(field)
     except ValueError as error:
         raise RecordMalformed(str(error)) from error
     return field
@@ -291,11 +294,11 @@ def _moves(field: object, expanded: bool) -> object:
 def _unpacked(count: object, packed: object) -> bytes | None:
     if type(count) is not int or type(packed) is not bytes:
         return None
-    size = count * MOVE.size
+    size = count * _MOVE_BYTES
     if not 0 < size <= _LZ4_RATIO_MAX * len(packed):  # no memory for what cannot be
         raise RecordMalformed(f"{count} moves cannot be in {len(packed)} bytes")
     try:
-        rows = bytes(lz4.block.decompress(packed, uncompressed_size=size))
+        rows: bytes = lz4.block.decompress(packed, uncompressed_size=size)
     except (lz4.block.LZ4BlockError, OverflowError) as error:  # it counts to 2**31
         raise RecordMalformed(f"packed moves: {error}") from error
     if len(rows) != size:
@@ -307,6 +310,8 @@ def _positions(field: object) -> object:
     """Return the positions that are packed as differences in LEB128; nil as it is."""
     if type(field) is not bytes:
         return field if field is None else ""
+    if not field:
+        return ()
     differences: list[int] = []
     value = shift = 0
     for at, byte in enumerate(field):
@@ -346,11 +351,12 @@ def _active(one: Active) -> str:
 
 
 def _batch(one: Batch) -> str:
-    if not one.commands == len(one.kinds) == len(one.outcomes) / 2 > 0:
-        return f"a batch of {one.commands} with {len(one.kinds)} kinds"
-    if not len(one.blob_hash) == len(one.chain) == len(one.order) == HASH_BYTES:
+    _, _, _, _, commands, _, _, _, _, kinds, outcomes, blob_hash, chain, _, order, _ = one
+    if not commands == len(kinds) == len(outcomes) / 2 > 0:
+        return f"a batch of {commands} with {len(kinds)} kinds"
+    if not len(blob_hash) == len(chain) == len(order) == HASH_BYTES:
         return "a hash has the wrong length"
-    return "" if WHATS_RECORDED.issuperset(one.moves[:: MOVE.size]) else "a move of an unknown kind"
+    return ""
 
 
 def _end(one: End) -> str:
@@ -386,13 +392,13 @@ _COMPLAIN: dict[type[Record], Callable[[Any], str]] = {
 }  # fmt: skip
 
 
-def _types(of: type[Record]) -> tuple[tuple[type, ...], ...]:
+def _types(of: type[Record]) -> tuple[list[type], ...]:
     """Return the types that a payload of this record may have, kind and number included."""
     fields = [get_origin(hint) or hint for hint in get_type_hints(of).values()]
     if of is ConfirmRecord:
         fields = [int, int, tuple]
-        return (int, int, *fields, tuple), (int, int, *fields, type(None))
-    return ((int, int, *fields),)
+        return [int, int, *fields, tuple], [int, int, *fields, type(None)]
+    return ([int, int, *fields],)
 
 
 _READERS = {kind: (of, _types(of), _COMPLAIN.get(of)) for of, kind in KINDS.items()}

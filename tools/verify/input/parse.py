@@ -71,6 +71,7 @@ from tools.verify.input.rows import (
 )
 from tools.verify.input.segments import owner_by_name
 
+_ACTIVATE, _VOTERS = int(Command.ACTIVATE), int(Command.VOTERS)
 FAULTS_MAX = 50  # reported of one segment; more add nothing
 RECENT = 4096  # batches held for votes, checkpoints and stops that are about one of them
 
@@ -341,7 +342,7 @@ class _Parser:
         if time_us < self._time_us:
             time_us = self._time_us
         self._time_us = time_us
-        if Command.ACTIVATE in kinds:
+        if _ACTIVATE in kinds:
             self._activations(record)
         self._position, self._chain, self._order = last, chain, order
         self._totals.take(record)
@@ -350,7 +351,7 @@ class _Parser:
             offsets = confirmable(kinds, outcomes)
             self._unconfirmed.update([first + i for i in offsets])
             self._ends["publishes"] += len(offsets)
-        if Command.VOTERS in kinds:
+        if _VOTERS in kinds:
             self._ends["voters_at"] += accepted(Command.VOTERS, record)
         if self._every_record:
             decided = self._deciding or epoch
@@ -446,5 +447,8 @@ class _Parser:
         self._unconfirmed.difference_update(positions)
 
     def _sums(self, epoch: int) -> EpochSums:
-        none = EpochSums(first=-1, last=-1, confirmed=-1, mark=-1)
-        return self._ends["epochs"].setdefault(str(epoch), none)
+        sums = self._ends["epochs"].get(str(epoch))
+        if sums is None:
+            sums = EpochSums(first=-1, last=-1, confirmed=-1, mark=-1)
+            self._ends["epochs"][str(epoch)] = sums
+        return sums

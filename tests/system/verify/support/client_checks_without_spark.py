@@ -16,11 +16,13 @@ from tools.verify.checks.canonical_history import gaps, plan
 from tools.verify.checks.control_checks import check_control_rows
 from tools.verify.clients.histories import extent_of, split_clients
 from tools.verify.format.files import open_segment
-from tools.verify.format.moves import CAUSE_SHIFT, FLAG, MARK_MASK, MOVE, Op
+from tools.verify.format.moves import CAUSE_SHIFT, FLAG, MOVE, Op
 from tools.verify.format.reader import read_segment
 from tools.verify.format.records import CLIENT_ROW, REDELIVERED, Batch, Client, ClientOp
 from tools.verify.input.ranges_of_file import FileRange, RangeCursor
 from tools.verify.input.segments import find_segments
+
+LOW_HALF = 0xFFFF_FFFF  # of a number, by which moves name a message
 
 
 class ClientComparison(NamedTuple):
@@ -58,7 +60,7 @@ def compare_clients(places: list[Path]) -> ClientComparison:
     ]
     published = [move for move in moves if move.op == Op.PUBLISHED]
     numbered = Counter((move.detail, move.queue) for move in published)
-    bodies = {(move.position, move.seq & MARK_MASK): move.detail for move in published}
+    bodies = {(move.position, move.seq & LOW_HALF): move.detail for move in published}
     contents = {
         move.detail: bodies[move.position, move.of] for move in moves if move.op == Op.ENQUEUED
     }
@@ -70,7 +72,7 @@ def compare_clients(places: list[Path]) -> ClientComparison:
     for path in clients:
         for what, body, number in _operations(path):
             if what == ClientOp.CONFIRMED:
-                confirmed[body, number & MARK_MASK] += 1
+                confirmed[body, number & LOW_HALF] += 1
             elif what & ~REDELIVERED == ClientOp.RECEIVED:
                 received[body, what >= REDELIVERED] += 1
     mismatches = [f"confirmed, but not there: {one}" for one in confirmed - numbered]
