@@ -24,6 +24,7 @@ from tools.verify.input.segments import dropped_before, find_segments, is_little
 from tools.verify.live import checkpoint
 from tools.verify.report.result import Counts, Report
 from tools.verify.report.timeline import build_timeline
+from tools.verify.report.traffic import MoveCount
 from tools.verify.spark_session import computed_once
 
 if TYPE_CHECKING:
@@ -111,6 +112,7 @@ def _verify(
 ) -> tuple[Report, list[Row]]:
     """Run all checks; return the report, and all control rows."""
     from tools.verify.contract import job as contract
+    from tools.verify.contract.segment import ALL_TIME, Slices
     from tools.verify.input.source import read_records
 
     spark, segments = scan.sparkSession, logs.segments
@@ -130,9 +132,13 @@ def _verify(
     if any(one.unpaired for one in control.incarnations):
         findings += confirms.check_unpaired(scan, begins)
     findings += confirms.check_gaps(lambda: read_records(spark, segments), findings)
+    timeline = build_timeline(scan, rows) if options.timeline else None
     contract_result = contract.check_contract(
-        spark, read, control.epochs, everywhere=options.everywhere
-    )
+        spark, read, control.epochs, everywhere=options.everywhere,
+        slices=ALL_TIME if timeline is None else Slices(timeline.begin_us, timeline.slice_us),
+    )  # fmt: skip
+    if timeline is not None:
+        timeline.move_counts = [MoveCount(*one) for one in contract_result.traffic]
     for lack in unexamined(control.incarnations, contract_result):
         raise BadInput(f"the check itself failed: {lack}")
     findings += contract.explain(spark, contract_result, read)
@@ -153,7 +159,6 @@ def _verify(
         raise BadInput(absent.reason())
     notes = absent.notes() + notes
     counts = _count(segments, rows, control, batches, positions)
-    timeline = build_timeline(scan, rows) if options.timeline else None
     return Report(counts, findings, notes, timeline, client_report, checks), rows
 
 

@@ -16,7 +16,7 @@ from tools.verify.checks.canonical_history import Gap, Stretch, gaps, plan
 from tools.verify.checks.views_and_segments import PrimaryView
 from tools.verify.contract import arrivals, causes, explanation, lives, order, replay
 from tools.verify.contract.rules import Breach, broken, first_of_each
-from tools.verify.contract.segment import SCHEMAS, SegmentTask, read_segment
+from tools.verify.contract.segment import ALL_TIME, SCHEMAS, SegmentTask, Slices, read_segment
 from tools.verify.findings import Finding
 from tools.verify.input.ranges_of_file import FileRange
 from tools.verify.input.rows import SEGMENT, Row
@@ -54,6 +54,9 @@ TOGETHER = {
     "sums": """
         SELECT name, CAST(SUM(n) AS BIGINT) AS n FROM counts GROUP BY name
         UNION ALL SELECT 'recoveries', COUNT(*) FROM recoveries""",
+    "traffic_sums": """
+        SELECT number, what, CAST(SUM(n) AS BIGINT) AS n
+        FROM traffic GROUP BY number, what ORDER BY number, what""",
 }
 
 
@@ -75,12 +78,14 @@ class ContractResult:
     recoveries: int = 0
     stretches: list[Stretch] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
+    traffic: list[tuple[int, ...]] = field(default_factory=list)  # slice, what, number of moves
 
     def add(self, found: Tables) -> None:
         """Add what the last step of the exchange made."""
         self.breaches = [Breach(**row) for row in found["firsts"].to_pylist()]
         for row in found["sums"].to_pylist():
             setattr(self, row["name"], row["n"])
+        self.traffic = [tuple(row.values()) for row in found["traffic_sums"].to_pylist()]
 
 
 def tasks_for(
@@ -120,10 +125,14 @@ def exchange_of_contract(bins: int) -> Exchange:
         BY_MESSAGE, ["breaches", "survivors", "counts"], {},
     )  # fmt: skip
     together = Step(
-        {"breaches": (), "survivors": (), "counts": (), "queue_history": ()},
-        TOGETHER, ["firsts", "sums"], {},
+        {"breaches": (), "survivors": (), "counts": (), "queue_history": (), "traffic": ()},
+        TOGETHER, ["firsts", "sums", "traffic_sums"], {},
     )  # fmt: skip
-    schemas = SCHEMAS | {"firsts": SCHEMAS["breaches"], "sums": SCHEMAS["counts"]}
+    schemas = SCHEMAS | {
+        "firsts": SCHEMAS["breaches"],
+        "sums": SCHEMAS["counts"],
+        "traffic_sums": SCHEMAS["traffic"],
+    }
     return Exchange(schemas, [by_message, together], bins)
 
 
@@ -133,17 +142,19 @@ def check_contract(
     primaries: dict[int, PrimaryView],
     *,
     everywhere: bool = False,
+    slices: Slices = ALL_TIME,
 ) -> ContractResult:
     """Check the queue contract; `rows` are the control rows of all segments at hand.
 
     `spark`: None where they are few; then this process does it all.
     `everywhere`: in the logs of all members, not in one for each position.
+    `slices`: of time, by which moves are counted.
     """
     found = ContractResult(stretches=plan(rows, primaries))
     found.gaps = gaps(found.stretches)
     tasks = tasks_for(rows, found.stretches, everywhere=everywhere)
     if tasks:
-        read = partial(read_segment, gaps=[gap.first for gap in found.gaps])
+        read = partial(read_segment, gaps=[gap.first for gap in found.gaps], slices=slices)
         found.add(exchange_of_contract(bins_for(tasks)).run(spark, tasks, read))
         found.segments = len(tasks)
     return found

@@ -97,7 +97,8 @@ LIVES = {
             MAX(CASE WHEN op = 2 AND NOT flag THEN 1 ELSE 0 END) OVER own = 1 AS of_transient,
             windows_emptied > MAX(CASE WHEN op = 2 THEN windows_emptied END) OVER own AS purged,
             starts > MAX(CASE WHEN op = 2 THEN starts END) OVER own AS started_cold
-        FROM dated WHERE op IN (2, 10) WINDOW own AS (PARTITION BY queue, seq ORDER BY time)""",
+        FROM dated SEMI JOIN (SELECT queue, seq FROM dated WHERE op = 10) AS met USING (queue, seq)
+        WHERE op IN (2, 10) WINDOW own AS (PARTITION BY queue, seq ORDER BY time)""",
     "counts": """
         SELECT 'examined' AS name, COUNT(*) AS n FROM lives
         UNION ALL SELECT 'messages', COUNT(*) FROM lives WHERE prior IS NULL""",

@@ -35,11 +35,14 @@ _POSITION_MAX = (1 << 63 - ORDINAL_BITS) - 1  # a forged one may be beyond; a ti
 _NAMED = "queue bigint, durable boolean, max_priority bigint"
 _SUBMISSIONS = "run bigint, position bigint, session bigint, origin string, blob bigint"
 
-SCHEMAS = {**LIVES_SCHEMAS, "breaches": BREACHES, "high_waters": order.HIGH_WATERS,
-           "counts": "name string, n bigint"}  # fmt: skip
+SCHEMAS = {
+    **LIVES_SCHEMAS, "breaches": BREACHES, "high_waters": order.HIGH_WATERS,
+    "counts": "name string, n bigint", "traffic": "number bigint, what bigint, n bigint",
+}  # fmt: skip
 
 # `logged`: the moves of a part, in their order; `stretch`: the first position of the range that the
-# history has from here, -1: none; `gaps`: how many holes in the history are before it.
+# history has from here, -1: none; `gaps`: how many holes in the history are before it; `slice`: of
+# time, in which its batch was ordered.
 _OF_MOVES = {
     **causes.CAUSED,
     **arrivals.ARRIVALS,
@@ -57,6 +60,10 @@ _OF_MOVES = {
     "counts": """
         SELECT 'moves' AS name, COUNT(*) AS n FROM logged
         UNION ALL SELECT 'high_waters', COUNT(*) FROM high_waters""",
+    "traffic": """
+        SELECT slice AS number, op + 16 * cause + CASE WHEN flag THEN 128 ELSE 0 END AS what,
+            COUNT(*) AS n
+        FROM logged WHERE stretch >= 0 GROUP BY slice, op, cause, flag""",
 }
 _OF_SUBMISSIONS = {
     **order.SUBMISSIONS,
@@ -64,6 +71,16 @@ _OF_SUBMISSIONS = {
     "breaches": first_of_each("found"),
     "counts": "SELECT 'blobs' AS name, COUNT(*) AS n FROM submissions",
 }
+
+
+class Slices(NamedTuple):
+    """Slices of time by which moves are counted."""
+
+    begin_us: int = 0
+    length_us: int = 1 << 62  # all are in one
+
+
+ALL_TIME = Slices()
 
 
 class SegmentTask(NamedTuple):
@@ -74,10 +91,10 @@ class SegmentTask(NamedTuple):
     ranges: list[FileRange]  # for which it is the source of the canonical history
 
 
-def read_segment(task: SegmentTask, gaps: Sequence[int]) -> Iterator[Tables]:
+def read_segment(task: SegmentTask, gaps: Sequence[int], slices: Slices) -> Iterator[Tables]:
     """Yield the tables of a segment; `gaps` are the first positions of the history's holes."""
     following = records_in(task.following) if task.following else ()
-    return check_segment(records_in(task.file), following, task.ranges, gaps)
+    return check_segment(records_in(task.file), following, task.ranges, gaps, slices)
 
 
 def check_segment(
@@ -85,9 +102,10 @@ def check_segment(
     following: Iterable[Record],
     ranges: Iterable[FileRange],
     gaps: Sequence[int] = (),
+    slices: Slices = ALL_TIME,
 ) -> Iterator[Tables]:
     """Yield the tables of these records; `following` are those of the next segment."""
-    parts, replay = SegmentParts(ranges, gaps), Replay()
+    parts, replay = SegmentParts(ranges, gaps, slices), Replay()
 
     def replayed() -> Iterator[Record]:
         for record in chain(
@@ -151,13 +169,16 @@ class Part(NamedTuple):
 class SegmentParts:
     """The parts of a segment, and what sessions submitted in it."""
 
-    def __init__(self, ranges: Iterable[FileRange], gaps: Sequence[int] = ()) -> None:
+    def __init__(
+        self, ranges: Iterable[FileRange], gaps: Sequence[int] = (), slices: Slices = ALL_TIME
+    ) -> None:
         self.submissions: list[tuple[int, int, int, str, int]] = []
         self.names: dict[int, str] = {}  # of queues, by number
         self.within = 0  # moves of messages that the history has from here
         self._named: dict[int, tuple[int, bool, int]] = {}
         self._cursor = RangeCursor(ranges)
         self._gaps = np.array(gaps, np.int64)
+        self._slices = slices
 
     def of(self, records: Iterable[Record]) -> Iterator[Part]:
         """Yield the parts of these records, taken in order."""
@@ -199,13 +220,16 @@ class SegmentParts:
         moves = unpack([one.moves for one in batches], [one.first_position for one in batches])
         counts = [len(one.moves) // ROW.itemsize for one in batches]
         lasts = np.array([one.first_position + one.commands - 1 for one in batches], np.int64)
-        stretch = np.full(len(moves), -1, np.int64)
+        since_us = np.array([max(one.time_us - self._slices.begin_us, 0) for one in batches])
+        position = moves["position"]
+        stretch = np.full(len(position), -1, np.int64)
         for first, last in self._cursor.ranges:
-            stretch[(moves.position >= first) & (moves.position <= last)] = first
-        self.within += int(np.count_nonzero((stretch >= 0) & np.isin(moves.op, OPS_OF_MESSAGES)))
-        logged = {name: getattr(moves, name) for name in moves.__slots__} | {
-            "nth": np.arange(len(moves)), "last": np.repeat(lasts, counts), "stretch": stretch,
-            "gaps": np.searchsorted(self._gaps, moves.position),
+            stretch[(position >= first) & (position <= last)] = first
+        self.within += int(np.count_nonzero((stretch >= 0) & np.isin(moves["op"], OPS_OF_MESSAGES)))
+        logged = moves | {
+            "nth": np.arange(len(position)), "last": np.repeat(lasts, counts), "stretch": stretch,
+            "gaps": np.searchsorted(self._gaps, position),
+            "slice": np.repeat(since_us // self._slices.length_us, counts),
         }  # fmt: skip
         kinds = np.frombuffer(b"".join(one.kinds for one in batches), np.uint8)
         outcomes = np.frombuffer(b"".join(one.outcomes for one in batches), "<u2")

@@ -6,7 +6,7 @@ What a move means is in docs/MEMBERLOG.md; a row of bytes is `format.moves.MOVE`
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,30 +26,11 @@ ORDINAL_MAX = (1 << ORDINAL_BITS) - 1
 OPS_OF_MESSAGES = (Op.ENQUEUED, Op.DELIVERED, Op.SETTLED, Op.RETURNED, Op.DROPPED)
 
 
-class Moves:
-    """Columns of equal length, in the order in which the machine made the moves."""
+def unpack(packed: list[bytes], firsts: list[int]) -> dict[str, NDArray[Any]]:
+    """Return the moves of batches as columns, in the order in which the machine made them.
 
-    __slots__ = ("cause", "detail", "flag", "of", "op", "ordinal", "position", "queue", "seq")
-
-    def __init__(
-        self, position: Ints, ordinal: Ints, op: Ints, flag: Bools, cause: Ints, queue: Ints,
-        seq: Ints, of: Ints, detail: Ints,
-    ) -> None:  # fmt: skip
-        self.position, self.ordinal, self.op, self.flag = position, ordinal, op, flag
-        self.cause, self.queue, self.seq, self.of = cause, queue, seq, of
-        self.detail = detail  # signed: Spark has no unsigned numbers
-
-    def __len__(self) -> int:
-        return len(self.op)
-
-
-NAMES = ("position", "ordinal", "op", "flag", "cause", "queue", "seq", "of", "detail")
-
-
-def unpack(packed: list[bytes], firsts: list[int]) -> Moves:
-    """Return the moves of batches, given the packed moves and the first position of each.
-
-    A move whose index is outside of its batch gets the position that the index stands for.
+    `firsts` are the first positions of the batches.  A move whose index is outside of its batch
+    gets the position that the index stands for.
     """
     counts = np.array([len(one) // ROW.itemsize for one in packed], np.int64)
     rows = np.frombuffer(b"".join(packed), ROW)
@@ -57,22 +38,14 @@ def unpack(packed: list[bytes], firsts: list[int]) -> Moves:
     first = np.repeat(np.array(firsts, np.int64), counts)
     what = rows["what"].astype(np.int64)
     index = rows["index"].astype(np.int64)
-    return Moves(
-        first + ((index - first) & 0xFFFF),
-        np.arange(len(rows), dtype=np.int64) - np.repeat(begins, counts),
-        what & 15,
-        (what & FLAG) != 0,
-        (what & 0x70) >> CAUSE_SHIFT,
-        rows["queue"].astype(np.int64),
-        rows["seq"].astype(np.int64),
-        rows["of"].astype(np.int64),
-        rows["detail"].view("<i8") if rows["detail"].flags.c_contiguous
-        else np.ascontiguousarray(rows["detail"]).view("<i8"),
-    )  # fmt: skip
-
-
-def join(parts: list[Moves]) -> Moves:
-    """Return the rows of all parts, one after the other."""
-    if not parts:
-        return unpack([], [])
-    return Moves(*(np.concatenate([getattr(one, name) for one in parts]) for name in NAMES))
+    return {
+        "position": first + ((index - first) & 0xFFFF),
+        "ordinal": np.arange(len(rows), dtype=np.int64) - np.repeat(begins, counts),
+        "op": what & 15,
+        "flag": (what & FLAG) != 0,
+        "cause": (what & 0x70) >> CAUSE_SHIFT,
+        "queue": rows["queue"].astype(np.int64),
+        "seq": rows["seq"].astype(np.int64),
+        "of": rows["of"].astype(np.int64),
+        "detail": np.ascontiguousarray(rows["detail"]).view("<i8"),  # Spark has no unsigned numbers
+    }

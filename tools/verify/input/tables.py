@@ -146,17 +146,8 @@ def _moves(
     packed.clear()
     return _record_batch(
         schema,
-        *(
-            file,
-            header.member,
-            header.incarnation,
-            lsn,
-            moves.position,
-            moves.ordinal,
-            epoch,
-            decided,
-        ),
-        *(moves.op, moves.flag, moves.cause, moves.queue, moves.seq, moves.of, moves.detail),
+        *(file, header.member, header.incarnation, lsn, moves.pop("position")),
+        *(moves.pop("ordinal"), epoch, decided, *moves.values()),
     )
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, NamedTuple
 from tools.verify.checks.views_and_segments import IncarnationId, records_by_incarnation
 from tools.verify.format.records import RecordKind
 from tools.verify.input.rows import SUMS, Row
-from tools.verify.report.traffic import MoveCount, count_moves
+from tools.verify.report.traffic import MoveCount
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -92,9 +92,6 @@ def build_timeline(scan: DataFrame, rows: list[Row]) -> Timeline:
     times = [time for one in incarnations for time in (one.begin_us, one.end_us) if time > 0]
     timeline = Timeline(min(times, default=0), max(times, default=0), incarnations, [])
     timeline.slices = _slices(scan, timeline)
-    timeline.move_counts = count_moves(
-        scan.sparkSession, rows, timeline.begin_us, timeline.slice_us
-    )
     return timeline
 
 
