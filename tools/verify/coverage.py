@@ -39,6 +39,7 @@ def measure_coverage(
         Coverage("G20", "C2 one end", contract.messages, "messages"),
         Coverage("G20", "C2 cold starts", contract.recoveries, "queues that came back"),
         Coverage("G12", "C5 order", contract.high_waters, "queues and channels, by segment"),
+        Coverage("G29", "C8 reading", contract.reads, "messages that readers were sent"),
         Coverage("G12 G20", "H2 replay", contract.replayed, "moves", due),
         Coverage("G20", "H2 replay", contract.compared, "queues that the model arrived at", due),
     ]  # fmt: skip

@@ -75,6 +75,7 @@ class ContractResult:
     messages: int = 0
     examined: int = 0  # moves of messages, one after the other
     high_waters: int = 0
+    reads: int = 0  # messages that readers of streams were sent
     recoveries: int = 0
     stretches: list[Stretch] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)

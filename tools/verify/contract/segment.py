@@ -59,7 +59,8 @@ _OF_MOVES = {
     "queue_history": "SELECT * FROM queue_moves",
     "counts": """
         SELECT 'moves' AS name, COUNT(*) AS n FROM logged
-        UNION ALL SELECT 'high_waters', COUNT(*) FROM high_waters""",
+        UNION ALL SELECT 'high_waters', COUNT(*) FROM high_waters
+        UNION ALL SELECT 'reads', COUNT(*) FROM logged WHERE op = 12 AND stretch >= 0""",
     "traffic": """
         SELECT slice AS number, op + 16 * cause + CASE WHEN flag THEN 128 ELSE 0 END AS what,
             COUNT(*) AS n
