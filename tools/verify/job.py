@@ -24,7 +24,6 @@ from tools.verify.input.segments import dropped_before, find_segments, is_little
 from tools.verify.live import checkpoint
 from tools.verify.report.result import Counts, Report
 from tools.verify.report.timeline import build_timeline
-from tools.verify.report.traffic import MoveCount
 from tools.verify.spark_session import computed_once
 
 if TYPE_CHECKING:
@@ -138,7 +137,7 @@ def _verify(
         slices=ALL_TIME if timeline is None else Slices(timeline.begin_us, timeline.slice_us),
     )  # fmt: skip
     if timeline is not None:
-        timeline.move_counts = [MoveCount(*one) for one in contract_result.traffic]
+        timeline.count_moves(contract_result.traffic)
     for lack in unexamined(control.incarnations, contract_result):
         raise BadInput(f"the check itself failed: {lack}")
     findings += contract.explain(spark, contract_result, read)

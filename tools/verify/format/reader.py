@@ -93,7 +93,7 @@ def read_segment(
         return
     if after is None:
         link = _link_before(data, source)
-    frame, size, nothing_hashed = FRAME.unpack_from, len(data), _LINK.copy
+    frame, size = FRAME.unpack_from, len(data)
     while offset < size:
         # One loop with few calls over what is whole and follows: it is most of the cost.
         while link and offset + _HEAD < size:
@@ -106,9 +106,7 @@ def read_segment(
                 number, record = decode(payload, expanded=expanded)
             except RecordMalformed:
                 break
-            hashed = nothing_hashed()
-            hashed.update(link + payload)
-            if number != lsn + 1 != 0 or hashed.digest() != own_link:
+            if number != lsn + 1 != 0 or _link_of(link, payload) != own_link:
                 break
             if lsn < 0 and after is None and not isinstance(record, Header):
                 break
@@ -140,13 +138,17 @@ def read_segment(
         yield Entry(lsn, link, offset, record, payload)
 
 
+def _link_of(before: bytes, payload: bytes) -> bytes:
+    hashed = _LINK.copy()
+    hashed.update(before + payload)
+    return hashed.digest()
+
+
 def _discontinuity(lsn: int, link: bytes, number: int, payload: bytes, own_link: bytes) -> str:
     """Return how a record does not continue the one before it, "" where it does."""
     if lsn >= 0 and number != lsn + 1:
         return f"lsn {number} follows lsn {lsn}"
-    hashed = _LINK.copy()
-    hashed.update(link + payload)
-    if hashed.digest() != own_link:
+    if _link_of(link, payload) != own_link:
         return f"the link of lsn {number} does not continue the one before"
     return ""
 

@@ -7,6 +7,7 @@ aggregates what grows with traffic into a fixed number of slices of time.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -76,6 +77,10 @@ class Timeline:
     def slice_of(self, time_us: int) -> int:
         """Return the number of the slice that a time is in."""
         return min(max(time_us - self.begin_us, 0) // self.slice_us, SLICES - 1)
+
+    def count_moves(self, counted: Iterable[tuple[int, ...]]) -> None:
+        """Take slice, kind and number of moves."""
+        self.move_counts = [MoveCount(*one) for one in counted]
 
     def time_of(self, position: int) -> int | None:
         """Return about when a position was first applied."""
