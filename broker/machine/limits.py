@@ -31,6 +31,9 @@ NO_ACK_HELD_MAX = 1_000
 """Of one consumer without acknowledgement, until its member has written them."""
 LETTERS_WORK_MAX = 5_000
 """Units of dead-lettering at one position; the other letters follow at the next ones."""
+LETTERS_RETRY_US = 1_000_000
+"""The machine's time after which a dead letter that could not go is looked at again. No more of all
+of them at one tick than LETTERS_WORK_MAX."""
 ENDING_WORK_MAX = 5_000
 """Units of ending connections, at one position: those of a member that is gone, and one that was
 closed and takes more. The rest follows at the next positions."""

@@ -32,8 +32,8 @@ from broker.machine.image import invariants as checks
 from broker.machine.image import restore as restoring
 from broker.machine.image import snapshot as snapshots
 from broker.machine.limits import ENDING_WORK_MAX
+from broker.machine.publishing.letters import publish_dead_letters
 from broker.machine.queueing.queue import all_ready, drop
-from broker.machine.queueing.refusals import poisonous
 from broker.machine.state import Channel, Paging, Queue, QueueRow, State, all_queues, ready_count
 
 SessionHandler = Callable[[State, int, Command], int]
@@ -67,7 +67,7 @@ class Machine(State):
             if channel is None or not channel.open:
                 outcome = IGNORED
             elif self.poison and poison.in_force(self, command):
-                outcome = connections.refuse(self, channel, kind, poisonous())
+                outcome = poison.refuse_it(self, channel, kind)
             else:
                 outcome = on_channel(self, channel, command)
         if self.ending:
@@ -75,7 +75,7 @@ class Machine(State):
         if self.leaving or self.stale or self.trimming:
             definitions.go_on(self)
         if self.dead_letters or self.late_letters:
-            publish.publish_dead_letters(self)
+            publish_dead_letters(self)
         if self.reading:
             consumers.send_to_readers(self)
         return outcome

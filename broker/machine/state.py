@@ -196,6 +196,8 @@ class Queue:
     arguments: Table
     # The exchange whose messages wait here until they are due; clients know no such queue.
     delays: str | None = None
+    # The queue whose dead letters wait here until they can go; nor do clients know this one.
+    letters_of: str | None = None
     owner_key: tuple[int, int] | None = field(init=False)
     mark: int = field(init=False)  # its name in move rows
     salt: int = 0
@@ -240,6 +242,8 @@ class Queue:
     takes_all: bool = True  # what comes is put into it as it is: neither of the two
     dead_letter_exchange: str | None = None
     dead_letter_key: str | None = None
+    at_least_once: bool = False  # dead letters wait until they can go
+    letters: "Queue | None" = None  # in which they wait, once one had to
     single_active: bool = False
     consumer_timeout_ms: int = -1  # its members close a channel that holds a delivery for longer
     tally: Tally = field(default_factory=Tally)
@@ -309,6 +313,7 @@ class Vhost:
     exchanges: dict[str, Exchange] = field(default_factory=dict)
     queues: dict[str, Queue] = field(default_factory=dict)
     delays: dict[str, Queue] = field(default_factory=dict)  # by exchange
+    kept_letters: dict[str, Queue] = field(default_factory=dict)  # by queue
     # by user, then by the name that it gives itself, in the order in which they were heard of
     producers: dict[str, dict[str, Producer]] = field(default_factory=dict)
     # A cache: empty after any topology change.
@@ -326,8 +331,8 @@ def ready_count(queue: Queue) -> int:
 
 
 def all_queues(vhost: Vhost) -> Iterator[Queue]:
-    """Those that clients declared, and those of exchanges that delay."""
-    return chain(vhost.queues.values(), vhost.delays.values())
+    """Those that clients declared, those of exchanges that delay, and those of dead letters."""
+    return chain(vhost.queues.values(), vhost.delays.values(), vhost.kept_letters.values())
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -502,6 +507,9 @@ class State:
     # queues that forget a key when its time is over, and have one; follows from the state
     remembering: dict[int, Queue] = field(default_factory=dict)
     key_ends: Schedule = field(default_factory=Schedule)
+    # queues of dead letters that wait, and when to look at each
+    keeping: dict[int, Queue] = field(default_factory=dict)
+    letter_times: Schedule = field(default_factory=Schedule)
     window_keys: int = 0  # the sum of the sizes of all windows
     # (kind, content) of commands of which members died, to the names of those members
     poison: dict[tuple[int, bytes], tuple[str, ...]] = field(default_factory=dict)

@@ -80,3 +80,7 @@ docs/decisions/0076-a-federation-link-is-a-shovel-that-follows-bindings.md."""
 STREAMS = 15
 """From this version on: queues that are read without being consumed. Decision:
 docs/decisions/0079-a-stream-is-read-at-offsets.md."""
+
+KEPT_LETTERS = 15
+"""From this version on: queues that keep the dead letters that cannot go. Decision:
+docs/decisions/0081-a-dead-letter-that-cannot-go-waits-in-a-queue.md."""

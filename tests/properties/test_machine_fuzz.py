@@ -44,6 +44,7 @@ ARGUMENTS = st.sampled_from(
         *("x-max-length", "x-message-ttl", "x-expires", "x-dead-letter-exchange", "x-overflow"),
         *("x-queue-type", "x-single-active-consumer", "alternate-exchange", "x-match", "note"),
         *("x-max-priority", "x-priority", "x-max-length-bytes", "x-delivery-limit"),
+        *("x-dead-letter-strategy", "dead-letter-strategy"),
         *("qpid.max_count", "qpid.policy_type", "qpid.priorities", "qpid.auto_delete_timeout"),
     ]
 )
@@ -51,6 +52,13 @@ TABLES = st.one_of(
     st.just({}),
     st.just({"x-dead-letter-exchange": "", "x-max-length": 1}),
     st.just({"x-dead-letter-exchange": "", "x-delivery-limit": 1}),
+    st.just(
+        {
+            "x-dead-letter-exchange": "e1",
+            "x-dead-letter-strategy": "at-least-once",
+            "x-overflow": "reject-publish",
+        }
+    ),
     st.dictionaries(ARGUMENTS, VALUES, max_size=2),
 )
 

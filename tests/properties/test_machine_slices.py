@@ -37,7 +37,7 @@ LIMITS = {
     "broker.machine.handlers.definitions.LEAVING_WORK_MAX": 14,
     "broker.machine.handlers.policies.POLICIES_WORK_MAX": 5,
     "broker.machine.handlers.policies.TRIMMED_MAX": 1,
-    "broker.machine.handlers.publish.LETTERS_WORK_MAX": 18,
+    "broker.machine.publishing.letters.LETTERS_WORK_MAX": 18,
     "broker.machine.handlers.consumers.EXPIRED_PER_GET_MAX": 2,
 }
 """So small that nearly everything is too much for one position."""
@@ -50,6 +50,7 @@ QUEUE_ARGUMENTS: tuple[tuple[str, tuple[c.Value, ...]], ...] = (
     ("x-message-ttl", (100, 500)), ("x-max-length", (2,)), ("x-expires", (300, 900)),
     ("x-max-priority", (3,)), ("x-delivery-limit", (0, 1, 2)),
     ("x-dead-letter-exchange", ("", "e1", "amq.fanout")), ("x-single-active-consumer", (True,)),
+    ("x-dead-letter-strategy", ("at-least-once",)), ("x-overflow", ("reject-publish",)),
 )  # fmt: skip
 POLICY: tuple[tuple[str, tuple[c.Value, ...]], ...] = (
     ("message-ttl", (100, 500)), ("max-length", (1, 3)), ("expires", (300, 900)),

@@ -81,7 +81,7 @@ QUEUES = Listing(
         "message_bytes", "message_bytes_ready", "message_bytes_unacknowledged", "consumers",
         "consumer_utilisation", "consumer_capacity", "state", "type", "vhost", "slave_nodes",
         "synchronised_slave_nodes", "idle_since", "exclusive_consumer_tag", "deduplication_keys",
-        "deduplicated", "first_offset", "next_offset",
+        "deduplicated", "first_offset", "next_offset", "messages_dlx", "message_bytes_dlx",
         pid="node", slave_pids="slave_nodes", synchronised_slave_pids="synchronised_slave_nodes",
         mirror_pids="slave_nodes", synchronised_mirror_pids="synchronised_slave_nodes",
         owner_pid="owner_pid_details.name",

@@ -48,7 +48,7 @@ def clock_element(name: str, clock: Clock) -> int:
 
 def pending(state: State) -> bool:
     """Something may expire."""
-    return bool(state.expiring or state.leased or state.remembering)
+    return bool(state.expiring or state.leased or state.remembering or state.keeping)
 
 
 def goes_on(state: State) -> bool:
@@ -135,7 +135,8 @@ def check_horizons(state: State) -> None:
 
 def due_us(state: State) -> int:
     """Nothing expires before."""
-    return min(state.expiry.next_us, state.lease_ends.next_us, state.key_ends.next_us)
+    ends_us = min(state.expiry.next_us, state.lease_ends.next_us, state.key_ends.next_us)
+    return min(ends_us, state.letter_times.next_us)
 
 
 def head(queue: Queue) -> Message:

@@ -15,8 +15,8 @@ from operator import itemgetter
 
 from broker.machine.clock.cluster_time import recheck_deadlines
 from broker.machine.digest import MASK, ready_elements
-from broker.machine.handlers.publish import letter_element
 from broker.machine.move_log import FORGOTTEN, INDEX_MASK, MARK_MASK, RECOVERED, row
+from broker.machine.publishing.letters import letter_element
 from broker.machine.publishing.producers import forget_volatile_numbers
 from broker.machine.queueing.deletion import delete_queue
 from broker.machine.queueing.queue import (
@@ -128,7 +128,7 @@ def forget_volatile(state: State) -> None:
                 _keep_persistent(state, queue)
                 forget_volatile_keys(state, queue)
                 mark_used(state, queue)
-            elif queue.delays is None:  # else it goes with its exchange
+            elif queue.delays is None and queue.letters_of is None:  # they go with what they are of
                 delete_queue(state, queue)
         _drop_volatile_exchanges(state, vhost)
         forget_volatile_numbers(state, vhost)

@@ -1,7 +1,6 @@
 """Publishing: one message to the queues that its exchange and key reach.
 
-Also dead-lettering: it happens at the position of the command that caused it, after the command
-itself, or at the next ones when it is much, and nothing of it can fail.
+Also what an exchange delayed, as it is due.
 """
 
 from broker.machine.commands import (
@@ -18,12 +17,11 @@ from broker.machine.commands import (
     BodyPart,
     Publish,
 )
-from broker.machine.digest import MASK, body_hash, item_hash, message_hash
+from broker.machine.digest import body_hash
 from broker.machine.effects import Confirm, Return
 from broker.machine.handlers.connections import refuse
 from broker.machine.limits import (
     BODY_PER_UNIT,
-    LETTERS_WORK_MAX,
     ROUTE_WORK_MAX,
     UNFINISHED_BYTES_MAX,
     WORDS_PER_UNIT,
@@ -31,14 +29,14 @@ from broker.machine.limits import (
 from broker.machine.move_log import (
     AGAIN,
     BY_CLIENT,
-    BY_DEAD_LETTER,
     BY_DELAY,
     FLAG,
     INDEX_MASK,
     MARK_MASK,
     row,
 )
-from broker.machine.publishing.copies import copies_of, may_name_copies, widened, without_header
+from broker.machine.publishing.copies import may_name_copies
+from broker.machine.publishing.entering import publish_to, turn_of, with_copies
 from broker.machine.publishing.producers import (
     REFUSED,
     STORED,
@@ -50,9 +48,8 @@ from broker.machine.publishing.producers import (
     without_number,
 )
 from broker.machine.publishing.unfinished import keep_part, whole_body
-from broker.machine.queueing.dead_letter import Buried, bury
 from broker.machine.queueing.delays import check_delay, may_be_delayed, with_turned_delay
-from broker.machine.queueing.dispatch import die_refused, enqueue, take_due
+from broker.machine.queueing.dispatch import take_due
 from broker.machine.queueing.properties import expiration_of
 from broker.machine.queueing.refusals import (
     NO_ROUTE,
@@ -64,13 +61,9 @@ from broker.machine.queueing.refusals import (
     not_implemented,
 )
 from broker.machine.queueing.routing import find_route
-from broker.machine.queueing.streams import enter
-from broker.machine.queueing.windows import enqueue_once, key_of
 from broker.machine.state import (
-    CONTENT_HASH,
     NO_TTL,
     Channel,
-    Letter,
     Message,
     Queue,
     Route,
@@ -217,12 +210,6 @@ def ttl_of(properties: bytes) -> int:
     return int(text) * 1000
 
 
-def turn_of(state: State, index: int = 0) -> int:
-    """Differs from message to message, for exchanges that choose at random; `index` is that in a
-    transaction."""
-    return (state.position * 1_000_003 + state.next_message * 8191 + index) & MASK
-
-
 def route_or_refusal(
     vhost: Vhost, name: str, key: str, flags: int, properties: bytes, ttl_us: int, turn: int
 ) -> Route | Refusal:
@@ -240,75 +227,6 @@ def route_or_refusal(
         if refusal is not None:
             return refusal
     return find_route(vhost, exchange, key, properties, turn)
-
-
-def with_copies(
-    vhost: Vhost, route: Route, properties: bytes, turn: int
-) -> tuple[Route, bytes] | Refusal:
-    """The route with the queues that CC and BCC add, and the properties as others may see them."""
-    copies = copies_of(properties)
-    if isinstance(copies, Refusal):
-        return copies
-    found = widened(vhost, route, copies.keys + copies.blind, properties, turn)
-    if isinstance(found, Refusal):
-        return found
-    # What only waits names all its keys still: it is routed by them when it is due.
-    waits = all(queue.delays is not None for queue in found.queues) and found.queues
-    return found, properties if waits else copies.properties
-
-
-def publish_to(
-    state: State,
-    route: Route,
-    flags: int,
-    ttl_us: int,
-    properties: bytes,
-    body: bytes,
-    what: int,
-    mark: int,
-    publish_no: int,
-) -> bool:
-    """Put one message tuple, shared by all, into the queues of the route; False if one refused it.
-
-    `what`, `mark` and `publish_no` go into the recorded move: how it was published, by which
-    channel, and its number there.
-    """
-    exchange, key, queues, _, _, _, source = route
-    source.tally.publish += 1
-    source.tally.routed += len(queues)
-    persistent = flags & PERSISTENT
-    if persistent:
-        what |= FLAG
-    hashed = body_hash(body)
-    number = state.next_message if queues else 0
-    state.moves.append(
-        row(what, state.position & INDEX_MASK, publish_no & MARK_MASK, number, mark, hashed)
-    )
-    if not queues:
-        return True
-    state.next_message = number + 1
-    created_us = state.horizon_us
-    content = message_hash(
-        number, exchange, key, persistent, created_us, ttl_us, properties, body, hashed
-    )
-    message = (content, number, exchange, key, persistent, created_us, ttl_us, properties, body)
-    accepted = True
-    known_by: bytes | None = None
-    for queue in queues:
-        if queue.takes_all:
-            entered = enqueue(state, queue, message)
-        elif queue.window is None:
-            assert queue.stream is not None
-            enter(state, queue, queue.stream, message)
-            entered = True
-        else:
-            known_by = key_of(properties) if known_by is None else known_by
-            entered = enqueue_once(state, queue, queue.window, known_by, message)
-        if not entered:
-            accepted = False
-            if what & ~FLAG == BY_DELAY:
-                die_refused(state, queue, message)
-    return accepted
 
 
 def publish_due(state: State, queue: Queue, work_max: int) -> int:
@@ -352,67 +270,3 @@ def return_unroutable(
 ) -> None:
     _, conn, chan = channel.key
     state.effects.append(Return(conn, chan, NO_ROUTE, "NO_ROUTE", exchange, key, properties, body))
-
-
-def letter_element(letter: Letter) -> int:
-    """Of a letter that waits for a later position."""
-    vhost, exchange, key, queue, message, reason = letter
-    content = message[CONTENT_HASH]
-    return item_hash("letter", vhost.name, exchange, key, queue, content, reason)
-
-
-def publish_dead_letters(state: State) -> None:
-    """Publish to the dead-letter exchanges, as many as one position may cost, and at least one.
-    Ends: a message that comes to a queue again without a client's rejection on the way is dropped.
-    """
-    fresh, late = state.dead_letters, state.late_letters
-    work = 0
-    while late and work < LETTERS_WORK_MAX:
-        letter = late.popleft()
-        letter.vhost.letters -= 1
-        state.remove(letter_element(letter))
-        work += _publish_letter(state, letter)
-    place = 0
-    while place < len(fresh) and work < LETTERS_WORK_MAX:  # `fresh` grows while it runs
-        work += _publish_letter(state, fresh[place])
-        place += 1
-    for letter in fresh[place:]:
-        state.add(letter_element(letter))
-        letter.vhost.letters += 1
-        late.append(letter)
-    fresh.clear()
-
-
-def _publish_letter(state: State, letter: Letter) -> int:
-    """Return the units of work. A letter that nobody can route, or that reaches too many queues,
-    is dropped."""
-    vhost, name, key, queue, message, reason = letter
-    exchange = vhost.exchanges.get(name)
-    if exchange is None:
-        return 1
-    _, _, source, old_key, flags, _, _, properties, body = message
-    buried = bury(properties, queue, source, old_key, reason, state.time_us)
-    route = vhost.routes.get((name, key))
-    if route is None:
-        found = find_route(vhost, exchange, key, buried.properties, turn_of(state))
-        if isinstance(found, Refusal):
-            return ROUTE_WORK_MAX
-        route = found
-    if may_name_copies(properties) and state.version >= ANSWERS_AS_RABBITMQ:
-        route, buried = _letter_with_copies(vhost, route, buried, key != old_key, turn_of(state))
-    route = route._replace(queues=buried.without_cycles(route.queues))
-    publish_to(state, route, flags, NO_TTL, buried.properties, body, BY_DEAD_LETTER, 0, 0)
-    return 16 + len(properties) // WORDS_PER_UNIT + route.work + len(route.queues)
-
-
-def _letter_with_copies(
-    vhost: Vhost, route: Route, buried: Buried, has_new_key: bool, turn: int
-) -> tuple[Route, Buried]:
-    """A key that the queue gives stands for all keys of the message."""
-    if has_new_key:
-        return route, buried._replace(properties=without_header(buried.properties, "CC"))
-    copies = copies_of(buried.properties)
-    if isinstance(copies, Refusal):
-        return route, buried
-    wider = widened(vhost, route, copies.keys, buried.properties, turn)
-    return (route if isinstance(wider, Refusal) else wider), buried

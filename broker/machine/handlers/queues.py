@@ -11,6 +11,7 @@ from broker.machine.queueing.queue import (
     create_queue,
     mark_used,
     purge,
+    purge_letters,
 )
 from broker.machine.queueing.refusals import (
     Refusal,
@@ -125,6 +126,7 @@ def on_queue_purge(state: State, channel: Channel, command: QueuePurge) -> int:
         return refuse(state, channel, kind, refusal)
     empties = queue.window is not None and state.version >= BOUNDED_WINDOWS
     count = purge(state, queue, PURGED | FLAG if empties else PURGED)
+    purge_letters(state, queue)
     if empties:
         empty_window(state, queue)
     if not nowait:

@@ -58,6 +58,7 @@ from broker.machine.move_log import (
     CLOSED,
     MEMBER_LOST,
 )
+from broker.machine.publishing.letters import send_kept_letters
 from broker.machine.queueing.deletion import delete_queue, deletion_work
 from broker.machine.queueing.queue import (
     expire,
@@ -247,6 +248,7 @@ def on_tick(state: State, session: int, command: Tick | PlacedTick) -> int:
         _end_messages(state)
         _end_leases(state)
         forget_what_ended(state)
+        send_kept_letters(state)
     return OK if moved else IGNORED
 
 

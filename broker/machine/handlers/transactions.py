@@ -19,16 +19,14 @@ from broker.machine.handlers.consumers import settle_tags
 from broker.machine.handlers.publish import (
     count_publish,
     is_durable,
-    publish_to,
     return_unroutable,
     route_or_refusal,
     ttl_of,
-    turn_of,
-    with_copies,
 )
 from broker.machine.limits import COMMIT_WORK_MAX
 from broker.machine.move_log import BY_TX, REJECTED, TX_ACKED, TX_REQUEUED
 from broker.machine.publishing.copies import may_name_copies
+from broker.machine.publishing.entering import publish_to, turn_of, with_copies
 from broker.machine.publishing.producers import attempt_of, may_be_numbered, not_in_a_transaction
 from broker.machine.queueing.refusals import Refusal, too_much, unknown_tag
 from broker.machine.state import Channel, Held, Route, State

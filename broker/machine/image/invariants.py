@@ -14,15 +14,16 @@ from broker.machine.handlers.connections import channel_element, connection_elem
 from broker.machine.handlers.definitions import definition_element
 from broker.machine.handlers.poison import poison_element
 from broker.machine.handlers.policies import policies_defined
-from broker.machine.handlers.publish import letter_element
 from broker.machine.handlers.sessions import active_element, cluster_element, session_element
 from broker.machine.image.queue_invariants import (
     check_delays,
+    check_letters,
     check_queue,
     ready_sum,
     returns_sum,
 )
 from broker.machine.policies.choice import NOTHING, policies_element, policies_of_queue
+from broker.machine.publishing.letters import letter_element
 from broker.machine.publishing.numbers import check as check_numbers
 from broker.machine.publishing.numbers import recomputed_sum
 from broker.machine.publishing.producers import element as producer_sum
@@ -134,6 +135,7 @@ def check(state: State) -> None:
     assert len(ending) == len(state.ending)
     queues = [queue for vhost in state.vhosts.values() for queue in all_queues(vhost)]
     scheduled = {**state.expiry.times, **state.lease_ends.times, **state.key_ends.times}
+    scheduled |= state.letter_times.times
     assert scheduled.keys() <= dict.fromkeys(one.number for one in queues).keys(), (
         "nobody looks for queues that are gone"
     )
@@ -146,6 +148,7 @@ def check(state: State) -> None:
             assert queue.name == name
             check_queue(state, queue, held_of_queue)
         check_delays(state, vhost)
+        check_letters(state, vhost)
         for exchange in vhost.exchanges.values():
             assert sum(map(len, exchange.by_key.values())) == len(exchange.bindings)
             assert all(exchange.by_key.values()), "no key without a binding"

@@ -113,3 +113,16 @@ def check_delays(state: State, vhost: Vhost) -> None:
 
 def _who(consumer: Consumer) -> tuple[int, int, int, str]:
     return (*consumer.channel.key, consumer.tag)
+
+
+def check_letters(state: State, vhost: Vhost) -> None:
+    """Each queue of letters is that of its queue, and is looked at again."""
+    of = {name: one.letters for name, one in vhost.queues.items() if one.letters is not None}
+    assert of == vhost.kept_letters
+    for name, queue in vhost.kept_letters.items():
+        assert queue.letters_of == name
+        assert queue.durable == vhost.queues[name].durable
+        check_queue(state, queue, {})
+        if ready_count(queue):
+            assert state.keeping[queue.number] is queue
+            assert queue.number in state.letter_times.times

@@ -26,6 +26,7 @@ from broker.machine.policies.choice import policy_of
 from broker.machine.publishing.numbers import restore as restore_numbers
 from broker.machine.publishing.unfinished import keep_part
 from broker.machine.queueing.arguments import apply_settings, open_window
+from broker.machine.queueing.dead_letter import letters_name
 from broker.machine.queueing.delays import queue_name
 from broker.machine.queueing.routing import binding_element, index_binding
 from broker.machine.queueing.streams import restore_times
@@ -51,6 +52,7 @@ from broker.machine.state import (
     State,
     Vhost,
     bytes_of,
+    ready_count,
     timed_of,
 )
 
@@ -131,6 +133,8 @@ class _Reader:
             if queue.expires_us >= 0 and not queue.consumers:
                 state.leased[queue.number] = queue
             recheck_deadlines(state, queue)
+            if queue.letters_of is not None and ready_count(queue):
+                state.keeping[queue.number] = queue
         state.horizon_us = horizon(state)
         definitions.follow(state)
         state.digest = recompute_root(state, fresh=True)
@@ -300,6 +304,15 @@ class _Reader:
         queue.salt = item_hash("next seq", number)
         queue.next_seq = next_seq
         at.delays[exchange] = self.queues[number] = queue
+
+    def _on_kept(
+        self, vhost: str, source: str, number: int, durable: bool, next_seq: int, recovered: int
+    ) -> None:
+        at, name = self.state.vhosts[vhost], letters_name(source)
+        queue = Queue(at, name, number, durable, False, None, {}, letters_of=source)
+        queue.salt = item_hash("next seq", number)
+        queue.next_seq, queue.recovered_seq = next_seq, recovered
+        at.kept_letters[source] = at.queues[source].letters = self.queues[number] = queue
 
     def _on_ready(self, number: int, messages: tuple[int, ...]) -> None:
         queue = self.queues[number]
@@ -484,6 +497,10 @@ class _Reader:
     def _on_key_ends(self, times: tuple[tuple[int, int], ...]) -> None:
         for number, at_us in times:
             self.state.key_ends.note(number, at_us)
+
+    def _on_letter_times(self, times: tuple[tuple[int, int], ...]) -> None:
+        for number, at_us in times:
+            self.state.letter_times.note(number, at_us)
 
     def _on_ending(self, keys: tuple[tuple[int, int], ...]) -> None:
         for key in keys:

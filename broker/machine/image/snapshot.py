@@ -127,6 +127,9 @@ class _VhostCut:
             if queue.delays is not None:
                 of_exchange = self._name, queue.delays
                 yield ("delays", *of_exchange, queue.number, queue.durable, next_seq)
+            elif queue.letters_of is not None:
+                of_queue = self._name, queue.letters_of
+                yield ("kept", *of_queue, queue.number, queue.durable, next_seq, recovered_seq)
             else:
                 yield (
                     "queue",
@@ -234,6 +237,7 @@ class Cut:
             ("expiry", state.expiry.times.copy()),
             ("lease_ends", state.lease_ends.times.copy()),
             ("key_ends", state.key_ends.times.copy()),
+            ("letter_times", state.letter_times.times.copy()),
         ]
         self._last = list(_last_items(state))
 

@@ -157,7 +157,7 @@ def _fault_of(option: str, value: Value, *, exclusive: bool) -> str | None:
 def _fault_of_policy_type(value: Value) -> str | None:
     if isinstance(value, str) and value in _OVERFLOWS:
         return None
-    return f"unsupported policy '{value}': one of {', '.join(_OVERFLOWS)} is needed"
+    return f"unsupported policy {value!r}: one of {', '.join(_OVERFLOWS)} is needed"
 
 
 def _fault_of_number(value: Value, low: int, high: int) -> str | None:

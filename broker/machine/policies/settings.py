@@ -10,7 +10,7 @@ RabbitMQ does and have no effect, because every queue is on every member anyway
 from collections.abc import Callable
 
 from broker.machine.commands import Table, Value
-from broker.machine.version import CONSUMER_TIMEOUTS, FEDERATION, STREAMS
+from broker.machine.version import CONSUMER_TIMEOUTS, FEDERATION, KEPT_LETTERS, STREAMS
 
 APPLY_TO = ("all", "exchanges", "queues", "classic_queues", "quorum_queues", "streams")
 PRIORITY_MAX = 1 << 31
@@ -40,6 +40,7 @@ _NAMES = {
 }
 _CHOICES: dict[str, tuple[tuple[Value, ...], str]] = {
     "overflow": (("drop-head", "reject-publish", "reject-publish-dlx"), "overflow value"),
+    "dead-letter-strategy": (("at-most-once", "at-least-once"), "dead letter strategy"),
     "queue-mode": (("default", "lazy"), "queue-mode value"),
     "queue-version": ((1, 2), "queue-version value"),
     "queue-leader-locator": (
@@ -84,6 +85,8 @@ def unknown_before(body: Table, version: int) -> str:
         unknown += FEDERATION_KEYS
     if version < STREAMS:
         unknown += _OF_STREAMS
+    if version < KEPT_LETTERS:
+        unknown += ("dead-letter-strategy",)
     return _fault(body, tuple(key for key in KEYS if key not in unknown)) if unknown else ""
 
 

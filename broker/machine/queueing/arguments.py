@@ -31,6 +31,7 @@ from broker.machine.version import (
     BOUNDED_WINDOWS,
     CONSUMER_TIMEOUTS,
     DEDUPLICATION,
+    KEPT_LETTERS,
     STREAMS,
 )
 
@@ -65,12 +66,18 @@ _NUMBERS = {
 _OF_WINDOW = {_CACHE_SIZE: (1, WINDOW_KEYS_MAX), _CACHE_TTL: (1, _NUMBER_MAX)}
 """Of a queue that deduplicates: elsewhere they are arguments that nobody knows."""
 _NAMES = ("x-dead-letter-exchange", "x-dead-letter-routing-key")
+_STRATEGY = "x-dead-letter-strategy"
+_STRATEGIES = ("at-most-once", "at-least-once")
 _OVERFLOWS = ("drop-head", "reject-publish", "reject-publish-dlx")
 _COMPARED = (
     *_HINTS, *_NUMBERS, *_NAMES, "x-overflow", "x-queue-type", "x-single-active-consumer",
-    DEDUPLICATION_ARGUMENT, _AGE, _SEGMENT,
+    DEDUPLICATION_ARGUMENT, _AGE, _SEGMENT, _STRATEGY,
 )  # fmt: skip
-_SAYS_NOTHING = (("x-queue-type", "classic"), (DEDUPLICATION_ARGUMENT, False))
+_SAYS_NOTHING = (
+    ("x-queue-type", "classic"),
+    (DEDUPLICATION_ARGUMENT, False),
+    (_STRATEGY, "at-most-once"),
+)
 _CONSUME_HINTS = ("x-cancel-on-ha-failover",)
 _FILTERS = ("x-stream-filter", "x-stream-match-unfiltered")
 _CONSUME_STREAMS = ("x-stream-offset", *_FILTERS)
@@ -131,6 +138,9 @@ def _fault_of(arg: str, value: Value, version: int) -> str | None:
             fault = (
                 f"unsupported queue type '{plain(value)}': every queue is replicated to all members"
             )
+    elif arg == _STRATEGY and version >= KEPT_LETTERS:
+        if value not in _STRATEGIES:
+            fault = f"invalid strategy '{plain(value)}': one of {', '.join(_STRATEGIES)} is needed"
     elif arg == "x-consumer-timeout" and version >= CONSUMER_TIMEOUTS:
         if type(value) is not int or not 1 <= value <= _NUMBER_MAX:
             fault = "unacceptable value: a number of milliseconds above 0 is needed"
@@ -187,7 +197,7 @@ def open_window(state: State, queue: Queue) -> None:
 
 def _fault_of_promise(arg: str, value: Value) -> str | None:
     """Whether it promises what does not hold here."""
-    if arg == "x-dead-letter-strategy" and value != "at-most-once":
+    if arg == _STRATEGY and value != "at-most-once":
         return f"'{plain(value)}' is {NOT_HONOURED}: dead letters are sent at most once"
     if arg.startswith("qpid."):  # from version 15 on none is left (policies/qpid_options.py)
         return f"{NOT_HONOURED}: use x-max-length, x-max-length-bytes and x-overflow"
@@ -212,6 +222,12 @@ def apply_settings(queue: Queue) -> None:
     queue.overflow = _name(arguments, definition, "overflow") or "drop-head"
     queue.dead_letter_exchange = _name(arguments, definition, "dead-letter-exchange")
     queue.dead_letter_key = _name(arguments, definition, "dead-letter-routing-key")
+    strategy = _name(arguments, definition, "dead-letter-strategy")
+    queue.at_least_once = (
+        strategy == "at-least-once"
+        and queue.overflow == "reject-publish"
+        and queue.dead_letter_exchange is not None
+    )
     queue.max_priority = _number(arguments, {}, "max-priority")
     queue.consumer_timeout_ms = _number(arguments, definition, "consumer-timeout")
     queue.single_active = arguments.get("x-single-active-consumer") is True

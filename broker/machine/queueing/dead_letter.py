@@ -24,6 +24,11 @@ from broker.machine.queueing.properties import (
 from broker.machine.state import Queue
 
 
+def letters_name(queue: str) -> str:
+    """The name of the queue in which the letters of this one wait until they can go."""
+    return "amq.dead-letters." + queue
+
+
 class Death(NamedTuple):
     """One record of x-death, as it is on the wire."""
 
@@ -72,6 +77,11 @@ def bury(
     kept.append(entry("x-death", _array([one.raw for one in deaths])))
     kept += _summary("x-last-death-", queue, exchange, reason)
     return Buried(with_headers(properties, kept, keep_expiration=False), tuple(deaths))
+
+
+def dug_up(properties: bytes) -> Buried:
+    """What was buried before, and waited."""
+    return Buried(properties, tuple(_deaths(raw_headers(properties))))
 
 
 @lru_cache(maxsize=64)  # many of one queue die at once

@@ -7,6 +7,7 @@ from broker.machine.move_log import QUEUE_DELETED
 from broker.machine.policies.choice import policies_element
 from broker.machine.queueing.queue import (
     consumer_element,
+    drop_letters,
     forget_all_returns,
     lease_element,
     purge,
@@ -28,6 +29,7 @@ def delete_queue(state: State, queue: Queue) -> int:
     forget_all_returns(state, queue)
     close_window(state, queue)
     close_stream(state, queue)
+    drop_letters(state, queue)
     count = purge(state, queue, QUEUE_DELETED)
     for consumer in queue.consumers.values():
         channel = consumer.channel

@@ -100,6 +100,18 @@ def takes_runs(queue: Queue) -> bool:
     )
 
 
+def would_refuse(queue: Queue, size: int, *, leaves: bool) -> bool:
+    """Whether `enqueue` would, a body of so many bytes; `leaves`: it is one of the letters that the
+    queue keeps, and makes its own room."""
+    if queue.overflow == "drop-head" or max(queue.max_length, queue.max_bytes) < 0:
+        return False
+    if queue.stream is not None:  # it drops its oldest
+        return False
+    if not (is_full(queue, 0, 0) if leaves else is_full(queue, size)):
+        return False
+    return not any(has_room(consumer.channel, consumer) for consumer in queue.service)
+
+
 def _expire_at_once(state: State, queue: Queue) -> None:
     """What has no time to live was delivered at once, or is dead. No more here than came in and
     one: the others, which a new policy may bring, expire by tick."""

@@ -25,13 +25,17 @@ from broker.machine.move_log import (
     EXPIRED,
     FLAG,
     INDEX_MASK,
+    LETTERS_DECLARED,
     MARK_MASK,
     OVER_LIMIT,
+    PURGED,
     QUEUE_DELETED,
+    SENT_ON,
     row,
 )
 from broker.machine.policies.choice import policies_element, policies_of_queue
 from broker.machine.queueing.arguments import apply_settings, open_window
+from broker.machine.queueing.dead_letter import letters_name
 from broker.machine.queueing.delays import due_ms_of, place_when_due, queue_name
 from broker.machine.queueing.properties import priority_of
 from broker.machine.queueing.refusals import Refusal, locked, no_queue
@@ -62,6 +66,7 @@ from broker.machine.state import (
 from broker.waiting.backlog import Backlog
 from broker.waiting.places import Places
 
+_PUBLISHED_NEXT = (DUE, SENT_ON)
 _RANK_SHIFT = 54  # above any number of messages; 8 bits of priority fit below bit 62
 
 
@@ -157,6 +162,38 @@ def drop_delayed(state: State, vhost: Vhost, exchange: Exchange) -> None:
         state.expiry.forget(queue.number)
         state.remove(queue_element(queue) + queue.salt * queue.next_seq)
         queue.deleted = True
+
+
+def keep_letters_of(state: State, source: Queue) -> Queue:
+    """A dead letter of the queue cannot go: it gets a queue in which its letters wait."""
+    name, number = letters_name(source.name), state.next_queue
+    kept = Queue(
+        source.vhost, name, number, source.durable, False, None, {}, letters_of=source.name
+    )
+    source.letters = source.vhost.kept_letters[source.name] = kept
+    _begin(state, kept, LETTERS_DECLARED)
+    return kept
+
+
+def purge_letters(state: State, source: Queue) -> None:
+    """Drop the dead letters that the queue keeps."""
+    kept = source.letters
+    if kept is not None and ready_count(kept):
+        purge(state, kept, PURGED)
+        state.keeping.pop(kept.number, None)
+
+
+def drop_letters(state: State, source: Queue) -> None:
+    """The queue is gone, and the dead letters that it keeps."""
+    kept = source.letters
+    if kept is not None:
+        purge(state, kept, QUEUE_DELETED)
+        state.keeping.pop(kept.number, None)
+        state.letter_times.forget(kept.number)
+        state.remove(queue_element(kept) + kept.salt * kept.next_seq)
+        del kept.vhost.kept_letters[source.name]
+        kept.deleted = True
+        source.letters = None
 
 
 def accessible_queue(channel: Channel, name: str) -> Queue | Refusal:
@@ -326,11 +363,12 @@ def returns_element(queue: Queue, seq: int, count: int) -> int:
     return item_hash("returns", queue.number, seq, count)
 
 
-def is_full(queue: Queue, bytes_more: int) -> bool:
-    """Would one more message be too many?"""
-    return (0 <= queue.max_length <= ready_count(queue)) or (
-        0 <= queue.max_bytes < queue.ready_bytes + bytes_more
-    )
+def is_full(queue: Queue, bytes_more: int, more: int = 1) -> bool:
+    """Would so many more messages be too many?  Dead letters that it keeps count."""
+    count, size, kept = ready_count(queue), queue.ready_bytes, queue.letters
+    if kept is not None:
+        count, size = count + ready_count(kept), size + kept.ready_bytes
+    return (0 <= queue.max_length < count + more) or (0 <= queue.max_bytes < size + bytes_more)
 
 
 def is_over(queue: Queue) -> bool:
@@ -389,7 +427,7 @@ def drop_head(state: State, queue: Queue, reason: str) -> None:
 
 
 def remove_head(state: State, queue: Queue, what: int) -> tuple[int, Message]:
-    """`what` is the move.  What is due is named, as it is published next."""
+    """`what` is the move.  What is published next is named."""
     seq, message, redelivered = take(state, queue)
     state.moves.append(
         row(
@@ -397,7 +435,7 @@ def remove_head(state: State, queue: Queue, what: int) -> tuple[int, Message]:
             state.position & INDEX_MASK,
             queue.mark,
             seq,
-            message[NUMBER] & MARK_MASK if what == DUE else 0,
+            message[NUMBER] & MARK_MASK if what in _PUBLISHED_NEXT else 0,
             message[CONTENT_HASH],
         )
     )

@@ -60,6 +60,10 @@ def queue_row(call: Call, queue: Queue) -> Object:
     }
     if queue.owner is not None:
         row["owner_pid_details"] = owner_of(call, queue.owner)
+    if queue.at_least_once or queue.letters is not None:
+        kept = queue.letters
+        row["messages_dlx"] = ready_count(kept) if kept is not None else 0
+        row["message_bytes_dlx"] = kept.ready_bytes if kept is not None else 0
     if queue.window is not None:
         row["deduplication_keys"] = len(queue.window.by_key)
         row["deduplicated"] = queue.tally.drop_duplicate

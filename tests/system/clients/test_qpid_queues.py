@@ -29,3 +29,33 @@ def test_rings_and_limits_by_qpids_names(cluster: LocalCluster) -> None:
         reader.queue_declare("qpid.ring", arguments=ring)
         with pytest.raises(pika.exceptions.ChannelClosedByBroker, match=r"qpid\.browse-only"):
             other.channel().queue_declare("qpid.browsed", arguments={"qpid.browse-only": True})
+
+
+def test_dead_letters_wait_until_their_exchange_is_there(cluster: LocalCluster) -> None:
+    """G31, by pika: what is rejected at one member arrives by an exchange made at another."""
+    at_least_once = {
+        "x-dead-letter-strategy": "at-least-once",
+        "x-overflow": "reject-publish",
+        "x-dead-letter-exchange": "graves",
+    }
+    with pika_connection(cluster[0]) as one, pika_connection(cluster[1]) as other:
+        channel, late = one.channel(), other.channel()
+        channel.confirm_delivery()
+        channel.queue_declare("mortal", durable=True, arguments=at_least_once)
+        for body in (b"1", b"2"):
+            channel.basic_publish("", "mortal", body, pika.BasicProperties(delivery_mode=2))
+            method, _, _ = channel.basic_get("mortal")
+            assert method is not None
+            channel.basic_reject(method.delivery_tag, requeue=False)
+        assert channel.queue_declare("mortal", passive=True).method.message_count == 0
+        late.exchange_declare("graves", "fanout")
+        late.queue_declare("grave")
+        late.queue_bind("grave", "graves")
+        arrived = []
+        for method, properties, body in late.consume("grave", auto_ack=True, inactivity_timeout=60):
+            assert method is not None, "nothing came for a minute"
+            assert properties.headers["x-first-death-reason"] == "rejected"
+            arrived.append(body)
+            if len(arrived) == 2:
+                break
+        assert arrived == [b"1", b"2"]

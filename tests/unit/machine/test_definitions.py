@@ -296,7 +296,7 @@ def test_letters_of_this_position_keep_a_deleted_vhost(monkeypatch: pytest.Monke
     """What is late belongs to a virtual host that a snapshot has. It is counted: to look through a
     million letters at each position takes 0.2 s."""
     monkeypatch.setattr("broker.machine.handlers.definitions.LEAVING_WORK_MAX", 120)
-    monkeypatch.setattr("broker.machine.handlers.publish.LETTERS_WORK_MAX", 1)
+    monkeypatch.setattr("broker.machine.publishing.letters.LETTERS_WORK_MAX", 1)
     rig = Rig()
     client = rig.client(vhost="v")
     for number in range(10):

@@ -19,7 +19,6 @@ from tests.support.three_machines import EMPTY, Client, Rig
 
 ROUTING = "broker.machine.queueing.routing"
 CONSUMERS = "broker.machine.handlers.consumers"
-PUBLISH = "broker.machine.handlers.publish"
 
 
 @pytest.fixture
@@ -229,7 +228,7 @@ def test_dead_letters_that_are_too_many_follow_at_the_next_positions(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """They are part of the state meanwhile: a restart, a join and a digest know them."""
-    monkeypatch.setattr(f"{PUBLISH}.LETTERS_WORK_MAX", 40)
+    monkeypatch.setattr("broker.machine.publishing.letters.LETTERS_WORK_MAX", 40)
     client.queue("grave")
     client.queue("q", {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "grave"})
     client.consume("q")
@@ -257,7 +256,7 @@ def test_dead_letters_that_are_too_many_follow_at_the_next_positions(
 def test_a_cold_start_takes_transient_dead_letters_only(
     client: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(f"{PUBLISH}.LETTERS_WORK_MAX", 1)
+    monkeypatch.setattr("broker.machine.publishing.letters.LETTERS_WORK_MAX", 1)
     client.queue("grave")
     client.queue("q", {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "grave"})
     client.consume("q")

@@ -65,7 +65,7 @@ def test_reserved_names(client: Client) -> None:
     ("arguments", "words"),
     [
         ({"x-max-priority": 256}, "value out of range: 256"),
-        ({"x-dead-letter-strategy": "at-least-once"}, "dead letters are sent at most once"),
+        ({"x-dead-letter-strategy": "at-best"}, "one of at-most-once, at-least-once is needed"),
         ({"x-max-age": "1h"}, "of queue type rabbit_classic_queue"),
         ({"qpid.browse-only": 1}, "not supported by this broker: a queue cannot be browsed"),
         ({"x-expires": 0}, "value out of range: 0"),

@@ -43,14 +43,14 @@ ACCOUNTS = {
             MAX(position) FILTER (WHERE op = 7 AND cause = 2) AS cold,
             MAX(position) FILTER (WHERE op = 9) AS recovered
         FROM queue_moves GROUP BY queue""",
-    # What was due after a delay goes on, in what it then reached.
+    # What was due after a delay, or a dead letter that waited, goes on, in what it then reached.
     # A purge takes what is ready: not delivered since it was enqueued or returned.  What is
     # persistent survives a cold start where the queue does.
     "copies": """
         SELECT who, queue, body, ends, end_position, CASE
             WHEN repeat THEN 'repeats'
-            WHEN end_op = 6 AND end_cause = 2 AND routed THEN 'passed on'
-            WHEN end_op = 6 AND end_cause = 2 THEN 'unroutable'
+            WHEN end_op = 6 AND end_cause IN (2, 3) AND routed THEN 'passed on'
+            WHEN end_op = 6 AND end_cause IN (2, 3) THEN 'unroutable'
             WHEN ends > 0 AND dead AND (end_op = 6 OR end_cause = 2) THEN 'dead-lettered'
             WHEN ends > 0 AND end_op = 6 THEN 'dropped'
             WHEN ends > 0 THEN 'settled'

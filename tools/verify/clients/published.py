@@ -33,7 +33,7 @@ ENTERED = {
         SELECT due.post, begun.post AS begun, due.message > 0 AS routed
         FROM posts AS due JOIN posts AS begun
             ON begun.low = due.number AND begun.body = due.body AND begun.post < due.post
-        WHERE due.cause = 4 AND begun.cause <> 3 AND begun.message > 0""",
+        WHERE due.cause IN (4, 5) AND begun.cause <> 3 AND begun.message > 0""",
     "reached": """
         SELECT COALESCE(begun, post) AS post, queue, content, body, repeat
         FROM own LEFT JOIN dues USING (post)""",

@@ -9,7 +9,8 @@ from __future__ import annotations
 from tools.verify.contract.rules import Rule
 
 # Moves: 1 PUBLISHED (causes: 0 by a client, 1 by a transaction, 3 again: it makes no message, 4 its
-# delay is over), 2 ENQUEUED, 6 DROPPED (cause 2: it is due), 9 RECOVERED, 10 REPEATED: by its key
+# delay is over, 5 a dead letter that waited), 2 ENQUEUED, 6 DROPPED (causes 2: it is due, 3: it is
+# a dead letter that is sent on), 9 RECOVERED, 10 REPEATED: by its key
 # the queue knows it, and does not take it.  A place in a priority
 # queue has the rank in the bits from 54 on, and its lowest bit unused; one in a queue of delayed
 # messages (priority 256) the due time from the 22nd on.  A move names a message by the low half of
@@ -43,15 +44,17 @@ ARRIVALS = {
                 WHEN delays THEN (place + 1) & 2097151 ELSE place + 1 END)
             OVER (PARTITION BY queue ORDER BY nth) AS next_place
         FROM placed""",
-    # What is due is published at once, by the same number.
+    # What is due, or a dead letter that can go, is published at once, by the same number.
     "dues": """
         SELECT *, COALESCE(op = 6 AND LEAD(op) OVER own = 1 AND LEAD(nth) OVER own = nth + 1
-                AND LEAD(position) OVER own = position AND LEAD(queue) OVER own = of, FALSE)
+                AND LEAD(position) OVER own = position AND LEAD(queue) OVER own = of
+                AND LEAD(cause) OVER own = cause + 2, FALSE)
                 AS goes_on,
             COALESCE(op = 1 AND LAG(op) OVER own = 6 AND LAG(nth) OVER own = nth - 1
-                AND LAG(position) OVER own = position AND LAG(of) OVER own = queue, FALSE)
+                AND LAG(position) OVER own = position AND LAG(of) OVER own = queue
+                AND LAG(cause) OVER own = cause - 2, FALSE)
                 AS was_due
-        FROM logged WHERE op = 6 AND cause = 2 OR op = 1 AND cause = 4
+        FROM logged WHERE op = 6 AND cause IN (2, 3) OR op = 1 AND cause IN (4, 5)
         WINDOW own AS (ORDER BY nth)""",
 }
 
@@ -62,7 +65,8 @@ ANSWERED = {
         SELECT position, COUNT(*) FILTER (WHERE cause <> 1) AS made,
             COUNT(*) FILTER (WHERE cause = 1) AS by_transaction,
             BOOL_OR(cause = 3) AS again, BOOL_OR(cause <> 1 AND seq > 0) AS routed
-        FROM logged WHERE op = 1 AND cause NOT IN (2, 4) AND position <= last GROUP BY position""",
+        FROM logged
+        WHERE op = 1 AND cause NOT IN (2, 4, 5) AND position <= last GROUP BY position""",
     "answered": """
         SELECT position, 0 AS ordinal, -1 AS queue, -1 AS seq, -1 AS of, kind, outcome,
             kind = 14 AND outcome IN (0, 200, 201) AS wanted, COALESCE(made, 0) AS made,
@@ -118,11 +122,13 @@ RULES = {
         "copies", "op = 10 AND copy > 1",
     ),
     "due unpublished": Rule(
-        "G20", "C1 enqueue", "was due after its delay, but was not published then",
+        "G20", "C1 enqueue",
+        "was due after its delay, or sent on as a dead letter, but was not published then",
         "dues", "op = 6 AND NOT goes_on",
     ),
     "due invented": Rule(
-        "G20", "C1 enqueue", "was published as after a delay, but no such message was due then",
+        "G20", "C1 enqueue",
+        "was published as after a delay, or as a dead letter that waited, but none was due then",
         "dues", "op = 1 AND NOT was_due",
     ),
     "persistence": Rule(

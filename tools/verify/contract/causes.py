@@ -25,6 +25,7 @@ _CAUSED_BY: dict[tuple[Op, int], tuple[int, ...]] = {
     (Op.PUBLISHED, 2): _ANY,
     (Op.PUBLISHED, 3): (Command.PUBLISH,),
     (Op.PUBLISHED, 4): (Command.TICK,),
+    (Op.PUBLISHED, 5): (Command.TICK,),
     (Op.ENQUEUED, 0): _ANY,
     (Op.DELIVERED, 0): _ANY,
     (Op.DELIVERED, 1): (Command.GET,),
@@ -42,11 +43,13 @@ _CAUSED_BY: dict[tuple[Op, int], tuple[int, ...]] = {
     (Op.DROPPED, 0): _ANY,  # also what has no time to live, at once where it enters or returns
     (Op.DROPPED, 1): _ANY,
     (Op.DROPPED, 2): (Command.TICK,),
+    (Op.DROPPED, 3): (Command.TICK,),
     (Op.PURGED, 0): (Command.QUEUE_PURGE,),
     (Op.PURGED, 1): _ANY,
     (Op.PURGED, 2): (Command.ACTIVATE,),
     (Op.DECLARED, 0): (Command.QUEUE_DECLARE,),
     (Op.DECLARED, 1): (Command.EXCHANGE_DECLARE,),
+    (Op.DECLARED, 2): _ANY,
     (Op.RECOVERED, 0): (Command.ACTIVATE,),
     (Op.REPEATED, 0): (Command.PUBLISH, Command.TX_COMMIT, Command.TICK),
     (Op.READER, 0): (Command.CONSUME,),
@@ -117,8 +120,8 @@ RULES = {
     "stray": Rule(
         "LOG", "moves", "a move says something that moves of its kind never say",
         "caused", """op IN (4, 5, 9) AND flag OR op = 7 AND flag AND cause <> 0
-            OR op = 1 AND cause IN (2, 4) AND of <> 0
-            OR op = 1 AND cause = 2 AND queue <> 0 OR op = 6 AND cause <> 2 AND of <> 0
+            OR op = 1 AND cause IN (2, 4, 5) AND of <> 0
+            OR op = 1 AND cause = 2 AND queue <> 0 OR op = 6 AND cause NOT IN (2, 3) AND of <> 0
             OR op IN (7, 8) AND detail <> 0 OR op = 8 AND seq <> 0
             OR op BETWEEN 11 AND 13 AND flag""",
     ),

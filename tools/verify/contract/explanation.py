@@ -21,7 +21,7 @@ from tools.verify.sql.statements import answer
 
 CAUSES = {
     Op.PUBLISHED: ("by a client", "by a transaction", "dead-lettered", "again, by its number",
-                   "when its delay was over"),
+                   "when its delay was over", "as a dead letter that waited"),
     Op.ENQUEUED: ("",),
     Op.DELIVERED: ("to a consumer", "to a get"),
     Op.SETTLED: ("acknowledged", "sent", "rejected", "of a deleted queue", "by a transaction",
@@ -30,9 +30,9 @@ CAUSES = {
         "by a nack or reject", "by a recover", "as its channel closed", "as its member was lost",
         "by a transaction",
     ),
-    Op.DROPPED: ("expired", "over the limit", "due"),
+    Op.DROPPED: ("expired", "over the limit", "due", "sent on as a dead letter"),
     Op.PURGED: ("by a purge", "deleted", "by a cold start"),
-    Op.DECLARED: ("", "for delayed messages"),
+    Op.DECLARED: ("", "for delayed messages", "for dead letters that wait"),
     Op.RECOVERED: ("by a cold start",),
     Op.REPEATED: ("its key is that of an earlier one",),
     Op.READER: ("of a stream",),

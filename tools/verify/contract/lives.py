@@ -179,7 +179,7 @@ RULES = {
     ),
     "other due": Rule(
         "G20", "C2 one end", "was due by another number than that by which it entered",
-        "lives", "op = 6 AND cause = 2 AND number <> of",
+        "lives", "op = 6 AND cause IN (2, 3) AND number <> of",
     ),
     "delivered ended": Rule(
         "G11", "C3 delivery", "was delivered after its end",

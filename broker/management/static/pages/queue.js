@@ -36,6 +36,7 @@ export function queue(vhost, name) {
     replace(about, facts([
       ["Virtual host", one.vhost], ["State", queueState(one)], ["Features", flags(one).length ? flags(one) : "none"],
       ["Ready", count(one.messages_ready ?? 0)], ["Unacknowledged", count(one.messages_unacknowledged ?? 0)],
+      one.messages_dlx !== undefined && ["Dead letters that wait", count(one.messages_dlx)],
       ["Total", count(one.messages ?? 0)], ["Body bytes", bytes(one.message_bytes)], ["Consumers", count(one.consumers ?? 0)],
       ["Policy", one.policy ? link(one.policy, "policies") : "none"], one.operator_policy && ["Operator policy", one.operator_policy],
       ["Effective policy", text(one.effective_policy_definition)], ["Arguments", text(one.arguments)],

@@ -1,0 +1,86 @@
+"""One message enters the queues of a route: for a client, as it is due, or as a dead letter."""
+
+from broker.machine.commands import PERSISTENT
+from broker.machine.digest import MASK, body_hash, message_hash
+from broker.machine.move_log import BY_DELAY, FLAG, INDEX_MASK, MARK_MASK, row
+from broker.machine.publishing.copies import copies_of, widened
+from broker.machine.queueing.dispatch import die_refused, enqueue
+from broker.machine.queueing.refusals import Refusal
+from broker.machine.queueing.streams import enter
+from broker.machine.queueing.windows import enqueue_once, key_of
+from broker.machine.state import Route, State, Vhost
+
+
+def turn_of(state: State, index: int = 0) -> int:
+    """Differs from message to message, for exchanges that choose at random; `index` is that in a
+    transaction."""
+    return (state.position * 1_000_003 + state.next_message * 8191 + index) & MASK
+
+
+def publish_to(
+    state: State,
+    route: Route,
+    flags: int,
+    ttl_us: int,
+    properties: bytes,
+    body: bytes,
+    what: int,
+    mark: int,
+    publish_no: int,
+) -> bool:
+    """Put one message tuple, shared by all, into the queues of the route; False if one refused it.
+
+    `what`, `mark` and `publish_no` go into the recorded move: how it was published, by which
+    channel, and its number there.
+    """
+    exchange, key, queues, _, _, _, source = route
+    source.tally.publish += 1
+    source.tally.routed += len(queues)
+    persistent = flags & PERSISTENT
+    if persistent:
+        what |= FLAG
+    hashed = body_hash(body)
+    number = state.next_message if queues else 0
+    state.moves.append(
+        row(what, state.position & INDEX_MASK, publish_no & MARK_MASK, number, mark, hashed)
+    )
+    if not queues:
+        return True
+    state.next_message = number + 1
+    created_us = state.horizon_us
+    content = message_hash(
+        number, exchange, key, persistent, created_us, ttl_us, properties, body, hashed
+    )
+    message = (content, number, exchange, key, persistent, created_us, ttl_us, properties, body)
+    accepted = True
+    known_by: bytes | None = None
+    for queue in queues:
+        if queue.takes_all:
+            entered = enqueue(state, queue, message)
+        elif queue.window is None:
+            assert queue.stream is not None
+            enter(state, queue, queue.stream, message)
+            entered = True
+        else:
+            known_by = key_of(properties) if known_by is None else known_by
+            entered = enqueue_once(state, queue, queue.window, known_by, message)
+        if not entered:
+            accepted = False
+            if what & ~FLAG == BY_DELAY:
+                die_refused(state, queue, message)
+    return accepted
+
+
+def with_copies(
+    vhost: Vhost, route: Route, properties: bytes, turn: int
+) -> tuple[Route, bytes] | Refusal:
+    """The route with the queues that CC and BCC add, and the properties as others may see them."""
+    copies = copies_of(properties)
+    if isinstance(copies, Refusal):
+        return copies
+    found = widened(vhost, route, copies.keys + copies.blind, properties, turn)
+    if isinstance(found, Refusal):
+        return found
+    # What only waits names all its keys still: it is routed by them when it is due.
+    waits = all(queue.delays is not None for queue in found.queues) and found.queues
+    return found, properties if waits else copies.properties

@@ -1,0 +1,227 @@
+"""Dead letters: what died in a queue is published to the queue's dead-letter exchange.
+
+It happens at the position of the command that caused it, after the command itself, or at the next
+ones when it is much. What nobody can route is dropped, and what a queue refuses does not enter it:
+that is at most once.
+
+A queue with the strategy `at-least-once` keeps instead, in a queue of its own, each letter that
+cannot go: as its exchange is not there, or reaches no queue, or one of the queues is full and
+refuses. The first of them is looked at again every second, and the others go behind it, so their
+order stays. A letter goes to all its queues at one position, so it comes to each of them once.
+Decision: docs/decisions/0081-a-dead-letter-that-cannot-go-waits-in-a-queue.md.
+"""
+
+from broker.machine.clock.cluster_time import head
+from broker.machine.digest import item_hash
+from broker.machine.limits import (
+    BODY_PER_UNIT,
+    LETTERS_RETRY_US,
+    LETTERS_WORK_MAX,
+    ROUTE_WORK_MAX,
+    WORDS_PER_UNIT,
+)
+from broker.machine.move_log import BY_DEAD_LETTER, BY_LETTER, SENT_ON
+from broker.machine.publishing.copies import copies_of, may_name_copies, widened, without_header
+from broker.machine.publishing.entering import publish_to, turn_of
+from broker.machine.queueing.dead_letter import Buried, bury, dug_up
+from broker.machine.queueing.dispatch import would_refuse
+from broker.machine.queueing.queue import keep_letters_of, remove_head
+from broker.machine.queueing.refusals import Refusal
+from broker.machine.queueing.routing import find_route
+from broker.machine.state import (
+    BODY,
+    CONTENT_HASH,
+    KEY,
+    NO_TTL,
+    PROPERTIES,
+    Letter,
+    Message,
+    Queue,
+    Route,
+    State,
+    Vhost,
+    ready_count,
+)
+from broker.machine.version import ANSWERS_AS_RABBITMQ
+
+_NO_WAY = 1
+"""Units for a letter whose exchange is not there."""
+
+
+def letter_element(letter: Letter) -> int:
+    """Of a letter that waits for a later position."""
+    vhost, exchange, key, queue, message, reason = letter
+    content = message[CONTENT_HASH]
+    return item_hash("letter", vhost.name, exchange, key, queue, content, reason)
+
+
+def publish_dead_letters(state: State) -> None:
+    """Publish to the dead-letter exchanges, as many as one position may cost, and at least one.
+    Ends: a message that comes to a queue again without a client's rejection on the way is dropped.
+    """
+    fresh, late = state.dead_letters, state.late_letters
+    work = 0
+    while late and work < LETTERS_WORK_MAX:
+        letter = late.popleft()
+        letter.vhost.letters -= 1
+        state.remove(letter_element(letter))
+        work += _publish_letter(state, letter)
+    place = 0
+    while place < len(fresh) and work < LETTERS_WORK_MAX:  # `fresh` grows while it runs
+        work += _publish_letter(state, fresh[place])
+        place += 1
+    for letter in fresh[place:]:
+        state.add(letter_element(letter))
+        letter.vhost.letters += 1
+        late.append(letter)
+    fresh.clear()
+
+
+def _publish_letter(state: State, letter: Letter) -> int:
+    """Return the units of work. A letter that nobody can route, or that reaches too many queues,
+    is dropped, or kept."""
+    vhost, name, key, queue, message, reason = letter
+    _, _, origin, old_key, flags, _, _, properties, body = message
+    source = vhost.queues.get(queue)
+    if source is not None and source.at_least_once:
+        buried = bury(properties, queue, origin, old_key, reason, state.time_us)
+        return _publish_or_keep(state, source, buried, message)
+    if name not in vhost.exchanges:
+        return _NO_WAY
+    buried = bury(properties, queue, origin, old_key, reason, state.time_us)
+    found = _way_of(state, vhost, name, key, buried, message)
+    if isinstance(found, int):
+        return found
+    route, written = found
+    publish_to(state, route, flags, NO_TTL, written, body, BY_DEAD_LETTER, 0, 0)
+    return _work(properties, route)
+
+
+def _work(properties: bytes, route: Route) -> int:
+    return 16 + len(properties) // WORDS_PER_UNIT + route.work + len(route.queues)
+
+
+def _way_of(
+    state: State, vhost: Vhost, name: str, key: str, buried: Buried, message: Message
+) -> tuple[Route, bytes] | int:
+    """Where a letter goes and with which properties; without a route, the units of looking."""
+    exchange = vhost.exchanges.get(name)
+    if exchange is None:
+        return _NO_WAY
+    route = vhost.routes.get((name, key))
+    if route is None:
+        found = find_route(vhost, exchange, key, buried.properties, turn_of(state))
+        if isinstance(found, Refusal):
+            return ROUTE_WORK_MAX
+        route = found
+    if may_name_copies(message[PROPERTIES]) and state.version >= ANSWERS_AS_RABBITMQ:
+        has_new_key = key != message[KEY]
+        route, buried = _letter_with_copies(vhost, route, buried, has_new_key, turn_of(state))
+    return route._replace(queues=buried.without_cycles(route.queues)), buried.properties
+
+
+def _letter_with_copies(
+    vhost: Vhost, route: Route, buried: Buried, has_new_key: bool, turn: int
+) -> tuple[Route, Buried]:
+    """A key that the queue gives stands for all keys of the message."""
+    if has_new_key:
+        return route, buried._replace(properties=without_header(buried.properties, "CC"))
+    copies = copies_of(buried.properties)
+    if isinstance(copies, Refusal):
+        return route, buried
+    wider = widened(vhost, route, copies.keys, buried.properties, turn)
+    return (route if isinstance(wider, Refusal) else wider), buried
+
+
+# -- at least once -------------------------------------------------------------------------------
+
+
+def _publish_or_keep(state: State, source: Queue, buried: Buried, message: Message) -> int:
+    """Return the units of work."""
+    _, _, origin, old_key, flags, _, _, properties, body = message
+    kept = source.letters
+    work = 16 + len(properties) // WORDS_PER_UNIT + len(body) // BODY_PER_UNIT
+    if kept is None or not ready_count(kept):  # else it goes behind those that wait
+        found = _open_way(state, source, buried, message, is_kept=False)
+        if not isinstance(found, int):
+            route, written = found
+            publish_to(state, route, flags, NO_TTL, written, body, BY_DEAD_LETTER, 0, 0)
+            return _work(properties, route)
+        work += found
+    kept = kept or keep_letters_of(state, source)
+    nowhere = source.vhost.exchanges[""]
+    route = Route(origin, old_key, (kept,), kept.durable, False, 0, nowhere)
+    publish_to(state, route, flags, NO_TTL, buried.properties, body, BY_DEAD_LETTER, 0, 0)
+    nowhere.tally.publish -= 1  # no exchange has published it yet
+    nowhere.tally.routed -= 1
+    state.keeping[kept.number] = kept
+    state.letter_times.note(kept.number, state.now_us + LETTERS_RETRY_US)
+    return work
+
+
+def _open_way(
+    state: State, source: Queue, buried: Buried, message: Message, *, is_kept: bool
+) -> tuple[Route, bytes] | int:
+    """Where a letter goes, by what is set for its queue now, if it reaches a queue and none of them
+    refuses it; else the units of looking."""
+    name, key = source.dead_letter_exchange, source.dead_letter_key
+    if name is None:  # it was taken away
+        return _NO_WAY
+    found = _way_of(
+        state, source.vhost, name, message[KEY] if key is None else key, buried, message
+    )
+    if isinstance(found, int):
+        return found
+    queues = found[0].queues
+    size = len(message[BODY])
+    if source.at_least_once and (
+        not queues
+        or any(would_refuse(one, size, leaves=is_kept and one is source) for one in queues)
+    ):
+        return _work(b"", found[0])
+    return found
+
+
+def send_kept_letters(state: State) -> None:
+    """At a tick: of the queues whose time has come, as many letters as one position may cost."""
+    work = 0
+    while work < LETTERS_WORK_MAX:
+        number = state.letter_times.take(state.now_us)
+        if number is None:
+            return
+        kept = state.keeping.get(number)
+        work += 1
+        if kept is not None:
+            work += _send_kept(state, kept, LETTERS_WORK_MAX - work)
+
+
+def _send_kept(state: State, kept: Queue, work_max: int) -> int:
+    """Publish in their order until one cannot go; return the units of work. Where the queue's
+    strategy is another one by now, none waits any longer."""
+    assert kept.letters_of is not None
+    source = kept.vhost.queues[kept.letters_of]
+    work = 0
+    while ready_count(kept) and work < work_max:
+        message = head(kept)
+        _, number, origin, old_key, flags, _, _, properties, body = message
+        found = _open_way(state, source, dug_up(properties), message, is_kept=True)
+        work += 16 + len(properties) // WORDS_PER_UNIT + len(body) // BODY_PER_UNIT
+        if isinstance(found, int):
+            work += found
+            if source.at_least_once:
+                state.letter_times.note(kept.number, state.now_us + LETTERS_RETRY_US)
+                return work
+            found = (
+                Route(origin, old_key, (), False, False, 0, kept.vhost.exchanges[""]),
+                properties,
+            )
+            found[0].source.tally.publish -= 1  # it is dropped
+        route, written = found
+        work += route.work + len(route.queues)
+        remove_head(state, kept, SENT_ON)
+        publish_to(state, route, flags, NO_TTL, written, body, BY_LETTER, 0, number)
+    if ready_count(kept):
+        state.letter_times.note(kept.number, state.now_us)
+    else:
+        state.keeping.pop(kept.number, None)
+    return work

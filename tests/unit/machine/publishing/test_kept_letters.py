@@ -1,0 +1,263 @@
+"""G31: a queue whose dead letters are at least once keeps those that cannot go."""
+
+import pytest
+
+from broker.machine import commands as c
+from broker.machine.effects import GetOk
+from broker.machine.image.invariants import check
+from broker.machine.image.scrub import Scrub
+from broker.machine.limits import LETTERS_RETRY_US
+from broker.machine.machine import Machine
+from broker.machine.move_log import BY_DEAD_LETTER, BY_LETTER, FLAG, MOVE, SENT_ON
+from broker.machine.queueing.properties import headers_of
+from broker.machine.state import BODY, Queue, ready_count
+from broker.machine.version import KEPT_LETTERS
+from tests.support.three_machines import Client, Rig
+
+WORK_MAX = "broker.machine.publishing.letters.LETTERS_WORK_MAX"
+STRATEGY: c.Table = {
+    "x-dead-letter-strategy": "at-least-once",
+    "x-overflow": "reject-publish",
+    "x-dead-letter-exchange": "dead",
+}
+
+
+@pytest.fixture
+def client() -> Client:
+    client = Rig().client()
+    client.queue("q", STRATEGY)
+    client.consume("q")
+    return client
+
+
+def die(client: Client, *bodies: bytes, flags: int = c.PERSISTENT) -> None:
+    """Publish and reject."""
+    for body in bodies:
+        client.publish("q", body, flags=flags)
+        tag = client.rig.machine.channels[client.session, client.conn, client.chan].next_tag - 1
+        assert client.nack(tag, requeue=False) == c.OK
+    check(client.rig.machine)
+
+
+def queue_of(client: Client, name: str) -> Queue:
+    return client.rig.machine.vhosts["/"].queues[name]
+
+
+def kept(client: Client, name: str = "q") -> int:
+    letters = queue_of(client, name).letters
+    return 0 if letters is None else ready_count(letters)
+
+
+def bodies(client: Client, name: str) -> list[bytes]:
+    queue = queue_of(client, name)
+    return [message[BODY] for message in (*queue.returned.values(), *queue.ready)]
+
+
+def give_it_a_way(client: Client, name: str = "grave", arguments: c.Table | None = None) -> None:
+    client.exchange("dead", "fanout")
+    client.queue(name, arguments)
+    client.bind(name, "dead")
+
+
+def wait(client: Client) -> None:
+    client.rig.pass_time(LETTERS_RETRY_US + 300_000)
+    check(client.rig.machine)
+
+
+def test_letters_wait_until_there_is_an_exchange_and_a_queue(client: Client) -> None:
+    die(client, b"1", b"2")
+    assert kept(client) == 2
+    wait(client)
+    client.exchange("dead", "fanout")
+    wait(client)
+    assert kept(client) == 2, "it reaches no queue"
+    give_it_a_way(client)
+    assert client.rig.machine.wants_tick
+    wait(client)
+    assert (kept(client), bodies(client, "grave")) == (0, [b"1", b"2"])
+    assert not client.rig.machine.wants_tick, "nothing waits any more"
+    client.get("grave")
+    got = client.got()
+    assert isinstance(got, GetOk)
+    headers = headers_of(got.properties)
+    assert (headers["x-first-death-queue"], headers["x-first-death-reason"]) == ("q", "rejected")
+    assert (got.exchange, got.key) == ("dead", "q")
+
+
+def test_with_a_way_a_letter_goes_at_once(client: Client) -> None:
+    give_it_a_way(client)
+    die(client, b"1")
+    assert (bodies(client, "grave"), queue_of(client, "q").letters) == ([b"1"], None)
+
+
+def test_a_full_queue_is_waited_for_and_no_other_gets_a_copy_before(client: Client) -> None:
+    give_it_a_way(client, "full", {"x-max-length": 1, "x-overflow": "reject-publish"})
+    give_it_a_way(client, "other")
+    die(client, b"1", b"2", b"3")
+    assert [bodies(client, name) for name in ("full", "other")] == [[b"1"], [b"1"]]
+    assert kept(client) == 2
+    client.purge("full")
+    die(client, b"4")
+    assert kept(client) == 3, "it goes behind those that wait"
+    wait(client)
+    assert [bodies(client, name) for name in ("full", "other")] == [[b"2"], [b"1", b"2"]]
+    client.consume("full", "reader", no_ack=True)
+    wait(client)
+    assert bodies(client, "other") == [b"1", b"2", b"3", b"4"]
+    assert kept(client) == 0
+
+
+def test_what_is_kept_counts_in_the_queue(client: Client) -> None:
+    client.queue("small", {**STRATEGY, "x-max-length": 2})
+    client.publish("small", b"1")
+    client.get("small")
+    got = client.got()
+    assert isinstance(got, GetOk)
+    client.nack(got.delivery_tag, requeue=False)
+    assert kept(client, "small") == 1
+    for number, accepted in ((1, True), (2, False)):
+        client.publish("small", b"more", no=number)
+        assert [one.ack for one in client.confirms()] == [accepted]
+
+
+def test_its_own_queue_takes_a_letter_in_its_own_room(client: Client) -> None:
+    """A rejected message may come back to where it died; the letter leaves as it enters."""
+    client.queue("loop", {**STRATEGY, "x-max-length": 1, "x-dead-letter-exchange": "later"})
+    client.publish("loop", b"1")
+    client.get("loop")
+    got = client.got()
+    assert isinstance(got, GetOk)
+    client.nack(got.delivery_tag, requeue=False)
+    client.exchange("later", "fanout")
+    client.bind("loop", "later")
+    wait(client)
+    assert (bodies(client, "loop"), kept(client, "loop")) == ([b"1"], 0)
+
+
+def test_it_is_in_a_snapshot_and_audited(client: Client) -> None:
+    die(client, b"1", b"2")
+    machine = client.rig.machine
+    copy = Machine.restore("b", machine.snapshot())
+    check(copy)
+    assert list(copy.snapshot()) == list(machine.snapshot())
+    assert copy.wants_tick
+    assert copy.due_in_us == machine.due_in_us
+    scrub = Scrub(copy)
+    while not scrub.done:
+        assert scrub.step(100) is None
+    assert scrub.messages == 2
+    client.rig.machines["b"] = copy
+    give_it_a_way(client)
+    wait(client)
+    assert bodies(client, "grave") == [b"1", b"2"], "and all machines agree"
+
+
+def test_a_cold_start_keeps_what_is_persistent(client: Client) -> None:
+    die(client, b"gone", flags=0)
+    die(client, b"stays")
+    client.queue("passing", STRATEGY, durable=False)
+    client.publish("passing", b"m")
+    client.get("passing")
+    client.nack(0, multiple=True, requeue=False)
+    rig = client.rig
+    rig.activate(*"abc", cold=True)
+    check(rig.machine)
+    client = rig.client()
+    assert kept(client) == 1
+    give_it_a_way(client)
+    wait(client)
+    assert bodies(client, "grave") == [b"stays"]
+
+
+def test_a_purge_and_a_deletion_take_them_along(client: Client) -> None:
+    die(client, b"1")
+    client.purge("q")
+    assert kept(client) == 0
+    die(client, b"2")
+    client.delete("q")
+    check(client.rig.machine)
+    assert not client.rig.machine.wants_tick
+    client.queue("q", STRATEGY)
+    assert queue_of(client, "q").letters is None
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"x-dead-letter-strategy": "at-least-once", "x-dead-letter-exchange": "dead"},
+        STRATEGY | {"x-overflow": "reject-publish-dlx"},
+        STRATEGY | {"x-dead-letter-strategy": "at-most-once"},
+    ],
+)
+def test_without_what_it_needs_it_is_at_most_once(client: Client, changed: c.Table) -> None:
+    """As RabbitMQ has it: a queue that drops its oldest would have to keep without a bound."""
+    assert client.queue("other", changed) == c.OK
+    client.publish("other", b"1")
+    client.get("other")
+    got = client.got()
+    assert isinstance(got, GetOk)
+    client.nack(got.delivery_tag, requeue=False)
+    assert kept(client, "other") == 0
+    assert client.queue("bad", {"x-dead-letter-strategy": "twice"}) == 406
+    assert "invalid strategy 'twice': one of at-most-once, at-least-once" in client.error()
+
+
+def test_a_policy_sets_the_strategy_and_takes_it_back(client: Client) -> None:
+    rig = client.rig
+    body: c.Table = {
+        "pattern": "^plain$",
+        "definition": {
+            "dead-letter-strategy": "at-least-once", "overflow": "reject-publish",
+            "dead-letter-exchange": "",  "dead-letter-routing-key": "nowhere",
+        },
+    }  # fmt: skip
+    client.queue("plain")
+    assert rig.define("policy", "/", "keep", body)[0] == 201
+    for _ in range(3):
+        client.publish("plain", b"m")
+        client.get("plain")
+        got = client.got()
+        assert isinstance(got, GetOk)
+        client.nack(got.delivery_tag, requeue=False)
+    assert kept(client, "plain") == 3
+    rig.define("policy", "/", "keep", None)
+    wait(client)
+    assert kept(client, "plain") == 0, "at most once: what cannot go is dropped"
+
+
+def test_many_go_in_slices(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(WORK_MAX, 60)
+    die(client, *(bytes([number]) for number in range(9)))
+    give_it_a_way(client)
+    rig = client.rig
+    while rig.machine.due_in_us > 0:
+        rig.pass_time(50_000)
+    assert 0 < kept(client) < 9
+    check(rig.machine)
+    wait(client)
+    assert bodies(client, "grave") == [bytes([number]) for number in range(9)]
+
+
+def test_the_log_names_the_letter_that_is_sent_on(client: Client) -> None:
+    die(client, b"1")
+    assert BY_DEAD_LETTER in [row[0] & ~FLAG for row in MOVE.iter_unpack(client.rig.moves)]
+    give_it_a_way(client)
+    moved: list[tuple[int, ...]] = []
+    while client.rig.machine.wants_tick:
+        for name in "abc":
+            client.rig.tick(name, client.rig.machine.now_us + 300_000)
+            moved += MOVE.iter_unpack(client.rig.moves)
+    assert [row[0] & ~FLAG for row in moved[:2]] == [SENT_ON, BY_LETTER]
+    assert moved[0][4] == moved[1][2], "both name the number that the letter had"
+
+
+def test_before_version_15_the_strategy_is_refused() -> None:
+    rig = Rig(KEPT_LETTERS - 1)
+    client = rig.client()
+    assert client.queue("q", STRATEGY) == 406
+    assert "dead letters are sent at most once" in client.error()
+    body: c.Table = {
+        "pattern": "",
+        "definition": {"dead-letter-strategy": "at-least-once"},
+    }
+    assert "are not recognised policy settings" in rig.define("policy", "/", "keep", body)[1]
