@@ -12,7 +12,7 @@ pytest.importorskip("duckdb")
 
 from broker.amqp import codec
 from broker.machine import commands as c
-from broker.machine.move_log import CLOSED, MOVE, TAKEN_BACK, Op
+from broker.machine.move_log import BY_LETTER, CLOSED, FLAG, MOVE, SENT_ON, TAKEN_BACK, Op
 from broker.memberlog.records import Batch, Checkpoint, Queues, Snapshot
 from tests.support.three_machines import Client
 from tests.system.verify.corruption.contract_violations import (
@@ -108,6 +108,22 @@ def test_what_queues_hold_to_be_repeats_gives_no_finding(seed: int, delayed: boo
     moves = [MOVE.iter_unpack(one.moves) for one in maker.logs[INCARNATIONS[0]]
              if isinstance(one, Batch)]  # fmt: skip
     assert sum(row[0] & 15 == Op.REPEATED for rows in moves for row in rows) > 3
+
+
+@pytest.mark.parametrize("seed", [1, 6])
+def test_dead_letters_that_wait_give_no_finding(seed: int) -> None:
+    """Their exchange is one that delays: it comes and goes, and reaches some queues. Of the first
+    ten seeds these send some of them on."""
+    waiting: c.Table = {
+        "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish",
+        "x-dead-letter-exchange": "late",
+    }  # fmt: skip
+    maker = wander(random.Random(seed), 500, delayed=True, **waiting)
+    assert maker.breaches() == []
+    moves = [MOVE.iter_unpack(one.moves) for one in maker.logs[INCARNATIONS[0]]
+             if isinstance(one, Batch)]  # fmt: skip
+    whats = [row[0] & ~FLAG for rows in moves for row in rows]
+    assert whats.count(SENT_ON) == whats.count(BY_LETTER) > 0
 
 
 @pytest.mark.parametrize("lost", [False, True])
