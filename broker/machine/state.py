@@ -143,6 +143,7 @@ class Exchange:
 STREAM = "stream"
 """The type of queues that are read without being consumed."""
 
+RANK_SHIFT = 54  # above any number of messages; 8 bits of priority fit below bit 62
 BY_DUE_TIME = 256
 """Stands for the highest priority of a queue whose messages are in the order of their due times."""
 ARRIVAL_BITS = 21

@@ -17,8 +17,7 @@ from __future__ import annotations
 
 from broker.machine.commands import Table
 from broker.machine.queueing.properties import with_header
-from broker.machine.queueing.queue import arrival_of
-from broker.machine.state import Held
+from broker.machine.state import RANK_SHIFT, Held, Queue
 
 ASKED = "x-queue-numbers"
 QUEUE_ID, SEQUENCE = HEADERS = "x-queue-id", "x-queue-sequence"
@@ -32,8 +31,15 @@ def asked(arguments: Table) -> bool:
 def with_queue_numbers(properties: bytes, cluster_id: str, held: Held) -> bytes:
     """The properties of this delivery with both headers."""
     queue, seq, *_ = held
-    rank, number = arrival_of(queue, seq)
+    rank, number = _arrival_of(queue, seq)
     queue_id = f"{cluster_id}/{queue.number}"
     if queue.max_priority >= 0:
         queue_id += f"/{queue.max_priority - rank}"
     return with_header(with_header(properties, QUEUE_ID, queue_id), SEQUENCE, number)
+
+
+def _arrival_of(queue: Queue, seq: int) -> tuple[int, int]:
+    """The rank of a message's priority, 0 the highest, and the how manyth it was to come in."""
+    if queue.max_priority < 0:
+        return 0, seq
+    return seq >> RANK_SHIFT, (seq & ((1 << RANK_SHIFT) - 1)) >> 1

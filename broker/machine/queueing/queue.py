@@ -48,6 +48,7 @@ from broker.machine.state import (
     NO_TTL,
     NUMBER,
     PROPERTIES,
+    RANK_SHIFT,
     TTL_US,
     Channel,
     ConnectionRecord,
@@ -67,7 +68,6 @@ from broker.waiting.backlog import Backlog
 from broker.waiting.places import Places
 
 _PUBLISHED_NEXT = (DUE, SENT_ON)
-_RANK_SHIFT = 54  # above any number of messages; 8 bits of priority fit below bit 62
 
 
 def queue_element(queue: Queue) -> int:
@@ -228,14 +228,7 @@ def last_place(queue: Queue, message: Message) -> int:
 
 def _ranked(queue: Queue, message: Message, seq: int) -> int:
     rank = queue.max_priority - min(priority_of(message[PROPERTIES]), queue.max_priority)
-    return (rank << _RANK_SHIFT) | (seq << 1)
-
-
-def arrival_of(queue: Queue, seq: int) -> tuple[int, int]:
-    """The rank of a message's priority, 0 the highest, and the how manyth it was to come in."""
-    if queue.max_priority < 0:
-        return 0, seq
-    return seq >> _RANK_SHIFT, (seq & ((1 << _RANK_SHIFT) - 1)) >> 1
+    return (rank << RANK_SHIFT) | (seq << 1)
 
 
 def is_in_time(queue: Queue) -> bool:
