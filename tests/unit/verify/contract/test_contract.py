@@ -118,7 +118,7 @@ def test_dead_letters_that_wait_give_no_finding(seed: int) -> None:
         "x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish",
         "x-dead-letter-exchange": "late",
     }  # fmt: skip
-    maker = wander(random.Random(seed), 500, delayed=True, **waiting)
+    maker = wander(random.Random(seed), 500, True, 0, **waiting)
     assert maker.breaches() == []
     moves = [MOVE.iter_unpack(one.moves) for one in maker.logs[INCARNATIONS[0]]
              if isinstance(one, Batch)]  # fmt: skip
