@@ -144,8 +144,13 @@ class Operations:
         return self._maintenance.disconnect(address, of)
 
     def drain(self, name: str, *, on: bool, force: bool) -> None:
-        """Have a member take clients no more, or again."""
-        self._demand_active()
+        """Have a member take clients no more, or again.
+
+        One that is asked itself may be undrained in no primary view, too: of a pair it may go on
+        alone only then.
+        """
+        if on or name != self._controller.me.name:
+            self._demand_active()
         self._maintenance.drain(name, on=on, force=force)
 
     def wake(self, now: float) -> None:

@@ -104,11 +104,14 @@ class PairRoles:
         if self._peer is None:
             return
         self._follow_absence(now)
+        if self.standing is Standing.PENDING and primary.lacks_its_peer:
+            self._move(Standing.PASSIVE, "it lost the other one as it started")
+        may_take = primary.lacks_its_peer and not self._is_to_end
         seen = Seen(
             self._peer,
             clients=self._peer is Peer.GONE and self._hears,
             connected=self._has_clients(now),
-            may_lead=primary.active or primary.lacks_its_peer,
+            may_lead=primary.active or may_take,
             gone_long=self._gone_since is not None
             and now - self._gone_since >= self.options.timeout_s,
         )
@@ -122,7 +125,7 @@ class PairRoles:
             self._client_at = now
             if row.needs == NO_CLIENT:
                 self._clients.watch(on=True)  # the next one counts
-        if self.standing is Standing.ACTIVE and primary.lacks_its_peer and self._hears:
+        if self.standing is Standing.ACTIVE and may_take and self._hears:
             primary.take_vote()
             self._controller.flush()
 
@@ -174,13 +177,23 @@ class PairRoles:
         return now - self._client_at < QUIET_S
 
     def _ends(self, seen: Seen) -> bool:
-        """Whether the slave ends, as the master is lost; pending it waits for the master."""
-        is_last = self.options.slave_ends and self.options.seat == SLAVE
-        follows = self.standing is Standing.PASSIVE and seen.peer is Peer.GONE and seen.gone_long
-        if is_last and follows and not self._ended:
+        """Whether the slave ends, as the master is lost; pending it waits for the master.
+
+        So it does where it has the lead, unless it goes on by right: the master was stopped.
+        """
+        follows = self.standing is Standing.PASSIVE or (
+            self.standing is Standing.ACTIVE and not self._controller.primary.active
+        )
+        ends = self._is_to_end and follows and seen.peer is Peer.GONE and seen.gone_long
+        if ends and not self._ended:
             self._ended = True
             self._stop(Exit.OK, "the master is lost (--shutdown-on-master-failure yes)")
-        return is_last and follows
+        return ends
+
+    @property
+    def _is_to_end(self) -> bool:
+        """Whether this is a slave that ends with its master: it never takes the vote."""
+        return self.options.slave_ends and self.options.seat == SLAVE
 
     def _holds_off(self, now: float) -> bool:
         """Whether the role is left to the other one: an operator wants that, or it has its turn."""
@@ -201,7 +214,8 @@ class PairRoles:
     @property
     def goes_on(self) -> bool:
         """Whether this member lost the other one, and is about to go on alone."""
-        return self.wants_role and self._controller.primary.lacks_its_peer
+        lost = self._controller.primary.lacks_its_peer and not self._is_to_end
+        return self.wants_role and lost
 
     # -- for the role ----------------------------------------------------------------------------
 

@@ -71,7 +71,7 @@ from vsync.primary.state_exchange import (
 )
 from vsync.primary.unstable import UnstableMessages
 from vsync.quorum.reconfiguration import alone
-from vsync.quorum.voter_set import Terms, parse
+from vsync.quorum.voter_set import Terms, parse, voter_set
 from vsync.totem.events import Deliver, Marks, Output, Transitional, View
 from vsync.types import NO_RING, Member
 
@@ -239,6 +239,14 @@ class Primary:
         (peer,) = parse(terms).latest.away
         return not any(m.name == peer and report.filled for m, report in self._reports.items())
 
+    def _is_overtaken_by(self, report: StateReport) -> bool:
+        """Whether a member of this cluster went on without this one, as its report says."""
+        own = self.app.state_report()
+        if not report.filled or report.cluster_id != own.cluster_id:
+            return False
+        away = voter_set(report.voters).away
+        return report.state_epoch > own.state_epoch or self.me.name in away
+
     @property
     def has_caught_up(self) -> bool:
         """Whether this member has the primary's state and counts."""
@@ -364,6 +372,8 @@ class Primary:
         if self.plan is not None or sender not in self.members:
             return
         self._reports[sender] = report
+        if self._is_overtaken_by(report):
+            self._is_current = False
         if len(self._reports) < len(self.members):
             return
         plan = make_plan(self.members, self._reports)

@@ -222,14 +222,15 @@ def _sole_claims(ours: list[Member], reports: dict[Member, StateReport]) -> str:
 def _went_apart(ours: list[Member], reports: dict[Member, StateReport]) -> tuple[str, list[Member]]:
     """Return what is to be said of a pair of which both went on alone, and whose states count.
 
-    Each of them has recorded that the other one is away.  One history is kept, by the rule of the
-    pair, and the other member is as one without a state: it gets this one.
+    Each of them has recorded that the other one is away.  One history is kept: where an operator
+    declared the other one lost, that of the one declared for; else by the rule of the pair.  The
+    other member is as one without a state: it gets this one.
     """
     sets = {m: voter_set(reports[m].voters) for m in ours}
     sides = [m for m in sorted(ours) if sets[m].pair and sets[m].away and m.name in sets[m].votes]
     if len(sides) != 2 or any(m.name in sets[m].away for m in sides):
         return "", ours
-    kept = min(sides, key=lambda m: m.name != sets[m].pair)
+    kept = min(sides, key=lambda m: (not sets[m].declared, m.name != sets[m].pair))
     (other,) = (m for m in sides if m != kept)
     text = (
         f"both members of the pair went on alone: the history of {kept.name} is kept "

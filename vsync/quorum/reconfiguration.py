@@ -151,7 +151,8 @@ def with_expected(terms: Terms, expected: int) -> Terms:
 def with_away(terms: Terms, away: Collection[str]) -> Terms:
     """Stop counting exactly these voters (last_man_standing)."""
     now = _settled(terms)
-    return checked(replace(now, away=frozenset(away) & now.votes.keys()))
+    kept = frozenset(away) & now.votes.keys()
+    return checked(replace(now, away=kept, declared=now.declared and bool(kept)))
 
 
 # -- pairs -----------------------------------------------------------------------------------------
@@ -169,15 +170,19 @@ def alone(terms: Terms, name: str) -> Terms:
     if any(name in one.away for one in sets):
         return ()
     latest = sets[-1]
-    return pair_terms(latest.pair, latest.votes, latest.votes.keys() - {name})
+    declared = any(one.declared for one in sets)
+    return pair_terms(latest.pair, latest.votes, latest.votes.keys() - {name}, declared=declared)
 
 
 def declared_alone(terms: Terms, name: str) -> Terms:
-    """Return the same where an operator says so, whatever the terms say of this one; () if none."""
+    """Return the same where an operator says so, whatever the terms say of this one; () if none.
+
+    They tell it: what this one confirms from there on is kept when the other one comes back.
+    """
     latest = voter_set(terms)
     if not latest.pair or name not in latest.votes:
         return ()
-    return pair_terms(latest.pair, latest.votes, latest.votes.keys() - {name})
+    return pair_terms(latest.pair, latest.votes, latest.votes.keys() - {name}, declared=True)
 
 
 def _settled(terms: Terms) -> VoterSet:

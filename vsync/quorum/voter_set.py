@@ -13,6 +13,7 @@ commands and messages carry without looking inside:
     @last_man_standing=MS voters that are away for so long stop counting, one ordered change each
     @away=NAME            such a voter
     @pair=NAME            two members with data, and the vote of a pair: see below
+    @declared             one of a pair is alone because an operator declared the other one lost
     ->                    between two sets of terms: the change from one to the other is under way
 
 So `("a", "b", "c")` is the plainest voter set.  The options are those of corosync's votequorum and
@@ -36,7 +37,8 @@ not for this layer to judge but for the mode it is in (`StateReport.vote`): its 
 the other one `@away`, which is the record that it went on alone, in its state and on its disk.  It
 needs no vote from there on, and the other one, whose set has two, has no quorum alone; it counts
 again by an ordered change, once it has the state.  If both took the vote, as they can when they
-lose each other and both live, each has the other one `@away`: then the history of NAME is kept.
+lose each other and both live, each has the other one `@away`: then the history of the one that an
+operator declared is kept (`@declared`), and else that of NAME.
 """
 
 from __future__ import annotations
@@ -82,6 +84,7 @@ class VoterSet:
     last_man_standing_ms: int = 0  # last_man_standing's window; 0: off
     away: frozenset[str] = frozenset()
     pair: str = ""  # whose history is kept if both went on alone; empty: no pair
+    declared: bool = False  # by an operator, that the one which is away is lost
     # Worked out once, since every mark that comes asks for the durable position.
     counted: Mapping[str, int] = field(init=False, repr=False, compare=False)
     """The votes of the members with data that are not away."""
@@ -108,7 +111,8 @@ class VoterSet:
             more = "" if self.arbitrator_votes == 1 else f"={self.arbitrator_votes}"
             found.append(f"@arbitrator={self.arbitrator}{more}")
         found += self.rule
-        return (*found, *(f"@away={name}" for name in sorted(self.away)))
+        found += [f"@away={name}" for name in sorted(self.away)]
+        return (*found, "@declared") if self.declared else tuple(found)
 
     @property
     def rule(self) -> list[str]:
@@ -199,9 +203,12 @@ class VoterSet:
         if len(names) > EXACT_MAX:
             return f"{len(names)} voters are more than the {EXACT_MAX} that can be checked"
         if self.pair and (
-            len(self.votes) != 2 or self.terms != pair_terms(self.pair, self.votes, self.away)
+            len(self.votes) != 2
+            or self.terms != pair_terms(self.pair, self.votes, self.away, declared=self.declared)
         ):
             return "a pair is two members with data and one vote each, and has no other rule"
+        if self.declared and not (self.pair and self.away):
+            return "@declared is said of one that is away, of a pair"
         if not self.quorate(names):
             return (
                 f"even all voters together ({', '.join(names)}) have {self.votes_of(names)} votes, "
@@ -366,9 +373,12 @@ def voter_set(terms: Terms) -> VoterSet:
     return sets[-1] if sets else VoterSet({})
 
 
-def pair_terms(kept: str, names: Collection[str], away: Collection[str] = ()) -> Terms:
+def pair_terms(
+    kept: str, names: Collection[str], away: Collection[str] = (), *, declared: bool = False
+) -> Terms:
     """Return the terms of a pair of which these members are away."""
-    return (*sorted(names), f"@pair={kept}", *(f"@away={name}" for name in sorted(away)))
+    terms = (*sorted(names), f"@pair={kept}", *(f"@away={name}" for name in sorted(away)))
+    return (*terms, "@declared") if declared else terms
 
 
 def _breaker(tie_breaker: tuple[str, ...], counted: list[str]) -> str:
@@ -413,7 +423,7 @@ def _parse_set(terms: list[str]) -> VoterSet:
                 fields["arbitrator"], fields["arbitrator_votes"] = _name_and_votes(term, value)
             case "expected_votes":
                 fields["expected"] = _number(term, value)
-            case "two_node" | "wait_for_all" if not value:
+            case "two_node" | "wait_for_all" | "declared" if not value:
                 fields[option] = True
             case "auto_tie_breaker" if value:
                 fields["tie_breaker"] = tuple(value.split("+"))

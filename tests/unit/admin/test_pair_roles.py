@@ -364,6 +364,35 @@ def test_a_slave_that_is_to_end_with_its_master_does() -> None:
     assert pair.serving() == ["a"]
 
 
+def test_so_does_one_that_has_the_lead() -> None:
+    """G28: it never takes the vote, so only the master goes on."""
+    pair = together(MASTER_SLAVE, ends=True)
+    pair.members["a"].force_passive(pair.now)
+    pair.beat()
+    pair.beat(FORCED_S)
+    assert pair.serving() == ["b"]
+    pair.cut()
+    pair.beat(1.0)
+    pair.beat(1.0)
+    assert pair.serving() == ["a"]
+    assert "--shutdown-on-master-failure yes" in pair.stopped["b"]
+
+
+@pytest.mark.parametrize("ends", [False, True])
+def test_one_that_loses_the_other_one_as_it_starts_takes_its_time(ends: bool) -> None:
+    """It was in a primary view before anybody looked; then the time of the failure counts."""
+    pair = Pair(MASTER_SLAVE, ends=ends)
+    pair.start("a", "b")
+    pair._view("a b")
+    pair.cut()
+    pair.beat(0.0)
+    assert pair.serving() == []
+    pair.beat(1.0)
+    pair.beat(1.0)
+    assert ("b" in pair.serving()) is not ends
+    assert bool(pair.stopped.get("b")) is ends
+
+
 @pytest.mark.parametrize("mode", [HAC, MASTER_SLAVE])
 def test_who_stops_in_order_lets_the_other_one_go_on(mode: str) -> None:
     """O3: by an ordered change, so it needs no vote, nor the client that HAC asks for."""

@@ -110,9 +110,12 @@ def _goes_on_alone(voters: tuple[str, ...], before: tuple[str, ...]) -> bool:
     name, latest = _alone_in(voters), before
     if "->" in before:
         latest = before[before.index("->") + 1 :]
-    rest = tuple(term for term in voters if not term.startswith("@away="))
-    same = rest == tuple(term for term in latest if not term.startswith("@away="))
-    return bool(name) and same and f"@away={name}" not in before
+    return bool(name) and _of_both(voters) == _of_both(latest) and f"@away={name}" not in before
+
+
+def _of_both(voters: tuple[str, ...]) -> list[str]:
+    """What a pair is, whoever of it is away."""
+    return [term for term in voters if not term.startswith("@away=") and term != "@declared"]
 
 
 def _primary(epoch: int, reports: list[Row], runs: Mapping[IncarnationId, list[Run]]) -> _Primary:

@@ -124,8 +124,8 @@ def _read_set(terms: list[str]) -> VoterSet:
                 found = found._replace(tie_breaker=value)
             case "@away":
                 away.append(value)
-            case "@wait_for_all" | "@last_man_standing" | "@pair":
-                pass  # when a set may start, and who is to be away: no matter of counting
+            case "@wait_for_all" | "@last_man_standing" | "@pair" | "@declared":
+                pass  # when a set may start, who is to be away, and why: no matter of counting
             case _ if option.startswith("@"):
                 raise BadInput(
                     f"a primary's voters include '{term}', which this release cannot count; check "

@@ -16,7 +16,7 @@ from tests.sim.explore.__main__ import PAIRS, explore, walk
 from tests.sim.explore.peer import Peer
 from tests.sim.explore.world import Case, Step, World
 from vsync.errors import ConfigError
-from vsync.primary.events import ACTIVATE, APP, StateReport
+from vsync.primary.events import ACTIVATE, APP, STATE, StateReport
 from vsync.quorum import reconfiguration as change
 from vsync.quorum.voter_set import Terms, pair_terms, parse, voter_set
 
@@ -93,7 +93,11 @@ def test_who_goes_on_alone_by_the_terms() -> None:
     assert change.alone(back, "a") == A_ALONE
     assert change.alone(back, "b") == ()
     assert change.alone(TOGETHER, "c") == change.alone(("a", "b"), "a") == ()
-    assert change.declared_alone(A_ALONE, "b") == B_ALONE
+    declared = change.declared_alone(A_ALONE, "b")
+    assert declared == (*B_ALONE, "@declared")
+    assert change.alone(declared, "b") == declared, "also after a restart"
+    assert change.alone(change.change_to(declared, TOGETHER), "b") == declared
+    assert change.with_away(declared, ()) == TOGETHER
     assert change.declared_alone(("a", "b"), "b") == ()
 
 
@@ -175,6 +179,43 @@ def test_row_8_who_saw_a_newer_state_is_not_current_any_more() -> None:
     found.take(Step(("b",)))
     assert not found.peers["b"].primary.lacks_its_peer
     assert not found.peers["b"].primary.active
+
+
+@pytest.mark.parametrize("seen_by", [("b",), ("a", "b")])
+def test_row_8_nor_who_saw_only_the_report_of_one(seen_by: tuple[str, ...]) -> None:
+    """The view breaks before anything is decided in it."""
+    found = world()
+    del found.rings["b"]
+    found.take(Step(("a",)))
+    found.take(Step(("a", "b"), STATE, seen_by))
+    found.take(Step(("b",)))
+    assert not found.peers["b"].primary.lacks_its_peer
+
+
+@pytest.mark.parametrize("kept", ["a", "b"])
+def test_row_11_what_was_declared_for_is_kept(kept: str) -> None:
+    """a went on alone and broke down, b was declared and went on; a comes back with its disk."""
+    found = Witness(Case(("a", "b", f"@pair={kept}")))
+    found.take(BOTH)
+    found.take(crash("b"))
+    found.take(crash("a", members=("a",)))
+    b = found.peers["b"]
+    b.restart()
+    found.take(Step(("b",)))
+    assert not b.primary.active
+    del found.rings["b"]
+    b.disk = b.disk._replace(voters=change.declared_alone(b.disk.voters, "b"))
+    b.restart()
+    for _ in range(3):
+        found.take(Step(("b",)))
+    assert b.primary.active
+    history, length = b.memory.order, len(b.memory.entries)
+    found.take(BOTH)
+    ends = {name: found.peers[name].memory for name in "ab"}
+    assert ends["a"].order == ends["b"].order
+    assert ends["b"].order_at(length) == history
+    assert ends["a"].voters == ("a", "b", f"@pair={kept}"), "nothing is declared any more"
+    assert "the history of b is kept" in found.peers["a"].primary.apart
 
 
 def test_row_9_the_one_with_a_state_goes_on_beside_one_that_lost_its_disk() -> None:
