@@ -22,7 +22,7 @@ from typing import Protocol
 
 from broker.machine.commands import Table
 from broker.machine.version import SHOVELS
-from broker.shovels.amqp_uri import bare
+from broker.shovels.amqp_uri import bare, parse_uri
 from broker.shovels.definition import BadShovel, NotDefined, Shovel, parse_shovel, shovel_name
 from broker.shovels.federation import Change, Found, LocalSide
 from broker.shovels.handover import Attempt, Handover
@@ -443,10 +443,18 @@ def _tidy_up(run: _Run) -> None:
 
 
 def _leaves_its_source(shovel: Shovel, other: Shovel | BadShovel | None) -> bool:
-    """Whether nobody takes from its queue at the upstream any more, where that was made for it."""
+    """Whether nobody takes from its queue at the upstream any more, where that was made for it.
+    Another password or one more member of the same cluster is no other source: what is published
+    while the next attempt begins waits in that queue."""
     if isinstance(other, Shovel):
-        return (shovel.source_uris, shovel.source_queue) != (other.source_uris, other.source_queue)
+        same = shovel.source_queue == other.source_queue
+        return not (same and _places(shovel) & _places(other))
     return other is None or isinstance(other, NotDefined)
+
+
+def _places(shovel: Shovel) -> set[tuple[object, str | None]]:
+    uris = map(parse_uri, shovel.source_uris)
+    return {(uri.address, uri.vhost) for uri in uris}
 
 
 def _title(shovel: Shovel) -> str:

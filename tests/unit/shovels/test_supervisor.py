@@ -402,7 +402,7 @@ class Linked:
         self.found: dict[tuple[str, ...], Shovel | BadShovel] = {KEY: self.shovel}
         self.changes: list[dict[str, object] | None] = [{"bind": [1]}]
 
-    def link(self, uri: str = "amqp://far") -> Shovel:
+    def link(self, uri: str | list[str] = "amqp://far") -> Shovel:
         upstream = parse_upstream("far", {"uri": uri})
         return link_of(upstream, "/", Link("exchange", "x", "far", "x", "near", 1, False, True))
 
@@ -470,6 +470,20 @@ def test_a_link_that_nobody_wants_any_more_tidies_up(
     federation.found = found
     node.pass_time(1)
     assert (node.begun[0].changes, node.begun[0].stopped) == ([{"ends": True}], [False])
+
+
+def test_a_link_to_the_same_cluster_by_other_uris_takes_nothing_back() -> None:
+    """What is published there before the next attempt has begun is to wait in its queue."""
+    federation, node = linked()
+    node.pass_time(1)
+    for uri in ("amqp://link:new@far", ["amqp://other", "amqp://far"], "amqp://other?heartbeat=5"):
+        federation.found = {KEY: federation.link(uri)}
+        node.pass_time(1)
+    assert len(node.begun) == 4
+    assert [one.changes for one in node.begun] == [[]] * 4
+    federation.found = {KEY: federation.link("amqp://other/vhost")}
+    node.pass_time(1)
+    assert node.begun[3].changes == [{"ends": True}]
 
 
 def test_a_link_that_goes_while_it_is_not_connected_leaves_a_line_in_the_log(
