@@ -115,12 +115,20 @@ def parse_set(name: str, value: object) -> tuple[Table, ...]:
         raise BadShovel(
             f'a set is a list of 1 to {UPSTREAMS_MAX} objects such as {{"upstream": "NAME"}}'
         )
+    seen: set[str] = set()
     for one in value:
         if not isinstance(one, Mapping):
             raise BadShovel('each upstream of a set is an object, {"upstream": "NAME"}')
         reader = Reader(one, {})
-        if not reader.name("upstream"):
+        upstream = reader.name("upstream")
+        if not upstream:
             raise BadShovel("'upstream' is missing in an object of the list: the name of one")
+        if upstream in seen:
+            raise BadShovel(
+                f"upstream '{upstream}' is named twice: for another exchange or queue of that "
+                "cluster define an upstream of another name"
+            )
+        seen.add(upstream)
         _shared(name, (), reader)
         reader.end()
     return tuple(cast("list[Table]", value))

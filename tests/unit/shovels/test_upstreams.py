@@ -78,6 +78,7 @@ def test_what_is_wrong_is_said_in_a_sentence(change: Table, fault: str) -> None:
         ("s", ["a"], "is an object"),
         ("s", [{"max-hops": 1}], "'upstream' is missing"),
         ("s", [{"upstream": "a", "uri": "amqp://b"}], "there is no key 'uri'"),
+        ("s", [{"upstream": "a"}, {"upstream": "a", "exchange": "b"}], "'a' is named twice"),
     ],
 )
 def test_what_is_wrong_with_a_set(name: str, value: Value, fault: str) -> None:
