@@ -110,13 +110,14 @@ class Federation:
             if component in defined:
                 defined[component].setdefault(vhost_name, {})[name] = body["value"]
         count = 0
-        for vhost, resource, policy in federated:
+        # In the same order at all members, which have to agree which are too many.
+        for vhost, resource, policy in sorted(federated, key=_place):
             upstreams = chosen_upstreams(
                 defined[UPSTREAM].get(vhost.name, {}), defined[UPSTREAM_SET].get(vhost.name, {}),
                 policy.definition,
             )  # fmt: skip
             kind = QUEUE if isinstance(resource, Queue) else EXCHANGE
-            for name, upstream in upstreams.items():
+            for name, upstream in sorted(upstreams.items()):
                 key = vhost.name, kind, resource.name, name
                 count += 1
                 yield key, self._link(vhost.name, resource, upstream, count)
@@ -156,6 +157,11 @@ class Federation:
             return _Bindings(self._machine, *where)
         enough = max(1, (shovel.prefetch or QUEUE_PREFETCH) // 4)
         return _Demand(self._machine, *where, enough)
+
+
+def _place(federated: Federated) -> tuple[str, bool, str]:
+    vhost, resource, _ = federated
+    return vhost.name, isinstance(resource, Queue), resource.name
 
 
 def _federates(policy: Policy) -> bool:
@@ -218,7 +224,9 @@ def _row(key: str, arguments: Table) -> list[str]:
 
 class _Demand:
     """Whether a federated queue wants messages of the upstream: from when a consumer waits that is
-    no link's, so that it is empty, until there is none, or a quarter of a prefetch waits here."""
+    no link's, so that it is empty, until there is none, or a quarter of a prefetch waits here.
+    Where a link of another cluster takes from it, only while one waits: of two clusters that both
+    kept some, each would fetch what the other has just fetched."""
 
     def __init__(self, machine: Callable[[], State], vhost: str, name: str, enough: int) -> None:
         self._machine, self._vhost, self._name, self._enough = machine, vhost, name, enough
@@ -234,7 +242,7 @@ class _Demand:
         return {"wanted": wanted}
 
     def _wants(self, queue: Queue) -> bool:
-        if self._wanted:
-            waits = any(one.priority >= 0 for one in queue.consumers.values())
-            return waits and ready_count(queue) < self._enough
+        priorities = [one.priority for one in queue.consumers.values()]
+        if self._wanted and min(priorities, default=-1) >= 0:
+            return ready_count(queue) < self._enough
         return any(one.priority >= 0 and has_room(one.channel, one) for one in queue.service)

@@ -51,6 +51,8 @@ OWN_UNCONFIRMED_MAX = 4000
 FINISH_S = 5.0
 """How long what is under way may take to be confirmed, when the end has come."""
 REPORT_S = 1.0
+BIND_AGAIN_S = 5.0
+"""So often a part of a link's bindings is made again, if they are gone at the upstream."""
 CONTROL_BYTES = 1 << 20
 """Read at once of what the member tells."""
 TAG = "shovel"
@@ -118,6 +120,7 @@ class Mover:
         self._shovel = task.shovel
         self._unread = unread
         self._upstream: UpstreamExchange | None = None
+        self._bind_at = time.monotonic() + BIND_AGAIN_S
         self._wanted = (task.here or {}).get("wanted", True) is True
         self._consumes = False
         self._consume: tuple[Value, ...] = ()
@@ -258,6 +261,12 @@ class Mover:
         cluster = shovel.link.cluster if own else there.name or there.id
         uri, _ = ends(shovel, task.number)
         vhost = shovel.vhost if uri.vhost is None else uri.vhost
+        here = own or (task.cluster_id != "" and there.id == task.cluster_id)
+        if here and (vhost, shovel.link.resource) == (shovel.vhost, shovel.link.name):
+            raise Failed(
+                f"source: that is the {shovel.link.kind} itself, which would get each message "
+                "again: take this upstream out of its set, or name another one of its own"
+            )
         if shovel.link.kind == EXCHANGE and self._upstream is None:
             self._upstream = UpstreamExchange(shovel, cluster, vhost, task.here or {})
         return Way(shovel, cluster, vhost)
@@ -330,6 +339,7 @@ class Mover:
             self._settle(source, destination)
             if not destination.blocked:
                 self._forward(source, destination)
+            self._bind_again(source)
             self._report()
             self._tell_blocked(destination.blocked)
 
@@ -350,6 +360,13 @@ class Mover:
                     self._upstream.change(source, change)
                 if not self._why:
                     self._follow_demand(source)
+
+    def _bind_again(self, source: AmqpConnection) -> None:
+        """Now and then, if nothing else is to be sent."""
+        now = time.monotonic()
+        if self._upstream is not None and now >= self._bind_at and not (self._why or source.out):
+            self._bind_at = now + BIND_AGAIN_S
+            self._upstream.bind_again(source)
 
     def _is_finished(self, source: AmqpConnection, destination: AmqpConnection) -> bool:
         if not self._why:

@@ -37,6 +37,8 @@ NO_SUCH_TYPE = 503
 """COMMAND_INVALID, with which brokers answer."""
 OUT_BYTES_MAX = 1 << 20
 """Of bindings that are not sent yet: then some are waited for."""
+PARTS = 60
+"""Of the bindings, where they are made again."""
 
 
 class NoSuchType(Exception):
@@ -55,6 +57,7 @@ class UpstreamExchange:
         self._shovel, self._link = shovel, shovel.link
         self._there = cluster, vhost
         self._bound: dict[tuple[str, str], None] = dict.fromkeys(_rows(here, "bind"))
+        self._next = 0  # which of them is bound again next
         self._exchange = ""
         self.filters = True
         """False: an exchange that filters is not known there."""
@@ -106,6 +109,15 @@ class UpstreamExchange:
             if row not in self._bound:
                 self._bound[row] = None
                 self._bind(source, "exchange.bind", *row)
+
+    def bind_again(self, source: AmqpConnection) -> None:
+        """A part of what is bound already, so that all of it is after so many times: whoever
+        deletes the exchange there and makes it anew takes the bindings along, and tells nobody.
+        Where it is gone this is refused, and the next attempt makes it."""
+        rows = list(self._bound)
+        for place in range(min(len(rows), 1 + len(rows) // PARTS)):
+            self._bind(source, "exchange.bind", *rows[(self._next + place) % len(rows)])
+        self._next = (self._next + 1 + len(rows) // PARTS) % (len(rows) or 1)
 
     def _bind(self, source: AmqpConnection, method: str, key: str, arguments_text: str) -> None:
         """No answer is waited for: what is refused ends the channel, and the attempt."""

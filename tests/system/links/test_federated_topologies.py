@@ -11,6 +11,7 @@ import pika
 import pytest
 
 from tests.system.links.federation_support import (
+    DURABLE,
     bound,
     exchange,
     federate,
@@ -246,6 +247,84 @@ def qpidctl(member: BrokerProcess, *words: str) -> str:
     return subprocess.run(
         asked, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True
     ).stdout
+
+
+def test_queues_with_consumers_that_are_busy_hand_nothing_around(members: Members) -> None:
+    """More wait than the consumers of both take: each message moves once at most."""
+    north, south = members["north"], members["south"]
+    for member, other in ((north, "south"), (south, "north")):
+        publish(member, "busy", ())
+        federate(member, "^busy$", kind="queues", federation_upstream=other)
+    for member in (north, south):
+        wait_for_link(member, "busy")
+    with channel(north) as one, channel(south) as other_one:
+        for consumer in (one, other_one):
+            consumer.basic_qos(prefetch_count=1)
+            consumer.basic_consume("busy", lambda *_: None)
+        publish(north, "busy", range(300))
+        wait_until(lambda: rows(south, "queues")["busy"]["messages_unacknowledged"] == 1, 30, "one")
+        until = time.monotonic() + 4.0
+        while time.monotonic() < until:
+            for consumer in (one, other_one):
+                consumer.connection.process_data_events(0.1)
+        moved = [link(member, "busy").get("forwarded") for member in (north, south)]
+        assert all(isinstance(count, int) and count <= 300 for count in moved), moved
+    for member in (north, south):
+        stop_federating(member, "^busy$")
+    found = [
+        number for member in (north, south) if (count := waiting(member, "busy"))
+        for number in take(member, "busy", count)
+    ]  # fmt: skip
+    assert sorted(found) == list(range(300))
+
+
+def test_no_exchange_takes_from_itself(members: Members) -> None:
+    """As where all clusters get the same definitions."""
+    north = members["north"]
+    upstream(north, "itself", north)
+    exchange(north, "self")
+    bound(north, "self-queue", "self", "#")
+    federate(north, "^self$", federation_upstream="itself")
+    wait_for_link(north, "self", status="error")
+    assert "is the exchange itself" in str(link(north, "self")["error"])
+    send(north, "self", "k", range(5))
+    settled(north, "self-queue", 5)
+    stop_federating(north, "^self$")
+
+
+def test_an_exchange_that_was_made_anew_at_the_upstream_is_bound_again(members: Members) -> None:
+    north, south = members["north"], members["south"]
+    for member in (north, south):
+        exchange(member, "anew")
+    bound(south, "anew-queue", "anew", "k")
+    federate(south, "^anew$", federation_upstream="north")
+    wait_for_bindings(north, "anew", "k")
+    with channel(north) as one:
+        one.exchange_delete("anew")
+        one.exchange_declare("anew", "topic", durable=True)
+    wait_for_bindings(north, "anew", "k")
+    stop_federating(south, "^anew$")
+
+
+def test_another_list_of_uris_loses_nothing(members: Members) -> None:
+    north, south = members["north"], members["south"]
+    upstream(south, "listed", north)
+    exchange(south, "listed")
+    bound(south, "listed-queue", "listed", "#")
+    federate(south, "^listed$", federation_upstream="listed")
+    wait_for_bindings(north, "listed", "#")
+    count = 0
+    with channel(north, confirms=True) as one:
+        for uris in (2, 3):
+            upstream(south, "listed", north, uri=[uri(north)] * uris)
+            until = time.monotonic() + 3.0
+            while time.monotonic() < until:
+                one.basic_publish("listed", "k", str(count).encode(), DURABLE)
+                count += 1
+                time.sleep(0.01)
+    assert take(south, "listed-queue", count) == list(range(count))
+    settled(south, "listed-queue", 0)
+    stop_federating(south, "^listed$")
 
 
 def test_operators_see_begin_anew_and_refuse(members: Members) -> None:

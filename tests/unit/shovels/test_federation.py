@@ -96,6 +96,15 @@ def test_more_links_than_there_can_be_processes_are_told_to_be_none() -> None:
     bad = [one for one in world.links().values() if isinstance(one, BadShovel)]
     assert len(bad) == 2
     assert "more than" in str(bad[0])
+    machine = world.rig.machine
+    queues = machine.vhosts["/"].queues
+    for name in list(queues):  # as a member may have them that came later
+        queues[name] = queues.pop(name)
+    queues["q0"] = queues.pop("q0")
+    links = Federation(lambda: "near", lambda: machine).links(1.0)
+    assert [key for key, one in links.items() if isinstance(one, BadShovel)] == [
+        ("/", "queue", "q98", "far"), ("/", "queue", "q99", "far"),
+    ]  # fmt: skip
 
 
 def test_bindings_are_told_as_they_come_and_go() -> None:
@@ -177,3 +186,21 @@ def test_a_queue_wants_messages_while_a_consumer_that_is_no_links_waits() -> Non
     assert side.change() == {"wanted": True}
     one.cancel()
     assert side.change() == {"wanted": False}
+
+
+def test_a_queue_that_others_take_from_keeps_nothing_in_store() -> None:
+    """Or two clusters hand the same messages to each other for as long as their consumers work."""
+    world = World()
+    client = world.client
+    client.queue("q")
+    world.policy("^q$")
+    side = world.side("/", "queue", "q", "far")
+    one = consumer(client, 2, 1)
+    assert side.change() == {"wanted": True}
+    client.publish("q", b"1")
+    assert side.change() is None, "nobody else takes it"
+    linked = consumer(client, 3, 10, -1)
+    assert side.change() == {"wanted": False}
+    one.ack(1)
+    assert side.change() == {"wanted": True}
+    linked.cancel()

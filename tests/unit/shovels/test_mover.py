@@ -202,7 +202,7 @@ class LinkRun:
                                                    for one in way)  # fmt: skip
             properties = codec.encode_properties({"headers": headers})
             self.source.messages[place] = properties, str(place).encode()
-        upstream = parse_upstream("far", {"uri": "amqp://"})
+        upstream = parse_upstream("far", {"uri": "amqp:///there"})
         link = Link(kind, "x", "far", "x", "near", 2, False, True, "fanout")
         task = Task(
             link_of(upstream, "/", link), 0, {}, "near", self.source.descriptor,
@@ -279,10 +279,14 @@ def test_a_queue_is_taken_from_only_while_it_is_wanted() -> None:
 def test_two_clusters_of_one_name_are_told_apart_before_anything_is_made() -> None:
     """Loops could not be found; with the same id it is this cluster, reached by a host."""
     upstream = parse_upstream("far", {"uri": "amqp://far"})
-    shovel = link_of(upstream, "/", Link("exchange", "x", "far", "x", "near", 2, False, True))
+    shovel = link_of(upstream, "/", Link("exchange", "x", "far", "y", "near", 2, False, True))
     mover = Mover(Task(shovel, 0, {}, "near", None, None, True, "aa", {}), lambda _: None, 0)
     for found in (ClusterName("near", "aa"), ClusterName("far", "bb"), ClusterName("near")):
         assert mover._way(cast("AmqpConnection", SimpleNamespace(cluster=found))) is not None
     same = cast("AmqpConnection", SimpleNamespace(cluster=ClusterName("near", "bb")))
     with pytest.raises(Failed, match="--cluster-name"):
         mover._way(same)
+    own = link_of(upstream, "/", Link("exchange", "x", "far", "x", "near", 2, False, True))
+    mover = Mover(Task(own, 0, {}, "near", None, None, True, "aa", {}), lambda _: None, 0)
+    with pytest.raises(Failed, match="is the exchange itself"):
+        mover._way(cast("AmqpConnection", SimpleNamespace(cluster=ClusterName("near", "aa"))))

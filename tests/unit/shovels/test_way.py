@@ -208,6 +208,23 @@ def test_changes_are_passed_on_once() -> None:
     ]  # fmt: skip
 
 
+@pytest.mark.parametrize("count", [0, 1, 7, 60, 200])
+def test_all_bindings_are_made_again_by_and_by(count: int) -> None:
+    source = Source("x")
+    upstream = prepared(source, *(row(str(one), {}) for one in range(count)))
+    source.did.clear()
+    for _ in range(min(count, 60) + 1):
+        before = len(source.did)
+        upstream.bind_again(cast("AmqpConnection", source))
+        assert len(source.did) - before <= 1 + count // 60
+    assert {one[3] for one in source.did} == {str(one) for one in range(count)}
+    upstream.change(cast("AmqpConnection", source), {"unbind": [row("0", {})]})
+    source.did.clear()
+    for _ in range(60):
+        upstream.bind_again(cast("AmqpConnection", source))
+    assert "0" not in {one[3] for one in source.did}
+
+
 def test_a_link_that_is_gone_lets_nothing_more_wait_for_it_and_loses_nothing() -> None:
     source = Source("x")
     upstream = prepared(source)
