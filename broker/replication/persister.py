@@ -183,14 +183,16 @@ class Persister(Generic[StoreT, WriterT]):
     def adopt(self, received: StoreT, replica: Replica, *, counts: bool) -> None:
         """Go on with a store that was received and verified; the old one is set aside.
 
-        `replica` is what it gave.  What this member promised to others it keeps.  The disk takes
-        its time: until the new store is in force the old one is what a crash would leave.
+        `replica` is what it gave.  What this member promised to others it keeps.  Its cluster is
+        that of the state: the old store may have that of a first start that broke off.  The disk
+        takes its time: until the new store is in force the old one is what a crash would leave.
         """
         assert not self.switching
         self.cancel_checkpoint()
         marker = Marker.DIRTY if counts else Marker.JOINING
         self.meta = replace(
-            received.meta, marker=marker, cluster_id=self.meta.cluster_id,
+            received.meta, marker=marker,
+            cluster_id=replica.machine.cluster_id or self.meta.cluster_id,
             voters=replica.machine.voters or self.meta.voters, version=replica.machine.version,
             promised_epoch=self.meta.promised_epoch,
         )  # fmt: skip

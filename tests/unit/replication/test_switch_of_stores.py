@@ -118,6 +118,16 @@ def test_what_is_applied_meanwhile_goes_to_the_new_store() -> None:
     assert new.entries == [(first + 1, it.replica.history.position)]
 
 
+def test_a_received_state_brings_its_cluster() -> None:
+    """Seed 7200314 of the broker stack: the old store had that of a first start which broke off.
+    A member that stopped behind the switch was told of another cluster for ever."""
+    it = Switch()
+    it.finish()
+    it.persister.meta = replace(it.persister.meta, cluster_id="that broke off")
+    it.persister.adopt(it.received, it.replica, counts=True)
+    assert it.persister.meta.cluster_id == it.replica.machine.cluster_id == "cluster"
+
+
 def test_a_commit_of_the_old_store_is_no_news_once_it_is_being_replaced() -> None:
     it = Switch()
     it.device.writers[0].on_durable(100)
