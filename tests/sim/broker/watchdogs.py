@@ -22,7 +22,8 @@ from broker.machine.commands import (
     Publish,
     QueueDeclare,
 )
-from broker.machine.state import BODY, NUMBER, Message
+from broker.machine.move_log import EXPIRED, FLAG, MOVE
+from broker.machine.state import BODY, CONTENT_HASH, NUMBER, Message
 from broker.replication.replica import Applied
 from broker.replication.submissions import FEW_COMMANDS_BYTES_MAX, ON_THE_RING_BYTES_MAX
 from broker.replication.voter_changes import ChangeRefused, VoterChanges
@@ -67,7 +68,7 @@ class SimWatchdogs:
         self._session = self._conn = self._number = 0
         self._look_at = 0.0
         self._machine: object = None
-        self._waiting: dict[int, int] = {}  # number of a message, when it was published
+        self._waiting: dict[int, Message] = {}  # by number
         upper.later(BEAT_S, self._beat)
 
     def _beat(self) -> None:
@@ -164,11 +165,16 @@ class SimWatchdogs:
         if queue is not None:
             present = {m[NUMBER]: m for m in (*queue.ready, *queue.returned.values())}
         if TICK in applied.kinds and machine is self._machine and queue is not None:
-            for number, published_us in self._waiting.items():
-                if number not in present:
-                    self._gone(queue.ttl_us, published_us)
-        self._machine = machine
-        self._waiting = {n: int(m[BODY][MESSAGE.size :]) for n, m in present.items()}
+            # An item with a tick may have publishes, too, and these put others over a limit.
+            expired = {
+                content
+                for what, _, number, _, _, content in MOVE.iter_unpack(applied.moves)
+                if what & ~FLAG == EXPIRED and number == queue.number
+            }
+            for number, message in self._waiting.items():
+                if number not in present and message[CONTENT_HASH] in expired:
+                    self._gone(queue.ttl_us, int(message[BODY][MESSAGE.size :]))
+        self._machine, self._waiting = machine, present
 
     def _gone(self, ttl_us: int, published_us: int) -> None:
         upper = self.upper
