@@ -78,12 +78,6 @@ _ALL = (
 OPS_KNOWN = frozenset({*_ALL, *(what | FLAG for what in _ALL)})
 
 
-def moves_in(rows: bytes) -> int:
-    """Return how many moves the rows stand for: PASSED is two."""
-    whats = rows[:: MOVE.size]
-    return len(whats) + whats.count(PASSED) + whats.count(PASSED | FLAG)
-
-
 def spelled_out(rows: bytes) -> bytes:
     """Return the rows of one ordered item with ENQUEUED and DELIVERED in the place of each PASSED.
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import struct
 
-from broker.machine.move_log import moves_in
+from broker.machine.move_log import FLAG, MOVE, PASSED
 from broker.memberlog.records import Batch, ConfirmRecord, End, Record, Snapshot, Start
 
 STEP = 1024  # positions between marks, doubled whenever a segment has more than MARKS_MAX
@@ -74,3 +74,9 @@ class SegmentTotals:
 def marks_of(end: End) -> list[tuple[int, bytes]]:
     """Return (position, chain) of the marks of a closing record, ascending but for a wrong log."""
     return [(position, chain) for position, chain in _MARK.iter_unpack(end.marks)]
+
+
+def moves_in(rows: bytes) -> int:
+    """Return how many moves the rows stand for: PASSED is two."""
+    whats = rows[:: MOVE.size]
+    return len(whats) + whats.count(PASSED) + whats.count(PASSED | FLAG)

@@ -21,7 +21,6 @@ from broker.machine.move_log import (
     MOVE,
     PASSED,
     Op,
-    moves_in,
     spelled_out,
 )
 from broker.memberlog.archive import archive_segments
@@ -40,6 +39,7 @@ from broker.memberlog.records import (
     Start,
     Stop,
 )
+from broker.memberlog.segment_totals import moves_in
 from broker.memberlog.segments import open_segment, segments_in
 from broker.memberlog.writer import LogWriteFailed, MemberLogWriter
 from broker.options.retention import Policy
