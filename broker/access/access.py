@@ -27,7 +27,7 @@ from broker.access.backends import (
     ToAsk,
 )
 from broker.machine.commands import Table, Value
-from broker.machine.state import Held, State
+from broker.machine.state import FAILOVER, Held, State
 
 LOOPBACK_USERS = frozenset(("guest",))
 IMPERSONATOR = "impersonator"
@@ -69,6 +69,10 @@ class Resource(NamedTuple):
     kind: str
     """exchange or queue."""
     name: str
+
+
+_TO_FAILOVER = Resource("write", "exchange", FAILOVER)
+"""The members' own: what it says is believed."""
 
 
 class Topic(NamedTuple):
@@ -401,6 +405,8 @@ class Rights:
         return ""
 
     def _refuses_resource(self, resource: Resource, asked: Asked) -> str:
+        if resource == _TO_FAILOVER and self.user != SYSTEM:
+            return f"cannot publish to internal exchange '{FAILOVER}' in vhost '{self.vhost}'"
         acl = self.access.acl
         if acl is not None:
             return self.access.refuses_by_acl(acl, self.user, self.vhost, resource, asked)

@@ -128,6 +128,11 @@ class Operations:
         self.roles.force_passive(asyncio.get_running_loop().time())
         return self.roles.status()
 
+    @property
+    def drained(self) -> frozenset[str]:
+        """The names of the members that take no clients for now."""
+        return self._maintenance.drained
+
     def stepped_aside(self) -> bool:
         """Before this member stops: whether the other one of a pair may go on, if it is to."""
         lets = self._pair is not None and self._pair.lets_the_other_lead

@@ -176,9 +176,10 @@ class ServerConnection(FrameReader):
         if self.phase is not ReaderPhase.CLOSING and self.phase is not ReaderPhase.CLOSED:
             codec.append_method(self.out, channel, method, args)
 
-    def accept_open(self) -> None:
-        """Accepts an `OpenRequested`; `close` refuses it."""
-        self.send(0, "connection.open-ok")
+    def accept_open(self, known_hosts: str = "") -> None:
+        """Accepts an `OpenRequested`; `close` refuses it.  `known_hosts`: HOST:PORT,... of up to
+        255 bytes, a field that AMQP 0-9-1 reserves and clients that look at it read so."""
+        self.send(0, "connection.open-ok", (known_hosts,))
 
     def close(self, code: int, text: str, class_id: int = 0, method_id: int = 0) -> None:
         """Send the reason and wait a while for the client's close-ok. `text` as it goes out."""

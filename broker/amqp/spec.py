@@ -29,7 +29,7 @@ connection.secure-ok 10 21 c: response longstr
 connection.tune 10 30 s: channel_max short, frame_max long, heartbeat short
 connection.tune-ok 10 31 c: channel_max short, frame_max long, heartbeat short
 connection.open 10 40 c: virtual_host shortstr, _capabilities shortstr, _insist bit
-connection.open-ok 10 41 s: _known_hosts shortstr
+connection.open-ok 10 41 s: known_hosts shortstr
 connection.close 10 50 cs: reply_code short, reply_text shortstr, class_id short, method_id short
 connection.close-ok 10 51 cs:
 connection.blocked 10 60 s: reason shortstr

@@ -6,7 +6,7 @@ of the calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from typing import Protocol
 
 from broker.access.access import Access, Rights
@@ -59,6 +59,8 @@ class Port(Protocol):
     mechanisms: tuple[str, ...]
     """How a client may log in, but for those that take a certificate."""
     identity: ServerIdentity
+    known_hosts: Mapping[str, str]
+    """Where the members take clients, HOST:PORT,..., by scheme: tcp or ssl."""
     new_name: Callable[[str], str]
     fenced: bool
     """Nothing of the machine's may be sent."""

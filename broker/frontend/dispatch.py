@@ -266,7 +266,8 @@ def _on_open(client: Client, event: OpenRequested) -> None:
     if not conn:
         return
     client.conn = conn
-    client.connection.accept_open()
+    scheme = "tcp" if client.encryption is None else "ssl"
+    client.connection.accept_open(port.known_hosts.get(scheme, ""))
     port.commands.append(
         ConnectionOpen(CONNECTION_OPEN, conn, event.vhost, event.user, client.peer)
     )

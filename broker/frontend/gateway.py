@@ -53,8 +53,9 @@ from __future__ import annotations
 
 import base64
 import secrets
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from functools import partial
+from types import MappingProxyType
 from typing import NamedTuple
 
 from broker.access.access import SYSTEM, Access, Rights, how_to_let_in
@@ -117,6 +118,7 @@ class Gateway:
     standby_holds = False  # new clients wait for the end of a standby, in no primary view as well
     watches = False  # whether clients come: the other one of a pair is gone
     heard = False  # one came since
+    known_hosts: Mapping[str, str] = MappingProxyType({})
 
     def __init__(
         self,

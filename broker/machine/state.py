@@ -140,6 +140,9 @@ class Exchange:
         self.routes_as = delayed if isinstance(delayed, str) else self.type
 
 
+FAILOVER = "amq.failover"
+"""The exchange through which members tell where clients find them (broker/management/failover.py);
+no client may publish to it."""
 STREAM = "stream"
 """The type of queues that are read without being consumed."""
 

@@ -84,3 +84,7 @@ docs/decisions/0079-a-stream-is-read-at-offsets.md."""
 KEPT_LETTERS = 15
 """From this version on: queues that keep the dead letters that cannot go. Decision:
 docs/decisions/0081-a-dead-letter-that-cannot-go-waits-in-a-queue.md."""
+
+FAILOVER_EXCHANGE = 15
+"""From this version on: each virtual host has the exchange `amq.failover`, by which clients hear of
+the members."""

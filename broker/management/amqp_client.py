@@ -87,7 +87,10 @@ class InternalClient:
         vhost: str,
         purpose: str,
         login: Login = REFUSED,
+        *,
+        stays: bool = False,
     ) -> None:
+        """`stays`: it is a part of the cluster, and served, too, where no client is let in."""
         self._loop = asyncio.get_running_loop()
         self._vhost = vhost
         self._answers: asyncio.Queue[Answer | AmqpRefused] = asyncio.Queue()
@@ -99,6 +102,7 @@ class InternalClient:
         self._held = self._ended = False
         self._refused: AmqpRefused | None = None
         self._link: ClientLink | None = connections.attach(peer, user, purpose, _Wire(self), login)
+        self._link.client.stays = stays
 
     async def __aenter__(self) -> InternalClient:
         out = bytearray()

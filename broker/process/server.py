@@ -17,6 +17,7 @@ from functools import partial
 from broker.durability.data_directory import DataDirectory, truncated
 from broker.exit_codes import Exit
 from broker.listener.client_listener import AccessFileError, ClientListener, PortTaken, TlsFileError
+from broker.management.failover import FailoverExchange
 from broker.memberlog.writer import LogWriteFailed
 from broker.options.broker import BrokerOptions
 from broker.process.arbitrator import Arbitrator
@@ -150,7 +151,7 @@ async def _serve(
             messages.prefix = member.life.prefix
         shovels = _shovels(make_shovels, member, options.cluster_name or identity.name, loop)
         reload = Reload(options, reread, loop, Serving(member, listener), messages)
-        start = partial(member.start, [shovels])
+        start = partial(member.start, [shovels, _failover(member)])
         _start(start, loop, reload.begin, shared.terminate if shared else member.terminate)
         if shared is not None:
             shared.follow(member)
@@ -218,6 +219,10 @@ def _shovels(
         member.controller, member.clients, member.operations.definitions.define, cluster,
         member.ring.driver.send_direct, loop,
     )  # fmt: skip
+
+
+def _failover(member: BrokerMember) -> FailoverExchange:
+    return FailoverExchange(member.controller, member.clients, lambda: member.operations.drained)
 
 
 def _listening(schemes: list[str], host: str, ports: list[int]) -> list[tuple[str, str, int]]:

@@ -62,6 +62,7 @@ from broker.machine.queueing.refusals import (
 )
 from broker.machine.queueing.routing import find_route
 from broker.machine.state import (
+    FAILOVER,
     NO_TTL,
     Channel,
     Message,
@@ -218,7 +219,7 @@ def route_or_refusal(
         return not_implemented("immediate=true")
     if exchange is None:
         return no_exchange(name, vhost.name)
-    if exchange.internal:
+    if exchange.internal and name != FAILOVER:  # where a member refuses all clients
         return internal_exchange(name, vhost.name)
     if ttl_us < NO_TTL:
         return invalid_expiration(expiration_of(properties) or b"")

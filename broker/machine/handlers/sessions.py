@@ -63,6 +63,7 @@ from broker.machine.queueing.deletion import delete_queue, deletion_work
 from broker.machine.queueing.queue import (
     expire,
 )
+from broker.machine.queueing.routing import add_failover_exchanges
 from broker.machine.queueing.windows import forget_what_ended
 from broker.machine.state import (
     SessionRecord,
@@ -71,6 +72,7 @@ from broker.machine.state import (
 from broker.machine.version import (
     ACTIVE_MEMBER,
     DUE_TAKE_TURNS,
+    FAILOVER_EXCHANGE,
     MACHINE_VERSION,
     TICKS_NAME_POSITIONS,
 )
@@ -329,7 +331,10 @@ def on_upgrade(state: State, _session: int, command: Upgrade) -> int:
 
 def _raise_version(state: State, version: int) -> None:
     placed = _places_ticks(state)
+    added = state.version < FAILOVER_EXCHANGE <= version
     state.version = version
+    if added:
+        add_failover_exchanges(state)
     if not placed and _places_ticks(state):
         horizons.begin(state)
 

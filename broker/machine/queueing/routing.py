@@ -28,6 +28,7 @@ from broker.machine.queueing.queue import drop_delayed
 from broker.machine.queueing.refusals import Refusal, too_much
 from broker.machine.state import (
     DELAYED_MESSAGE,
+    FAILOVER,
     Binding,
     BindingId,
     Exchange,
@@ -36,7 +37,12 @@ from broker.machine.state import (
     State,
     Vhost,
 )
-from broker.machine.version import DELAYED_MESSAGES, EXCHANGES_THAT_CHOOSE, FEDERATION
+from broker.machine.version import (
+    DELAYED_MESSAGES,
+    EXCHANGES_THAT_CHOOSE,
+    FAILOVER_EXCHANGE,
+    FEDERATION,
+)
 
 _TYPES = ("direct", "fanout", "topic", "headers")
 _PREDECLARED = (
@@ -56,6 +62,18 @@ def add_vhost(state: State, name: str) -> None:
     vhost = state.vhosts[name] = Vhost(name)
     for exchange, kind in _PREDECLARED:
         add_exchange(state, vhost, Exchange(exchange, kind, True, False, False, {}))
+    if state.version >= FAILOVER_EXCHANGE:
+        _add_failover(state, vhost)
+
+
+def add_failover_exchanges(state: State) -> None:
+    """To the virtual hosts that are there as their version of the machine comes into force."""
+    for vhost in state.vhosts.values():
+        _add_failover(state, vhost)
+
+
+def _add_failover(state: State, vhost: Vhost) -> None:
+    add_exchange(state, vhost, Exchange(FAILOVER, "fanout", True, False, True, {}))
 
 
 def types_of(version: int) -> tuple[str, ...]:

@@ -5,13 +5,22 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
+import pika
 import pytest
+from pika.adapters.blocking_connection import BlockingChannel
 
 from broker.exit_codes import Exit
 from store.api import Marker
 from store.lmdb_environment import inspect
 from tests.system.clients.test_full_disks import alarms, publish_until_blocked, small_disk
-from tests.system.qpid_scenarios.clients import clients_of, closing_code, count_of, send, take
+from tests.system.qpid_scenarios.clients import (
+    clients_of,
+    closing_code,
+    count_of,
+    hear,
+    send,
+    take,
+)
 from tests.system.support.clusters import running_cluster, wait_until
 from tests.system.test_cluster_faults import status_word
 from tests.system.test_start_rules import reason_of, ring_of, run_typed
@@ -42,6 +51,58 @@ def known_hosts(member: BrokerProcess) -> set[str]:
 
 def url_of(member: BrokerProcess) -> str:
     return f"amqp:tcp:{member.address}"
+
+
+class Listener:
+    """A client that bound a queue of its own to `amq.failover`, and what it heard there."""
+
+    def __init__(self, channel: BlockingChannel) -> None:
+        self.channel = channel
+        self.heard: list[list[str]] = []
+        queue = channel.queue_declare("", exclusive=True).method.queue
+        channel.queue_bind(queue, "amq.failover")
+        channel.basic_consume(queue, self._on_update, auto_ack=True)
+
+    def _on_update(
+        self, _channel: object, _method: object, properties: pika.BasicProperties, body: bytes
+    ) -> None:
+        assert body == b""
+        assert properties.headers is not None
+        self.heard.append(properties.headers["amq.failover"])
+
+    def hears_of(self, *members: BrokerProcess) -> None:
+        """Wait until it has been told of these members, and of no others."""
+        urls = sorted(url_of(member) for member in members)
+        hear(self.channel, lambda: bool(self.heard) and sorted(self.heard[-1]) == urls)
+
+
+def test_amqfailover_visible(tmp_path: Path) -> None:
+    """Who binds a queue to amq.failover hears at once where the members are, and again when one
+    dies and when it is back, the one that publishes for all too; and so does who binds later.
+    testConnectionKnownHosts: a connection is told as it opens.
+    """
+    with (
+        LocalCluster(tmp_path, 3, management=True) as cluster, clients_of(cluster) as clients
+    ):  # fmt: skip
+        cluster.start()
+        first, second, third = by_ring(cluster)
+        listener = Listener(clients.channel(cluster.members.index(third)))
+        listener.hears_of(first, second, third)
+        assert "amq.failover" in run_typed(f"qpid-stat -e {second.management}")
+        first.kill()
+        listener.hears_of(second, third)
+        late = Listener(clients.channel(cluster.members.index(second)))
+        late.hears_of(second, third)
+        heard = len(listener.heard)
+        first.start()
+        cluster.wait_active()
+        listener.hears_of(first, second, third)
+        late.hears_of(first, second, third)
+        assert len(listener.heard) > heard
+        channel = clients.channel(cluster.members.index(first))
+        found = channel.connection._impl.known_hosts
+        assert sorted(found.split(",")) == sorted(str(one.address) for one in cluster.members)
+        assert closing_code(lambda: channel.basic_publish("amq.failover", "", b"false")) == 403
 
 
 def test_solo_store_clean(tmp_path: Path) -> None:

@@ -39,7 +39,7 @@ def test_the_handshake_step_by_step() -> None:
     assert isinstance(requested, OpenRequested)
     assert (requested.vhost, requested.user) == ("/", "guest")
     connection.accept_open()
-    assert methods_in(connection.take_output()) == [(0, "connection.open-ok", (), None, b"")]
+    assert methods_in(connection.take_output()) == [(0, "connection.open-ok", ("",), None, b"")]
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from broker.amqp import codec
 from broker.amqp.fields import Table, Value
 from broker.amqp.spec import METHODS
 from broker.frontend.needs import UNDERSTAND
+from broker.machine.state import FAILOVER
 from tests.support.amqp_peer import method, publish
 from tests.support.gateway_loop import PERMISSIONS, Loop, Peer
 
@@ -311,6 +312,21 @@ def test_the_broker_itself_may_pass_on_who_sent_a_message() -> None:
     peer.open(1)
     other = codec.encode_properties({"user_id": "guest"})
     assert peer.send(publish(1, "", "q", b"", other)) == []
+
+
+@pytest.mark.parametrize("user", ["guest", SYSTEM])
+def test_no_client_publishes_to_amq_failover(user: str) -> None:
+    """Whatever it may do otherwise: whoever listens there goes where it says."""
+    peer = Peer(member())
+    peer.client.connection.trust(user)
+    peer.send(method(0, "connection.open", "/"))
+    peer.open(1)
+    refused = peer.send(publish(1, FAILOVER, ""))
+    assert bool(refused) == (user != SYSTEM)
+    if refused:
+        assert refused[0].args[:2] == (
+            403, f"ACCESS_REFUSED - cannot publish to internal exchange '{FAILOVER}' in vhost '/'"
+        )  # fmt: skip
 
 
 def refused_open(peer: Peer) -> tuple[object, ...]:

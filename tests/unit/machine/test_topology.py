@@ -7,7 +7,8 @@ import pytest
 from broker.machine import commands as c
 from broker.machine.queueing.properties import encode_value, short_string
 from broker.machine.queueing.routing import topic_matches
-from broker.machine.state import BODY
+from broker.machine.state import BODY, FAILOVER
+from broker.machine.version import FAILOVER_EXCHANGE
 from tests.support.three_machines import EMPTY, Client, Rig
 
 
@@ -34,6 +35,32 @@ def test_predeclared_exchanges_are_there_and_cannot_be_made_or_deleted(client: C
         "ACCESS_REFUSED - exchange name 'amq.mine' contains reserved prefix 'amq.*'"
     )
     assert client.channel(1).delete_exchange("amq.direct") == 403
+
+
+def test_amq_failover_is_there_and_the_members_alone_publish_to_it(client: Client) -> None:
+    """That no client does is for the member where it is: see test_permissions."""
+    client.queue("list")
+    assert client.bind("list", FAILOVER) == c.OK
+    assert client.publish("", b"", FAILOVER) == c.OK
+    assert client.exchange("inner", "fanout", internal=True) == c.OK
+    assert client.publish("", b"", "inner") == 403
+    client.channel(1)
+    assert bodies(client, "list") == [b""]
+    assert client.channel(2).delete_exchange(FAILOVER) == 403
+    client.rig.define("vhost", "", "new", {"description": "", "tags": ()})
+    assert FAILOVER in client.rig.machine.vhosts["new"].exchanges
+
+
+def test_an_upgrade_gives_amq_failover_to_the_virtual_hosts_that_are_there() -> None:
+    rig = Rig(FAILOVER_EXCHANGE - 1)
+    client = rig.client()
+    rig.define("vhost", "", "other", {"description": "", "tags": ()})
+    vhosts = rig.machine.vhosts
+    assert not any(FAILOVER in one.exchanges for one in vhosts.values())
+    assert rig.apply(0, c.Upgrade(c.UPGRADE, rig.machine.epoch, FAILOVER_EXCHANGE)) == c.OK
+    assert all(FAILOVER in one.exchanges for one in vhosts.values())
+    client.queue("list")
+    assert client.bind("list", FAILOVER) == c.OK
 
 
 def test_the_default_exchange_is_not_to_be_touched(client: Client) -> None:

@@ -87,7 +87,7 @@ class Broker:
         self.did.append((name, args))
         match name:
             case "connection.open":
-                self.say("connection.open-ok", channel=0)
+                self.say("connection.open-ok", "", channel=0)
             case "connection.close":
                 self.say("connection.close-ok", channel=0)
             case "channel.open":

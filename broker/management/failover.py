@@ -1,0 +1,203 @@
+"""Tells clients where the members are: by the exchange `amq.failover`, and as they connect.
+
+As in Qpid, whoever binds a queue to `amq.failover` gets a message at once, and another one whenever
+a member came or went: an empty body, and a header `amq.failover` with the addresses of all members
+that take clients, as an array of URLs.  One member publishes for all, the first by name of those
+that have the state; what it told nobody is told again by the next one.  A client that stays on its
+connection need not listen: it is for those that keep a list of hosts to fail over to.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from broker.access.access import SYSTEM
+from broker.amqp.fields import Value
+from broker.frontend.connections import Connections
+from broker.machine.state import FAILOVER, Exchange, State
+from broker.management.amqp_client import AmqpRefused, InternalClient
+from vsync.primary.component import Primary
+from vsync.totem.events import Direct
+from vsync.types import Member
+
+log = logging.getLogger("qpidd")
+
+KNOWN_HOSTS_BYTES_MAX = 255
+AGAIN_S = 5.0
+"""After this what failed is tried again."""
+PEER = "127.0.0.1:0"
+PURPOSE = "the members' addresses for amq.failover"
+
+
+class Replica(Protocol):
+    """Who holds the replicated state."""
+
+    @property
+    def machine(self) -> State:
+        """It."""
+
+
+class Controller(Protocol):
+    """What is looked at of the member's controller."""
+
+    label: str
+    """The address that this member has for clients, amqp:tcp:HOST:PORT,..."""
+
+    @property
+    def me(self) -> Member:
+        """This member."""
+
+    @property
+    def replica(self) -> Replica:
+        """It holds the state."""
+
+    @property
+    def primary(self) -> Primary:
+        """It knows the view."""
+
+    @property
+    def serving(self) -> bool:
+        """Whether this member serves."""
+
+
+class Told(NamedTuple):
+    """What the queues that are bound in a virtual host have been told."""
+
+    urls: tuple[str, ...]
+    changes: int
+    """How often the bindings had changed then."""
+    bound: frozenset[str]
+    """The queues."""
+
+
+class FailoverExchange:
+    """What one member does for `amq.failover`; it runs beside the member (`member.Beside`)."""
+
+    name = "failover"
+
+    def __init__(
+        self, controller: Controller, clients: Connections, drained: Callable[[], Collection[str]]
+    ) -> None:
+        self._controller, self._clients, self._drained = controller, clients, drained
+        self._told: dict[str, Told] = {}  # by virtual host, while this member publishes
+        self._task: asyncio.Task[None] | None = None
+        self._ends = False
+        self._now = self._not_before = 0.0
+        self.counters: Mapping[str, int] = (counts := {"updates": 0, "failed": 0})
+        self._counts = counts
+
+    def wake(self, now: float) -> None:
+        """Publish what has changed, unless that is under way, or failed a moment ago."""
+        self._now = now
+        if not self._controller.serving or self._ends:
+            return
+        hosts = self._hosts()
+        urls = tuple(hosts.values())
+        self._clients.gateway.known_hosts = {
+            scheme: known_hosts(urls, scheme) for scheme in ("tcp", "ssl")
+        }
+        if self._controller.me.name != min(self._with_state(), default=""):
+            self._told.clear()
+        elif self._task is None and now >= self._not_before and (due := self._due(urls)):
+            self._task = asyncio.get_running_loop().create_task(self._publish(due))
+            self._task.add_done_callback(self._done)
+
+    def takes(self, _direct: Direct) -> bool:
+        """None of the datagrams."""
+        return False
+
+    def finish(self) -> bool:
+        """Begin nothing more: the next member by name tells everybody anew."""
+        self.close()
+        return True
+
+    def close(self) -> None:
+        """Give up what is under way."""
+        self._ends = True
+        if self._task is not None:
+            self._task.cancel()
+
+    # -- what is to be told ----------------------------------------------------------------------
+
+    def _with_state(self) -> frozenset[str]:
+        primary = self._controller.primary
+        return primary.caught_up_names - primary.mark.without_data
+
+    def _hosts(self) -> dict[str, str]:
+        """The addresses of the members that take clients, by the members' names."""
+        controller = self._controller
+        labels = {**controller.primary.labels(), controller.me.name: controller.label}
+        open_ones = sorted(self._with_state() - set(self._drained()))
+        return {name: url for name in open_ones if (url := labels.get(name))}
+
+    def _due(self, urls: tuple[str, ...]) -> dict[str, Told]:
+        vhosts = self._controller.replica.machine.vhosts
+        for gone in self._told.keys() - vhosts.keys():
+            del self._told[gone]
+        due: dict[str, Told] = {}
+        for vhost in vhosts.values():
+            exchange = vhost.exchanges.get(FAILOVER)
+            told = self._told.get(vhost.name)
+            if exchange is None or vhost.leaving:
+                continue
+            if told is None and not exchange.bindings:
+                continue
+            if told is None or (told.urls, told.changes) != (urls, exchange.changes):
+                due[vhost.name] = Told(urls, exchange.changes, _bound(exchange))
+        return due
+
+    # -- telling it ------------------------------------------------------------------------------
+
+    async def _publish(self, due: dict[str, Told]) -> None:
+        for vhost, now in due.items():
+            try:
+                await self._publish_in(vhost, self._told.get(vhost), now)
+            except AmqpRefused as refused:  # it was deleted, or has all the connections it may have
+                log.debug("amq.failover of vhost %s: %s", vhost, refused)
+                self._failed()
+            else:
+                self._told[vhost] = now
+
+    async def _publish_in(self, vhost: str, before: Told | None, now: Told) -> None:
+        fresh = before is None or before.urls != now.urls
+        queues = sorted(now.bound - before.bound) if before is not None and not fresh else []
+        if not fresh and not queues:
+            return
+        properties: dict[str, Value] = {"headers": {FAILOVER: now.urls}}
+        async with InternalClient(
+            self._clients, PEER, SYSTEM, vhost, PURPOSE, stays=True
+        ) as client:
+            if fresh:
+                await client.publish(FAILOVER, "", properties, b"")
+            for queue in queues:
+                await client.publish("", queue, properties, b"")
+        self._counts["updates"] += fresh + len(queues)
+
+    def _failed(self) -> None:
+        self._counts["failed"] += 1
+        self._not_before = self._now + AGAIN_S
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self._task = None
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed()
+            log.error("the exchange %s could not be told of the members", FAILOVER, exc_info=error)
+
+
+def _bound(exchange: Exchange) -> frozenset[str]:
+    return frozenset([one.destination for one in exchange.bindings.values() if one.to_queue])
+
+
+def known_hosts(urls: Sequence[str], scheme: str) -> str:
+    """Those of a scheme as HOST:PORT,..., as many as there is room for."""
+    found = ""
+    for url in urls:
+        for part in url.removeprefix("amqp:").split(","):
+            kind, _, address = part.partition(":")
+            longer = f"{found},{address}" if found else address
+            if kind == scheme and len(longer.encode()) <= KNOWN_HOSTS_BYTES_MAX:
+                found = longer
+    return found
