@@ -121,8 +121,7 @@ def main(
     What is checked (numbers as in docs/GUARANTEES.md):
       LOG  the logs are whole: checksums, links, no record missing
       G1   all members applied the same commands at the same positions
-      G2   members that moved together from one primary view to the next
-           applied the same in between
+      G2   members that moved from view to view together applied the same
       G6   views have the same members for all, and their numbers rise
       G7   one primary per epoch, each with a majority; nothing is applied
            or confirmed outside of it
@@ -134,6 +133,7 @@ def main(
       G13  a message is held by one channel at a time
       G14  the same commands gave the same outcomes and the same state
       G20  a publish becomes one message, which ends once in each queue
+      G25  a member becomes the active one only while none is
 
     \b
     Examples:

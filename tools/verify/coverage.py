@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from tools.verify.checks.lifetimes import Incarnation
+from tools.verify.checks.voter_changes import promotions
 from tools.verify.findings import Coverage
 from tools.verify.format.records import RecordKind
 from tools.verify.input.rows import Row
@@ -18,6 +19,7 @@ def measure_coverage(
     rows: Iterable[Row], incarnations: Iterable[Incarnation], batches: int, contract: ContractResult
 ) -> list[Coverage]:
     """Return how much each check examined; `rows` are the control rows."""
+    rows = list(rows)
     kinds = [row.kind for row in rows]
     members = list(incarnations)
     due = contract.within > 0
@@ -29,6 +31,7 @@ def measure_coverage(
         Coverage(
             "G7", "primaries", kinds.count(RecordKind.ACTIVE), "activations as members tell them"
         ),
+        Coverage("G25", "who is active", len(promotions(rows)), "promotions"),
         Coverage("G5", "E5 by source", contract.blobs, "submissions"),
         Coverage("G8 G9", "confirms", confirms, "confirms"),
         Coverage("G9", "durable at a majority", sum(len(one.epochs) for one in members), "epochs"),

@@ -20,6 +20,7 @@ PROPERTIES = {
     "G13": "one holder",
     "G14": "same state everywhere",
     "G20": "one message, one end",
+    "G25": "one active member",
 }
 
 

@@ -50,6 +50,7 @@ def check_control_rows(rows: list[Row], *, live: bool = False) -> ControlResult:
     incarnations, evidence, begin_inactive = lifetimes.join_segments(rows)
     epochs = views_and_segments.primaries(rows)
     bases = views_and_segments.epoch_bases(rows, epochs)
+    cutoffs = views_and_segments.cutoffs(rows, bases)
     notes: list[str] = []
     for found in views_and_segments.check_segments(rows):
         if isinstance(found, Finding):
@@ -75,6 +76,7 @@ def check_control_rows(rows: list[Row], *, live: bool = False) -> ControlResult:
         *views_and_segments.check_primaries(rows),
         *voter_changes.check_voter_changes(rows),
         *voter_changes.check_pairs(rows),
+        *voter_changes.check_active_member(rows, epochs, cutoffs),
         *epoch_beginnings.check_epoch_beginnings(rows, epochs),
         *lifetimes.check_starts(rows),
         *unfounded,
@@ -87,7 +89,7 @@ def check_control_rows(rows: list[Row], *, live: bool = False) -> ControlResult:
     return ControlResult(
         incarnations,
         epochs,
-        views_and_segments.cutoffs(rows, bases),
+        cutoffs,
         begin_inactive,
         evidence,
         views,

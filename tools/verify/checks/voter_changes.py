@@ -7,6 +7,11 @@ rows.
 
 One of a pair that goes on alone chooses a set, by the vote that is no machine's: the same with the
 other one away.  What must not be is that both did (G28): then one history was set aside.
+
+G25: commands change who is the active member, too.  A member takes that role only while nobody has
+it.  It is given up by its holder, or ends with the session of its holder: when a primary without
+that incarnation is activated, or with a state that it received.  That a member which is in no
+primary confirms nothing is G7; so this is about the order alone.
 """
 
 from __future__ import annotations
@@ -15,10 +20,12 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from tools.verify.checks.views_and_segments import IncarnationId, ends_of, runs_of
+from tools.verify.checks.views_and_segments import IncarnationId, PrimaryView, ends_of, runs_of
 from tools.verify.findings import Finding
 from tools.verify.format.records import RecordKind
-from tools.verify.input.rows import SEGMENT, Row, Run
+from tools.verify.input.rows import SEGMENT, Activated, RoleChange, Row, Run
+
+Event = Activated | RoleChange
 
 
 class _Primary(NamedTuple):
@@ -147,3 +154,77 @@ def _finding(reports: list[Row], primary: _Primary, before: _Primary) -> Finding
         f"epoch {before.epoch} had {', '.join(before.voters)}, and no command changed them"
     )
     return Finding("G7", row.member, row.incarnation, primary.base, what)
+
+
+def promotions(rows: list[Row]) -> set[int]:
+    """Return the positions at which a member took the role."""
+    return {
+        one.position
+        for row in rows if row.kind == SEGMENT
+        for one in (RoleChange(*role) for role in ends_of(row)["roles"]) if one.took
+    }  # fmt: skip
+
+
+def check_active_member(
+    rows: list[Row], primaries: Mapping[int, PrimaryView], cutoffs: Mapping[int, int]
+) -> Iterator[Finding]:
+    """Yield each change of the role that its holder, or the lack of one, does not allow."""
+    events, recorded = _events(rows, cutoffs)
+    if not any(isinstance(event, RoleChange) for event in events):
+        return
+    holder: str | None = None  # name and incarnation; "": nobody; None: not known
+    since = seen = -1
+    for event, row in sorted(events.items(), key=lambda pair: pair[0].position):
+        if not _covers(recorded, seen + 1, event.position):
+            holder = None
+        seen = event.position
+        if isinstance(event, Activated):
+            primary = primaries.get(event.epoch)
+            if primary is None:
+                holder = None
+            elif primary.cold or holder not in (None, *primary.members):  # fresh ones have a "+"
+                holder = ""
+            continue
+        what = _not_allowed(event, holder, since)
+        if what:
+            yield Finding("G25", row.member, row.incarnation, event.position, what)
+        holder, since = "", event.position
+        if event.took:
+            holder = _incarnation(event, primaries)
+
+
+def _events(rows: list[Row], cutoffs: Mapping[int, int]) -> tuple[dict[Event, Row], list[Run]]:
+    """Return what happened to the role, once each, and which positions are in logs."""
+    events: dict[Event, Row] = {}
+    recorded: list[Run] = []
+    for row in rows:
+        if row.kind != SEGMENT:
+            continue
+        recorded += runs_of(row)
+        ends = ends_of(row)
+        found: list[Event] = [RoleChange(*one) for one in ends["roles"]]
+        found += [Activated(*one)._replace(chain_before="") for one in ends["activations"]]
+        for event in found:
+            if event.position <= cutoffs.get(event.epoch, event.position):
+                events.setdefault(event, row)
+    return events, sorted(recorded)
+
+
+def _incarnation(change: RoleChange, primaries: Mapping[int, PrimaryView]) -> str | None:
+    """The member as primaries after this one name it: no more fresh."""
+    primary = primaries.get(change.epoch)
+    names = primary.members if primary is not None else ()
+    found = (one.rstrip("+") for one in names if one.rsplit("/", 1)[0] == change.member)
+    return next(found, None)
+
+
+def _not_allowed(change: RoleChange, holder: str | None, since: int) -> str:
+    """Return how this change contradicts who had the role; "": it does not, as far as known."""
+    if holder is None:
+        return ""
+    name = holder.rsplit("/", 1)[0]
+    if change.took and holder:
+        return f"{change.member} was promoted while {name} was active, since position {since}"
+    if not change.took and name != change.member:
+        return f"{change.member} gave up the role, which {name or 'nobody'} had"
+    return ""

@@ -63,6 +63,7 @@ from tools.verify.input.rows import (
     UNREADABLE,
     Activated,
     EpochSums,
+    RoleChange,
     Row,
     Run,
     Sums,
@@ -72,6 +73,7 @@ from tools.verify.input.rows import (
 from tools.verify.input.segments import owner_by_name
 
 _ACTIVATE, _VOTERS = int(Command.ACTIVATE), int(Command.VOTERS)
+_PROMOTE, _DEMOTE = int(Command.PROMOTE), int(Command.DEMOTE)
 FAULTS_MAX = 50  # reported of one segment; more add nothing
 RECENT = 4096  # batches held for votes, checkpoints and stops that are about one of them
 
@@ -351,8 +353,8 @@ class _Parser:
             offsets = confirmable(kinds, outcomes)
             self._unconfirmed.update([first + i for i in offsets])
             self._ends["publishes"] += len(offsets)
-        if _VOTERS in kinds:
-            self._ends["voters_at"] += accepted(Command.VOTERS, record)
+        if _VOTERS in kinds or _PROMOTE in kinds or _DEMOTE in kinds:
+            self._role_changes(record)
         if self._every_record:
             decided = self._deciding or epoch
             self.rows.append(batch_row(self._source, lsn, record, self._active, decided, time_us))
@@ -379,6 +381,13 @@ class _Parser:
                 before = "" if i else self._chain.hex()
                 one = Activated(batch.first_position + i, batch.epoch, before, forgot)
                 self._ends["activations"].append(one)
+
+    def _role_changes(self, batch: Batch) -> None:
+        self._ends["voters_at"] += accepted(Command.VOTERS, batch)
+        for command in (Command.PROMOTE, Command.DEMOTE):
+            for at in accepted(command, batch):
+                change = RoleChange(at, batch.epoch, command == Command.PROMOTE, batch.origin)
+                self._ends["roles"].append(change)
 
     def _end_range(self) -> None:
         """Close the present range of batches and add its SUMS row."""

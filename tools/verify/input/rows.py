@@ -143,6 +143,15 @@ class Activated(NamedTuple):
     forgot: bool  # with moves of a cold start
 
 
+class RoleChange(NamedTuple):
+    """A member took the role of the active one, or gave it up; as it is listed in JSON."""
+
+    position: int
+    epoch: int  # in which it was ordered
+    took: bool
+    member: str
+
+
 class SegmentEnds(TypedDict):
     """Content of a SEGMENT row, as JSON: totals, and its joints with the segments beside it."""
 
@@ -171,6 +180,7 @@ class SegmentEnds(TypedDict):
     votes: int
     voters_at: list[int]  # positions of accepted commands that changed the voters
     activations: list[Activated]
+    roles: list[RoleChange]
     origins: dict[str, dict[str, int]]  # by epoch, who submitted, with its first position
     unpaired: int
     unjudged: int  # confirms above the durable mark; the log does not record if they may be
@@ -183,7 +193,7 @@ def empty_ends() -> SegmentEnds:
         torn_tail=False, closed=False, first_batch=None, entry_primary=[], entry_confirm=None,
         chain="", primary=None, active=None, deciding=None,
         epochs={}, runs=[], durable=-1, confirms=0, publishes=0, votes=0,
-        voters_at=[], activations=[], origins={}, unpaired=0, unjudged=0,
+        voters_at=[], activations=[], roles=[], origins={}, unpaired=0, unjudged=0,
     )  # fmt: skip
 
 

@@ -95,6 +95,7 @@ def without_epochs_before(row: Row, epoch: int) -> Row:
         "runs": [run for run in ends["runs"] if run[2] >= epoch],
         "voters_at": [at for at in ends["voters_at"] if at >= since],
         "activations": [one for one in ends["activations"] if one[1] >= epoch],
+        "roles": [one for one in ends["roles"] if one[1] >= epoch],
         "origins": {name: of for name, of in ends["origins"].items() if int(name) >= epoch},
     }
     return row._replace(text=json.dumps(left))

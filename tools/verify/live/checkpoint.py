@@ -19,7 +19,7 @@ from tools.verify.format import files as segment_files
 from tools.verify.format.reader import LogError
 from tools.verify.input.rows import SEGMENT, Row
 
-VERSION = 2
+VERSION = 3
 _HEX = ("chain", "blob_hash", "order", "kinds", "outcomes")  # bytes, in the file as hex
 
 

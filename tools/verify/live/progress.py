@@ -304,6 +304,7 @@ def _merged(before: Row, one: SegmentEnds, after: Row, two: SegmentEnds) -> Row:
         "runs": runs,
         "voters_at": one["voters_at"] + two["voters_at"],
         "activations": one["activations"] + two["activations"],
+        "roles": one["roles"] + two["roles"],
         "origins": _merged_origins(one["origins"], two["origins"]),
         "durable": max(one["durable"], two["durable"]),
         "records": one["records"] + two["records"],
