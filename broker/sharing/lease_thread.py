@@ -99,6 +99,8 @@ class LeaseThread:
         self._lease_s = contender.own.lease_ms / 1000
         self._orders: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._seen = 0
+        self._refused = False
+        """A claim could not be written: to look, which goes well, shows nothing of that."""
         self._said_at = 0.0
         self._log = RationedLog(_write, clock, LINES, REMINDER_S)
         self._told_elected = self._told_serves = False
@@ -162,9 +164,10 @@ class LeaseThread:
             self._tell(lambda failure=error: self._told.failed(failure))  # type: ignore[misc]
             return None
         else:
-            if self.trouble:
+            if self.trouble and not self._refused:
                 self._log(_OVER, "the lease of the shared store can be read and written again")
-            self.trouble = ""
+            if not self._refused:
+                self.trouble = ""
             self._log.wake()
         if contender.phase is Phase.LOST:
             found = None
@@ -183,10 +186,12 @@ class LeaseThread:
             if contender.ended_for_all:
                 self._tell(self._told.shut_down)
             elif claim is None and found is not None and found.token != self._seen:
-                self._seen = found.token
+                self._seen, self._refused = found.token, False
                 self._tell(lambda: self._told.waits(found))
             if claim is not None:
+                self._refused = True
                 self._claim(claim)
+                self._refused = False
             return
         written = contender.renewal(began)
         if written is None:

@@ -166,6 +166,32 @@ def test_trouble_that_lasts_is_said_again_each_minute(
     )
 
 
+def test_a_full_disk_is_not_right_again_because_it_can_be_read(
+    leader: Contending, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:  # fmt: skip
+    """Who waits looks in between, eight times within a lease, and takes over when there is room."""
+    waiter = Contending(tmp_path, "b")
+
+    def full(lease: LeaseRecord) -> bool:
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(waiter.leases, "claim", full)
+        for tick in range(100):
+            waiter.now = tick / 10
+            waiter.thread.step()
+    assert "No space left" in waiter.thread.trouble
+    (line,) = caplog.messages
+    assert "cannot be read or written: [Errno 28] No space left on device" in line
+    for tick in range(100, 130):
+        waiter.now = tick / 10
+        waiter.thread.step()
+    assert "elected" in waiter.heard.news
+    assert not waiter.thread.trouble
+    assert caplog.messages[1:] == ["the lease of the shared store can be read and written again"]
+
+
 def test_trouble_that_comes_and_goes_fills_no_disk(
     leader: Contending, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
