@@ -58,6 +58,7 @@ class Sharing:
             wait_until(partial(said, one, " leads "), TAKEOVER_S, "its first word")
 
     def token(self) -> int:
+        """The newest, where the lease is in files."""
         return LeaseDirectory(self.store, "shop").newest_token() if self.store.exists() else 0
 
     def led(self) -> bool:

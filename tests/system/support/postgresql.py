@@ -1,4 +1,5 @@
-"""A server of PostgreSQL of a test's own: in a directory of its own, at a Unix socket only."""
+"""A server of PostgreSQL of a test's own: in a directory of its own, at a Unix socket there, and at
+a port of this machine where a relay is to come between."""
 
 from __future__ import annotations
 
@@ -13,9 +14,13 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
+from tools.demo.local_cluster import HOST
+
 USERS = ("postgres", "nobody")
 """It refuses to run as root: then it runs as one of these."""
 START_S = 60.0
+PORT = 5432
+"""By which it names its socket where it has no other."""
 USER, PASSWORD = "qpidd", "geheim"
 
 
@@ -30,8 +35,9 @@ def programs() -> Path | None:
 class PostgresServer:
     """One server, which a test starts, stops in any way, and asks for its URL."""
 
-    def __init__(self, home: Path, bin_dir: Path) -> None:
-        self.home, self._bin = home, bin_dir
+    def __init__(self, home: Path, bin_dir: Path, port: int = 0) -> None:
+        """`port`: 0 for none."""
+        self.home, self._bin, self._port = home, bin_dir, port
         self._process: subprocess.Popen[bytes] | None = None
         self._as_user: str | None = None
         if os.geteuid() == 0:
@@ -42,6 +48,11 @@ class PostgresServer:
     def url(self, password: str = PASSWORD) -> str:
         """Return where it is reached."""
         return f"postgresql://{USER}:{password}@/postgres?host={self.home}"
+
+    @staticmethod
+    def url_at(place: str) -> str:
+        """Return where it is reached at this "host:port"."""
+        return f"postgresql://{USER}:{PASSWORD}@{place}/postgres"
 
     def create(self) -> None:
         """Make its files."""
@@ -54,10 +65,13 @@ class PostgresServer:
 
     def start(self) -> None:
         """Start it; returns when it answers."""
+        listens = ["-c", "listen_addresses="]
+        if self._port:
+            listens = ["-c", f"listen_addresses={HOST}", "-p", str(self._port)]
         with (self.home / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [self._bin / "postgres", "-D", self.home / "data", "-k", self.home,
-                 "-c", "listen_addresses=", "-c", "fsync=off"],
+                [self._bin / "postgres", "-D", self.home / "data", "-k", self.home, *listens,
+                 "-c", "fsync=off"],
                 stdout=log, stderr=log, cwd=self.home, user=self._as_user,
             )  # fmt: skip
         deadline = time.monotonic() + START_S
@@ -67,7 +81,9 @@ class PostgresServer:
 
     def _ready(self) -> int:
         return subprocess.run(
-            [self._bin / "pg_isready", "-q", "-h", self.home], check=False, cwd=self.home
+            [self._bin / "pg_isready", "-q", "-h", self.home, "-p", str(self._port or PORT)],
+            check=False,
+            cwd=self.home,
         ).returncode
 
     def stop(self) -> None:
@@ -104,10 +120,10 @@ class PostgresServer:
 
 
 @contextlib.contextmanager
-def running(bin_dir: Path) -> Iterator[PostgresServer]:
+def running(bin_dir: Path, port: int = 0) -> Iterator[PostgresServer]:
     """Run one until the block ends, then remove it."""
     with tempfile.TemporaryDirectory(prefix="pg-") as home:
-        server = PostgresServer(Path(home), bin_dir)
+        server = PostgresServer(Path(home), bin_dir, port)
         server.create()
         server.start()
         try:

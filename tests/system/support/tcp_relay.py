@@ -25,7 +25,7 @@ import random
 import socket
 import sys
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from pathlib import Path
 from types import TracebackType
@@ -303,9 +303,9 @@ class RelayedCluster(LocalCluster):
 
     def __init__(
         self, root: Path, size: int = 3, name: str = "relayed", *, seed: int = 1,
-        arbitrator: bool = False,
+        arbitrator: bool = False, extra: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
-        super().__init__(root, size, name, arbitrator=arbitrator)
+        super().__init__(root, size, name, arbitrator=arbitrator, extra=extra)
         self.relay = Relay([_ring_address(member) for member in self.members], seed)
         self.members = [
             DetouredBroker(member, self.relay.detours(place))
