@@ -129,6 +129,8 @@ class Exchange:
     shares: tuple[list[Binding], list[int]] | None = None
     onward: tuple[str, ...] | None = None  # A cache: the exchanges that it is bound to.
     changes: int = 0  # How often a binding came or went, here: for who follows them.
+    latest: deque[tuple[Binding, bool]] | None = None
+    """The last ones that came (True) or went, once somebody follows them."""
     # A cache: which policies apply, and among which they were looked for.
     applied: Applied = (None, None)
     looked_in: Ranked | None = None

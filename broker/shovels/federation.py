@@ -13,7 +13,9 @@ process that runs the link, as lines of JSON: all of it at its begin, then what 
 from __future__ import annotations
 
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from itertools import islice
 from typing import Protocol
 
 from broker.amqp.fields import encode_table
@@ -21,7 +23,8 @@ from broker.machine.commands import Table, Value
 from broker.machine.policies.choice import policies_of_exchange
 from broker.machine.policies.settings import FEDERATION_KEYS
 from broker.machine.queueing.dispatch import has_room
-from broker.machine.state import Exchange, Policy, Queue, State, Vhost, ready_count
+from broker.machine.queueing.routing import follow_bindings
+from broker.machine.state import Binding, Exchange, Policy, Queue, State, Vhost, ready_count
 from broker.machine.version import FEDERATION
 from broker.shovels.definition import BadShovel, Link, Shovel
 from broker.shovels.status import Key
@@ -193,29 +196,57 @@ def _federated_queues(vhost: Vhost) -> Iterator[Federated]:
             yield vhost, queue, policy
 
 
+Told = tuple[str, bytes]
+"""What an upstream is bound by: a key and packed arguments, however many bindings have them."""
+
+
 class _Bindings:
     """What is bound to a federated exchange."""
 
     def __init__(self, machine: Callable[[], State], vhost: str, name: str) -> None:
         self._machine, self._vhost, self._name = machine, vhost, name
         self._seen: tuple[Exchange | None, int] = (None, -1)
-        self._told: dict[tuple[str, bytes], list[str]] | None = None
+        self._rows: dict[Told, list[str]] = {}
+        self._counts: Counter[Told] = Counter()
 
     def change(self) -> Change | None:
         vhost = self._machine().vhosts.get(self._vhost)
         exchange = vhost.exchanges.get(self._name) if vhost is not None else None
         if exchange is None or (exchange, exchange.changes) == self._seen:
             return None
-        self._seen = exchange, exchange.changes
-        told = self._told or {}
-        now = {
-            (one.key, one.packed): told.get((one.key, one.packed)) or _row(one.key, one.arguments)
-            for one in exchange.bindings.values()
-        }
-        bind = [row for key, row in now.items() if key not in told]
-        unbind = [row for key, row in told.items() if key not in now]
-        first, self._told = self._told is None, now
-        return {"bind": bind, "unbind": unbind} if first or bind or unbind else None
+        before, self._seen = self._seen, (exchange, exchange.changes)
+        count, latest = exchange.changes - before[1], exchange.latest
+        if exchange is before[0] and latest is not None and count <= len(latest):
+            found = self._since(islice(latest, len(latest) - count, None))
+        else:
+            follow_bindings(exchange)
+            found = self._all(exchange.bindings.values())
+        return found if before[0] is None or found["bind"] or found["unbind"] else None
+
+    def _since(self, changes: Iterable[tuple[Binding, bool]]) -> Change:
+        """By the last changes: an exchange may have 20,000 bindings, and change at each beat."""
+        touched: dict[Told, Binding] = {}
+        for one, came in changes:
+            self._counts[one.key, one.packed] += 1 if came else -1
+            touched[one.key, one.packed] = one
+        there = {told: one for told, one in touched.items() if self._counts[told]}
+        return self._told(there, [told for told in touched if told not in there])
+
+    def _all(self, bindings: Collection[Binding]) -> Change:
+        there = {(one.key, one.packed): one for one in bindings}
+        self._counts = Counter((one.key, one.packed) for one in bindings)
+        return self._told(there, [told for told in self._rows if told not in there])
+
+    def _told(self, there: Mapping[Told, Binding], gone: Sequence[Told]) -> Change:
+        bind = {
+            told: _row(one.key, one.arguments)
+            for told, one in there.items() if told not in self._rows
+        }  # fmt: skip
+        unbind = [self._rows.pop(told) for told in gone if told in self._rows]
+        self._rows.update(bind)
+        for told in gone:
+            self._counts.pop(told, None)
+        return {"bind": list(bind.values()), "unbind": unbind}
 
 
 def _row(key: str, arguments: Table) -> list[str]:

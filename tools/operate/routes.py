@@ -40,6 +40,11 @@ class Peer:
     """How the cluster reaches it."""
 
     @property
+    def says_how(self) -> bool:
+        """Whether it has a login, or what else a link is to use, and not only a place."""
+        return bool(self.url.user) or "?" in self.uri
+
+    @property
     def name(self) -> str:
         """For people, and in names of what is defined."""
         return peer_name(self.url)
@@ -179,7 +184,8 @@ class Routes:
                 f"exchange '{exchange}' has the policy '{policy}', and only one is in force: put "
                 f'"{UPSTREAM_SET}": "{name}" into that one, or delete it'
             )
-        self.add_link(peer)
+        if peer.says_how or PREFIX + peer.name not in self._parameters(UPSTREAM):
+            self.add_link(peer)
         others = _upstreams(self._parameters(UPSTREAM_SET).get(name))
         names = dict.fromkeys((*others, PREFIX + peer.name))
         value: Json = [{"upstream": one} for one in names]
@@ -210,7 +216,7 @@ class Routes:
         the link's own, as with Qpid, and does not wait while the link is down."""
         value: Object = {"dest-exchange": exchange}
         if push:
-            queue = _name(peer.name, exchange, key)
+            queue = _name(peer.name, exchange, key, push=True)
             self._api.put("queues", self._vhost, queue, body={"durable": True})
             body: Object = {"routing_key": key}
             self._api.post("bindings", self._vhost, "e", exchange, "q", queue, body=body)
@@ -233,7 +239,7 @@ class Routes:
         value = {near: "amqp://", far: peer.uri, **value}
         if credit is not None:
             value["src-prefetch-count"] = credit
-        name = _name(peer.name, exchange, key)
+        name = _name(peer.name, exchange, key, push=push)
         self._api.put("parameters", SHOVEL, self._vhost, name, body={"value": value})
 
     def delete(self, route: Route, *, empty_link: bool) -> str:
@@ -259,8 +265,8 @@ class Routes:
         return ""
 
 
-def _name(peer: str, exchange: str, key: str) -> str:
-    name = f"{PREFIX}{peer} {exchange} {key}"
+def _name(peer: str, exchange: str, key: str, *, push: bool) -> str:
+    name = f"{PREFIX}{'to ' if push else ''}{peer} {exchange} {key}"
     if len(name.encode()) > NAME_BYTES_MAX:
         raise click.UsageError(
             f"the names of broker, exchange and key have over {NAME_BYTES_MAX} bytes together: "

@@ -509,7 +509,8 @@ class Mover:
         except BrokerRefused as refused:
             if which == "destination" and refused.code == NUMBER_REFUSED:
                 self._take_refusal(str(refused))
-            raise Failed(f"{which}: {refused}") from None
+            why = self._upstream.undone(refused) if self._upstream is not None else ""
+            raise Failed(f"{which}: {refused}{why}") from None
         except (ConnectionLost, ToolError) as problem:
             raise Failed(f"{which}: {in_words_of_uris(str(problem))}") from None
 

@@ -119,6 +119,16 @@ class UpstreamExchange:
             self._bind(source, "exchange.bind", *rows[(self._next + place) % len(rows)])
         self._next = (self._next + 1 + len(rows) // PARTS) % (len(rows) or 1)
 
+    def undone(self, refused: BrokerRefused) -> str:
+        """What it means that the link's own exchange is gone, which nobody but a link deletes."""
+        if refused.code != 404 or not self._exchange or f"'{self._exchange}'" not in str(refused):
+            return ""
+        return (
+            f": another link uses the queue '{self._shovel.source_queue}' there, of a cluster that "
+            f"is named '{self._link.cluster}', too (give one of them another --cluster-name), or "
+            "of another upstream here that is the same broker (list its places in one 'uri')"
+        )
+
     def _bind(self, source: AmqpConnection, method: str, key: str, arguments_text: str) -> None:
         """No answer is waited for: what is refused ends the channel, and the attempt."""
         raw = b64decode(arguments_text)

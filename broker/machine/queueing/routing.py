@@ -5,6 +5,8 @@ until the topology of the virtual host changes. A route that passed a headers ex
 more than the key and is never kept.
 """
 
+from collections import deque
+
 from broker.machine.commands import Table, Value
 from broker.machine.digest import canonical, item_hash
 from broker.machine.limits import (
@@ -43,6 +45,9 @@ from broker.machine.version import (
     FAILOVER_EXCHANGE,
     FEDERATION,
 )
+
+CHANGES_KEPT = 1000
+"""Of bindings, for who looks ten times in a second; behind more of them he looks at all."""
 
 _TYPES = ("direct", "fanout", "topic", "headers")
 _PREDECLARED = (
@@ -154,10 +159,22 @@ def add_binding(state: State, vhost: Vhost, binding: Binding) -> Refusal | None:
     return None
 
 
+def follow_bindings(source: Exchange) -> None:
+    """Have the last changes of its bindings kept from here on; they are no part of the state."""
+    if source.latest is None:
+        source.latest = deque(maxlen=CHANGES_KEPT)
+
+
+def _count_change(source: Exchange, binding: Binding, *, came: bool) -> None:
+    source.changes += 1
+    if source.latest is not None:
+        source.latest.append((binding, came))
+
+
 def index_binding(source: Exchange, identity: BindingId, binding: Binding) -> None:
     key = binding.key
     source.shares = source.onward = None
-    source.changes += 1
+    _count_change(source, binding, came=True)
     source.by_key.setdefault(key, {})[identity] = binding
     if source.routes_as == "topic":
         words = tuple(key.split("."))
@@ -195,7 +212,7 @@ def _take_out(state: State, vhost: Vhost, source: Exchange, binding: Binding) ->
     if taken is None:
         return False
     source.shares = source.onward = None
-    source.changes += 1
+    _count_change(source, taken, came=False)
     same_key = source.by_key[binding.key]
     del same_key[identity]
     if not same_key:

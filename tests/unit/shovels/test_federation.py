@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import base64
+from typing import NoReturn
+
+import pytest
 
 from broker.amqp.fields import decode_table
 from broker.machine import commands as c
 from broker.machine.commands import Table
+from broker.machine.queueing import routing
+from broker.machine.state import Binding, BindingId
 from broker.shovels.definition import BadShovel, Shovel
-from broker.shovels.federation import LINKS_MAX, LOOK_S, Federation, LocalSide
+from broker.shovels.federation import LINKS_MAX, LOOK_S, Change, Federation, LocalSide
 from tests.support.three_machines import Client, Rig
 
 
@@ -135,6 +140,70 @@ def test_bindings_are_told_as_they_come_and_go() -> None:
     assert keys(third, "unbind") == [("b", {"x": 7})]
     client.delete_exchange("x")
     assert side.change() is None
+
+
+class Unlisted(dict[BindingId, Binding]):
+    """Bindings that nobody goes through: it may be 20,000 of them, ten times in a second."""
+
+    def values(self) -> NoReturn:
+        raise AssertionError("all of them were looked at")
+
+    __iter__ = items = keys = values
+
+
+def test_a_change_costs_what_changed_and_not_what_is_bound() -> None:
+    world = World()
+    client = world.client
+    client.exchange("x", "topic")
+    for queue in ("q", "r"):
+        client.queue(queue)
+        client.bind(queue, "x", "a")
+    world.policy("^x$")
+    sides = [world.side("/", "exchange", "x", "far") for _ in range(2)]
+    for side in sides:
+        assert side.change() is not None
+    exchange = world.rig.machine.vhosts["/"].exchanges["x"]
+
+    def change_of(side: LocalSide) -> Change:
+        bindings, exchange.bindings = exchange.bindings, Unlisted(exchange.bindings)
+        change = side.change()
+        exchange.bindings = bindings
+        assert change is not None
+        return change
+
+    client.unbind("q", "x", "a")
+    client.bind("q", "x", "b")
+    client.bind("q", "x", "gone")
+    client.unbind("q", "x", "gone")
+    for side in sides:
+        change = change_of(side)
+        assert (keys(change, "bind"), keys(change, "unbind")) == ([("b", {})], [])
+    client.unbind("r", "x", "a")
+    client.bind("r", "x", "b")
+    change = change_of(sides[0])
+    assert (keys(change, "bind"), keys(change, "unbind")) == ([], [("a", {})])
+
+
+def test_more_changes_than_are_kept_are_found_by_looking_at_all(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(routing, "CHANGES_KEPT", 5)
+    world = World()
+    client = world.client
+    client.exchange("x", "topic")
+    client.queue("q")
+    client.bind("q", "x", "old")
+    world.policy("^x$")
+    side = world.side("/", "exchange", "x", "far")
+    assert side.change() is not None
+    client.unbind("q", "x", "old")
+    names = [str(number) for number in range(8)]
+    for name in names:
+        client.bind("q", "x", name)
+    change = side.change()
+    assert change is not None
+    assert [key for key, _ in keys(change, "bind")] == names
+    assert keys(change, "unbind") == [("old", {})]
 
 
 def keys(change: dict[str, object], what: str) -> list[tuple[str, Table]]:

@@ -228,6 +228,9 @@ class LinkRun:
         os.close(self._say)
         self._thread.join(20)
         assert self.ended["why"] == "it is stopped", self.ended
+        self.close()
+
+    def close(self) -> None:
         self.source.close()
         self.destination.close()
 
@@ -258,6 +261,19 @@ def test_bindings_follow_while_it_runs_and_go_when_the_link_does() -> None:
     run.stop()
     assert run.source.names()[-2:] == ["queue.delete", "connection.close"]
     assert run.source.did[-2][1][2] is True, "only if it is empty"
+
+
+def test_a_link_whose_exchange_another_one_deletes_says_who_that_may_be() -> None:
+    """Two clusters of one name share a queue at the upstream, and each undoes the other's."""
+    run = LinkRun("exchange", {"bind": [], "unbind": []})
+    run.wait_for(lambda: "basic.consume" in run.source.names())
+    own = next(args[1] for name, args in run.source.did if name == "queue.bind")
+    run.source.say("channel.close", 404, f"NOT_FOUND - no exchange '{own}' in vhost '/'", 40, 30)
+    run.wait_for(lambda: bool(run.ended))
+    why = str(run.ended["why"])
+    assert why.startswith("source: ")
+    assert "a cluster that is named 'near', too (give one of them another --cluster-name)" in why
+    run.close()
 
 
 def test_a_queue_is_taken_from_only_while_it_is_wanted() -> None:

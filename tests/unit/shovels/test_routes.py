@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import ClassVar
 
 import click
@@ -47,6 +48,61 @@ def test_a_policy_is_for_the_one_exchange(name: str) -> None:
     pattern = compiled(exactly(name))
     assert pattern.matches(name)
     assert not pattern.matches(name.replace(name[1], "q", 1))
+
+
+class Defining(Api):
+    """An API that takes what is defined, and tells it with passwords left out."""
+
+    def __init__(self) -> None:
+        super().__init__(Address("near", 15672), "guest", "guest")
+        self.defined: dict[tuple[str, ...], Json] = {}
+
+    def rows(self, *names: str, **_: object) -> list[dict[str, Json]]:
+        return [
+            {"name": key[3], "value": body["value"]}
+            for key, body in self.defined.items()
+            if key[:2] == names[:2] and isinstance(body, dict)
+        ]
+
+    def fields(self, *_: str, **__: object) -> dict[str, Json]:
+        return {}
+
+    def put(self, *names: str, body: Mapping[str, Json] | None = None, **_: object) -> Json:
+        self.defined[names] = dict(body or {})
+        return None
+
+    def post(self, *names: str, body: Mapping[str, Json] | None = None) -> Json:
+        return self.put(*names, body=body)
+
+
+def test_a_route_to_a_known_peer_keeps_its_login_unless_another_one_is_given() -> None:
+    api = Defining()
+    routes = Routes(api, "/")
+    link = "parameters", "federation-upstream", "/", "qpid-route far:5672"
+    routes.add_link(peer_of("link/secret@far", tls=False, mechanism=""))
+    routes.add_dynamic(peer_of("far", tls=False, mechanism=""), "news")
+    assert api.defined[link] == {"value": {"uri": "amqp://link:secret@far:5672"}}
+    routes.add_dynamic(peer_of("link/other@far", tls=False, mechanism=""), "logs")
+    assert api.defined[link] == {"value": {"uri": "amqp://link:other@far:5672"}}
+    routes.add_dynamic(peer_of("new", tls=False, mechanism=""), "logs")
+    assert api.defined[*link[:3], "qpid-route new:5672"] == {"value": {"uri": "amqp://new:5672"}}
+    routes.add_link(peer_of("far", tls=False, mechanism=""))
+    assert api.defined[link] == {"value": {"uri": "amqp://far:5672"}}, "that is what it is for"
+
+
+def test_a_pulled_and_a_pushed_route_of_one_key_are_two() -> None:
+    api = Defining()
+    routes = Routes(api, "/")
+    far = peer_of("far", tls=False, mechanism="")
+    for push in (False, True):
+        routes.add_static(far, "logs", "eu.#", push=push, credit=None)
+        routes.add_queue(far, "logs", "work", push=push, credit=None)
+    assert [one.words("near") for one in routes.listed()] == [
+        ("near", "far:5672", "logs", "eu.#"),
+        ("near", "far:5672", "logs", "queue=work"),
+        ("far:5672", "near", "logs", "eu.#"),
+        ("far:5672", "near", "logs", "queue=work"),
+    ]
 
 
 class Listed(Api):
