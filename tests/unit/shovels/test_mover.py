@@ -267,7 +267,7 @@ def test_a_link_whose_exchange_another_one_deletes_says_who_that_may_be() -> Non
     """Two clusters of one name share a queue at the upstream, and each undoes the other's."""
     run = LinkRun("exchange", {"bind": [], "unbind": []})
     run.wait_for(lambda: "basic.consume" in run.source.names())
-    own = next(args[1] for name, args in run.source.did if name == "queue.bind")
+    own = next(str(args[1]) for name, args in run.source.did if name == "queue.bind")
     run.source.say("channel.close", 404, f"NOT_FOUND - no exchange '{own}' in vhost '/'", 40, 30)
     run.wait_for(lambda: bool(run.ended))
     why = str(run.ended["why"])
