@@ -23,6 +23,12 @@ class Timestamp(int):
     __slots__ = ()
 
 
+class Long(int):
+    """Encoded with eight bytes however small it is, for who looks at the type."""
+
+    __slots__ = ()
+
+
 class RawDecimal(bytes):
     """A decimal as on the wire: the scale (one byte), the signed unscaled value (four bytes)."""
 
@@ -156,7 +162,7 @@ def encode_value(value: Value) -> bytes:
         case Timestamp():
             return b"T" + value.to_bytes(8, "big")
         case int():
-            if -(1 << 31) <= value < 1 << 31:
+            if -(1 << 31) <= value < 1 << 31 and type(value) is not Long:
                 return b"I" + value.to_bytes(4, "big", signed=True)
             return b"l" + value.to_bytes(8, "big", signed=True)
         case float():

@@ -16,7 +16,7 @@ from base64 import b64decode
 from collections.abc import Mapping
 from typing import cast
 
-from broker.amqp.fields import Value, decode_table
+from broker.amqp.fields import Long, Value, decode_table
 from broker.machine.queueing.exchange_types import (
     CLUSTER_NAME,
     DOWNSTREAM_NAME,
@@ -84,7 +84,8 @@ class UpstreamExchange:
     def _declare(self, source: AmqpConnection) -> None:
         link = self._link
         arguments: Table = {
-            MAX_HOPS: link.max_hops, DOWNSTREAM_NAME: link.cluster,
+            MAX_HOPS: Long(link.max_hops),  # RabbitMQ takes no shorter type
+            DOWNSTREAM_NAME: link.cluster,
             DOWNSTREAM_VHOST: self._shovel.vhost,
         }  # fmt: skip
         kind = FEDERATION_UPSTREAM if self.filters else "fanout"

@@ -1,4 +1,4 @@
-"""Three nodes of RabbitMQ on loopback, of the packages that this machine has.
+"""Nodes of RabbitMQ on loopback, of the packages that this machine has.
 
 Everything of theirs (data, logs, cookie, ports, the port mapper epmd) is their own and in one
 folder, so that a RabbitMQ that this machine runs as a service is not touched.
@@ -12,6 +12,7 @@ import shutil
 import signal
 import subprocess
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 from broker.options.broker import Address
@@ -42,19 +43,22 @@ def scripts(given: str = "") -> Path:
 
 
 class RabbitCluster:
-    """Three nodes; whoever makes them closes them."""
+    """Some nodes; whoever makes them closes them."""
 
-    def __init__(self, folder: Path, sbin: Path) -> None:
+    def __init__(
+        self, folder: Path, sbin: Path, count: int = len(NODES), plugins: Sequence[str] = ()
+    ) -> None:
         folder.mkdir(parents=True)
+        self._nodes = NODES[:count]
         self.version = sbin.parent.name.rpartition("-")[2]
         self._folder, self._sbin = folder, sbin
-        mapper, *ports = free_ports(1 + 2 * len(NODES))
-        self.addresses = tuple(Address(HOST, port) for port in ports[: len(NODES)])
+        mapper, *ports = free_ports(1 + 2 * count)
+        self.addresses = tuple(Address(HOST, port) for port in ports[:count])
         self._children: list[subprocess.Popen[bytes]] = []
         cookie = folder / ".erlang.cookie"
         cookie.write_text(secrets.token_hex(16))
         cookie.chmod(0o400)
-        (folder / "plugins").write_text("[].\n")
+        (folder / "plugins").write_text(f"[{','.join(plugins)}].\n")
         self._environment = {
             "PATH": os.environ.get("PATH", os.defpath),
             "LANG": "C.UTF-8",
@@ -69,8 +73,8 @@ class RabbitCluster:
         }
         try:
             self._run(["epmd", "-port", str(mapper), "-address", HOST], {})
-            for index, name in enumerate(NODES):
-                self._start(name, self.addresses[index].port, ports[len(NODES) + index])
+            for index, name in enumerate(self._nodes):
+                self._start(name, self.addresses[index].port, ports[count + index])
             self._wait()
         except BaseException:
             self.close()
@@ -99,7 +103,7 @@ class RabbitCluster:
             "log.file.level = warning",
             "cluster_formation.peer_discovery_backend = classic_config",
             *(f"cluster_formation.classic_config.nodes.{i} = {n}@localhost" for i, n in
-              enumerate(NODES, 1)),
+              enumerate(self._nodes, 1)),
         ]  # fmt: skip
         config = self._folder / f"{name}.conf"
         config.write_text("\n".join((*lines, "")))
@@ -127,22 +131,14 @@ class RabbitCluster:
     def _wait(self) -> None:
         """Until all serve together, with the policy of mirrored queues."""
         deadline = time.monotonic() + START_S
-        first = f"{NODES[0]}@localhost"
         mirror = '{"ha-mode":"all","ha-sync-mode":"automatic"}'
         for words in (
             ["await_startup", "--timeout", str(int(START_S))],
-            ["await_online_nodes", str(len(NODES)), "--timeout", str(int(START_S))],
+            ["await_online_nodes", str(len(self._nodes)), "--timeout", str(int(START_S))],
             ["set_policy", "mirrored", f"^{MIRRORED}", mirror, "--apply-to", "queues"],
         ):
             while True:
-                asked = subprocess.run(
-                    [str(self._sbin / "rabbitmqctl"), "--node", first, *words],
-                    env=self._environment,
-                    cwd=self._folder,
-                    capture_output=True,
-                    text=True,
-                    check=False,
-                )
+                asked = self.control(*words)
                 if asked.returncode == 0:
                     break
                 gone = [c.returncode for c in self._children if c.poll() is not None]
@@ -151,3 +147,14 @@ class RabbitCluster:
                     output = (self._folder / "output").read_text(errors="replace")[-600:]
                     raise ToolError(f"RabbitMQ did not start ({words[0]}): {said}\n{output}")
                 time.sleep(0.5)
+
+    def control(self, *words: str) -> subprocess.CompletedProcess[str]:
+        """Its `rabbitmqctl`, at the first node."""
+        return subprocess.run(
+            [str(self._sbin / "rabbitmqctl"), "--node", f"{self._nodes[0]}@localhost", *words],
+            env=self._environment,
+            cwd=self._folder,
+            capture_output=True,
+            text=True,
+            check=False,
+        )

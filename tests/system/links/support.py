@@ -16,12 +16,25 @@ from tests.system.management.http import Api
 from tests.system.support.clusters import (
     ADMITTED_SECONDS,
     PAUSE_SECONDS,
+    START_SECONDS,
     admitted,
     wait_until,
 )
 from tools.demo.local_cluster import BrokerProcess, LocalCluster
 
 ARRIVAL_S = 90.0
+
+
+@contextmanager
+def near_and_far(root: Path) -> Iterator[tuple[LocalCluster, LocalCluster]]:
+    """Three members, and one elsewhere; started."""
+    with (
+        LocalCluster(root / "near", 3, "near", management=True) as near,
+        LocalCluster(root / "far", 1, "far", management=True) as far,
+    ):
+        near.start(START_SECONDS)
+        far.start(START_SECONDS)
+        yield near, far
 
 
 def api(member: BrokerProcess) -> Api:

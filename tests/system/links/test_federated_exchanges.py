@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import signal
-from collections.abc import Iterator
 
 import pytest
 
@@ -30,18 +29,10 @@ from tools.demo.local_cluster import BrokerProcess, LocalCluster
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(400)]
 
 
-@pytest.fixture(scope="module")
-def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalCluster, ...]]:
-    """Three members, and one elsewhere."""
-    root = tmp_path_factory.mktemp("links")
-    with (
-        LocalCluster(root / "near", 3, "near", management=True) as near,
-        LocalCluster(root / "far", 1, "far", management=True) as far,
-    ):
-        near.start(START_SECONDS)
-        far.start(START_SECONDS)
-        upstream(near[0], "far", far[0])
-        yield near, far
+@pytest.fixture(scope="module", autouse=True)
+def _upstream(clusters: tuple[LocalCluster, ...]) -> None:
+    near, far = clusters
+    upstream(near[0], "far", far[0])
 
 
 def runner_of(cluster: LocalCluster, name: str) -> BrokerProcess:

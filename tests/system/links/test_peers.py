@@ -11,6 +11,14 @@ from pathlib import Path
 import pytest
 
 from tests.support.certificates import Authority
+from tests.system.links.federation_support import (
+    exchange,
+    federate,
+    link,
+    stop_federating,
+    upstream,
+    wait_for_link,
+)
 from tests.system.links.support import (
     api,
     define,
@@ -119,3 +127,29 @@ def test_a_certificate_is_checked_by_the_authority_of_the_uri(
         wait_for_state(near[0], "secret", "running")
         assert take(far[0], "secret", 1) == [7]
         end(near, "secret")
+
+
+def test_a_certificate_of_another_name_is_refused_by_name(
+    near: LocalCluster, tmp_path: Path
+) -> None:
+    """By a shovel and by a link of federation, though the authority is the right one."""
+    authority = Authority(tmp_path, "ca")
+    files = authority.issue("elsewhere", "elsewhere.example")
+    (port,) = free_ports(1)
+    extra = {"tls-cert": str(files.certificate), "tls-key": str(files.key), "tls-port": str(port)}
+    with LocalCluster(tmp_path / "far", 1, "far", management=True, extra=extra) as far:
+        far.start(START_SECONDS)
+        place = f"amqps://guest:guest@{HOST}:{port}/%2F?cacertfile={authority.path}"
+        begin(near, "named", place)
+        exchange(near[0], "named")
+        upstream(near[0], "named", far[0], uri=place)
+        federate(near[0], "^named$", federation_upstream="named")
+        wait_for_state(near[0], "named", "terminated")
+        wait_for_link(near[0], "named", status="error")
+        for said in (shovel(near[0], "named")["reason"], link(near[0], "named")["error"]):
+            assert f"is for another name than '{HOST}'" in str(said)
+        unchecked = f"{place}&verify=verify_none"
+        upstream(near[0], "named", far[0], uri=unchecked)
+        wait_for_link(near[0], "named")
+        stop_federating(near[0], "^named$")
+        end(near, "named")

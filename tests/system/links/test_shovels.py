@@ -5,7 +5,6 @@ from __future__ import annotations
 import resource
 import signal
 import subprocess
-from collections.abc import Iterator
 from pathlib import Path
 
 import pika
@@ -30,19 +29,6 @@ from tests.system.support.clusters import START_SECONDS, wait_until
 from tools.demo.local_cluster import ROOT, LocalCluster, command
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(400)]
-
-
-@pytest.fixture(scope="module")
-def clusters(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[LocalCluster, ...]]:
-    """Three members, and one elsewhere."""
-    root = tmp_path_factory.mktemp("links")
-    with (
-        LocalCluster(root / "near", 3, "near", management=True) as near,
-        LocalCluster(root / "far", 1, "far", management=True) as far,
-    ):
-        near.start(START_SECONDS)
-        far.start(START_SECONDS)
-        yield near, far
 
 
 def row_names(cluster: LocalCluster) -> set[str]:

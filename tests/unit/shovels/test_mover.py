@@ -15,7 +15,7 @@ from typing import cast
 import pytest
 
 from broker.amqp import codec
-from broker.amqp.fields import encode_table
+from broker.amqp.fields import Value, encode_table
 from broker.machine.commands import Table
 from broker.memberlog.client_history import ClusterName
 from broker.shovels.definition import Link, parse_shovel
@@ -25,6 +25,7 @@ from tools.client.amqp_client import AmqpConnection
 from tools.shovel import mover
 from tools.shovel.content import number_of
 from tools.shovel.mover import Failed, Mover, Task
+from tools.shovel.upstream import UpstreamExchange
 
 HIGHEST, REMEMBERED = 6000, 4096
 TOO_OLD = (
@@ -290,6 +291,23 @@ def test_a_queue_is_taken_from_only_while_it_is_wanted() -> None:
     assert isinstance(consumed[6], dict)
     assert consumed[6]["x-priority"] == -1
     assert "queue.declare" not in run.destination.names(), "it is there, or the link is not"
+
+
+def test_rabbitmq_is_told_the_hops_in_the_type_that_it_takes() -> None:
+    """It refuses a shorter one: "Argument x-max-hops must be of type long"."""
+    link = Link("exchange", "x", "far", "x", "near", 2, False, True)
+    shovel = link_of(parse_upstream("far", {"uri": "amqp://far"}), "/", link)
+    declared: list[Table] = []
+
+    def call(method: str, args: tuple[Value, ...], answer: str) -> tuple[Value, ...]:
+        if method == "exchange.declare" and args[1] == "x-federation-upstream":
+            assert isinstance(args[7], dict)
+            declared.append(args[7])
+        return "", 0, 0
+
+    source = cast("AmqpConnection", SimpleNamespace(call=call))
+    UpstreamExchange(shovel, "far", "/", {}).prepare(source)
+    assert b"\x0ax-max-hopsl" + (2).to_bytes(8, "big") in encode_table(declared[0])
 
 
 def test_two_clusters_of_one_name_are_told_apart_before_anything_is_made() -> None:
