@@ -31,7 +31,8 @@ ROLES = [role.value for role in Role]
 COMMANDS = ("status", "ping", "ready", "promote", "passive", "query", "replicate")
 NO_REPLICATION = (
     "single queues are not copied from another broker: all members of a cluster have all queues; "
-    "make the two brokers members of one (qpidd --cluster-name)"
+    "make the two brokers members of one (qpidd --cluster-name), or take a copy of what is "
+    "published there (qpid-route dynamic add), or move what the queue holds (qpid-route queue add)"
 )
 EPILOG = """\b
 Commands:

@@ -51,6 +51,8 @@ NO_COUNTERPART = {
     "file_count": "the store has no journal files",
     "flow_stop_count": "publishers are slowed for all queues alike",
     "flow_stop_size": "publishers are slowed for all queues alike",
+    "start_replica": "no queue follows one of a broker that is not in its cluster (qpid-ha "
+    "replicate says what to use instead)",
     "group_header": "message groups are not there",
     "msg_sequence": "exchanges do not number messages",
     "ive": "exchanges do not keep an initial value",
@@ -206,6 +208,7 @@ ARGUMENT = click.option(
 @click.option("--file-count", type=int, hidden=True)
 @click.option("--flow-stop-size", type=int, hidden=True)
 @click.option("--flow-stop-count", type=int, hidden=True)
+@click.option("--start-replica", hidden=True)
 @click.option("--lvq-key", hidden=True)
 @click.option("--group-header", hidden=True)
 @click.option("--generate-queue-events", type=int, hidden=True)

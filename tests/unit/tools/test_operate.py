@@ -600,7 +600,12 @@ def test_qpid_config_lists(run: Run) -> None:
 
 
 def test_an_option_without_a_counterpart_is_refused(run: Run, api: CannedApi) -> None:
-    for option in (("--lvq-key", "k"), ("--group-header", "g"), ("--file-size", "8")):
+    for option in (
+        ("--start-replica", "b"),
+        ("--lvq-key", "k"),
+        ("--group-header", "g"),
+        ("--file-size", "8"),
+    ):
         ended = run(qpid_config, "add", "queue", "q", *option)
         assert ended.code == Exit.USAGE
         assert "has no counterpart here: " in ended.err
