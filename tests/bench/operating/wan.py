@@ -6,8 +6,8 @@
 Two clusters on this machine, and a relay between them that holds each piece for half a round trip.
 A lost segment holds up all behind it for another round trip, as TCP does until it has sent that
 segment again; that a sender slows down for it is not modelled: links for such networks use a
-congestion control that does not (BBR).  Prints messages a second, from the middle of the run, and
-whether all came, once and in order.
+congestion control that does not (BBR).  Prints messages a second, from the middle of the run,
+whether all came, once and in order, and what of the processors each took.
 """
 
 from __future__ import annotations
@@ -24,6 +24,8 @@ from pathlib import Path
 import click
 
 from broker.amqp.fields import Value
+from tests.bench.cluster import cpu_seconds
+from tests.system.links.support import processes
 from tools.cli.failures import ToolError
 from tools.cli.options import run_command
 from tools.cli.signals import ended_by
@@ -178,6 +180,9 @@ def run(
         far.start(60.0)
         relay = SlowLink(*far[0].address, round_trip_s, loss)
         api = link_up(near[0], relay, prefetch)
+        parts = {"a member that takes": near[0].pid, "that gives": far[0].pid,
+                 "the link": processes(near)[0]}  # fmt: skip
+        before = {name: cpu_seconds([pid]) for name, pid in parts.items()}
         filling = threading.Thread(target=fill, args=(far[0], count, size))
         filling.start()
         marks: dict[float, tuple[float, int]] = {}
@@ -192,9 +197,13 @@ def run(
         now = time.monotonic(), here
         (begun, first), (ended, last) = (marks.get(mark, now) for mark in (BEGIN, END))
         filling.join()
+        spent = {name: cpu_seconds([pid]) - before[name] for name, pid in parts.items()}
         time.sleep(1.0)
         if arrived(api) != count:
             raise ToolError(f"{arrived(api)} in place of {count} came")
+        print("processor, us a message: " + ", ".join(
+            f"{name} {seconds * 1e6 / count:.0f}" for name, seconds in spent.items()
+        ))  # fmt: skip
         print(
             f"{(last - first) / (ended - begun):,.0f} messages/s of {size} B over "
             f"{round_trip_s * 1000:.0f} ms with {loss:.1%} lost ({relay.lost} segments), "
