@@ -37,6 +37,7 @@ from broker.machine.commands import (
     Shutdown,
 )
 from broker.machine.effects import Effect
+from broker.machine.handlers.ack_runs import apply_acks
 from broker.machine.handlers.cold_start import find_survivors
 from broker.machine.machine import Machine
 from broker.machine.publishing.runs import apply_run
@@ -49,7 +50,10 @@ from vsync.types import RingId
 
 RECORD_VERSION = 3
 _ITEM_BLOB, _ITEM_ACTIVATION = 0, 1
-_PUBLISHES = bytes([PUBLISH, PUBLISH])
+_IN_RUNS = {
+    PUBLISH: (bytes([PUBLISH, PUBLISH]), apply_run),
+    ACK: (bytes([ACK, ACK]), apply_acks),
+}
 UNAWAITED = frozenset((ACK, NACK, SENT, TICK, DIGEST))
 """Kinds of commands that are answered to nobody: no client waits for them to be durable."""
 
@@ -257,8 +261,9 @@ class Replica:
                 continue
             command, kind, run = commands[index], kinds[index], 0
             try:
-                if kind == PUBLISH and in_runs and kinds[index : index + 2] == _PUBLISHES:
-                    run = apply_run(machine, position, session, time_us, commands, index)
+                if in_runs and kind in _IN_RUNS and kinds[index : index + 2] == _IN_RUNS[kind][0]:
+                    in_run = _IN_RUNS[kind][1]
+                    run = in_run(machine, position, session, time_us, commands, index)
                     outcomes.extend(bytes(run))
                 if not run:
                     outcomes.append(apply(position, session, time_us, command))

@@ -1,5 +1,7 @@
 """Consuming: consume, cancel, get, qos, and the settlement of what was delivered."""
 
+from itertools import repeat
+
 from broker.machine.clock.cluster_time import unlease
 from broker.machine.commands import (
     ACK,
@@ -54,6 +56,7 @@ from broker.machine.queueing.dispatch import (
     offer_all,
     properties_for,
     release,
+    release_all,
     requeue,
 )
 from broker.machine.queueing.queue import (
@@ -264,10 +267,8 @@ def on_sent(state: State, channel: Channel, command: Sent) -> int:
         if tag > last:
             break
         tags.append(tag)
-    for tag in tags:
-        held = unsent.pop(tag)
-        _, _, message, consumer, _ = held
-        release(state, channel, tag, held, rehash(message), SENT, tag)
+    at = repeat(state.position)
+    for _, consumer, _ in release_all(state, channel, unsent, zip(at, tags, strict=False), SENT):
         if consumer is not None and not consumer.waiting:
             credited[consumer.tag] = consumer
     for consumer in credited.values():
@@ -306,24 +307,28 @@ def _settle(state: State, channel: Channel, kind: int, tag: int, multiple: bool,
 def settle_tags(state: State, channel: Channel, tags: list[int], what: int) -> None:
     """All of them, then the consumers that gained credit, in the order of the tags, or in turn if
     it is their channel's. `what` is the move, and so whether they are requeued or leave."""
-    goes_back = is_return(what)
     was_full = channel.outstanding >= channel.limit
     credited: dict[str, Consumer] = {}
     affected: dict[int, Queue] = {}
-    for tag in tags:
-        held = channel.unacked.pop(tag)
-        queue, _, message, consumer, _ = held
-        if goes_back:
-            requeue(state, channel, tag, held, what)
-        else:
-            release(state, channel, tag, held, rehash(message), what, tag)
-            queue.tally.ack += what != REJECTED
+    if is_return(what) or what == REJECTED:
+        for tag in tags:
+            held = channel.unacked.pop(tag)
+            queue, _, message, consumer, _ = held
             if what == REJECTED:
+                release(state, channel, tag, held, rehash(message), what, tag)
                 dead_letter(state, queue, message, "rejected")
-        affected[queue.number] = queue
-        if consumer is not None:
-            credited[consumer.tag] = consumer
-    if not goes_back and what != REJECTED:
+            else:
+                requeue(state, channel, tag, held, what)
+            affected[queue.number] = queue
+            if consumer is not None:
+                credited[consumer.tag] = consumer
+    else:
+        settled = zip(repeat(state.position), tags, strict=False)
+        for queue, consumer, count in release_all(state, channel, channel.unacked, settled, what):
+            queue.tally.ack += count
+            affected[queue.number] = queue
+            if consumer is not None:
+                credited[consumer.tag] = consumer
         channel.tally.ack += len(tags)
         channel.total.ack += len(tags)
     in_turn = was_full and state.version >= ANSWERS_AS_RABBITMQ

@@ -37,11 +37,8 @@ def apply_run(
     """Apply publishes of these commands from `begin` on, at positions that rise by one, as
     `Machine.apply` does, in less time. Return how many; 0: none. All have the outcome OK, and as
     many effects each. Where it raises, `state.position` is that of the command."""
-    if (
-        state.ending or state.leaving or state.stale or state.trimming
-        or state.dead_letters or state.late_letters or state.poison or state.reading
-    ):  # fmt: skip
-        return 0  # something goes on at each position
+    if not is_at_rest(state):
+        return 0
     _, conn, chan, *_ = cast("Publish", commands[begin])
     channel = state.channels.get((session, conn, chan))
     if channel is None or not channel.open:
@@ -49,6 +46,14 @@ def apply_run(
     state.position = position
     state.time_us = time_us
     return _publish_run(state, channel, commands, begin)
+
+
+def is_at_rest(state: State) -> bool:
+    """Whether nothing goes on at each position beside its command."""
+    return not (
+        state.ending or state.leaving or state.stale or state.trimming
+        or state.dead_letters or state.late_letters or state.poison or state.reading
+    )  # fmt: skip
 
 
 def _publish_run(state: State, channel: Channel, commands: Sequence[Command], begin: int) -> int:

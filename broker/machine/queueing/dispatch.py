@@ -8,6 +8,10 @@ Between commands a queue never has both a ready message and a consumer with cred
 noted here: what its readers get is sent when the command is done (streams.py).
 """
 
+from collections.abc import Iterable
+from operator import attrgetter
+from typing import Final
+
 from broker.machine.clock.cluster_time import head, next_deadline, time_to_live
 from broker.machine.digest import MASK, held_element, ready_element
 from broker.machine.effects import DeliverEffect
@@ -86,18 +90,28 @@ def enqueue(state: State, queue: Queue, message: Message) -> bool:
     return True
 
 
+RUN_TRAITS: Final[dict[str, object]] = {
+    "expiring": False,
+    "takes_all": True,
+    "max_priority": -1,
+    "max_length": -1,
+    "max_bytes": -1,
+    "ttl_us": NO_TTL,
+}
+"""What a queue must be like to take messages in runs. A test has a list of all that does not matter
+to runs, so that a new trait of queues is in one of the two."""
+_traits, _wanted_traits = attrgetter(*RUN_TRAITS), tuple(RUN_TRAITS.values())
+
+
 def takes_runs(queue: Queue) -> bool:
     """Whether all that `enqueue` does with a message without a time to live is to append it, or
     to deliver it to the only consumer with credit."""
-    return not (
-        len(queue.service) > 1
-        or queue.expiring
-        or not queue.takes_all
-        or queue.max_priority >= 0
-        or queue.max_length >= 0
-        or queue.max_bytes >= 0
-        or queue.ttl_us != NO_TTL
-    )
+    return len(queue.service) < 2 and is_plain(queue)
+
+
+def is_plain(queue: Queue) -> bool:
+    """Whether it has no trait that needs to be thought of with each message."""
+    return bool(_traits(queue) == _wanted_traits)
 
 
 def would_refuse(queue: Queue, size: int, *, leaves: bool) -> bool:
@@ -438,3 +452,59 @@ def release(
         consumer.outstanding -= 1
         if not consumer.no_ack:
             channel.outstanding -= 1
+
+
+def release_all(
+    state: State,
+    channel: Channel,
+    unsettled: dict[int, Held],
+    settled: Iterable[tuple[int, int]],
+    what: int,
+) -> list[tuple[Queue, Consumer | None, int]]:
+    """`release` messages that leave for good, by their positions and tags, in less time: what those
+    of one plain queue and consumer have in common is looked up and counted once. Return these, in
+    order, with how many it were."""
+    moves, mark, salt, pop = state.moves, channel.mark, channel.salt, unsettled.pop
+    runs: list[tuple[Queue, Consumer | None, int]] = []
+    of: Queue | None = None
+    by: Consumer | None = None
+    plain = False
+    elements = count = size = number = queue_mark = 0
+    for position, tag in settled:
+        held = queue, seq, message, consumer, redelivered = pop(tag)
+        if queue is not of or consumer is not by:
+            if of is not None:
+                runs.append((of, by, count))
+                if plain:
+                    _released(channel, of, by, count, size)
+            of, by, plain = queue, consumer, is_plain(queue)
+            count = size = 0
+            number, queue_mark = queue.number, queue.mark
+        state.position = position
+        count += 1
+        content = rehash(message)
+        if not plain:
+            release(state, channel, tag, held, content, what, tag)
+            continue
+        moves.append(row(what, position & INDEX_MASK, queue_mark, seq, mark, tag))
+        elements += held_element(content, number, seq, salt, tag + tag + redelivered)
+        size += len(message[BODY])
+        if queue.returns:
+            forget_returns(state, queue, seq)
+    if of is not None:
+        runs.append((of, by, count))
+        if plain:
+            _released(channel, of, by, count, size)
+    state.remove(elements)
+    return runs
+
+
+def _released(
+    channel: Channel, queue: Queue, consumer: Consumer | None, count: int, size: int
+) -> None:
+    queue.unacked -= count
+    queue.unacked_bytes -= size
+    if consumer is not None:
+        consumer.outstanding -= count
+        if not consumer.no_ack:
+            channel.outstanding -= count

@@ -1,8 +1,8 @@
-"""Publishes and deliveries in runs: the same states, words and moves as one at a time."""
+"""Publishes, deliveries and acks in runs: the same states, words and moves as one at a time."""
 
 import random
 from collections.abc import Callable
-from dataclasses import astuple
+from dataclasses import astuple, fields
 
 import pytest
 
@@ -10,9 +10,13 @@ from broker.machine import commands as c
 from broker.machine.command_codec import pack_blob
 from broker.machine.commands import Command, Table
 from broker.machine.digest import body_hash
+from broker.machine.handlers.ack_runs import apply_acks
 from broker.machine.machine import Machine
+from broker.machine.move_log import ACKED
 from broker.machine.publishing.runs import apply_run
+from broker.machine.queueing.dispatch import RUN_TRAITS, release, release_all
 from broker.machine.queueing.properties import with_header
+from broker.machine.state import Queue, rehash
 from broker.machine.tally import Tally
 from broker.machine.version import MACHINE_VERSION
 from broker.replication.chain import History
@@ -53,11 +57,30 @@ def opening(machine: Machine) -> list[Command]:
     return [*commands, bind]
 
 
-def blob(rng: random.Random, number: int) -> list[Command]:
-    """Some publishes in a row, and what makes or takes credit before, between and behind."""
+def blob(rng: random.Random, number: int, machine: Machine, session: int) -> list[Command]:
+    """Publishes and acks in a row, and what makes or takes credit before, between and behind."""
     commands: list[Command] = []
     for _ in range(rng.randrange(1, 5)):
-        commands += rng.choice((publishes, publishes, others))(rng, number)
+        if rng.random() < 0.3:
+            commands += acks(rng, machine, session)
+        else:
+            commands += rng.choice((publishes, publishes, others))(rng, number)
+    return commands or others(rng, number)
+
+
+def acks(rng: random.Random, machine: Machine, session: int) -> list[Command]:
+    """Of messages that a channel holds, mostly in order; now and then of one that it does not."""
+    commands: list[Command] = []
+    for at in rng.sample([(1, 1), (1, 2), (2, 1), (2, 2)], rng.randrange(1, 4)):
+        channel = machine.channels.get((session, *at))
+        tags = list(channel.unacked) if channel is not None else []
+        tags = [tag for tag in tags if rng.random() < 0.8][: rng.randrange(20)]
+        if rng.random() < 0.1:
+            rng.shuffle(tags)
+        if rng.random() < 0.03:
+            tags += [rng.choice((0, 1, 1 << 40))]
+        often = rng.choice((0.0, 0.2, 1.0))
+        commands += [c.Ack(c.ACK, *at, tag, rng.random() < often) for tag in tags]
     return commands
 
 
@@ -150,7 +173,7 @@ def test_runs_change_nothing(seed: int, local: str) -> None:
     one_by_one = Replica(local, begun(local)[0], History(1, position), in_runs=False)
     accepted = 0
     for number in range(1, BLOBS):
-        commands = [*reopened(machine, session), *blob(rng, number)]
+        commands = [*reopened(machine, session), *blob(rng, number, machine, session)]
         item = Item(1, RING, number, "a", pack_blob(session, number, number, commands))
         found = replica.execute(item)
         assert found[:-1] == one_by_one.execute(item)[:-1]  # outcomes and moves
@@ -202,3 +225,110 @@ def test_a_run_is_taken_where_there_is_one() -> None:
         taken.append(apply_run(machine, position + 3, session, 0, commands, 1))
         taken.append(apply_run(machine, position + 3, session, 0, commands, 1))
     assert taken == [0, 7, 7, 0, 2, 7]
+
+
+def held(local: str, waits: bool) -> tuple[Machine, int, int]:
+    """A machine whose consumer, with credit for more or without, holds eight messages."""
+    machine, session, position = begun(local)
+    limit = 20 if waits else 8
+    consume = c.Consume(c.CONSUME, 1, 2, "plain", "t", False, False, False, False, {}, limit)
+    commands: list[Command] = [consume]
+    commands += [c.Publish(c.PUBLISH, 1, 1, 0, "", "plain", 0, b"", b"%d" % n) for n in range(8)]
+    for command in commands:
+        position += 1
+        assert machine.apply(position, session, 0, command) == c.OK
+    machine.take_effects()
+    machine.take_moves()
+    return machine, session, position + 1
+
+
+def test_a_run_of_acks_is_taken_where_nothing_follows_from_them() -> None:
+    def ack(tag: int, *, multiple: bool = False) -> Command:
+        return c.Ack(c.ACK, 1, 2, tag, multiple)
+
+    commands = [ack(2), ack(1), ack(5, multiple=True), ack(8), ack(8), ack(7)]
+    machine, session, position = held("a", waits=True)
+    assert apply_acks(machine, position, session, 0, commands, 0) == 4  # 8 is gone then
+    assert list(machine.channels[session, 1, 2].unacked) == [6, 7]
+    assert machine.position == position + 3
+    assert machine.root() == machine.recompute_root()
+    machine.invariants()
+    machine, session, position = held("a", waits=False)  # the first ack brings credit
+    assert apply_acks(machine, position, session, 0, commands, 0) == 0
+    assert machine.apply(position, session, 0, commands[0]) == c.OK
+    assert apply_acks(machine, position + 1, session, 0, commands, 1) == 3
+    commands = [ack(6), c.Ack(c.ACK, 1, 1, 7, False)]  # another channel, which has none
+    assert apply_acks(machine, position + 4, session, 0, commands, 0) == 1
+    assert apply_acks(machine, position + 5, session, 0, commands, 1) == 0
+
+
+def test_the_ack_that_fails_in_a_run_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, session, position = held("a", waits=True)
+    replica = Replica("a", machine, History(1, position - 1))
+    commands: list[Command] = [c.Ack(c.ACK, 1, 2, tag, False) for tag in range(1, 9)]
+    monkeypatch.setattr("broker.machine.state.body_hash", fails_at(b"5", body_hash))
+    with pytest.raises(ExecutionFailed) as caught:
+        replica.execute(Item(1, RING, 1, "a", pack_blob(session, 1, 1, commands)))
+    assert caught.value.index == 5
+    assert caught.value.position == position + 5
+
+
+@pytest.mark.parametrize("name", [*QUEUES, "stream"])
+def test_many_are_released_as_one_at_a_time(name: str) -> None:
+    """A multiple ack does the same without runs: so here are both ways beside each other."""
+    consume = c.Consume(c.CONSUME, 1, 2, name, "t", False, False, False, False, {}, 50)
+    commands: list[Command] = []
+    if name == "stream":
+        arguments: Table = {"x-queue-type": "stream"}
+        commands += [
+            c.QueueDeclare(c.QUEUE_DECLARE, 1, 1, name, False, True, False, False, False, arguments)
+        ]
+    commands += [consume, consume._replace(queue="other", tag="u")]
+    for n in range(9):
+        body = b"%d" % n
+        commands += [c.Publish(c.PUBLISH, 1, 1, 0, "", name if n % 3 else "other", 0, b"", body)]
+    machines: list[Machine] = []
+    for at_once in (True, False):
+        machine, session, position = begun("a")
+        for command in commands:
+            position += 1
+            assert machine.apply(position, session, 0, command) == c.OK
+        machine.take_effects()
+        machine.take_moves()
+        channel = machine.channels[session, 1, 2]
+        settled = [(position + tag // 4, tag) for tag in list(channel.unacked)[:7]]
+        assert len(settled) == 7
+        if at_once:
+            release_all(machine, channel, channel.unacked, settled, ACKED)
+        else:
+            for machine.position, tag in settled:
+                one = channel.unacked.pop(tag)
+                release(machine, channel, tag, one, rehash(one[2]), ACKED, tag)
+        machine.invariants()
+        machines.append(machine)
+    one, other = machines
+    assert one.take_moves()[0] == other.take_moves()[0]
+    assert list(one.snapshot()) == list(other.snapshot())
+
+
+INDIFFERENT = frozenset((
+    # What it is, where it belongs, and who uses it.
+    "vhost", "name", "number", "durable", "auto_delete", "owner", "arguments", "owner_key", "mark",
+    "salt", "deleted", "bindings", "consumers", "service", "exclusive_consumer", "single_active",
+    "consumer_timeout_ms", "policy", "operator_policy", "tally",
+    # What runs count and keep as single messages do, or what they end at.
+    "next_seq", "ready", "returned", "recovered_seq", "ready_sum", "ready_bytes", "unacked",
+    "unacked_bytes", "returns", "returns_sum",
+    # Only where something expires, is refused or comes back: not in a run.
+    "timed", "expires_us", "used_us", "overflow", "delivery_limit", "dead_letter_exchange",
+    "dead_letter_key", "at_least_once", "letters", "letters_of", "stale",
+    # Those queues have a trait: a priority, or they do not take all.
+    "delays", "window", "stream",
+))  # fmt: skip
+
+
+def test_each_attribute_of_a_queue_is_thought_of() -> None:
+    """What is new in queues matters to runs, and is in RUN_TRAITS, or does not, and is here."""
+    attributes = {one.name for one in fields(Queue)}
+    assert attributes == INDIFFERENT | set(RUN_TRAITS)
+    assert not INDIFFERENT & set(RUN_TRAITS)
