@@ -28,7 +28,7 @@ import struct
 from pathlib import Path
 from typing import NamedTuple
 
-from xxhash import xxh3_64_digest
+from xxhash import xxh3_64, xxh3_64_digest
 
 from store.files.durable_files import sync_directory
 from store.files.space import NO_SPACE, has_room_for
@@ -116,7 +116,7 @@ class Journal:
 
     def append(self, record: Record) -> None:
         """Make it durable.  After an OSError nobody knows whether it is there."""
-        content = _encode(record, self._salt).ljust(_blocks(record), b"\0")
+        content = _encode(record, self._salt)
         if os.pwrite(self._fd, content, self._end) != len(content):
             raise OSError(errno.EIO, "the journal was not written whole")
         self._end += len(content)
@@ -204,10 +204,14 @@ def _wrong_head(data: bytes, store_id: str) -> str:
 
 
 def _encode(record: Record, salt: bytes) -> bytes:
+    """Return it as it stands in the file, with what fills its last block."""
     first, last, value, meta = record
     head = _HEAD.pack(_MAGIC, len(value), len(meta), first, last)
-    body = b"".join((head, value, meta))
-    return body + xxh3_64_digest(salt + body, seed=first)
+    checksum = xxh3_64(salt, seed=first)
+    for part in (head, value, meta):
+        checksum.update(part)
+    size = _HEAD.size + len(value) + len(meta) + _CHECKSUM_BYTES
+    return b"".join((head, value, meta, checksum.digest(), bytes(-size % BLOCK_BYTES)))
 
 
 def _blocks(record: Record) -> int:

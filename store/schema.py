@@ -17,7 +17,7 @@ from __future__ import annotations
 import struct
 
 import msgpack
-from xxhash import xxh3_64_digest
+from xxhash import xxh3_64, xxh3_64_digest
 
 from store.api import Marker, Meta, SavedCheckpoint
 from store.errors import StoreCorrupt, StoreVersion
@@ -60,8 +60,10 @@ def chunk_generation(key: bytes) -> int:
 
 def encode_entry(entry: bytes, first: int, last: int, log_bytes: int) -> bytes:
     """Return the value for an entry."""
-    body = entry + _ENTRY_END.pack(last, log_bytes)
-    return body + xxh3_64_digest(body, seed=first)
+    end = _ENTRY_END.pack(last, log_bytes)
+    checksum = xxh3_64(entry, seed=first)
+    checksum.update(end)
+    return b"".join((entry, end, checksum.digest()))
 
 
 def decode_entry(value: bytes, first: int, path: str) -> tuple[int, bytes]:

@@ -71,7 +71,7 @@ def split_frames(
     return frames, at
 
 
-def append_frame(out: bytearray, kind: int, channel: int, payload: bytes) -> None:
+def append_frame(out: bytearray, kind: int, channel: int, payload: bytes | memoryview) -> None:
     out += FRAME_HEAD.pack(kind, channel, len(payload))
     out += payload
     out.append(FRAME_END)
@@ -103,8 +103,9 @@ def append_content(
         out.append(FRAME_END)
         return
     out.append(FRAME_END)
+    whole = memoryview(body)
     for at in range(0, size, room):
-        append_frame(out, BODY, channel, body[at : at + room])
+        append_frame(out, BODY, channel, whole[at : at + room])
 
 
 def append_publish(

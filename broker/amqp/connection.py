@@ -106,11 +106,17 @@ class ServerConnection(FrameReader):
     def receive(self, data: bytes, now: float) -> list[Event]:
         """The events that these bytes complete."""
         self._now = self._heartbeat.received_at = now
+        begun, begin = b"", 0
         if self._rest:
-            self._rest += data
-            if len(self._rest) < self.need:
+            begin = self.need - len(self._rest)
+            if len(data) < begin:
+                self._rest += data
                 return []
-            data = bytes(self._rest)
+            if self.phase is ReaderPhase.OPEN and self.need > codec.FRAME_OVERHEAD_BYTES:
+                # Only the frame that was cut is put together; what follows is read where it is.
+                begun = b"".join((self._rest, data[:begin]))
+            else:
+                data, begin = b"".join((self._rest, data)), 0
             self._rest = bytearray()
         if self.is_judged:
             self._rest += data
@@ -118,15 +124,23 @@ class ServerConnection(FrameReader):
         if self.phase is ReaderPhase.CLOSED:
             return []
         try:
-            at = self._on_protocol_header(data) if self.phase is ReaderPhase.HEADER else 0
-            if self.phase not in (ReaderPhase.CLOSED, ReaderPhase.HEADER):
-                at = self.on_frames(data, at)
+            if begun:
+                self.on_frames(begun, 0)
+            at = self._on_bytes(data, begin)
             if self.is_judged:
                 self.need = 0  # whatever is here is looked at when it is known who it is
             self._rest += data[at:]
         except ProtocolFault as fault:
             self._on_fault(fault)
         return self._take_events()
+
+    def _on_bytes(self, data: bytes, at: int) -> int:
+        """What is whole from `at` on, and where the rest begins."""
+        if self.phase is ReaderPhase.HEADER:
+            at = self._on_protocol_header(data)
+        if self.phase is ReaderPhase.CLOSED:
+            return len(data)
+        return at if self.phase is ReaderPhase.HEADER else self.on_frames(data, at)
 
     def take_output(self) -> bytearray:
         """Everything that is to be sent now; it is not kept."""

@@ -8,7 +8,7 @@ gives such a blob one position and the outcome MALFORMED.
 """
 
 import types
-from typing import NamedTuple, cast, get_args, get_type_hints
+from typing import NamedTuple, TypeGuard, cast, get_args, get_type_hints
 
 import msgpack
 
@@ -53,7 +53,45 @@ def pack_blob(
     session: int, blob_no: int, time_us: int, commands: list[Command], version: int = BLOB_VERSION
 ) -> bytes:
     """One ordered message. The caller keeps to BLOB_COMMANDS_MAX and to its frame budget."""
+    if commands and is_large(commands[-1][-1]):
+        head = msgpack.packb((version, session, blob_no, time_us)), _array_head(len(commands))
+        parts = [with_more_items(head[0], 1), head[1]]
+        for command in commands:
+            parts += _parts(command)
+        return b"".join(parts)
     return cast("bytes", msgpack.packb((version, session, blob_no, time_us, commands)))
+
+
+LARGE_BYTES = 4096
+"""From here on it costs more to have msgpack copy bytes, twice, than to write down what surrounds
+them."""
+
+
+def is_large(value: object) -> TypeGuard[bytes]:
+    """Whether bytes are packed by `head_of_bytes` and themselves."""
+    return type(value) is bytes and len(value) >= LARGE_BYTES
+
+
+def with_more_items(packed: bytes, count: int) -> bytes:
+    """A packed tuple of a few items, so that so many more may be put behind it."""
+    return bytes((packed[0] + count,)) + packed[1:]
+
+
+def head_of_bytes(value: bytes) -> bytes:
+    """What msgpack puts before these."""
+    size = len(value)
+    return b"\xc6" + size.to_bytes(4, "big") if size > 0xFFFF else b"\xc5" + size.to_bytes(2, "big")
+
+
+def _array_head(count: int) -> bytes:
+    return bytes((0x90 + count,)) if count < 16 else b"\xdc" + count.to_bytes(2, "big")
+
+
+def _parts(command: Command) -> list[bytes]:
+    body = command[-1]
+    if not is_large(body):
+        return [msgpack.packb(command)]
+    return [with_more_items(msgpack.packb(command[:-1]), 1), head_of_bytes(body), body]
 
 
 SHA256_BLOB = pack_blob(0, 0, 0, [], BLOB_VERSION_SHA256)[:2]

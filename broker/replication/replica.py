@@ -16,7 +16,14 @@ from typing import NamedTuple, Protocol, cast
 
 import msgpack
 
-from broker.machine.command_codec import BlobMalformed, blob_version, unpack_blob
+from broker.machine.command_codec import (
+    BlobMalformed,
+    blob_version,
+    head_of_bytes,
+    is_large,
+    unpack_blob,
+    with_more_items,
+)
 from broker.machine.commands import (
     ACK,
     ACTIVATE,
@@ -326,8 +333,13 @@ class Replica:
         body = item.body
         kind = _ITEM_BLOB if isinstance(body, bytes) else _ITEM_ACTIVATION
         place = (item.epoch, tuple(item.ring), item.seq, item.sender)
-        end = (after.position, after.chain)
-        self._parts.append(msgpack.packb((RECORD_VERSION, first, kind, *place, body, *end)))
+        head, end = (RECORD_VERSION, first, kind, *place), (after.position, after.chain)
+        if is_large(body):  # it is copied once, in `cut`
+            packed_end = msgpack.packb(end)
+            more = with_more_items(msgpack.packb(head), 1 + len(end))
+            self._parts += (more, head_of_bytes(body), body, packed_end[1:])
+        else:
+            self._parts.append(msgpack.packb((*head, body, *end)))
 
     @property
     def uncut(self) -> bool:

@@ -18,7 +18,7 @@ from functools import lru_cache
 from itertools import accumulate, pairwise
 from struct import Struct
 from struct import error as struct_error
-from typing import NamedTuple
+from typing import NamedTuple, cast
 from zlib import crc32
 
 from vsync.errors import FrameError
@@ -346,7 +346,7 @@ class Codec:
         if kind is _TOKEN_KIND:
             return self._read_token(frame, start)
         if kind is _DATA_KIND:
-            return self.data(frame[start:])
+            return self.data(frame, start)
         match kind:
             case FrameKind.JOIN:
                 return read_join(frame[start:])
@@ -393,31 +393,35 @@ class Codec:
             self._rings[block] = found
         return found, end
 
-    def data(self, body: bytes) -> Data:
+    def data(self, frame: bytes, start: int = 0) -> Data:
         """A data body, as it stands behind the envelope or inside a recovered frame."""
-        ring, at = self.ring(body, 0)
+        ring, at = self.ring(frame, start)
         try:
-            seq, origin, content_code, guarantee_code, count = _DATA.unpack_from(body, at)
+            seq, origin, content_code, guarantee_code, count = _DATA.unpack_from(frame, at)
             at += _DATA.size
             if not 0 < count <= ITEMS_MAX:
                 raise FrameError("data_count")
-            lengths = _lengths(count).unpack_from(body, at)
+            lengths = _lengths(count).unpack_from(frame, at)
         except struct_error as err:
             raise FrameError("frame_short") from err
         at += 4 * count
-        if at + sum(lengths) != len(body):
+        if at + sum(lengths) != len(frame):
             raise FrameError("data_length")
         content = _CONTENTS.get(content_code)
         guarantee = _GUARANTEES.get(guarantee_code)
         if content is None or guarantee is None or not 0 < seq <= COUNT_MAX:
             raise FrameError("data_field")
-        items = [body[a:b] for a, b in pairwise(accumulate(lengths, initial=at))]
-        if content is not Content.PAYLOADS:
-            if content is Content.RECOVERED:
-                if count != 1:
-                    raise FrameError("data_recovered")
-            elif count != 2 or len(items[0]) != _FRAGMENT.size:
+        if content is Content.FRAGMENT:
+            if count != 2 or lengths[0] != _FRAGMENT.size:
                 raise FrameError("data_fragment")
+            # A piece is copied when its payload is joined: until then it is a part of the frame.
+            middle = at + _FRAGMENT.size
+            items = [frame[at:middle], cast("bytes", memoryview(frame)[middle:])]
+        else:
+            items = [frame[a:b] for a, b in pairwise(accumulate(lengths, initial=at))]
+            if content is Content.RECOVERED and count != 1:
+                raise FrameError("data_recovered")
+        body = frame[start:] if len(frame) < _SMALL else cast("bytes", memoryview(frame)[start:])
         return _new(Data, (ring, seq, origin, content, guarantee, items, body))
 
     def _read_token(self, frame: bytes, start: int) -> Token:

@@ -68,7 +68,11 @@ class Token(NamedTuple):
 
 
 class Data(NamedTuple):
-    """One multicast frame as it is stored; `body`: its bytes behind the envelope."""
+    """One multicast frame as it is stored; `body`: its bytes behind the envelope.
+
+    Of a large frame that was received, the body and a piece of a payload are views of its bytes:
+    to be joined and sent, and nothing else.
+    """
 
     ring: RingId
     seq: int

@@ -140,6 +140,14 @@ def test_what_was_sent_before_the_fault_counts() -> None:
     assert [type(event) for event in events] == [Published, Faulted]
 
 
+def test_a_fault_in_a_frame_that_was_cut_is_the_same() -> None:
+    stream = publish(1, "", "q") + b"\x01\x00\x01\x00\x00\x00\x02ab\xce" + publish(1, "", "q")
+    for cut in range(1, len(stream)):
+        connection = opened()
+        events = connection.receive(stream[:cut], 0.0) + connection.receive(stream[cut:], 0.0)
+        assert [type(event) for event in events] == [Published, Faulted], cut
+
+
 def test_a_frame_may_be_too_long_by_what_surrounds_its_payload() -> None:
     connection = opened(frame_max=4096)
     data = PUBLISH + header(1, 2 * 4096) + 2 * body(1, b"x" * 4096)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hashlib import blake2b, sha256
 
+import msgpack
 import pytest
 
 from broker.machine import commands as c
@@ -13,10 +14,18 @@ from broker.machine.command_codec import (
     blob_version,
     pack_blob,
 )
+from broker.machine.commands import Command
 from broker.machine.machine import Machine
 from broker.machine.version import ITEMS_BY_SHA256, MACHINE_VERSION
 from broker.replication.chain import History, item_hash
-from broker.replication.replica import Divergence, Item, Replica, cut_records, records_of
+from broker.replication.replica import (
+    RECORD_VERSION,
+    Divergence,
+    Item,
+    Replica,
+    cut_records,
+    records_of,
+)
 from tests.support.poisoned_store import RING, Author, publish
 
 
@@ -156,3 +165,22 @@ def test_other_items_have_their_blake2b_in_the_chains() -> None:
 def test_a_member_writes_the_blobs_of_its_clusters_version() -> None:
     assert blob_version(ITEMS_BY_SHA256 - 1) == BLOB_VERSION
     assert blob_version(MACHINE_VERSION) == BLOB_VERSION_SHA256
+
+
+@pytest.mark.parametrize("size", [4095, 4096, 65535, 65536])
+@pytest.mark.parametrize("count", [1, 15, 16, 17])
+def test_large_bodies_are_packed_as_msgpack_packs_them(size: int, count: int) -> None:
+    """All members hash a blob's bytes; store entries are read by whoever starts later."""
+    commands: list[Command] = [c.Ack(c.ACK, 1, 2, 3, False)]
+    commands += [publish(number, bytes(size)) for number in range(count - 2)]
+    commands.append(c.BodyPart(c.BODY_PART, 1, 2, bytes(size)))
+    commands = commands[-count:]
+    blob = pack_blob(1 << 40, 7, 1 << 60, commands, BLOB_VERSION_SHA256)
+    whole = (BLOB_VERSION_SHA256, 1 << 40, 7, 1 << 60, commands)
+    assert blob == msgpack.packb(whole)
+    replica = empty()
+    replica.execute(Item(3, RING, 4, "a", blob))
+    batch = replica.cut()
+    assert batch is not None
+    end = (replica.history.position, replica.history.chain)
+    assert batch.entry == msgpack.packb((RECORD_VERSION, 1, 0, 3, tuple(RING), 4, "a", blob, *end))

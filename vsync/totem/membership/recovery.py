@@ -90,7 +90,7 @@ class Exchange:
             self._seen.add(seq)
             frame = self.old.window.get(seq)
             assert frame is not None, seq
-            return Content.RECOVERED, Guarantee.AGREED, [frame.body]
+            return Content.RECOVERED, Guarantee.AGREED, [bytes(frame.body)]
         return None
 
     # -- the exchange ------------------------------------------------------------------------

@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections import deque
 from itertools import islice
+from typing import cast
 
 from vsync.errors import PayloadTooLarge
 from vsync.types import Guarantee, Member
@@ -100,7 +101,7 @@ class SendQueue:
         index = self._index
         items = [
             fragment_head(self._number, index, count),
-            payload[index * size : (index + 1) * size],
+            cast("bytes", memoryview(payload)[index * size : (index + 1) * size]),
         ]
         self._index += 1
         self._gone += len(items[1])

@@ -302,8 +302,8 @@ def test_many_are_released_as_one_at_a_time(name: str) -> None:
             release_all(machine, channel, channel.unacked, settled, ACKED)
         else:
             for machine.position, tag in settled:
-                one = channel.unacked.pop(tag)
-                release(machine, channel, tag, one, rehash(one[2]), ACKED, tag)
+                popped = channel.unacked.pop(tag)
+                release(machine, channel, tag, popped, rehash(popped[2]), ACKED, tag)
         machine.invariants()
         machines.append(machine)
     one, other = machines

@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable
 
 import pytest
+import zmq
 
 from tests.support.ring.scripted_transport import until
 from vsync.io.driver import Driver
@@ -107,7 +108,7 @@ class Cut(RedundantTransport):
 
     network = "none"
 
-    def _send(self, peer: Link, frame: bytes) -> bool:
+    def _send(self, peer: Link, frame: bytes | zmq.Frame) -> bool:
         return not peer.address.startswith(self.network) and super()._send(peer, frame)
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from vsync.io.transport import (
     HIGH_WATER_FRAMES,
+    SHARED_BYTES_MIN,
     Transport,
     TransportError,
     ZmqTransport,
@@ -142,6 +143,19 @@ def test_broadcast_reaches_every_peer_and_not_the_sender(make: Make) -> None:
     for peer in (b, c):
         assert collect(peer, 1) == [b"all"]
     assert a.receive(8) == []
+
+
+@pytest.mark.parametrize("size", [SHARED_BYTES_MIN - 1, SHARED_BYTES_MIN, 50_000])
+def test_a_large_frame_reaches_every_peer(make: Make, size: int) -> None:
+    """It is one copy for all of them."""
+    sender, peers = make(), [make() for _ in range(3)]
+    for peer in peers:
+        link(sender, peer)
+    frames = [bytes((number,)) * size for number in range(20)]
+    for frame in frames:
+        assert sender.broadcast(frame) == 3
+    assert [collect(peer, 20) for peer in peers] == [frames] * 3
+    assert sender.counters["bytes_sent"] >= 60 * size
 
 
 def test_forget_ends_the_peer(make: Make) -> None:
