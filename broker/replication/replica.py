@@ -44,8 +44,8 @@ from broker.machine.commands import (
     Shutdown,
 )
 from broker.machine.effects import Effect
-from broker.machine.handlers.ack_runs import apply_acks
 from broker.machine.handlers.cold_start import find_survivors
+from broker.machine.handlers.consumers import apply_acks
 from broker.machine.machine import Machine
 from broker.machine.publishing.runs import apply_run
 from broker.machine.queueing.refusals import INTERNAL_ERROR

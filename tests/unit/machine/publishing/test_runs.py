@@ -10,7 +10,7 @@ from broker.machine import commands as c
 from broker.machine.command_codec import pack_blob
 from broker.machine.commands import Command, Table
 from broker.machine.digest import body_hash
-from broker.machine.handlers.ack_runs import apply_acks
+from broker.machine.handlers.consumers import apply_acks
 from broker.machine.machine import Machine
 from broker.machine.move_log import ACKED
 from broker.machine.publishing.runs import apply_run
