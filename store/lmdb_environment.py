@@ -1,11 +1,13 @@
-"""LMDB environments: creating, opening and inspecting one, and growing the map safely."""
+"""LMDB environments: creating, opening and inspecting one; growing its map, and letting it go."""
 
 from __future__ import annotations
 
+import ctypes
 import os
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from mmap import MADV_DONTNEED
 from pathlib import Path
 
 import lmdb
@@ -45,6 +47,36 @@ class MapGate:
             while self._readers:
                 self._changed.wait()
             yield
+
+
+def let_go(opened: tuple[int, int]) -> None:
+    """Give back to the system what is in memory of the map of the file that was opened.
+
+    Whoever reads all of a large file once looks as large as the file (VmRSS, `top`), although the
+    system takes these pages back when it needs them.  They are looked up again at the next access,
+    and nothing else changes, as long as the map stays where it is: whoever calls holds the gate,
+    or it would be the memory of others.
+    """
+    with suppress(OSError):  # no Linux: they stay
+        for begin, end in _maps_of(str(opened[1])):
+            _MADVISE(begin, end - begin, MADV_DONTNEED)
+
+
+def _maps_of(inode: str) -> list[tuple[int, int]]:
+    """Return where the file is mapped to be read, and shared with the disk."""
+    found: list[tuple[int, int]] = []
+    for line in _MAPS.read_text(encoding="utf-8", errors="replace").splitlines():
+        place, rights, _, _, number, *path = line.split(maxsplit=5)
+        if number == inode and rights == "r--s" and path and path[0].endswith(f"/{DATA_NAME}"):
+            begin, _, end = place.partition("-")
+            found.append((int(begin, 16), int(end, 16)))
+    return found
+
+
+_MAPS = Path("/proc/self/maps")
+_MADVISE = ctypes.CFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_size_t, ctypes.c_int)(
+    ("madvise", ctypes.CDLL(None))
+)
 
 
 def make_directory(path: Path) -> None:

@@ -42,6 +42,7 @@ from store.lmdb_environment import (
     file_id,
     journal_of,
     left_in_journal,
+    let_go,
     make_directory,
     meta_of,
     misplaced,
@@ -53,6 +54,9 @@ MAP_BYTES_MAX = 1 << 40
 TRIM_BYTES = 2 << 20  # lists of the pages that become free
 PAGE_BYTES = 4096
 SLICE_BYTES = 4 << 20  # per log read, and per transaction of a checkpoint
+MAPPED_BYTES = 16 << 20
+"""After so many bytes were read or written, what is mapped of the file is given back to the system:
+else a store that was read once is the process's memory, as large as it is."""
 
 
 class LmdbStore:
@@ -84,6 +88,7 @@ class LmdbStore:
         self._meta: Meta
         self._pointer: SavedCheckpoint | None = None
         self._gate = MapGate()
+        self._mapped_bytes = 0  # read or written since the map was let go of
         self._writing = threading.RLock()
         self._journal = Journal(path, journal_bytes if sync else 0)
         self._journaled = False  # the meta in LMDB says that the journal counts
@@ -303,6 +308,7 @@ class LmdbStore:
                     ) from error
                 else:
                     self._journal.restart()
+                    self._touched(size)
                     return
 
     def _settle(self) -> None:
@@ -409,6 +415,14 @@ class LmdbStore:
             with self._env.begin() as txn:
                 yield txn
 
+    def _touched(self, size: int) -> None:
+        """So many bytes of the map may be in memory now.  Any thread may be here."""
+        self._mapped_bytes += size
+        if self._mapped_bytes >= MAPPED_BYTES:
+            self._mapped_bytes = 0
+            with self._gate.reading():  # the map stays where it is
+                let_go(self._file_id)
+
     def _load(self) -> bytes:
         """Read what LMDB holds; return the meta record as it stands there."""
         with self._env.begin() as txn:
@@ -431,6 +445,7 @@ class LmdbStore:
         """Read some entries from `start` on; also return where to continue."""
         with self._reading() as txn:
             batch, expected, found = lmdb_scans.log_slice(txn, start, SLICE_BYTES, self._where)
+        self._touched(sum(len(entry) for _, entry in batch))
         if not batch and expected <= self._in_lmdb:
             raise StoreCorrupt(self._where, expected, "the next entry is missing")
         return batch, expected if found else None
@@ -445,6 +460,7 @@ class LmdbStore:
             if value is None:
                 what = f"checkpoint chunk {number} of {saved.chunks} is missing"
                 raise StoreCorrupt(self._where, position, what)
+            self._touched(len(value))
             yield schema.decode_chunk(bytes(value), number, position, self._where)
 
     def _next_generation(self) -> int:

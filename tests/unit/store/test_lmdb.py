@@ -71,6 +71,20 @@ def flip(key: bytes, at: int) -> Callable[[lmdb.Transaction], object]:
     return change
 
 
+def _at(store: LmdbStore, position: int) -> Meta:
+    return replace(store.meta, position=position)
+
+
+def _mapped_bytes(path: Path) -> int:
+    """How much of the map of this file is in the memory of this process."""
+    lines = iter(Path("/proc/self/smaps").read_text().splitlines())
+    return sum(
+        int(next(one for one in lines if one.startswith("Rss:")).split()[1]) << 10
+        for line in lines
+        if line.endswith(str(path))
+    )
+
+
 class TestDamage:
     @pytest.mark.parametrize("at", [0, -20, -12, -1])
     def test_a_flipped_bit_in_an_entry_is_named_by_position(self, tmp_path: Path, at: int) -> None:
@@ -270,6 +284,26 @@ class TestFailure:
         store = LmdbStore(tmp_path, map_bytes=128 << 10)
         assert store.meta.position == 30
         assert store.size_bytes() > 1_200_000
+        store.close()
+
+    def test_what_was_read_of_it_is_not_kept_in_memory(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """The map of a large store is no memory of the process, whoever reads all of it."""
+        monkeypatch.setattr("store.lmdb_store.MAPPED_BYTES", 1 << 20)
+        store = LmdbStore(tmp_path, FRESH)
+        chunks = [os.urandom(250_000) for _ in range(40)]
+        store.write_checkpoint(0, chunks, store.meta)
+        saved = store.checkpoint()
+        assert saved is not None
+        for expected, found in zip(chunks, saved[1], strict=True):
+            assert found == expected
+            assert _mapped_bytes(tmp_path / "data.mdb") < 4 << 20
+        for position in range(1, 41):
+            store.commit(chunks[position - 1], position, position, _at(store, position))
+        for expected, (_, entry) in zip(chunks, store.log(0), strict=True):
+            assert entry == expected
+        assert _mapped_bytes(tmp_path / "data.mdb") < 8 << 20
         store.close()
 
     def test_a_full_store_stops(self, tmp_path: Path) -> None:
