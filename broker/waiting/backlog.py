@@ -133,6 +133,16 @@ class Backlog(Generic[_T]):
         last = () if self._tail is self._head else (tuple(self._tail),)
         return [tuple(self._head), *self._blocks, *last]
 
+    def drain_parts(self) -> Iterator[Part[_T]]:
+        """Yield the same parts once; what lies between the ends is let go of on the way."""
+        last = () if self._tail is self._head else tuple(self._tail)
+        yield tuple(self._head)
+        while self._blocks:
+            block = self._blocks.popleft()
+            self._between -= len(block)
+            yield block
+        yield last
+
     def _seal(self) -> Block[_T] | None:
         full: Block[_T] | None = None
         if self._tail is not self._head:

@@ -78,6 +78,8 @@ class Scrub:
         self._unread: Iterator[tuple[int, bool, Message] | None] = iter(())  # of both
         self._waits = False  # for the disk
         self._source = self._ready  # another one: the queue was purged
+        self._plain = False  # it has messages that were never taken
+        self._first = self._at = 0  # the first place of these, and the one that was looked at last
         self._expected = self._total = 0
 
     def step(self, messages: int) -> Fault | None:
@@ -85,8 +87,8 @@ class Scrub:
         the first thing that does not hold."""
         self._waits = False
         while messages > 0 and not self.done and not self._waits:
-            if self._queue is not None and self._queue.ready is not self._source:
-                self._let_go()  # it was purged: what is read no more would still take memory
+            if self._queue is not None and self._is_gone(self._queue):
+                self._let_go()  # what is read no more would still take memory, and disk
             if self._queue is None and not self._next_queue():
                 if self._producers:
                     count, fault = self._next_producer()
@@ -103,6 +105,12 @@ class Scrub:
                 self.done = True
                 return fault
         return None
+
+    def _is_gone(self, queue: Queue) -> bool:
+        """It was purged, or those who consume it are ahead of this pass: they look at its messages
+        sooner, as each is hashed when it leaves."""
+        first = queue.next_seq - len(queue.ready)
+        return queue.ready is not self._source or (self._plain and first > self._at)
 
     def _next_producer(self) -> tuple[int, Fault | None]:
         vhost, name, producer = self._producers.pop()
@@ -142,7 +150,8 @@ class Scrub:
         self._returned = queue.returned.copy()
         self._source, self._ready = queue.ready, queue.ready.copy()
         first, recovered = queue.next_seq - len(self._ready), queue.recovered_seq
-        fresh = _numbered(read_along(self._ready.parts()), first, recovered)
+        self._plain, self._first, self._at = bool(self._ready), first, first
+        fresh = _numbered(read_along(self._ready.drain_parts()), first, recovered)
         returned = ((*seq_at(queue, at), one) for at, one in self._returned.items())
         self._unread = chain(returned, fresh)
         self._expected, self._total = queue.ready_sum, 0
@@ -158,6 +167,8 @@ class Scrub:
                 return count, None
             seq, redelivered, message = found
             count += 1
+            if seq >= self._first:
+                self._at = seq
             content = rehash(message)
             if content != message[CONTENT_HASH]:
                 what = f"message {message[NUMBER]} is not what was published"

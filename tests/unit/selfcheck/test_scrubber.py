@@ -19,6 +19,7 @@ from broker.machine.state import BODY, PROPERTIES, Queue
 from broker.selfcheck.scrubber import SLICE_MESSAGES_MAX, DiskScrubber, MemoryScrubber
 from store import schema
 from store.lmdb_store import LmdbStore
+from tests.properties.models.memory_shelf import MemoryShelf, pager
 from tests.support.poisoned_store import META, Author, flip_on_disk, publish
 from tests.support.replaced_message import replace_message
 from tests.support.three_machines import EMPTY, Rig
@@ -183,6 +184,40 @@ def test_what_leaves_is_hashed_again_and_does_not_cancel_out(purge: bool) -> Non
         rig.position += 1
     assert (machine.root() == rig.machines["b"].root()) is purge
     assert (machine.root() == machine.recompute_root()) is purge
+
+
+def test_a_queue_that_is_drained_ahead_of_it_takes_no_memory_or_disk(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A pass over a million messages takes minutes: it held all that it had not read yet."""
+    monkeypatch.setattr("broker.waiting.backlog.BLOCK_MESSAGES", 4)
+    rig = Rig()
+    shelf = MemoryShelf()
+    rig.machines["b"].pager = pager(shelf=shelf)
+    client = rig.client()
+    client.queue("q")
+    for number in range(40):
+        client.publish("q", bytes([number]))
+    machine = rig.machines["b"]
+    scrub = Scrub(machine)
+    assert scrub.step(10) is None
+    seen = scrub.messages
+    assert seen >= 9
+    held = len(shelf.pages)
+    for _ in range(9):
+        client.get("q")
+    assert scrub.step(2) is None
+    assert seen < scrub.messages < 40, "it is ahead of the consumer"
+    assert len(shelf.pages) < held, "what both have passed is let go of"
+    for _ in range(27):
+        client.get("q")
+    before = scrub.messages
+    assert scrub.step(1_000) is None
+    assert scrub.done
+    assert scrub.messages == before, "who takes them has hashed them, or will"
+    while machine.free(5):
+        pass
+    assert not shelf.pages
 
 
 def test_the_pace_is_kept_and_counted() -> None:
