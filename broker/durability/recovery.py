@@ -44,13 +44,13 @@ def checkpoint_head(history: History) -> bytes:
 
 def checkpoint_of(replica: Replica) -> Iterator[bytes]:
     """Return a checkpoint of the present state, in chunks: it is never all in memory."""
-    return chain([checkpoint_head(replica.history)], replica.machine.snapshot())
+    return chain([checkpoint_head(replica.history)], replica.machine.snapshot(pages=True))
 
 
 def checkpoint_in_steps(replica: Replica) -> Iterator[bytes | None]:
     """Return the same; it stays what it is while the replica goes on.  Empty chunks are pauses, and
     None is one until something was read from disk."""
-    return chain([checkpoint_head(replica.history)], replica.machine.snapshot_in_steps())
+    return chain([checkpoint_head(replica.history)], replica.machine.snapshot_in_steps(pages=True))
 
 
 def checkpoint_history(store: Store) -> History:
@@ -73,10 +73,10 @@ def head_of(position: int, chunks: Iterator[bytes]) -> History:
 
 
 def _restore(
-    local: str, position: int, chunks: Iterator[bytes], pager: Pager | None
+    local: str, position: int, chunks: Iterator[bytes], pager: Pager | None, *, own: bool
 ) -> tuple[Machine, History]:
     history = head_of(position, chunks)
-    return Machine.restore(local, chunks, pager), history
+    return Machine.restore(local, chunks, pager, own=own), history
 
 
 def recover(
@@ -85,16 +85,19 @@ def recover(
     progress: Callable[[int, int], None] | None = None,
     withheld: Mapping[bytes, tuple[int, ...]] | None = None,
     pager: Pager | None = None,
+    *,
+    own: bool = False,
 ) -> Replica:
     """Return the state that `store` holds, re-executed and verified against its chain.
 
     `progress` is called now and then with (position reached, position to reach); `withheld` is
-    that of a `Replica`, `pager` that of its machine.  Raises `Divergence` when the
+    that of a `Replica`, `pager` that of its machine; `own`: the checkpoint was written by this
+    member, and pages in it are verified as they are looked at.  Raises `Divergence` when the
     re-execution does not give what the store recorded, `ExecutionFailed` or `Withheld` when a
     command cannot or may not be executed, and the store's own errors when it cannot be read.
     """
     end = history_of(store.meta)
-    replica = restored(local, store, pager)
+    replica = restored(local, store, pager, own=own)
     replica.withheld = withheld or {}
     for count, (_, entry) in enumerate(store.log(replica.history.position)):
         replica.replay(entry)
@@ -110,13 +113,13 @@ def recover(
     return replica
 
 
-def restored(local: str, store: Store, pager: Pager | None = None) -> Replica:
+def restored(local: str, store: Store, pager: Pager | None = None, *, own: bool = False) -> Replica:
     """Return the state of the store's present checkpoint; an empty one when it has none."""
     saved = store.checkpoint()
     if saved is None:
         return Replica(local, Machine(local, pager), History())
     position, chunks = saved
-    return Replica(local, *_restore(local, position, chunks, pager))
+    return Replica(local, *_restore(local, position, chunks, pager, own=own))
 
 
 def log_progress(position: int, end: int) -> None:

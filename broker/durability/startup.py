@@ -20,7 +20,7 @@ from broker.machine.clock.voters import voter_names
 from broker.machine.image.restore import SnapshotError
 from broker.machine.machine import Machine
 from broker.replication.replica import Divergence, ExecutionFailed, Replica, Withheld
-from broker.waiting.pager import PageLost, Pager
+from broker.waiting.pager import PageDamaged, PageLost, Pager
 from store.api import Marker, Meta, Store
 from store.errors import DiskFailed, StoreCorrupt, StoreUnreadable
 
@@ -57,7 +57,7 @@ def _resume(store: Store, quarantine: Quarantine, pager: Pager | None) -> Resume
         why = f"this member's store {found} ({meta.note or 'no reason is noted'})"
         return _aside(meta, why, "qpid-cluster-store -c DIR makes the store count again", pager)
     try:
-        replica = recover(meta.member, store, log_progress, quarantine.withheld(), pager)
+        replica = recover(meta.member, store, log_progress, quarantine.withheld(), pager, own=True)
     except ExecutionFailed as failure:
         why = quarantine.add(failure, RECOVERY, meta.member)
     except Withheld as hit:
@@ -69,8 +69,10 @@ def _resume(store: Store, quarantine: Quarantine, pager: Pager | None) -> Resume
             f"this member's store holds a quarantined command, {record}, which is not executed "
             f"again; the evidence is in {record.path}"
         )
-    except (Divergence, SnapshotError, StoreCorrupt) as error:
+    except (Divergence, SnapshotError, StoreCorrupt, PageDamaged) as error:
         if _alone(meta):
+            if isinstance(error, PageDamaged):
+                raise Unusable(f"{error}; no other member has its state") from error
             raise
         return _aside(
             meta, f"this member's store is damaged: {error}", "nothing was changed in it", pager

@@ -163,22 +163,26 @@ class Machine(State):
         """The root computed anew, from the bytes that are held now."""
         return checks.recompute_root(self)
 
-    def snapshot(self) -> Iterator[bytes]:
-        """The state as it is now, in chunks of at most 256 KiB."""
-        return snapshots.Cut(self, at_once=True).chunks()
+    def snapshot(self, *, pages: bool = False) -> Iterator[bytes]:
+        """The state as it is now, in chunks of at most 256 KiB. All members have the same, but for
+        that of who has `pages` go as they are."""
+        return snapshots.Cut(self, at_once=True, pages=pages).chunks()
 
-    def snapshot_in_steps(self) -> Iterator[bytes | None]:
+    def snapshot_in_steps(self, *, pages: bool = False) -> Iterator[bytes | None]:
         """The same with empty chunks in between, where who must not wait long can pause, and None
         where what comes next is being read from disk."""
-        return snapshots.Cut(self, at_once=False).steps()
+        return snapshots.Cut(self, at_once=False, pages=pages).steps()
 
     @classmethod
-    def restore(cls, local: str, chunks: Iterable[bytes], pager: Paging = None) -> "Machine":
+    def restore(
+        cls, local: str, chunks: Iterable[bytes], pager: Paging = None, *, own: bool = False
+    ) -> "Machine":
         """The machine of these chunks; raises `SnapshotError` unless they are whole and hash to
-        the root that they claim."""
+        the root that they claim. Of this member's `own`, messages in pages are hashed when they are
+        looked at: their `PageDamaged` comes then."""
         machine = cls(local, pager)
         with pager.at_once() if pager is not None else nullcontext():
-            restoring.read(machine, chunks)
+            restoring.read(machine, chunks, own=own)
         return machine
 
     def invariants(self) -> None:

@@ -20,7 +20,7 @@ from broker.machine.move_log import MARK_MASK
 from broker.machine.schedule import Schedule
 from broker.machine.tally import Tally, Totals, merged
 from broker.waiting.backlog import Backlog
-from broker.waiting.blocks import Block, Part
+from broker.waiting.blocks import Block, Packed, Part
 from broker.waiting.pager import Pager, in_memory_bytes
 from broker.waiting.places import Places
 from broker.waiting.stream_log import Recent, StreamLog
@@ -275,7 +275,7 @@ class Survivors:
 
     number: int  # of the queue
     fits: tuple[int, int, int]  # next number and counts of the queue with these messages
-    rest: Iterator[Part[Message]]  # not looked at yet
+    rest: Iterator[tuple[Part[Message], Packed | None]]  # not looked at yet
     places_of_rest: Iterator[int]  # theirs, in a priority queue
     messages: Backlog[Message] = field(default_factory=Backlog)  # of a plain queue
     places: Places[Message] = field(default_factory=Places)  # of a priority queue

@@ -88,3 +88,7 @@ docs/decisions/0081-a-dead-letter-that-cannot-go-waits-in-a-queue.md."""
 FAILOVER_EXCHANGE = 15
 """From this version on: each virtual host has the exchange `amq.failover`, by which clients hear of
 the members."""
+
+PAGES_AS_THEY_ARE = 15
+"""From this version on a checkpoint has what waits on disk as it lies there. Decision:
+docs/decisions/0086-a-checkpoint-has-pages-as-they-are.md."""

@@ -35,7 +35,7 @@ from broker.replication.chain import History
 from broker.replication.controller import Controller
 from broker.replication.member import ReplicatedMember
 from broker.replication.ports import Ports
-from broker.selfcheck.supervisor import Supervisor
+from broker.selfcheck.supervisor import Supervisor, is_damage
 from broker.statistics.observation import Observation
 from broker.timers.timers import Timers
 from broker.watchdogs.watchdogs import BEAT_S, Watchdogs
@@ -418,7 +418,8 @@ class BrokerMember:
         if isinstance(error, LogWriteFailed):
             self.stop(Exit.INTERNAL, f"the member log cannot be written: {error}")
         else:
-            self.stop(*self._supervisor.failed(error))
+            code, reason = self._supervisor.failed(error)
+            self.stop(code, reason, inconsistent=is_damage(error))
 
     def voted(self, verdict: DigestVerdict) -> None:
         """Look into a verdict."""

@@ -29,7 +29,7 @@ from broker.replication.controller import Controller
 from broker.replication.replica import ExecutionFailed, Withheld
 from broker.selfcheck.reexecution import Reexecution, reexecute
 from broker.selfcheck.scrubber import DiskFault, DiskScrubber, MemoryScrubber
-from broker.waiting.pager import PageLost
+from broker.waiting.pager import PageDamaged, PageLost
 from store.errors import StoreError
 from store.lmdb_store import LmdbStore
 
@@ -44,6 +44,11 @@ ROWS_MAX = 1000
 """At most so many queues are listed in a piece of evidence."""
 DISK_FAULTS_MAX = 3
 """A disk that is found corrupt so often is not written to any more."""
+
+
+def is_damage(error: BaseException) -> bool:
+    """Whether this says that the member's store is wrong: another one has to give it its state."""
+    return isinstance(error, PageDamaged) or isinstance(error.__cause__, PageDamaged)
 
 
 class Supervisor:
@@ -82,7 +87,7 @@ class Supervisor:
         self._controller.stop_serving()
         lost = error if isinstance(error, PageLost) else error.__cause__
         if isinstance(lost, PageLost):  # a checkpoint's failure has it as its cause
-            return Exit.DISK, str(lost)
+            return Exit.INTERNAL if is_damage(error) else Exit.DISK, str(lost)
         if isinstance(error, StoreError):
             return Exit.INTERNAL, f"the store failed: {error}"
         return Exit.INTERNAL, self._own_failed(error)
@@ -164,7 +169,7 @@ class Supervisor:
         try:
             fault = self._memory.wake(controller.replica.machine, now)
         except PageLost as error:
-            controller.shell.stop(*self.failed(error))
+            controller.shell.stop(*self.failed(error), inconsistent=is_damage(error))
             return
         if fault is not None:
             self._on_memory_fault(fault)

@@ -1,7 +1,13 @@
 # mypy: disable-error-code="import-untyped"
-"""Waiting messages as the bytes of a page, by columns; for this process only."""
+"""Waiting messages as the bytes of a page, by columns.
 
+A checkpoint has pages as they are, so these bytes outlive the process and reach other members:
+another layout needs another name among the items of a snapshot (`machine/image/snapshot.py`).
+"""
+
+import sys
 from array import array
+from collections.abc import Sequence
 from itertools import repeat
 from typing import TypeAlias
 
@@ -9,12 +15,14 @@ import msgpack
 
 Row: TypeAlias = tuple[int, int, str, str, int, int, int, bytes, bytes]  # a state.Message
 
+HASHES_BYTES_MAX = 4 << 10
+"""The hashes of a block are within so many bytes from its beginning."""
 ONE = 0
 """With this begin the bytes of a single message; those of several with a head of msgpack."""
 
 
 def pack(messages: tuple[Row, ...]) -> bytes:
-    """Return messages as bytes, by columns; for this process only."""
+    """Return messages as bytes, by columns, the hashes of their contents first."""
     if len(messages) == 1:
         return _pack_one(messages[0])
     contents, numbers, exchanges, keys, flags, created_us, ttl_us, properties, bodies = zip(
@@ -23,13 +31,13 @@ def pack(messages: tuple[Row, ...]) -> bytes:
     return bytes(
         msgpack.packb(
             (
-                array("Q", contents).tobytes(),
-                array("Q", numbers).tobytes(),
+                _column("Q", contents),
+                _column("Q", numbers),
                 _once(exchanges),
                 _once(keys),
                 flags,
-                array("q", created_us).tobytes(),
-                array("q", ttl_us).tobytes(),
+                _column("q", created_us),
+                _column("q", ttl_us),
                 properties,
                 bodies,
             )
@@ -47,18 +55,43 @@ def unpack(data: bytes | memoryview) -> tuple[Row, ...]:
     count = len(bodies)
     return tuple(
         zip(
-            array("Q", contents),
-            array("Q", numbers),
+            _numbers("Q", contents),
+            _numbers("Q", numbers),
             _each(exchanges, count),
             _each(keys, count),
             flags,
-            array("q", created_us),
-            array("q", ttl_us),
+            _numbers("q", created_us),
+            _numbers("q", ttl_us),
             properties,
             bodies,
             strict=True,
         )
     )
+
+
+def contents_of(data: bytes) -> Sequence[int]:
+    """Return the hashes of the contents of the messages that were packed, and look at no more."""
+    if data[0] == ONE:
+        return (_unpack_one(data)[0],)
+    head = msgpack.Unpacker(max_buffer_size=0)
+    head.feed(memoryview(data)[:HASHES_BYTES_MAX])
+    head.read_array_header()
+    return _numbers("Q", head.unpack())
+
+
+def _column(kind: str, numbers: tuple[int, ...]) -> bytes:
+    """Little endian, whatever this machine is."""
+    column = array(kind, numbers)
+    if sys.byteorder == "big":
+        column.byteswap()
+    return column.tobytes()
+
+
+def _numbers(kind: str, column: bytes) -> "array[int]":
+    numbers = array(kind, column)
+    if sys.byteorder == "big":
+        numbers.byteswap()
+    return numbers
 
 
 def _pack_one(message: Row) -> bytes:

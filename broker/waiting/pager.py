@@ -16,11 +16,12 @@ from typing import Protocol, TypeAlias
 from weakref import ref
 
 from broker.waiting import blocks as sizes
-from broker.waiting.blocks import Block
+from broker.waiting.blocks import Block, Summary
 from broker.waiting.page_format import Row, pack, unpack
 
 Place: TypeAlias = tuple[int, int, int]  # where, how many bytes, and their checksum
 Work: TypeAlias = Callable[[], object]
+Judge: TypeAlias = Callable[[tuple[Row, ...]], str]  # what is wrong with messages, or nothing
 
 AHEAD_SHARE = 4
 """What was read ahead takes this part of the memory for messages; beyond it only the next block of
@@ -35,6 +36,11 @@ ROW_BYTES = 400
 
 class PageLost(Exception):
     """A page cannot be read: this member's machine cannot go on, and its store has all of it."""
+
+
+class PageDamaged(PageLost):
+    """A page that the store had is not what was published: neither the machine nor its store can go
+    on."""
 
 
 class Shelf(Protocol):
@@ -56,6 +62,17 @@ def in_memory_bytes(messages: tuple[Row, ...]) -> int:
     return sum(sizes) + ROW_BYTES * len(sizes)
 
 
+def summary_of(messages: tuple[Row, ...]) -> Summary:
+    """Return what they are together."""
+    return Summary(
+        len(messages),
+        sum([len(one[-1]) for one in messages]),
+        sum([one[6] >= 0 for one in messages]),
+        in_memory_bytes(messages),
+        all(one[4] for one in messages),
+    )
+
+
 class Waiter(Protocol):
     """Whoever runs a machine, and must not wait for the disk: its work pauses at a page."""
 
@@ -72,10 +89,14 @@ class Waiter(Protocol):
 class _StoredPage:
     """Messages on a shelf, and once they were asked for, until they are looked at, in memory."""
 
-    __slots__ = ("_ahead", "_asked", "_error", "_pager", "_place", "_size", "_wanted")
+    __slots__ = (
+        "_ahead", "_asked", "_error", "_judge", "_pager", "_place", "_wanted", "summary",
+    )  # fmt: skip
 
-    def __init__(self, pager: "Pager", place: Place, size: int) -> None:
-        self._pager, self._place, self._size = pager, place, size
+    def __init__(
+        self, pager: "Pager", place: Place, summary: Summary, judge: Judge | None = None
+    ) -> None:
+        self._pager, self._place, self.summary, self._judge = pager, place, summary, judge
         self._ahead: tuple[Row, ...] | None = None
         self._error: Exception | None = None
         self._asked = self._wanted = False
@@ -92,9 +113,12 @@ class _StoredPage:
             return ahead
         self._pager.counters["at_once"] += 1
         try:
-            return unpack(self._pager.shelf.get(self._place))
+            return self._unpacked()
         except Exception as error:
             raise _lost(error) from error
+
+    def packed(self) -> "_PackedPage":
+        return _PackedPage(self, self._pager, self._place)
 
     def found(self) -> tuple[Row, ...] | None:
         asked = self._asked
@@ -115,9 +139,8 @@ class _StoredPage:
     def ask(self) -> int:
         pager = self._pager
         if not self._asked:
-            size = self._size
             self._asked = True
-            pager.ahead_bytes += size
+            pager.ahead_bytes += self.summary.memory
             pager.read(self._read)
         return self._place[1] if pager.ahead_bytes <= pager.ahead_max else sizes.AHEAD_BYTES + 1
 
@@ -125,7 +148,7 @@ class _StoredPage:
         if not self._asked or self._is_here():
             return  # somebody could not wait, or it was asked for twice
         try:
-            self._ahead = unpack(self._pager.shelf.get(self._place))
+            self._ahead = self._unpacked()
             self._pager.counters["ahead"] += not self._wanted
         except Exception as error:
             self._error = error  # for whoever looks at them
@@ -133,6 +156,12 @@ class _StoredPage:
             self._ahead = self._error = None
         elif self._wanted and (waiter := self._pager.waiter) is not None:
             waiter.wake()
+
+    def _unpacked(self) -> tuple[Row, ...]:
+        messages = unpack(self._pager.shelf.get(self._place))
+        if self._judge is not None and (wrong := self._judge(messages)):
+            raise PageDamaged(wrong)
+        return messages
 
     def _is_here(self) -> bool:
         return self._ahead is not None or self._error is not None
@@ -145,20 +174,80 @@ class _StoredPage:
         """Nobody waits for it any more."""
         if self._asked:
             self._asked = self._wanted = False
-            self._pager.ahead_bytes -= self._size
+            self._pager.ahead_bytes -= self.summary.memory
 
     def __del__(self) -> None:
         pager = self._pager
-        pager.gone.append(self._size if self._asked else 0)  # any thread may be here
+        pager.gone.append(self.summary.memory if self._asked else 0)  # any thread may be here
         pager.shelf.drop(self._place)
 
 
+class _PackedPage:
+    """The bytes of a page, read by a thread, or by whoever cannot wait for that."""
+
+    __slots__ = ("_data", "_error", "_page", "_pager", "_place", "_wanted")
+
+    def __init__(self, page: _StoredPage, pager: "Pager", place: Place) -> None:
+        self._page = page  # its place is kept for it
+        self._pager, self._place = pager, place
+        self._data: bytes | None = None
+        self._error: Exception | None = None
+        self._wanted = False
+        pager.read(self._read)
+
+    def found(self) -> bytes | None:
+        if self._error is not None:
+            raise _lost(self._error) from self._error
+        if self._data is None and not self._wanted:
+            self._wanted = True
+            self._pager.counters["waited"] += 1
+        return self._data
+
+    def get(self) -> bytes:
+        waiter = self._pager.waiter
+        if waiter is not None and waiter.runs_here():
+            while (data := self.found()) is None:
+                waiter.pause(self._is_here)
+            return data
+        if not self._is_here():
+            self._pager.counters["at_once"] += 1
+            self._get()
+        data = self.found()
+        assert data is not None
+        return data
+
+    def _read(self) -> None:
+        if self._is_here():
+            return  # somebody could not wait
+        self._get()
+        self._pager.counters["ahead"] += not self._wanted
+        if self._wanted and (waiter := self._pager.waiter) is not None:
+            waiter.wake()
+
+    def _get(self) -> None:
+        try:
+            self._data = bytes(self._pager.shelf.get(self._place))
+        except Exception as error:
+            self._error = error  # for whoever looks at them
+
+    def _is_here(self) -> bool:
+        return self._data is not None or self._error is not None
+
+
 def _lost(error: Exception) -> PageLost:
+    if isinstance(error, PageDamaged):
+        return PageDamaged(
+            f"waiting messages in this member's store are not what was published: {error}"
+        )
     return PageLost(
         f"waiting messages cannot be read from disk: {error}; nothing is lost, as the store has "
         "all of them: look after the disk of --data-dir, then start this member again; "
         "--page-memory 0 keeps them in memory"
     )
+
+
+def _nothing() -> None:
+    pass
 
 
 class Pager:
@@ -206,6 +295,17 @@ class Pager:
             yield
         finally:
             self._at_once = False
+            self._write(_nothing)  # who writes looks after what was written: it may be dropped soon
+
+    def take(self, packed: bytes, summary: Summary, judge: Judge | None) -> Block[Row] | None:
+        """Put a page on disk that is packed already; None: there is no room for it.  `judge`: asked
+        each time they are read whether the messages are what they should be."""
+        place = self.shelf.put(packed)
+        if place is None:
+            return None
+        self.pages += 1
+        self.counters["written"] += 1
+        return Block(_StoredPage(self, place, summary, judge))
 
     def settle(self) -> None:
         """Let the memory go of what was written; notice which pages are gone."""
@@ -253,6 +353,6 @@ class Pager:
             self.counters["refused"] += 1
             self._refused.append(reference)
         else:
-            page = _StoredPage(self, place, in_memory_bytes(messages))
+            page = _StoredPage(self, place, summary_of(messages))
             self.written.append((reference, page))
             self.counters["written"] += 1

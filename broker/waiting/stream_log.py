@@ -48,6 +48,14 @@ class StreamLog(Backlog[_T]):
         self._taken += 1
         return super().popleft()
 
+    def adopt(self, block: Block[_T]) -> Block[_T] | None:
+        """Add those of a block at the end, wherever they are, as a backlog does."""
+        if not self._head:
+            return super().adopt(block)
+        full = super().adopt(block)
+        self._ends.append(self._taken + len(self))
+        return full
+
     def _seal(self) -> Block[_T] | None:
         full = super()._seal()
         if full is not None:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from broker.waiting import backlog as backlogs
 from broker.waiting.backlog import BLOCK_MESSAGES, Backlog
-from broker.waiting.blocks import Block
+from broker.waiting.blocks import Block, Packed, Summary
 
 STEPS = st.lists(
     st.tuples(
@@ -37,6 +37,13 @@ class FixedPage(NamedTuple):
     def ask(self) -> int:
         """It is there."""
         return 0
+
+    @property
+    def summary(self) -> Summary:
+        return Summary(len(self.messages), 0, 0, 0, persistent=False)
+
+    def packed(self) -> Packed:
+        raise AssertionError("nobody hands it on")
 
 
 @given(STEPS)

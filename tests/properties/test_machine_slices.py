@@ -85,7 +85,9 @@ class Clients:
         busy = goes_on(self.rig.machine)
         if self.random.random() < (0.35 if busy else 0.03):
             to, donor = self.random.choice(MEMBERS), self.random.choice(MEMBERS)
-            machines[to] = type(machines[to]).restore(to, machines[donor].snapshot(), PAGERS[to]())
+            pages, own = self.rig.position % 2 == 0, self.rig.position % 3 == 0
+            chunks = machines[donor].snapshot(pages=pages)
+            machines[to] = type(machines[to]).restore(to, chunks, PAGERS[to](), own=own)
             machines[to].invariants()
             return
         if not self.rig.machine.connections:

@@ -42,7 +42,8 @@ from broker.machine.state import (
     ready_count,
     timed_of,
 )
-from broker.waiting.blocks import Block, read_ahead
+from broker.waiting.blocks import AHEAD_BYTES, Block, packed_ahead
+from broker.waiting.page_format import contents_of
 from broker.waiting.places import Places
 
 PART = 2_048
@@ -87,19 +88,30 @@ def _survivors(queue: Queue, returned: Places[Message]) -> Survivors:
     """None of them was looked at yet."""
     fits = queue.next_seq, len(queue.ready), len(returned)
     came_back = returned.values()
-    parts = chain(iter(lambda: tuple(islice(came_back, PART)), ()), read_ahead(queue.ready.parts()))
-    return Survivors(queue.number, fits, parts, iter(returned))
+    parts = chain(iter(lambda: tuple(islice(came_back, PART)), ()), queue.ready.parts())
+    return Survivors(queue.number, fits, packed_ahead(parts, _all_stay), iter(returned))
+
+
+def _all_stay(block: Block[Message]) -> bool:
+    """It is taken as it is, with no look at its messages."""
+    page = block.page
+    return page is not None and page.summary.persistent and page.summary.memory <= AHEAD_BYTES
 
 
 def _look(state: State, queue: Queue, found: Survivors) -> int:
     """Look at the next messages; return how many."""
-    block = next(found.rest, None)
-    if block is None:
-        return 0
+    block, packed = next(found.rest, ((), None))
+    if isinstance(block, Block) and packed is not None and (page := block.page) is not None:
+        seqs: Iterable[int] = count(queue.next_seq + len(found.messages))
+        found.sum += ready_elements(contents_of(packed.get()), found.number, seqs, True)
+        found.bytes += page.summary.bytes
+        found.timed += page.summary.timed
+        state.full(found.messages.adopt(block))
+        return len(block)
     part = tuple(block)
     stay = [message for message in part if message[IS_PERSISTENT]]
     if queue.max_priority < 0:
-        seqs: Iterable[int] = count(queue.next_seq + len(found.messages))
+        seqs = count(queue.next_seq + len(found.messages))
         if isinstance(block, Block) and len(stay) == len(part):
             state.full(found.messages.adopt(block))
         else:

@@ -1,5 +1,6 @@
 """Sums of the messages of a queue computed anew, and the invariants of queues between commands."""
 
+from collections.abc import Iterable, Sequence
 from itertools import count, islice, pairwise
 from operator import itemgetter
 
@@ -17,6 +18,7 @@ from broker.machine.state import (
     NO_TTL,
     TTL_US,
     Consumer,
+    Message,
     Queue,
     State,
     Vhost,
@@ -30,22 +32,42 @@ _PART = 4096
 
 def ready_sum(queue: Queue, fresh: bool) -> int:
     """Of all ready messages of the queue; from their bytes unless they were just hashed."""
-    number = queue.number
-    total = 0
+    first = queue.next_seq - len(queue.ready)
+    total = returned_sum(queue, fresh) + backlog_sum(queue, queue.ready, first, fresh)
+    return total & MASK
+
+
+def returned_sum(queue: Queue, fresh: bool) -> int:
+    """Of those that have places of their own."""
+    number, total = queue.number, 0
     for place, message in queue.returned.items():
         seq, redelivered = seq_at(queue, place)
         content = message[CONTENT_HASH] if fresh else rehash(message)
         total += ready_element(content, number, seq, redelivered)
-    first = queue.next_seq - len(queue.ready)
+    return total
+
+
+def backlog_sum(queue: Queue, messages: Iterable[Message], first: int, fresh: bool) -> int:
+    """Of messages that were never taken, the first of them at this place."""
+    number, total = queue.number, 0
     recovered = max(0, queue.recovered_seq - first)  # so many of the first ones
-    ready = iter(queue.ready)
+    ready = iter(messages)
     # In parts: each is summed up at once, with the interpreter's lock.
     while part := list(islice(ready, min(recovered, _PART) or _PART)):
         contents = map(itemgetter(CONTENT_HASH) if fresh else rehash, part)
         total += ready_elements(contents, number, count(first), recovered > 0)
         first += len(part)
         recovered = max(0, recovered - len(part))
-    return total & MASK
+    return total
+
+
+def contents_sum(queue: Queue, contents: Sequence[int], first: int) -> int:
+    """The same by the hashes of their contents."""
+    recovered = max(0, queue.recovered_seq - first)
+    again = ready_elements(contents[:recovered], queue.number, count(first), True)
+    return again + ready_elements(
+        contents[recovered:], queue.number, count(first + recovered), False
+    )
 
 
 def returns_sum(queue: Queue) -> int:

@@ -20,7 +20,8 @@ from broker.machine.handlers import definitions
 from broker.machine.handlers.connections import count_connection, end_later
 from broker.machine.handlers.policies import policies_defined
 from broker.machine.image.invariants import recompute_root
-from broker.machine.image.queue_invariants import ready_sum, returns_sum
+from broker.machine.image.page_items import PageReader
+from broker.machine.image.queue_invariants import returns_sum
 from broker.machine.image.snapshot import BY_CONSUMER, BY_GONE, VERSION
 from broker.machine.policies.choice import policy_of
 from broker.machine.publishing.numbers import restore as restore_numbers
@@ -64,9 +65,10 @@ class SnapshotError(ValueError):
     """These chunks are no complete and correct snapshot; the message is the reason."""
 
 
-def read(state: State, chunks: Iterable[bytes]) -> None:
-    """Fills a new state; raises SnapshotError and leaves it unusable if anything is amiss."""
-    reader = _Reader(state)
+def read(state: State, chunks: Iterable[bytes], *, own: bool = False) -> None:
+    """Fills a new state; raises SnapshotError and leaves it unusable if anything is amiss. `own`:
+    messages in pages are hashed later."""
+    reader = _Reader(state, own=own)
     unpacker = msgpack.Unpacker(
         use_list=False, strict_map_key=True, max_buffer_size=_STREAM_BYTES_MAX
     )
@@ -100,8 +102,9 @@ def _untrack() -> None:
 class _Reader:
     """One method per item name, in the order in which the items come."""
 
-    def __init__(self, state: State) -> None:
+    def __init__(self, state: State, *, own: bool) -> None:
         self.state = state
+        self.pages = PageReader(state, own=own)
         # In pages: a dict of a million stands still for 40 ms as it grows, and again as it goes.
         self.messages: defaultdict[int, dict[int, Message]] = defaultdict(dict)
         self.bodies: dict[int, list[bytes]] = {}  # parts of a large body, by message
@@ -128,7 +131,11 @@ class _Reader:
             self.messages.popitem()
         for queue in self.queues.values():
             if not queue.deleted:
-                queue.ready_sum = ready_sum(queue, fresh=True)
+                total = self.pages.ready_sum(queue)
+                if total is None:
+                    msg = f"the snapshot has a page of queue {queue.number} for another place"
+                    raise SnapshotError(msg)
+                queue.ready_sum = total
                 queue.returns_sum = returns_sum(queue)
             if queue.expires_us >= 0 and not queue.consumers:
                 state.leased[queue.number] = queue
@@ -321,6 +328,13 @@ class _Reader:
             self.state.full(block)
         _untrack()
         self._count(queue, found)
+
+    def _on_page(
+        self, number: int, first: int, count: int, size: int, timed: int, memory: int,
+        persistent: bool, data: bytes,
+    ) -> None:  # fmt: skip
+        queue = self.queues[number]
+        self.pages.take(queue, first, count, size, timed, memory, persistent, data)
 
     def _on_window(self, number: int, noted: tuple[Noted, ...]) -> None:
         restore_keys(self.state, self.queues[number], noted)

@@ -6,12 +6,18 @@ once each, by columns, and queues name them by number, so that packing and unpac
 no interpreted code beyond its hash. Hashes are not sent but computed from the bytes, and the root
 that results must be the root that the donor claims.
 
+A checkpoint has blocks of waiting messages that are on disk as they lie there: to write and to read
+them costs next to nothing. So two members have the same snapshot, but not the same checkpoint. A
+message of such a block that waits elsewhere too comes twice.
+Decision: docs/decisions/0086-a-checkpoint-has-pages-as-they-are.md.
+
 What is written is a `Cut`: the state at one position, taken in one short step, because what is
 large never changes (messages, and most of what lists them) and is not copied. The machine goes on
 while a cut is written, and a cut can be written once.
 """
 
 from array import array
+from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain, islice
 from typing import NamedTuple, TypeAlias, TypeVar
@@ -19,6 +25,7 @@ from typing import NamedTuple, TypeAlias, TypeVar
 import msgpack
 
 from broker.machine.digest import ALGORITHM
+from broker.machine.image.page_items import goes_as_it_is
 from broker.machine.publishing.numbers import cut
 from broker.machine.state import (
     BODY,
@@ -32,8 +39,8 @@ from broker.machine.state import (
     Vhost,
     all_queues,
 )
-from broker.machine.version import TICKS_NAME_POSITIONS
-from broker.waiting.blocks import Part, read_ahead, read_along
+from broker.machine.version import PAGES_AS_THEY_ARE, TICKS_NAME_POSITIONS
+from broker.waiting.blocks import Block, Part, packed_ahead, read_ahead, read_along
 from broker.waiting.places import Places
 
 CHUNK_BYTES = 256 * 1024
@@ -76,7 +83,8 @@ class _VhostCut:
         self._policies = [queue.policy for queue in queues]
         self._operator_policies = [queue.operator_policy for queue in queues]
         self._ready = {queue.number: queue.ready.parts() for queue in queues if queue.ready}
-        self._numbers: dict[int, list[Sequence[int]]] = {}  # of these messages, as they are read
+        # What is known of them once they were read: their numbers, or a block that goes as it is.
+        self._places: dict[int, list[Sequence[int] | Block[Message]]] = {}
         self._returned = {q.number: q.returned.copy() for q in queues if q.returned}
         self._windows = {q.number: q.window.order.copy() for q in queues if q.window}
         self._returns = {q.number: q.returns.copy() for q in queues if q.returns}
@@ -91,28 +99,41 @@ class _VhostCut:
         self._exchanges = list(vhost.exchanges.values())
         self._bindings = [list(exchange.bindings.values()) for exchange in self._exchanges]
 
-    def messages(self, *, at_once: bool) -> Iterator[Message | None]:
-        """What waits in the queues, in their order; None while the next ones are being read, unless
-        that is waited for, `at_once`."""
+    def messages(self, *, pages: bool, at_once: bool) -> Iterator[Message | None]:
+        """What waits in the queues, in their order, but for blocks that go as they are, as `pages`;
+        None while the next ones are being read, unless that is waited for, `at_once`."""
         for queue in self._queues:
             if queue.number in self._ready:
-                yield from self._ready_messages(queue.number, at_once=at_once)
+                yield from self._ready_messages(queue.number, pages=pages, at_once=at_once)
             if queue.number in self._returned:
                 yield from self._returned[queue.number].values()
 
-    def _ready_messages(self, number: int, *, at_once: bool) -> Iterator[Message | None]:
+    def _ready_messages(
+        self, number: int, *, pages: bool, at_once: bool
+    ) -> Iterator[Message | None]:
         parts = self._ready.pop(number)
-        numbers = self._numbers[number] = []
+        places = self._places[number] = []
+        read: deque[int] = deque()  # the places of what is being read
         parts.reverse()
-        taken = _taken(parts)
-        for messages in map(tuple, read_ahead(taken)) if at_once else read_along(taken):
+
+        def taken() -> Iterator[Part[Message]]:
+            for part in _taken(parts):
+                if pages and isinstance(part, Block) and goes_as_it_is(part):
+                    places.append(part)
+                else:
+                    read.append(len(places))
+                    places.append(())
+                    yield part
+
+        rest = taken()
+        for messages in map(tuple, read_ahead(rest)) if at_once else read_along(rest):
             if messages is None:
                 yield None
                 continue
-            numbers.append(_compact([message[NUMBER] for message in messages]))
+            places[read.popleft()] = _compact([message[NUMBER] for message in messages])
             yield from messages
 
-    def items(self) -> Iterator[_Item | None]:
+    def items(self, *, at_once: bool) -> Iterator[_Item | None]:
         """All of it but the messages; None: a place to pause."""
         columns = (
             self._next_seqs,
@@ -146,15 +167,36 @@ class _VhostCut:
                     policy.content if policy is not None else 0,
                     operators.content if operators is not None else 0,
                 )
-            yield from self._places(queue.number)
+            if queue.number in self._places:
+                yield from self._ready_items(queue.number, next_seq, at_once=at_once)
+            yield from self._other_items(queue.number)
             if looked % _QUEUES_A_STEP == 0:
                 yield None
         yield from self._topology()
 
-    def _places(self, number: int) -> Iterator[_Item | None]:
-        for part in _parts(chain.from_iterable(self._numbers.pop(number, ()))):
-            yield ("ready", number, part)
+    def _ready_items(self, number: int, next_seq: int, *, at_once: bool) -> Iterator[_Item | None]:
+        places = self._places.pop(number)
+        seq = next_seq - sum(map(len, places))
+        numbers: list[Sequence[int]] = []
+        places.reverse()
+        for place, packed in packed_ahead(_taken(places), lambda _: True):
+            if packed is None:
+                assert not isinstance(place, Block), "what is on disk stays there"
+                numbers.append(place)
+                seq += len(place)
+                continue
+            yield from _numbered(number, numbers)
+            numbers.clear()
+            assert isinstance(place, Block)
+            assert place.page is not None
+            while (data := packed.get() if at_once else packed.found()) is None:
+                yield _BEING_READ
+            yield ("page", number, seq, *place.page.summary, data)
             yield None
+            seq += len(place)
+        yield from _numbered(number, numbers)
+
+    def _other_items(self, number: int) -> Iterator[_Item | None]:
         places: list[int] = []
         numbers: list[int] = []
         for some, messages in self._returned.pop(number, Places()).drain():
@@ -200,7 +242,13 @@ class _VhostCut:
             yield None
 
 
-def _taken(parts: list[Part[Message]]) -> Iterator[Part[Message]]:
+def _numbered(number: int, runs: list[Sequence[int]]) -> Iterator[_Item | None]:
+    for part in _parts(chain.from_iterable(runs)):
+        yield ("ready", number, part)
+        yield None
+
+
+def _taken(parts: list[_T]) -> Iterator[_T]:
     """The last of them first. They are let go on the way: one that left its queue is freed here,
     and not all at the end."""
     while parts:
@@ -217,10 +265,12 @@ def _compact(numbers: list[int]) -> Sequence[int]:
 
 
 class Cut:
-    """The state at one position.  Who may wait for the disk has what is there read `at_once`."""
+    """The state at one position.  Who may wait for the disk has what is there read `at_once`;
+    `pages`: what is there may go as it is."""
 
-    def __init__(self, state: State, *, at_once: bool) -> None:
+    def __init__(self, state: State, *, at_once: bool, pages: bool = False) -> None:
         self._at_once = at_once
+        self._pages = pages and state.version >= PAGES_AS_THEY_ARE
         self._first = list(_first_items(state))
         self._vhosts = [_VhostCut(vhost) for vhost in state.vhosts.values()]
         self._channels = [
@@ -274,7 +324,7 @@ class Cut:
                 yield ("messages", *zip(*(message[1:] for message in batch), strict=True))
             yield None
         for vhost in self._vhosts:
-            yield from vhost.items()
+            yield from vhost.items(at_once=self._at_once)
         for channel in self._channels:
             yield channel.item
             if channel.readers:
@@ -335,7 +385,7 @@ class Cut:
 
     def _messages(self) -> Iterator[Message | None]:
         for vhost in self._vhosts:
-            yield from vhost.messages(at_once=self._at_once)
+            yield from vhost.messages(pages=self._pages, at_once=self._at_once)
         for channel in self._channels:
             for held_by_tag in (channel.unacked, channel.unsent):
                 for _, _, message, _, _ in held_by_tag.values():

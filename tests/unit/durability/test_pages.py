@@ -11,6 +11,7 @@ import pytest
 from broker.durability import pages as page_file
 from broker.durability.pages import Pages
 from broker.machine.machine import Machine
+from tests.properties.models.memory_shelf import pager
 from tests.support.three_machines import Rig
 
 PATIENCE_S = 60.0
@@ -60,6 +61,34 @@ def test_a_long_queue_goes_to_disk_and_comes_back(
     gc.collect()  # the machine that was restored
     end = time.monotonic() + PATIENCE_S
     while pages.counters["file_bytes"] and time.monotonic() < end:
+        time.sleep(0.001)
+    assert pages.counters["file_bytes"] == 0
+
+
+def test_what_a_restart_put_there_is_given_back_as_well(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No page is written any more, and none was: they were, by a former process."""
+    monkeypatch.setattr("broker.waiting.backlog.BLOCK_MESSAGES", 4)
+    monkeypatch.setattr(page_file, "KEPT_FREE_SHARE", 0.0)
+    monkeypatch.setattr(page_file, "TIDY_S", 0.01)
+    rig = Rig()
+    rig.machines["b"].pager = pager()
+    client = rig.client()
+    client.queue("q")
+    for number in range(40):
+        client.publish("q", bytes([number]))
+    pages = Pages(tmp_path, 1)
+    chunks = rig.machines["b"].snapshot(pages=True)
+    rig.machines["b"] = Machine.restore("b", chunks, pages.pager(), own=True)
+    held = pages.counters["held_bytes"]
+    assert held > 0
+    steps = list(rig.machines["b"].snapshot_in_steps(pages=True))
+    assert b"".join(filter(None, steps)) == b"".join(rig.machines["b"].snapshot(pages=True))
+    client.delete("q")
+    rig.machines["b"].free(100)
+    end = time.monotonic() + PATIENCE_S
+    while pages.counters["held_bytes"] and time.monotonic() < end:
         time.sleep(0.001)
     assert pages.counters["file_bytes"] == 0
 

@@ -128,8 +128,8 @@ def test_a_failure_is_told_and_ends_it() -> None:
         (0, 0, False),
         (0, SHORT_LOG_BYTES, False),
         (0, SHORT_LOG_BYTES + 1, True),
-        (300 << 20, 30 << 20, False),
-        (300 << 20, 40 << 20, True),
+        (300 << 20, 9 << 20, False),
+        (300 << 20, 10 << 20, True),
     ],
 )
 def test_a_short_log_is_worth_no_checkpoint_at_the_end(

@@ -1,7 +1,9 @@
-"""A page that cannot be read at a start: a sentence that says what to do, and a code of its own."""
+"""A page that cannot be read at a start, or is not what was published: a sentence that says what to
+do, and a code of its own."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 from unittest.mock import Mock
 
@@ -10,7 +12,7 @@ import pytest
 from broker.durability import startup
 from broker.exit_codes import Exit
 from broker.process import server
-from broker.waiting.pager import _lost
+from broker.waiting.pager import PageDamaged, _lost
 from store.api import Meta
 from store.memory import MemoryDisk, MemoryStore
 
@@ -18,7 +20,7 @@ from store.memory import MemoryDisk, MemoryStore
 def test_a_start_that_cannot_read_its_pages_says_what_to_do(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    def lost(*_: object) -> None:
+    def lost(*_: object, **__: object) -> None:
         raise _lost(OSError("Input/output error"))
 
     store = MemoryStore(MemoryDisk(), Meta("prod", "a", "1"))
@@ -31,3 +33,23 @@ def test_a_start_that_cannot_read_its_pages_says_what_to_do(
     assert refused.value.code is Exit.DISK
     assert "Input/output error" in refused.value.reason
     assert "--page-memory 0" in refused.value.reason
+
+
+def test_a_store_whose_pages_are_damaged_has_no_vote(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """G10: another member gives its state; where there is none, nothing is changed."""
+
+    def damaged(*_: object, **__: object) -> None:
+        raise _lost(PageDamaged("message 7 has another hash"))
+
+    store = MemoryStore(MemoryDisk(), Meta("prod", "a", "1", cluster_id="c", voters=("a", "b")))
+    quarantine: Any = Mock()
+    monkeypatch.setattr(startup, "recover", damaged)
+    replica, filled = startup.resume(store, quarantine)
+    assert replica.broken
+    assert not filled
+    assert "message 7 has another hash" in caplog.text
+    store.put_meta(replace(store.meta, voters=("a",)))
+    with pytest.raises(startup.Unusable, match="message 7 has another hash; no other member"):
+        startup.resume(store, quarantine)

@@ -20,8 +20,8 @@ from broker.options.retention import BackupPolicy
 from broker.replication.chain import Promise
 from broker.replication.replica import ExecutionFailed
 from broker.selfcheck.scrubber import DiskFault
-from broker.selfcheck.supervisor import DISPUTE, SCRUB, Supervisor
-from broker.waiting.pager import PageLost
+from broker.selfcheck.supervisor import DISPUTE, SCRUB, Supervisor, is_damage
+from broker.waiting.pager import PageDamaged, PageLost
 from store.errors import StoreFailed
 from store.lmdb_store import LmdbStore
 from tests.support.poisoned_store import (
@@ -147,8 +147,23 @@ def test_what_the_disk_did_is_not_blamed_on_a_command_or_the_store(
     of_checkpoint.__cause__ = PageLost("a page is gone")
     for error in (PageLost("a page is gone"), of_checkpoint):
         assert member.supervisor.failed(error) == (Exit.DISK, "a page is gone")
+        assert not is_damage(error)
     assert member.supervisor.failed(StoreFailed("x")) == (Exit.INTERNAL, "the store failed: x")
     assert not member.supervisor.evidence.all(KIND)
+
+
+def test_a_page_of_the_store_that_was_not_published_is_the_stores_fault(
+    tmp_path: Path, loop: asyncio.AbstractEventLoop
+) -> None:
+    """G10: it is found before anybody has the message, and another member gives its state."""
+    member = Supervised(tmp_path, loop, VOTERS, 0)
+    of_checkpoint = StoreFailed("a checkpoint failed")
+    of_checkpoint.__cause__ = PageDamaged("message 7 has another hash")
+    for error in (PageDamaged("message 7 has another hash"), of_checkpoint):
+        expected = Exit.INTERNAL, "message 7 has another hash"
+        assert member.supervisor.failed(error) == expected
+        assert is_damage(error)
+    assert not member.core.serving
 
 
 def test_corrupt_memory_ends_the_member_and_its_disk_is_believed(

@@ -1,0 +1,234 @@
+"""Blocks that wait on disk go into a checkpoint as they lie there, and from it (G14).
+
+Decision: docs/decisions/0086-a-checkpoint-has-pages-as-they-are.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import msgpack
+import pytest
+
+from broker.machine import commands as c
+from broker.machine.handlers.cold_start import find_survivors
+from broker.machine.image.restore import SnapshotError
+from broker.machine.machine import Machine
+from broker.machine.state import BODY, Message, Queue
+from broker.machine.version import PAGES_AS_THEY_ARE
+from broker.waiting.backlog import Backlog
+from broker.waiting.page_format import contents_of, pack, unpack
+from broker.waiting.pager import PageDamaged, Pager
+from broker.waiting.stream_log import Recent, StreamLog
+from tests.properties.models.memory_shelf import MemoryShelf, pager
+from tests.support.three_machines import Rig
+
+Items = list[list[object]]
+MESSAGES = 40
+BLOCK = 4
+
+
+def filled(
+    monkeypatch: pytest.MonkeyPatch, *, version: int = PAGES_AS_THEY_ARE, volatile: int = 0
+) -> tuple[Machine, Rig]:
+    """One plain queue, most of it in pages; beside them what a queue has too."""
+    monkeypatch.setattr("broker.waiting.backlog.BLOCK_MESSAGES", BLOCK)
+    rig = Rig(version)
+    rig.machines["b"].pager = pager()
+    client = rig.client()
+    client.queue("q")
+    for number in range(MESSAGES):
+        flags = 0 if number < volatile else c.PERSISTENT
+        client.publish("q", b"body of %d" % number, flags=flags)
+    client.get("q")  # so the first block is not whole
+    client.get("q")
+    return rig.machines["b"], rig
+
+
+def queue_of(machine: Machine) -> Queue:
+    return machine.vhosts["/"].queues["q"]
+
+
+def bodies(machine: Machine) -> list[bytes]:
+    return [message[BODY] for message in queue_of(machine).ready]
+
+
+def items(chunks: list[bytes]) -> Items:
+    unpacker = msgpack.Unpacker()
+    for chunk in chunks:
+        unpacker.feed(chunk)
+    return list(unpacker)
+
+
+def again(whole: Items, its: Pager | None, *, own: bool) -> Machine:
+    return Machine.restore("b", [msgpack.packb(item) for item in whole], its, own=own)
+
+
+@pytest.mark.parametrize("own", [False, True])
+@pytest.mark.parametrize("room", ["pages", "none", "full"])
+def test_they_are_the_same_state_wherever_they_come_to(
+    own: bool, room: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine, _ = filled(monkeypatch)
+    chunks = list(machine.snapshot(pages=True))
+    assert [item[0] for item in items(chunks)].count("page") == 9
+    assert b"".join(filter(None, machine.snapshot_in_steps(pages=True))) == b"".join(chunks)
+    shelf = MemoryShelf()
+    shelf.full = room == "full"
+    copy = Machine.restore("b", chunks, None if room == "none" else pager(shelf=shelf), own=own)
+    assert bool(shelf.pages) == (room == "pages")
+    assert copy.root() == machine.root()
+    copy.invariants()
+    assert list(copy.snapshot()) == list(machine.snapshot())
+    assert bodies(copy) == bodies(machine)
+
+
+def test_nothing_of_them_is_unpacked_on_the_way(monkeypatch: pytest.MonkeyPatch) -> None:
+    machine, _ = filled(monkeypatch)
+    monkeypatch.setattr("broker.waiting.pager.unpack", None)
+    monkeypatch.setattr("broker.machine.image.page_items.unpack", None)
+    copy = Machine.restore("b", machine.snapshot(pages=True), pager(), own=True)
+    for _ in find_survivors(copy):
+        pass
+    assert list(copy.snapshot(pages=True)) == list(machine.snapshot(pages=True))
+
+
+def test_an_older_cluster_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its members may run releases that know no pages."""
+    machine, _ = filled(monkeypatch, version=PAGES_AS_THEY_ARE - 1)
+    assert list(machine.snapshot(pages=True)) == list(machine.snapshot())
+
+
+def test_what_is_large_goes_like_any_other_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.machine.image.page_items.PAGE_BYTES_MAX", 1)
+    machine, _ = filled(monkeypatch)
+    assert list(machine.snapshot(pages=True)) == list(machine.snapshot())
+
+
+@pytest.mark.parametrize("volatile", [0, 17])
+def test_a_cold_start_keeps_the_same_messages(
+    volatile: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine, rig = filled(monkeypatch, volatile=volatile)
+    copy = Machine.restore("b", machine.snapshot(pages=True), pager(), own=True)
+    rig.machines["b"] = copy
+    rig.activate(cold=True)  # roots and outcomes are compared with those of the others
+    assert bodies(copy) == bodies(rig.machine)
+    assert len(bodies(copy)) == MESSAGES - volatile
+    assert queue_of(copy).recovered_seq == queue_of(copy).next_seq
+    chunks = list(copy.snapshot(pages=True))  # some places are of a cold start now
+    client = rig.client()
+    client.publish("q", b"later")
+    assert Machine.restore("b", chunks, pager(), own=True).root() != copy.root()
+    after = Machine.restore("b", copy.snapshot(pages=True), pager(), own=True)
+    assert after.root() == copy.root()
+
+
+def harmed(whole: Items, harm: Callable[[list[object]], None]) -> Items:
+    harm([item for item in whole if item[0] == "page"][3])
+    return whole
+
+
+def other_body(page: list[object]) -> None:
+    data = page[-1]
+    assert isinstance(data, bytes)
+    page[-1] = data.replace(b"body", b"bodz", 1)
+
+
+def other_hash(page: list[object]) -> None:
+    data = page[-1]
+    assert isinstance(data, bytes)
+    first, *rest = unpack(data)
+    page[-1] = pack(((first[0] ^ 1, *first[1:]), *rest))
+
+
+def other_place(page: list[object]) -> None:
+    page[2] = 0
+
+
+def other_size(page: list[object]) -> None:
+    page[4] = 0
+
+
+def fewer(page: list[object]) -> None:
+    page[3] = BLOCK - 1
+
+
+def garbage(page: list[object]) -> None:
+    page[-1] = b"\xc1"
+
+
+@pytest.mark.parametrize("harm", [other_body, other_hash, other_place, other_size, fewer, garbage])
+def test_what_another_member_sent_is_hashed_at_once(
+    harm: Callable[[list[object]], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine, _ = filled(monkeypatch)
+    with pytest.raises(SnapshotError):
+        again(harmed(items(list(machine.snapshot(pages=True))), harm), pager(), own=False)
+
+
+@pytest.mark.parametrize("harm", [other_hash, other_place, fewer, garbage])
+def test_hashes_and_places_are_those_of_the_root_at_once(
+    harm: Callable[[list[object]], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    machine, _ = filled(monkeypatch)
+    with pytest.raises(SnapshotError):
+        again(harmed(items(list(machine.snapshot(pages=True))), harm), pager(), own=True)
+
+
+def test_ones_own_messages_are_hashed_before_anybody_has_them(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A bit that flipped in memory before it was written, which checksums do not show."""
+    machine, _ = filled(monkeypatch)
+    whole = harmed(items(list(machine.snapshot(pages=True))), other_body)
+    copy = again(whole, pager(), own=True)
+    taken: list[Message] = []
+
+    def take_all() -> None:
+        while True:
+            taken.append(queue_of(copy).ready.popleft())
+
+    with pytest.raises(PageDamaged, match="not what was published: message"):
+        take_all()
+    assert 0 < len(taken) < MESSAGES
+    assert all(message[BODY].startswith(b"body") for message in taken)
+    with pytest.raises(PageDamaged, match="not what was published"):
+        list(again(whole, pager(), own=True).snapshot())
+    with pytest.raises(SnapshotError, match="not what was published"):
+        again(whole, None, own=True)
+
+
+def test_a_stream_finds_each_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("broker.waiting.backlog.BLOCK_MESSAGES", BLOCK)
+    its = pager()
+    rows = [(number, number, "", "q", 0, 0, -1, b"", b"x") for number in range(3 * BLOCK)]
+    source, stream = Backlog[Message](rows), StreamLog[Message](rows[: BLOCK + 1])
+    for block in source.blocks:
+        its.full(block)
+        stream.adopt(block)
+    assert all(block.on_disk for block in source.blocks)
+    expected = [*rows[: BLOCK + 1], *rows[BLOCK:]]
+    recent = Recent[Message](len)
+    assert [stream.at(index, recent) for index in range(len(stream))] == expected
+    stream.popleft()
+    assert [stream.at(index, recent) for index in range(len(stream))] == expected[1:]
+
+
+def test_the_bytes_of_a_page_stay_what_they_are() -> None:
+    """Stores have them: what differs needs another name in snapshots."""
+    rows: tuple[Message, ...] = (
+        (1, 2, "x", "k", 4, 5, -1, b"p", b"one"),
+        ((1 << 64) - 1, 3, "x", "k", 0, 6, 7, b"", b"two"),
+    )
+    several = bytes.fromhex(
+        "99c4100100000000000000ffffffffffffffffc41002000000000000000300000000000000"
+        "91a17891a16b920400c41005000000000000000600000000000000"
+        "c410ffffffffffffffff070000000000000092c40170c40092c4036f6e65c40374776f"
+    )
+    assert pack(rows) == several
+    assert unpack(several) == rows
+    assert list(contents_of(several)) == [row[0] for row in rows]
+    one = pack(rows[:1])
+    assert one.hex() == "000000000d980102a178a16b0405ffc401706f6e65"
+    assert list(contents_of(one)) == [1]
