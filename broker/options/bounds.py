@@ -13,7 +13,7 @@ DEFAULTS: Mapping[str, str] = {
     "disk-backlog-max": "256",
     "disk-free-limit": "auto",
     "memory-limit": "0.6",
-    "page-memory": "64MiB",
+    "page-memory": "32MiB",
 }
 
 

@@ -2,30 +2,38 @@
 
     python -m tests.bench.million                        # a million of 256 bytes
     python -m tests.bench.million --messages 100000
-    python -m tests.bench.million --members 1 --page-memory 0
+    python -m tests.bench.million --members 1 --page-memory 0 --drain
 
 Prints JSON: seconds for an ordered stop of all (`stop_s`: from the order to the end of the last
 process), for the restart (`start_s`: until all serve together), and for one member that was killed
-to be ACTIVE again (`rejoin_s`).  Resident memory is that of the largest member, in MiB: `rss_idle`
-before the first message, `rss_full` with all of them, `rss_restarted`, and `rss_purged` some
-seconds after the purge.  `purge_s` is the client's wait for purge-ok, `gap_s` the longest time in
-which no confirm came to a publisher of another queue meanwhile.  Compare ratios on one machine.
+to be ACTIVE again (`rejoin_s`); `start_cpu_s` and `rejoin_cpu_s` are the processor's time of the
+process then, which others on the machine disturb less.  Resident memory is that of the largest
+member, in MiB: `rss_idle` before the first message, `rss_full` with all of them, `rss_restarted`,
+and `rss_empty` eight seconds after the purge or the drain; `pages_full` and `pages_empty` is what
+the pages of the first member take on disk.  `purge_s` is the client's wait for purge-ok, `gap_s`
+the longest time in which no confirm came to a publisher of another queue meanwhile.  With
+`--drain` one consumer takes all (`drain_per_s`, and `drain_cpu_us` of the first member a message).
+Compare ratios on one machine.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
+import os
 import sys
 import tempfile
 import time
 from pathlib import Path
 
+from broker.amqp.fields import Value
 from tools.client.amqp_client import AmqpConnection, ConnectionLost, Login
 from tools.client.management import ask
 from tools.demo.local_cluster import LocalCluster
 
 PERSISTENT = b"\x10\x00\x02"
+PREFETCH, ACK_EVERY = 1000, 100
+TICKS = os.sysconf("SC_CLK_TCK")
 WAIT_S = 600.0
 SETTLE_S = 8.0
 WINDOW = 20_000
@@ -91,8 +99,55 @@ def purge(cluster: LocalCluster) -> tuple[float, float]:
     return took, gap
 
 
+def processor_s(pid: int) -> float:
+    """Of all threads of a process so far."""
+    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def receive(
+    cluster: LocalCluster,
+    queue: str,
+    messages: int,
+    readers: int = 1,
+    begin: dict[str, Value] | None = None,
+) -> tuple[int, int]:
+    """Messages a second, and the most memory meanwhile; `begin`: arguments of the consumers."""
+    connections = [
+        AmqpConnection(cluster[0].address, Login(timeout_seconds=WAIT_S)) for _ in range(readers)
+    ]
+    began, most = time.monotonic(), 0
+    for one in connections:
+        one.consume(queue, PREFETCH, arguments=begin or {})
+    left = dict.fromkeys(connections, messages)
+    while left:
+        for one in list(left):
+            one.pump(0.0 if len(left) > 1 else 0.05)
+            before = left[one] // ACK_EVERY
+            left[one] -= len(one.deliveries)
+            if one.deliveries and (left[one] // ACK_EVERY != before or not left[one]):
+                one.ack(one.deliveries[-1].tag)
+            one.deliveries.clear()
+            if not left[one]:
+                del left[one]
+        most = max(most, resident(cluster[0].pid))
+    rate = messages * readers / (time.monotonic() - began)
+    for one in connections:
+        one.close()
+    return int(rate), most
+
+
+def pages_mib(cluster: LocalCluster) -> int:
+    """What the pages of the first member take on disk."""
+    counters = ask(cluster[0].address, {"op": "counters"})["counters"]
+    assert isinstance(counters, dict)
+    held = counters["pages.disk_bytes"]
+    assert isinstance(held, int)
+    return held >> 20
+
+
 def measure(
-    root: Path, messages: int, body_bytes: int, members: int, page_memory: str
+    root: Path, messages: int, body_bytes: int, members: int, page_memory: str, *, drains: bool
 ) -> dict[str, float]:
     """One run, in order."""
     figures: dict[str, float] = {"messages": messages}
@@ -111,16 +166,26 @@ def measure(
         began = time.monotonic()
         cluster.start(WAIT_S)
         figures["start_s"] = time.monotonic() - began
+        figures["start_cpu_s"] = max(processor_s(member.pid) for member in cluster.members)
         figures["rss_restarted"] = rss(cluster)
         cluster[-1].kill()
         time.sleep(1.0)
         began = time.monotonic()
         cluster.start(WAIT_S)
         figures["rejoin_s"] = time.monotonic() - began
+        figures["rejoin_cpu_s"] = processor_s(cluster[-1].pid)
         figures["rss_rejoined"] = rss(cluster)
-        figures["purge_s"], figures["gap_s"] = purge(cluster)
+        figures["pages_full"] = pages_mib(cluster)
+        if drains:
+            used = processor_s(cluster[0].pid)
+            figures["drain_per_s"], figures["rss_draining"] = receive(cluster, "million", messages)
+            used = processor_s(cluster[0].pid) - used
+            figures["drain_cpu_us"] = used * 1e6 / messages
+        else:
+            figures["purge_s"], figures["gap_s"] = purge(cluster)
         time.sleep(SETTLE_S)
-        figures["rss_purged"] = rss(cluster)
+        figures["rss_empty"] = rss(cluster)
+        figures["pages_empty"] = pages_mib(cluster)
         ask(cluster[0].address, {"op": "shutdown"})
         cluster.wait_stopped(WAIT_S)
     return {name: round(value, 2) for name, value in figures.items()}
@@ -134,11 +199,13 @@ def main() -> None:
     parser.add_argument(
         "--page-memory", default="", help="that of the members, if not their default"
     )
+    parser.add_argument("--drain", action="store_true", help="drain the queue, and do not purge it")
     given = parser.parse_args()
     with tempfile.TemporaryDirectory(prefix="million-") as root:
         figures = measure(
-            Path(root), given.messages, given.body_bytes, given.members, given.page_memory
-        )
+            Path(root), given.messages, given.body_bytes, given.members, given.page_memory,
+            drains=given.drain,
+        )  # fmt: skip
     sys.stdout.write(json.dumps(figures) + "\n")
 
 

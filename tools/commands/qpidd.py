@@ -399,7 +399,7 @@ Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken
     "--page-memory",
     metavar="SIZE",
     help="Messages that wait in long queues take about so much memory (64MiB, 2GB); more of them "
-    "wait in a file of the data directory. 0: all wait in memory. Default 64MiB.",
+    "wait in a file of the data directory. 0: all wait in memory. Default 32MiB.",
 )
 @click.option(
     "--scrub-rate",

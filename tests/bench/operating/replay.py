@@ -15,53 +15,17 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import sys
 import tempfile
-import time
 from pathlib import Path
 
 from broker.amqp.fields import Value
-from tests.bench.million import WAIT_S, fill, resident
+from tests.bench.million import WAIT_S, fill, processor_s, receive, resident
 from tools.client.amqp_client import AmqpConnection, Login
 from tools.demo.local_cluster import LocalCluster
 
 STREAM, QUEUE = "log", "queue"
-PREFETCH, ACK_EVERY = 1000, 100
-TICKS = os.sysconf("SC_CLK_TCK")
-
-
-def processor_s(pid: int) -> float:
-    """Of all threads of a process so far."""
-    fields = Path(f"/proc/{pid}/stat").read_text(encoding="ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS
-
-
-def receive(cluster: LocalCluster, queue: str, messages: int, readers: int = 1) -> tuple[int, int]:
-    """Messages a second, and the most memory meanwhile."""
-    begin: dict[str, Value] = {"x-stream-offset": "first"} if queue == STREAM else {}
-    connections = [
-        AmqpConnection(cluster[0].address, Login(timeout_seconds=WAIT_S)) for _ in range(readers)
-    ]
-    began, most = time.monotonic(), 0
-    for one in connections:
-        one.consume(queue, PREFETCH, arguments=begin)
-    left = dict.fromkeys(connections, messages)
-    while left:
-        for one in list(left):
-            one.pump(0.0 if len(left) > 1 else 0.05)
-            before = left[one] // ACK_EVERY
-            left[one] -= len(one.deliveries)
-            if one.deliveries and (left[one] // ACK_EVERY != before or not left[one]):
-                one.ack(one.deliveries[-1].tag)
-            one.deliveries.clear()
-            if not left[one]:
-                del left[one]
-        most = max(most, resident(cluster[0].pid))
-    rate = messages * readers / (time.monotonic() - began)
-    for one in connections:
-        one.close()
-    return int(rate), most
+FIRST: dict[str, Value] = {"x-stream-offset": "first"}
 
 
 def measure(
@@ -87,7 +51,9 @@ def measure(
             if queue == QUEUE:
                 fill(cluster, messages, body_bytes, QUEUE)
             used = processor_s(cluster[0].pid)
-            figures[name], figures[f"rss_{name}"] = receive(cluster, queue, messages, count)
+            figures[name], figures[f"rss_{name}"] = receive(
+                cluster, queue, messages, count, FIRST if queue == STREAM else {}
+            )
             used = processor_s(cluster[0].pid) - used
             figures[f"cpu_us_{name}"] = round(used * 1e6 / (messages * count), 1)
     return figures
