@@ -123,7 +123,7 @@ class BrokerUpper:
         fresh = Meta("simulated", self.name, f"store-{self.name}")
         store = MemoryStore(disk, fresh, log_bytes_kept=self.log_bytes_kept)
         self.pages = SimPages(self, tape.fork("pages"))
-        replica = recover(self.name, store, pager=self.pages.pager)
+        replica = recover(self.name, store, pager=self.pages.pager, own=True)
         self.judge.recovered(self.name, replica, "recovered")
         meta = replace(store.meta, incarnation=member.incarnation)
         store.put_meta(meta)
