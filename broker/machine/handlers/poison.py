@@ -22,9 +22,7 @@ from broker.machine import commands as c
 from broker.machine.clock.voters import voter_names
 from broker.machine.commands import IGNORED, OK, Command, Poisoned, Value
 from broker.machine.digest import item_hash, ordered
-from broker.machine.handlers.connections import refuse
-from broker.machine.queueing.refusals import poisonous
-from broker.machine.state import Channel, State
+from broker.machine.state import State
 
 CONTENT_BYTES = 16
 KEPT_MAX = 64
@@ -107,8 +105,3 @@ def in_force(state: State, command: Command) -> bool:
     names = state.poison.get((kind, content), ()) if content is not None else ()
     voters = voter_names(state.voters)
     return sum(name in names for name in voters) > len(voters) // 2
-
-
-def refuse_it(state: State, channel: Channel, kind: int) -> int:
-    """Its client is told; return the code."""
-    return refuse(state, channel, kind, poisonous())
