@@ -63,6 +63,10 @@ READS_MAX = 1_024
 the next one goes on."""
 READS_PER_TURN = 32
 """Of these before the next reader has its turn."""
+PASSED_PER_READ = 2_048
+"""So many messages that a reader's filter passes over, for one value, cost as much as one read."""
+FILTER_VALUES_MAX = 32
+"""Of one reader of a stream."""
 STREAM_TIMES_MAX = 4_096
 """Times that a stream remembers, each with the offset that came then."""
 PRODUCERS_MAX = 1_000

@@ -179,6 +179,15 @@ STREAM_ORDER = 257
 
 
 @dataclass(slots=True, eq=False, repr=False)
+class FilterColumn:
+    """The hashes of the values that readers of a stream may ask for (queueing/stream_filters.py);
+    follows from the messages."""
+
+    begin: int = 0  # the offset of the first entry; no message before it has a value
+    entries: bytearray = field(default_factory=bytearray)
+
+
+@dataclass(slots=True, eq=False, repr=False)
 class Stream:
     """What a queue has that is read without being consumed (queueing/streams.py)."""
 
@@ -189,6 +198,7 @@ class Stream:
     times: deque[tuple[int, int]] = field(default_factory=deque)
     step_s: int = 1
     times_sum: int = 0  # of the elements of `times`
+    column: FilterColumn = field(default_factory=FilterColumn)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -377,6 +387,7 @@ class Reader:
 
     salt: int  # its name in move rows, too
     offset: int  # it is sent this one next, or the first that is kept
+    filter: tuple[bytes, ...] = ()  # it is sent what has one of these in the column; empty: all
 
 
 # queue, seq, message (STAYS: it is in a stream), consumer (None: a get), redelivered

@@ -17,6 +17,7 @@ from broker.machine.commands import Command
 from broker.machine.effects import DeliverEffect, Effect, GetEmpty, GetOk
 from broker.machine.machine import Machine
 from broker.machine.move_log import spelled_out
+from broker.machine.queueing.properties import with_header
 from broker.machine.state import BODY
 from broker.machine.version import MACHINE_VERSION
 from tests.properties.models.machine_model import Chan, Model, ModelQueue
@@ -25,6 +26,7 @@ from tests.support.move_ledger import Ledger
 QUEUES = ("plain", "short", "mine", "auto", "stream")
 SHORT_MAX = 2
 STREAM_BYTES_MAX = 20
+VALUED = with_header(b"\x00\x00", "x-stream-filter-value", "persistent")
 ARGUMENTS: dict[str, c.Table] = {
     "short": {"x-max-length": SHORT_MAX},
     "stream": {"x-queue-type": "stream", "x-max-length-bytes": STREAM_BYTES_MAX},
@@ -298,12 +300,16 @@ class World:
         tag = f"{name}{at}"
         no_ack = one and (two or name != "stream")
         offset = ("first", "last", "next", self.bodies - n)[n % 4]
+        wants = name == "stream" and two and not one
         reads: c.Table = {"x-stream-offset": offset} if name == "stream" else {}
+        if wants:
+            reads["x-stream-filter"] = ("persistent", "no other one")
 
         def publish(exchange: str) -> tuple[Command, object]:
             body, before = self.next_body(), model.take_parts(at)
             flags = (c.PERSISTENT if one else 0) | (c.IN_PARTS if before else 0)
-            command = c.Publish(c.PUBLISH, conn, chan, 0, exchange, name, flags, b"\x00\x00", body)
+            value = VALUED if one else b"\x00\x00"
+            command = c.Publish(c.PUBLISH, conn, chan, 0, exchange, name, flags, value, body)
             return command, lambda: model.publish(exchange, name, before + body, one)
 
         def settle(requeue: bool) -> int:
@@ -324,7 +330,7 @@ class World:
                 model.end([at[:2]])
                 return 530
             limit = 1000 if no_ack else n or 2000
-            channel.consumers[tag] = model.reader(name, no_ack, limit, offset)
+            channel.consumers[tag] = model.reader(name, no_ack, limit, offset, wants)
             return c.OK
 
         def cancel() -> int:

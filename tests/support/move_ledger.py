@@ -17,6 +17,7 @@ class Ledger:
         self.entered: dict[tuple[int, int], bool] = {}  # all that ever did, by queue and place
         self.kept: dict[int, tuple[int, bool, bool]] = {}  # between PURGED and RECOVERED
         self.readers: dict[tuple[int, int], int] = {}  # of streams: what each reads next, at least
+        self.filtered: set[int] = set()  # readers that are not sent everything
         self.reads: dict[tuple[int, int, int], int] = {}  # not settled: how many
 
     def take(self, moves: bytes) -> None:
@@ -39,7 +40,7 @@ class Ledger:
             elif op in (Op.PURGED, Op.RECOVERED):
                 self._many(op, cause, queue, seq, of)
             elif op in (Op.READER, Op.READ, Op.READ_END):
-                self._read(op, queue, seq, of, detail)
+                self._read(op, flag, queue, seq, of, detail)
             else:
                 self._one(op, flag, queue, seq, of, detail)
 
@@ -63,14 +64,18 @@ class Ledger:
                 assert detail == content
                 self.ready[queue][seq] = (content, persistent, True)
 
-    def _read(self, op: Op, queue: int, seq: int, of: int, detail: int) -> None:
+    def _read(self, op: Op, flag: bool, queue: int, seq: int, of: int, detail: int) -> None:
         """G29: each reader gets all that is kept from where it began on, in order."""
         if op is Op.READER:
             assert (queue, detail) not in self.readers
             self.readers[queue, detail] = seq
+            if flag:
+                self.filtered.add(detail)
         elif op is Op.READ:
             first = min(self.ready[queue])
-            assert seq == max(self.readers[queue, detail], first), "the next one that is kept"
+            expected = max(self.readers[queue, detail], first)
+            passed_over = seq > expected and detail in self.filtered
+            assert seq == expected or passed_over, "the next one that is kept"
             assert seq in self.ready[queue]
             self.readers[queue, detail] = seq + 1
             self.reads[queue, seq, of] = self.reads.get((queue, seq, of), 0) + 1

@@ -30,10 +30,12 @@ from broker.machine.queueing.arguments import apply_settings, open_window
 from broker.machine.queueing.dead_letter import letters_name
 from broker.machine.queueing.delays import queue_name
 from broker.machine.queueing.routing import binding_element, index_binding
-from broker.machine.queueing.streams import restore_times
+from broker.machine.queueing.stream_filters import note
+from broker.machine.queueing.streams import first_offset, restore_times
 from broker.machine.queueing.windows import restore_keys
 from broker.machine.state import (
     BODY,
+    PROPERTIES,
     Binding,
     Channel,
     Clock,
@@ -140,6 +142,8 @@ class _Reader:
             if queue.expires_us >= 0 and not queue.consumers:
                 state.leased[queue.number] = queue
             recheck_deadlines(state, queue)
+            if queue.stream is not None:
+                queue.stream.column.begin += first_offset(queue)
             if queue.letters_of is not None and ready_count(queue):
                 state.keeping[queue.number] = queue
         state.horizon_us = horizon(state)
@@ -324,6 +328,9 @@ class _Reader:
     def _on_ready(self, number: int, messages: tuple[int, ...]) -> None:
         queue = self.queues[number]
         found = self._found(messages)
+        if queue.stream is not None:  # by place: what its offsets are is not known yet
+            for place, message in enumerate(found, len(queue.ready)):
+                note(queue.stream.column, 0, place, message[PROPERTIES])
         for block in queue.ready.extend(found, map(len, map(itemgetter(BODY), found))):
             self.state.full(block)
         _untrack()
@@ -429,10 +436,12 @@ class _Reader:
         connection.channels[key[2]] = self.state.channels[key] = channel
 
     def _on_readers(
-        self, key: tuple[int, int, int], readers: tuple[tuple[str, int, int], ...]
+        self,
+        key: tuple[int, int, int],
+        readers: tuple[tuple[str, int, int, tuple[bytes, ...]], ...],
     ) -> None:
-        for tag, salt, offset in readers:
-            self.state.channels[key].consumers[tag].reader = Reader(salt, offset)
+        for tag, salt, offset, wanted in readers:
+            self.state.channels[key].consumers[tag].reader = Reader(salt, offset, wanted)
 
     def _on_held(
         self, key: tuple[int, int, int], unsent: bool, *columns: tuple[object, ...]

@@ -67,7 +67,8 @@ class _ChannelCut(NamedTuple):
     unacked: dict[int, Held]
     unsent: dict[int, Held]
     consumers: dict[str, Consumer]  # who is active: what else holds a message is gone
-    readers: list[tuple[str, int, int]]  # of streams: tag, name, and what they are sent next
+    # Of streams: tag, name, what they are sent next, and what they want.
+    readers: list[tuple[str, int, int, tuple[bytes, ...]]]
 
 
 class _VhostCut:
@@ -498,9 +499,9 @@ def _cut_channel(channel: Channel) -> _ChannelCut:
         channel.unsent.copy(),
         channel.consumers.copy(),
         [
-            (consumer.tag, consumer.reader.salt, consumer.reader.offset)
+            (consumer.tag, reader.salt, reader.offset, reader.filter)
             for consumer in channel.consumers.values()
-            if consumer.reader is not None
+            if (reader := consumer.reader) is not None
         ],
     )
 

@@ -25,6 +25,7 @@ from broker.machine.queueing.refusals import (
     plain,
     too_many_keys,
 )
+from broker.machine.queueing.stream_filters import FILTER, MATCH_UNFILTERED, filter_fault
 from broker.machine.state import NO_TTL, STREAM, Queue, State, Window
 from broker.machine.version import (
     ANSWERS_AS_RABBITMQ,
@@ -79,11 +80,12 @@ _SAYS_NOTHING = (
     (_STRATEGY, "at-most-once"),
 )
 _CONSUME_HINTS = ("x-cancel-on-ha-failover",)
-_FILTERS = ("x-stream-filter", "x-stream-match-unfiltered")
+_FILTERS = (FILTER, MATCH_UNFILTERED)
+_FILTER_BYTES = 16, 255
+"""Of RabbitMQ's Bloom filters, which there are none of here."""
 _CONSUME_STREAMS = ("x-stream-offset", *_FILTERS)
 """Of consumers of streams only."""
 NOT_HONOURED = "not supported by this broker"
-NO_FILTERS = f"{NOT_HONOURED}: a reader gets all messages of a stream, and chooses itself"
 _TYPES = ("classic", "quorum")
 
 
@@ -132,7 +134,7 @@ def _fault_of(arg: str, value: Value, version: int) -> str | None:
     elif arg == _SEGMENT:
         fault = _fault_of_number(value, 1, SEGMENT_BYTES_MAX)
     elif arg == "x-stream-filter-size-bytes":
-        fault = NO_FILTERS
+        fault = _fault_of_number(value, *_FILTER_BYTES)
     elif arg == "x-queue-type":
         if value not in (*_TYPES, *((STREAM,) if version >= STREAMS else ())):
             fault = (
@@ -266,10 +268,12 @@ def check_exchange(name: str, vhost: str, arguments: Table, version: int) -> Ref
 def check_consume(queue: Queue, arguments: Table, version: int) -> Refusal | None:
     name, vhost, is_stream = queue.name, queue.vhost.name, queue.stream is not None
     for arg, value in arguments.items():
-        if is_stream and arg in ("x-priority", *_FILTERS):
-            if arg in _FILTERS:
-                return invalid_argument(arg, "queue", name, vhost, NO_FILTERS)
+        if is_stream and arg == "x-priority":
             return not_of_type(arg, name, vhost, STREAM)
+        if is_stream and arg in _FILTERS:
+            why = filter_fault(arg, value)
+            if why is not None:
+                return invalid_argument(arg, "queue", name, vhost, why)
         if arg == "x-priority":
             if type(value) is not int:
                 return invalid_argument(arg, "queue", name, vhost, "an integer is needed")

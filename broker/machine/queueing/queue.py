@@ -109,6 +109,7 @@ def consumer_element(consumer: Consumer) -> int:
         consumer.exclusive,
         consumer.prefetch,
         consumer.priority,
+        *(reader.filter if reader is not None else ()),
     )
 
 

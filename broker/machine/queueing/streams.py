@@ -19,6 +19,7 @@ from broker.machine.digest import MASK, held_element, item_hash, ready_element
 from broker.machine.effects import DeliverEffect
 from broker.machine.limits import (
     CHANNEL_HELD_MAX,
+    PASSED_PER_READ,
     READS_MAX,
     READS_PER_TURN,
     STREAM_TIMES_MAX,
@@ -32,6 +33,13 @@ from broker.machine.queueing.refusals import (
     invalid_argument,
     needs_prefetch,
     not_on_stream,
+)
+from broker.machine.queueing.stream_filters import (
+    column_at,
+    column_entry,
+    filter_of,
+    next_match,
+    note,
 )
 from broker.machine.state import (
     BODY,
@@ -83,6 +91,7 @@ def enter(state: State, queue: Queue, stream: Stream, message: Message) -> None:
     queue.ready_sum = (queue.ready_sum + element) & MASK
     state.add(element + queue.salt)
     _note_time(state, queue, stream, offset)
+    note(stream.column, first_offset(queue), offset, message[PROPERTIES])
     if queue.ttl_us != NO_TTL:
         recheck_deadlines(state, queue)
     if queue.ready_bytes > queue.max_bytes >= 0:
@@ -123,9 +132,10 @@ def open_reader(state: State, consumer: Consumer, arguments: Table) -> None:
     offset = _start(state, queue, arguments.get(OFFSET, "next"))
     assert offset is not None
     salt = item_hash("reader", channel.key, consumer.tag, state.position)
-    consumer.reader = Reader(salt, offset)
+    consumer.reader = Reader(salt, offset, filter_of(arguments))
     at = state.position & INDEX_MASK
-    state.moves.append(row(READER, at, queue.mark, offset, channel.mark, salt))
+    what = READER | FLAG if consumer.reader.filter else READER
+    state.moves.append(row(what, at, queue.mark, offset, channel.mark, salt))
 
 
 def _start(state: State, queue: Queue, given: Value) -> int | None:
@@ -167,15 +177,20 @@ def read(state: State) -> None:
 
 
 def _send(state: State, queue: Queue, stream: Stream, consumer: Consumer) -> int:
-    """Send one reader what it may have in one turn; return how many messages."""
+    """Send one reader what it may have in one turn; return what that costs, in messages."""
     reader, channel = consumer.reader, consumer.channel
     assert reader is not None
     first, end, began = first_offset(queue), queue.next_seq, reader.offset
     offset = start = max(began, first)  # what it was to read may be kept no longer
-    most = min(end, start + min(READS_PER_TURN, consumer.limit - consumer.outstanding))
-    while offset < most and has_room(channel, consumer):
-        _deliver(state, queue, consumer, reader, offset, offset - first)
-        offset += 1
+    most = min(READS_PER_TURN, consumer.limit - consumer.outstanding)
+    if reader.filter:
+        offset, used = _send_matching(state, queue, stream, consumer, reader, offset, most)
+    else:
+        most = min(end, start + most)
+        while offset < most and has_room(channel, consumer):
+            _deliver(state, queue, consumer, reader, offset, offset - first)
+            offset += 1
+        used = offset - start
     reader.offset = offset
     state.add(reader.salt * (offset - began))
     if consumer.outstanding >= consumer.limit or not has_room(channel, consumer):
@@ -184,7 +199,24 @@ def _send(state: State, queue: Queue, stream: Stream, consumer: Consumer) -> int
         stream.caught_up.append(consumer)
     else:
         queue.service.append(consumer)
-    return offset - start
+    return used
+
+
+def _send_matching(
+    state: State, queue: Queue, stream: Stream, consumer: Consumer, reader: Reader, start: int,
+    most: int,
+) -> tuple[int, int]:  # fmt: skip
+    """Send it at most so many that it wants; return where it goes on, and what it costs: to pass
+    over messages is cheap, and no less bounded."""
+    wanted, offset, first, sent = reader.filter, start, first_offset(queue), 0
+    until = min(queue.next_seq, start + READS_PER_TURN * PASSED_PER_READ // len(wanted))
+    while sent < most and offset < until and has_room(consumer.channel, consumer):
+        offset = next_match(stream.column, wanted, offset, until)
+        if offset < until:
+            _deliver(state, queue, consumer, reader, offset, offset - first)
+            offset += 1
+            sent += 1
+    return offset, sent + (offset - start) * len(wanted) // PASSED_PER_READ
 
 
 def _deliver(
@@ -299,6 +331,8 @@ def check(state: State, queue: Queue, stream: Stream) -> None:
     steps = [step for step, _ in stream.times]
     assert steps == sorted(dict.fromkeys(steps)), "times ascend"
     assert len(stream.times) <= STREAM_TIMES_MAX
+    for offset, message in enumerate(queue.ready, first_offset(queue)):
+        assert column_at(stream.column, offset) == column_entry(message[PROPERTIES])
     assert queue.number in state.reading or not queue.service or not queue.ready
     for consumer in stream.caught_up:
         assert consumer.waiting

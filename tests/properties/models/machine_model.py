@@ -31,6 +31,7 @@ class ModelConsumer:
     no_ack: bool
     limit: int
     next: int = 0  # what it reads next of a stream, at least
+    wants: bool = False  # of a stream only what has a value: what is persistent, here
     alive: bool = True
 
 
@@ -230,16 +231,21 @@ class Model:
         held = ModelHeld(queue, seq, message, consumer, effect.no_ack)
         channel.held[effect.delivery_tag] = held
 
-    def reader(self, name: str, no_ack: bool, limit: int, offset: str | int) -> ModelConsumer:
+    def reader(
+        self, name: str, no_ack: bool, limit: int, offset: str | int, wants: bool
+    ) -> ModelConsumer:
         """A new consumer of this queue; if that is a stream, it begins at this offset."""
         queue = self.queues[name]
         starts = {"first": 0, "last": queue.seq - 1, "next": queue.seq}
         start = starts[offset] if isinstance(offset, str) else offset
         first = min(queue.ready, default=queue.seq)
-        return ModelConsumer(queue, no_ack, limit, max(first, start))
+        return ModelConsumer(queue, no_ack, limit, max(first, start), wants)
 
     def to_read(self, consumer: ModelConsumer) -> int:
-        return max(consumer.next, min(consumer.queue.ready, default=0))
+        """Nothing is there if it is no place of a message."""
+        ready = sorted(consumer.queue.ready.items())
+        wanted = (seq for seq, (*_, keep) in ready if keep or not consumer.wants)
+        return next((seq for seq in wanted if seq >= consumer.next), -1)
 
     def judge(self) -> None:
         for queue in self.queues.values():

@@ -162,8 +162,8 @@ def test_offsets_that_mean_nothing_are_refused(client: Client, offset: c.Value, 
     )
 
 
-@pytest.mark.parametrize("argument", ["x-priority", "x-stream-filter", "x-stream-match-unfiltered"])
-def test_filters_and_priorities_are_refused(client: Client, argument: str) -> None:
+@pytest.mark.parametrize("argument", ["x-priority"])
+def test_priorities_are_refused(client: Client, argument: str) -> None:
     client.queue("s", STREAM)
     assert client.consume("s", prefetch=1, arguments={argument: 1}) == 406
     assert argument in client.error()

@@ -1,0 +1,207 @@
+"""Readers of a stream that name what they want."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from broker.amqp import codec
+from broker.machine import commands as c
+from broker.machine.effects import DeliverEffect
+from broker.machine.machine import Machine
+from broker.machine.move_log import FLAG, MOVE, Op
+from broker.machine.queueing import streams
+from broker.machine.queueing.stream_filters import filter_of, next_match, note
+from broker.machine.state import FilterColumn
+from tests.support.three_machines import Client, Rig
+
+STREAM: c.Table = {"x-queue-type": "stream"}
+UNFILTERED: c.Table = {"x-stream-match-unfiltered": True}
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+def valued(value: c.Value) -> bytes:
+    headers: c.Table = {} if value is None else {"x-stream-filter-value": value}
+    return codec.encode_properties({"headers": headers})
+
+
+def fill(client: Client, *values: c.Value, **more: c.Value) -> None:
+    if not client.rig.has_queue("s"):
+        client.queue("s", {**STREAM, **more})
+    for value in values:
+        client.publish("s", b"m", properties=valued(value))
+
+
+def wants(*values: c.Value, **more: c.Value) -> c.Table:
+    given: c.Value = values[0] if len(values) == 1 else values
+    return {"x-stream-offset": "first", "x-stream-filter": given, **more}
+
+
+def offsets(client: Client) -> list[int]:
+    return [
+        codec.decode_properties(one.properties)["headers"]["x-stream-offset"]  # type: ignore[index, call-overload, misc]
+        for one in client.rig.effects
+        if isinstance(one, DeliverEffect) and (one.conn, one.chan) == (client.conn, client.chan)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (wants("eu"), [1, 4]),
+        (wants("us"), [2]),
+        (wants("eu", "us"), [1, 2, 4]),
+        (wants("eu", "eu"), [1, 4]),
+        (wants("asia"), []),
+        (wants("eu", **UNFILTERED), [0, 1, 3, 4, 5]),
+        (wants("asia", **UNFILTERED), [0, 3, 5]),
+        (wants("eu", **{"x-stream-match-unfiltered": False}), [1, 4]),
+        ({"x-stream-offset": "first", **UNFILTERED}, [0, 1, 2, 3, 4, 5]),
+        ({**wants("eu"), "x-stream-offset": 2}, [4]),
+        ({**wants("eu"), "x-stream-offset": "next"}, []),
+    ],
+)
+def test_it_is_sent_what_it_wants(rig: Rig, arguments: c.Table, expected: list[int]) -> None:
+    """A value that is no text is none, as with RabbitMQ."""
+    client = rig.client()
+    fill(client, None, "eu", "us", None, "eu", 7)
+    assert client.consume("s", "t", 10, arguments) == c.OK
+    assert offsets(client) == expected
+
+
+def test_what_comes_later_too(rig: Rig) -> None:
+    client = rig.client()
+    fill(client, "us")
+    client.consume("s", "t", 2, wants("eu"))
+    fill(client, "eu")
+    assert offsets(client) == [1]
+    for value in ("us", None):
+        fill(client, value)
+        assert offsets(client) == []
+    fill(client, "eu")
+    assert offsets(client) == [4]
+    fill(client, "eu")
+    assert offsets(client) == [], "it has no credit; what is passed over costs none"
+    client.ack(1)
+    assert offsets(client) == [5]
+
+
+@pytest.mark.parametrize(
+    ("argument", "value", "why"),
+    [
+        ("x-stream-filter", 7, "a string is needed, or a list of strings"),
+        ("x-stream-filter", (), "a string is needed, or a list of strings"),
+        ("x-stream-filter", ("eu", 7), "a string is needed, or a list of strings"),
+        ("x-stream-filter", ("v",) * 33, "33 values: at most 32 are taken"),
+        ("x-stream-match-unfiltered", "yes", "a boolean is needed"),
+    ],
+)
+def test_what_means_nothing_is_refused(rig: Rig, argument: str, value: c.Value, why: str) -> None:
+    client = rig.client()
+    fill(client, "eu")
+    assert client.consume("s", "t", 1, {argument: value}) == 406
+    assert client.error() == (
+        f"PRECONDITION_FAILED - invalid arg '{argument}' for queue 's' in vhost '/': {why}"
+    )
+
+
+def test_other_queues_have_no_filters(rig: Rig) -> None:
+    client = rig.client()
+    client.queue("q")
+    assert client.consume("q", "t", 1, {"x-stream-filter": "eu"}) == 406
+    assert "invalid arg 'x-stream-filter' for queue 'q'" in client.error()
+
+
+@pytest.mark.parametrize(("size", "outcome"), [(16, c.OK), (255, c.OK), (15, 406), ("16", 406)])
+def test_a_size_of_filters_is_taken_and_means_nothing(
+    rig: Rig, size: c.Value, outcome: int
+) -> None:
+    assert rig.client().queue("s", {**STREAM, "x-stream-filter-size-bytes": size}) == outcome
+
+
+def test_to_pass_over_much_takes_more_than_one_position(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """64 messages may be passed over for each value in a turn here, and 20 turns be taken."""
+    monkeypatch.setattr(streams, "PASSED_PER_READ", 2)
+    monkeypatch.setattr(streams, "READS_MAX", 60)
+    client = rig.client()
+    fill(client, "eu", *["us"] * 400, "eu")
+    found, parts = [], 0
+    client.consume("s", "t", 10, wants("eu"))
+    found += offsets(client)
+    reader = next(iter(rig.machine.vhosts["/"].queues["s"].consumers.values())).reader
+    assert reader is not None
+    assert 0 < reader.offset < 200
+    while rig.machine.reading:
+        assert rig.machine.wants_tick
+        rig.tick("a", rig.machine.now_us)
+        found += offsets(client)
+        parts += 1
+    assert found == [0, 401]
+    assert parts > 2
+
+
+def test_the_log_says_that_a_reader_has_a_filter(rig: Rig) -> None:
+    """Or the check would miss what it passed over."""
+    client = rig.client()
+    fill(client, "us", "eu")
+    everything: c.Table = {"x-stream-offset": "first"}
+    for tag, arguments in (("a", wants("eu")), ("b", everything)):
+        client.consume("s", tag, 10, arguments)
+        (what,) = (row[0] for row in MOVE.iter_unpack(rig.moves) if row[0] & 15 == Op.READER)
+        assert bool(what & FLAG) == (tag == "a")
+
+
+def test_it_begins_behind_what_is_kept_no_longer(rig: Rig) -> None:
+    client = rig.client()
+    fill(client, "us", "eu", "us", **{"x-max-length-bytes": 6})
+    client.consume("s", "t", 1, wants("eu"))
+    assert offsets(client) == [1]
+    fill(client, *["eu"] * 5, *["us"] * 5, "eu")
+    assert rig.depth("s") == 6
+    client.ack(1)
+    assert offsets(client) == [13]
+
+
+def test_a_snapshot_has_filters_and_what_they_need(rig: Rig) -> None:
+    client = rig.client()
+    fill(client, None, "eu", "us", "eu", **{"x-max-length-bytes": 4})
+    client.consume("s", "t", 1, wants("eu"))
+    fill(client, "us")
+    for name in ("b", "c"):
+        rig.machines[name] = Machine.restore(name, rig.machine.snapshot())
+    fill(client, None, "eu")
+    client.ack(1)
+    assert offsets(client) == [3]
+    client.ack(2)
+    assert offsets(client) == [6]
+
+
+VALUES = st.sampled_from(["", "a", "b", "c"])
+
+
+@given(
+    st.lists(st.tuples(VALUES, st.integers(0, 2)), max_size=60),
+    st.sets(VALUES.filter(bool), min_size=1),
+    st.booleans(),
+    st.data(),
+)
+def test_the_column_answers_as_a_list_does(
+    messages: list[tuple[str, int]], wanted: set[str], unfiltered: bool, data: st.DataObject
+) -> None:
+    column, first = FilterColumn(), 0
+    for offset, (value, dropped) in enumerate(messages):
+        note(column, first, offset, valued(value or None))
+        first = min(offset + 1, first + dropped)
+    filtered = filter_of(
+        {"x-stream-filter": tuple(wanted), "x-stream-match-unfiltered": unfiltered}
+    )
+    start = data.draw(st.integers(first, len(messages)))
+    end = data.draw(st.integers(start, len(messages)))
+    match = wanted | ({""} if unfiltered else set())
+    expected = next((at for at in range(start, end) if messages[at][0] in match), end)
+    assert next_match(column, filtered, start, end) == expected
