@@ -24,6 +24,7 @@ from broker.memberlog.records import (
     CLIENT_ROW,
     HASH_BYTES,
     MARK_BYTES,
+    READER_ROW,
     REDELIVERED,
     ROLE_CLIENT,
     ROLE_MEMBER,
@@ -39,6 +40,7 @@ from broker.memberlog.records import (
     Header,
     Inactive,
     Queues,
+    Readers,
     Record,
     RecordKind,
     Snapshot,
@@ -75,6 +77,7 @@ _KIND_OF: dict[type[Record], RecordKind] = {
     Queues: RecordKind.QUEUES,
     Checkpoint: RecordKind.CHECKPOINT,
     Client: RecordKind.CLIENT,
+    Readers: RecordKind.READERS,
 }
 
 FIRST_BYTES = re.compile(
@@ -263,6 +266,11 @@ def _check_checkpoint(record: Checkpoint) -> None:
         raise RecordMalformed("a checkpoint with a cut queue")
 
 
+def _check_readers(record: Readers) -> None:
+    if len(record.readers) % READER_ROW.size:
+        raise RecordMalformed("readers that are cut")
+
+
 def _check_client(record: Client) -> None:
     rest = len(record.ops) % CLIENT_ROW.size
     if rest or not _CLIENT_OPS.issuperset(record.ops[:: CLIENT_ROW.size]):
@@ -323,4 +331,5 @@ _SHAPES: dict[int, _Shape] = {
     RecordKind.QUEUES: _shape(Queues, _TUPLE, check=_check_queues),
     RecordKind.CHECKPOINT: _shape(Checkpoint, _INT, _INT, _INT, _BYTES, check=_check_checkpoint),
     RecordKind.CLIENT: _shape(Client, _INT, _STR, _INT, _BYTES, check=_check_client),
+    RecordKind.READERS: _shape(Readers, _BYTES, check=_check_readers),
 }

@@ -10,9 +10,10 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from broker.machine.machine import Machine
-from broker.machine.state import Queue, all_queues, order_of, ready_count
+from broker.machine.state import Consumer, Queue, all_queues, order_of, ready_count
 from broker.memberlog.records import (
     CHECKPOINT_ROW,
+    READER_ROW,
     Active,
     Batch,
     Checkpoint,
@@ -21,6 +22,7 @@ from broker.memberlog.records import (
     Durable,
     Inactive,
     Queues,
+    Readers,
     Record,
     Snapshot,
     Start,
@@ -35,6 +37,7 @@ from vsync.primary.events import Activated
 from vsync.types import Member, RingId
 
 QUEUES_PER_RECORD = 20_000  # with the longest names 10 MiB: a reader takes up to 16
+READERS_PER_RECORD = 500_000
 
 
 class Recorder:
@@ -154,7 +157,7 @@ class Recorder:
         if self._position != self._checked:
             self._checked = self._position
             for record in self._checkpoint_records():
-                if isinstance(record, Checkpoint):
+                if isinstance(record, Checkpoint | Readers):
                     self._writer.append(record)
 
     def _checkpoint_records(self) -> Iterator[Record]:
@@ -169,6 +172,7 @@ class Recorder:
         queues.sort(key=lambda queue: queue.number)
         for first in range(0, len(queues), QUEUES_PER_RECORD):
             yield _named(queues[first : first + QUEUES_PER_RECORD])
+        yield from readers_of(queues)
         rows = [
             CHECKPOINT_ROW.pack(q.mark, ready_count(q), q.unacked, q.next_seq, q.ready_sum)
             for q in queues
@@ -176,6 +180,22 @@ class Recorder:
         for first in range(0, len(rows) or 1, QUEUES_PER_RECORD):
             part = b"".join(rows[first : first + QUEUES_PER_RECORD])
             yield Checkpoint(self._position, self._root, machine.next_message, part)
+
+
+def readers_of(queues: Iterable[Queue]) -> Iterator[Readers]:
+    """Yield how far the readers of the streams among these have read; nothing if none is one."""
+    streams = [queue for queue in queues if queue.stream is not None]
+    if streams:
+        rows = [_reader_row(one) for queue in streams for one in queue.consumers.values()]
+        for first in range(0, len(rows) or 1, READERS_PER_RECORD):
+            yield Readers(b"".join(rows[first : first + READERS_PER_RECORD]))
+
+
+def _reader_row(consumer: Consumer) -> bytes:
+    reader = consumer.reader
+    assert reader is not None
+    marks = consumer.queue.mark, consumer.channel.mark
+    return READER_ROW.pack(*marks, reader.salt, reader.offset, bool(reader.filter))
 
 
 def _named(queues: Iterable[Queue]) -> Queues:

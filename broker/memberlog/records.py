@@ -21,6 +21,10 @@ CHECKPOINT_ROW = struct.Struct("<IQIQQ")
 """Of a CHECKPOINT: number of the queue, ready, unacked, the number that its next message gets, and
 the hash of its ready messages."""
 
+READER_ROW = struct.Struct("<IIQQ?")
+"""Of a READERS: number of the stream, channel, name of the reader, the offset that it is sent next,
+and whether it has a filter."""
+
 CLIENT_ROW = struct.Struct("<BQQ")
 """Of a CLIENT: `ClientOp`, with REDELIVERED; hash of the body; publish number or delivery tag."""
 REDELIVERED = 0x80
@@ -45,6 +49,7 @@ class RecordKind(IntEnum):
     QUEUES = 14
     CHECKPOINT = 15
     CLIENT = 16
+    READERS = 17
 
 
 class Header(NamedTuple):
@@ -203,6 +208,15 @@ class Checkpoint(NamedTuple):
     queues: bytes  # rows of CHECKPOINT_ROW, by number
 
 
+class Readers(NamedTuple):
+    """The readers of all streams, at the place of the next CHECKPOINT.
+
+    Several that follow one another are one, of more readers than fit.
+    """
+
+    readers: bytes  # rows of READER_ROW, by number of the stream
+
+
 class ClientOp(IntEnum):
     """What a client did or received, low bits of the first byte of a row."""
 
@@ -241,4 +255,5 @@ Record: TypeAlias = (
     | Queues
     | Checkpoint
     | Client
+    | Readers
 )

@@ -35,7 +35,10 @@ def read_until_fault(data: bytes) -> tuple[list[Entry], LogError | None]:
 class Scene:
     """A replica that writes its log, fed with blobs of member a."""
 
-    def __init__(self, directory: Path, local: str = "a", segment_us: int = 3_600_000_000) -> None:
+    def __init__(
+        self, directory: Path, local: str = "a", segment_us: int = 3_600_000_000, version: int = 0
+    ) -> None:
+        """`version`: of the machine; 0: the oldest."""
         self.directory, self.now_us = directory, 1_000_000
         self.replica = Replica(local, Machine(local), History())
         self.writer = MemberLogWriter(
@@ -47,7 +50,7 @@ class Scene:
         self.seq = 0
         self.entries: list[bytes] = []
         members = (("a", 1, True), ("b", 1, True))
-        self.item(Activation(1, members, False, ("a", "b"), "c1"))
+        self.item(Activation(1, members, False, ("a", "b"), "c1", version=version))
         self.run(
             c.ConnectionOpen(c.CONNECTION_OPEN, 1, "/", "guest", "x:1"),
             c.ChannelOpen(c.CHANNEL_OPEN, 1, 1),

@@ -23,11 +23,13 @@ from broker.machine.move_log import (
     Op,
     spelled_out,
 )
+from broker.machine.version import STREAMS
 from broker.memberlog.archive import archive_segments
 from broker.memberlog.reader import TornTail, read_segment
 from broker.memberlog.recorder import QUEUES_PER_RECORD
 from broker.memberlog.records import (
     CHECKPOINT_ROW,
+    READER_ROW,
     Active,
     Batch,
     Checkpoint,
@@ -35,6 +37,7 @@ from broker.memberlog.records import (
     End,
     Header,
     Queues,
+    Readers,
     Snapshot,
     Start,
     Stop,
@@ -375,3 +378,39 @@ def test_all_that_one_member_held_returns_in_one_record(
     for _, moves in scene.moves():
         ledger.take(moves)
     ledger.agrees_with(scene.replica.machine)
+
+
+def test_readers_of_streams_are_recorded_where_queues_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Only where there is a stream: an older check reads the other logs as well."""
+    monkeypatch.setattr("broker.memberlog.recorder.READERS_PER_RECORD", 2)
+    scene = Scene(tmp_path, segment_us=10, version=STREAMS)
+    scene.traffic()
+    scene.writer.flush()
+    scene.now_us += 10
+    scene.writer.flush()
+    assert Readers not in scene.kinds()
+    stream: c.Table = {"x-queue-type": "stream"}
+    scene.run(
+        c.QueueDeclare(c.QUEUE_DECLARE, 1, 1, "log", False, True, False, False, False, stream)
+    )
+    scene.publish("log", "log")
+    for tag in ("r", "s", "t"):
+        begin: c.Table = {"x-stream-offset": 1}
+        scene.run(
+            c.Consume(c.CONSUME, 1, 1, "log", tag, False, False, False, True, begin, len(tag))
+        )
+    scene.writer.flush()
+    scene.now_us += 10
+    scene.writer.flush()
+    assert scene.kinds()[-5:] == [Header, Queues, Readers, Readers, Checkpoint]
+    rows = [
+        row
+        for one in scene.records()
+        if isinstance(one, Readers)
+        for row in READER_ROW.iter_unpack(one.readers)
+    ]
+    queue = scene.replica.machine.vhosts["/"].queues["log"]
+    assert [(number, offset) for number, _, _, offset, _ in rows] == [(queue.number, 2)] * 3
+    assert len({name for _, _, name, *_ in rows}) == 3

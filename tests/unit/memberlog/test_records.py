@@ -22,6 +22,7 @@ from broker.memberlog.codec import (
 from broker.memberlog.records import (
     CHECKPOINT_ROW,
     CLIENT_ROW,
+    READER_ROW,
     Active,
     Batch,
     Checkpoint,
@@ -33,6 +34,7 @@ from broker.memberlog.records import (
     Header,
     Inactive,
     Queues,
+    Readers,
     Record,
     RecordKind,
     Snapshot,
@@ -68,6 +70,8 @@ SAMPLES: list[Record] = [
     Queues(()),
     Queues(((1, "/", "orders", True, -1), (U64, "v", "x", False, 255))),
     Checkpoint(100, U64, 17, CHECKPOINT_ROW.pack(1, 3, 2, 9, U64)),
+    Readers(b""),
+    Readers(READER_ROW.pack(1, 2**32 - 1, U64, 3, True) + READER_ROW.pack(1, 2, 3, U64, False)),
     Client(1, "orders", 1_700, CLIENT_ROW.pack(1, U64, 4) + CLIENT_ROW.pack(0x85, 3, 9)),
 ]  # fmt: skip
 

@@ -123,7 +123,7 @@ RULES = {
             OR op = 1 AND cause IN (2, 4, 5) AND of <> 0
             OR op = 1 AND cause = 2 AND queue <> 0 OR op = 6 AND cause NOT IN (2, 3) AND of <> 0
             OR op IN (7, 8) AND detail <> 0 OR op = 8 AND seq <> 0
-            OR op BETWEEN 11 AND 13 AND flag""",
+            OR op IN (12, 13) AND flag""",
     ),
     "disorder": Rule(
         "LOG", "moves", "moves are not in the order of their commands",

@@ -15,12 +15,15 @@ from __future__ import annotations
 
 import struct
 from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
 from typing import NamedTuple
 
 from xxhash import xxh3_64_intdigest
 
+ReaderRow = tuple[int, int, int, int, bool]
+"""Number of the stream, channel, name, the offset that it is sent next, whether it has a filter."""
 _PLACE = struct.Struct("<QQQQQ")
 _MASK = (1 << 64) - 1
 _RANK_SHIFT = 54
@@ -79,8 +82,8 @@ class _ModelQueue:
     held: dict[int, tuple[_Message, int]] = field(default_factory=dict)  # with its channel
     cold: bool = False  # a cold start told what was there, and is to tell what stays
     stream: bool = False
-    # By name: what each is sent next, at least, and its channel.
-    readers: dict[int, tuple[int, int]] = field(default_factory=dict)
+    # By name: what each is sent next, at least, its channel, and whether it has a filter.
+    readers: dict[int, tuple[int, int, bool]] = field(default_factory=dict)
     begun: bool = False  # in the midst: there may be readers of which nothing is known
     reads: Counter[tuple[int, int]] = field(default_factory=Counter)  # by place and channel
 
@@ -96,6 +99,10 @@ class _ModelQueue:
     def count(self) -> int:
         """Return the number of ready messages."""
         return len(self.ready) + self.unknown_ready
+
+    def first(self) -> int:
+        """Return the offset of the first message of a stream that is kept."""
+        return self.next_seq - self.count()
 
     def arrival(self, seq: int) -> int:
         """Return how many messages arrived before this one; of delayed ones, the low bits of it."""
@@ -160,24 +167,24 @@ class _ModelQueue:
         self.unknown_held -= 1
         return _Message(content or 0, None, True)
 
-    def read(self, op: int, seq: int, of: int, detail: int) -> None:
+    def read(self, op: int, flag: bool, seq: int, of: int, detail: int) -> None:
         """Open a reader, send it a message of the stream, or end that; it moves nothing."""
         if not self.stream:
             raise ModelMismatch("impossible", "this queue is no stream")
         if op == _READER:
-            self.readers[detail] = seq, of
+            self.readers[detail] = seq, of, flag
         elif op == _READ:
             if detail not in self.readers and not self.begun:
                 raise ModelMismatch("wrong read", "there is no such reader")
-            after, channel = self.readers.get(detail, (seq, of))
+            after, channel, filtered = self.readers.get(detail, (seq, of, False))
             if of != channel:
                 raise ModelMismatch("wrong read", f"it is one of channel {channel:08x}")
-            first = self.next_seq - self.count()
+            first = self.first()
             expected = max(after, first)
-            if seq != expected or seq >= self.next_seq:
+            if seq < expected or (seq > expected and not filtered) or seq >= self.next_seq:
                 more = f"the next one is at {expected}, of {first} to {self.next_seq - 1}"
                 raise ModelMismatch("wrong read", more)
-            self.readers[detail] = seq + 1, of
+            self.readers[detail] = seq + 1, of, filtered
             self.reads[seq, of] += 1
         elif self.reads[seq, of]:
             self.reads[seq, of] -= 1
@@ -245,7 +252,7 @@ class Model:
             queue.next_seq += 1
             queue.add(seq, _Message(detail, flag, False))
         elif op in (_READER, _READ, _READ_END):
-            queue.read(op, seq, of, detail)
+            queue.read(op, flag, seq, of, detail)
         elif op == _DELIVERED:
             queue.held[seq] = queue.leave(seq, detail, flag), of
         elif op == _DROPPED:
@@ -268,6 +275,31 @@ class Model:
                 raise ModelMismatch("impossible", f"the next place is {queue.next_seq}")
         elif op == _RECOVERED:
             _recover(queue, seq, of, detail)
+
+    def misplaced(self, readers: Iterable[ReaderRow]) -> Iterator[tuple[int, str]]:
+        """Yield the streams of readers that the log has elsewhere than their moves lead to."""
+        for number, channel, name, offset, filtered in readers:
+            queue = self.queues.get(number)
+            if queue is None or not queue.stream:
+                yield number, "it has readers, and is no stream that is there"
+                continue
+            known = queue.readers.get(name)
+            if known is None and not queue.begun:
+                yield number, f"no reader {name:016x} was opened; the log: {offset}"
+            elif known is not None:
+                at, logged = max(known[0], queue.first()), max(offset, queue.first())
+                skips = filtered and logged > at
+                if known[1:] != (channel, filtered) or (logged != at and not skips):
+                    yield number, f"reader {name:016x} is to get {at}; the log: {logged}"
+
+    def take_readers(self, readers: Iterable[ReaderRow]) -> None:
+        """Forget the readers that have ended: these are all that there are."""
+        for queue in self.queues.values():
+            queue.readers.clear()
+            queue.begun = False
+        for number, channel, name, offset, filtered in readers:
+            if number in self.queues:
+                self.queues[number].readers[name] = offset, channel, filtered
 
     def differences(self, figures: dict[int, QueueFigures]) -> list[tuple[int, str]]:
         """Return the queues whose figures differ from those of the log, with both in words."""

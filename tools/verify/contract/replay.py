@@ -4,14 +4,16 @@ checkpoints, whose root is that of the state before them.
 
 from __future__ import annotations
 
-from tools.verify.contract.queue_model import Model, ModelMismatch, QueueFigures
+from tools.verify.contract.queue_model import Model, ModelMismatch, QueueFigures, ReaderRow
 from tools.verify.contract.rules import Breach, Rule
 from tools.verify.format.moves import CAUSE_SHIFT, FLAG, MOVE
 from tools.verify.format.records import (
     CHECKPOINT_ROW,
+    READER_ROW,
     Batch,
     Checkpoint,
     Queues,
+    Readers,
     Record,
     Snapshot,
     Start,
@@ -45,6 +47,7 @@ class Replay:
         self.compared = 0  # queues whose figures were compared
         self._model: Model | None = None
         self._priorities: dict[int, int] = {}  # the highest ones, of queues that have some
+        self._readers: list[ReaderRow] | None = None  # of the next checkpoint
         self._position = -1
         self._root = 0
 
@@ -62,8 +65,13 @@ class Replay:
                 for number, _, _, _, max_priority in queues:
                     if max_priority >= 0:
                         self._priorities[number] = max_priority
+            case Readers(rows):
+                self._readers = [*(self._readers or ()), *READER_ROW.iter_unpack(rows)]
             case Checkpoint():
                 self._compare(record)
+                if self._model is not None and self._readers is not None:
+                    self._model.take_readers(self._readers)
+                self._readers = None
             case Start() | Snapshot():
                 self._model = None
                 self._position, self._root = record.position, record.root
@@ -82,6 +90,8 @@ class Replay:
             differences = self._model.differences(logged)
             if self._model.next_message != next_message:
                 differences.append((-1, f"the next number is {self._model.next_message}"))
+            for number, more in self._model.misplaced(self._readers or ()):
+                self._report("wrong read", position, ORDINAL_MAX, number, -1, more)
             for number, more in differences:
                 self._report("wrong state", position, ORDINAL_MAX, number, -1, more)
             if not differences:

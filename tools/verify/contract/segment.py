@@ -19,7 +19,7 @@ from tools.verify.contract.lives import LIVES_SCHEMAS
 from tools.verify.contract.replay import Replay
 from tools.verify.contract.rules import BREACHES, broken, first_of_each
 from tools.verify.format.commands import Outcome
-from tools.verify.format.records import Batch, Checkpoint, Queues, Record, Snapshot, Start
+from tools.verify.format.records import Batch, Checkpoint, Queues, Readers, Record, Snapshot, Start
 from tools.verify.input.moves import OPS_OF_MESSAGES, ORDINAL_BITS, ORDINAL_MAX, ROW, unpack
 from tools.verify.input.ranges_of_file import FileRange, RangeCursor
 from tools.verify.input.segments import records_in
@@ -127,11 +127,11 @@ def check_segment(
 
 
 def _queue_figures_after(following: Iterable[Record]) -> Iterator[Record]:
-    """Yield the checkpoint at the beginning of the next segment, and the names of its queues."""
+    """Yield the checkpoint at the beginning of the next segment, with its queues and readers."""
     for record in following:
         if isinstance(record, Batch | Start | Snapshot):
             return
-        if isinstance(record, Checkpoint | Queues):
+        if isinstance(record, Checkpoint | Queues | Readers):
             yield record
 
 

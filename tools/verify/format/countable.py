@@ -15,12 +15,14 @@ from tools.verify.format.reader import After, Entry, Fault, read_segment
 from tools.verify.format.records import (
     CHECKPOINT_ROW,
     KINDS,
+    READER_ROW,
     Batch,
     Checkpoint,
     ConfirmRecord,
     Durable,
     End,
     Queues,
+    Readers,
     Record,
 )
 
@@ -108,5 +110,8 @@ def _numbers(lsn: int, record: Record) -> Iterator[tuple[str, int, int]]:
         case Checkpoint():
             for row in CHECKPOINT_ROW.iter_unpack(record.queues):
                 yield "a queue with", max(row[1], row[3]), 63
+        case Readers():
+            for row in READER_ROW.iter_unpack(record.readers):
+                yield "a reader at", row[3], 63
         case _:
             pass

@@ -24,6 +24,8 @@ ROLE_MEMBER, ROLE_CLIENT = "member", "client"
 MARK = struct.Struct("<Q16s")  # of an END: position, chain after it
 CHECKPOINT_ROW = struct.Struct("<IQIQQ")
 """Number of the queue, ready, unacked, its next message's number, sum of the ready ones' hashes."""
+READER_ROW = struct.Struct("<IIQQ?")
+"""Number of the stream, channel, name of the reader, the offset that it is sent next, filtered."""
 CLIENT_ROW = struct.Struct("<BQQ")
 """`ClientOp` with REDELIVERED, hash of the body, number of the publish or delivery tag."""
 REDELIVERED = 0x80
@@ -55,6 +57,7 @@ class RecordKind(IntEnum):
     QUEUES = 14
     CHECKPOINT = 15
     CLIENT = 16
+    READERS = 17
 
 
 class Header(NamedTuple):
@@ -209,6 +212,12 @@ class Checkpoint(NamedTuple):
     queues: bytes  # rows of CHECKPOINT_ROW
 
 
+class Readers(NamedTuple):
+    """The readers of all streams, where the next CHECKPOINT is."""
+
+    readers: bytes  # rows of READER_ROW
+
+
 class Client(NamedTuple):
     """What a client did and received in one turn of one connection."""
 
@@ -232,11 +241,11 @@ class ClientOp(IntEnum):
 
 Record: TypeAlias = (
     Header | Start | ViewSeen | Active | Inactive | Batch | ConfirmRecord | Snapshot | Durable
-    | Stop | Vote | Decided | End | Queues | Checkpoint | Client
+    | Stop | Vote | Decided | End | Queues | Checkpoint | Client | Readers
 )  # fmt: skip
 _CLASSES: tuple[type[Record], ...] = (
     Header, Start, ViewSeen, Active, Inactive, Batch, ConfirmRecord, Snapshot, Durable,
-    Stop, Vote, Decided, End, Queues, Checkpoint, Client,
+    Stop, Vote, Decided, End, Queues, Checkpoint, Client, Readers,
 )  # fmt: skip
 KINDS: dict[type[Record], RecordKind] = dict(zip(_CLASSES, RecordKind, strict=True))
 BEGINNINGS = tuple(
@@ -372,6 +381,10 @@ def _checkpoint(one: Checkpoint) -> str:
     return "a checkpoint with a cut queue" if len(one.queues) % CHECKPOINT_ROW.size else ""
 
 
+def _readers(one: Readers) -> str:
+    return "readers that are cut" if len(one.readers) % READER_ROW.size else ""
+
+
 def _client(one: Client) -> str:
     if len(one.ops) % CLIENT_ROW.size or not _CLIENT_WHATS.issuperset(one.ops[:: CLIENT_ROW.size]):
         return "a client's history that is cut or of an unknown kind"
@@ -388,7 +401,7 @@ def _rows(rows: tuple[object, ...], types: tuple[type, ...], what: str) -> str:
 
 _COMPLAIN: dict[type[Record], Callable[[Any], str]] = {
     Header: _header, ViewSeen: _view, Active: _active, Batch: _batch, End: _end, Queues: _queues,
-    Checkpoint: _checkpoint, Client: _client,
+    Checkpoint: _checkpoint, Client: _client, Readers: _readers,
 }  # fmt: skip
 
 

@@ -30,6 +30,7 @@ from tools.verify.format.records import (
     End,
     Header,
     Inactive,
+    Readers,
     Record,
     RecordKind,
     Snapshot,
@@ -265,7 +266,7 @@ class _Parser:
                     what = f"the closing record of {self._file} is not about what is in it"
                     self._fault("LOG", self._position, what)
                 return
-            case Client():
+            case Client() | Readers():
                 return
             case Vote(position):
                 ends["votes"] += 1

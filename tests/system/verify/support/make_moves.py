@@ -15,6 +15,7 @@ from broker.machine.commands import Command
 from broker.machine.machine import Machine
 from broker.machine.move_log import MOVE
 from broker.machine.state import Queue, all_queues, order_of
+from broker.memberlog.recorder import readers_of
 from broker.memberlog.records import (
     CHECKPOINT_ROW,
     Active,
@@ -121,6 +122,8 @@ class MoveMaker(LogMaker):
         if machine is None:
             self._add(Checkpoint(0, 0, 1, b""))
             return
+        for record in readers_of(self._queues()):
+            self._add(record)
         rows = b"".join(
             CHECKPOINT_ROW.pack(
                 queue.number, len(queue.ready) + len(queue.returned), queue.unacked,

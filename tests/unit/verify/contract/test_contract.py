@@ -13,7 +13,7 @@ pytest.importorskip("duckdb")
 from broker.amqp import codec
 from broker.machine import commands as c
 from broker.machine.move_log import BY_LETTER, CLOSED, FLAG, MOVE, SENT_ON, TAKEN_BACK, Op
-from broker.memberlog.records import Batch, Checkpoint, Queues, Snapshot
+from broker.memberlog.records import Batch, Checkpoint, Queues, Readers, Record, Snapshot
 from tests.support.three_machines import Client
 from tests.system.verify.corruption.contract_violations import (
     VIOLATIONS,
@@ -97,6 +97,41 @@ def test_what_readers_of_streams_get_gives_no_finding(seed: int) -> None:
              if isinstance(one, Batch)]  # fmt: skip
     whats = [row[0] & 15 for rows in moves for row in rows]
     assert min(map(whats.count, (Op.READER, Op.READ, Op.READ_END))) > 5
+
+
+def test_a_reader_that_skips_between_two_segments_is_seen() -> None:
+    """The checkpoint between them says where it stood, and the first segment led there."""
+    maker = MoveMaker()
+    maker.rig.activate()
+    client = maker.rig.client("a")
+    client.queue("log", {"x-queue-type": "stream"})
+    client.consume("log", "r", 10, {"x-stream-offset": "first"})
+    for number in range(3):
+        client.publish("log", b"%d" % number, no=number + 1)
+    maker.checkpoint()
+    for number in range(3, 6):
+        client.publish("log", b"%d" % number, no=number + 1)
+    maker.end()
+    records = maker.logs[INCARNATIONS[0]]
+    at = next(i for i, one in enumerate(records) if isinstance(one, Readers) and one.readers)
+    names = next(one for one in records if isinstance(one, Queues))
+    first, second = records[:at], [names, *records[at:]]
+    assert contract_breaches([first, second]) == []
+
+    def leaves_out(offset: int, log: list[Record]) -> list[Record]:
+        """The reader is not sent this one, and is where it is said to be all the same."""
+        changed = []
+        for one in log:
+            if isinstance(one, Batch):
+                rows = list(MOVE.iter_unpack(one.moves))
+                kept = [row for row in rows if not (row[0] == Op.READ and row[3] == offset)]
+                one = one._replace(moves=b"".join(MOVE.pack(*row) for row in kept))
+            changed.append(one)
+        return changed
+
+    for offset, log in ((2, [leaves_out(2, first), second]), (3, [first, leaves_out(3, second)])):
+        rules = [breach.rule for breach in contract_breaches(log)]
+        assert rules[:1] == ["wrong read"], offset
 
 
 @pytest.mark.parametrize("delayed", [False, True])

@@ -17,7 +17,15 @@ import pytest
 pytest.importorskip("duckdb")
 
 from broker.machine.move_log import FLAG, MOVE, Op
-from broker.memberlog.records import CHECKPOINT_ROW, Batch, Checkpoint, Queues, Record
+from broker.memberlog.records import (
+    CHECKPOINT_ROW,
+    READER_ROW,
+    Batch,
+    Checkpoint,
+    Queues,
+    Readers,
+    Record,
+)
 from tests.system.verify.support.make_moves import (
     INCARNATIONS,
     MoveTuple,
@@ -39,6 +47,8 @@ TAG = "a number of the channel; clients' histories name it"
 NAME = "text for people: moves have the number"
 ORDER = "neither of the two depends on the other, so either order may be true"
 
+ENDED = "as if the reader had ended, which is not logged"
+
 REFUSED = "as if the queue had refused the message: clients' histories name it"
 
 UNSEEN: dict[str, str] = {
@@ -50,6 +60,7 @@ UNSEEN: dict[str, str] = {
     "READ_END moved": ORDER,
     "Queues.vhost changed": NAME,
     "Queues.name changed": NAME,
+    "Readers without its first": ENDED,
     "PURGED moved": ORDER,
     "RETURNED moved": ORDER,
 }
@@ -59,6 +70,7 @@ PARTLY: dict[str, str] = {
     "DELIVERED moved": ORDER,
     "DROPPED moved": ORDER,
     "READ moved": ORDER,
+    "READER.flag negated": "where no checkpoint comes before its end: it then leaves nothing out",
     "READ_END.cause +1": "as of RETURNED, and a nack of any kind is the same here",
     "PUBLISHED.of +1": ONCE,
     "REPEATED.seq +1": "where another message entered at that place: keys are not logged",
@@ -104,6 +116,15 @@ def corruptions_in(records: list[Record]) -> Iterator[Corruption]:
                     changed_rows = CHECKPOINT_ROW.pack(*changed) + others
                     yield f"Checkpoint.{field} +1", at, record._replace(queues=changed_rows)
                 yield "Checkpoint without its first", at, record._replace(queues=others)
+            case Readers(packed_rows):
+                row = list(READER_ROW.unpack_from(packed_rows))
+                others = packed_rows[READER_ROW.size :]
+                for i, field in enumerate(("number", "channel", "name", "offset")):
+                    changed = [*row[:i], row[i] + 1, *row[i + 1 :]]
+                    yield f"Readers.{field} +1", at, Readers(READER_ROW.pack(*changed) + others)
+                flipped = READER_ROW.pack(*row[:-1], not row[-1])
+                yield "Readers.filtered negated", at, Readers(flipped + others)
+                yield "Readers without its first", at, Readers(others)
             case _:
                 pass
 

@@ -1,6 +1,7 @@
 """Bytes checked in, read by the broker and by the check: two decoders, one documented format.
 
-`golden/member.qml` is of a member of a cluster, `streams.qml` of one with a stream, `client.qml`
+`golden/member.qml` is of a member of a cluster, `streams.qml` of one with a stream, `readers.qml`
+begins where readers of one stand; `client.qml`
 and `odd.qml` were made by hand after docs/MEMBERLOG.md, of what is rare.  They are never made
 again: where one is read otherwise, logs that are on disks already would be.
 """
@@ -26,7 +27,7 @@ from tools.verify.format.commands import Command, Outcome
 from tools.verify.input.batch_summaries import SegmentTotals
 
 GOLDEN = Path(__file__).parent / "golden"
-FILES = ("client.qml", "member.qml", "odd.qml", "streams.qml")
+FILES = ("client.qml", "member.qml", "odd.qml", "readers.qml", "streams.qml")
 Plain = list[tuple[int, bytes, int, str, tuple[Any, ...]]]
 Faults = list[tuple[str, int, bool]]
 
@@ -146,6 +147,24 @@ def test_what_readers_of_a_stream_do_is_what_the_document_says() -> None:
     assert {what for what in whats if what & 15 == moves.Op.READ_END} == {
         0x0D, 0x1D, 0x2D, 0x3D, 0x5D, 0x6D,
     }  # fmt: skip
+
+
+def test_where_readers_stand_is_what_the_document_says() -> None:
+    data = (GOLDEN / "readers.qml").read_bytes()
+    found = [one.record for one in own_reader.read_segment(data, "x", [])]
+    assert [type(one) for one in found[:4]] == [
+        own.Header, own.Queues, own.Readers, own.Checkpoint,
+    ]  # fmt: skip
+    rows = [
+        list(own.READER_ROW.iter_unpack(one.readers))
+        for one in found
+        if isinstance(one, own.Readers)
+    ]
+    (everything, some), (left,) = rows
+    assert everything[0] == some[0] == 1
+    assert everything[1] == some[1] == left[1], "they share a channel"
+    assert (everything[3:], some[3:]) == ((2, False), (3, True)), "one has no credit"
+    assert left == (*some[:3], 5, True)
 
 
 def test_what_stands_for_two_moves_becomes_two() -> None:
