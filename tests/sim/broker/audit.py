@@ -26,9 +26,13 @@ from broker.machine.machine import Machine
 from broker.machine.state import BODY, Held, all_queues
 from broker.replication.chain import History
 from broker.replication.replica import Replica
-from tests.sim.broker.clients import LATE, MessageId, message_id
+from tests.sim.broker.clients import LATE
 from tests.sim.broker.judge import BrokerJudge, ConfirmSent, DeliverySent, Node
+from tests.sim.broker.letters import MAIL, LetterWitness
+from tests.sim.broker.messages import MessageId, message_id
 from tests.sim.broker.operator import GRAVE
+from tests.sim.broker.readers import STREAM
+from tests.sim.broker.reading import StreamWitness
 
 Copy = tuple[str, MessageId]  # a queue, and a message in it
 Place = tuple[int, int, int, int]  # position, connection, channel, delivery tag
@@ -41,6 +45,7 @@ class Witness:
     def __init__(self, judge: BrokerJudge) -> None:
         self.judge = judge
         self.settled: dict[Copy, int] = {}  # position of the settlement
+        self.rejected: set[Copy] = set()  # of these: they went on as dead letters
         self.delivered: dict[Copy, int] = {}  # position of the last delivery
         self.deliveries: dict[Place, DeliverEffect] = {}
         self.published: dict[int, int] = {}  # connection -> highest number applied
@@ -51,6 +56,8 @@ class Witness:
         self.colds: list[int] = []
         self.delayed: set[MessageId] = set()  # they come in another order
         self._firsts: dict[tuple[str, int], int] = {}
+        self.stream = StreamWitness(judge.broken, self._count)
+        self.letters = LetterWitness(judge.broken, self._count)
 
     def settles(self, machine: Machine, session: int, command: Command) -> list[Copy]:
         """The copies that leave for good by this command."""
@@ -65,11 +72,16 @@ class Witness:
             elif kind == ACK or not command[5]:  # type: ignore[misc]
                 tags = tags_up_to(channel, command[3], command[4])  # type: ignore[misc, arg-type]
                 held = [channel.unacked[tag] for tag in tags or []]
-        return [(queue.name, message_id(message[BODY])) for queue, _, message, _, _ in held]
+        return [
+            (queue.name, message_id(message[BODY]))
+            for queue, _, message, _, _ in held
+            if queue.stream is None
+        ]
 
     def applied(
-        self, machine: Machine, position: int, session: int, command: Command, outcome: int
-    ) -> None:
+        self, machine: Machine, position: int, session: int, command: Command, outcome: int,
+        moves: list[bytes],
+    ) -> None:  # fmt: skip
         kind = command[0]
         if kind == CONNECTION_OPEN:
             connection = machine.connections.get((session, command[1]))  # type: ignore[arg-type]
@@ -98,6 +110,8 @@ class Witness:
             self.judge.counters["policies"] += 1
         elif kind == ACTIVATE and command[3]:  # type: ignore[misc]
             self.colds.append(position)
+        self.stream.applied(machine, position, command, outcome)
+        self.letters.applied(machine, position, command, moves)
         for effect in machine.effects:
             if isinstance(effect, DeliverEffect):
                 self._delivery(position, effect)
@@ -107,6 +121,9 @@ class Witness:
         message = message_id(d.body)
         copy = (queue, message)
         self.deliveries[position, d.conn, d.chan, d.delivery_tag] = d
+        if queue == STREAM:
+            self.stream.read(position, d)
+            return
         if copy in self.settled:
             text = f"{copy} settled at {self.settled[copy]} is delivered at {position}"
             self._broken("G11", text)
@@ -115,6 +132,8 @@ class Witness:
                 self._broken("G11", f"{copy} delivered again at {position} without the flag")
         elif d.redelivered and not self.colds:
             self._broken("G11", f"{copy} first delivered at {position} with the flag")
+        elif not d.redelivered and queue == MAIL:
+            pass  # it is entered in the order in which messages died (G31)
         elif not d.redelivered and message in self.delayed:
             self.judge.counters["delivered_late"] += 1
         elif not d.redelivered:
@@ -130,10 +149,15 @@ class Witness:
         held: dict[Copy, tuple[int, int, int]] = {}
         for key, channel in machine.channels.items():
             for queue, _, message, *_ in (*channel.unacked.values(), *channel.unsent.values()):
+                if queue.stream is not None:
+                    continue  # any number of readers hold its offsets
                 copy = (queue.name, message_id(message[BODY]))
                 if copy in held:
                     self._broken("G13", f"{copy} is held by {held[copy]} and {key}")
                 held[copy] = key
+
+    def _count(self, what: str) -> None:
+        self.judge.counters[what] += 1
 
     def _broken(self, promise: str, text: str) -> None:
         self.judge.broken(promise, text)
@@ -150,11 +174,14 @@ class WatchedMachine(Machine):
 
     def apply(self, position: int, session: int, time_us: int, command: Command) -> int:
         leaving = self.witness.settles(self, session, command)
+        before = len(self.moves)
         outcome = super().apply(position, session, time_us, command)
         if outcome == OK:
             for copy in leaving:
                 self.witness.settled[copy] = position
-        self.witness.applied(self, position, session, command, outcome)
+                if command[0] == NACK:
+                    self.witness.rejected.add(copy)
+        self.witness.applied(self, position, session, command, outcome, self.moves[before:])
         return outcome
 
 
@@ -191,6 +218,9 @@ def _compare_deliveries(judge: BrokerJudge, path: list[Node], witness: Witness) 
     phantoms: dict[Copy, list[DeliverySent]] = {}
     for sent in judge.deliveries_sent:
         d = sent.effect
+        if sent.chain not in survived and d.consumer_tag.startswith(f"{STREAM}/"):
+            judge.counters["phantom_reads"] += 1
+            continue
         if sent.chain not in survived:
             judge.counters["phantom_deliveries"] += 1
             copy = d.consumer_tag.partition("/")[0], message_id(d.body)
@@ -242,7 +272,7 @@ def _look_for_confirmed(
 ) -> None:
     """G9: what was confirmed to a client is in a queue, with a consumer, or was settled."""
     survived = _places(path)
-    present: set[MessageId] = {message for _, message in witness.settled}
+    present: set[MessageId] = set()
     for vhost in machine.vhosts.values():
         for queue in all_queues(vhost):
             for message in (*queue.ready, *queue.returned.values()):
@@ -250,9 +280,14 @@ def _look_for_confirmed(
             if queue.name == GRAVE:
                 judge.counters["dead_lettered"] += len(queue.ready)
     for channel in machine.channels.values():
-        for _, _, message, *_ in (*channel.unacked.values(), *channel.unsent.values()):
-            present.add(message_id(message[BODY]))
+        for queue, _, message, *_ in (*channel.unacked.values(), *channel.unsent.values()):
+            if queue.stream is None:
+                present.add(message_id(message[BODY]))
     present.update(message_id(letter.message[BODY]) for letter in machine.late_letters)
+    at_rest = present | {message for _, message in witness.settled.keys() - witness.rejected}
+    witness.letters.at_rest(machine, at_rest, max(witness.colds, default=0))
+    witness.stream.at_rest(machine)
+    present |= witness.stream.gone | {message for _, message in witness.settled}
     for confirm in judge.confirms_sent:
         _find(judge, confirm, survived, witness, present)
 

@@ -9,7 +9,6 @@ that of another one.  Some have messages delayed.
 
 from __future__ import annotations
 
-import struct
 from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
@@ -48,23 +47,18 @@ from broker.machine.effects import ChannelError, Confirm, DeliverEffect, Effect,
 from broker.machine.publishing.producers import ID, SEQUENCE
 from broker.machine.queueing.delays import DELAY
 from broker.machine.queueing.properties import with_header
+from tests.sim.broker.letters import KEPT, MAIL, WAYS_CHAN, LetterPlan, SimWays
+from tests.sim.broker.messages import MESSAGE, MessageId, message_id
 from tests.sim.broker.operator import GRAVE, SimOperator
+from tests.sim.broker.readers import STREAM, SimReaders, StreamPlan
 from tests.sim.world.random_tape import Tape
 
-MESSAGE = struct.Struct(">QQ")
 UNCONFIRMED_MAX = 50
 LATE = "late"
 """An exchange that delays; only durable queues are bound to it, so what was confirmed has one."""
 DELAY_MS_MAX = 400
-MessageId = tuple[int, int]  # connection, number of its messages
 Orphans = list[Publish]
 """What numbering publishers of members that crashed had unconfirmed."""
-
-
-def message_id(body: bytes) -> MessageId:
-    """Who published it, and as which."""
-    conn, number = MESSAGE.unpack_from(body)
-    return conn, number
 
 
 class Queue(NamedTuple):
@@ -99,7 +93,9 @@ class SimClients:
         broken: Callable[[str, str], None],
         calm: Callable[[], bool],
         orphans: Orphans,
+        of_all: Tape,
     ) -> None:
+        """`of_all` is a tape of the run, from which every member draws the same."""
         self.member, self.tape, self.numbers = member, tape, numbers
         self.orphans = orphans
         self.later, self.broken = later, broken
@@ -122,6 +118,11 @@ class SimClients:
         self.numbering = tape.fork("numbering").chance(0.4)
         self._delays = tape.fork("delays")
         self.delaying = self._delays.chance(0.4)
+        self.ways = SimWays(tape.fork("ways"), LetterPlan.draw(of_all.fork("letters")))
+        self.readers = SimReaders(
+            member, tape.fork("readers"), numbers, later, broken, calm,
+            StreamPlan.draw(of_all.fork("stream")),
+        )  # fmt: skip
 
     # -- what they ask for -----------------------------------------------------------------------
 
@@ -131,6 +132,7 @@ class SimClients:
         self.commands, self._unsent = [], []
         self._connect()
         self._consume()
+        self.readers.begin()
 
     def _connect(self) -> None:
         """The publisher comes by a new connection, and declares what it needs."""
@@ -147,6 +149,9 @@ class SimClients:
         self.commands += [self._declare(self.publisher, 1, queue) for queue in queues]
         if self.delaying:
             self.commands += self._declare_delaying(*self.queues)
+        self.commands += self.ways.begin(self.publisher)
+        if self.readers.plan.used:
+            self.commands.append(self.readers.plan.declare(self.publisher, 1))
         for sent in again:
             self._publish(sent)
 
@@ -175,6 +180,7 @@ class SimClients:
             self.commands += [*self._unsent, ConnectionClose(CONNECTION_CLOSE, self.consuming)]
             self._unsent = []
             self._consume()
+            self.readers.hang_up()
 
     def _consume(self) -> None:
         """A new connection with some consumers."""
@@ -187,10 +193,18 @@ class SimClients:
         for chan in range(1, 1 + tape.number(0, 3)):
             queue = tape.pick(self.queues)
             consumer = Consumer(chan, queue, tape.chance(0.15), tape.pick((0, 1, 3, 10)))
-            self.consumers[chan] = consumer
-            self.commands += self._open(consumer)
+            self._begin(consumer)
+        if self.ways.plan.used:
+            for chan, name in ((4, KEPT), (5, MAIL)):
+                self._begin(Consumer(chan, Queue(name, True), False, 3))
+
+    def _begin(self, consumer: Consumer) -> None:
+        self.consumers[consumer.chan] = consumer
+        self.commands += self._open(consumer)
 
     def _declare(self, conn: int, chan: int, queue: Queue) -> Command:
+        if queue.name == KEPT:
+            return self.ways.plan.declare(conn, chan)[0]
         letters: Table = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": GRAVE}
         return QueueDeclare(
             QUEUE_DECLARE, conn, chan, queue.name, False, queue.durable, False, False, False,
@@ -229,14 +243,19 @@ class SimClients:
             self.sequence += 1
             properties = with_header(b"\x00\x00", ID, self.producer)
             properties = with_header(properties, SEQUENCE, self.sequence)
+        if self.readers.publishes:
+            queue = Queue(STREAM, True)
+            properties = self.readers.valued(properties)
+        elif self.ways.publishes:
+            queue = Queue(KEPT, True)
         body = MESSAGE.pack(self.publisher, self.published) + payload
         exchange = ""
-        if self.delaying and queue.durable and self._delays.chance(0.4):
+        if self.delaying and queue in self.queues and queue.durable and self._delays.chance(0.4):
             exchange = LATE
             properties = with_header(properties, DELAY, self._delays.number(1, DELAY_MS_MAX))
         self._publish(Publish(PUBLISH, 0, 1, 0, exchange, queue.name, flags, properties, body))
         if not self.calm():
-            self.commands += self.operator.whim()
+            self.commands += [*self.operator.whim(), *self.ways.whim()]
         return True
 
     def _publish(self, sent: Publish) -> None:
@@ -252,7 +271,13 @@ class SimClients:
 
     def take_commands(self) -> list[Command]:
         commands, self.commands = self.commands, []
-        return commands
+        return commands + self.readers.take_commands()
+
+    def end_of_chaos(self) -> bool:
+        """They stand in nobody's way any more; whether that takes commands."""
+        opening = self.ways.open_for_good() if self.session else []
+        self.commands += opening
+        return bool(opening)
 
     # -- what they receive -----------------------------------------------------------------------
 
@@ -262,6 +287,10 @@ class SimClients:
                 self.unconfirmed.pop(number, None)
             case DeliverEffect() if effect.conn == self.consuming:
                 self._delivered(self.consumers[effect.chan], effect)
+            case DeliverEffect() | Reply() if effect.conn == self.readers.conn:
+                self.readers.receive(effect)
+            case ChannelError(conn, chan) if (conn, chan) == (self.publisher, WAYS_CHAN):
+                self.commands += self.ways.begin_again()
             case ChannelError(conn, chan, code, text):
                 self.broken("G15", f"{self.member}: {conn}.{chan} refused: {code} {text}")
             case Reply(conn, chan, method) if conn == self.consuming and chan in self.consumers:
@@ -350,4 +379,5 @@ class SimClients:
     @property
     def idle(self) -> bool:
         """They wait for nothing but deliveries."""
-        return not self.commands and not self._unsent and not self.unconfirmed
+        waits = self.commands or self.readers.commands or self._unsent or self.unconfirmed
+        return not waits

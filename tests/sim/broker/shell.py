@@ -129,7 +129,7 @@ class BrokerUpper:
         store.put_meta(meta)
         self.clients = SimClients(
             self.name, tape.fork("clients"), stack.numbers, self.later, self.judge.broken,
-            lambda: self.world.healed, stack.orphans,
+            lambda: self.world.healed, stack.orphans, self.world.tape,
         )  # fmt: skip
         self.outbox = SimOutbox(self.clients, self.judge, lambda: self.controller, self._released)
         self.log = SimLog(
@@ -219,6 +219,8 @@ class BrokerUpper:
 
     def pump(self, now: float) -> None:
         """Called after every step."""
+        if self.world.healed and self.clients.end_of_chaos():
+            self.schedule()
         self.controller.flush()
 
     def leaving(self) -> None:

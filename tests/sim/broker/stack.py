@@ -214,15 +214,16 @@ class BrokerStack:
     def _remembers(self, upper: BrokerUpper, witness: Witness) -> None:
         """Clients of the present session were sent all that the history delivered to them."""
         clients = upper.clients
+        mine = (clients.consuming, clients.readers.conn)
         sent = [
-            (h.position, h.effect.chan, h.effect.delivery_tag)
+            (h.position, h.effect.conn, h.effect.chan, h.effect.delivery_tag)
             for h in self.judge.deliveries_sent
-            if h.member == upper.name and h.effect.conn == clients.consuming
+            if h.member == upper.name and h.effect.conn in mine
         ]
         made = [
-            (position, chan, tag)
+            (position, conn, chan, tag)
             for position, conn, chan, tag in witness.deliveries
-            if conn == clients.consuming
+            if conn in mine
         ]
         if sent != made:
             odd = sorted(set(sent) ^ set(made))[:3]

@@ -13,8 +13,13 @@ from contextlib import ExitStack, contextmanager
 from typing import Any
 from unittest.mock import patch
 
+from broker.machine.commands import Value
 from broker.machine.effects import Effect
 from broker.machine.handlers import publish
+from broker.machine.publishing import letters
+from broker.machine.queueing import streams
+from broker.machine.queueing.dead_letter import Buried
+from broker.machine.state import Message, Queue, State
 from broker.process.arbiter import Arbiter
 from broker.process.arbitrator_record import ArbiterRecord
 from broker.replication.chain import Promise
@@ -566,6 +571,28 @@ def numbers_are_not_read() -> Patches:
     return [(publish, "may_be_numbered", lambda _: False)]
 
 
+def readers_begin_late() -> Patches:
+    """A reader of a stream misses the first message that it asked for."""
+    start = streams._start
+
+    def late(state: State, queue: Queue, given: Value) -> int | None:
+        offset = start(state, queue, given)
+        return offset if offset is None else offset + 1
+
+    return [(streams, "_start", late)]
+
+
+def letters_that_cannot_go_are_lost() -> Patches:
+    """As if no queue had the strategy `at-least-once`."""
+    keep = letters._publish_or_keep
+
+    def lose(state: State, source: Queue, buried: Buried, message: Message) -> int:
+        way = letters._open_way(state, source, buried, message, is_kept=False)
+        return way if isinstance(way, int) else keep(state, source, buried, message)
+
+    return [(letters, "_publish_or_keep", lose)]
+
+
 RING_MUTANTS: tuple[Callable[[], Patches], ...] = (
     safe_on_one_rotation,
     agreed_overtakes_safe,
@@ -614,6 +641,8 @@ MEMBER_MUTANTS: tuple[Callable[[], Patches], ...] = (
     confirms_before_durable,
     applied_counts_as_durable,
     numbers_are_not_read,
+    readers_begin_late,
+    letters_that_cannot_go_are_lost,
 )
 """Of the rules of order in `broker.replication.member`: a stack of brokers shows them."""
 SHELL_MUTANTS: tuple[Callable[[], Patches], ...] = (
