@@ -28,6 +28,9 @@ def busy_member() -> Observed:
         client.queue(queue)
         client.publish(queue, no=1)
         client.consume(queue, queue)
+    for stream in ("first", "second", "third"):
+        client.queue(stream, {"x-queue-type": "stream"})
+        client.consume(stream, stream, 1)
     client.exchange("late", "x-delayed-message", {"x-delayed-type": "fanout"})
     seen.sweep()
     return seen

@@ -34,7 +34,6 @@ from broker.machine.image import snapshot as snapshots
 from broker.machine.limits import ENDING_WORK_MAX
 from broker.machine.publishing.letters import publish_dead_letters
 from broker.machine.queueing.queue import all_ready, drop
-from broker.machine.queueing.refusals import poisonous
 from broker.machine.state import Channel, Paging, Queue, QueueRow, State, all_queues, ready_count
 
 SessionHandler = Callable[[State, int, Command], int]
@@ -67,8 +66,8 @@ class Machine(State):
             channel = self.channels.get(key)  # type: ignore[arg-type]
             if channel is None or not channel.open:
                 outcome = IGNORED
-            elif self.poison and poison.in_force(self, command):
-                outcome = connections.refuse(self, channel, kind, poisonous())
+            elif self.poison and (refusal := poison.refusal_of(self, command)) is not None:
+                outcome = connections.refuse(self, channel, kind, refusal)
             else:
                 outcome = on_channel(self, channel, command)
         if self.ending:

@@ -21,6 +21,7 @@ from broker.machine.schedule import Schedule
 from broker.machine.tally import Tally, Totals, merged
 from broker.waiting.backlog import Backlog
 from broker.waiting.blocks import Block, Packed, Part
+from broker.waiting.filter_column import FilterColumn
 from broker.waiting.pager import Pager, in_memory_bytes
 from broker.waiting.places import Places
 from broker.waiting.stream_log import Recent, StreamLog
@@ -176,15 +177,6 @@ class Window:
 
 STREAM_ORDER = 257
 """Stands for the highest priority of a stream, in the member log."""
-
-
-@dataclass(slots=True, eq=False, repr=False)
-class FilterColumn:
-    """The hashes of the values that readers of a stream may ask for (queueing/stream_filters.py);
-    follows from the messages."""
-
-    begin: int = 0  # the offset of the first entry; no message before it has a value
-    entries: bytearray = field(default_factory=bytearray)
 
 
 @dataclass(slots=True, eq=False, repr=False)

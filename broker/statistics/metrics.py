@@ -15,6 +15,7 @@ from broker.frontend.connections import Connections
 from broker.histogram import Histogram
 from broker.machine.handlers.alarms import DISK, FULL, MEMORY
 from broker.machine.machine import Machine
+from broker.machine.queueing.streams import first_offset, max_lag
 from broker.machine.state import Channel, Queue, ready_count
 from broker.machine.tally import Tally
 from broker.release import version
@@ -161,6 +162,12 @@ class QueueMetric(NamedTuple):
     kind: str
     text: str
     value: Callable[[Queue], float]
+    of: Callable[[Queue], bool] = lambda _: True
+    """Queues that have it."""
+
+
+def is_stream(queue: Queue) -> bool:
+    return queue.stream is not None
 
 
 def _ready(queue: Queue) -> int:
@@ -180,6 +187,13 @@ QUEUE = (
     QueueMetric("queue_coarse_metrics", "queue_messages_dlx", "gauge",
                 "Dead letters of the queue that wait, as their exchange cannot pass them on",
                 lambda q: ready_count(q.letters) if q.letters is not None else 0),
+    QueueMetric("stream_consumer_metrics", "stream_consumer_max_offset_lag", "gauge",
+                "Messages of the stream that its reader furthest behind has not looked at yet",
+                max_lag, is_stream),
+    QueueMetric("stream_metrics", "stream_first_offset", "gauge",
+                "Offset of the first message that the stream keeps", first_offset, is_stream),
+    QueueMetric("stream_metrics", "stream_next_offset", "gauge",
+                "Offset that the stream's next message gets", lambda q: q.next_seq, is_stream),
     QueueMetric("queue_delivery_metrics", "queue_messages_published_total", "counter",
                 "Messages that came into the queue", lambda q: q.tally.publish),
     QueueMetric("queue_delivery_metrics", "queue_messages_deduplicated_total", "counter",
@@ -485,7 +499,7 @@ class Metrics:
                     queues.append((labels(vhost=vhost.name, queue=queue.name), queue))
                 yield ""  # a place to pause
         for metric in metrics:
-            rows = ((found, metric.value(queue)) for found, queue in queues)
+            rows = ((found, metric.value(one)) for found, one in queues if metric.of(one))
             yield from lines(Family(f"{prefix}{metric.name}", metric.kind, metric.text, rows))
 
     def _of_channels(

@@ -26,7 +26,7 @@ from tests.support.move_ledger import Ledger
 QUEUES = ("plain", "short", "mine", "auto", "stream")
 SHORT_MAX = 2
 STREAM_BYTES_MAX = 20
-VALUED = with_header(b"\x00\x00", "x-stream-filter-value", "persistent")
+VALUED = (b"\x00\x00", with_header(b"\x00\x00", "x-stream-filter-value", "persistent"))
 ARGUMENTS: dict[str, c.Table] = {
     "short": {"x-max-length": SHORT_MAX},
     "stream": {"x-queue-type": "stream", "x-max-length-bytes": STREAM_BYTES_MAX},
@@ -81,6 +81,14 @@ OPS = st.one_of(
     histories(PLACES, QUEUES[:1]),
     histories(PLACES, QUEUES[-1:]),
 )
+
+
+def begin(name: str, offset: str | int, wants: bool) -> tuple[bool, c.Table]:
+    """Whether a reader of the stream wants only what has a value, and its arguments."""
+    if name != "stream":
+        return False, {}
+    filtered: c.Table = {"x-stream-filter": ("persistent", "no other one")} if wants else {}
+    return wants, {"x-stream-offset": offset, **filtered}
 
 
 def new_queue(name: str, at: Chan) -> ModelQueue:
@@ -300,16 +308,12 @@ class World:
         tag = f"{name}{at}"
         no_ack = one and (two or name != "stream")
         offset = ("first", "last", "next", self.bodies - n)[n % 4]
-        wants = name == "stream" and two and not one
-        reads: c.Table = {"x-stream-offset": offset} if name == "stream" else {}
-        if wants:
-            reads["x-stream-filter"] = ("persistent", "no other one")
+        wants, reads = begin(name, offset, two > one)
 
         def publish(exchange: str) -> tuple[Command, object]:
             body, before = self.next_body(), model.take_parts(at)
             flags = (c.PERSISTENT if one else 0) | (c.IN_PARTS if before else 0)
-            value = VALUED if one else b"\x00\x00"
-            command = c.Publish(c.PUBLISH, conn, chan, 0, exchange, name, flags, value, body)
+            command = c.Publish(c.PUBLISH, conn, chan, 0, exchange, name, flags, VALUED[one], body)
             return command, lambda: model.publish(exchange, name, before + body, one)
 
         def settle(requeue: bool) -> int:

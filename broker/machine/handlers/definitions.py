@@ -20,7 +20,7 @@ from broker.machine.commands import IGNORED, OK, Define, Table, Value
 from broker.machine.digest import canonical, item_hash
 from broker.machine.effects import Defined
 from broker.machine.handlers.connections import session_exists
-from broker.machine.handlers.poison import in_force
+from broker.machine.handlers.poison import refusal_of
 from broker.machine.handlers.policies import POLICIES, follow_policies, go_on_with_policies
 from broker.machine.limits import (
     BINDING_WORK,
@@ -37,7 +37,6 @@ from broker.machine.policies.settings import (
 )
 from broker.machine.publishing.producers import forget_producers
 from broker.machine.queueing.deletion import delete_queue, deletion_work
-from broker.machine.queueing.refusals import poisonous
 from broker.machine.queueing.routing import add_vhost, remove_exchange
 from broker.machine.state import State, Vhost
 
@@ -140,8 +139,8 @@ def on_define(state: State, session: int, command: Define) -> int:
     _, request, by, what, vhost, name, body = command
     if not session_exists(state, session):
         return IGNORED
-    if state.poison and in_force(state, command):
-        code, text = FAULT, poisonous().text
+    if state.poison and (refusal := refusal_of(state, command)) is not None:
+        code, text = FAULT, refusal.text
     elif body is not None and body.get("first") is True:
         code, text = _define_first_administrator(state, what, name, body, by)
     else:

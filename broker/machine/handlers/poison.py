@@ -22,6 +22,7 @@ from broker.machine import commands as c
 from broker.machine.clock.voters import voter_names
 from broker.machine.commands import IGNORED, OK, Command, Poisoned, Value
 from broker.machine.digest import item_hash, ordered
+from broker.machine.queueing.refusals import Refusal, poisonous
 from broker.machine.state import State
 
 CONTENT_BYTES = 16
@@ -95,13 +96,14 @@ def _drop(state: State, key: tuple[int, bytes]) -> None:
     state.remove(poison_element(*key, state.poison.pop(key)))
 
 
-def in_force(state: State, command: Command) -> bool:
-    """Whether a majority of the voters died of a command like this one: then it is refused, like
-    any hard error of a client."""
+def refusal_of(state: State, command: Command) -> Refusal | None:
+    """If a majority of the voters died of a command like this one it is refused, like any hard
+    error of a client."""
     kind = command[0]
     if not any(kind == one for one, _ in state.poison):
-        return False
+        return None
     content = content_of(command)
     names = state.poison.get((kind, content), ()) if content is not None else ()
     voters = voter_names(state.voters)
-    return sum(name in names for name in voters) > len(voters) // 2
+    dead = sum(name in names for name in voters)
+    return poisonous() if dead > len(voters) // 2 else None

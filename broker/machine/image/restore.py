@@ -30,12 +30,10 @@ from broker.machine.queueing.arguments import apply_settings, open_window
 from broker.machine.queueing.dead_letter import letters_name
 from broker.machine.queueing.delays import queue_name
 from broker.machine.queueing.routing import binding_element, index_binding
-from broker.machine.queueing.stream_filters import note
-from broker.machine.queueing.streams import first_offset, restore_times
+from broker.machine.queueing.streams import column_entry, first_offset, restore_times
 from broker.machine.queueing.windows import restore_keys
 from broker.machine.state import (
     BODY,
-    PROPERTIES,
     Binding,
     Channel,
     Clock,
@@ -330,7 +328,7 @@ class _Reader:
         found = self._found(messages)
         if queue.stream is not None:  # by place: what its offsets are is not known yet
             for place, message in enumerate(found, len(queue.ready)):
-                note(queue.stream.column, 0, place, message[PROPERTIES])
+                queue.stream.column.note(0, place, column_entry(message))
         for block in queue.ready.extend(found, map(len, map(itemgetter(BODY), found))):
             self.state.full(block)
         _untrack()

@@ -10,6 +10,7 @@ Until version 10 is in force every argument that begins with `x-` and is not hon
 from broker.machine.commands import Table, Value
 from broker.machine.digest import canonical, item_hash
 from broker.machine.limits import (
+    FILTER_VALUES_MAX,
     WINDOW_KEYS_DEFAULT,
     WINDOW_KEYS_MAX,
     WINDOW_KEYS_TOTAL_MAX,
@@ -25,7 +26,6 @@ from broker.machine.queueing.refusals import (
     plain,
     too_many_keys,
 )
-from broker.machine.queueing.stream_filters import FILTER, MATCH_UNFILTERED, filter_fault
 from broker.machine.state import NO_TTL, STREAM, Queue, State, Window
 from broker.machine.version import (
     ANSWERS_AS_RABBITMQ,
@@ -35,6 +35,7 @@ from broker.machine.version import (
     KEPT_LETTERS,
     STREAMS,
 )
+from broker.waiting.filter_column import NONE, entry_of
 
 _HINTS = (
     "x-queue-mode",
@@ -80,7 +81,8 @@ _SAYS_NOTHING = (
     (_STRATEGY, "at-most-once"),
 )
 _CONSUME_HINTS = ("x-cancel-on-ha-failover",)
-_FILTERS = (FILTER, MATCH_UNFILTERED)
+FILTER, MATCH_UNFILTERED = _FILTERS = ("x-stream-filter", "x-stream-match-unfiltered")
+"""A value or a list of some, and whether to be sent what has none as well."""
 _FILTER_BYTES = 16, 255
 """Of RabbitMQ's Bloom filters, which there are none of here."""
 _CONSUME_STREAMS = ("x-stream-offset", *_FILTERS)
@@ -271,7 +273,7 @@ def check_consume(queue: Queue, arguments: Table, version: int) -> Refusal | Non
         if is_stream and arg == "x-priority":
             return not_of_type(arg, name, vhost, STREAM)
         if is_stream and arg in _FILTERS:
-            why = filter_fault(arg, value)
+            why = _filter_fault(arg, value)
             if why is not None:
                 return invalid_argument(arg, "queue", name, vhost, why)
         if arg == "x-priority":
@@ -283,6 +285,34 @@ def check_consume(queue: Queue, arguments: Table, version: int) -> Refusal | Non
         elif arg.startswith("x-") and arg not in _CONSUME_HINTS:
             return not_implemented(f"consumer argument '{arg}' is {NOT_HONOURED}")
     return None
+
+
+def filter_of(arguments: Table) -> tuple[bytes, ...]:
+    """What a reader wants, by arguments that were checked; empty: all."""
+    if FILTER not in arguments:
+        return ()
+    entries = dict.fromkeys(map(entry_of, _values(arguments[FILTER])))
+    unfiltered = (NONE,) if arguments.get(MATCH_UNFILTERED) is True else ()
+    return (*entries, *unfiltered)
+
+
+def _filter_fault(argument: str, value: Value) -> str | None:
+    """What is wrong with one of the two arguments."""
+    if argument == MATCH_UNFILTERED:
+        return None if isinstance(value, bool) else "a boolean is needed"
+    values = _values(value)
+    if not values:
+        return "a string is needed, or a list of strings"
+    if len(values) > FILTER_VALUES_MAX:
+        return f"{len(values)} values: at most {FILTER_VALUES_MAX} are taken"
+    return None
+
+
+def _values(given: Value) -> tuple[str | bytes, ...]:
+    """None of them if one is no text."""
+    values = given if isinstance(given, tuple) else (given,)
+    texts = tuple(one for one in values if isinstance(one, str | bytes))
+    return texts if len(texts) == len(values) else ()
 
 
 def check_binding(source_type: str, arguments: Table) -> Refusal | None:

@@ -26,20 +26,14 @@ from broker.machine.limits import (
 )
 from broker.machine.move_log import ENQUEUED, FLAG, INDEX_MASK, MARK_MASK, READ, READER, row
 from broker.machine.policies.settings import age_us, erlang
+from broker.machine.queueing.arguments import filter_of
 from broker.machine.queueing.dispatch import has_room
-from broker.machine.queueing.properties import with_new_header
+from broker.machine.queueing.properties import headers_of, with_new_header
 from broker.machine.queueing.refusals import (
     Refusal,
     invalid_argument,
     needs_prefetch,
     not_on_stream,
-)
-from broker.machine.queueing.stream_filters import (
-    column_at,
-    column_entry,
-    filter_of,
-    next_match,
-    note,
 )
 from broker.machine.state import (
     BODY,
@@ -60,6 +54,7 @@ from broker.machine.state import (
     Stream,
 )
 from broker.machine.tally import count_delivery
+from broker.waiting.filter_column import NONE, entry_of
 from broker.waiting.stream_log import StreamLog
 
 OFFSET = "x-stream-offset"
@@ -67,6 +62,9 @@ OFFSET = "x-stream-offset"
 AT_TIME = "@"
 """Begins a time in seconds, as the gateway writes a timestamp in that argument: commands have no
 type for it (broker/frontend/methods.py)."""
+FILTER_VALUE = "x-stream-filter-value"
+"""The header by which readers choose (`x-stream-filter`)."""
+_IN_BYTES = FILTER_VALUE.encode()
 _FORGOTTEN_PER_MESSAGE = 4
 _SECOND_US = 1_000_000
 
@@ -74,6 +72,27 @@ _SECOND_US = 1_000_000
 def first_offset(queue: Queue) -> int:
     """Of the messages that are kept; the next one, if there are none."""
     return queue.next_seq - len(queue.ready)
+
+
+def column_entry(message: Message) -> bytes:
+    """What the stream's column has for it."""
+    properties = message[PROPERTIES]
+    if _IN_BYTES not in properties:
+        return NONE
+    value = headers_of(properties).get(FILTER_VALUE)
+    return entry_of(value) if isinstance(value, str | bytes) else NONE
+
+
+def lag(queue: Queue, consumer: Consumer) -> int:
+    """How many kept messages a reader has not looked at yet."""
+    reader = consumer.reader
+    assert reader is not None
+    return min(queue.next_seq - reader.offset, len(queue.ready)) if queue.ready else 0
+
+
+def max_lag(queue: Queue) -> int:
+    """That of the reader furthest behind."""
+    return max((lag(queue, one) for one in queue.consumers.values()), default=0)
 
 
 def enter(state: State, queue: Queue, stream: Stream, message: Message) -> None:
@@ -91,7 +110,7 @@ def enter(state: State, queue: Queue, stream: Stream, message: Message) -> None:
     queue.ready_sum = (queue.ready_sum + element) & MASK
     state.add(element + queue.salt)
     _note_time(state, queue, stream, offset)
-    note(stream.column, first_offset(queue), offset, message[PROPERTIES])
+    stream.column.note(first_offset(queue), offset, column_entry(message))
     if queue.ttl_us != NO_TTL:
         recheck_deadlines(state, queue)
     if queue.ready_bytes > queue.max_bytes >= 0:
@@ -211,7 +230,7 @@ def _send_matching(
     wanted, offset, first, sent = reader.filter, start, first_offset(queue), 0
     until = min(queue.next_seq, start + READS_PER_TURN * PASSED_PER_READ // len(wanted))
     while sent < most and offset < until and has_room(consumer.channel, consumer):
-        offset = next_match(stream.column, wanted, offset, until)
+        offset = stream.column.next_match(wanted, offset, until)
         if offset < until:
             _deliver(state, queue, consumer, reader, offset, offset - first)
             offset += 1
@@ -332,7 +351,7 @@ def check(state: State, queue: Queue, stream: Stream) -> None:
     assert steps == sorted(dict.fromkeys(steps)), "times ascend"
     assert len(stream.times) <= STREAM_TIMES_MAX
     for offset, message in enumerate(queue.ready, first_offset(queue)):
-        assert column_at(stream.column, offset) == column_entry(message[PROPERTIES])
+        assert stream.column.at(offset) == column_entry(message)
     assert queue.number in state.reading or not queue.service or not queue.ready
     for consumer in stream.caught_up:
         assert consumer.waiting

@@ -11,7 +11,8 @@ from collections.abc import Iterator
 from aiohttp.web import StreamResponse
 
 from broker.frontend.connections import CLIENT_TEXTS
-from broker.machine.state import Channel, ConnectionRecord, Consumer
+from broker.machine.queueing.streams import first_offset, lag
+from broker.machine.state import Channel, ConnectionRecord, Consumer, Queue, Reader
 from broker.management.call import Call, Problem, Reply, Route, not_found
 from broker.management.json_values import Json, Object, figures
 from broker.management.listing import Listing, chosen
@@ -238,7 +239,14 @@ def consumer_row(call: Call, one: Consumer) -> Object:
         "exclusive": one.exclusive,
         "prefetch_count": one.prefetch,
         "queue": {"name": queue.name, "vhost": queue.vhost.name},
+        **(_reading(queue, one, one.reader) if one.reader is not None else {}),
     }
+
+
+def _reading(queue: Queue, one: Consumer, reader: Reader) -> Object:
+    """How far it has read in its stream."""
+    offset = max(reader.offset, first_offset(queue))
+    return {"offset": offset, "offset_lag": lag(queue, one), "filtered": bool(reader.filter)}
 
 
 def _consumers(call: Call) -> Iterator[Consumer]:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from itertools import islice
+
 from aiohttp.web import StreamResponse
 
 from broker.amqp.fields import Value
 from broker.machine.policies.choice import effective_definition
-from broker.machine.queueing.streams import first_offset
-from broker.machine.state import STREAM, ConnectionRecord, Queue, ready_count
+from broker.machine.queueing.streams import first_offset, max_lag
+from broker.machine.state import NO_TTL, STREAM, ConnectionRecord, Queue, ready_count
 from broker.management.call import (
     Call,
     Reply,
@@ -18,8 +20,13 @@ from broker.management.call import (
     short,
     table_field,
 )
-from broker.management.json_values import Object, figures, table, to_amqp
+from broker.management.json_values import Json, Object, figures, table, to_amqp
 from broker.management.listing import Listing, chosen
+from broker.management.resources.connections import consumer_row
+from broker.management.slices import Slices
+
+DETAILS_MAX = 500
+"""Of the consumers that a queue is shown with."""
 
 
 def queue_row(call: Call, queue: Queue) -> Object:
@@ -69,6 +76,11 @@ def queue_row(call: Call, queue: Queue) -> Object:
         row["deduplicated"] = queue.tally.drop_duplicate
     if queue.stream is not None:
         row["first_offset"], row["next_offset"] = first_offset(queue), queue.next_seq
+        row["max_offset_lag"] = max_lag(queue)
+        row["retention"] = {
+            "bytes": queue.max_bytes if queue.max_bytes >= 0 else None,
+            "seconds": queue.ttl_us // 1_000_000 if queue.ttl_us != NO_TTL else None,
+        }
     if queue.single_active:
         active = next(iter(queue.consumers.values()), None)
         row["single_active_consumer_tag"] = active.tag if active is not None else None
@@ -102,7 +114,13 @@ def queue_of(call: Call) -> Queue:
 
 
 async def show_queue(call: Call) -> Reply:
-    return chosen(call, queue_row(call, queue_of(call)))
+    """With its consumers, those that would be served first; `consumers` of the API lists all."""
+    queue, slices = queue_of(call), Slices()
+    details: list[Json] = []
+    for one in islice(list(queue.consumers.values()), DETAILS_MAX):
+        details.append(consumer_row(call, one))
+        await slices.step()
+    return chosen(call, {**queue_row(call, queue), "consumer_details": details})
 
 
 async def put_queue(call: Call) -> Reply:

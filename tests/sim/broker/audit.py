@@ -26,13 +26,13 @@ from broker.machine.machine import Machine
 from broker.machine.state import BODY, Held, all_queues
 from broker.replication.chain import History
 from broker.replication.replica import Replica
-from tests.sim.broker.clients import LATE
 from tests.sim.broker.judge import BrokerJudge, ConfirmSent, DeliverySent, Node
-from tests.sim.broker.letters import MAIL, LetterWitness
-from tests.sim.broker.messages import MessageId, message_id
 from tests.sim.broker.operator import GRAVE
-from tests.sim.broker.readers import STREAM
-from tests.sim.broker.reading import StreamWitness
+from tests.sim.clients.letters import MAIL, LetterWitness
+from tests.sim.clients.messages import MessageId, message_id
+from tests.sim.clients.programs import LATE
+from tests.sim.clients.readers import STREAM
+from tests.sim.clients.reading import StreamWitness
 
 Copy = tuple[str, MessageId]  # a queue, and a message in it
 Place = tuple[int, int, int, int]  # position, connection, channel, delivery tag

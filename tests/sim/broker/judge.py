@@ -19,8 +19,8 @@ from broker.replication.chain import History
 from broker.replication.replica import Applied, Item, Replica
 from store.api import Marker
 from store.memory import MemoryDisk
-from tests.sim.broker.messages import MessageId
 from tests.sim.checkers.violation import Violation
+from tests.sim.clients.messages import MessageId
 from vsync.primary.events import Activated
 from vsync.primary.state_exchange import ZERO_CHAIN, Plan
 from vsync.quorum.voter_set import VoterSet, parse

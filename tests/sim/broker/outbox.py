@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from broker.machine.commands import Command
 from broker.machine.effects import Confirm, DeliverEffect, Effect
 from broker.replication.durable_gate import DurableGate, acknowledges_durable
-from tests.sim.broker.clients import SimClients
 from tests.sim.broker.judge import BrokerJudge, ConfirmSent, DeliverySent
-from tests.sim.broker.messages import message_id
+from tests.sim.clients.messages import message_id
+from tests.sim.clients.programs import SimClients
 from vsync.quorum.voter_set import Terms
 
 if TYPE_CHECKING:

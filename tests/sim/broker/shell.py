@@ -31,7 +31,6 @@ from broker.waiting.pager import PageLost
 from store.api import Meta
 from store.errors import StoreError, StoreStuck
 from store.memory import MemoryDisk, MemoryStore
-from tests.sim.broker.clients import SimClients
 from tests.sim.broker.describe import why_not
 from tests.sim.broker.disk import SimWriter, run_to_end
 from tests.sim.broker.evidence import SimLog
@@ -41,6 +40,7 @@ from tests.sim.broker.outbox import SimOutbox
 from tests.sim.broker.pages import SimPages
 from tests.sim.broker.transfer import SimTransfer
 from tests.sim.broker.watchdogs import SimWatchdogs
+from tests.sim.clients.programs import SimClients
 from tests.sim.world.member import SimMember
 from tests.sim.world.tap import Tap
 from vsync.primary.component import Primary

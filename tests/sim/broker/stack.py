@@ -13,10 +13,10 @@ from store.api import Meta
 from store.memory import MemoryDisk
 from tests.sim.broker.arbiter import SimArbiter
 from tests.sim.broker.audit import Witness, audit
-from tests.sim.broker.clients import Orphans
 from tests.sim.broker.judge import BrokerJudge
 from tests.sim.broker.shell import BrokerUpper
 from tests.sim.checkers.violation import Violation
+from tests.sim.clients.programs import Orphans
 from tests.sim.faults.nemesis_broker import EventFaults
 from tests.sim.run.plan import VOTES, Plan
 from tests.sim.world.member import SimMember, Upper

@@ -29,7 +29,7 @@ from broker.replication.submissions import FEW_COMMANDS_BYTES_MAX, ON_THE_RING_B
 from broker.replication.voter_changes import ChangeRefused, VoterChanges
 from broker.timers.ticker import Ticker
 from broker.watchdogs.disk_lag import DiskLag, PageLag
-from tests.sim.broker.messages import MESSAGE
+from tests.sim.clients.messages import MESSAGE
 from vsync.totem.node import Node
 
 if TYPE_CHECKING:

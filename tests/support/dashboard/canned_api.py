@@ -54,6 +54,16 @@ def member(name: str, **more: Json) -> Object:
     return {**usual, **more}
 
 
+STREAM = queue(
+    "log", 8, type="stream", first_offset=1_002, next_offset=1_010, max_offset_lag=7, consumers=2,
+    retention={"bytes": 5_000_000, "seconds": 604_800}, arguments={"x-queue-type": "stream"},
+    consumer_details=[
+        {"consumer_tag": "far", "offset": 1_003, "offset_lag": 7, "filtered": True,
+         "ack_required": True, "prefetch_count": 1},
+        {"consumer_tag": "near", "offset": 1_010, "offset_lag": 0, "filtered": False,
+         "ack_required": True, "prefetch_count": 10},
+    ],
+)  # fmt: skip
 QUEUES = [queue("orders", 120, policy="caps"), queue(HOSTILE, 3)] + [
     queue(f"bulk.{number:03}", number) for number in range(120)
 ]
@@ -131,6 +141,7 @@ ANSWERS: dict[str, Json] = {
          "definition": {"max-length": 1000}}
     ],
     "operator-policies": [],
+    "queues/%2F/log": STREAM,
     "queues/%2F/orders": queue(
         "orders", 120, policy="caps", effective_policy_definition={"max-length": 1000}
     ),

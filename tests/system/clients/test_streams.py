@@ -26,23 +26,27 @@ PREFETCH = 100
 
 
 def publish(cluster: LocalCluster, member: int, first: int, count: int) -> None:
-    """Publish these messages, all confirmed; every second one is transient."""
+    """Publish these messages, all confirmed; every second one is transient, every fifth one has a
+    value to filter by."""
     with pika_connection(cluster[member]) as connection:
         channel = connection.channel()
         channel.queue_declare("log", durable=True, arguments=STREAM)
         channel.confirm_delivery()
         for number in range(first, first + count):
-            kept = pika.BasicProperties(delivery_mode=1 + number % 2)
+            value: dict[str, Any] = {} if number % 5 else {"x-stream-filter-value": "fifth"}
+            kept = pika.BasicProperties(delivery_mode=1 + number % 2, headers=value)
             channel.basic_publish("", "log", b"%d" % number, kept, mandatory=True)
 
 
-def read(cluster: LocalCluster, member: int, offset: object, count: int) -> list[tuple[int, bytes]]:
+def read(
+    cluster: LocalCluster, member: int, offset: object, count: int, **arguments: object
+) -> list[tuple[int, bytes]]:
     """Read so many messages from an offset on: their offsets and bodies."""
     found: list[tuple[int, bytes]] = []
     with pika_connection(cluster[member]) as connection:
         channel = connection.channel()
         channel.basic_qos(prefetch_count=PREFETCH)
-        begin: dict[str, Any] = {"x-stream-offset": offset}
+        begin: dict[str, Any] = {"x-stream-offset": offset, **arguments}
         for method, properties, body in channel.consume("log", arguments=begin):
             assert method is not None
             assert not method.redelivered
@@ -83,6 +87,9 @@ def test_it_is_read_at_all_members_whatever_dies(tmp_path: Path) -> None:
             assert read(cluster, member, "last", 1) == expected(2 * COUNT - 1, 1)
             assert read(cluster, member, began, 3) == expected(0, 3)
             assert read(cluster, member, "1h", 3) == expected(0, 3)
+            wanted: dict[str, object] = {"x-stream-filter": ["fifth", "none has it"]}
+            fifths = read(cluster, member, 1, 2 * COUNT // 5 - 1, **wanted)
+            assert fifths == [(at, b"%d" % at) for at in range(5, 2 * COUNT, 5)]
 
 
 def test_it_is_all_there_when_all_were_killed(tmp_path: Path) -> None:

@@ -135,6 +135,18 @@ def test_a_name_that_a_browser_would_take_for_a_path_is_not_asked_for(
     assert api.changes == []
 
 
+def test_a_stream_shows_its_offsets_and_readers(page: Browser, api: CannedApi) -> None:
+    """And offers nothing that a stream refuses."""
+    go(page, "queue/%2F/log")
+    for shown in ("1,002 to 1,009", "7 messages", "7 d long", "7, filtered", "1,003"):
+        page.wait_text(shown)
+    for hidden in ("Get messages", "Move messages", "Purge"):
+        shown = f"one.textContent === '{hidden}' && one.offsetParent !== null"
+        page.wait(f"![...document.querySelectorAll('h2,summary,button')].some((one) => {shown})")
+    assert api.changes == []
+    assert page.complaints == []
+
+
 def test_messages_are_published_looked_at_moved_and_purged(page: Browser, api: CannedApi) -> None:
     go(page, "queue/%2F/orders")
     page.click("summary", "Publish a message")

@@ -126,11 +126,13 @@ def test_each_family_can_be_asked_for_by_itself(family: str) -> None:
     client = seen.rig.client()
     for name in ("one", "two", "three"):
         client.queue(name)
+        client.queue(f"stream of {name}", {"x-queue-type": "stream"})
     seen.sweep()
     series = parsed("".join(seen.metrics().detailed([family], ["/"])))
     assert len(series) > 2
     elsewhere = parsed("".join(seen.metrics().detailed([family], ["elsewhere"])))
-    of_objects = family.startswith(("queue", "channel", "exchange", "connection_c", "connection_m"))
+    objects = ("queue", "stream", "channel", "exchange", "connection_c", "connection_m")
+    of_objects = family.startswith(objects)
     of_objects = of_objects and family != "connection_churn_metrics"
     assert (len(elsewhere) == 2) == of_objects
 

@@ -1,6 +1,6 @@
 // One queue: depth and rates, what policy is in force, its bindings and consumers; publish, get, move, purge, delete.
 
-import { bytes, count, facts, h, link, panel, replace, when } from "../dom.js";
+import { bytes, count, duration, facts, h, link, panel, replace, when } from "../dom.js";
 import { get, path, post, remove } from "../api.js";
 import { Series, chart } from "../chart.js";
 import { rateSample } from "../live.js";
@@ -11,6 +11,8 @@ import { bindingTable } from "./bindings.js";
 import { flags, queueState } from "./queues.js";
 
 const text = (value) => (value && Object.keys(value).length ? h("code", {}, JSON.stringify(value)) : "none");
+
+const kept = ({ bytes: size, seconds }) => [size !== null && `up to ${bytes(size)}`, seconds !== null && `${duration(seconds * 1000)} long`].filter(Boolean).join(", ") || "everything";
 
 export function queue(vhost, name) {
   const address = path("queues", vhost, name), depths = new Series(), flows = new Series();
@@ -23,6 +25,8 @@ export function queue(vhost, name) {
     label: "Consumers", filter: false, source: async () => consumers, id: (one) => one.consumer_tag, empty: "Nobody consumes from this queue.",
     columns: [
       { name: "Tag", cell: (one) => one.consumer_tag }, { name: "Channel", cell: (one) => one.channel_details?.name ?? "" },
+      { name: "Reads next", right: true, cell: (one) => (one.offset === undefined ? "" : count(one.offset)) },
+      { name: "Lag", right: true, cell: (one) => (one.offset_lag === undefined ? "" : `${count(one.offset_lag)}${one.filtered ? ", filtered" : ""}`) },
       { name: "Acknowledges", cell: (one) => (one.ack_required ? "yes" : "no") }, { name: "Prefetch", right: true, cell: (one) => count(one.prefetch_count) },
     ],
   });
@@ -37,6 +41,9 @@ export function queue(vhost, name) {
       ["Virtual host", one.vhost], ["State", queueState(one)], ["Features", flags(one).length ? flags(one) : "none"],
       ["Ready", count(one.messages_ready ?? 0)], ["Unacknowledged", count(one.messages_unacknowledged ?? 0)],
       one.messages_dlx !== undefined && ["Dead letters that wait", count(one.messages_dlx)],
+      one.type === "stream" && ["Offsets", one.messages ? `${count(one.first_offset)} to ${count(one.next_offset - 1)}` : `none; the next one is ${count(one.next_offset)}`],
+      one.type === "stream" && ["Reader furthest behind", one.consumers ? `${count(one.max_offset_lag)} messages` : "nobody reads"],
+      one.type === "stream" && ["Keeps", kept(one.retention)],
       ["Total", count(one.messages ?? 0)], ["Body bytes", bytes(one.message_bytes)], ["Consumers", count(one.consumers ?? 0)],
       ["Policy", one.policy ? link(one.policy, "policies") : "none"], one.operator_policy && ["Operator policy", one.operator_policy],
       ["Effective policy", text(one.effective_policy_definition)], ["Arguments", text(one.arguments)],
@@ -44,6 +51,7 @@ export function queue(vhost, name) {
       one.idle_since && ["Idle since", one.idle_since],
     ]));
     consumers = one.consumer_details ?? [];
+    for (const part of notOfStreams) part.hidden = one.type === "stream";
     await Promise.all([consumerList.update(), bindings.update()]);
   }
 
@@ -78,13 +86,16 @@ export function queue(vhost, name) {
     await update();
   });
 
+  const purge = dangerous("Purge", `Remove all ready messages of queue ${name}? They are lost.`, () => attempt(() => remove(path("queues", vhost, name, "contents")), `Queue ${name} is purged.`).then(update));
+  const getting = panel("Get messages", take, found), moving = fold("Move messages", move), notOfStreams = [getting, moving, purge];
+
   return { title: `Queue ${name}`, update, node: h("div", { class: "grid" },
     h("section", { class: "panel", "aria-label": "Depth" }, depth.figure), h("section", { class: "panel", "aria-label": "Rates" }, flow.figure),
-    panel("Details", about), panel("Get messages", take, found),
-    fold("Publish a message", publish), fold("Move messages", move),
+    panel("Details", about), getting,
+    fold("Publish a message", publish), moving,
     panel("Bindings", bindings.node), panel("Consumers", consumerList.node),
     panel("Remove", h("div", { class: "actions" },
-      dangerous("Purge", `Remove all ready messages of queue ${name}? They are lost.`, () => attempt(() => remove(path("queues", vhost, name, "contents")), `Queue ${name} is purged.`).then(update)),
+      purge,
       dangerous("Delete", `Delete queue ${name} and its messages?`, async () => {
         if (await attempt(() => remove(address), `Queue ${name} is deleted.`)) location.hash = "#/queues";
       })))) };

@@ -9,7 +9,7 @@ import { vhostField } from "./vhost_field.js";
 export const queueState = (one) => pill(one.state === "running" || !one.state ? "good" : one.state === "idle" ? "off" : "warn", one.state ?? "running");
 
 export const flags = (one) => [
-  one.durable && h("abbr", { title: "durable" }, "D"), one.auto_delete && h("abbr", { title: "deleted when it is not used any more" }, "AD"),
+  one.type === "stream" && h("abbr", { title: "a stream: read without being consumed" }, "Stream"), one.durable && h("abbr", { title: "durable" }, "D"), one.auto_delete && h("abbr", { title: "deleted when it is not used any more" }, "AD"),
   one.exclusive && h("abbr", { title: "exclusive to one connection" }, "Excl"), one.internal && h("abbr", { title: "internal" }, "I"),
   Object.keys(one.arguments ?? {}).length > 0 && h("abbr", { title: JSON.stringify(one.arguments) }, "Args")].filter(Boolean).flatMap((flag) => [flag, " "]);
 

@@ -10,8 +10,8 @@ from broker.machine.effects import DeliverEffect
 from broker.machine.machine import Machine
 from broker.machine.move_log import FLAG, MOVE, Op
 from broker.machine.queueing import streams
-from broker.machine.queueing.stream_filters import filter_of, next_match, note
-from broker.machine.state import FilterColumn
+from broker.machine.queueing.arguments import filter_of
+from broker.waiting.filter_column import NONE, FilterColumn, entry_of
 from tests.support.three_machines import Client, Rig
 
 STREAM: c.Table = {"x-queue-type": "stream"}
@@ -195,7 +195,7 @@ def test_the_column_answers_as_a_list_does(
 ) -> None:
     column, first = FilterColumn(), 0
     for offset, (value, dropped) in enumerate(messages):
-        note(column, first, offset, valued(value or None))
+        column.note(first, offset, entry_of(value) if value else NONE)
         first = min(offset + 1, first + dropped)
     filtered = filter_of(
         {"x-stream-filter": tuple(wanted), "x-stream-match-unfiltered": unfiltered}
@@ -204,4 +204,4 @@ def test_the_column_answers_as_a_list_does(
     end = data.draw(st.integers(start, len(messages)))
     match = wanted | ({""} if unfiltered else set())
     expected = next((at for at in range(start, end) if messages[at][0] in match), end)
-    assert next_match(column, filtered, start, end) == expected
+    assert column.next_match(filtered, start, end) == expected

@@ -47,10 +47,10 @@ from broker.machine.effects import ChannelError, Confirm, DeliverEffect, Effect,
 from broker.machine.publishing.producers import ID, SEQUENCE
 from broker.machine.queueing.delays import DELAY
 from broker.machine.queueing.properties import with_header
-from tests.sim.broker.letters import KEPT, MAIL, WAYS_CHAN, LetterPlan, SimWays
-from tests.sim.broker.messages import MESSAGE, MessageId, message_id
 from tests.sim.broker.operator import GRAVE, SimOperator
-from tests.sim.broker.readers import STREAM, SimReaders, StreamPlan
+from tests.sim.clients.letters import KEPT, MAIL, WAYS_CHAN, LetterPlan, SimWays
+from tests.sim.clients.messages import MESSAGE, MessageId, message_id
+from tests.sim.clients.readers import STREAM, SimReaders, StreamPlan
 from tests.sim.world.random_tape import Tape
 
 UNCONFIRMED_MAX = 50

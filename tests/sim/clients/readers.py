@@ -2,7 +2,7 @@
 sent what does not follow what it had.
 
 What they need not know (what the stream holds, what retention took) the audit knows
-(tests/sim/broker/reading.py).
+(tests/sim/clients/reading.py).
 """
 
 from __future__ import annotations
@@ -36,9 +36,9 @@ from broker.machine.commands import (
     Value,
 )
 from broker.machine.effects import DeliverEffect, Effect, Reply
+from broker.machine.queueing.arguments import FILTER, MATCH_UNFILTERED
 from broker.machine.queueing.properties import headers_of, with_header
-from broker.machine.queueing.stream_filters import FILTER, FILTER_VALUE, MATCH_UNFILTERED
-from broker.machine.queueing.streams import OFFSET
+from broker.machine.queueing.streams import FILTER_VALUE, OFFSET
 from tests.sim.world.random_tape import Tape
 
 STREAM = "log"

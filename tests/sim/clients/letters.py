@@ -36,8 +36,8 @@ from broker.machine.commands import (
 from broker.machine.machine import Machine
 from broker.machine.move_log import BY_DEAD_LETTER, BY_LETTER, FLAG, MOVE, Op
 from broker.machine.state import NUMBER, Queue
-from tests.sim.broker.messages import MessageId, message_id
 from tests.sim.broker.operator import GRAVE
+from tests.sim.clients.messages import MessageId, message_id
 from tests.sim.world.random_tape import Tape
 
 KEPT, POST, MAIL = "kept", "post", "mail"

@@ -1,0 +1,98 @@
+"""What operators see of streams and of their readers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+from broker.amqp import codec
+from broker.machine import commands as c
+from broker.statistics.metrics import DETAILED
+from tests.support.gateway_loop import PERMISSIONS
+from tests.support.management.member import ApiMember, Http
+from tests.support.observed import Observed
+
+STREAM: c.Table = {"x-queue-type": "stream", "x-max-age": "1h", "x-max-length-bytes": 8}
+
+
+def member() -> ApiMember:
+    made = ApiMember()
+    made.define("user", "", "root", made.hashed("pw", "administrator"))
+    made.define("permission", "/", "root", dict.fromkeys(PERMISSIONS, ".*"))
+    client = made.client("root", "/")
+    client.queue("log", STREAM)
+    client.queue("plain")
+    value = codec.encode_properties({"headers": {"x-stream-filter-value": "eu"}})
+    for _ in range(10):
+        client.publish("log", b"m", properties=value)
+    readers: list[tuple[str, c.Table]] = [
+        ("far", {"x-stream-offset": "first"}),
+        ("near", {"x-stream-offset": "last"}),
+        ("eu", {"x-stream-offset": 9, "x-stream-filter": "us"}),
+    ]
+    for tag, arguments in readers:
+        client.consume("log", tag, 1, arguments)
+    client.consume("plain", "plain")
+    return made
+
+
+def test_a_stream_is_shown_with_its_offsets_its_retention_and_its_readers() -> None:
+    async def run() -> None:
+        async with Http() as http:
+            await http.serve(member())
+
+            async def ask(path: str) -> object:
+                answered = await http.ask("GET", path, login="root:pw")
+                assert answered.status == 200, answered
+                return json.loads(answered.body)
+
+            wanted = "type,first_offset,next_offset,max_offset_lag,retention,messages"
+            row = {
+                "type": "stream", "first_offset": 2, "next_offset": 10, "max_offset_lag": 7,
+                "retention": {"bytes": 8, "seconds": 3600}, "messages": 8,
+            }  # fmt: skip
+            assert await ask(f"/api/queues/%2F/log?columns={wanted}") == row
+            plain = {"type": "classic", "messages": 0}
+            assert await ask(f"/api/queues?columns={wanted}") == [row, plain]
+            readers = [
+                {"consumer_tag": "eu", "offset": 10, "offset_lag": 0, "filtered": True},
+                {"consumer_tag": "far", "offset": 3, "offset_lag": 7, "filtered": False},
+                {"consumer_tag": "near", "offset": 10, "offset_lag": 0, "filtered": False},
+            ]
+            columns = "consumer_tag,offset,offset_lag,filtered"
+            found = await ask(f"/api/consumers/%2F?columns={columns}&sort=consumer_tag")
+            assert found == [*readers, {"consumer_tag": "plain"}]
+            shown = await ask("/api/queues/%2F/log?columns=consumer_details")
+            assert isinstance(shown, dict)
+            details = [
+                {name: one[name] for name in columns.split(",")}
+                for one in shown["consumer_details"]
+            ]
+            assert sorted(details, key=lambda one: str(one["consumer_tag"])) == readers
+
+    asyncio.run(run())
+
+
+def test_a_scrape_has_the_offsets_of_streams_only() -> None:
+    seen = Observed()
+    client = seen.rig.client()
+    for queue in ("log", "log2", "log3"):  # one of them is this member's to report
+        client.queue(queue, {"x-queue-type": "stream"})
+        for _ in range(5):
+            client.publish(queue)
+        client.consume(queue, queue, 2, {"x-stream-offset": "first"})
+    client.queue("plain")
+    seen.sweep()
+    page = "".join(seen.metrics().per_object())
+    lines = [line for line in page.splitlines() if "_stream_" in line and line[0] != "#"]
+    of = {line.partition("{")[2].partition("}")[0] for line in lines}
+    assert of
+    assert not any("plain" in labels for labels in of)
+    assert {"stream_consumer_metrics", "stream_metrics"} <= set(DETAILED)
+    for labels in of:
+        mine = sorted(line for line in lines if labels in line)
+        assert mine == [
+            f"rabbitmq_stream_consumer_max_offset_lag{{{labels}}} 3",
+            f"rabbitmq_stream_first_offset{{{labels}}} 0",
+            f"rabbitmq_stream_next_offset{{{labels}}} 5",
+        ]
