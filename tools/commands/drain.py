@@ -3,21 +3,28 @@
 A message is acked after it was written, so a drain that dies, or loses its broker, loses nothing:
 the broker delivers again what was not acked, flagged.  Repeats are written like all others and
 counted; `--unique` keeps them from counting towards `--count`.
+
+With `--offset` the queue is a stream: it is read from there on, and nothing is taken from it. After
+a failover it reads on behind what it wrote last, so nothing comes twice (before the first message
+it begins anew, with `next` behind what came meanwhile).
 """
 
 from __future__ import annotations
 
 import io
 import json
+import re
 import signal
 import sys
 import time
 from collections.abc import Callable, Sequence
+from datetime import datetime
 from typing import IO
 
 import click
 
 from broker.amqp.codec import decode_properties
+from broker.amqp.fields import Timestamp, Value
 from broker.exit_codes import Exit
 from broker.memberlog.client_history import ClientHistory, Session
 from broker.options.broker import Address
@@ -32,6 +39,8 @@ from tools.client.failover import BrokerList, Reconnect
 from tools.client.options import client_errors, route, with_brokers, with_connection
 
 PUMP_SECONDS = 0.5
+OFFSET = "x-stream-offset"
+_INTERVAL = re.compile("[0-9]{1,9}[YMDhms]")
 EPILOG = """\b
 Examples:
   Everything that comes, until Ctrl-C:
@@ -43,9 +52,13 @@ Examples:
   A thousand different messages, with ids and flags, for a program:
     drain -q work --count 1000 --unique --format json
 \b
+  What a stream has had in the last hour, without taking anything:
+    drain -q log --offset 1h --timeout 2 --format json
+\b
 Formats: text writes the body and a newline; json writes one object a line, with body,
-message_id (null without one), redelivered, exchange and key. Bytes of a body that are not
-UTF-8 stand there as \\udc80 to \\udcff (Python: .encode('utf-8', 'surrogateescape')).
+message_id (null without one), redelivered, exchange, key, and of a stream the offset. Bytes
+of a body that are not UTF-8 stand there as \\udc80 to \\udcff
+(Python: .encode('utf-8', 'surrogateescape')).
 \b
 Exit codes: 0 done, 1 --count not reached before --timeout, 64 wrong usage, 69 no broker
 reachable, 73 output or history not writable, 130 interrupted (what was written is acked).
@@ -59,18 +72,24 @@ def as_text(delivery: Delivery) -> bytes:
 
 def as_json(delivery: Delivery) -> bytes:
     """One JSON object on one line, ASCII only."""
-    return (
-        json.dumps(
-            {
-                "body": delivery.body.decode("utf-8", "surrogateescape"),
-                "message_id": message_id(delivery),
-                "redelivered": delivery.redelivered,
-                "exchange": delivery.exchange,
-                "key": delivery.key,
-            }
-        ).encode()
-        + b"\n"
-    )
+    found: dict[str, object] = {
+        "body": delivery.body.decode("utf-8", "surrogateescape"),
+        "message_id": message_id(delivery),
+        "redelivered": delivery.redelivered,
+        "exchange": delivery.exchange,
+        "key": delivery.key,
+    }
+    offset = offset_of(delivery)
+    if offset is not None:
+        found["offset"] = offset
+    return json.dumps(found).encode() + b"\n"
+
+
+def offset_of(delivery: Delivery) -> int | None:
+    """Where it is in its stream; None: it came from no stream."""
+    headers = decode_properties(delivery.properties).get("headers")
+    offset = headers.get(OFFSET) if isinstance(headers, dict) else None
+    return offset if isinstance(offset, int) else None
 
 
 def message_id(delivery: Delivery) -> str | None:
@@ -80,6 +99,28 @@ def message_id(delivery: Delivery) -> str | None:
 
 
 FORMATS: dict[str, Callable[[Delivery], bytes]] = {"text": as_text, "json": as_json}
+
+
+class Offset(click.ParamType[Value]):
+    """`first`, `last`, `next`, a number, an interval such as `1h`, or an instant with its zone."""
+
+    name = "OFFSET"
+
+    def convert(
+        self, value: str, param: click.Parameter | None, ctx: click.Context | None
+    ) -> Value:
+        """Return it as the argument of a consumer."""
+        if value.isascii() and value.isdigit():
+            return int(value) if int(value) < 1 << 63 else self.fail("the number is too high")
+        if value in ("first", "last", "next") or _INTERVAL.fullmatch(value):
+            return value
+        try:
+            instant = datetime.fromisoformat(value)
+        except ValueError:
+            instant = None
+        if instant is None or instant.tzinfo is None:
+            self.fail(f"'{value}' is none of first, last, next, N, 1h, 2026-11-26T09:00:00+00:00")
+        return Timestamp(int(instant.timestamp()))
 
 
 class Drain:
@@ -101,7 +142,10 @@ class Drain:
         reconnect: Reconnect,
         progress: Progress,
         history: ClientHistory | None,
+        offset: Value = None,
     ) -> None:
+        """`offset`: the queue is a stream, and is read from there on."""
+        self._offset = offset
         self.received = self.redelivered = self.repeated = 0
         self.route = BrokerList(addresses, login, reconnect, progress.note)
         self._queue = queue
@@ -135,8 +179,12 @@ class Drain:
             if self._history is not None:
                 self._session = self._history.session(self._queue, connection.cluster)
             try:
-                connection.declare_queue(self._queue, on_new=self._note_new)
-                connection.consume(self._queue, self._prefetch, no_ack=not self._acks)
+                if self._offset is None:
+                    connection.declare_queue(self._queue, on_new=self._note_new)
+                    connection.consume(self._queue, self._prefetch, no_ack=not self._acks)
+                else:
+                    begin: dict[str, Value] = {OFFSET: self._offset}
+                    connection.consume(self._queue, self._prefetch, arguments=begin)
                 self._received_at = time.monotonic()
                 self._read(connection)
                 connection.close()
@@ -192,6 +240,9 @@ class Drain:
 
     def _note(self, delivery: Delivery) -> None:
         self.received += 1
+        if self._offset is not None:
+            offset = offset_of(delivery)
+            self._offset = self._offset if offset is None else offset + 1
         self.redelivered += delivery.redelivered
         if self._session is not None:
             self._session.received(
@@ -213,6 +264,12 @@ class Drain:
 @with_brokers
 @click.option(
     "-q", "--queue", required=True, help="The queue; it is made, durable, when not there."
+)
+@click.option(
+    "--offset",
+    type=Offset(),
+    help="The queue is a stream: read it from here on and take nothing from it. first, last, next, "
+    "a number, 1h (an hour ago), or an instant, 2026-11-26T09:00:00+00:00.",
 )
 @click.option("--count", type=click.IntRange(min=0), metavar="N", help="Stop after N messages.")
 @click.option("--unique", is_flag=True, help="Count each message id only once; write all the same.")
@@ -242,6 +299,7 @@ class Drain:
 def drain(
     broker: str,
     queue: str,
+    offset: Value,
     count: int | None,
     unique: bool,
     timeout: float | None,
@@ -255,6 +313,8 @@ def drain(
     quiet: bool,
 ) -> int:
     """Read messages from a queue and write them down, acking what is written."""
+    if offset is not None and not acks:
+        raise click.UsageError("--offset needs acks: they give credit, and take nothing away")
     addresses, login, reconnect = route(broker, credentials, patience)
     progress = Progress("drain", quiet=quiet)
     # A stop by `kill` should end like one by Ctrl-C: written messages acked, the rest returned.
@@ -278,6 +338,7 @@ def drain(
             reconnect=reconnect,
             progress=progress,
             history=kept,
+            offset=offset,
         )
         job.run()
     progress.note(

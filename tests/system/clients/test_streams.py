@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 from collections.abc import Callable
@@ -57,6 +58,16 @@ def read(
     return found
 
 
+def drained(broker: BrokerProcess, *options: str) -> list[tuple[int, bytes]]:
+    """What `drain` reads, which takes nothing."""
+    host, port = broker.address
+    command = [sys.executable, "-m", "tools.commands.drain", "-b", f"{host}:{port}"]
+    command += ["-q", "log", "--format", "json", "--timeout", "1", *options]
+    done = subprocess.run(command, capture_output=True, timeout=60, check=True)
+    rows = [json.loads(line) for line in done.stdout.splitlines()]
+    return [(row["offset"], row["body"].encode()) for row in rows]
+
+
 def expected(first: int, count: int) -> list[tuple[int, bytes]]:
     return [(number, b"%d" % number) for number in range(first, first + count)]
 
@@ -89,6 +100,8 @@ def test_it_is_read_at_all_members_whatever_dies(tmp_path: Path) -> None:
             assert read(cluster, member, "1h", 3) == expected(0, 3)
             wanted: dict[str, object] = {"x-stream-filter": ["fifth", "none has it"]}
             fifths = read(cluster, member, 1, 2 * COUNT // 5 - 1, **wanted)
+            tail = 2 * COUNT - 3
+            assert drained(cluster[member], "--offset", str(tail)) == expected(tail, 3)
             assert fifths == [(at, b"%d" % at) for at in range(5, 2 * COUNT, 5)]
 
 

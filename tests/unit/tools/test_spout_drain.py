@@ -12,8 +12,10 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
 
+from broker.amqp.fields import Timestamp
 from broker.machine.queueing.properties import headers_of
 from tests.support.toy_broker import Stored, ToyCluster
 from tools.cli.progress import Progress
@@ -21,7 +23,7 @@ from tools.client import failover
 from tools.client.amqp_client import ConnectionLost, Login
 from tools.client.broker_url import brokers
 from tools.client.failover import Reconnect
-from tools.commands.drain import FORMATS, Drain
+from tools.commands.drain import FORMATS, Drain, Offset
 
 ROOT = Path(__file__).resolve().parents[3]
 NO_PROPERTIES = b"\x00\x00"
@@ -382,3 +384,27 @@ def test_no_more_lines_are_unconfirmed_than_brokers_know_again() -> None:
     code, _, err = run("spout", "-q", "q", "--once", "--window", "4097")
     assert code == 64
     assert "--once takes a --window of 4096 at most" in err
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("first", "first"), ("next", "next"), ("17", 17), ("1h", "1h"), ("90s", "90s"),
+        ("1970-01-01T01:00:10+01:00", Timestamp(10)),
+    ],
+)  # fmt: skip
+def test_offsets_are_what_a_consumer_says(given: str, meant: object) -> None:
+    found = Offset().convert(given, None, None)
+    assert (found, type(found)) == (meant, type(meant))
+
+
+@pytest.mark.parametrize("given", ["", "middle", "-1", "1w", "2026-11-26T09:00:00", "9" * 20])
+def test_offsets_that_mean_nothing_are_refused(given: str) -> None:
+    with pytest.raises(click.BadParameter):
+        Offset().convert(given, None, None)
+
+
+def test_a_stream_is_read_with_acks() -> None:
+    code, _, err = run("drain", "-b", "127.0.0.1", "-q", "s", "--offset", "first", "--no-ack")
+    assert code == 64
+    assert "--offset needs acks" in err
