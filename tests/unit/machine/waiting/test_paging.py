@@ -9,11 +9,14 @@ from __future__ import annotations
 import pytest
 
 from broker.machine import commands as c
+from broker.machine.effects import DeliverEffect
 from broker.machine.machine import Machine
 from broker.machine.state import EXCHANGE, KEY, Message
+from broker.machine.version import MACHINE_VERSION
 from broker.waiting.backlog import Backlog
 from broker.waiting.page_format import pack, unpack
 from broker.waiting.pager import PageLost, Pager, Place
+from broker.waiting.stream_log import RECENT_BYTES
 from tests.properties.models.memory_shelf import MemoryShelf, pager
 from tests.properties.test_machine_slices import LIMITS, Clients
 from tests.support.three_machines import Rig
@@ -193,3 +196,48 @@ def test_a_page_that_cannot_be_read_says_so(monkeypatch: pytest.MonkeyPatch) -> 
         shelf.pages[place] = b"\xc1"
     with pytest.raises(PageLost, match="cannot be read from disk"):
         list(rig.machines["b"].vhosts["/"].queues["q"].ready)
+
+
+def test_streams_and_queues_share_one_limit() -> None:
+    """What a stream keeps in memory is bounded with all else, also when somebody reads all of it;
+    what its readers read from disk last is bounded for all streams together."""
+    limit = 400_000
+    pages = pager(limit_bytes=limit)
+    machine = Machine("a", pages)
+    member = (c.ActiveMember("a", 1, True),)
+    machine.apply(1, 0, 0, c.Activate(c.ACTIVATE, 1, member, False, ("a",), "x", MACHINE_VERSION))
+    session = machine.sessions["a"].session
+    position = 1
+
+    def do(*commands: c.Command) -> None:
+        nonlocal position
+        for command in commands:
+            position += 1
+            assert machine.apply(position, session, 0, command) == c.OK
+            machine.take_moves()
+
+    do(
+        c.ConnectionOpen(c.CONNECTION_OPEN, 1, "/", "guest", "p:1"),
+        c.ChannelOpen(c.CHANNEL_OPEN, 1, 1),
+    )
+    kinds: dict[str, c.Table] = {"plain": {}, "log": {"x-queue-type": "stream"}}
+    for name, kind in kinds.items():
+        do(c.QueueDeclare(c.QUEUE_DECLARE, 1, 1, name, False, True, False, False, False, kind))
+    for _ in range(4_000):
+        for name in kinds:
+            do(c.Publish(c.PUBLISH, 1, 1, 0, "", name, c.PERSISTENT, b"\0\0", bytes(200)))
+    assert pages.counters["written"] > 10
+    assert 0 < pages.kept_bytes <= limit
+    do(
+        c.Consume(
+            c.CONSUME, 1, 1, "log", "t", False, False, False, True, {"x-stream-offset": "first"},
+            4_000,
+        )
+    )  # fmt: skip
+    sent = 0
+    while sent < 4_000:
+        sent += sum(isinstance(one, DeliverEffect) for one in machine.take_effects())
+        do(c.Qos(c.QOS, 1, 1, 0, False))  # whatever is ordered
+    assert sent == 4_000
+    assert pages.kept_bytes <= limit
+    assert 0 < machine.recent.bytes <= RECENT_BYTES
