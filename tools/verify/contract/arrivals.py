@@ -19,16 +19,13 @@ ARRIVALS = {
     "messages": """
         SELECT *, seq - LAG(seq) OVER (ORDER BY nth) AS step
         FROM logged WHERE op = 1 AND seq > 0 AND cause <> 3""",
-    "sourced": """
-        SELECT *, MAX(CASE WHEN op = 1 THEN nth END) OVER (
-            ORDER BY nth ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW) AS source
-        FROM logged WHERE op IN (2, 10) OR op = 1 AND seq > 0 AND cause <> 3""",
     "entered": """
-        SELECT sourced.*, messages.flag AS published_flag,
-            COALESCE(messages.position = sourced.position
-                AND messages.seq & 4294967295 = sourced.of, FALSE) AS published
-        FROM sourced LEFT JOIN messages ON messages.nth = source
-        WHERE sourced.op IN (2, 10)""",
+        SELECT logged.position, logged.ordinal, logged.queue, logged.seq, logged.of, logged.op,
+            logged.flag, logged.nth, logged.source, messages.flag AS published_flag,
+            COALESCE(messages.position = logged.position
+                AND messages.seq & 4294967295 = logged.of, FALSE) AS published
+        FROM logged LEFT JOIN messages ON messages.nth = logged.source
+        WHERE logged.op IN (2, 10)""",
     "copies": """
         SELECT *, ROW_NUMBER() OVER (PARTITION BY source, queue ORDER BY nth) AS copy
         FROM entered WHERE published""",
@@ -66,7 +63,7 @@ ANSWERED = {
             COUNT(*) FILTER (WHERE cause = 1) AS by_transaction,
             BOOL_OR(cause = 3) AS again, BOOL_OR(cause <> 1 AND seq > 0) AS routed
         FROM logged
-        WHERE op = 1 AND cause NOT IN (2, 4, 5) AND position <= last GROUP BY position""",
+        WHERE op = 1 AND cause NOT IN (2, 4, 5) AND kind >= 0 GROUP BY position""",
     "answered": """
         SELECT position, 0 AS ordinal, -1 AS queue, -1 AS seq, -1 AS of, kind, outcome,
             kind = 14 AND outcome IN (0, 200, 201) AS wanted, COALESCE(made, 0) AS made,

@@ -79,26 +79,21 @@ def causes() -> pa.Table:
 
 
 # Commands: 2 CONNECTION_CLOSE, 4 CHANNEL_CLOSE, 64 ACTIVATE, 66 TICK.  Outcomes: 1 to 3 came too
-# late, from 300 on replies that close.  `beyond`: its index is outside of its batch.
+# late, from 300 on replies that close.  `kind` is -1 where its index is outside of its batch.
 CAUSED = {
     "caused": """
-        SELECT logged.*, position > last AS beyond, kind, outcome,
-            causes.kind IS NOT NULL AS allowed, own,
-            CASE WHEN ordinal > 0 THEN LAG(position) OVER (ORDER BY nth) END AS before
-        FROM logged
-        LEFT JOIN commands USING (position)
-        LEFT JOIN causes USING (op, cause, kind)""",
+        SELECT logged.*, kind < 0 AS beyond, own IS NOT NULL AS allowed, own
+        FROM logged LEFT JOIN causes USING (op, cause, kind)""",
     # Returns that only an end explains, which may be one of an earlier position.
     "acts": """
-        SELECT of, MAX(nth) AS last_act FROM caused
+        SELECT of, MAX(nth) AS last_act FROM logged LEFT JOIN causes USING (op, cause, kind)
         WHERE op IN (1, 3, 4, 5, 12) AND (own IS NOT FALSE OR op IN (3, 12)) GROUP BY of""",
     "ended": """
-        SELECT caused.*, last_act FROM caused JOIN acts USING (of)
-        WHERE allowed AND NOT beyond
-            AND (op = 5 AND cause = 2 OR op = 13 AND cause = 3)
+        SELECT logged.*, last_act
+        FROM logged JOIN causes USING (op, cause, kind) JOIN acts USING (of)
+        WHERE (op = 5 AND cause = 2 OR op = 13 AND cause = 3)
                 AND kind NOT IN (2, 4) AND outcome < 300
-            OR allowed AND NOT beyond AND (op = 5 AND cause = 3 OR op = 13 AND cause = 4)
-                AND kind <> 64""",
+            OR (op = 5 AND cause = 3 OR op = 13 AND cause = 4) AND kind <> 64""",
     "of_queues": """
         SELECT logged.*, named.queue IS NULL AS nameless,
             op = 8 AND (flag <> durable OR of - 1 <> max_priority

@@ -6,6 +6,7 @@ they are stated; what the reference model finds has a sentence only.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -39,18 +40,34 @@ class Breach(NamedTuple):
     n: int = 1
 
 
-def broken(rules: Mapping[str, Rule], since: str = "-1", more: str = "''") -> str:
-    """Return the SELECT of all rows that break one of the rules.
+def judged(rules: Mapping[str, Rule], since: str = "-1", more: str = "''") -> dict[str, str]:
+    """Return, for each table that rules are about, the SELECT of its rows that break one of them.
 
-    `since` and `more` are expressions over the columns of the tables of these rules.
+    A table is gone through once, whatever the number of its rules, and none of its other rows is
+    kept.  `since` and `more` are expressions over its columns.
     """
-    return "\n    UNION ALL ".join(
-        f"""SELECT '{name}' AS rule, position, ordinal, queue, seq, of AS channel,
-            {since} AS since, {more} AS more, 1 AS n
-        FROM {rule.table} WHERE {rule.broken}"""
-        for name, rule in rules.items()
-        if rule.table
-    )
+    found = {}
+    for table in dict.fromkeys(rule.table for rule in rules.values() if rule.table):
+        conditions = [rule.broken for rule in rules.values() if rule.table == table]
+        columns = [f"({one}) AS broken{number}" for number, one in enumerate(conditions)]
+        found[f"broken_{table}"] = f"""
+        SELECT position, ordinal, queue, seq, of AS channel, {since} AS since, {more} AS more,
+            {", ".join(columns)}
+        FROM {table} WHERE ({") OR (".join(conditions)})"""
+    return found
+
+
+def broken(rules: Mapping[str, Rule]) -> str:
+    """Return the SELECT of what `judged` found, a row for each rule that a row breaks."""
+    numbers: Counter[str] = Counter()
+    selects = []
+    for name, rule in rules.items():
+        if rule.table:
+            selects.append(f"""SELECT '{name}' AS rule, position, ordinal, queue, seq, channel,
+            since, more, 1 AS n
+        FROM broken_{rule.table} WHERE broken{numbers[rule.table]}""")
+            numbers[rule.table] += 1
+    return "\n    UNION ALL ".join(selects)
 
 
 def first_of_each(rows: str) -> str:

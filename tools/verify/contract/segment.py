@@ -17,10 +17,18 @@ import pyarrow as pa
 from tools.verify.contract import arrivals, causes, order
 from tools.verify.contract.lives import LIVES_SCHEMAS
 from tools.verify.contract.replay import Replay
-from tools.verify.contract.rules import BREACHES, broken, first_of_each
+from tools.verify.contract.rules import BREACHES, broken, first_of_each, judged
 from tools.verify.format.commands import Outcome
+from tools.verify.format.moves import AGAIN, Op
 from tools.verify.format.records import Batch, Checkpoint, Queues, Readers, Record, Snapshot, Start
-from tools.verify.input.moves import OPS_OF_MESSAGES, ORDINAL_BITS, ORDINAL_MAX, ROW, unpack
+from tools.verify.input.moves import (
+    OPS_OF_MESSAGES,
+    ORDINAL_BITS,
+    ORDINAL_MAX,
+    ROW,
+    Ints,
+    unpack,
+)
 from tools.verify.input.ranges_of_file import FileRange, RangeCursor
 from tools.verify.input.segments import records_in
 from tools.verify.input.tables import arrow_schema, batch_of
@@ -40,6 +48,7 @@ SCHEMAS = {
     "counts": "name string, n bigint", "traffic": "number bigint, what bigint, n bigint",
 }  # fmt: skip
 
+_RULES = causes.RULES | arrivals.RULES | order.RULES
 # `logged`: the moves of a part, in their order; `stretch`: the first position of the range that the
 # history has from here, -1: none; `gaps`: how many holes in the history are before it; `slice`: of
 # time, in which its batch was ordered.
@@ -48,7 +57,8 @@ _OF_MOVES = {
     **arrivals.ARRIVALS,
     **arrivals.ANSWERED,
     **order.ORDER,
-    "found": broken(causes.RULES | arrivals.RULES | order.RULES),
+    **judged(_RULES),
+    "found": broken(_RULES),
     "breaches": first_of_each("found"),
     "timed": f"""
         SELECT queue, seq, LEAST(position, {_POSITION_MAX}) * {1 << ORDINAL_BITS}
@@ -68,7 +78,8 @@ _OF_MOVES = {
 }
 _OF_SUBMISSIONS = {
     **order.SUBMISSIONS,
-    "found": broken(order.RULES_OF_SESSIONS, more=order.MORE_OF_SESSIONS),
+    **judged(order.RULES_OF_SESSIONS, more=order.MORE_OF_SESSIONS),
+    "found": broken(order.RULES_OF_SESSIONS),
     "breaches": first_of_each("found"),
     "counts": "SELECT 'blobs' AS name, COUNT(*) AS n FROM submissions",
 }
@@ -167,6 +178,28 @@ class Part(NamedTuple):
         return any(first <= position <= last for first, last in self.ranges)
 
 
+# What `columns_of_order` computes: windows over all moves, which are in their order already.
+COLUMNS_OF_ORDER = """
+    SELECT nth,
+        CASE WHEN ordinal > 0 THEN LAG(position) OVER (ORDER BY nth) ELSE -1 END AS before,
+        COALESCE(MAX(CASE WHEN op = 1 AND seq > 0 AND cause <> 3 THEN nth END) OVER (
+            ORDER BY nth ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW), -1) AS source
+    FROM logged"""
+
+
+def columns_of_order(moves: dict[str, Ints]) -> dict[str, Ints]:
+    """Return the place of each move, the position of the move before it in its batch, and the place
+    of the last message that was published up to it; -1: none.
+    """
+    nth = np.arange(len(moves["op"]))
+    makes = (moves["op"] == Op.PUBLISHED) & (moves["seq"] > 0) & (moves["cause"] != AGAIN)
+    return {
+        "nth": nth,
+        "before": np.where(moves["ordinal"] > 0, np.roll(moves["position"], 1), -1),
+        "source": np.maximum.accumulate(np.where(makes, nth, -1)),
+    }
+
+
 class SegmentParts:
     """The parts of a segment, and what sessions submitted in it."""
 
@@ -227,17 +260,18 @@ class SegmentParts:
         for first, last in self._cursor.ranges:
             stretch[(position >= first) & (position <= last)] = first
         self.within += int(np.count_nonzero((stretch >= 0) & np.isin(moves["op"], OPS_OF_MESSAGES)))
-        logged = moves | {
-            "nth": np.arange(len(position)), "last": np.repeat(lasts, counts), "stretch": stretch,
-            "gaps": np.searchsorted(self._gaps, position),
-            "slice": np.repeat(since_us // self._slices.length_us, counts),
-        }  # fmt: skip
-        kinds = np.frombuffer(b"".join(one.kinds for one in batches), np.uint8)
-        outcomes = np.frombuffer(b"".join(one.outcomes for one in batches), "<u2")
+        kinds = np.frombuffer(b"".join(one.kinds for one in batches), np.uint8).astype(np.int64)
+        outcomes = np.frombuffer(b"".join(one.outcomes for one in batches), "<u2").astype(np.int64)
         first = batches[0].first_position
         commands = {
-            "position": np.arange(first, first + len(kinds)),
-            "kind": kinds.astype(np.int64), "outcome": outcomes.astype(np.int64),
+            "position": np.arange(first, first + len(kinds)), "kind": kinds, "outcome": outcomes,
+        }  # fmt: skip
+        beyond = position > np.repeat(lasts, counts)
+        at = np.where(beyond, 0, position - first)
+        logged = moves | columns_of_order(moves) | {
+            "kind": np.where(beyond, -1, kinds[at]), "outcome": outcomes[at], "stretch": stretch,
+            "gaps": np.searchsorted(self._gaps, position),
+            "slice": np.repeat(since_us // self._slices.length_us, counts),
         }  # fmt: skip
         named = table_of(self._named.values(), _NAMED)
         tables = {"logged": pa.table(logged), "commands": pa.table(commands), "named": named}

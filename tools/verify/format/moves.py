@@ -52,6 +52,7 @@ _OPS = bytes(
 """By what: the op alone, but for PASSED; 0 for what there is not."""
 _ENQUEUED = {PASSED: bytes([Op.ENQUEUED]), PASSED | FLAG: bytes([Op.ENQUEUED | FLAG])}
 _DELIVERED = bytes([Op.DELIVERED])
+AGAIN = 3  # cause of a PUBLISHED that names an earlier message, and makes none
 FORGOTTEN = Op.PURGED | 2 << CAUSE_SHIFT
 
 

@@ -6,6 +6,8 @@ the rows of a bin together, and a bin is answered where it is, without further s
 
 from __future__ import annotations
 
+import re
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from functools import cache
 from typing import TYPE_CHECKING, TypeAlias
@@ -14,6 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from duckdb import DuckDBPyConnection
 
+_WORD = re.compile(r"\w+")
 Statements: TypeAlias = Mapping[str, str]
 """Tables by name, each as the SELECT that makes it of those before it, and of what is given."""
 
@@ -21,8 +24,13 @@ Statements: TypeAlias = Mapping[str, str]
 def answer(
     statements: Statements, given: Mapping[str, pa.Table], wanted: Iterable[str]
 ) -> dict[str, pa.Table]:
-    """Return the wanted tables that the statements make of the given ones."""
+    """Return the wanted tables that the statements make of the given ones.
+
+    What one statement alone names, and once, is a view: it is answered as a part of that one, and
+    of it no column that is not needed there.
+    """
     made: dict[str, pa.Table] = dict.fromkeys(wanted)
+    named = Counter(word for select in statements.values() for word in _WORD.findall(select))
     with _database().cursor() as session:
         for name, table in given.items():
             session.register(name, table)
@@ -31,7 +39,8 @@ def answer(
                 made[name] = session.sql(select).to_arrow_table()
                 session.register(name, made[name])
             else:
-                session.execute(f"CREATE TEMP TABLE {name} AS {select}")
+                kind = "TABLE" if named[name] > 1 else "VIEW"
+                session.execute(f"CREATE TEMP {kind} {name} AS {select}")
     return made
 
 

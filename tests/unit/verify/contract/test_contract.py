@@ -35,7 +35,10 @@ from tools.verify.checks.canonical_history import Stretch
 from tools.verify.contract import lives
 from tools.verify.contract.job import RULES, ContractResult, tasks_for
 from tools.verify.contract.replay import Replay
+from tools.verify.contract.segment import COLUMNS_OF_ORDER, SegmentParts
+from tools.verify.input.ranges_of_file import FileRange
 from tools.verify.input.rows import SEGMENT, Row
+from tools.verify.sql.statements import answer
 
 
 @cache
@@ -243,6 +246,17 @@ def test_parts_of_any_length_give_the_same_verdict(monkeypatch: pytest.MonkeyPat
     for commands in (1, 2, 5, 20):
         monkeypatch.setattr("tools.verify.contract.segment._COMMANDS_MAX", commands)
         assert of_lives(check_records([records])) == whole
+
+
+def test_columns_of_order_are_what_sql_says_of_all_moves() -> None:
+    parts = list(
+        SegmentParts([FileRange(1, 1 << 40)]).of(read_back(history().logs[INCARNATIONS[0]]))
+    )
+    assert parts
+    for part in parts:
+        logged = part.tables["logged"]
+        stated = answer({"stated": COLUMNS_OF_ORDER}, {"logged": logged}, ["stated"])["stated"]
+        assert stated.sort_by("nth").to_pydict() == logged.select(stated.column_names).to_pydict()
 
 
 def test_order_is_compared_from_one_part_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,7 @@ from tests.system.verify.support.recorded_history import plain_history
 from tools.verify.format.records import RecordMalformed
 
 SEED = 20_261_121
-SHARES = 8  # of all corruptions, so that each test ends in time
+SHARES = 32  # of all corruptions, so that each test ends in time
 DOCUMENT = Path(__file__).parents[4] / "docs" / "reference" / "memberlog-blind-spots.md"
 FIELDS = ("index", "queue", "seq", "of", "detail")
 Corruption = tuple[str, int, Record]  # key, place in the log, what stands there instead
