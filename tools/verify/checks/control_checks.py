@@ -51,18 +51,10 @@ def check_control_rows(rows: list[Row], *, live: bool = False) -> ControlResult:
     epochs = views_and_segments.primaries(rows)
     bases = views_and_segments.epoch_bases(rows, epochs)
     cutoffs = views_and_segments.cutoffs(rows, bases)
-    notes: list[str] = []
-    for found in views_and_segments.check_segments(rows):
-        if isinstance(found, Finding):
-            evidence.append(found)
-        else:
-            notes.append(found)
-    unfounded: list[Finding] = []
-    for one in () if live else lifetimes.check_unfounded_states(rows, epochs):
-        if isinstance(one, Finding):
-            unfounded.append(one)
-        else:
-            notes.append(one)
+    of_segments = list(views_and_segments.check_segments(rows))
+    of_states = [] if live else list(lifetimes.check_unfounded_states(rows, epochs))
+    evidence += [one for one in of_segments if isinstance(one, Finding)]
+    notes = [one for one in of_segments + of_states if isinstance(one, str)]
     unjudged = sum(one.unjudged for one in incarnations)
     if unjudged:
         notes.append(
@@ -79,7 +71,7 @@ def check_control_rows(rows: list[Row], *, live: bool = False) -> ControlResult:
         *voter_changes.check_active_member(rows, epochs, cutoffs),
         *epoch_beginnings.check_epoch_beginnings(rows, epochs),
         *lifetimes.check_starts(rows),
-        *unfounded,
+        *(one for one in of_states if isinstance(one, Finding)),
         *lifetimes.check_synchrony(rows, incarnations),
         *lifetimes.check_next_primary(incarnations, epochs, bases),
         *lifetimes.check_majority(incarnations, epochs),
@@ -87,11 +79,5 @@ def check_control_rows(rows: list[Row], *, live: bool = False) -> ControlResult:
         *digest_votes.check_verdicts(rows, epochs),
     ]
     return ControlResult(
-        incarnations,
-        epochs,
-        cutoffs,
-        begin_inactive,
-        evidence,
-        views,
-        notes,
-    )
+        incarnations, epochs, cutoffs, begin_inactive, evidence, views, notes
+    )  # fmt: skip

@@ -21,11 +21,12 @@ from tools.verify.checks.views_and_segments import (
     incarnation_of,
     records_by_incarnation,
     segments_of,
+    voters_of,
 )
 from tools.verify.findings import Finding
 from tools.verify.format.records import RecordKind
 from tools.verify.input.rows import Row
-from tools.verify.input.voters import Voters, read_voters
+from tools.verify.input.voters import Voters
 
 UNKNOWN = 1 << 64  # above every position
 
@@ -40,14 +41,11 @@ def check_marks(
             mark, primary = sums["mark"], primaries.get(epoch)
             if mark < 0 or primary is None:
                 continue
-            # The voters may have changed in this epoch: those of the next one are accepted too.
-            after = [later for later in sorted(primaries) if later > epoch][:1]
-            sets = [read_voters(primaries[one].voters) for one in (epoch, *after)]
             disks = {
                 name: noted.get((name, number), {}).get(epoch, UNKNOWN)
                 for name, number in map(incarnation_of, primary.members)
             }
-            reached = max(_reached(one, disks) for one in sets)
+            reached = max(_reached(one, disks) for one in voters_of(epoch, primaries))
             if mark > reached:
                 what = (
                     f"took position {mark} for durable at a majority in epoch {epoch}, but what "

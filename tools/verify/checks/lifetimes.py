@@ -19,12 +19,12 @@ from tools.verify.checks.views_and_segments import (
     records_by_incarnation,
     runs_of,
     segments_of,
+    voters_of,
 )
 from tools.verify.findings import Finding
 from tools.verify.format.records import RecordKind
 from tools.verify.input.log_sequence import digest, foreign_batch, out_of_sequence
 from tools.verify.input.rows import SEGMENT, EpochSums, Row, SegmentEnds, merge_sums
-from tools.verify.input.voters import read_voters
 
 
 @dataclass(slots=True)
@@ -302,9 +302,7 @@ def check_majority(
         durable[one.member] = max(one.durable, durable.get(one.member, -1))
         open_ended[one.member] = not one.stopped
     for epoch, (position, (member, incarnation)) in _highest_confirmed(incarnations).items():
-        # The voters may have changed in this epoch: those of the next one are accepted too.
-        after = [later for later in sorted(primaries) if later > epoch][:1]
-        sets = [read_voters(primaries[one].voters) for one in (epoch, *after) if one in primaries]
+        sets = voters_of(epoch, primaries)
         have = {name for name, reached in durable.items() if reached >= position}
         unknown = {n for one in sets for n in one.names if open_ended.get(n, True)}
         if sets and not any(one.is_majority(have | unknown) for one in sets):

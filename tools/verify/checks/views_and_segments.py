@@ -13,19 +13,12 @@ from typing import NamedTuple, TypeVar
 from tools.verify.findings import BadInput, Finding
 from tools.verify.format.records import RecordKind
 from tools.verify.input.rows import FAULT, SEGMENT, UNREADABLE, Row, Run, SegmentEnds
-from tools.verify.input.voters import read_voters
+from tools.verify.input.voters import Voters, read_voters
 
 CONTROL_KINDS = (
-    *(
-        RecordKind.START,
-        RecordKind.VIEW,
-        RecordKind.ACTIVE,
-        RecordKind.INACTIVE,
-        RecordKind.SNAPSHOT,
-        RecordKind.STOP,
-    ),
-    *(SEGMENT, FAULT, UNREADABLE),
-)
+    RecordKind.START, RecordKind.VIEW, RecordKind.ACTIVE, RecordKind.INACTIVE, RecordKind.SNAPSHOT,
+    RecordKind.STOP, SEGMENT, FAULT, UNREADABLE,
+)  # fmt: skip
 IncarnationId = tuple[str, int]
 Ring = tuple[int, str, str]
 
@@ -204,6 +197,12 @@ def primaries(rows: Iterable[Row]) -> dict[int, PrimaryView]:
     return dict(sorted(found.items()))
 
 
+def voters_of(epoch: int, primaries: dict[int, PrimaryView]) -> list[Voters]:
+    """Return the voters of an epoch and of the next one: they may have changed in the first."""
+    after = [later for later in sorted(primaries) if later > epoch][:1]
+    return [read_voters(primaries[one].voters) for one in (epoch, *after) if one in primaries]
+
+
 def epoch_bases(rows: Iterable[Row], primaries: dict[int, PrimaryView]) -> dict[int, int]:
     """Return, by epoch, the position after which it began, 0 for a first one; none if not known.
 
@@ -299,15 +298,10 @@ def _succeeds(before: PrimaryView | None, primary: PrimaryView) -> Iterator[str]
 
 def _primary(row: Row) -> PrimaryView:
     return PrimaryView(
-        row.epoch or 0,
-        row.ring_seq or 0,
-        row.ring_rep or "",
-        row.position or 0,
-        bytes(row.chain or b""),
-        tuple(sorted(row.names or [])),
-        tuple(row.voters or []),
+        row.epoch or 0, row.ring_seq or 0, row.ring_rep or "", row.position or 0,
+        bytes(row.chain or b""), tuple(sorted(row.names or [])), tuple(row.voters or []),
         bool(row.flag),
-    )
+    )  # fmt: skip
 
 
 def incarnation_of(name: str) -> IncarnationId:

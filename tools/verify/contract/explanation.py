@@ -13,33 +13,11 @@ from tools.verify.checks.views_and_segments import runs_of
 from tools.verify.contract.rules import Breach, Rule
 from tools.verify.contract.segment import Part, SegmentParts, SegmentTask, table_of
 from tools.verify.findings import Finding
-from tools.verify.format.moves import Op
+from tools.verify.format.moves import CAUSES, Op
 from tools.verify.input.rows import SEGMENT, Row
 from tools.verify.input.segments import records_in
 from tools.verify.sql.exchange import Exchange, Step, Tables
 from tools.verify.sql.statements import answer
-
-CAUSES = {
-    Op.PUBLISHED: ("by a client", "by a transaction", "dead-lettered", "again, by its number",
-                   "when its delay was over", "as a dead letter that waited"),
-    Op.ENQUEUED: ("",),
-    Op.DELIVERED: ("to a consumer", "to a get"),
-    Op.SETTLED: ("acknowledged", "sent", "rejected", "of a deleted queue", "by a transaction",
-                 "came back too often"),
-    Op.RETURNED: (
-        "by a nack or reject", "by a recover", "as its channel closed", "as its member was lost",
-        "by a transaction",
-    ),
-    Op.DROPPED: ("expired", "over the limit", "due", "sent on as a dead letter"),
-    Op.PURGED: ("by a purge", "deleted", "by a cold start"),
-    Op.DECLARED: ("", "for delayed messages", "for dead letters that wait"),
-    Op.RECOVERED: ("by a cold start",),
-    Op.REPEATED: ("its key is that of an earlier one",),
-    Op.READER: ("of a stream",),
-    Op.READ: ("",),
-    Op.READ_END: ("acknowledged", "by a nack or reject", "by a recover", "as its channel closed",
-                  "as its member was lost", "by a transaction", "of a deleted queue"),
-}  # fmt: skip
 
 # The moves of the message, of its queue as a whole, and of the position: the nearest ones of each.
 _NEAR = {

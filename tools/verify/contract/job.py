@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from tools.verify.checks.canonical_history import Gap, Stretch, gaps, plan
 from tools.verify.checks.views_and_segments import PrimaryView
 from tools.verify.contract import arrivals, causes, explanation, lives, order, replay
-from tools.verify.contract.rules import Breach, broken, first_of_each, judged
+from tools.verify.contract.rules import Breach, broken, first_of_each
 from tools.verify.contract.segment import ALL_TIME, SCHEMAS, SegmentTask, Slices, read_segment
 from tools.verify.findings import Finding
 from tools.verify.input.ranges_of_file import FileRange
@@ -40,16 +40,16 @@ RULES = (
 BY_MESSAGE = {
     **lives.LIVES,
     **order.ORDER_OF_STRETCHES,
-    **judged(lives.RULES, since=lives.SINCE),
-    **judged(order.RULES_OF_STRETCHES),
-    "found": broken(lives.RULES | order.RULES_OF_STRETCHES),
-    "breaches": first_of_each("found"),
+    "breaches": first_of_each(f"""
+        {broken(lives.RULES, since=lives.SINCE)}
+        UNION ALL {broken(order.RULES_OF_STRETCHES)}"""),
 }
 TOGETHER = {
     **lives.COLD_STARTS,
-    **judged(lives.RULES_OF_COLD_STARTS, more=lives.MORE_OF_COLD_STARTS),
-    "found": f"SELECT * FROM breaches UNION ALL {broken(lives.RULES_OF_COLD_STARTS)}",
-    "firsts": f"{first_of_each('found')} ORDER BY position, ordinal, rule",
+    "firsts": first_of_each(f"""
+        SELECT * FROM breaches
+        UNION ALL {broken(lives.RULES_OF_COLD_STARTS, more=lives.MORE_OF_COLD_STARTS)}""")
+    + " ORDER BY position, ordinal, rule",
     "sums": """
         SELECT name, CAST(SUM(n) AS BIGINT) AS n FROM counts GROUP BY name
         UNION ALL SELECT 'recoveries', COUNT(*) FROM recoveries""",

@@ -16,24 +16,25 @@ HIGH_WATERS = "what string, who bigint, position bigint, first bigint, highest b
 # segment, the first of these positions.
 # The high water of a queue never falls; that of a channel begins anew with 1 as it is opened again.
 ORDER = {
-    "taken": """
+    "leaving": """
         SELECT 'taken' AS what, stretch, logged.queue AS who, seq AS value, nth, position, ordinal,
             logged.queue, seq, of
         FROM logged JOIN named USING (queue)
         WHERE op IN (3, 6) AND NOT flag AND max_priority NOT BETWEEN 0 AND 256 AND stretch >= 0""",
-    "posted": """
+    "posting": """
         SELECT 'posted' AS what, stretch, of AS who, queue AS value, nth, position, ordinal,
             -1 AS queue, queue AS seq, of
         FROM logged WHERE op = 1 AND cause = 0 AND queue > 0 AND stretch >= 0""",
     # A reader of a stream, by its name; before the first message is where it began.
-    "read": """
+    "reading": """
         SELECT 'read' AS what, stretch, detail AS who, CASE op WHEN 12 THEN seq ELSE seq - 1 END
             AS value, nth, position, ordinal, queue, seq, of
         FROM logged WHERE op IN (11, 12) AND stretch >= 0""",
     "ordered": """
         SELECT *, LAG(value) OVER (PARTITION BY what, stretch, who ORDER BY nth) AS before
-        FROM (SELECT * FROM taken UNION ALL SELECT * FROM posted UNION ALL SELECT * FROM read)
-            AS joined""",
+        FROM (
+            SELECT * FROM leaving UNION ALL SELECT * FROM posting UNION ALL SELECT * FROM reading
+        ) AS joined""",
     "high_waters": """
         SELECT what, who, MIN(position) AS position, MIN_BY(value, nth) AS first,
             CASE what WHEN 'posted' THEN MAX_BY(value, nth) ELSE MAX(value) END AS highest

@@ -6,7 +6,6 @@ they are stated; what the reference model finds has a sentence only.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
@@ -40,38 +39,36 @@ class Breach(NamedTuple):
     n: int = 1
 
 
-def judged(rules: Mapping[str, Rule], since: str = "-1", more: str = "''") -> dict[str, str]:
-    """Return, for each table that rules are about, the SELECT of its rows that break one of them.
+def broken(rules: Mapping[str, Rule], since: str = "-1", more: str = "''") -> str:
+    """Return the SELECT of all that breaks one of the rules, a row for each rule that it breaks.
 
-    A table is gone through once, whatever the number of its rules, and none of its other rows is
-    kept.  `since` and `more` are expressions over its columns.
+    Each table is gone through once, whatever the number of its rules: those that a row breaks are
+    bits of one number.  `since` and `more` are expressions over the columns of these tables.
     """
-    found = {}
-    for table in dict.fromkeys(rule.table for rule in rules.values() if rule.table):
-        conditions = [rule.broken for rule in rules.values() if rule.table == table]
-        columns = [f"({one}) AS broken{number}" for number, one in enumerate(conditions)]
-        found[f"broken_{table}"] = f"""
-        SELECT position, ordinal, queue, seq, of AS channel, {since} AS since, {more} AS more,
-            {", ".join(columns)}
-        FROM {table} WHERE ({") OR (".join(conditions)})"""
-    return found
-
-
-def broken(rules: Mapping[str, Rule]) -> str:
-    """Return the SELECT of what `judged` found, a row for each rule that a row breaks."""
-    numbers: Counter[str] = Counter()
-    selects = []
+    by_table: dict[str, dict[str, Rule]] = {}
     for name, rule in rules.items():
         if rule.table:
-            selects.append(f"""SELECT '{name}' AS rule, position, ordinal, queue, seq, channel,
-            since, more, 1 AS n
-        FROM broken_{rule.table} WHERE broken{numbers[rule.table]}""")
-            numbers[rule.table] += 1
-    return "\n    UNION ALL ".join(selects)
+            by_table.setdefault(rule.table, {})[name] = rule
+    selects, bits = [], []
+    for number, (table, of_table) in enumerate(by_table.items()):
+        conditions = [rule.broken for rule in of_table.values()]
+        broken = (
+            f"CASE WHEN {one} THEN {1 << bit} ELSE 0 END" for bit, one in enumerate(conditions)
+        )
+        selects.append(f"""SELECT {number} AS judged, position, ordinal, queue, seq, of AS channel,
+            {since} AS since, {more} AS more, {" + ".join(broken)} AS broken
+        FROM {table}""")
+        bits += [f"('{name}', {number}, {1 << bit})" for bit, name in enumerate(of_table)]
+    return f"""
+        SELECT rule, position, ordinal, queue, seq, channel, since, more, 1 AS n
+        FROM ({" UNION ALL ".join(selects)}) AS suspects
+        JOIN (VALUES {", ".join(bits)}) AS rules(rule, of_table, bit)
+            ON of_table = judged AND (broken & bit) <> 0
+        WHERE broken > 0"""
 
 
 def first_of_each(rows: str) -> str:
-    """Return the SELECT of the first breach of each rule, with how many there are."""
+    """Return the SELECT of the first breach of each rule in these rows, with how many there are."""
     return f"""
         SELECT rule, position, ordinal, queue, seq, channel, since, more, n FROM (
             SELECT rule, position, ordinal, queue, seq, channel, since, more,
@@ -79,5 +76,5 @@ def first_of_each(rows: str) -> str:
                 ROW_NUMBER() OVER (
                     PARTITION BY rule ORDER BY position, ordinal, queue, seq, channel, more
                 ) AS nth
-            FROM {rows}
+            FROM ({rows}) AS found
         ) AS ranked WHERE nth = 1"""

@@ -17,7 +17,7 @@ import pyarrow as pa
 from tools.verify.contract import arrivals, causes, order
 from tools.verify.contract.lives import LIVES_SCHEMAS
 from tools.verify.contract.replay import Replay
-from tools.verify.contract.rules import BREACHES, broken, first_of_each, judged
+from tools.verify.contract.rules import BREACHES, broken, first_of_each
 from tools.verify.format.commands import Outcome
 from tools.verify.format.moves import AGAIN, Op
 from tools.verify.format.records import Batch, Checkpoint, Queues, Readers, Record, Snapshot, Start
@@ -48,7 +48,6 @@ SCHEMAS = {
     "counts": "name string, n bigint", "traffic": "number bigint, what bigint, n bigint",
 }  # fmt: skip
 
-_RULES = causes.RULES | arrivals.RULES | order.RULES
 # `logged`: the moves of a part, in their order; `stretch`: the first position of the range that the
 # history has from here, -1: none; `gaps`: how many holes in the history are before it; `slice`: of
 # time, in which its batch was ordered.
@@ -57,9 +56,7 @@ _OF_MOVES = {
     **arrivals.ARRIVALS,
     **arrivals.ANSWERED,
     **order.ORDER,
-    **judged(_RULES),
-    "found": broken(_RULES),
-    "breaches": first_of_each("found"),
+    "breaches": first_of_each(broken(causes.RULES | arrivals.RULES | order.RULES)),
     "timed": f"""
         SELECT queue, seq, LEAST(position, {_POSITION_MAX}) * {1 << ORDINAL_BITS}
                 + LEAST(ordinal, {ORDINAL_MAX}) AS time, op, flag, cause, of, detail, gaps
@@ -78,9 +75,7 @@ _OF_MOVES = {
 }
 _OF_SUBMISSIONS = {
     **order.SUBMISSIONS,
-    **judged(order.RULES_OF_SESSIONS, more=order.MORE_OF_SESSIONS),
-    "found": broken(order.RULES_OF_SESSIONS),
-    "breaches": first_of_each("found"),
+    "breaches": first_of_each(broken(order.RULES_OF_SESSIONS, more=order.MORE_OF_SESSIONS)),
     "counts": "SELECT 'blobs' AS name, COUNT(*) AS n FROM submissions",
 }
 

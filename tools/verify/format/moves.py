@@ -29,15 +29,32 @@ class Op(IntEnum):
     READ_END = 13
 
 
-_CAUSES = {
-    Op.PUBLISHED: 6, Op.ENQUEUED: 1, Op.DELIVERED: 2, Op.SETTLED: 6, Op.RETURNED: 5, Op.DROPPED: 4,
-    Op.PURGED: 3, Op.DECLARED: 3, Op.RECOVERED: 1,
-    Op.REPEATED: 1, Op.READER: 1, Op.READ: 1, Op.READ_END: 7,
+CAUSES: dict[int, tuple[str, ...]] = {
+    Op.PUBLISHED: ("by a client", "by a transaction", "dead-lettered", "again, by its number",
+                   "when its delay was over", "as a dead letter that waited"),
+    Op.ENQUEUED: ("",),
+    Op.DELIVERED: ("to a consumer", "to a get"),
+    Op.SETTLED: ("acknowledged", "sent", "rejected", "of a deleted queue", "by a transaction",
+                 "came back too often"),
+    Op.RETURNED: (
+        "by a nack or reject", "by a recover", "as its channel closed", "as its member was lost",
+        "by a transaction",
+    ),
+    Op.DROPPED: ("expired", "over the limit", "due", "sent on as a dead letter"),
+    Op.PURGED: ("by a purge", "deleted", "by a cold start"),
+    Op.DECLARED: ("", "for delayed messages", "for dead letters that wait"),
+    Op.RECOVERED: ("by a cold start",),
+    Op.REPEATED: ("its key is that of an earlier one",),
+    Op.READER: ("of a stream",),
+    Op.READ: ("",),
+    Op.READ_END: ("acknowledged", "by a nack or reject", "by a recover", "as its channel closed",
+                  "as its member was lost", "by a transaction", "of a deleted queue"),
 }  # fmt: skip
+"""The causes of each kind of move by number, in words."""
 WHATS = frozenset(
     op | cause << CAUSE_SHIFT | flag
-    for op, causes in _CAUSES.items()
-    for cause in range(causes)
+    for op, causes in CAUSES.items()
+    for cause in range(len(causes))
     for flag in (0, FLAG)
 )
 """What a move can be, but for PASSED, which `expand` replaces."""

@@ -14,7 +14,6 @@ from numpy.typing import NDArray
 from tools.verify.format.moves import CAUSE_SHIFT, FLAG, Op
 
 Ints: TypeAlias = NDArray[np.int64]
-Bools: TypeAlias = NDArray[np.bool_]
 
 ROW = np.dtype(
     [("what", "u1"), ("index", "<u2"), ("queue", "<u4"), ("seq", "<u8"), ("of", "<u4"),

@@ -16,7 +16,8 @@ from pathlib import Path
 from tools.verify.checks.views_and_segments import ends_of, segments_of
 from tools.verify.findings import BadInput
 from tools.verify.format import files as segment_files
-from tools.verify.format.reader import LogError
+from tools.verify.format.reader import Ends, LogError
+from tools.verify.format.records import Header
 from tools.verify.input.rows import SEGMENT, Row
 
 VERSION = 3
@@ -62,28 +63,20 @@ def unread(segments: list[Path], saved: list[Row]) -> list[Path]:
     }
     left: list[Path] = []
     for path in segments:
-        try:
-            ends = segment_files.ends_of(path)
-        except OSError as error:
-            raise BadInput(f"{path}: {error.strerror}") from error
-        except LogError:
-            left.append(path)  # the check reports what is wrong with it
-            continue
-        header = ends.header
-        row = known.get((header.member, header.incarnation, header.segment))
-        if row is None:
+        ends = _ends(path)
+        row = known.get(_identity(ends.header)) if ends is not None else None
+        if ends is None or row is None:
             left.append(path)
-        elif (ends.link.hex(), header.cluster_name) != (
-            ends_of(row)["link"],
-            ends_of(row)["cluster"][0],
-        ):
+            continue
+        there = ends_of(row)
+        if (ends.link.hex(), ends.header.cluster_name) != (there["link"], there["cluster"][0]):
             raise BadInput(f"{path} is not the segment that was verified; check without --since")
     return left
 
 
 def moved(saved: list[Row], segments: list[Path]) -> list[Row]:
     """Return the saved rows with the present paths of their segments, where these are at hand."""
-    paths = {one: path for path in segments if (one := _identity(path)) is not None}
+    paths = {_identity(ends.header): path for path in segments if (ends := _ends(path)) is not None}
     at = {
         row.file: str(paths[row.member, row.incarnation, row.segment])
         for row in saved
@@ -92,12 +85,17 @@ def moved(saved: list[Row], segments: list[Path]) -> list[Row]:
     return [row._replace(file=at.get(row.file, row.file)) for row in saved]
 
 
-def _identity(path: Path) -> tuple[str, int, int] | None:
-    """Return member, incarnation and segment; None where they cannot be read."""
+def _ends(path: Path) -> Ends | None:
+    """Return the ends of a segment; None for one that is damaged, which the check reports."""
     try:
-        header = segment_files.ends_of(path).header
-    except (OSError, LogError):
+        return segment_files.ends_of(path)
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}") from error
+    except LogError:
         return None
+
+
+def _identity(header: Header) -> tuple[str, int, int]:
     return header.member, header.incarnation, header.segment
 
 
