@@ -230,12 +230,15 @@ class StoryMember:
 
     # -- the ring (`ports.Ring`) -------------------------------------------------------------
 
-    def submit(self, payload: bytes, guarantee: Guarantee) -> bool:
+    def submit(self, payload: bytes, guarantee: Guarantee, *, urgent: bool = True) -> bool:
         self.out.append(payload)
         return True
 
     def set_mark(self, mark: int) -> None:
         self.mark = mark
+
+    def expect_mark(self, mark: int) -> None:
+        """Marks are shown when the story says so."""
 
     # -- leases and clock (`ports.Lease`, `ports.Clock`) -------------------------------------
 

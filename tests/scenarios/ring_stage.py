@@ -98,20 +98,27 @@ class RingStage(Stage):
         self.net.resume(name)
 
     def do_submit(self, name: str, *payloads: str) -> None:
-        """NAME PAYLOAD... [agreed]: submit payloads, safe unless agreed.
+        """NAME PAYLOAD... [agreed] [unurgent]: submit payloads, safe unless agreed.
 
-        m1..m9 are nine of them.  big*5000 has 5000 bytes, and is printed as big.
+        m1..m9 are nine of them.  big*5000 has 5000 bytes, and is printed as big.  unurgent: the
+        token need not come for them.
         """
         guarantee = Guarantee.AGREED if "agreed" in payloads else Guarantee.SAFE
-        for payload in expand([p for p in payloads if p != "agreed"]):
+        urgent = "unurgent" not in payloads
+        for payload in expand([p for p in payloads if p not in ("agreed", "unurgent")]):
             size = int(payload.partition("*")[2] or 0)
-            if not self.net.submit(name, payload.encode().ljust(size, b"."), guarantee):
+            body = payload.encode().ljust(size, b".")
+            if not self.net.submit(name, body, guarantee, urgent=urgent):
                 self.print(f"{name} takes no {payload}")
 
     def do_mark(self, name: str, mark: str) -> None:
         """NAME NUMBER: change the number that rides on the token."""
         self.net.nodes[name].set_mark(int(mark), self.net.now)
         self.net.flush(name)
+
+    def do_expect(self, name: str, mark: str) -> None:
+        """NAME NUMBER: the member's disk begins on what leads to this mark."""
+        self.net.nodes[name].expect_mark(int(mark))
 
     # -- network -----------------------------------------------------------------------------
 
@@ -132,7 +139,8 @@ class RingStage(Stage):
     def do_drop(self, *spec: str) -> None:
         """KIND from NAME to NAME [COUNT] [with TEXT]: lose frames; names may be lists, or any.
 
-        Kinds: token, data, recovered (data of an old ring in recovery), join, commit, merge, any.
+        Kinds: token, data, recovered (data of an old ring in recovery), join, commit, merge, wake,
+        any.
         """
         self._rule("drop", spec)
 

@@ -51,8 +51,16 @@ class RingNode(Protocol):
     def drained(self, now: float) -> None: ...
     def next_timer(self) -> float | None: ...
     def wake(self, now: float) -> None: ...
-    def submit(self, payload: bytes, now: float, guarantee: Guarantee = Guarantee.SAFE) -> bool: ...
+    def submit(
+        self,
+        payload: bytes,
+        now: float,
+        guarantee: Guarantee = Guarantee.SAFE,
+        *,
+        urgent: bool = True,
+    ) -> bool: ...
     def set_mark(self, mark: int, now: float) -> None: ...
+    def expect_mark(self, mark: int) -> None: ...
     def send_direct(self, to: Member, payload: bytes) -> None: ...
     def leave(self, now: float) -> None: ...
     def suspect(self, address: str, now: float, *, refused: bool) -> None: ...
@@ -149,12 +157,14 @@ class Driver:
                 self.loop.add_reader(self._fd, self._turn)
                 self._schedule_turn()
 
-    def submit(self, payload: bytes, guarantee: Guarantee = Guarantee.SAFE) -> bool:
+    def submit(
+        self, payload: bytes, guarantee: Guarantee = Guarantee.SAFE, *, urgent: bool = True
+    ) -> bool:
         """Queue a payload.  False: no room (or stopped), nothing queued; retry after a delivery."""
         if not self._running:
             return False
         try:  # spelled out: this is the hot one
-            taken = self.node.submit(payload, self._clock(), guarantee)
+            taken = self.node.submit(payload, self._clock(), guarantee, urgent=urgent)
             self._flush_outside()
         except AssertionError as error:
             self._end(error)
@@ -167,6 +177,11 @@ class Driver:
             with self._ending_on_a_bug():
                 self.node.set_mark(mark, self._clock())
                 self._flush_outside()
+
+    def expect_mark(self, mark: int) -> None:
+        """Let the token wait a little for this mark, which is to be set soon."""
+        if self._running:
+            self.node.expect_mark(mark)
 
     def send_direct(self, to: Member, payload: bytes) -> None:
         """Send one datagram to one member; it may be lost."""

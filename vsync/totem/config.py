@@ -46,8 +46,11 @@ class RingConfig:
     receive_failure_visits: int = 50
     receive_failure_ms: int = 0  # token_timeout / 2
     # idle
+    commit_wait_ms: int = 2  # how long the token waits for the commit of a member at most
+    rest_ms: int = 5  # how long it rests where a call for it may come too late, or be lost
+    idle_visits_before_rest: int = 2
     hold_ms: int = 65
-    idle_visits_before_hold: int = 10  # some 5 ms of rotations after the last frame
+    idle_visits_before_hold: int = 10  # some 30 ms after the last frame, with the rests
     # flow
     window_frames: int = 64
     personal_frames: int = 24
@@ -136,8 +139,6 @@ class RingConfig:
              "accelerated_frames must not exceed personal_frames"),
             ("release lags two rotations", self.store_frames_max >= 4 * self.window_frames,
              "store_frames_max must hold four windows"),
-            ("marks go round before the token is held", self.idle_visits_before_hold >= 3,
-             "idle_visits_before_hold must be at least 3"),
             ("a frame carries something", self.frame_bytes_max >= 1024,
              "frame_bytes_max must be at least 1024"),
             ("a frame is sent at once", self.frame_bytes_max <= 1 << 20,
@@ -146,11 +147,24 @@ class RingConfig:
              "message_bytes_max must be at least frame_bytes_max"),
             ("the token fits a frame", self.wanted_max <= WANTED_MAX,
              f"wanted_max must be at most {WANTED_MAX}"),
+            *self._pace(),
             *self._ranges(),
             ("the joins fit a frame", self.members_max <= MEMBERS_MAX,
              f"members_max must be at most {MEMBERS_MAX}"),
         )  # fmt: skip
         return tuple(Relation(*row) for row in rows)
+
+    def _pace(self) -> tuple[tuple[str, bool, str], ...]:
+        return (
+            ("marks go round before the token rests", self.idle_visits_before_rest >= 2,
+             "idle_visits_before_rest must be at least 2: who has work calls at the first one"),
+            ("a token rests before it is held",
+             self.idle_visits_before_rest < self.idle_visits_before_hold,
+             "idle_visits_before_rest must be less than idle_visits_before_hold"),
+            ("a rest is shorter than a hold",
+             max(self.rest_ms, self.commit_wait_ms) <= self.hold_ms,
+             "rest_ms and commit_wait_ms must be at most hold_ms"),
+        )  # fmt: skip
 
     def _ranges(self) -> tuple[tuple[str, bool, str], ...]:
         return (

@@ -90,21 +90,34 @@ class Node:
         self.lease.start(now, self.tempo.former_ms)
         self.membership.start(now)
 
-    def submit(self, payload: bytes, now: float, guarantee: Guarantee = Guarantee.SAFE) -> bool:
+    def submit(
+        self,
+        payload: bytes,
+        now: float,
+        guarantee: Guarantee = Guarantee.SAFE,
+        *,
+        urgent: bool = True,
+    ) -> bool:
         """Queue a payload for the ring.  False: the queue is full and nothing was taken.
 
         It is ordered in the ring that is installed when its turn comes, which may be a later one.
+        One that is not urgent does not end a rest of the token, of some milliseconds.
         Raises `PayloadTooLarge` for what could never be sent.
         """
-        if self.phase is Phase.LEFT or not self.intake.queue.put(payload, guarantee):
+        if self.phase is Phase.LEFT or not self.intake.put(payload, guarantee, urgent=urgent):
             return False
-        self._work_arrived(now)
+        if self.membership.operational is not None:
+            self.membership.operational.work_arrived(now, urgent=urgent)
         return True
 
     def set_mark(self, mark: int, now: float) -> None:
         """Change this member's mark; it goes round with the token."""
-        if self.intake.set_mark(mark):
-            self._work_arrived(now)
+        if self.intake.set_mark(mark) and self.membership.operational is not None:
+            self.membership.operational.mark_changed(now)
+
+    def expect_mark(self, mark: int) -> None:
+        """Say that the mark will change to this one soon: the token may wait for that."""
+        self.intake.expect_mark(mark)
 
     def set_throttle(self, hold_s: float) -> None:
         """Keep each token so long before the visit, which slows down the whole ring."""
@@ -179,10 +192,6 @@ class Node:
         """Assert what must hold between any two calls."""
         self.intake.queue.invariants()
         self.membership.invariants()
-
-    def _work_arrived(self, now: float) -> None:
-        if self.membership.operational is not None:
-            self.membership.operational.work_arrived(now)
 
     def _deliver(self) -> None:
         if self.membership.operational is not None:

@@ -31,7 +31,7 @@ class ArbiterRing:
     def __init__(self, upper: SimArbiter) -> None:
         self._upper = upper
 
-    def submit(self, payload: bytes, guarantee: Guarantee) -> bool:
+    def submit(self, payload: bytes, guarantee: Guarantee, *, urgent: bool = True) -> bool:
         upper = self._upper
         if payload[:1] == PROMISED:
             epoch = msgpack.unpackb(payload[1:], use_list=False)[1]
@@ -39,7 +39,7 @@ class ArbiterRing:
             if upper.record.promised_epoch < epoch:
                 text = f"{upper.member.name} promises {epoch}, its file holds {upper.record}"
                 upper.stack.judge.broken("G8", text)
-        return upper.tap.submit(payload, upper.world.now, guarantee)
+        return upper.tap.submit(payload, upper.world.now, guarantee, urgent=urgent)
 
     def set_mark(self, mark: int) -> None:
         upper = self._upper
@@ -47,6 +47,9 @@ class ArbiterRing:
             text = f"{upper.member.name} reports epoch {mark}, its file holds {upper.record}"
             upper.stack.judge.broken("G9", text)
         upper.tap.core.set_mark(mark, upper.world.now)
+
+    def expect_mark(self, mark: int) -> None:
+        """Its file is no disk that the token waits for."""
 
 
 class SimArbiter:

@@ -67,10 +67,10 @@ class SimRing:
     def __init__(self, upper: BrokerUpper) -> None:
         self._upper, self._tap, self._world = upper, upper.tap, upper.world
 
-    def submit(self, payload: bytes, guarantee: Guarantee) -> bool:
+    def submit(self, payload: bytes, guarantee: Guarantee, *, urgent: bool = True) -> bool:
         if payload[:1] == PROMISED:
             self._promises(*msgpack.unpackb(payload[1:], use_list=False)[1:2])
-        return self._tap.submit(payload, self._world.now, guarantee)
+        return self._tap.submit(payload, self._world.now, guarantee, urgent=urgent)
 
     def set_mark(self, mark: int) -> None:
         meta = self._upper.stack.disks[self._upper.name].meta
@@ -78,6 +78,9 @@ class SimRing:
             text = f"{self._upper.name} reports {mark} durable, its disk holds {_extent(meta)}"
             self._upper.judge.broken("G9", text)
         self._tap.core.set_mark(mark, self._world.now)
+
+    def expect_mark(self, mark: int) -> None:
+        self._tap.core.expect_mark(mark)
 
     def _promises(self, epoch: int) -> None:
         """A promise is on the disk, and all that it is based on."""

@@ -87,7 +87,9 @@ class OracleCore:
         self._due = now + self.oracle.gap()
         self.oracle.visit(self, now)
 
-    def submit(self, payload: bytes, now: float, guarantee: Guarantee) -> bool:
+    def submit(
+        self, payload: bytes, now: float, guarantee: Guarantee, *, urgent: bool = True
+    ) -> bool:
         if len(self.queue) >= QUEUE_MAX:
             return False
         self.queue.append((payload, guarantee))
@@ -96,6 +98,9 @@ class OracleCore:
     def set_mark(self, mark: int, now: float) -> None:
         if mark != self.mark:
             self.mark, self.mark_covers = mark, self.delivered
+
+    def expect_mark(self, mark: int) -> None:
+        """No token waits here."""
 
     def send_direct(self, to: Member, payload: bytes) -> None:
         self.oracle.send_direct(self.me, to, payload)

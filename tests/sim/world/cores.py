@@ -149,11 +149,16 @@ class OwnClock:
     def wake(self, now: float) -> None:
         self.core.wake(self.local(now))
 
-    def submit(self, payload: bytes, now: float, guarantee: Guarantee) -> bool:
-        return self.core.submit(payload, self.local(now), guarantee)
+    def submit(
+        self, payload: bytes, now: float, guarantee: Guarantee, *, urgent: bool = True
+    ) -> bool:
+        return self.core.submit(payload, self.local(now), guarantee, urgent=urgent)
 
     def set_mark(self, mark: int, now: float) -> None:
         self.core.set_mark(mark, self.local(now))
+
+    def expect_mark(self, mark: int) -> None:
+        self.core.expect_mark(mark)
 
     def send_direct(self, to: Member, payload: bytes) -> None:
         self.core.send_direct(to, payload)

@@ -191,6 +191,7 @@ class SimMember:
         if self.tap is not None and not self.paused and not self.world.plan.primary:
             self.mark += 1
             self.tap.core.set_mark(self.mark, self.world.now)
+            self.tap.core.expect_mark(self.mark + self.mark % 2)  # the token waits half of the time
             self.finish_step()
 
     def send_direct(self, size: int) -> None:

@@ -45,7 +45,9 @@ class FakeCore:
         self.out.append(View(self.ring, self.members, self.members, ()))
         self.due = now + RETRY_S
 
-    def submit(self, payload: bytes, now: float, guarantee: Guarantee) -> bool:
+    def submit(
+        self, payload: bytes, now: float, guarantee: Guarantee, *, urgent: bool = True
+    ) -> bool:
         self.asked.append(
             HEAD.pack(1, FrameKind.DATA, ASK, len(self.asked) + 1, self.index, guarantee) + payload
         )
@@ -113,6 +115,9 @@ class FakeCore:
         self.mark = mark
         self.out.append(Broadcast(HEAD.pack(1, FrameKind.WAKE, MARK, mark, self.index, 0)))
         self._show(self.index, mark)
+
+    def expect_mark(self, mark: int) -> None:
+        """No token waits here."""
 
     def _show(self, origin: int, mark: int) -> None:
         self.marks[self.members[origin].name] = mark

@@ -56,12 +56,22 @@ class FakeNode:
         self.due = None
         self._called("wake")
 
-    def submit(self, payload: bytes, now: float, guarantee: Guarantee = Guarantee.SAFE) -> bool:
+    def submit(
+        self,
+        payload: bytes,
+        now: float,
+        guarantee: Guarantee = Guarantee.SAFE,
+        *,
+        urgent: bool = True,
+    ) -> bool:
         self._called(f"submit {payload.decode()}")
         return payload != b"full"
 
     def set_mark(self, mark: int, now: float) -> None:
         self._called(f"mark {mark}")
+
+    def expect_mark(self, mark: int) -> None:
+        self._called(f"expects {mark}")
 
     def send_direct(self, to: Member, payload: bytes) -> None:
         self._called(f"direct {to}")

@@ -210,7 +210,8 @@ def leaves_without_notice() -> Patches:
 def holds_although_frames_are_lost() -> Patches:
     def accept(self: Ring, token: Token) -> None:
         self.hop = token.hop
-        self.idle = self.idle + 1 if token.seq == self.forwarded else 0
+        self.settled = token.seq == self.forwarded
+        self.idle = self.idle + 1 if self.settled else 0
 
     yield Ring, "accept", accept
 

@@ -159,8 +159,15 @@ class Net:
         node.drained(self.now)
         self.flush(name)
 
-    def submit(self, name: str, payload: bytes, guarantee: Guarantee = Guarantee.SAFE) -> bool:
-        taken = self.nodes[name].submit(payload, self.now, guarantee)
+    def submit(
+        self,
+        name: str,
+        payload: bytes,
+        guarantee: Guarantee = Guarantee.SAFE,
+        *,
+        urgent: bool = True,
+    ) -> bool:
+        taken = self.nodes[name].submit(payload, self.now, guarantee, urgent=urgent)
         self.flush(name)
         return taken
 

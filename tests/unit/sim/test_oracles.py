@@ -72,14 +72,18 @@ class Aimless(FakeCore):
 class Deaf(FakeCore):
     """Takes what is submitted and never sends it."""
 
-    def submit(self, payload: bytes, now: float, guarantee: Guarantee) -> bool:
+    def submit(
+        self, payload: bytes, now: float, guarantee: Guarantee, *, urgent: bool = True
+    ) -> bool:
         return True
 
 
 class Brittle(FakeCore):
     """Leaves its ring when it is asked to send anything a second time."""
 
-    def submit(self, payload: bytes, now: float, guarantee: Guarantee) -> bool:
+    def submit(
+        self, payload: bytes, now: float, guarantee: Guarantee, *, urgent: bool = True
+    ) -> bool:
         if len(payload) == SHORT and self.index == 1:  # such as only the repair submits
             self.ring = R2
         return super().submit(payload, now, guarantee)

@@ -7,6 +7,7 @@ from vsync.totem.context import Context
 from vsync.totem.events import Deliver
 from vsync.totem.ordering.packing import Reassembly, SendQueue
 from vsync.totem.ordering.ring import Ring
+from vsync.types import Guarantee
 from vsync.wire.messages import Content, Data
 
 
@@ -18,15 +19,34 @@ class Intake:
             config.queue_bytes_max, config.queue_messages_max, config.message_bytes_max
         )
         self.mark = 0
+        self.coming = 0  # the mark that it will be when the disk has what is on its way there
+        self.urgent = False  # what is queued, or some of it, should not wait for the token
         self.throttle_s = 0.0  # how long each token is kept, because the application is behind
         self._throttle_max_s = config.hold_ms / 1000
+
+    def put(self, payload: bytes, guarantee: Guarantee, *, urgent: bool) -> bool:
+        """Queue a payload; False: there is no room."""
+        if not self.queue.put(payload, guarantee):
+            return False
+        self.urgent = self.urgent or urgent
+        return True
+
+    def visited(self) -> None:
+        """The token took along what it could."""
+        self.urgent = bool(self.queue)
 
     def set_mark(self, mark: int) -> bool:
         """True if that changes it."""
         assert 0 <= mark < 1 << 64, mark
         changed = mark != self.mark
+        if mark < self.mark:
+            self.coming = mark  # another disk
         self.mark = mark
         return changed
+
+    def expect_mark(self, mark: int) -> None:
+        """It will be changed to this one soon."""
+        self.coming = mark
 
     def set_throttle(self, hold_s: float) -> None:
         """Bounded by the time that an idle ring's token may be held, so that none is missed."""

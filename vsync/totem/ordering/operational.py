@@ -32,10 +32,11 @@ class OperationalPhase:
     ) -> None:
         self.ring = ring
         self.waiting: Token | None = None  # accepted, not yet visited
-        self.held = False  # the waiting token is held because nobody has work
+        self.held = False  # the waiting token rests, or is held, because nobody has work
         self.solo: Token | None = None  # the token of a ring of one is never on its way
         self._slowed = False  # the waiting token is kept because the application is behind
-        self._asked = False  # woke the representative since the last visit
+        self._asked = 0  # so many were called for the token since the last visit
+        self._called = False  # somebody else did
         self._marks_shown: tuple[int, ...] = ()
         self._context = context
         self._config = context.config
@@ -51,6 +52,7 @@ class OperationalPhase:
 
     def start(self, now: float) -> None:
         """The ring was installed."""
+        self.ring.installed()
         self._show_marks()
         if len(self.ring.members) == 1:
             self._tokens.alone(self.ring, now)
@@ -79,24 +81,44 @@ class OperationalPhase:
         if message.ring != self.ring.id:
             self._context.count("wake_other_ring")
             return
+        self._called = True
         self._end_hold(now)
 
-    def work_arrived(self, now: float) -> None:
-        """There is something to send: make sure that the token is not held."""
+    def work_arrived(self, now: float, *, urgent: bool = True) -> None:
+        """There is something to send; `urgent`: make sure that the token does not rest."""
         ring = self.ring
         if self.solo is not None:
             self._context.due.setdefault(Timer.SOLO, now + self._intake.throttle_s)
-        elif ring.index == 0:
-            self._end_hold(now)
-        elif not self._asked and ring.idle + 2 >= self._config.idle_visits_before_hold:
-            self._asked = True
-            self._context.send(ring.members[0], Wake(ring.id))
+        elif self.waiting is not None:
+            if urgent or ring.idle >= self._config.idle_visits_before_hold:
+                self._end_hold(now)
+        elif (urgent and ring.may_rest) or ring.idle + 2 >= self._config.idle_visits_before_hold:
+            # Commits are over when the ring has been idle for so long.
+            resting = ring.idle >= self._config.idle_visits_before_rest
+            self._call(ring.members[:1] if resting else ring.members)
+
+    def mark_changed(self, now: float) -> None:
+        """The mark goes with the next token, which nobody is called for who waits for a commit."""
+        ring = self.ring
+        if self.solo is not None or self.waiting is not None:
+            self.work_arrived(now)
+        elif ring.idle + 1 >= self._config.idle_visits_before_rest:
+            self._call(ring.members[:1])
+
+    def _call(self, members: tuple[Member, ...]) -> None:
+        """Call for the token, at whom it may rest."""
+        if len(members) > self._asked:
+            self._asked = len(members)
+            for member in members:
+                if member != self.ring.me:
+                    self._context.count("token_called")
+                    self._context.send(member, Wake(self.ring.id))
 
     # -- the visit ---------------------------------------------------------------------------
 
     def turn(self, now: float) -> None:
         """Visit the waiting token, if any, unless this member holds it while the ring is idle."""
-        token, ring = self.waiting, self.ring
+        token = self.waiting
         if token is None or self.held:
             return
         if self._intake.throttle_s:
@@ -104,18 +126,37 @@ class OperationalPhase:
                 self._slowed = True
                 self._context.count("token_slowed")
                 self._context.arm(Timer.HOLD, now + self._intake.throttle_s)
-        elif (
-            ring.index == 0
-            and ring.idle >= self._config.idle_visits_before_hold
-            and not self._intake.queue
-            and self._intake.mark == token.marks[0]
-        ):
+        elif rest_ms := self._rest_ms(token):
             self.held = True
-            self._context.count("token_held")
-            self._context.arm(Timer.HOLD, now + self._config.hold_ms / 1000)
+            self._context.arm(Timer.HOLD, now + rest_ms / 1000)
         else:
             self.waiting = None
             self._visit(token, now)
+
+    def _rest_ms(self, token: Token) -> int:
+        """How long the token stays here, if nothing happens meanwhile.
+
+        While nothing else is under way a member keeps it until its own commit has ended, so that it
+        goes round with the new mark instead of many times without; and the representative keeps it
+        when all is done.
+        """
+        ring, intake, config = self.ring, self._intake, self._config
+        if not ring.settled or intake.urgent or self._called:
+            return 0
+        if intake.coming > intake.mark:
+            self._context.count("token_waited")
+            return config.commit_wait_ms
+        if ring.index or ring.idle < config.idle_visits_before_rest:
+            return 0
+        if intake.mark != token.marks[0]:
+            return 0
+        if ring.idle < config.idle_visits_before_hold:
+            self._context.count("token_rested")
+            return config.rest_ms
+        if intake.queue:
+            return 0
+        self._context.count("token_held")
+        return config.hold_ms
 
     def _visit(self, token: Token, now: float) -> None:
         ring, context, intake = self.ring, self._context, self._intake
@@ -135,13 +176,13 @@ class OperationalPhase:
         self._tokens.pass_on(ring.successor, passed, now)
         if after:
             out.extend([Broadcast(framed(body)) for body in after])
-        self._asked = False
+        self._asked, self._called = 0, False
+        intake.visited()
         self._show_marks()
         self._visited(ring, now)
 
     def _end_hold(self, now: float) -> None:
         """There is work: a held token goes on at once."""
-        self.ring.work_arrived()
         if self.held:
             self._on_hold_timer(now)
 

@@ -71,7 +71,9 @@ class Ring:
         self.aru_sent = 0  # and as it was passed on
         self.hop = -1  # of the last token accepted
         self.forwarded = 0  # the seq of the token as it was forwarded last
-        self.idle = 0  # visits in a row that changed nothing
+        self.settled = False  # as the last token came, all members knew all frames to be safe
+        self.mine = 0  # the seq of my last frame
+        self.idle = 0  # visits in a row that found it settled, and no mark changed
         self.flow = Flow()
         self.marks = marks  # as the token showed them last
         self.held_back_by = NOBODY  # index of who holds back aru; for how long, below
@@ -107,24 +109,36 @@ class Ring:
         return ""
 
     def accept(self, token: Token) -> None:
-        """The token is this ring's next: count idle visits.  Once per token, before its visit."""
+        """The token is this ring's next: count idle visits.  Once per token, before its visit.
+
+        What this member knew to be safe a rotation ago all others know by now, as each of them had
+        a visit since: see `_known_safe`.
+        """
         self.hop = token.hop
-        quiet = (
-            token.seq == token.aru == self.forwarded
+        self.settled = (
+            token.seq == token.aru == self.forwarded == self.safe
             and not token.wanted
             and not token.recovering
-            and token.marks == self.marks
             and self.window.aru == token.seq
         )
-        self.idle = self.idle + 1 if quiet else 0
+        self.idle = self.idle + 1 if self.settled and token.marks == self.marks else 0
+
+    def installed(self) -> None:
+        """Count idle visits anew: those of the recovery say nothing about what waits."""
+        self.idle = 0
+
+    @property
+    def may_rest(self) -> bool:
+        """Whether the token may rest at another member before it is here again.
+
+        When the last frame is mine nobody knew it to be safe before me, so nobody rests before my
+        next visit.
+        """
+        return self.safe == self.forwarded and (self.settled or self.mine != self.safe)
 
     def set_pace(self, pace: Pace) -> None:
         """What the next token says."""
         self.pace = pace
-
-    def work_arrived(self) -> None:
-        """Count idle visits anew, so that the token is not held."""
-        self.idle = 0
 
     def oblige(self, members: Iterable[Member]) -> None:
         """Promise to deliver the frames of these senders; see `recovery`."""
@@ -167,6 +181,8 @@ class Ring:
             # Nobody's store may overflow, whoever lags: what is released bounds the window.
             store = window.released + window.limit - config.window_frames - seq
             new, seq = self._originate(source, seq, min(allowed - len(resent), store))
+            if new:
+                self.mine = seq
             left = source.backlog(room)
         if window.aru < aru or aru_by in (self.index, NOBODY):
             aru = window.aru

@@ -1,0 +1,313 @@
+"""The pace of the token: it moves for a reason, and whoever has one gets it at once.
+
+Frames take 0.05 to 0.3 ms here, and a commit 1 ms.  What is bounded is the number of frames, which
+no other load of the machine changes, and virtual time.
+"""
+
+from __future__ import annotations
+
+from itertools import permutations
+
+import pytest
+
+from tests.support.ring.virtual_network import Net, waiting_token
+from vsync.totem.config import RingConfig
+from vsync.totem.events import Deliver, Marks
+from vsync.totem.node import Node
+from vsync.totem.ordering.operational import OperationalPhase
+from vsync.types import Guarantee
+from vsync.wire.messages import FrameKind, Wake
+
+STEP_S = 0.0001
+CONFIG = RingConfig()
+HOLD_S = CONFIG.hold_ms / 1000
+REST_S = CONFIG.rest_ms / 1000
+WAIT_S = CONFIG.commit_wait_ms / 1000
+
+
+def phase_of(node: Node) -> OperationalPhase:
+    """Of a member whose ring is installed."""
+    phase = node.membership.operational
+    assert phase is not None
+    return phase
+
+
+class Disks(Net):
+    """Every member commits what it delivers, and `tells` the ring so, or not."""
+
+    def __init__(self, names: str = "abc", seed: int = 1, *, tells: bool = True) -> None:
+        self.tells = tells
+        self.commit_s = dict.fromkeys(names, 0.001)
+        self.delivered = dict.fromkeys(names, 0)
+        self.asleep: set[str] = set()  # what they deliver they commit later, with something else
+        self.commits: list[tuple[float, str, int]] = []
+        self.kinds: list[int] = []
+        super().__init__(names, seed)
+        self.drop = self._count_kind
+        self.settle(names)
+        self.run(1.0)
+
+    def _count_kind(self, _from: str, _to: str, frame: bytes) -> bool:
+        self.kinds.append(frame[1])
+        return False
+
+    def flush(self, name: str) -> None:
+        known = len(self.seen[name])
+        super().flush(name)
+        for output in self.seen[name][known:]:
+            if isinstance(output, Deliver) and name not in self.asleep:
+                self.delivered[name] += 1
+                if self.tells:
+                    self.nodes[name].expect_mark(self.delivered[name])
+                at = self.now + self.commit_s[name]
+                self.commits.append((at, name, self.delivered[name]))
+
+    def step(self, seconds: float) -> None:
+        """Let time pass, and commits end."""
+        for _ in range(round(seconds / STEP_S)):
+            self.run(STEP_S)
+            for commit in [one for one in self.commits if one[0] <= self.now]:
+                self.commits.remove(commit)
+                _, name, mark = commit
+                self.nodes[name].set_mark(mark, self.now)
+                self.flush(name)
+
+    def durable_at(self, name: str) -> int:
+        """How much a majority has on disk, as `name` sees it."""
+        shown = [o for o in self.seen[name] if isinstance(o, Marks)]
+        return sorted(shown[-1].marks.values())[len(self.nodes) // 2] if shown else 0
+
+    def confirmed(self, name: str, within: float) -> float:
+        """Submit, and return after how long it is known to be durable."""
+        before, began = self.durable_at(name), self.now
+        assert self.submit(name, b"x")
+        while self.durable_at(name) == before:
+            assert self.now - began < within, self.describe()
+            self.step(STEP_S)
+        return self.now - began
+
+    def tokens(self) -> int:
+        """So many were sent since the last call."""
+        count = self.kinds.count(FrameKind.TOKEN)
+        self.kinds.clear()
+        return count
+
+
+@pytest.mark.parametrize("origin", "abc")
+def test_a_message_takes_few_hops(origin: str) -> None:
+    """It takes a rotation to be safe, most of one more to be so everywhere, one for the marks, and
+    two to see that nothing follows.  Without waiting for commits it spins meanwhile."""
+    net = Disks()
+    net.tokens()
+    took = []
+    for _ in range(100):
+        net.step(0.01)
+        took.append(net.confirmed(origin, 0.02))
+    net.step(0.01)
+    paced = net.tokens() / len(took)
+    assert paced < 22
+    assert sorted(took)[50] < 0.004
+    assert net.count("token_waited") > 100
+
+
+def test_where_commits_are_under_way_the_token_does_not_spin() -> None:
+    hops: dict[bool, int] = {}
+    for tells in (True, False):
+        net = Disks(tells=tells)
+        for _ in range(20):
+            net.step(0.01)
+            net.tokens()
+            net.confirmed("b", 0.02)
+            hops[tells] = hops.get(tells, 0) + net.tokens()
+    assert hops[True] < 0.8 * hops[False]
+
+
+@pytest.mark.parametrize("silence", [0.0005, 0.002, 0.004, 0.01, 0.03, 0.06, 0.2, 1.0])
+@pytest.mark.parametrize("origin", "abc")
+def test_work_finds_the_token_at_once_however_long_it_rested(silence: float, origin: str) -> None:
+    net = Disks(seed=3)
+    for number in range(20):
+        net.step(silence + number * STEP_S)
+        assert net.confirmed(origin, 0.02) < 0.006
+
+
+@pytest.mark.parametrize("slow", "abc")
+@pytest.mark.parametrize("origin", "abc")
+def test_a_slow_disk_delays_the_marks_of_others_by_little(slow: str, origin: str) -> None:
+    """Two of three have committed: the token waits for the third one, and not for long."""
+    net = Disks()
+    net.commit_s[slow] = 1.0
+    took = []
+    for _ in range(20):
+        net.step(0.03)
+        took.append(net.confirmed(origin, 0.03))
+    assert max(took) < 0.006 + 2 * WAIT_S
+
+
+def test_a_mark_that_never_comes_stops_nothing() -> None:
+    """A disk that is stuck, or a store that was replaced meanwhile."""
+    net = Disks()
+    for name in "abc":
+        net.nodes[name].expect_mark(1 << 40)
+    for origin in "abc" * 5:
+        net.step(0.01)
+        assert net.confirmed(origin, 0.03) < 0.006 + 6 * WAIT_S
+    net.nodes["a"].set_mark(net.nodes["a"].mark - 1, net.now)
+    assert net.nodes["a"].intake.coming == net.nodes["a"].mark
+
+
+@pytest.mark.parametrize("lost", [("a", "b"), ("b", "c"), ("c", "a"), ("c", "b")])
+def test_a_call_that_is_lost_costs_a_rest(lost: tuple[str, str]) -> None:
+    """Within the time in which calls are frequent: an idle ring is held for longer, as ever."""
+    net = Disks()
+    net.drop = lambda source, to, frame: frame[1] == FrameKind.WAKE and (source, to) == lost
+    net.confirmed(lost[0], 0.08)
+    for _ in range(50):
+        net.step(0.007)
+        assert net.confirmed(lost[0], 0.08) < 0.006 + REST_S + WAIT_S
+
+
+def test_a_call_that_comes_before_the_token_is_remembered() -> None:
+    """The token is on its way to a member that would keep it."""
+    net = Disks()
+    for node in net.nodes.values():
+        node.expect_mark(1 << 40)
+    for _ in range(9):
+        net.step(0.1)
+        phases = [phase_of(node) for node in net.nodes.values()]
+        net.run(HOLD_S, lambda: not any(waiting_token(node) for node in net.nodes.values()))
+        last = max(range(3), key=lambda n: phases[n].ring.hop)
+        receiver = list(net.nodes.values())[(last + 1) % 3]
+        waited = receiver.counters["token_waited"]
+        receiver.membership.on_wake(Wake(receiver.ring), net.now)
+        net.run(0.0005)
+        assert waiting_token(receiver) is None
+        assert receiver.counters["token_waited"] == waited
+
+
+def test_what_is_not_urgent_goes_with_what_comes() -> None:
+    net = Disks()
+    net.confirmed("a", 0.02)
+    net.step(0.003)
+    called = net.count("token_called")
+    assert net.submit("b", b"ack", urgent=False)
+    assert net.count("token_called") == called
+    began = net.now
+    net.run(0.05, lambda: b"ack" in net.payloads("a"))
+    assert net.now - began < REST_S + 0.004
+
+
+@pytest.mark.parametrize("origin", "abc")
+def test_what_is_not_urgent_ends_a_long_rest(origin: str) -> None:
+    net = Disks()
+    net.step(0.5)
+    began = net.now
+    assert net.submit(origin, b"ack", urgent=False)
+    net.run(0.1, lambda: all(b"ack" in net.payloads(n) for n in "abc"))
+    assert net.now - began < 0.004
+
+
+@pytest.mark.parametrize("frames", [24, 25, 49])
+@pytest.mark.parametrize("origin", "abc")
+def test_what_takes_several_visits_to_send_is_not_left_behind(frames: int, origin: str) -> None:
+    """A representative that compared with what it forwarded itself took its own last frames for
+    safe, and rested before they were."""
+    net = Disks()
+    net.step(0.2)
+    body = bytes(CONFIG.frame_bytes_max - 4096)
+    began = net.now
+    for _ in range(frames):
+        assert net.submit(origin, body)
+    net.run(0.2, lambda: all(len(net.payloads(n)) == frames for n in "abc"))
+    assert net.now - began < 0.008
+
+
+def test_all_know_what_is_safe_before_the_token_rests() -> None:
+    """Whoever it rests at: nobody waits for a visit to deliver."""
+    net = Disks("abcd", seed=5)
+    for number in range(60):
+        net.step(0.002 + number % 7 * 0.001)
+        net.submit("abcd"[number % 4], b"x")
+        for _ in range(60):
+            net.step(STEP_S)
+            for node in net.nodes.values():
+                if phase_of(node).held:
+                    assert len({len(net.payloads(n)) for n in "abcd"}) == 1
+
+
+def test_a_new_ring_does_not_rest_on_visits_of_its_recovery() -> None:
+    """Work that waited in queues goes out with its first rotations."""
+    net = Disks("abcd")
+    net.run(HOLD_S / 2)
+    net.crash("d", noticed=True)
+    for name in "abc":
+        net.submit(name, name.encode())
+    net.settle("abc")
+    began = net.now
+    net.run(0.1, lambda: all(len(net.payloads(n)) == 3 for n in "abc"))
+    assert net.now - began < 0.004
+
+
+class OldRelease(Disks):
+    """One member calls the representative only, and late, and does not wait for commits."""
+
+    old = ""
+
+    def submit(
+        self,
+        name: str,
+        payload: bytes,
+        guarantee: Guarantee = Guarantee.SAFE,
+        *,
+        urgent: bool = True,
+    ) -> bool:
+        if name != self.old:
+            return super().submit(name, payload, guarantee, urgent=urgent)
+        node = self.nodes[name]
+        assert node.intake.queue.put(payload, guarantee)
+        phase = phase_of(node)
+        if phase.waiting is not None:
+            phase.work_arrived(self.now)
+        elif phase.ring.idle + 2 >= CONFIG.idle_visits_before_hold:
+            phase._call(phase.ring.members[:1])
+        self.flush(name)
+        return True
+
+
+@pytest.mark.parametrize("old", "bc")
+def test_a_member_of_an_older_release_waits_for_a_rest_and_not_for_a_hold(old: str) -> None:
+    net = OldRelease()
+    net.old = old
+    for number in range(60):
+        net.step(0.006 + number * 5 * STEP_S)
+        assert net.confirmed(old, 0.08) < 0.008 + REST_S + 2 * WAIT_S
+
+
+def test_an_idle_ring_still_holds_its_token() -> None:
+    net = Disks()
+    net.confirmed("b", 0.02)
+    net.step(0.3)
+    net.tokens()
+    net.run(2.0)
+    assert net.tokens() <= 3 * (2.0 / HOLD_S + 1)
+
+
+@pytest.mark.parametrize("where", [*permutations("abc", 2)])
+def test_two_who_send_together_are_both_quick(where: tuple[str, str]) -> None:
+    net = Disks()
+    for number in range(30):
+        net.step(0.008)
+        net.submit(where[0], b"other")
+        net.step(number % 10 * STEP_S)
+        assert net.confirmed(where[1], 0.03) < 0.006
+
+
+def test_leases_hold_at_any_pace() -> None:
+    """Rests are part of the rotation that a lease is renewed by."""
+    net = Disks("abcde")
+    for number in range(400):
+        net.step(0.001 * (number % 40))
+        if number % 3 == 0:
+            net.submit("abcde"[number % 5], b"x")
+        for node in net.nodes.values():
+            assert node.lease.holds(node.ring, net.now)
