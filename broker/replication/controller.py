@@ -27,7 +27,7 @@ from broker.replication.unapplied import (
     Unapplied,
     body_of,
 )
-from broker.replication.weight import weight
+from broker.replication.weight import is_urgent, weight
 from vsync.primary.component import Primary
 from vsync.primary.events import (
     Activated,
@@ -70,8 +70,10 @@ class Controller:
         self._settings, self._digest_interval = settings, digest_interval
         self.primary = Primary(me, self)
         self.submissions = Submissions(
-            lambda payload: shell.multicast(Primary.wrap(payload)), self._pack, shell.now_us,
+            lambda payload, urgent: shell.multicast(Primary.wrap(payload), urgent=urgent),
+            self._pack, shell.now_us,
             lambda command: weight(self.replica.machine, self.submissions.session, command),
+            lambda some: is_urgent(self.replica.machine, self.submissions.session, some),
         )  # fmt: skip
         self.judgement = Judgement(me.name, promise.voters, digest_interval)
         self.voters_since = 0  # the position at which the present voters began to vote

@@ -169,7 +169,10 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
 
     def _keep(self) -> None:
         controller = self.controller
-        self.persister.keep(controller.replica, controller.promise, counts=controller.filled)
+        persister = self.persister
+        persister.keep(controller.replica, controller.promise, counts=controller.filled)
+        if controller.filled and not persister.switching:
+            self._ring.expect_mark(persister.meta.position)
 
     def _hand_over_later(self) -> None:
         if not self._handed_later:
@@ -247,9 +250,9 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
 
     # -- ordered by the controller ---------------------------------------------------------------
 
-    def multicast(self, payload: bytes) -> bool:
+    def multicast(self, payload: bytes, *, urgent: bool = True) -> bool:
         """Submit to the ring."""
-        return self._ring.submit(payload, Guarantee.SAFE)
+        return self._ring.submit(payload, Guarantee.SAFE, urgent=urgent)
 
     def persist_promise(self, promise: Promise, done: Callable[[], None]) -> None:
         """Make the promise durable behind everything that was applied."""

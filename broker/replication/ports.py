@@ -22,7 +22,7 @@ from vsync.types import Guarantee, Member, RingId
 class Shell(Protocol):
     """What the controller orders; every call returns at once."""
 
-    def multicast(self, payload: bytes) -> bool:
+    def multicast(self, payload: bytes, *, urgent: bool = True) -> bool:
         """Submit to the ring with guarantee SAFE; False: no room now."""
 
     def persist_promise(self, promise: Promise, done: Callable[[], None]) -> None:
@@ -83,11 +83,15 @@ class Shell(Protocol):
 class Ring(Protocol):
     """The ring that orders messages."""
 
-    def submit(self, payload: bytes, guarantee: Guarantee) -> bool:
-        """Queue a payload; False: no room now."""
+    def submit(self, payload: bytes, guarantee: Guarantee, *, urgent: bool = True) -> bool:
+        """Queue a payload; False: no room now.  The token may rest while one waits that is not
+        urgent."""
 
     def set_mark(self, mark: int) -> None:
         """Report a new durable position with the next token."""
+
+    def expect_mark(self, mark: int) -> None:
+        """The disk has begun on what leads to this one."""
 
 
 class Lease(Protocol):

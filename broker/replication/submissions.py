@@ -180,14 +180,16 @@ class Submissions:
 
     def __init__(
         self,
-        send: Callable[[bytes], bool],
+        send: Callable[[bytes, bool], bool],
         pack: Callable[[int, int, int, list[Command]], bytes],
         now_us: Callable[[], int],
         weight: Callable[[Command], int],
+        is_urgent: Callable[[list[Command]], bool] = lambda _commands: True,
     ) -> None:
         self.session = 0
         self.open = False
         self._send, self._pack, self._now_us, self._weight = send, pack, now_us, weight
+        self._is_urgent = is_urgent
         self._next_number = 1
         self._express, self._bulk = Lane(), Lane()
         self._large = LargeLane((self._express, self._bulk))
@@ -259,7 +261,7 @@ class Submissions:
         if not self.open:
             return
         while self._again:
-            if not self._send(self._again[0].payload):
+            if not self._send(self._again[0].payload, True):
                 return
             self._sent.append(self._again.popleft())
         while self._has_room():
@@ -271,7 +273,7 @@ class Submissions:
             if along:
                 commands = commands + self._bulk.batches[0]
             payload = self._pack(self.session, number, self._now_us(), commands)
-            if not self._send(payload):
+            if not self._send(payload, self._is_urgent(commands)):
                 return
             _, work, size = self._large.take() if large else lane.take()
             if along:

@@ -1,14 +1,19 @@
-"""What a command will cost where it is applied, estimated at its origin from the present state.
+"""What a command will cost where it is applied, and whether anybody waits for it: estimated at its
+origin from the present state.
 
 An origin packs its commands by this into blobs, so that an ordered item, which is applied in one
 go, stays short, and only so much of them is on the ring at a time. An estimate may be wrong, as the
 state at the command's position is another: that makes one item long, nothing else. What holds in
 any case are the bounds of the machine (`broker.machine.limits`).
+
+An ack is answered to nobody.  What it may do is to make room for more deliveries: where none waits
+for that, the ring's token need not come for it at once.
+Decision: docs/decisions/0080-the-token-moves-for-a-reason.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import cast
 
 from broker.machine import commands as c
@@ -24,7 +29,31 @@ from broker.machine.machine import Machine
 from broker.machine.publishing.copies import KEY_WORK, Copies, copies_of, may_name_copies
 from broker.machine.queueing.exchange_types import CHOOSING
 from broker.machine.queueing.routing import leads_to
-from broker.machine.state import Channel, Exchange, Vhost
+from broker.machine.state import Channel, Exchange, Vhost, ready_count
+
+LOOKED_AT_MAX = 8
+"""With more commands in one item the ring is busy, and to look at them costs more than it gains."""
+
+
+def is_urgent(machine: Machine, session: int, commands: Sequence[Command]) -> bool:
+    """Whether somebody waits for one of these, so that the token should not rest meanwhile."""
+    return len(commands) > LOOKED_AT_MAX or any(
+        _is_awaited(machine, session, command) for command in commands
+    )
+
+
+def _is_awaited(machine: Machine, session: int, command: Command) -> bool:
+    kind = command[0]
+    if kind == c.DIGEST:
+        return False
+    if kind != c.ACK:
+        return True
+    ack = cast("c.Ack", command)
+    channel = machine.channels.get((session, ack.conn, ack.chan))
+    if channel is None or len(channel.consumers) != 1 or channel.outstanding >= channel.limit:
+        return True
+    consumer = next(iter(channel.consumers.values()))
+    return consumer.outstanding >= consumer.limit or ready_count(consumer.queue) > 0
 
 
 def weight(machine: Machine, session: int, command: Command) -> int:

@@ -55,7 +55,7 @@ class RigShell:
         self.hold_promises = False
         self.date_us = 1_000_000
 
-    def multicast(self, payload: bytes) -> bool:
+    def multicast(self, payload: bytes, *, urgent: bool = True) -> bool:
         self.bus.queue.append((self.me, payload))
         return True
 

@@ -42,10 +42,12 @@ class Ring:
         self.room = 1_000_000
         self.sent: list[int] = []
         self.payloads: list[bytes] = []
+        self.urgent: list[bool] = []
 
-    def send(self, payload: bytes) -> bool:
+    def send(self, payload: bytes, urgent: bool) -> bool:
         if self.room == 0:
             return False
+        self.urgent.append(urgent)
         self.room -= 1
         self.sent.append(unpack_blob(payload).blob_no)
         self.payloads.append(payload)
@@ -318,3 +320,15 @@ def test_who_sends_large_messages_waits_by_itself() -> None:
     assert (own.large_full, own.outstanding) == (False, 0)
     own.submit([ack(1)])
     assert kinds_of(ring)[-1] == (ACK, 1)
+
+
+def test_what_nobody_waits_for_is_sent_as_such_and_once_more_as_urgent() -> None:
+    ring = Ring()
+    own = Submissions(ring.send, pack_blob, lambda: 1, lambda _: 0, lambda some: len(some) > 1)
+    own.start(7)
+    own.submit([publish(1)])
+    own.submit([publish(2), publish(3)])
+    assert ring.urgent == [False, True]
+    own.suspend()
+    own.resume(0)
+    assert ring.urgent == [False, True, True, True]

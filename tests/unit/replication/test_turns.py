@@ -16,7 +16,8 @@ class Turns:
     """A member with `items` to apply, of which a slice holds one."""
 
     def __init__(self, items: int) -> None:
-        self.clients, self.host, self.clock = Mock(), Mock(stopping=False), Mock()
+        self.ring, self.clients, self.clock = Mock(), Mock(), Mock()
+        self.host = Mock(stopping=False)
         self.log = Mock(unflushed=False, written=7)
         self.log.flush.return_value = 7
         self.clients.take_commands.return_value = ["a command"]
@@ -29,7 +30,7 @@ class Turns:
         self.controller.step = self._step
         meta = Meta("prod", "a", "1")
         self.member: ReplicatedMember[Any, Any] = ReplicatedMember(
-            Ports(Mock(), Mock(), self.clock, Mock(), self.clients, self.log, self.host),
+            Ports(self.ring, Mock(), self.clock, Mock(), self.clients, self.log, self.host),
             Mock(), MemoryStore(MemoryDisk(), meta), meta, lambda _shell, _promise: self.controller,
         )  # fmt: skip
         self.keep = Mock()
@@ -137,3 +138,15 @@ def test_the_log_of_an_idle_member_is_looked_after_at_each_turn() -> None:
     idle.turn()
     idle.log.flush.assert_called_once()
     idle.clock.later.assert_not_called()
+
+
+def test_the_ring_is_told_what_the_disk_has_begun_on() -> None:
+    """Not by a store that does not count: its mark stays where it is."""
+    member = Turns(items=0)
+    member.turn()
+    member.ring.expect_mark.assert_called_once_with(member.member.persister.meta.position)
+    member.controller.filled = False
+    member.turn()
+    member.member.persister.switching = member.controller.filled = True
+    member.turn()
+    member.ring.expect_mark.assert_called_once()
