@@ -39,7 +39,7 @@ class Intake:
         """True if that changes it."""
         assert 0 <= mark < 1 << 64, mark
         changed = mark != self.mark
-        if mark < self.mark:
+        if mark <= self.mark:
             self.coming = mark  # another disk
         self.mark = mark
         return changed

@@ -132,7 +132,7 @@ class Ring:
         """Whether the token may rest at another member before it is here again.
 
         When the last frame is mine nobody knew it to be safe before me, so nobody rests before my
-        next visit.
+        next visit.  (Where frames were lost somebody may have, and waits for a commit now.)
         """
         return self.safe == self.forwarded and (self.settled or self.mine != self.safe)
 

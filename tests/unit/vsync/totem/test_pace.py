@@ -86,6 +86,30 @@ class Disks(Net):
             self.step(STEP_S)
         return self.now - began
 
+    def until_delivered(self, names: str, count: int) -> float:
+        """Let time pass until these have so many payloads, and return how much."""
+        began = self.now
+        self.run(0.2, lambda: all(len(self.payloads(name)) >= count for name in names))
+        return self.now - began
+
+    def until_marked(self, name: str, of: str, mark: int) -> float:
+        """The same for a mark that `name` sees."""
+        began = self.now
+        self.run(0.2, lambda: self.marks(name)[of] == mark)
+        return self.now - began
+
+    def marks(self, name: str) -> dict[str, int]:
+        """As the token showed them last."""
+        return [o for o in self.seen[name] if isinstance(o, Marks)][-1].marks
+
+    def confirmed_by_both(self, origin: str, other: str) -> float:
+        """The same, where these two have disks."""
+        before, began = self.marks(origin)[other], self.now
+        self.submit(origin, b"x")
+        while min(self.marks(origin)[name] for name in (origin, other)) == before:
+            self.step(STEP_S)
+        return self.now - began
+
     def tokens(self) -> int:
         """So many were sent since the last call."""
         count = self.kinds.count(FrameKind.TOKEN)
@@ -235,17 +259,73 @@ def test_all_know_what_is_safe_before_the_token_rests() -> None:
                     assert len({len(net.payloads(n)) for n in "abcd"}) == 1
 
 
-def test_a_new_ring_does_not_rest_on_visits_of_its_recovery() -> None:
-    """Work that waited in queues goes out with its first rotations."""
-    net = Disks("abcd")
-    net.run(HOLD_S / 2)
-    net.crash("d", noticed=True)
-    for name in "abc":
-        net.submit(name, name.encode())
-    net.settle("abc")
-    began = net.now
-    net.run(0.1, lambda: all(len(net.payloads(n)) == 3 for n in "abc"))
-    assert net.now - began < 0.004
+@pytest.mark.parametrize("origin", "abc")
+def test_a_new_ring_does_not_rest_on_visits_of_its_recovery(origin: str) -> None:
+    """Work that waited in a queue goes out with its first rotations: nobody is called for it."""
+    for seed in range(9):
+        net = Disks("abcd", seed)
+        net.crash("d", noticed=True)
+        net.submit(origin, b"x")
+        net.settle("abc")
+        assert net.until_delivered("abc", 1) < 0.003
+
+
+@pytest.mark.parametrize("silence", [0.008, 0.02, 0.5])
+def test_what_comes_up_at_the_representative_while_it_has_no_token(silence: float) -> None:
+    """It calls nobody, as it is the one that would rest: it must not rest then."""
+    net = Disks()
+    for number in range(1, 9):
+        net.confirmed("b", 0.1)
+        net.step(silence)
+        net.run(0.2, lambda: waiting_token(net.nodes["a"]) is None)
+        net.asleep.update("abc")  # this ack shares a later commit
+        net.submit("a", b"ack", urgent=False)
+        took = net.until_delivered("b", 2 * number)
+        assert took < (0.004 if silence == 0.5 else 0.004 + REST_S)
+        net.step(silence)
+        net.run(0.2, lambda: waiting_token(net.nodes["a"]) is None)
+        mark = 1000 * number
+        net.nodes["a"].set_mark(mark, net.now)
+        net.flush("a")
+        assert net.until_marked("b", "a", mark) < 0.002
+        net.asleep.clear()
+        net.delivered = dict.fromkeys("abc", mark)
+
+
+@pytest.mark.parametrize("origin", "ab")
+def test_whoever_waits_for_a_commit_is_called(origin: str) -> None:
+    """Not the representative alone: any member may have the token then."""
+    net = Disks()
+    net.commit_s["c"] = 0.01
+    took = []
+    for _ in range(20):
+        net.step(0.02)
+        net.submit("b", b"x")
+        net.run(0.05, lambda: phase_of(net.nodes["c"]).held)
+        net.submit(origin, b"y")
+        took.append(net.until_delivered(origin, len(net.payloads(origin)) + 1))
+    assert sum(took) / len(took) < 0.0013
+
+
+def test_marks_call_a_representative_that_has_no_disk() -> None:
+    """It rests while the others commit."""
+    net = Disks()
+    net.asleep.add("a")
+    net.commit_s = dict.fromkeys("abc", 0.012)
+    took = []
+    for _ in range(20):
+        net.step(0.03)
+        took.append(net.confirmed_by_both("b", "c"))
+    assert sum(took) / len(took) < 0.012 + 0.0035
+
+
+@pytest.mark.parametrize("origin", "bc")
+def test_who_sends_alone_calls_little_where_nothing_rests(origin: str) -> None:
+    net = Disks()
+    for number in range(200):
+        net.submit(origin, b"x")
+        net.step(0.0009 + number % 3 * STEP_S)
+    assert net.count("token_called") < 200
 
 
 class OldRelease(Disks):
