@@ -86,6 +86,7 @@ class PairRoles:
         self.reason = "started"
         self._peer: Peer | None = None  # as seen last; None: the view is changing
         self._gone_since: float | None = None
+        self._meetings = 0  # of the two: what was seen before one counts no more after it
         self._vacant_since: float | None = None
         self._client_at = 0.0  # when a client was connected last, or this member became active
         self._forced_until = 0.0
@@ -100,6 +101,9 @@ class PairRoles:
         if primary.apart != self._apart:
             self._apart = primary.apart
             self._warn(f"{self._apart} (exception 1 of G28)")
+        if primary.meetings != self._meetings:
+            self._meetings = primary.meetings
+            self._ends_absence()
         self._peer = self._look_at_peer()
         if self._peer is None:
             return
@@ -153,9 +157,7 @@ class PairRoles:
 
     def _follow_absence(self, now: float) -> None:
         if self._peer is not Peer.GONE:
-            if self._gone_since is not None:
-                self._clients.watch(on=False)
-            self._gone_since = None
+            self._ends_absence()
         elif self._gone_since is None:
             self._gone_since = self._client_at = now
             if self.options.mode == HAC:
@@ -164,6 +166,11 @@ class PairRoles:
             self._vacant_since = None
         elif self._vacant_since is None:
             self._vacant_since = now
+
+    def _ends_absence(self) -> None:
+        if self._gone_since is not None:
+            self._clients.watch(on=False)
+        self._gone_since = None
 
     @property
     def _hears(self) -> bool:
@@ -253,7 +260,15 @@ class PairRoles:
         self._move(Standing.PASSIVE, "forced by an operator")
         return ""
 
-    def status(self) -> dict[str, str | bool]:
+    def _connections(self, name: str) -> int:
+        """How many connections a member has, by the state that both have."""
+        machine = self._machine()
+        record = machine.sessions.get(name)
+        return sum(
+            record is not None and session == record.session for session, _ in machine.connections
+        )
+
+    def status(self) -> dict[str, str | bool | int]:
         """Return what is said of the pair."""
         return {
             "mode": self.options.mode,
@@ -263,5 +278,7 @@ class PairRoles:
             "peer": self.peer,
             "peer_seen": self._peer.value if self._peer is not None else "",
             "alone": self.peer in voter_set(self._controller.promise.voters).away,
+            "connections": self._connections(self._controller.me.name),
+            "peer_connections": self._connections(self.peer),
             "apart": self._apart,
         }

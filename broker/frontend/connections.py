@@ -427,8 +427,9 @@ class Connections:
         return gateway.heard
 
     def _ordinary_links(self) -> list[ClientLink]:
-        ordinary = self.gateway.is_ordinary
-        return [link for link in self._links.values() if link.conn and ordinary(link.client)]
+        """Of those that wait as well: they may have been cut off since they came."""
+        links = self._links
+        return [links[client] for client in self.gateway.ordinary if client in links]
 
     def details(self) -> dict[str, dict[str, object]]:
         """Return what only this member knows of its clients, by address."""

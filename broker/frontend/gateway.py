@@ -545,9 +545,14 @@ class Gateway:
         return not _is_operator(client) and not client.stays
 
     def watch(self, *, on: bool) -> None:
-        """From here on notice whether clients come, those that wait too; or no more."""
-        self.watches = on
-        self.heard = on and any(self.is_ordinary(client) for client in self._waiting)
+        """From here on notice whether clients come; or no more."""
+        self.watches, self.heard = on, False
+
+    @property
+    def ordinary(self) -> list[Client]:
+        """The clients that are connected or wait for that, and are no operators'."""
+        everyone = (*self.clients.values(), *self._waiting)
+        return [client for client in everyone if self.is_ordinary(client)]
 
     @property
     def _is_inactive(self) -> bool:

@@ -13,7 +13,20 @@ from functools import partial
 from broker.divergence.judgement import Judgement
 from broker.exit_codes import Exit
 from broker.machine.command_codec import blob_version, pack_blob
-from broker.machine.commands import DIGEST, TICK, Command, DigestClaim
+from broker.machine.commands import (
+    ACTIVATE,
+    CHANNEL_OPEN,
+    CONNECTION_CLOSE,
+    CONNECTION_OPEN,
+    DEMOTE,
+    DIGEST,
+    PROMOTE,
+    TICK,
+    VOTERS,
+    Command,
+    DigestClaim,
+)
+from broker.machine.effects import DeliverEffect
 from broker.machine.version import MACHINE_VERSION, MACHINE_VERSION_MIN
 from broker.replication.chain import History, Promise
 from broker.replication.ports import Shell
@@ -43,10 +56,15 @@ from vsync.primary.events import (
     Suspended,
     Transfer,
 )
-from vsync.quorum.voter_set import Terms
+from vsync.quorum.voter_set import Terms, voter_set
 from vsync.totem.events import Output, View
 from vsync.types import Member
 
+UNCOUNTED = frozenset((
+    ACTIVATE, CHANNEL_OPEN, CONNECTION_CLOSE, CONNECTION_OPEN, DEMOTE, DIGEST, PROMOTE, TICK,
+    VOTERS,
+))  # fmt: skip
+"""Commands of which no client keeps anything when the history that has them is not kept."""
 DIGEST_INTERVAL = 4096
 """Positions between two digest votes."""
 
@@ -79,6 +97,7 @@ class Controller:
         self.voters_since = 0  # the position at which the present voters began to vote
         self._released = 0
         self.ran = False
+        self._took_nothing = False  # alone, of a pair, since that began; not known after a restart
         self.serving = False
         self._in_session = False  # serves in this view, as soon as the activation is durable
         self.halted = ""
@@ -110,6 +129,7 @@ class Controller:
             version_min=MACHINE_VERSION_MIN, version_max=MACHINE_VERSION,
             settings=(*self._settings, ("digest-interval", str(self._digest_interval), True)),
             transient=self.transient, shutdown_id=self._shutdown_id,
+            took_nothing=self._took_nothing,
         )  # fmt: skip
 
     def reaches(self, payloads: list[bytes | Activation], order: bytes) -> int:
@@ -190,10 +210,14 @@ class Controller:
                 self.promise = Promise(cluster_id, voters, epoch)
                 self.filled = True
                 self.shell.persist_promise(self.promise, lambda: self._persisted(request))
-            case Transfer(donor=donor, base=base):
+            case Transfer():
                 self.counters["catch_ups"] += 1
                 self._catch_up = CatchUp(event, self._held_bytes_max)
-                self.shell.begin_transfer(donor, base)
+                if event.aside:
+                    self.filled = False
+                    self.shell.set_aside(partial(self._is_set_aside, self._catch_up))
+                else:
+                    self.shell.begin_transfer(event.donor, event.base)
             case Suspended(reason) | Inquorate(reason):
                 self._fence(reason)
                 if self._catch_up is not None:
@@ -245,6 +269,8 @@ class Controller:
 
     def _entered(self, event: Activated, base: History | None) -> None:
         activation = event.activation
+        if voter_set(activation.voters).pair:
+            self._look_at_pair(activation.voters)
         promised = max(activation.epoch, self.promise.promised_epoch)
         self.promise = Promise(activation.cluster_id, activation.voters, promised)
         self.judgement.entered(activation)
@@ -252,11 +278,22 @@ class Controller:
         if event.ring == self.primary.ring:  # else of a view before, and decided only now
             self.shell.activated(event, base)
 
+    def _look_at_pair(self, voters: Terms) -> None:
+        """One that goes on alone is a side of its own only from when a client has anything of it:
+        before, the other one's history has all that anybody knows."""
+        if not voter_set(voters).away:
+            self._took_nothing = False
+        elif not voter_set(self.promise.voters).away:
+            self._took_nothing = True
+
     def _apply(self, item: Item, then: Callable[[], None]) -> None:
         replica, before = self.replica, self.replica.history.position
 
         def applied(found: Applied) -> None:
             replica.record(found)
+            if self._took_nothing:
+                delivers = any(isinstance(made, DeliverEffect) for _, made in replica.effects)
+                self._took_nothing = UNCOUNTED.issuperset(found.kinds) and not delivers
             self._after(item, before)
             then()
 
@@ -388,6 +425,11 @@ class Controller:
         self.shell.fence(reason)
 
     # -- from the shell --------------------------------------------------------------------------
+
+    def _is_set_aside(self, catch_up: CatchUp) -> None:
+        """The own state is marked as one without a vote: now another may be fetched."""
+        if self._catch_up is catch_up:
+            self.shell.begin_transfer(catch_up.donor, catch_up.base)
 
     def _persisted(self, request: int) -> None:
         """The promise of this request is on disk, and nobody replies in an older view any more."""

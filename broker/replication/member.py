@@ -280,6 +280,16 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
     def _acknowledge(self, done: Callable[[], None]) -> None:
         done()
 
+    def set_aside(self, done: Callable[[], None]) -> None:
+        """Mark the store, behind everything that was applied, as one that has no vote."""
+        self._host.note("aside", f"{self.controller.replica.history} is not kept")
+        self.persister.when_in_force(lambda: self._set_aside(done))
+
+    @_or_end
+    def _set_aside(self, done: Callable[[], None]) -> None:
+        self._keep()
+        self.persister.takes_back_vote(lambda: self._acknowledge(done))
+
     def begin_transfer(self, donor: Member, base: int) -> None:
         """Reach the donor's state."""
         self._host.note("transfer", f"from {donor.name} at or beyond {base}")

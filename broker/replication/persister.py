@@ -168,6 +168,12 @@ class Persister(Generic[StoreT, WriterT]):
         )  # fmt: skip
         self.writer.submit_meta(self.meta, done)
 
+    def takes_back_vote(self, done: Callable[[], None]) -> None:
+        """Make durable that this store is as one that is joining; then call `done`."""
+        self.meta = replace(self.meta, marker=Marker.JOINING)
+        self._uncounted = self.meta.position
+        self.writer.submit_meta(self.meta, done)
+
     def counts(self) -> None:
         """Let a store vote that was marked as joining; from then on it is reported as durable."""
         if self.meta.marker is Marker.JOINING:

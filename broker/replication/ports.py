@@ -28,6 +28,9 @@ class Shell(Protocol):
     def persist_promise(self, promise: Promise, done: Callable[[], None]) -> None:
         """Make what was applied and then the promise durable; then call `done`."""
 
+    def set_aside(self, done: Callable[[], None]) -> None:
+        """Make durable that the own store has no vote, whatever it says; then call `done`."""
+
     def begin_transfer(self, donor: Member, base: int) -> None:
         """Reach a state at or beyond `base`: call `state_received`, or `tail_is_here`, or both."""
 

@@ -53,6 +53,7 @@ class RigShell:
         self.tail: deque[Recorded] = deque()
         self.promises_held: list[int] = []
         self.hold_promises = False
+        self.asides = 0
         self.date_us = 1_000_000
 
     def multicast(self, payload: bytes, *, urgent: bool = True) -> bool:
@@ -76,6 +77,10 @@ class RigShell:
         if batch is not None:
             self.disk_history = batch.history
             self.log += records_of(batch.entry)
+
+    def set_aside(self, done: Callable[[], None]) -> None:
+        self.asides += 1
+        self.bus.later.append(done)
 
     def begin_transfer(self, donor: Member, base: int) -> None:
         self.transfers.append((donor, base))

@@ -200,6 +200,7 @@ def described(found: dict[str, Json]) -> list[str]:
             "Pair": f"{pair.get('mode')}, {pair.get('seat')}",
             "Standing": f"{pair.get('standing')}: {pair.get('reason')}",
             "Peer": f"{pair.get('peer')}, {pair.get('peer_seen') or 'the view is changing'}",
+            "Connections": f"{pair.get('connections')}; the peer's: {pair.get('peer_connections')}",
             "Went on alone": "yes" if pair.get("alone") else "no",
         }
         if pair.get("apart"):

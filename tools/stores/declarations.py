@@ -17,6 +17,7 @@ from store.api import Marker, Meta
 from store.errors import StoreError
 from store.lmdb_store import LmdbStore
 from vsync.quorum.reconfiguration import declared_alone
+from vsync.quorum.voter_set import voter_set
 
 
 class StoreRefused(StoreError):
@@ -31,7 +32,8 @@ def declare_clean(path: Path, sole_voter: bool) -> tuple[Meta, bool]:
         voters = _alone(meta) if sole_voter else meta.voters
         if meta.marker is Marker.CLEAN and meta.voters == voters:
             return meta, False
-        if meta.marker in (Marker.EMPTY, Marker.JOINING):
+        aside = sole_voter and _is_set_aside(meta)
+        if meta.marker in (Marker.EMPTY, Marker.JOINING) and not aside:
             what = f"{path} is {meta.marker.value}: it holds no state that could be kept"
             raise StoreRefused(what)
         at = datetime.now(UTC).isoformat(timespec="seconds")
@@ -56,6 +58,12 @@ def declare_clean(path: Path, sole_voter: bool) -> tuple[Meta, bool]:
         return meta, True
     finally:
         store.close()
+
+
+def _is_set_aside(meta: Meta) -> bool:
+    """Whether it is whole, of one of a pair that went on alone and was to get the other state."""
+    one = voter_set(meta.voters)
+    return bool(one.pair and one.away and meta.member in one.counted and meta.position)
 
 
 def _alone(meta: Meta) -> tuple[str, ...]:

@@ -90,7 +90,10 @@ class Primary:
         self.epoch = 0
         self.activation: Activation | None = None
         self.counters: dict[str, int] = {}
+        self.meetings = 0
+        """How many views there have been with another member."""
         self._reports: dict[Member, StateReport] = {}
+        self._reported: StateReport | None = None  # of this member, as sent last
         self._replies: dict[Member, bool] = {}  # promised (True) or behind (False)
         self._fresh: dict[Member, bool] = {}
         self.mark = PrimaryMark()
@@ -241,8 +244,8 @@ class Primary:
 
     def _is_overtaken_by(self, report: StateReport) -> bool:
         """Whether a member of this cluster went on without this one, as its report says."""
-        own = self.app.state_report()
-        if not report.filled or report.cluster_id != own.cluster_id:
+        own = self._reported
+        if own is None or not report.filled or report.cluster_id != own.cluster_id:
             return False
         away = voter_set(report.voters).away
         return report.state_epoch > own.state_epoch or self.me.name in away
@@ -303,6 +306,7 @@ class Primary:
     def _on_view(self, view: View) -> None:
         self.phase, self.reason = PrimaryPhase.EXCHANGE, "exchanging states"
         self.ring, self.members = view.ring, view.members
+        self.meetings += len(view.members) > 1
         self.plan = None
         self._reports, self._replies, self._fresh = {}, {}, {}
         self.mark.view_begins()
@@ -320,6 +324,7 @@ class Primary:
             reach=reach, complete=mine.complete, unstable=len(mine), waits=self._waits,
             vote=self._vote,
         )  # fmt: skip
+        self._reported = report
         self._send(STATE, (report.fields(),))
 
     def _send(self, tag: bytes, fields: tuple[object, ...]) -> None:
@@ -405,7 +410,8 @@ class Primary:
         assert plan.donor != self.me
         self._is_current = False
         self._send(BEHIND, (plan.epoch,))
-        self._events.append(Transfer(plan.donor, plan.epoch, plan.position, plan.order))
+        aside = self.me == plan.aside
+        self._events.append(Transfer(plan.donor, plan.epoch, plan.position, plan.order, aside))
 
     def _apply_unstable(self, plan: Plan) -> bool:
         """Apply the unstable messages that the donor has applied, if they lead to its state."""

@@ -79,6 +79,8 @@ class StateReport(NamedTuple):
     transient: bool = False
     shutdown_id: str = ""
     vote: bool = False
+    took_nothing: bool = False
+    """Of one of a pair that went on alone: no client has sent it or got anything that counts."""
 
     def voter(self) -> Voter:
         """Return the part of the report that counting votes needs."""
@@ -89,7 +91,9 @@ class StateReport(NamedTuple):
 
     def fields(self) -> tuple[object, ...]:
         """Return what is sent."""
-        return tuple(self) if self.vote else tuple(self)[:-1]
+        if self.took_nothing:
+            return tuple(self)
+        return tuple(self)[:-1] if self.vote else tuple(self)[:-2]
 
 
 class Activation(NamedTuple):
@@ -162,13 +166,16 @@ class PersistEpoch(NamedTuple):
 class Transfer(NamedTuple):
     """Fetch the state at position >= `base` from `donor`, then call `caught_up`.
 
-    `order` is the order chain at the base; what is Ordered meanwhile follows it.
+    `order` is the order chain at the base; what is Ordered meanwhile follows it.  `aside`: the own
+    state is of a side of a pair that is not kept: first make durable that it has no vote, or this
+    member could go on by it once more.
     """
 
     donor: Member
     epoch: int
     base: int
     order: bytes
+    aside: bool = False
 
 
 class NeverJoins(NamedTuple):

@@ -58,6 +58,7 @@ class Plan(NamedTuple):
     mixed: frozenset[Member] = frozenset()  # on disk where the cluster is not, or the reverse
     alone: bool = False  # one of a pair goes on alone, with the voters of the plan
     apart: str = ""  # both of a pair went on alone: what becomes of it
+    aside: Member | None = None  # whose history is not kept then
 
 
 def make_plan(members: tuple[Member, ...], reports: dict[Member, StateReport]) -> Plan:
@@ -71,7 +72,8 @@ def make_plan(members: tuple[Member, ...], reports: dict[Member, StateReport]) -
     foreign = frozenset(
         m for m in filled if m not in ours and (reports[m].position or reports[m].arbitrator)
     )
-    apart, ours = _went_apart(ours, reports)
+    apart, aside = _went_apart(ours, reports)
+    ours = [m for m in ours if m != aside]
     # Ties go to the lowest name: sort by name, and max() keeps the first of the best.
     states = [m for m in sorted(ours) if not reports[m].arbitrator] or sorted(ours)
     donor = max(states, key=lambda m: _worth(m, ours, reports))
@@ -111,7 +113,7 @@ def make_plan(members: tuple[Member, ...], reports: dict[Member, StateReport]) -
         best.version or common_version(reports.values()),
         frozenset(m for m in _with_data(members, reports)
                   if reports[m].transient != best.transient and not best.arbitrator),
-        count.alone, apart,
+        count.alone, apart, aside,
     )  # fmt: skip
 
 
@@ -219,26 +221,34 @@ def _sole_claims(ours: list[Member], reports: dict[Member, StateReport]) -> str:
     )
 
 
-def _went_apart(ours: list[Member], reports: dict[Member, StateReport]) -> tuple[str, list[Member]]:
-    """Return what is to be said of a pair of which both went on alone, and whose states count.
+def _went_apart(
+    ours: list[Member], reports: dict[Member, StateReport]
+) -> tuple[str, Member | None]:
+    """Return what is to be said of a pair of which both went on alone, and who is set aside.
 
     Each of them has recorded that the other one is away.  One history is kept: where an operator
-    declared the other one lost, that of the one declared for; else by the rule of the pair.  The
-    other member is as one without a state: it gets this one.
+    declared the other one lost, that of the one declared for; else that of who took anything of
+    clients, if the other one did not; else by the rule of the pair.  The other member is as one
+    without a state: it gets this one.  Where nothing is given up there is nothing to say.
     """
     sets = {m: voter_set(reports[m].voters) for m in ours}
     sides = [m for m in sorted(ours) if sets[m].pair and sets[m].away and m.name in sets[m].votes]
     if len(sides) != 2 or any(m.name in sets[m].away for m in sides):
-        return "", ours
-    kept = min(sides, key=lambda m: (not sets[m].declared, m.name != sets[m].pair))
+        return "", None
+    kept = min(
+        sides,
+        key=lambda m: (not sets[m].declared, reports[m].took_nothing, m.name != sets[m].pair),
+    )
     (other,) = (m for m in sides if m != kept)
+    if reports[other].took_nothing:
+        return "", other
     text = (
         f"both members of the pair went on alone: the history of {kept.name} is kept "
         f"(position {reports[kept].position} of epoch {reports[kept].state_epoch}), that of "
         f"{other.name} is set aside (position {reports[other].position} of epoch "
         f"{reports[other].state_epoch})"
     )
-    return text, [m for m in ours if m != other]
+    return text, other
 
 
 def _cluster_of(filled: list[Member], reports: dict[Member, StateReport]) -> str:

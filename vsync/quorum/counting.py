@@ -96,6 +96,8 @@ def voters_of_first_start(voters: Mapping[Member, Voter], size: int) -> tuple[Te
     requested = next(iter(requests))
     arbitrator = voter_set(requested).arbitrator
     names = sorted(m.name for m, v in voters.items() if not v.arbitrator)
+    if voter_set(requested).pair and len(names) > 2:
+        return (), f"a pair has two members, and here are {', '.join(names)}: stop one of them"
     if len(names) < size:
         return (), f"{len(names)} of {size} members for the first start are here"
     if arbitrator and not any(m.name == arbitrator and v.arbitrator for m, v in voters.items()):
@@ -114,4 +116,10 @@ def contradiction(name: str, voter: Voter, terms: Terms) -> str:
         words = ("an arbitrator", "a member with data")
         mine, theirs = words if voter.arbitrator else words[::-1]
         return f"this member was started as {mine}, for the cluster it is {theirs}"
+    if electorate.sets and electorate.latest.pair and name not in electorate.data_names:
+        return (
+            f"the members of this pair are {' and '.join(electorate.data_names)}, and {name} is "
+            "none of them: a new machine takes the address of the one that it replaces "
+            "(--cluster-bind)"
+        )
     return mismatch(voter.requested, terms) if electorate.sets else ""

@@ -165,13 +165,9 @@ def alone(terms: Terms, name: str) -> Terms:
     that is ordered only when the change itself is on the disk of this one.
     """
     sets = parse(terms).sets
-    if not sets or not all(one.pair and name in one.votes for one in sets):
-        return ()
     if any(name in one.away for one in sets):
         return ()
-    latest = sets[-1]
-    declared = any(one.declared for one in sets)
-    return pair_terms(latest.pair, latest.votes, latest.votes.keys() - {name}, declared=declared)
+    return _alone(terms, name, declared=any(one.declared for one in sets))
 
 
 def declared_alone(terms: Terms, name: str) -> Terms:
@@ -179,10 +175,14 @@ def declared_alone(terms: Terms, name: str) -> Terms:
 
     They tell it: what this one confirms from there on is kept when the other one comes back.
     """
+    return _alone(terms, name, declared=True)
+
+
+def _alone(terms: Terms, name: str, *, declared: bool) -> Terms:
     latest = voter_set(terms)
     if not latest.pair or name not in latest.votes:
         return ()
-    return pair_terms(latest.pair, latest.votes, latest.votes.keys() - {name}, declared=True)
+    return pair_terms(latest.pair, latest.votes, latest.votes.keys() - {name}, declared=declared)
 
 
 def _settled(terms: Terms) -> VoterSet:

@@ -136,8 +136,11 @@ class Peer:
                     promised=max(epoch, self.memory.promised),
                 )  # fmt: skip
                 self.writes.append((self.memory, 0))
-            case Transfer():
+            case Transfer(aside=aside):
                 self.wanted, self.copy, self.backlog = event, None, []
+                if aside:
+                    self.memory = self.memory._replace(filled=False)
+                    self.writes.append((self.memory, 0))
             case Suspended():
                 self.wanted, self.copy, self.backlog = None, None, []
             case DurableMark():

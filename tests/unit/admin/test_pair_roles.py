@@ -308,6 +308,30 @@ def test_one_that_is_drained_leaves_the_role_to_the_other() -> None:
 
 
 @pytest.mark.parametrize("mode", [HAC, MASTER_SLAVE])
+def test_one_that_is_drained_does_not_go_on_alone_before_it_is_undrained(mode: str) -> None:
+    pair = together(mode)
+    pair.drained = {"b"}
+    pair.crash("a")
+    pair.client("b")
+    pair.beat(1.0)
+    assert (pair.stand(), pair.serving()) == ("b:passive", [])
+    assert not pair.bus.cores["b"].primary.active
+    pair.drained = set()
+    pair.beat(1.0)
+    assert (pair.stand(), pair.serving()) == ("b:active", ["b"])
+
+
+def test_each_says_how_many_connections_both_have() -> None:
+    """O12: by the state that both have, so nothing needs to be exchanged."""
+    pair = together()
+    pair.clients["a"].connected = True
+    assert pair.send("a", 1)
+    pair.beat()
+    said = [pair.roles[name].status() for name in "ab"]
+    assert [(one["connections"], one["peer_connections"]) for one in said] == [(1, 0), (0, 1)]
+
+
+@pytest.mark.parametrize("mode", [HAC, MASTER_SLAVE])
 def test_who_went_on_alone_does_so_after_a_restart_and_the_other_one_waits(mode: str) -> None:
     """G28: what was confirmed by one alone is on its disk only."""
     pair = together(mode)
@@ -435,6 +459,44 @@ def test_of_two_that_both_went_on_one_history_is_kept_and_it_is_said(mode: str) 
     assert status["apart"] in said[0]
     roots = {core.replica.machine.root() for core in pair.bus.cores.values()}
     assert len(roots) == 1
+
+
+@pytest.mark.parametrize("served", [False, True])
+def test_what_one_confirmed_is_not_given_up_for_one_that_took_nothing(served: bool) -> None:
+    """G28: the backup went on for a client that came, and left before it had sent anything."""
+    pair = together()
+    pair.clients["a"].connected = True
+    pair.cut()
+    pair.client("b")
+    pair.beat(1.0)
+    assert pair.serving() == ["a", "b"]
+    assert pair.send("a", 1)
+    if served:
+        assert pair.send("b", 2)
+    pair.clients["b"].connected = False
+    pair.meet()
+    pair.beat(1.0)
+    roots = {core.replica.machine.root() for core in pair.bus.cores.values()}
+    assert len(roots) == 1
+    kept = "b" if served else "a"
+    assert (pair.serving(), pair.held("a")) == ([kept], 1)
+    assert bool(pair.roles["a"].status()["apart"]) is served
+    assert pair.bus.shells["a" if kept == "b" else "b"].asides == 1
+
+
+def test_a_client_that_came_before_the_two_met_is_no_vote_after() -> None:
+    """O9: it came while the other one was gone, which then was there, if only for a moment."""
+    pair = Pair()
+    pair.start("a", "b")
+    pair.client("a")
+    pair.clients["a"].tries = False
+    pair.bus.view("a b")  # and it breaks before anything is decided in it
+    pair.side = {"a": "a b", "b": "a b"}
+    pair.members["a"].follow(pair.now)
+    assert not pair.clients["a"]._watches
+    pair.cut()
+    assert pair.clients["a"]._watches
+    assert not pair.clients["a"]._heard
 
 
 def _happens(pair: Pair, chance: random.Random) -> None:

@@ -99,6 +99,20 @@ def test_a_store_without_state_cannot_be_kept(tmp_path: Path, marker: Marker) ->
     assert json.loads(run("--json", str(tmp_path)).output)["marker"] == marker.value
 
 
+def test_a_store_that_was_set_aside_may_be_all_that_is_left(tmp_path: Path) -> None:
+    """G28: of one of a pair that met the other one's history, which is lost since."""
+    voters = ("a:5672", "b:5672", "@pair=b:5672")
+    for name, away, code in (("mine", "b:5672", 0), ("being received", "a:5672", 1)):
+        meta = replace(META, marker=Marker.JOINING, voters=(*voters, f"@away={away}"))
+        store = LmdbStore(tmp_path / name / "store", meta)
+        store.commit(b"x", 1, 3, replace(meta, position=3))
+        store.close()
+        assert run("-c", str(tmp_path / name)).exit_code == 1
+        assert run("-c", "--sole-voter", "-f", str(tmp_path / name)).exit_code == code
+    found = json.loads(run("--json", str(tmp_path / "mine")).output)
+    assert found["voters"] == [*voters, "@away=b:5672", "@declared"]
+
+
 def test_an_inconsistent_store_may_be_all_that_is_left(tmp_path: Path) -> None:
     meta = replace(META, marker=Marker.INCONSISTENT, note="out-voted at position 9")
     LmdbStore(tmp_path / "store", meta).close()

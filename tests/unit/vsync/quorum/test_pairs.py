@@ -17,8 +17,10 @@ from tests.sim.explore.peer import Peer
 from tests.sim.explore.world import Case, Step, World
 from vsync.errors import ConfigError
 from vsync.primary.events import ACTIVATE, APP, STATE, StateReport
+from vsync.primary.state_exchange import PlanVerdict, make_plan, refuse
 from vsync.quorum import reconfiguration as change
 from vsync.quorum.voter_set import Terms, pair_terms, parse, voter_set
+from vsync.types import Member
 
 TOGETHER = ("a", "b", "@pair=b")
 A_ALONE, B_ALONE = (*TOGETHER, "@away=b"), (*TOGETHER, "@away=a")
@@ -109,10 +111,12 @@ def test_a_report_is_read_by_releases_that_know_no_pairs() -> None:
     """The field is sent only where a vote is held."""
     report = Peer("a", World(Case(("a", "b"))), 2, (), arbitrator=False, newcomer=False)
     plain = report.state_report()
-    assert len(plain.fields()) == len(StateReport._fields) - 1
+    assert len(plain.fields()) == len(StateReport._fields) - 2
     assert _read(plain) == plain
     held = plain._replace(vote=True)
-    assert _read(held) == held
+    assert len(held.fields()) == len(StateReport._fields) - 1
+    for one in (held, plain._replace(took_nothing=True)):
+        assert _read(one) == one
 
 
 # -- the rows --------------------------------------------------------------------------------------
@@ -259,6 +263,77 @@ def test_row_10_of_two_that_both_went_on_alone_one_history_is_kept(
     assert ends["a"].voters == ("a", "b", f"@pair={kept}")
     for peer in found.peers.values():
         assert f"the history of {kept} is kept" in peer.primary.apart
+
+
+@pytest.mark.parametrize("restarted", [False, True])
+@pytest.mark.parametrize("kept", ["a", "b"])
+def test_row_10_who_is_set_aside_does_not_go_on_by_its_record_again(
+    kept: str, restarted: bool
+) -> None:
+    """G28: the link breaks before the other one's state is here; and the one that is kept does."""
+    found = Witness(Case(("a", "b", f"@pair={kept}")))
+    found.take(BOTH)
+    for name, other in (("a", "b"), ("b", "a")):
+        ring = found.rings.pop(other, None)
+        found.take(Step((name,)))
+        if ring is not None:
+            found.rings[other] = ring
+    aside = "b" if kept == "a" else "a"
+    found.take(Step(("a", "b"), ACTIVATE, ("a", "b"), slow=(aside,)))
+    assert not found.peers[aside].disk.filled, "that is on its disk before it fetches anything"
+    for name in (aside, kept):
+        if restarted:
+            found.rings.pop(name, None)
+            found.peers[name].restart()
+        found.take(Step((name,)))
+    assert not found.peers[aside].primary.active
+    assert found.peers[kept].primary.active
+    found.take(BOTH)
+    ends = {name: found.peers[name].memory for name in "ab"}
+    assert ends["a"].order == ends["b"].order
+
+
+def _side(name: str, *, took_nothing: bool) -> StateReport:
+    """Of one that went on alone, of the pair `TOGETHER`."""
+    voters = A_ALONE if name == "a" else B_ALONE
+    return StateReport(
+        True, True, True, False, "c1", "p", voters, 2, 3, 3, 9, name.encode() * 16,
+        name.encode() * 16, "", took_nothing=took_nothing,
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("idle", "kept", "said"),
+    [("", "b", True), ("a", "b", False), ("b", "a", False), ("ab", "b", False)],
+)  # fmt: skip
+def test_who_took_nothing_of_a_client_alone_is_no_side(idle: str, kept: str, said: bool) -> None:
+    """G28: nothing is given up then, and nothing needs to be said."""
+    members = {name: Member(name, 1, f"{name}:1") for name in "ab"}
+    reports = {members[name]: _side(name, took_nothing=name in idle) for name in "ab"}
+    plan = make_plan(tuple(members.values()), reports)
+    assert plan.donor == members[kept]
+    assert plan.aside == members["a" if kept == "b" else "b"]
+    assert bool(plan.apart) is said
+
+
+def test_a_third_broker_is_no_member_of_a_pair() -> None:
+    """It is refused by one that runs, with what to do; and three of them begin nothing."""
+    a, b, c = (Member(name, 1, f"{name}:1") for name in "abc")
+    reports = {a: _side("a", took_nothing=False)._replace(voters=TOGETHER)}
+    reports[b] = reports[a]
+    reports[c] = StateReport(
+        False, False, False, False, "", "p", (), 2, 0, 0, 0, bytes(16), bytes(16), "",
+        requested=("@pair=b",),
+    )  # fmt: skip
+    plan = make_plan((a, b, c), reports)
+    assert refuse(c, reports[c], plan) == (
+        "the members of this pair are a and b, and c is none of them: a new machine takes the "
+        "address of the one that it replaces (--cluster-bind)"
+    )
+    assert refuse(a, reports[a], plan) == refuse(b, reports[b], plan) == ""
+    first = make_plan((a, b, c), dict.fromkeys((a, b, c), reports[c]))
+    assert first.verdict is PlanVerdict.WAIT
+    assert first.reason == "a pair has two members, and here are a, b, c: stop one of them"
 
 
 def test_the_members_of_a_pair_through_all_that_may_happen_to_one_of_them() -> None:
