@@ -407,6 +407,47 @@ SEEDS = {
         young=True,
         long=True,
     ),
+    "set_aside_and_on_by_its_record": FailedSeed(
+        29,
+        False,
+        "G8: one of a pair whose history was not to be kept lost the other one again before it had"
+        " the state, went on by its old record, and confirmed more of what is given up",
+        "pair",
+        without=(),
+        votes=True,
+        young=True,
+    ),
+    "client_of_before_the_meeting": FailedSeed(
+        57,
+        False,
+        "G28: the vote was taken for a client that had come while the other one was gone before,"
+        " in a view with both that broke before anybody was served",
+        "pair",
+        without=(),
+        votes=True,
+        young=True,
+    ),
+    "client_that_waits_is_no_vote": FailedSeed(
+        2,
+        False,
+        "G28: the vote was taken for a client that had come before the other one was gone, and was"
+        " only waiting: it may have been cut off since",
+        "pair",
+        without=(),
+        votes=True,
+        young=True,
+    ),
+    "kept_what_confirmed_nothing": FailedSeed(
+        130,
+        False,
+        "G28: what one of a pair had confirmed alone was given up for the other one, which had been"
+        " alone for a moment and had confirmed nothing",
+        "pair",
+        without=(),
+        votes=True,
+        young=True,
+        long=True,
+    ),
 }
 
 

@@ -218,6 +218,8 @@ def _compare_deliveries(judge: BrokerJudge, path: list[Node], witness: Witness) 
     phantoms: dict[Copy, list[DeliverySent]] = {}
     for sent in judge.deliveries_sent:
         d = sent.effect
+        if sent.chain not in survived and judge.gave_up(sent.chain):
+            continue
         if sent.chain not in survived and d.consumer_tag.startswith(f"{STREAM}/"):
             judge.counters["phantom_reads"] += 1
             continue
@@ -289,7 +291,10 @@ def _look_for_confirmed(
     witness.stream.at_rest(machine)
     present |= witness.stream.gone | {message for _, message in witness.settled}
     for confirm in judge.confirms_sent:
-        _find(judge, confirm, survived, witness, present)
+        if confirm.chain not in survived and judge.gave_up(confirm.chain):
+            judge.counters["given_up"] += 1
+        else:
+            _find(judge, confirm, survived, witness, present)
 
 
 def _find(

@@ -92,6 +92,10 @@ class BrokerJudge:
         if len(self.violations) < VIOLATIONS_MAX:
             self.violations.append(Violation(promise, "broker", text))
 
+    def gave_up(self, _chain: bytes) -> bool:
+        """Whether this is of a history that may be given up: only of a pair."""
+        return False
+
     # -- the tree of histories -------------------------------------------------------------------
 
     def path(self, chain: bytes) -> Iterator[Node]:

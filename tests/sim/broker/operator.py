@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import contextlib
 from itertools import count
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 from broker.admin.active_passive import ActivePassive
 from broker.admin.roles import Role
@@ -61,6 +61,17 @@ class SimOperator:
         wanted = None if tape.chance(0.25) else body
         name = tape.pick(("one", "two"))
         return [Define(DEFINE, next(self._requests), "sim", what, "/", name, wanted)]
+
+
+class MemberRole(Protocol):
+    """The part of one member in a cluster where one member is active, or in none."""
+
+    def follow(self) -> None: ...
+    def whim(self) -> None: ...
+    @property
+    def serves(self) -> bool: ...
+    @property
+    def settled(self) -> bool: ...
 
 
 class SimRole:

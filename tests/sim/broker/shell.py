@@ -35,13 +35,14 @@ from tests.sim.broker.describe import why_not
 from tests.sim.broker.disk import SimWriter, run_to_end
 from tests.sim.broker.evidence import SimLog
 from tests.sim.broker.lease import lease_of
-from tests.sim.broker.operator import SimRole
+from tests.sim.broker.operator import MemberRole, SimRole
 from tests.sim.broker.outbox import SimOutbox
 from tests.sim.broker.pages import SimPages
 from tests.sim.broker.transfer import SimTransfer
 from tests.sim.broker.watchdogs import SimWatchdogs
 from tests.sim.clients.programs import SimClients
 from tests.sim.world.member import SimMember
+from tests.sim.world.random_tape import Tape
 from tests.sim.world.tap import Tap
 from vsync.primary.component import Primary
 from vsync.primary.events import PROMISED, Activated
@@ -130,10 +131,7 @@ class BrokerUpper:
         self.judge.recovered(self.name, replica, "recovered")
         meta = replace(store.meta, incarnation=member.incarnation)
         store.put_meta(meta)
-        self.clients = SimClients(
-            self.name, tape.fork("clients"), stack.numbers, self.later, self.judge.broken,
-            lambda: self.world.healed, stack.orphans, self.world.tape,
-        )  # fmt: skip
+        self.clients = self._clients_of(tape.fork("clients"))
         self.outbox = SimOutbox(self.clients, self.judge, lambda: self.controller, self._released)
         self.log = SimLog(
             self.name, self.judge, replica.history.chain, self._activated,
@@ -147,7 +145,16 @@ class BrokerUpper:
             self, store, meta, self._controller_of(replica, meta), transfer_retry_s=retry_s,
         )  # fmt: skip
         self.watchdogs = SimWatchdogs(self)
-        self.role = SimRole(self)
+        self.role = self._role_of()
+
+    def _clients_of(self, tape: Tape) -> SimClients:
+        return SimClients(
+            self.name, tape, self.stack.numbers, self.later, self.judge.broken,
+            lambda: self.world.healed, self.stack.orphans, self.world.tape,
+        )  # fmt: skip
+
+    def _role_of(self) -> MemberRole:
+        return SimRole(self)
 
     def _controller_of(
         self, replica: Replica, meta: Meta
@@ -307,7 +314,8 @@ class BrokerUpper:
         epoch = event.activation.epoch
         for other in self.stack.uppers.values():
             older = not other.dead and other.controller.primary.epoch < epoch
-            if older and other.tap.me not in primary.members and other.replicated.may_reply:
+            outside = other.tap.me not in primary.members and self.stack.of_one_side(self, other)
+            if older and outside and other.replicated.may_reply:
                 text = f"{self.name} activates {epoch}, and {other.name} may still reply in epoch"
                 self.judge.broken("G7", f"{text} {other.controller.primary.epoch}")
         return primary.caught_up_names

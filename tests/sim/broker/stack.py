@@ -33,9 +33,9 @@ def arbitrator_of(plan: Plan) -> str:
 class BrokerStack:
     """Brokers on a ring; with `memberlog` each incarnation writes its member log there."""
 
-    def __init__(self, memberlog: Path | None = None) -> None:
+    def __init__(self, memberlog: Path | None = None, judge: BrokerJudge | None = None) -> None:
         self.memberlog = memberlog
-        self.judge = BrokerJudge()
+        self.judge = judge or BrokerJudge()
         self.disks: dict[str, MemoryDisk] = {}
         self.lost: dict[str, list[MemoryDisk]] = {}  # what was on disks that were wiped
         self.uppers: dict[str, BrokerUpper] = {}
@@ -92,9 +92,16 @@ class BrokerStack:
         if member.name == arbitrator_of(member.world.plan):
             return SimArbiter(self, member, tap)
         disk = self.disks.setdefault(member.name, MemoryDisk())
-        upper = BrokerUpper(self, member, tap, disk)
-        self.uppers[member.name] = upper
+        upper = self.uppers[member.name] = self.upper_of(member, tap, disk)
         return upper
+
+    def upper_of(self, member: SimMember, tap: Tap, disk: MemoryDisk) -> BrokerUpper:
+        """The member itself."""
+        return BrokerUpper(self, member, tap, disk)
+
+    def of_one_side(self, _one: BrokerUpper, _other: BrokerUpper) -> bool:
+        """Whether these two may not both be in primary views without each other."""
+        return True
 
     def promises(self, name: str, epoch: int, members: Collection[Member]) -> None:
         """A member gives a promise: whoever is not in its view may not reply in an older one.

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.sim.broker.stack import BrokerStack
+from tests.sim.pairs.stack import PairStack, pair_plan
 from tests.sim.run.plan import Plan, make_plan
 from tests.sim.run.runner import Result, Runner
 from tests.sim.stacks.groups import GroupStack
@@ -35,7 +36,7 @@ class Options:
     stack: str = "replica"
 
 
-STACKS = ("ring", "replica", "broker", "oracle", "groups")
+STACKS = ("ring", "replica", "broker", "oracle", "groups", "pair")
 """The stacks of layers above the ring, by the names that campaigns use."""
 
 
@@ -82,13 +83,15 @@ def _lighter(plan: Plan) -> Plan:
 def has_brokers(plan: Plan, options: Options) -> bool:
     """A mixed campaign has real brokers on the rings of every third seed."""
     mixed = options.stack == "mixed" and plan.seed % 3 == 0
-    return plan.primary and (mixed or options.stack in ("broker", "oracle"))
+    return plan.primary and (mixed or options.stack in ("broker", "oracle", "pair"))
 
 
 def run_plan(plan: Plan, options: Options) -> Result:
     trace = Trace(options.keep_trace, options.frames)
     if has_brokers(plan, options):
         plan = _lighter(plan)
+    if options.stack == "pair":
+        plan = pair_plan(plan)
     if options.stack == "oracle":
         oracle = Oracle(plan)
         runner = Runner(plan, oracle.make_core, stack_of(plan, options), trace)
@@ -108,7 +111,8 @@ def stack_of(plan: Plan, options: Options) -> Stack:
     if options.stack == "groups":
         return GroupStack()
     if has_brokers(plan, options):
-        return BrokerStack(None if options.memberlog is None else Path(options.memberlog))
+        kind = PairStack if options.stack == "pair" else BrokerStack
+        return kind(None if options.memberlog is None else Path(options.memberlog))
     return ReplicaStack()
 
 

@@ -20,8 +20,8 @@ from tests.sim.run.batch import ROOT, Job, differences, run_batches
 from tests.sim.run.campaign import Outcome, Summary, command_for
 from tests.sim.run.coverage import lines as coverage_lines
 
-FIXED = {"ring": 60, "replica": 120, "broker": 50, "oracle": 60, "groups": 10}
-FRESH_TURN = ("replica", "oracle", "ring", "broker", "replica")
+FIXED = {"ring": 60, "replica": 120, "broker": 50, "oracle": 60, "groups": 10, "pair": 40}
+FRESH_TURN = ("replica", "oracle", "ring", "broker", "replica", "pair")
 FRESH_FROM = 1_000_000  # below are the fixed ones, and those that people name
 REPEATED_EVERY = 5
 GATE_SEEDS = 500

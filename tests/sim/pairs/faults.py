@@ -1,0 +1,148 @@
+"""What may happen to a pair beside the faults of every cluster: to its link, its clients, by its
+operators; each seed has some of it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from store.api import Marker
+from store.memory import MemoryDisk
+from tests.sim.world.random_tape import Tape
+
+if TYPE_CHECKING:
+    from tests.sim.pairs.stack import PairStack
+    from tests.sim.world.world import World
+
+
+class PairFaults:
+    """Begins each kind at random times until all faults are over."""
+
+    def __init__(self, stack: PairStack, world: World) -> None:
+        self.stack, self.world = stack, world
+        self.tape: Tape = world.tape.fork("pair faults")
+        self._token_s = world.plan.token_timeout_ms / 1000.0
+        self._calm_s = world.plan.calm_s * self.tape.pick((1.0, 4.0))
+        kinds: dict[str, Callable[[], None]] = {
+            "link": self.link,
+            "link_and_side": self.link_and_side,
+            "side": self.side,
+            "clients_away": self.clients_away,
+            "both_down": self.both_down,
+            "crash_active": self.crash_active,
+            "force": self.force,
+            "drain": self.drain,
+            "declare": self.declare,
+        }
+        for kind in self.tape.some(tuple(kinds), 1, len(kinds)):
+            self._later(kinds[kind])
+
+    def _later(self, fault: Callable[[], None]) -> None:
+        self.world.during(self.tape.gap(2 * self._calm_s), self._begin, fault)
+
+    def _begin(self, fault: Callable[[], None]) -> None:
+        fault()
+        self._later(fault)
+
+    def _length(self) -> float:
+        return self._token_s * self.tape.pick((0.5, 3.0, 8.0, 30.0)) * self.tape.between(0.5, 1.5)
+
+    def _tell(self, kind: str, text: str, *names: str) -> None:
+        self.world.fault(kind, text, *(self.world.members[name] for name in names))
+
+    # -- link and clients ------------------------------------------------------------------------
+
+    def link(self) -> None:
+        """The link of the pair alone: clients go on to reach both."""
+        self._cut_link(self._length())
+
+    def _cut_link(self, length_s: float) -> None:
+        pairs = list(self.world.net.links)
+        self._tell("pair_link", "", *self.world.plan.names)
+        self.world.net.cut(pairs)
+        self.world.during(length_s, self.world.net.mend, pairs)
+
+    def link_and_side(self) -> None:
+        """One machine's cable is pulled."""
+        length_s = self._length()
+        self._cut_side(self.tape.pick(self.world.plan.names), length_s)
+        self._cut_link(length_s)
+
+    def side(self) -> None:
+        """No client, or not all, reach one of the two."""
+        self._cut_side(self.tape.pick(self.world.plan.names), self._length())
+
+    def _cut_side(self, name: str, length_s: float) -> None:
+        actors = self.stack.actors if self.tape.chance(0.7) else self.stack.actors[:1]
+        cut = {(actor.name, name) for actor in actors}
+        self._tell("pair_side", name, name)
+        self.stack.cut |= cut
+        self.world.during(length_s, self.stack.cut.difference_update, cut)
+
+    def clients_away(self) -> None:
+        """Nobody wants anything; for so long that one that went on alone notices."""
+        length_s = self._length() if self.tape.chance(0.5) else self.tape.between(9.0, 16.0)
+        self._tell("clients_away", f"{length_s:.1f} s")
+        for actor in self.stack.actors:
+            actor.away = True
+            self.world.during(length_s, setattr, actor, "away", False)
+
+    # -- processes -------------------------------------------------------------------------------
+
+    def both_down(self) -> None:
+        """Both stop, one after the other or at once, in order or not, and come in any order."""
+        for name in self.world.plan.names:
+            self.world.during(self._length() * self.tape.pick((0.0, 1.0)), self._down, name)
+
+    def _down(self, name: str) -> None:
+        member, down_s = self.world.members[name], self._length()
+        if not member.running:
+            return
+        self._tell("both_down", name, name)
+        if self.tape.chance(0.3):
+            member.leave(down_s)
+        else:
+            member.crash()
+            self.world.after(down_s, self.world.revive, name)
+
+    def crash_active(self) -> None:
+        for upper in self.stack.uppers.values():
+            if not upper.dead and upper.role.serves:
+                self._tell("crash_active", upper.name, upper.name)
+                upper.member.crash()
+                self.world.after(self._length(), self.world.revive, upper.name)
+
+    # -- operators -------------------------------------------------------------------------------
+
+    def force(self) -> None:
+        for upper in self.stack.uppers.values():
+            if not upper.dead and upper.member.running and upper.role.force_passive():
+                self._tell("force_passive", upper.name, upper.name)
+                upper.schedule()
+
+    def drain(self) -> None:
+        name = self.tape.pick(self.world.plan.names)
+        self._tell("drain", name, name)
+        self.stack.drained.add(name)
+        self.world.during(self._length(), self.stack.drained.discard, name)
+
+    def declare(self) -> None:
+        """One is lost for good, or so an operator says who has the other one go on; a new machine,
+        or the old one, comes in its place."""
+        lost, kept = self.tape.some(self.world.plan.names, 2, 2)
+        if self.tape.chance(0.5):
+            lost, kept = kept, lost
+        disk = self.stack.disks.get(kept)
+        if disk is None or disk.meta is None or not self.stack.may_declare(kept):
+            return
+        if disk.meta.marker in (Marker.EMPTY, Marker.JOINING) or not disk.meta.position:
+            return
+        self._tell("declare", f"{lost} lost, {kept} kept", lost, kept)
+        for name, down_s in ((lost, 4 * self._length()), (kept, self._token_s)):
+            if self.world.members[name].up:
+                self.world.members[name].crash()
+            self.world.after(down_s, self.world.revive, name)
+        if self.tape.chance(0.5):
+            self.stack.lost.setdefault(lost, []).append(self.stack.disks[lost])
+            self.stack.disks[lost] = MemoryDisk()
+        self.stack.declare(kept)

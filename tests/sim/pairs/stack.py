@@ -1,0 +1,149 @@
+"""Two real members that are a pair, HAC or master/slave, with clients and operators about them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from broker.admin.pair_table import Standing
+from broker.options.active_passive import HAC, MASTER_SLAVE, PairOptions
+from store.api import Marker
+from store.memory import MemoryDisk
+from tests.sim.broker.shell import BrokerUpper
+from tests.sim.broker.stack import BrokerStack
+from tests.sim.pairs.actors import Actor
+from tests.sim.pairs.faults import PairFaults
+from tests.sim.pairs.judge import PairJudge
+from tests.sim.pairs.member import PairUpper, SimPair
+from tests.sim.run.plan import VOTES, Plan
+from tests.sim.world.member import SimMember, Upper
+from tests.sim.world.random_tape import Tape
+from tests.sim.world.tap import Tap
+from tests.sim.world.world import World
+from vsync.quorum.reconfiguration import declared_alone
+from vsync.quorum.voter_set import Terms, parse
+
+NAMES = ("a", "b")
+SEATS = {HAC: ("primary", "backup"), MASTER_SLAVE: ("master", "slave")}
+
+
+def pair_plan(plan: Plan) -> Plan:
+    """The plan of a seed for two members; who votes is not drawn."""
+    faults = tuple(fault for fault in plan.faults if fault not in VOTES)
+    return replace(plan, names=NAMES, faults=faults)
+
+
+class PairStack(BrokerStack):
+    """A pair on a ring."""
+
+    judge: PairJudge
+    uppers: dict[str, PairUpper]  # type: ignore[assignment]
+
+    def __init__(self, memberlog: Path | None = None) -> None:
+        super().__init__(memberlog, PairJudge(lambda name: self.disks[name]))
+        self.judge.uppers = self.uppers
+        self.options: dict[str, PairOptions] = {}
+        self.actors: list[Actor] = []
+        self.cut: set[tuple[str, str]] = set()  # actors and the members that they do not reach
+        self.moves: Counter[str] = Counter()
+
+    def make(self, member: SimMember, tap: Tap) -> Upper:
+        if not self.options:
+            self._begin(member.world)
+        return super().make(member, tap)
+
+    def _begin(self, world: World) -> None:
+        tape: Tape = world.tape.fork("pair")
+        mode = tape.pick((HAC, HAC, MASTER_SLAVE))
+        first = tape.number(0, 1)
+        kept = NAMES[first if mode == MASTER_SLAVE else 1 - first]
+        ends = mode == MASTER_SLAVE and tape.chance(0.3)
+        timeout_s = world.plan.token_timeout_ms / 1000.0 * tape.between(0.0, 6.0)
+        for place, name in enumerate(NAMES):
+            self.options[name] = PairOptions(
+                mode, SEATS[mode][place != first], NAMES[1 - place], kept, ends,
+                timeout_s if mode == MASTER_SLAVE else 0.0,
+            )  # fmt: skip
+        self.actors = [Actor(self, world, number) for number in range(tape.number(1, 3))]
+        PairFaults(self, world)
+
+    def upper_of(self, member: SimMember, tap: Tap, disk: MemoryDisk) -> BrokerUpper:
+        return PairUpper(self, member, tap, disk)
+
+    def requested(self, plan: Plan, name: str) -> Terms:
+        return (f"@pair={self.options[name].kept}",)
+
+    # -- for actors ------------------------------------------------------------------------------
+
+    def door(self, name: str) -> SimPair | None:
+        """Where clients come in; None: nobody listens there."""
+        upper = self.uppers.get(name)
+        return None if upper is None or upper.dead else upper.role
+
+    def reaches(self, actor: Actor, name: str) -> bool:
+        """Whether what an actor sends arrives."""
+        return actor.world.healed or (actor.name, name) not in self.cut
+
+    # -- for operators ---------------------------------------------------------------------------
+
+    def may_declare(self, name: str) -> bool:
+        """An operator declares for one at a time: the other one was not declared for."""
+        other = NAMES[name == NAMES[0]]
+        meta = self.disks[other].meta if other in self.disks else None
+        return meta is None or "@declared" not in meta.voters
+
+    def declare(self, name: str) -> None:
+        """`qpid-cluster-store -c --sole-voter` on the disk of one that is down."""
+        disk = self.disks[name]
+        assert disk.meta is not None
+        voters = declared_alone(disk.meta.voters, name)
+        assert voters
+        disk.meta = replace(disk.meta, voters=voters, marker=Marker.CLEAN)
+        self.judge.declared(name, disk.meta.chain)
+
+    # -- for the judge ---------------------------------------------------------------------------
+
+    def moved(self, before: Standing, after: Standing, seat: str) -> None:
+        """Count a move of a member."""
+        self.moves[f"{seat} {before.value}>{after.value}"] += 1
+
+    def of_one_side(self, one: BrokerUpper, other: BrokerUpper) -> bool:
+        mine, theirs = self.judge.side[one.name], self.judge.side[other.name]
+        return mine is theirs or mine.owner != one.name or theirs.owner != other.name
+
+    def look_at_roles(self) -> None:
+        """At most one is active, but where each took the vote, or an operator declared."""
+        active = [upper for upper in self.uppers.values() if not upper.dead and upper.role.serves]
+        if active:
+            self.judge.counters["active"] += 1
+        if len(active) > 1:
+            self.judge.counters["both_active"] += 1
+            if self.of_one_side(*active):
+                self.judge.broken("G25", "both are active at the same time")
+
+    def can_do_without(self, dead: Sequence[str], names: Sequence[str]) -> bool:
+        """Alone one may wait, by right, for the other one, or for a client."""
+        return not dead
+
+    def wipe(self, name: str, names: Sequence[str]) -> None:
+        """Empty a disk, if the other one has all that is on it, and by its record needs nobody."""
+        other, mine = NAMES[name == NAMES[0]], self.disks[name].meta
+        there = self.disks.get(other)
+        if mine is None or there is None or there.meta is None or not there.meta.position:
+            return
+        electorate = parse(there.meta.voters)
+        alone = not electorate.changing and electorate.quorate((other,))
+        if alone and self._covers(there, mine):
+            self.lost.setdefault(name, []).append(self.disks[name])
+            self.disks[name] = MemoryDisk()
+
+    def restore(self, name: str, image: object, names: Sequence[str]) -> bool:
+        """An old disk that says that it went on alone would do so again: not for a pair."""
+        return False
+
+    def describe(self) -> str:
+        text = super().describe()
+        mode = next(iter(self.options.values())).mode
+        return f" {mode}{text}" + "".join(f" {move}={n}" for move, n in sorted(self.moves.items()))

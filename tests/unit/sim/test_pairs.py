@@ -1,0 +1,113 @@
+"""Pairs in the simulator: fixed seeds of HAC and of master/slave (G25, G28), and planted mistakes.
+
+`python -m tests.sim --stack pair --count N` runs more of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from broker.admin import pair_roles
+from broker.admin.active_passive import ActivePassive
+from broker.admin.pair_roles import PairRoles
+from broker.admin.pair_table import Peer, Seen
+from broker.replication.persister import Persister
+from tests.sim.pairs.stack import PairStack
+from tests.sim.run.campaign import Options, run_line, run_seed
+from tests.sim.run.runner import Result
+from vsync.primary import state_exchange
+from vsync.primary.component import Primary
+
+SEEDS = (1, 119)
+"""The second is of two that went apart."""
+MORE = tuple(range(2, 40))
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def run(seed: int) -> Result:
+    return run_seed(seed, Options(stack="pair"))
+
+
+def check(seed: int) -> PairStack:
+    result = run(seed)
+    assert result.ok, "\n".join([run_line(result), *map(str, result.violations)])
+    assert isinstance(result.world.stack, PairStack)
+    return result.world.stack
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+def test_pairs(seed: int) -> None:
+    assert check(seed).judge.confirms_sent, "a run in which nothing is confirmed shows nothing"
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_more_pairs_and_all_that_may_happen_to_one() -> None:
+    """Each kind of thing happens in them: whoever looks for mistakes has to have the occasion."""
+    stacks = [check(seed) for seed in MORE]
+    counters = {name for stack in stacks for name in +stack.judge.counters}
+    assert {
+        "votes_taken", "both_active", "set_aside", "given_up", "declared", "held", "let_in",
+    } <= counters  # fmt: skip
+    moves = {move for stack in stacks for move in stack.moves}
+    for one, other in (("primary", "backup"), ("master", "slave")):
+        assert {f"{one} pending>active", f"{other} pending>passive"} <= moves
+        assert {f"{one} active>passive", f"{other} passive>active"} <= moves
+
+
+# -- planted mistakes ------------------------------------------------------------------------------
+
+
+def without_a_client(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(PairRoles, "_hears", True)
+
+
+def with_an_old_state(patch: pytest.MonkeyPatch) -> None:
+    always = property(lambda _: True, lambda _, __: None)
+    patch.setattr(Primary, "_is_current", always, raising=False)
+
+
+def the_other_history(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(state_exchange, "min", max, raising=False)
+
+
+def set_aside_with_its_vote(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Persister, "takes_back_vote", lambda _, done: done())
+
+
+def pending_refuses(patch: pytest.MonkeyPatch) -> None:
+    real = PairRoles.for_clients
+    patch.setattr(PairRoles, "for_clients", lambda self, url: (real(self, url)[0], False))
+
+
+def all_let_clients_in(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(ActivePassive, "_for_clients", lambda _: ("", False))
+
+
+def before_its_time(patch: pytest.MonkeyPatch) -> None:
+    def seen(peer: Peer, **more: bool) -> Seen:
+        return Seen(peer, **{**more, "gone_long": True})
+
+    patch.setattr(pair_roles, "Seen", seen)
+
+
+MISTAKES: dict[Patch, tuple[int, str]] = {
+    without_a_client: (1, "G28"),
+    with_an_old_state: (2, "G28"),
+    the_other_history: (119, "G28"),
+    set_aside_with_its_vote: (119, "G28"),
+    pending_refuses: (1, "G28"),
+    all_let_clients_in: (12, "G25"),
+    before_its_time: (3, "G28"),
+}
+"""Each with a seed that shows it, and what it breaks."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("mistake", MISTAKES, ids=lambda one: one.__name__)
+def test_it_bites(mistake: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    seed, promise = MISTAKES[mistake]
+    mistake(monkeypatch)
+    assert promise in {violation.promise for violation in run(seed).violations}
