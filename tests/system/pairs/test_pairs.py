@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import signal
 import subprocess
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -26,6 +27,7 @@ from tests.system.pairs.pair_cluster import (
 from tests.system.support.clusters import wait_until
 from tests.system.support.load_clients import TROUBLE
 from tests.system.support.tcp_relay import RelayedCluster
+from tests.system.test_start_rules import ring_of
 from tools.demo.local_cluster import ROOT, BrokerProcess, command
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(360)]
@@ -217,6 +219,24 @@ def test_an_operator_forces_the_active_one_passive(tmp_path: Path) -> None:
         has_all(first, publisher.confirmed)
 
 
+def test_one_that_is_drained_goes_on_alone_when_it_is_undrained(tmp_path: Path) -> None:
+    """An operator undrains it while it is in no primary view: it can be in one only then."""
+    with started(tmp_path, "master-slave") as cluster:
+        first, second = cluster.members
+        send(confirming(client(first)), "of both")
+        address = str(second.address)
+        drained = typed("qpid-cluster", "--drain", ring_of(second), address)
+        assert drained.returncode == Exit.OK, drained.stderr
+        first.kill()
+        wait_until(lambda: standing(second).get("peer_seen") == "gone", 30, "the first to be lost")
+        time.sleep(2.0)  # the time of a slave, twice
+        assert standing(second)["standing"] == "passive"
+        undrained = typed("qpid-cluster", "--undrain", ring_of(second), address)
+        assert undrained.returncode == Exit.OK, undrained.stderr
+        stands(second, "active")
+        has_all(second, ["of both"])
+
+
 def test_cut_off_from_each_other_with_clients_on_both_sides(tmp_path: Path) -> None:
     """Exception 1 of G28: both go on; then one history is kept, the other one set aside, loudly.
 
@@ -239,7 +259,7 @@ def test_cut_off_from_each_other_with_clients_on_both_sides(tmp_path: Path) -> N
         stands(second, "active")
         is_whole(first, second)
         for member in (first, second):
-            assert f"the history of {second_id(cluster)} is kept" in str(standing(member)["apart"])
+            assert f"the history of {ring_of(second)} is kept" in str(standing(member)["apart"])
             assert "both members of the pair went on alone" in member.log_path.read_text("utf-8")
         has_all(second, [f"at {second}"])
         assert list(first.data_dir.glob("_cluster.bak*")), "the evidence"
@@ -249,12 +269,6 @@ def test_cut_off_from_each_other_with_clients_on_both_sides(tmp_path: Path) -> N
     assert verdict.returncode == 1
     assert "exception 1 of G28" in verdict.stdout
     assert "had gone on alone before" in verdict.stdout
-
-
-def second_id(cluster: RelayedCluster) -> str:
-    """The second one's name."""
-    arguments = cluster.members[1].arguments
-    return arguments[arguments.index("--cluster-bind") + 1]
 
 
 def test_what_does_not_fit_changes_nothing_on_disk(tmp_path: Path) -> None:

@@ -1,0 +1,137 @@
+"""Each kind of fault of the active one and of the passive one, while confirmed messages flow.
+
+Nothing confirmed is lost (G8, G9, G28), and the members' logs are judged by the check: one history,
+and never two of which each went on alone.  How long clients were without a confirm is measured.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from broker.exit_codes import Exit
+from tests.system.clients.test_full_disks import fill, small_disk
+from tests.system.pairs.pair_cluster import Publisher, pair, paired, standing, stands
+from tests.system.pairs.test_pairs import MODES, has_all, is_whole, typed
+from tests.system.support.clusters import wait_until
+from tests.system.support.tcp_relay import RelayedCluster
+from tools.demo.local_cluster import BrokerProcess, LocalCluster
+
+pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(360)]
+ROLES = pytest.mark.parametrize("victim", [0, 1], ids=["active", "passive"])
+Record = Callable[[str, object], None]
+
+
+def serving(cluster: LocalCluster) -> BrokerProcess:
+    """Wait until both count, and return the active one."""
+    wait_until(lambda: all(map(standing, cluster.members)), 60, "both to answer")
+    is_whole(*cluster.members)
+    found: list[BrokerProcess] = []
+
+    def one() -> bool:
+        found[:] = [m for m in cluster.members if standing(m).get("role") == "active"]
+        return len(found) == 1
+
+    wait_until(one, 30, "one to be active")
+    return found[0]
+
+
+def judged(cluster: LocalCluster, publisher: Publisher, root: Path, record: Record) -> None:
+    """All that was confirmed is there, and the logs of both are of one history."""
+    active = serving(cluster)
+    has_all(active, publisher.confirmed)
+    record("longest_s", publisher.longest_s)
+    print(f"the longest time without a confirm was {publisher.longest_s:.2f} s")
+    assert typed("qpid-cluster", "-k", "-f", str(active.address)).returncode == Exit.OK
+    cluster.wait_stopped()
+    verdict = typed("qpid-cluster-verify", str(root))
+    assert verdict.returncode == 0, verdict.stdout + verdict.stderr
+
+
+def begin(cluster: LocalCluster) -> None:
+    for member in cluster.members:
+        member.start()
+    stands(cluster[0], "active")
+    stands(cluster[1], "passive")
+
+
+@MODES
+@ROLES
+def test_killed(tmp_path: Path, mode: str, victim: int, record_property: Record) -> None:
+    with pair(tmp_path, mode) as cluster:
+        begin(cluster)
+        with Publisher(*cluster.members) as publisher:
+            cluster[victim].kill()
+            publisher.goes_on(60)
+            cluster[victim].start()
+            serving(cluster)
+            publisher.goes_on(60)
+        judged(cluster, publisher, tmp_path, record_property)
+
+
+@MODES
+@ROLES
+def test_stands_still(tmp_path: Path, mode: str, victim: int, record_property: Record) -> None:
+    with pair(tmp_path, mode) as cluster:
+        begin(cluster)
+        with Publisher(*cluster.members) as publisher:
+            cluster[victim].signal(signal.SIGSTOP)
+            publisher.goes_on(60)
+            time.sleep(2.0)  # longer than any of its timers
+            cluster[victim].signal(signal.SIGCONT)
+            serving(cluster)
+            publisher.goes_on(60)
+        judged(cluster, publisher, tmp_path, record_property)
+
+
+@pytest.mark.parametrize("mode", ["hac", "the slave ends"])
+def test_cut_off_from_each_other(tmp_path: Path, mode: str, record_property: Record) -> None:
+    """Clients of the active one alone: only that one hears of any; or the slave ends."""
+    more = {} if mode == "hac" else {"shutdown_on_master_failure": "yes"}
+    kind = "hac" if mode == "hac" else "master-slave"
+    with paired(RelayedCluster(tmp_path, 2, "pair"), kind, **more) as cluster:
+        begin(cluster)
+        first, second = cluster.members
+        with Publisher(first) as publisher:
+            cluster.relay.isolate(0)
+            publisher.goes_on(60)
+            if more:
+                assert second.wait(60) == Exit.OK
+            else:
+                assert standing(second)["standing"] == "passive"
+            cluster.relay.heal()
+            if more:
+                second.start()
+            serving(cluster)
+            publisher.goes_on(60)
+        judged(cluster, publisher, tmp_path, record_property)
+
+
+@MODES
+@ROLES
+def test_its_disk_is_full(tmp_path: Path, mode: str, victim: int, record_property: Record) -> None:
+    """It ends with code 72, and comes back when there is room; the other one goes on."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(small_disk(tmp_path / f"broker-{victim + 1}"))
+        cluster = stack.enter_context(pair(tmp_path, mode))
+        begin(cluster)
+        member = cluster[victim]
+        with Publisher(*cluster.members) as publisher:
+
+            def has_left() -> bool:
+                fill(member.data_dir)
+                return not member.alive
+
+            wait_until(has_left, 120, "the member to leave")
+            assert member.exit_code == Exit.FULL
+            publisher.goes_on(60)
+            (member.data_dir / "filler").unlink()
+            member.start()
+            serving(cluster)
+            publisher.goes_on(60)
+        judged(cluster, publisher, tmp_path, record_property)
