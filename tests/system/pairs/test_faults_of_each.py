@@ -19,6 +19,7 @@ from broker.exit_codes import Exit
 from tests.system.clients.test_full_disks import fill, small_disk
 from tests.system.pairs.pair_cluster import Publisher, pair, paired, standing, stands
 from tests.system.pairs.test_pairs import MODES, has_all, is_whole, typed
+from tests.system.roles.hardship import Clients
 from tests.system.support.clusters import wait_until
 from tests.system.support.tcp_relay import RelayedCluster
 from tests.system.test_network_faults import findings
@@ -78,16 +79,20 @@ def test_killed(tmp_path: Path, mode: str, victim: int, record_property: Record)
 @MODES
 @ROLES
 def test_stands_still(tmp_path: Path, mode: str, victim: int, record_property: Record) -> None:
+    """With a client at each: one alone would take its heartbeat to look for the other broker."""
     with pair(tmp_path, mode) as cluster:
         begin(cluster)
-        with Publisher(*cluster.members) as publisher:
+        with Clients(cluster.members, tmp_path) as clients:
+            began = time.monotonic()
             cluster[victim].signal(signal.SIGSTOP)
-            publisher.goes_on(60)
+            clients.go_on(60)
             time.sleep(2.0)  # longer than any of its timers
             cluster[victim].signal(signal.SIGCONT)
-            serving(cluster)
-            publisher.goes_on(60)
-        judged(cluster, publisher, tmp_path, record_property)
+            active = serving(cluster)
+            clients.go_on(60)
+        record_property("silent_s", clients.silent_since(began))
+        print(f"the longest time without a confirm was {clients.silent_since(began):.2f} s")
+        clients.judge(active, cluster.members)
 
 
 @pytest.mark.parametrize("mode", ["hac", "the slave ends"])
