@@ -437,6 +437,17 @@ SEEDS = {
         votes=True,
         young=True,
     ),
+    "epoch_that_was_only_fetched": FailedSeed(
+        136,
+        False,
+        "G7: one of a pair had fetched a state of an epoch that it had never promised, was declared"
+        " to go on, and gave its first epoch alone the same number",
+        "pair",
+        without=(),
+        votes=True,
+        young=True,
+        long=True,
+    ),
     "kept_what_confirmed_nothing": FailedSeed(
         130,
         False,

@@ -84,7 +84,9 @@ def make_plan(members: tuple[Member, ...], reports: dict[Member, StateReport]) -
         if reports[m].arbitrator
         or (m in ours and (reports[m].position, reports[m].chain) == (best.position, best.chain))
     )
-    epoch = 1 + max(reports[m].promised_epoch for m in filled if m not in foreign)
+    # A state may be of an epoch that its member never promised: it was fetched, and the rest lost.
+    known = [reports[m] for m in filled if m not in foreign]
+    epoch = 1 + max(max(report.promised_epoch, report.state_epoch) for report in known)
     count = count_votes({m: reports[m].voter() for m in ours})
     verdict, reason = PlanVerdict.RESUME, count.text
     if not count.quorate:

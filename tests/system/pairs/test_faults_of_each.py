@@ -7,7 +7,6 @@ client was without a confirm is measured.
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import time
 from collections.abc import Callable
@@ -16,7 +15,6 @@ from pathlib import Path
 import pytest
 
 from broker.exit_codes import Exit
-from tests.system.clients.test_full_disks import fill, small_disk
 from tests.system.pairs.pair_cluster import Publisher, pair, paired, standing, stands
 from tests.system.pairs.test_pairs import MODES, has_all, is_whole, typed
 from tests.system.roles.hardship import Clients
@@ -113,31 +111,6 @@ def test_cut_off_from_each_other(tmp_path: Path, mode: str, record_property: Rec
             cluster.relay.heal()
             if more:
                 second.start()
-            serving(cluster)
-            publisher.goes_on(60)
-        judged(cluster, publisher, tmp_path, record_property)
-
-
-@MODES
-@ROLES
-def test_its_disk_is_full(tmp_path: Path, mode: str, victim: int, record_property: Record) -> None:
-    """It ends with code 72, and comes back when there is room; the other one goes on."""
-    with contextlib.ExitStack() as stack:
-        stack.enter_context(small_disk(tmp_path / f"broker-{victim + 1}"))
-        cluster = stack.enter_context(pair(tmp_path, mode))
-        begin(cluster)
-        member = cluster[victim]
-        with Publisher(*cluster.members) as publisher:
-
-            def has_left() -> bool:
-                fill(member.data_dir)
-                return not member.alive
-
-            wait_until(has_left, 120, "the member to leave")
-            assert member.exit_code == Exit.FULL
-            publisher.goes_on(60)
-            (member.data_dir / "filler").unlink()
-            member.start()
             serving(cluster)
             publisher.goes_on(60)
         judged(cluster, publisher, tmp_path, record_property)
