@@ -12,8 +12,8 @@ from broker.exit_codes import Exit
 from broker.machine.commands import CONNECTION_CLOSE, ConnectionClose
 from broker.options.active_passive import HAC, ONE_OF_PAIR
 from store.api import Marker
-from tests.sim.clients.programs import SimClients
 from tests.sim.broker.shell import BrokerUpper
+from tests.sim.clients.programs import SimClients
 from tests.sim.pairs.actors import HELD, IN, REFUSED, Actor
 from tests.sim.world.random_tape import Tape
 from vsync.totem.events import Output, View
@@ -36,6 +36,9 @@ class PairClients(SimClients):
         )  # fmt: skip
         self._upper = upper
         self.numbering = False  # what was taken of a history that is set aside leaves a gap
+        # Nor streams and kept letters, whose witnesses know one history only.
+        self.readers.plan = self.readers.plan._replace(used=False)
+        self.ways.plan = self.ways.plan._replace(used=False)
 
     def session_started(self, session: int) -> None:
         self.session = session
