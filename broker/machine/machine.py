@@ -132,6 +132,8 @@ class Machine(State):
                 self.discarded += all_ready(queue)
                 if queue.window is not None:
                     self.discarded += [queue.window.order, queue.window.by_key]
+                if queue.last_values is not None:
+                    self.discarded += [queue.last_values.waiting, queue.last_values.held]
 
     @property
     def alarm(self) -> str:

@@ -22,6 +22,7 @@ from broker.machine.tally import Tally, Totals, merged
 from broker.waiting.backlog import Backlog
 from broker.waiting.blocks import Block, Packed, Part
 from broker.waiting.filter_column import FilterColumn
+from broker.waiting.last_values import LastValues
 from broker.waiting.pager import Pager, in_memory_bytes
 from broker.waiting.places import Places
 from broker.waiting.stream_log import Recent, StreamLog
@@ -176,7 +177,8 @@ class Window:
 
 
 STREAM_ORDER = 257
-"""Stands for the highest priority of a stream, in the member log."""
+LAST_VALUES_ORDER = 258
+"""Stand for the highest priority of a stream, and of a last-value queue, in the member log."""
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -214,7 +216,7 @@ class Queue:
     # `ready` holds the sequence numbers up to next_seq without a gap; `returned` holds the
     # requeued ones, all of them older than the first of `ready`.
     # Of a priority queue `ready` stays empty, and a number starts with the priority; of one that
-    # delays, with the due time.
+    # delays, with the due time. A last-value queue is a priority queue with one priority.
     next_seq: int = 0
     ready: Backlog[Message] = field(default_factory=Backlog)
     returned: Places[Message] = field(default_factory=Places)
@@ -247,7 +249,8 @@ class Queue:
     returns_sum: int = 0
     window: Window | None = None  # it takes no message twice
     stream: Stream | None = None
-    takes_all: bool = True  # what comes is put into it as it is: neither of the two
+    last_values: LastValues | None = None  # a newer message takes the place of the older one
+    takes_all: bool = True  # what comes is put into it as it is: none of the three
     dead_letter_exchange: str | None = None
     dead_letter_key: str | None = None
     at_least_once: bool = False  # dead letters wait until they can go
@@ -267,6 +270,8 @@ class Queue:
 
 def order_of(queue: Queue) -> int:
     """How its messages are ordered, as the member log says it."""
+    if queue.last_values is not None:
+        return LAST_VALUES_ORDER
     return queue.max_priority if queue.stream is None else STREAM_ORDER
 
 
@@ -281,6 +286,7 @@ class Survivors:
     places_of_rest: Iterator[int]  # theirs, in a priority queue
     messages: Backlog[Message] = field(default_factory=Backlog)  # of a plain queue
     places: Places[Message] = field(default_factory=Places)  # of a priority queue
+    keys: dict[bytes, int] = field(default_factory=dict)  # of a last-value queue
     sum: int = 0  # of their elements
     bytes: int = 0  # of bodies
     timed: int = 0  # how many have a time to live of their own
@@ -469,7 +475,12 @@ class QueueRow(NamedTuple):
 
 Paging: TypeAlias = Pager | None  # who puts messages that wait on disk; None: nobody
 Discarded: TypeAlias = (
-    Backlog[Message] | Places[Message] | dict[int, int] | dict[bytes, Noted] | deque[Noted]
+    Backlog[Message]
+    | Places[Message]
+    | dict[int, int]
+    | dict[bytes, int]
+    | dict[bytes, Noted]
+    | deque[Noted]
 )
 
 

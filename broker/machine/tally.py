@@ -21,6 +21,7 @@ class Tally:
     return_unroutable: int = 0
     drop_unroutable: int = 0
     drop_duplicate: int = 0  # of a queue: known by their key, so they did not come into it
+    replaced: int = 0  # of a queue: a newer message of the same key came
     deliver: int = 0  # to be acknowledged, like `get`
     deliver_no_ack: int = 0
     get: int = 0

@@ -92,3 +92,7 @@ the members."""
 PAGES_AS_THEY_ARE = 15
 """From this version on a checkpoint has what waits on disk as it lies there. Decision:
 docs/decisions/0086-a-checkpoint-has-pages-as-they-are.md."""
+
+LAST_VALUES = 15
+"""From this version on: queues that keep the newest message of each key. Decision:
+docs/decisions/0084-a-last-value-is-replaced-at-the-end.md."""

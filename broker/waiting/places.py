@@ -106,6 +106,28 @@ class Places(Generic[_T]):
             self._append(list(places[part]), list(messages[part]))
         self._count += len(places)
 
+    def at(self, place: int) -> _T:
+        """The message at this place.  There is one."""
+        block = self._blocks[bisect_left(self._lasts, place)]
+        return block.messages[bisect_left(block.places, place)]
+
+    def remove(self, place: int) -> _T:
+        """Take the message at this place.  There is one."""
+        at = bisect_left(self._lasts, place)
+        block = self._blocks[at]
+        if block.owner is not self._owner:
+            block = self._own(at)
+        within = bisect_left(block.places, place)
+        assert block.places[within] == place
+        self._count -= 1
+        del block.places[within]
+        message = block.messages.pop(within)
+        if not block.places:
+            del self._blocks[at], self._lasts[at]
+        elif within == len(block.places):
+            self._lasts[at] = block.places[-1]
+        return message
+
     def popleft(self) -> tuple[int, _T]:
         """Take the first: its place and the message.  There is one."""
         block = self._blocks[0]

@@ -20,15 +20,16 @@ from broker.machine.move_log import spelled_out
 from broker.machine.queueing.properties import with_header
 from broker.machine.state import BODY
 from broker.machine.version import MACHINE_VERSION
-from tests.properties.models.machine_model import Chan, Model, ModelQueue
+from tests.properties.models.machine_model import Chan, Model, ModelQueue, key_of
 from tests.support.move_ledger import Ledger
 
-QUEUES = ("plain", "short", "mine", "auto", "stream")
+QUEUES = ("plain", "short", "mine", "auto", "last", "stream")
 SHORT_MAX = 2
 STREAM_BYTES_MAX = 20
 VALUED = (b"\x00\x00", with_header(b"\x00\x00", "x-stream-filter-value", "persistent"))
 ARGUMENTS: dict[str, c.Table] = {
     "short": {"x-max-length": SHORT_MAX},
+    "last": {"qpid.last_value_queue": 1},
     "stream": {"x-queue-type": "stream", "x-max-length-bytes": STREAM_BYTES_MAX},
 }
 PART = b"part+"
@@ -80,6 +81,7 @@ OPS = st.one_of(
     histories(PLACES[:1], QUEUES[:1]),
     histories(PLACES, QUEUES[:1]),
     histories(PLACES, QUEUES[-1:]),
+    histories(PLACES, QUEUES[-2:-1]),
 )
 
 
@@ -99,7 +101,22 @@ def new_queue(name: str, at: Chan) -> ModelQueue:
         name != "short",
         SHORT_MAX if name == "short" else -1,
         stays=name == "stream",
+        last=name == "last",
     )
+
+
+def keyed(body: bytes, has_value: bool = False) -> bytes:
+    """The properties of a message with this body, with a value to filter by or without."""
+    return with_header(VALUED[has_value], "qpid.LVQ_key", key_of(body))
+
+
+def publish_to(at: tuple[int, int], exchange: str, key: str, flags: int, body: bytes) -> c.Publish:
+    properties = keyed(body, flags & c.PERSISTENT != 0)
+    return c.Publish(c.PUBLISH, *at, 0, exchange, key, flags, properties, body)
+
+
+def tx_publish(queue: str, body: bytes) -> c.TxPublish:
+    return c.TxPublish("", queue, c.PERSISTENT, keyed(body), body)
 
 
 class World:
@@ -208,14 +225,15 @@ class World:
             waiting = [(seq, message[BODY]) for seq, message in there.returned.items()]
             first = there.next_seq - len(there.ready)
             waiting += [(seq, m[BODY]) for seq, m in enumerate(there.ready, first)]
-            assert waiting == [(seq, m[0]) for seq, m in sorted(queue.ready.items())]
+            expected = sorted(queue.ready.items())
+            assert waiting == [(2 * seq + m[1] if queue.last else seq, m[0]) for seq, m in expected]
         assert sorted(machine.channels) == sorted(self.model.channels)
         for at, channel in self.model.channels.items():
             held = {**machine.channels[at].unacked, **machine.channels[at].unsent}
             for tag, one in channel.held.items():
                 _, seq, message, _, _ = held.pop(tag)
-                expected = (one.seq, b"") if one.queue.stays else (one.seq, one.message[0])
-                assert (seq, message[BODY]) == expected
+                place = 2 * one.seq if one.queue.last else one.seq
+                assert (seq, message[BODY]) == (place, b"" if one.queue.stays else one.message[0])
             assert not held
 
     def run(self, op: Op) -> None:
@@ -313,8 +331,8 @@ class World:
         def publish(exchange: str) -> tuple[Command, object]:
             body, before = self.next_body(), model.take_parts(at)
             flags = (c.PERSISTENT if one else 0) | (c.IN_PARTS if before else 0)
-            command = c.Publish(c.PUBLISH, conn, chan, 0, exchange, name, flags, VALUED[one], body)
-            return command, lambda: model.publish(exchange, name, before + body, one)
+            predict = partial(model.publish, exchange, name, before + body, one)
+            return publish_to((conn, chan), exchange, name, flags, body), predict
 
         def settle(requeue: bool) -> int:
             tags = model.named(at, n, two)
@@ -386,7 +404,7 @@ class World:
             return publish("amq.fanout" if verb == "fanout" else "")
         if verb == "commit":
             self.bodies += 1
-            publishes = (c.TxPublish("", name, c.PERSISTENT, b"", b"%d" % self.bodies),)
+            publishes = (tx_publish(name, b"%d" % self.bodies),)
             action = c.TX_REQUEUE if one else c.TX_ACK
             acks = (c.TxSettle(n, two, action),)
             return c.TxCommit(c.TX_COMMIT, conn, chan, publishes, acks), commit

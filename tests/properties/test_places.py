@@ -43,7 +43,11 @@ def test_they_are_ordered_and_copies_stay_what_they_are(seed: int) -> None:
         elif what < 0.9:
             place = min(model)
             assert found.popleft() == (place, model.pop(place))
-        elif what < 0.95:
+        elif what < 0.93:
+            place = rng.choice(sorted(model))
+            assert found.at(place) == model[place]
+            assert found.remove(place) == model.pop(place)
+        elif what < 0.96:
             place = max(model)
             assert found.pop() == (place, model.pop(place))
         else:

@@ -2,7 +2,7 @@
 
 from broker.machine.digest import MASK, ready_element
 from broker.machine.machine import Machine
-from broker.machine.move_log import AGAIN, CAUSE_SHIFT, FLAG, MOVE, Op
+from broker.machine.move_log import AGAIN, CAUSE_SHIFT, FLAG, MOVE, REPLACED, Op
 from broker.machine.state import CONTENT_HASH, NUMBER, all_queues
 
 
@@ -15,6 +15,7 @@ class Ledger:
         self.held: dict[tuple[int, int], tuple[int, tuple[int, bool, bool]]] = {}
         self.bodies: dict[int, int] = {}  # by message number
         self.entered: dict[tuple[int, int], bool] = {}  # all that ever did, by queue and place
+        self.replaced_by: tuple[int, ...] = ()  # the queue and number of what is to enter next
         self.kept: dict[int, tuple[int, bool, bool]] = {}  # between PURGED and RECOVERED
         self.readers: dict[tuple[int, int], int] = {}  # of streams: what each reads next, at least
         self.filtered: set[int] = set()  # readers that are not sent everything
@@ -25,6 +26,11 @@ class Ledger:
         for what, _, queue, seq, of, detail in MOVE.iter_unpack(moves):
             op, flag = Op(what & 15), what & FLAG != 0
             cause = (what & ~FLAG) >> CAUSE_SHIFT
+            if self.replaced_by:
+                assert (op, queue, of) == (Op.ENQUEUED, *self.replaced_by), "what replaces it"
+                self.replaced_by = ()
+            if what & ~FLAG == REPLACED:
+                self.replaced_by = queue, of
             if op is Op.PUBLISHED:
                 if seq and cause == AGAIN >> CAUSE_SHIFT:
                     assert self.bodies[seq] == detail
@@ -100,6 +106,7 @@ class Ledger:
 
     def agrees_with(self, machine: Machine) -> None:
         """Assert that each queue and each channel holds what the moves lead to."""
+        assert not self.replaced_by
         queues = [queue for vhost in machine.vhosts.values() for queue in all_queues(vhost)]
         assert {queue.number for queue in queues} == set(self.ready)
         for queue in queues:

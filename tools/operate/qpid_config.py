@@ -26,6 +26,7 @@ Examples:
   qpid-config queues                               the queues
   qpid-config -r queues 'orders*'                  those with such names, and their bindings
   qpid-config add queue orders --durable --max-queue-count 1000 --limit-policy ring
+  qpid-config add queue prices --durable --lvq-key ticker
   qpid-config add exchange topic events --durable
   qpid-config bind events orders 'order.#'
   qpid-config bind h orders '' all format=pdf      for an exchange of type headers
@@ -45,7 +46,6 @@ OVERFLOW = {
 }
 """What a limit counts is what waits: `ring` never drops what a consumer holds."""
 NO_COUNTERPART = {
-    "lvq_key": "queues that keep the last value of a key are not there",
     "generate_queue_events": "there are no queue events",
     "file_size": "the store has no journal files",
     "file_count": "the store has no journal files",
@@ -209,7 +209,11 @@ ARGUMENT = click.option(
 @click.option("--flow-stop-size", type=int, hidden=True)
 @click.option("--flow-stop-count", type=int, hidden=True)
 @click.option("--start-replica", hidden=True)
-@click.option("--lvq-key", hidden=True)
+@click.option(
+    "--lvq-key",
+    metavar="HEADER",
+    help="A last-value queue: of messages with the same HEADER only the newest waits.",
+)
 @click.option("--group-header", hidden=True)
 @click.option("--generate-queue-events", type=int, hidden=True)
 @ARGUMENT
@@ -243,6 +247,8 @@ def queue_arguments(given: Mapping[str, Any]) -> Object:
         found = {}
     elif found and overflow:
         found["x-overflow"] = overflow
+    if given["lvq_key"] is not None:
+        found["qpid.last_value_queue_key"] = given["lvq_key"]
     if given["alternate_exchange"] is not None:
         found["x-dead-letter-exchange"] = given["alternate_exchange"]
     return found | pairs(given["arguments"])

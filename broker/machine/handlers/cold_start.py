@@ -21,6 +21,7 @@ from broker.machine.publishing.producers import forget_volatile_numbers
 from broker.machine.queueing.deletion import delete_queue
 from broker.machine.queueing.queue import (
     forget_all_returns,
+    last_value_key,
     mark_used,
     place_of,
     purge,
@@ -121,6 +122,9 @@ def _look(state: State, queue: Queue, found: Survivors) -> int:
         places = zip(part, islice(found.places_of_rest, len(part)), strict=True)
         seqs = [seq_at(queue, place)[0] for message, place in places if message[IS_PERSISTENT]]
         found.places.extend([place_of(queue, seq) for seq in seqs], stay)
+        if queue.last_values is not None:
+            keys = (last_value_key(queue.last_values, message) for message in stay)
+            found.keys.update((key, seq) for key, seq in zip(keys, seqs, strict=True) if key)
     found.sum += ready_elements(map(itemgetter(CONTENT_HASH), stay), found.number, seqs, True)
     found.bytes += bytes_of(stay)
     found.timed += timed_of(stay)
@@ -164,6 +168,8 @@ def _keep_persistent(state: State, queue: Queue) -> None:
         queue.next_seq = queue.recovered_seq = first + kept
         state.add(queue.salt * kept)
     queue.returned = stay.places
+    if queue.last_values is not None:
+        queue.last_values.waiting = stay.keys
     queue.ready_sum = stay.sum & MASK
     queue.ready_bytes, queue.timed = stay.bytes, stay.timed
     state.add(queue.ready_sum)

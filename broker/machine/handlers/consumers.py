@@ -69,6 +69,7 @@ from broker.machine.queueing.queue import (
     consumer_element,
     dead_letter,
     expire,
+    hold_last_value,
     mark_used,
     take,
 )
@@ -190,6 +191,8 @@ def on_get(state: State, channel: Channel, command: Get) -> int:
     held_by_tag[tag] = held
     queue.unacked += 1
     queue.unacked_bytes += len(message[BODY])
+    if queue.last_values is not None:
+        hold_last_value(state, queue, queue.last_values, seq, message)
     count_get(tallies, True, no_ack, redelivered)
     what = GOT | FLAG if redelivered else GOT
     state.moves.append(

@@ -16,11 +16,13 @@ from broker.machine.handlers.poison import poison_element
 from broker.machine.handlers.policies import policies_defined
 from broker.machine.handlers.sessions import active_element, cluster_element, session_element
 from broker.machine.image.queue_invariants import (
+    HeldOfQueue,
     check_delays,
     check_letters,
     check_queue,
     ready_sum,
     returns_sum,
+    superseded_sum,
 )
 from broker.machine.policies.choice import NOTHING, policies_element, policies_of_queue
 from broker.machine.publishing.letters import letter_element
@@ -37,7 +39,6 @@ from broker.machine.queueing.routing import binding_element, exchange_element
 from broker.machine.queueing.streams import recomputed_times
 from broker.machine.queueing.windows import recomputed_sum as recomputed_sum_of_keys
 from broker.machine.state import (
-    BODY,
     Channel,
     State,
     Vhost,
@@ -72,6 +73,8 @@ def recompute_root(state: State, fresh: bool = False) -> int:
             if queue.window is not None:
                 window = queue.window
                 total += window.sum if fresh else recomputed_sum_of_keys(window, window.order)
+            if queue.last_values is not None:
+                total += superseded_sum(queue, queue.last_values)
             if queue.stream is not None:
                 total += recomputed_times(queue, queue.stream)
             total += queue.salt * queue.next_seq
@@ -115,7 +118,7 @@ def check(state: State) -> None:
     assert all(name in state.sessions for name, _ in state.alarms), "alarms end with sessions"
     assert not state.active or state.active in state.sessions, "so does the role of the active one"
     assert not state.dead_letters, "they are published at their position, or late"
-    held_of_queue: dict[int, tuple[int, int]] = {}
+    held_of_queue: HeldOfQueue = {}
     for key, channel in state.channels.items():
         assert channel.connection.channels[key[2]] is channel
         assert state.connections[key[:2]] is channel.connection
@@ -189,7 +192,7 @@ def _check_definitions(state: State) -> None:
             assert not vhost_name or vhost_name in defined, f"a {what} of no virtual host"
 
 
-def _check_channel(channel: Channel, held_of_queue: dict[int, tuple[int, int]]) -> None:
+def _check_channel(channel: Channel, held_of_queue: HeldOfQueue) -> None:
     shared = 0
     outstanding: dict[str, int] = dict.fromkeys(channel.consumers, 0)
     for held_by_tag in (channel.unacked, channel.unsent):
@@ -197,9 +200,8 @@ def _check_channel(channel: Channel, held_of_queue: dict[int, tuple[int, int]]) 
         assert tags == sorted(tags), "delivery tags ascend"
         assert not tags or tags[-1] < channel.next_tag
         for held in held_by_tag.values():
-            queue, _, message, consumer, _ = held
-            count, size = held_of_queue.get(queue.number, (0, 0))
-            held_of_queue[queue.number] = count + 1, size + len(message[BODY])
+            queue, seq, message, consumer, _ = held
+            held_of_queue.setdefault(queue.number, []).append((seq, message))
             if consumer is not None:
                 assert consumer.no_ack == (held_by_tag is channel.unsent)
                 shared += not consumer.no_ack

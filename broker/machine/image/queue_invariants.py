@@ -3,11 +3,19 @@
 from collections.abc import Iterable, Sequence
 from itertools import count, islice, pairwise
 from operator import itemgetter
+from typing import TypeAlias
 
 from broker.machine.clock.cluster_time import lease_end, look_us
 from broker.machine.digest import MASK, ready_element, ready_elements
 from broker.machine.queueing.dispatch import has_room
-from broker.machine.queueing.queue import is_in_time, is_over, returns_element, seq_at
+from broker.machine.queueing.queue import (
+    is_in_time,
+    is_over,
+    last_value_key,
+    returns_element,
+    seq_at,
+    superseded_element,
+)
 from broker.machine.queueing.streams import check as check_stream
 from broker.machine.queueing.windows import check as check_window
 from broker.machine.schedule import NEVER_US
@@ -25,7 +33,10 @@ from broker.machine.state import (
     ready_count,
     rehash,
 )
+from broker.waiting.last_values import LastValues
 
+HeldOfQueue: TypeAlias = dict[int, list[tuple[int, Message]]]
+"""By queue: numbers and messages that channels hold."""
 _PART = 4096
 """Messages that are summed up at once: about a millisecond."""
 
@@ -74,10 +85,34 @@ def returns_sum(queue: Queue) -> int:
     return sum(returns_element(queue, seq, count) for seq, count in queue.returns.items()) & MASK
 
 
-def check_queue(state: State, queue: Queue, held_of_queue: dict[int, tuple[int, int]]) -> None:
+def superseded_sum(queue: Queue, last: LastValues) -> int:
+    return sum(superseded_element(queue, seq) for seq in last.superseded) & MASK
+
+
+def _check_last_values(queue: Queue, last: LastValues, held: dict[int, Message]) -> None:
+    """`held`: those of this queue, by their numbers."""
+    assert last.elements == superseded_sum(queue, last)
+    assert all(seq in held for seq in last.superseded), "only what is held can be superseded"
+    live = {seq: one for seq, one in held.items() if seq not in last.superseded}
+    waiting = {seq_at(queue, place)[0]: one for place, one in queue.returned.items()}
+    for found, there in ((last.waiting, waiting), (last.held, live)):
+        keys = {last_value_key(last, message): seq for seq, message in there.items()}
+        keys.pop(b"", None)
+        keyless = sum(not last_value_key(last, message) for message in there.values())
+        assert found == keys, "each key leads to its newest message"
+        assert len(keys) + keyless == len(there), "no two have the same key"
+    assert not last.waiting.keys() & last.held.keys(), "one is live of each key"
+
+
+def check_queue(state: State, queue: Queue, held_of_queue: HeldOfQueue) -> None:
     assert not queue.deleted
-    held = held_of_queue.get(queue.number, (0, 0))
-    assert (queue.unacked, queue.unacked_bytes) == held, "what is unacked is counted"
+    held = held_of_queue.get(queue.number, [])
+    size = sum(len(message[BODY]) for _, message in held)
+    assert (queue.unacked, queue.unacked_bytes) == (len(held), size), "what is unacked is counted"
+    if queue.last_values is not None:
+        _check_last_values(queue, queue.last_values, dict(held))
+    special = (queue.last_values, queue.window, queue.stream)
+    assert queue.takes_all == all(one is None for one in special)
     assert queue.ready_sum == ready_sum(queue, False), "the queue's own sum is of its messages"
     places = list(queue.returned)
     assert all(one < other for one, other in pairwise(places)), "each has a place of its own"

@@ -21,17 +21,17 @@ from broker.machine.handlers.connections import count_connection, end_later
 from broker.machine.handlers.policies import policies_defined
 from broker.machine.image.invariants import recompute_root
 from broker.machine.image.page_items import PageReader
-from broker.machine.image.queue_invariants import returns_sum
+from broker.machine.image.queue_invariants import returns_sum, superseded_sum
 from broker.machine.image.snapshot import BY_CONSUMER, BY_GONE, VERSION
 from broker.machine.policies.choice import policy_of
 from broker.machine.publishing.numbers import restore as restore_numbers
 from broker.machine.publishing.unfinished import keep_part
-from broker.machine.queueing.arguments import apply_settings, open_window
+from broker.machine.queueing.arguments import apply_settings, keep_last_values, open_window
 from broker.machine.queueing.dead_letter import letters_name
 from broker.machine.queueing.delays import queue_name
 from broker.machine.queueing.routing import binding_element, index_binding
 from broker.machine.queueing.streams import column_entry, first_offset, restore_times
-from broker.machine.queueing.windows import restore_keys
+from broker.machine.queueing.windows import restore_keys, restore_last_value
 from broker.machine.state import (
     BODY,
     Binding,
@@ -323,6 +323,13 @@ class _Reader:
         queue.next_seq, queue.recovered_seq = next_seq, recovered
         at.kept_letters[source] = at.queues[source].letters = self.queues[number] = queue
 
+    def _on_last_values(self, number: int, superseded: tuple[int, ...]) -> None:
+        queue = self.queues[number]
+        keep_last_values(queue)
+        assert queue.last_values is not None
+        queue.last_values.superseded = dict.fromkeys(superseded)
+        queue.last_values.elements = superseded_sum(queue, queue.last_values)
+
     def _on_ready(self, number: int, messages: tuple[int, ...]) -> None:
         queue = self.queues[number]
         found = self._found(messages)
@@ -359,6 +366,11 @@ class _Reader:
             raise SnapshotError(msg)
         queue.returned.extend(seqs, found)
         self._count(queue, found)
+        last = queue.last_values
+        if last is not None:
+            for place, message in zip(seqs, found, strict=True):
+                # As `seq_at`, but settings come later.
+                restore_last_value(last, last.waiting, place & ~1, message)
 
     def _count(self, queue: Queue, found: list[Message]) -> None:
         queue.ready_bytes += bytes_of(found)
@@ -464,6 +476,9 @@ class _Reader:
             (channel.unsent if unsent else channel.unacked)[tag] = held
             queue.unacked += 1
             queue.unacked_bytes += len(held[2][BODY])
+            last = queue.last_values
+            if last is not None and seq not in last.superseded:
+                restore_last_value(last, last.held, seq, held[2])
             if consumer is not None:
                 consumer.outstanding += 1
                 channel.outstanding += not unsent

@@ -192,6 +192,9 @@ class Scrub:
         things = sum(held) + 2 * len(state.channels) + sum(map(len, state.definitions.values()))
         for vhost in state.vhosts.values():
             things += sum(1 + len(queue.returns) for queue in all_queues(vhost))
+            things += sum(
+                len(one.last_values.superseded) for one in vhost.queues.values() if one.last_values
+            )
             things += sum(1 + len(e.bindings) for e in vhost.exchanges.values())
         if things > REST_MAX:
             self.left_out = True

@@ -89,6 +89,9 @@ class _VhostCut:
         self._returned = {q.number: q.returned.copy() for q in queues if q.returned}
         self._windows = {q.number: q.window.order.copy() for q in queues if q.window}
         self._returns = {q.number: q.returns.copy() for q in queues if q.returns}
+        self._superseded = {
+            q.number: list(q.last_values.superseded) for q in queues if q.last_values is not None
+        }
         self._times = {
             q.number: (q.stream.step_s, list(q.stream.times)) for q in queues if q.stream
         }
@@ -198,6 +201,8 @@ class _VhostCut:
         yield from _numbered(number, numbers)
 
     def _other_items(self, number: int) -> Iterator[_Item | None]:
+        if number in self._superseded:
+            yield ("last_values", number, self._superseded[number])
         places: list[int] = []
         numbers: list[int] = []
         for some, messages in self._returned.pop(number, Places()).drain():

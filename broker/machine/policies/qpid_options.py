@@ -30,6 +30,13 @@ _LEVELS_MIN, _LEVELS_MAX = 9, 256
 """So many levels are served by the priority that the message says. Qpid maps the priorities of a
 message to fewer levels by another rule than `x-max-priority` does."""
 _SECONDS_MAX = (1 << 53) // 1000
+LAST_VALUE_KEY = "qpid.last_value_queue_key"
+"""The header whose value is the key of a message. There is no other word for it, so it is kept by
+this name."""
+_OLD_LAST_VALUES = ("qpid.last_value_queue", "qpid.last_value_queue_no_browse")
+_OLD_KEY = "qpid.LVQ_key"
+"""The header for those that do not name one. Qpid has ignored `no_browse` since its version 0.18,
+too: a newer message always takes a place at the end, so nobody who browses misses it."""
 HINTS = (
     "qpid.file_count",
     "qpid.file_size",
@@ -60,9 +67,6 @@ REFUSED = {
     "qpid.flow_stop_count": _FLOW,
     "qpid.flow_stop_size": _FLOW,
     "qpid.group_header_key": "messages have no groups: use x-single-active-consumer",
-    "qpid.last_value_queue": "no queue keeps the last value of a key",
-    "qpid.last_value_queue_key": "no queue keeps the last value of a key",
-    "qpid.last_value_queue_no_browse": "no queue keeps the last value of a key",
     "qpid.lifetime-policy": "declare the queue auto-delete, or give it x-expires",
     "qpid.msg_sequence": _SEQUENCE,
     "qpid.persist_last_node": "declare the queue durable, and publish persistent messages",
@@ -73,7 +77,10 @@ REFUSED = {
     "qpid.trace.exclude": _TRACE,
     "qpid.trace.id": _TRACE,
 }
-NAMES = (*LIMITS, POLICY_TYPE, PRIORITIES, AUTO_DELETE_TIMEOUT, *HINTS, *REFUSED)
+NAMES = (
+    *LIMITS, POLICY_TYPE, PRIORITIES, AUTO_DELETE_TIMEOUT, LAST_VALUE_KEY, *_OLD_LAST_VALUES,
+    *HINTS, *REFUSED,
+)  # fmt: skip
 
 
 class Fault(NamedTuple):
@@ -109,6 +116,11 @@ def in_our_words(given: Table, *, auto_delete: bool, exclusive: bool) -> InOurWo
     if isinstance(seconds, int) and seconds:
         meant["x-expires"] = (AUTO_DELETE_TIMEOUT, seconds * 1000)
         auto_delete = False  # it would go with its last consumer, at once
+    header = next((_OLD_KEY for option in _OLD_LAST_VALUES if given.get(option)), None)
+    if header is not None:
+        meant[LAST_VALUE_KEY] = (_OLD_LAST_VALUES[0], header)
+    if LAST_VALUE_KEY in given:
+        meant[LAST_VALUE_KEY] = (LAST_VALUE_KEY, given[LAST_VALUE_KEY])
     for arg, (option, value) in meant.items():
         if arg in arguments:
             return Fault(option, f"it stands for {arg}, which is given too")
@@ -135,6 +147,10 @@ def _fault_of(option: str, value: Value, *, exclusive: bool) -> str | None:
         return None
     if option in LIMITS:
         return _fault_of_number(value, 0, 1 << 53)
+    if option == LAST_VALUE_KEY:
+        return fault_of_key(value)
+    if option in _OLD_LAST_VALUES:
+        return _fault_of_number(int(value) if isinstance(value, bool) else value, 0, 1)
     if option == POLICY_TYPE:
         return _fault_of_policy_type(value)
     if option == PRIORITIES:
@@ -158,6 +174,15 @@ def _fault_of_policy_type(value: Value) -> str | None:
     if isinstance(value, str) and value in _OVERFLOWS:
         return None
     return f"unsupported policy {value!r}: one of {', '.join(_OVERFLOWS)} is needed"
+
+
+def fault_of_key(value: Value) -> str | None:
+    """What is wrong with the name of a header."""
+    if type(value) is not str:
+        return "unacceptable type: the name of a header is needed"
+    if not 0 < len(value.encode()) <= 255:
+        return "unacceptable value: the name of a header, of 1 to 255 bytes, is needed"
+    return None
 
 
 def _fault_of_number(value: Value, low: int, high: int) -> str | None:

@@ -4,7 +4,7 @@ from broker.machine.commands import PERSISTENT
 from broker.machine.digest import MASK, body_hash, message_hash
 from broker.machine.move_log import BY_DELAY, FLAG, INDEX_MASK, MARK_MASK, row
 from broker.machine.publishing.copies import copies_of, widened
-from broker.machine.queueing.dispatch import die_refused, enqueue
+from broker.machine.queueing.dispatch import die_refused, enqueue, enqueue_last
 from broker.machine.queueing.refusals import Refusal
 from broker.machine.queueing.streams import enter
 from broker.machine.queueing.windows import enqueue_once, key_of
@@ -57,6 +57,8 @@ def publish_to(
     for queue in queues:
         if queue.takes_all:
             entered = enqueue(state, queue, message)
+        elif queue.last_values is not None:
+            entered = enqueue_last(state, queue, queue.last_values, message)
         elif queue.window is None:
             assert queue.stream is not None
             enter(state, queue, queue.stream, message)

@@ -16,6 +16,7 @@ from broker.machine.limits import (
     WINDOW_KEYS_TOTAL_MAX,
 )
 from broker.machine.policies.choice import effective_definition
+from broker.machine.policies.qpid_options import LAST_VALUE_KEY, fault_of_key
 from broker.machine.policies.settings import MAX_AGE, SEGMENT_BYTES_MAX, age_us
 from broker.machine.queueing.refusals import (
     Refusal,
@@ -33,9 +34,11 @@ from broker.machine.version import (
     CONSUMER_TIMEOUTS,
     DEDUPLICATION,
     KEPT_LETTERS,
+    LAST_VALUES,
     STREAMS,
 )
 from broker.waiting.filter_column import NONE, entry_of
+from broker.waiting.last_values import LastValues
 
 _HINTS = (
     "x-queue-mode",
@@ -53,9 +56,9 @@ _NOT_OF_STREAMS = (
     "x-max-length", "x-message-ttl", "x-expires", "x-max-priority", "x-delivery-limit",
     "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy", "x-overflow",
     "x-queue-mode", "x-queue-version", "x-queue-master-locator", "x-quorum-initial-group-size",
-    "x-single-active-consumer", "x-consumer-timeout", "x-message-deduplication",
+    "x-single-active-consumer", "x-consumer-timeout", "x-message-deduplication", LAST_VALUE_KEY,
 )  # fmt: skip
-"""As RabbitMQ, and the last one because a stream has no window."""
+"""As RabbitMQ, and the last two because a stream has no window, and keeps all values."""
 _NUMBER_MAX = 1 << 53
 _NUMBERS = {
     "x-max-length": (0, _NUMBER_MAX),
@@ -73,7 +76,7 @@ _STRATEGIES = ("at-most-once", "at-least-once")
 _OVERFLOWS = ("drop-head", "reject-publish", "reject-publish-dlx")
 _COMPARED = (
     *_HINTS, *_NUMBERS, *_NAMES, "x-overflow", "x-queue-type", "x-single-active-consumer",
-    DEDUPLICATION_ARGUMENT, _AGE, _SEGMENT, _STRATEGY,
+    DEDUPLICATION_ARGUMENT, _AGE, _SEGMENT, _STRATEGY, LAST_VALUE_KEY,
 )  # fmt: skip
 _SAYS_NOTHING = (
     ("x-queue-type", "classic"),
@@ -110,6 +113,11 @@ def check_queue(name: str, vhost: str, arguments: Table, version: int) -> Refusa
             vhost,
             "routing_key_but_no_dlx_defined",
         )
+    if LAST_VALUE_KEY in arguments:
+        for arg in ("x-max-priority", DEDUPLICATION_ARGUMENT):
+            if arguments.get(arg, False) is not False:
+                why = f"a queue cannot have both this and {arg}"
+                return invalid_argument(LAST_VALUE_KEY, "queue", name, vhost, why)
     return None
 
 
@@ -153,6 +161,8 @@ def _fault_of(arg: str, value: Value, version: int) -> str | None:
     elif arg in ("x-single-active-consumer", DEDUPLICATION_ARGUMENT):
         if type(value) is not bool:
             fault = "unacceptable type: a boolean is needed"
+    elif arg == LAST_VALUE_KEY and version >= LAST_VALUES:
+        fault = fault_of_key(value)
     elif version >= ANSWERS_AS_RABBITMQ:
         fault = _fault_of_promise(arg, value)
     elif arg.startswith("x-") and arg not in _HINTS:
@@ -199,11 +209,20 @@ def open_window(state: State, queue: Queue) -> None:
     state.window_keys += size
 
 
+def keep_last_values(queue: Queue) -> None:
+    """Make a queue that is new here one that keeps the newest message of each key, if its arguments
+    say so; settings are applied after that. An argument of this name that was taken before version
+    15 says nothing."""
+    header = queue.arguments.get(LAST_VALUE_KEY)
+    if isinstance(header, str):
+        queue.last_values, queue.takes_all = LastValues(header), False
+
+
 def _fault_of_promise(arg: str, value: Value) -> str | None:
     """Whether it promises what does not hold here."""
     if arg == _STRATEGY and value != "at-most-once":
         return f"'{plain(value)}' is {NOT_HONOURED}: dead letters are sent at most once"
-    if arg.startswith("qpid."):  # from version 15 on none is left (policies/qpid_options.py)
+    if arg.startswith("qpid."):  # from version 15 on no other is left (policies/qpid_options.py)
         return f"{NOT_HONOURED}: use x-max-length, x-max-length-bytes and x-overflow"
     return None
 
@@ -232,7 +251,8 @@ def apply_settings(queue: Queue) -> None:
         and queue.overflow == "reject-publish"
         and queue.dead_letter_exchange is not None
     )
-    queue.max_priority = _number(arguments, {}, "max-priority")
+    last = queue.last_values is not None
+    queue.max_priority = 0 if last else _number(arguments, {}, "max-priority")
     queue.consumer_timeout_ms = _number(arguments, definition, "consumer-timeout")
     queue.single_active = arguments.get("x-single-active-consumer") is True
 

@@ -6,6 +6,7 @@ from broker.machine.limits import BINDING_WORK, CONSUMER_WORK, QUEUE_WORK
 from broker.machine.move_log import QUEUE_DELETED
 from broker.machine.policies.choice import policies_element
 from broker.machine.queueing.queue import (
+    close_last_values,
     consumer_element,
     drop_letters,
     forget_all_returns,
@@ -31,6 +32,7 @@ def delete_queue(state: State, queue: Queue) -> int:
     close_stream(state, queue)
     drop_letters(state, queue)
     count = purge(state, queue, QUEUE_DELETED)
+    close_last_values(state, queue)
     for consumer in queue.consumers.values():
         channel = consumer.channel
         consumer.active = False

@@ -26,6 +26,7 @@ from broker.machine.move_log import (
     LAPSED,
     MEMBER_LOST,
     PASSED,
+    SUPERSEDED,
     is_return,
     row,
 )
@@ -36,12 +37,16 @@ from broker.machine.queueing.queue import (
     dead_letter,
     drop_head,
     forget_returns,
+    hold_last_value,
     is_full,
+    let_go_of_last_value,
     next_seq,
     put_back,
     remove_head,
+    replace,
     take,
     trim,
+    waiting_last_value,
 )
 from broker.machine.state import (
     BODY,
@@ -62,6 +67,7 @@ from broker.machine.state import (
 )
 from broker.machine.tally import count_delivery
 from broker.machine.version import ANSWERS_AS_RABBITMQ
+from broker.waiting.last_values import LastValues
 
 _new = tuple.__new__  # half the cost of calling the class
 
@@ -88,6 +94,21 @@ def enqueue(state: State, queue: Queue, message: Message) -> bool:
     if queue.expiring:
         _expire_at_once(state, queue)
     return True
+
+
+def enqueue_last(state: State, queue: Queue, last: LastValues, message: Message) -> bool:
+    """The same in a last-value queue: in the place of the one of its key that waits, but at the
+    end. What the queue refuses replaces nothing."""
+    older = waiting_last_value(queue, last, message)
+    if older is not None:
+        place, replaced = older
+        size = len(message[BODY]) - len(replaced[BODY])
+        if queue.overflow != "drop-head" and is_full(queue, size, 0):
+            if queue.overflow == "reject-publish-dlx":
+                dead_letter(state, queue, message, "maxlen")
+            return False
+        replace(state, queue, place, message)
+    return enqueue(state, queue, message)
 
 
 RUN_TRAITS: Final[dict[str, object]] = {
@@ -178,6 +199,8 @@ def deliver(
     consumer.outstanding += 1
     queue.unacked += 1
     queue.unacked_bytes += len(message[BODY])
+    if queue.last_values is not None:
+        hold_last_value(state, queue, queue.last_values, seq, message)
     content = message[CONTENT_HASH]
     state.moves.append(
         row(
@@ -406,6 +429,10 @@ def requeue(
     if not message[NUMBER]:  # it stays in its stream
         release(state, channel, tag, held, content, what, tag)
         return
+    if queue.last_values is not None and seq in queue.last_values.superseded:
+        queue.tally.replaced += 1
+        release(state, channel, tag, held, rehash(message), SUPERSEDED, tag)
+        return
     if counts and _came_back_too_often(state, queue, seq, what):
         release(state, channel, tag, held, rehash(message), GIVEN_UP, tag)
         dead_letter(state, queue, message, "delivery_limit")
@@ -448,6 +475,8 @@ def release(
     queue.unacked_bytes -= len(message[BODY])
     if queue.returns and not is_return(what):
         forget_returns(state, queue, seq)
+    if queue.last_values is not None:
+        let_go_of_last_value(state, queue, queue.last_values, seq, message)
     if consumer is not None:
         consumer.outstanding -= 1
         if not consumer.no_ack:

@@ -30,14 +30,15 @@ from broker.machine.move_log import (
     OVER_LIMIT,
     PURGED,
     QUEUE_DELETED,
+    REPLACED,
     SENT_ON,
     row,
 )
 from broker.machine.policies.choice import policies_element, policies_of_queue
-from broker.machine.queueing.arguments import apply_settings, open_window
+from broker.machine.queueing.arguments import apply_settings, keep_last_values, open_window
 from broker.machine.queueing.dead_letter import letters_name
 from broker.machine.queueing.delays import due_ms_of, place_when_due, queue_name
-from broker.machine.queueing.properties import priority_of
+from broker.machine.queueing.properties import key_by, priority_of
 from broker.machine.queueing.refusals import Refusal, locked, no_queue
 from broker.machine.state import (
     BODY,
@@ -64,7 +65,9 @@ from broker.machine.state import (
     ready_count,
     rehash,
 )
+from broker.machine.version import LAST_VALUES
 from broker.waiting.backlog import Backlog
+from broker.waiting.last_values import LastValues
 from broker.waiting.places import Places
 
 _PUBLISHED_NEXT = (DUE, SENT_ON)
@@ -124,6 +127,8 @@ def create_queue(
 ) -> Queue:
     queue = Queue(vhost, name, state.next_queue, durable, auto_delete, owner, arguments)
     queue.policy, queue.operator_policy = policies_of_queue(vhost, name, arguments)
+    if state.version >= LAST_VALUES:
+        keep_last_values(queue)
     apply_settings(queue)
     open_window(state, queue)
     vhost.queues[name] = queue
@@ -255,10 +260,18 @@ def take(state: State, queue: Queue) -> tuple[int, Message, bool]:
     if queue.returned:
         place, message = queue.returned.popleft()
         seq, redelivered = seq_at(queue, place)
+        if queue.last_values is not None:
+            queue.last_values.waiting.pop(last_value_key(queue.last_values, message), None)
     else:
         seq = queue.next_seq - len(queue.ready)
         message = queue.ready.popleft()
         redelivered = seq < queue.recovered_seq
+    _count_left(state, queue, seq, message, redelivered)
+    return seq, message, redelivered
+
+
+def _count_left(state: State, queue: Queue, seq: int, message: Message, redelivered: bool) -> None:
+    """A message is not ready any more."""
     element = ready_element(message[CONTENT_HASH], queue.number, seq, redelivered)
     queue.ready_sum = (queue.ready_sum - element) & MASK
     state.remove(element)
@@ -267,7 +280,6 @@ def take(state: State, queue: Queue) -> tuple[int, Message, bool]:
         if message[TTL_US] != NO_TTL and queue.stream is None:
             queue.timed -= 1
         recheck_deadlines(state, queue)
-    return seq, message, redelivered
 
 
 def append(state: State, queue: Queue, message: Message) -> None:
@@ -287,12 +299,16 @@ def append(state: State, queue: Queue, message: Message) -> None:
         state.full(queue.ready.append(message, len(message[BODY])))
     else:
         queue.returned.put(seq, message)
+        if queue.last_values is not None:
+            _wait_as_last(state, queue, queue.last_values, seq, message)
     state.add(_count_ready(state, queue, seq, message, False) + queue.salt)
 
 
 def put_back(state: State, queue: Queue, seq: int, message: Message) -> None:
     """In its old place, flagged redelivered. The caller checks the limits and dispatches."""
     queue.returned.put(place_of(queue, seq), message)
+    if queue.last_values is not None:
+        _wait_as_last(state, queue, queue.last_values, seq, message)
     state.add(_count_ready(state, queue, seq, message, True))
 
 
@@ -306,6 +322,105 @@ def _count_ready(state: State, queue: Queue, seq: int, message: Message, redeliv
     if queue.timed or queue.ttl_us != NO_TTL or queue.delays is not None:
         recheck_deadlines(state, queue)
     return element
+
+
+# -- last values ---------------------------------------------------------------------------------
+
+
+def last_value_key(last: LastValues, message: Message) -> bytes:
+    """What a message of this queue replaces an older one by; none: it replaces nothing."""
+    return key_by(message[PROPERTIES], last.raw_header)
+
+
+def _wait_as_last(state: State, queue: Queue, last: LastValues, seq: int, message: Message) -> None:
+    key = last_value_key(last, message)
+    if key:
+        _supersede(state, queue, last, last.waits(key, seq))
+
+
+def hold_last_value(
+    state: State, queue: Queue, last: LastValues, seq: int, message: Message
+) -> None:
+    """A channel holds the message from here on."""
+    key = last_value_key(last, message)
+    if key:
+        _supersede(state, queue, last, last.hold(key, seq))
+
+
+def _supersede(state: State, queue: Queue, last: LastValues, seq: int | None) -> None:
+    """A newer one came while a channel holds this one."""
+    if seq is not None:
+        last.superseded[seq] = None
+        _count_superseded(state, last, superseded_element(queue, seq))
+
+
+def let_go_of_last_value(
+    state: State, queue: Queue, last: LastValues, seq: int, message: Message
+) -> None:
+    """No channel holds the message any more, whether it comes back or not."""
+    if seq in last.superseded:
+        del last.superseded[seq]
+        _count_superseded(state, last, -superseded_element(queue, seq))
+        return
+    key = last_value_key(last, message)
+    if key:
+        last.let_go(key, seq)
+
+
+def _count_superseded(state: State, last: LastValues, element: int) -> None:
+    last.elements = (last.elements + element) & MASK
+    state.add(element)
+
+
+def superseded_element(queue: Queue, seq: int) -> int:
+    return item_hash("superseded", queue.number, seq)
+
+
+def waiting_last_value(
+    queue: Queue, last: LastValues, message: Message
+) -> tuple[int, Message] | None:
+    """The place and the message that this one would replace."""
+    seq = last.waiting.get(last_value_key(last, message))
+    if seq is None:
+        return None
+    place = seq if seq in queue.returned else place_of(queue, seq)
+    return place, queue.returned.at(place)
+
+
+def replace(state: State, queue: Queue, place: int, newer: Message) -> None:
+    """Drop the message at this place, whose key the newer one has, which enters next. It is no dead
+    letter."""
+    last, message = queue.last_values, queue.returned.remove(place)
+    assert last is not None
+    seq, redelivered = seq_at(queue, place)
+    del last.waiting[last_value_key(last, message)]
+    _count_left(state, queue, seq, message, redelivered)
+    state.moves.append(
+        row(
+            REPLACED | FLAG if redelivered else REPLACED,
+            state.position & INDEX_MASK,
+            queue.mark,
+            seq,
+            newer[NUMBER] & MARK_MASK,
+            message[CONTENT_HASH],
+        )
+    )
+    queue.tally.replaced += 1
+    _audit(state, queue, seq, message, redelivered)
+    if queue.returns:
+        forget_returns(state, queue, seq)
+
+
+def close_last_values(state: State, queue: Queue) -> None:
+    """The queue is gone, and what waited in it."""
+    last = queue.last_values
+    if last is not None:
+        state.remove(last.elements)
+        state.discarded.append(last.held)
+        queue.last_values = None
+
+
+# -- returns, limits, expiry ---------------------------------------------------------------------
 
 
 def count_return(state: State, queue: Queue, seq: int) -> int:
@@ -496,6 +611,9 @@ def purge(state: State, queue: Queue, what: int) -> int:
         _keep_returns_of_held(state, queue)
     # To free a million messages takes too long for one position: the member does it in slices.
     state.discarded += all_ready(queue)
+    if queue.last_values is not None:
+        state.discarded.append(queue.last_values.waiting)
+        queue.last_values.waiting = {}
     queue.timed = 0
     if queue.expiring:
         recheck_deadlines(state, queue)

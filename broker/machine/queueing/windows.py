@@ -13,15 +13,17 @@ docs/decisions/0065-a-repeat-is-known-by-its-key-in-a-window-of-the-queue.md.
 
 from collections import deque
 from collections.abc import Iterable
-from hashlib import blake2b
 
-from broker.machine.digest import MASK, canonical, window_element
+from broker.machine.digest import MASK, window_element
 from broker.machine.limits import WINDOW_KEYS_WORK
 from broker.machine.move_log import FLAG, INDEX_MASK, MARK_MASK, REPEATED, row
 from broker.machine.queueing.dispatch import enqueue
 from broker.machine.queueing.properties import (
     HAS_HEADERS,
-    decode_value,
+    header_of,
+    key_by,
+    key_of_text,
+    key_of_value,
     property_of,
     raw_headers,
 )
@@ -32,12 +34,14 @@ from broker.machine.state import (
     IS_PERSISTENT,
     NO_TTL,
     NUMBER,
+    PROPERTIES,
     Message,
     Noted,
     Queue,
     State,
     Window,
 )
+from broker.waiting.last_values import LastValues
 
 HEADER = "x-deduplication-header"
 DEATHS = "x-death"
@@ -57,16 +61,11 @@ def key_of(properties: bytes) -> bytes:
             name == DEATHS for name, _, _ in raw_headers(properties)
         ):
             return b""
-        if _HEADER_BYTES in properties:
-            raws = [raw for name, _, raw in raw_headers(properties) if name == HEADER]
-            value = decode_value(raws[-1]) if raws else None
-    if value in (None, "", b""):
-        text = property_of(properties, "message_id")
-    elif isinstance(value, str | bytes):
-        text = value.encode() if isinstance(value, str) else value
-    else:
-        return blake2b(canonical({"": value}), digest_size=16, person=b"value").digest()
-    return blake2b(text, digest_size=16).digest() if text else b""
+        value = header_of(properties, _HEADER_BYTES)
+    if value not in (None, "", b""):
+        return key_of_value(value)
+    text = property_of(properties, "message_id")
+    return key_of_text(text) if text else b""
 
 
 def enqueue_once(state: State, queue: Queue, window: Window, key: bytes, message: Message) -> bool:
@@ -216,6 +215,15 @@ def restore_keys(state: State, queue: Queue, noted: Iterable[Noted]) -> None:
     window.sum = (window.sum + recomputed_sum(window, noted)) & MASK
     if _end_us(window) < NEVER_US:
         state.remembering[queue.number] = queue
+
+
+def restore_last_value(
+    last: LastValues, live: dict[bytes, int], number: int, message: Message
+) -> None:
+    """Find it again by its key: `live` are those that wait, or that channels hold."""
+    key = key_by(message[PROPERTIES], last.raw_header)
+    if key:
+        live[key] = number
 
 
 def check(state: State, queue: Queue) -> None:

@@ -74,6 +74,8 @@ def queue_row(call: Call, queue: Queue) -> Object:
     if queue.window is not None:
         row["deduplication_keys"] = len(queue.window.by_key)
         row["deduplicated"] = queue.tally.drop_duplicate
+    if queue.last_values is not None:
+        row["replaced"] = queue.tally.replaced
     if queue.stream is not None:
         row["first_offset"], row["next_offset"] = first_offset(queue), queue.next_seq
         row["max_offset_lag"] = max_lag(queue)

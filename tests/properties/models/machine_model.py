@@ -12,6 +12,12 @@ from broker.machine import commands as c
 from broker.machine.effects import DeliverEffect, GetOk
 
 Chan = tuple[int, int, int]
+KEYS = 3
+
+
+def key_of(body: bytes) -> int:
+    """What a message replaces an older one by: its number, which its body ends with."""
+    return int(body.rpartition(b"+")[2]) % KEYS
 
 
 @dataclass(eq=False)
@@ -23,6 +29,7 @@ class ModelQueue:
     seq: int = 0
     ready: dict[int, tuple[bytes, bool, bool]] = field(default_factory=dict)  # redelivered, keep
     stays: bool = False  # a stream: what is read stays
+    last: bool = False  # of each key it keeps the last one
 
 
 @dataclass(eq=False)
@@ -42,6 +49,7 @@ class ModelHeld:
     message: tuple[bytes, bool, bool]
     consumer: ModelConsumer | None
     no_ack: bool
+    superseded: bool = False
 
 
 @dataclass(eq=False)
@@ -140,7 +148,8 @@ class Model:
                 del channel.consumers[tag]
 
     def put_back(self, held: ModelHeld) -> None:
-        if held.queue in self.queues.values() and not held.queue.stays:
+        there = held.queue in self.queues.values() and not held.queue.stays
+        if there and not held.superseded:
             held.queue.ready[held.seq] = (held.message[0], True, held.message[2])
             self.trim(held.queue)
 
@@ -157,10 +166,21 @@ class Model:
         names = self.fanout if exchange else [key] if key in self.queues else []
         for name in names:
             queue = self.queues[name]
+            if queue.last:
+                self.replace(queue, key_of(body))
             queue.ready[queue.seq] = (body, False, keep)
             queue.seq += 1
             self.trim(queue)
         return c.OK if names else c.UNROUTABLE
+
+    def replace(self, queue: ModelQueue, key: int) -> None:
+        """A newer one comes: what waits is gone, and what is held does not come back."""
+        for seq in [seq for seq, one in queue.ready.items() if key_of(one[0]) == key]:
+            del queue.ready[seq]
+        for channel in self.channels.values():
+            for held in channel.held.values():
+                if held.queue is queue and key_of(held.message[0]) == key:
+                    held.superseded = True
 
     def named(self, at: Chan, tag: int, multiple: bool) -> list[int] | None:
         unacked = self.channels[at].unacked()
@@ -198,6 +218,11 @@ class Model:
             self.drop(name)
         for queue in self.queues.values():
             if queue.stays:
+                continue
+            if queue.last:  # as with priorities, places stay
+                queue.ready = {
+                    seq: (body, True, True) for seq, (body, _, keep) in queue.ready.items() if keep
+                }
                 continue
             kept = [body for _, (body, _, keep) in sorted(queue.ready.items()) if keep]
             queue.ready = {queue.seq + n: (body, True, True) for n, body in enumerate(kept)}

@@ -23,6 +23,7 @@ from broker.machine.commands import (
 from broker.machine.effects import DeliverEffect
 from broker.machine.handlers.consumers import tags_up_to
 from broker.machine.machine import Machine
+from broker.machine.queueing.properties import headers_of
 from broker.machine.state import BODY, Held, all_queues
 from broker.replication.chain import History
 from broker.replication.replica import Replica
@@ -30,7 +31,7 @@ from tests.sim.broker.judge import BrokerJudge, ConfirmSent, DeliverySent, Node
 from tests.sim.broker.operator import GRAVE
 from tests.sim.clients.letters import MAIL, LetterWitness
 from tests.sim.clients.messages import MessageId, message_id
-from tests.sim.clients.programs import LATE
+from tests.sim.clients.programs import KEY, LATE, LATEST
 from tests.sim.clients.readers import STREAM
 from tests.sim.clients.reading import StreamWitness
 
@@ -55,6 +56,8 @@ class Witness:
         self.unroutable: dict[MessageId, set[int]] = {}  # where it reached no queue
         self.colds: list[int] = []
         self.delayed: set[MessageId] = set()  # they come in another order
+        self.replaced: set[MessageId] = set()  # by a newer one of its key
+        self._latest: dict[object, MessageId] = {}  # by key
         self._firsts: dict[tuple[str, int], int] = {}
         self.stream = StreamWitness(judge.broken, self._count)
         self.letters = LetterWitness(judge.broken, self._count)
@@ -99,6 +102,8 @@ class Witness:
             self.taken[conn, number] = position
             if command[4] == LATE:  # type: ignore[misc]
                 self.delayed.add((conn, number))
+            if outcome == OK and command[5] == LATEST:  # type: ignore[misc]
+                self._replace(headers_of(command[7])[KEY], (conn, number))  # type: ignore[misc, arg-type]
             if outcome == OK:
                 self.entered[conn, number] = position
             else:
@@ -115,6 +120,12 @@ class Witness:
         for effect in machine.effects:
             if isinstance(effect, DeliverEffect):
                 self._delivery(position, effect)
+
+    def _replace(self, key: object, message: MessageId) -> None:
+        older = self._latest.get(key)
+        if older is not None:
+            self.replaced.add(older)
+        self._latest[key] = message
 
     def _delivery(self, position: int, d: DeliverEffect) -> None:
         queue = d.consumer_tag.partition("/")[0]
@@ -290,11 +301,22 @@ def _look_for_confirmed(
     witness.letters.at_rest(machine, at_rest, max(witness.colds, default=0))
     witness.stream.at_rest(machine)
     present |= witness.stream.gone | {message for _, message in witness.settled}
+    _look_at_last_values(judge, witness, machine)
+    judge.counters["replaced"] += len(witness.replaced - present)
+    present |= witness.replaced
     for confirm in judge.confirms_sent:
         if confirm.chain not in survived and judge.gave_up(confirm.chain):
             judge.counters["given_up"] += 1
         else:
             _find(judge, confirm, survived, witness, present)
+
+
+def _look_at_last_values(judge: BrokerJudge, witness: Witness, machine: Machine) -> None:
+    """G30: nothing waits that a newer one of its key came after."""
+    queue = machine.vhosts["/"].queues.get(LATEST) if "/" in machine.vhosts else None
+    for message in queue.returned.values() if queue is not None else ():
+        if message_id(message[BODY]) in witness.replaced:
+            judge.broken("G30", f"{message_id(message[BODY])} waits, and a newer one came")
 
 
 def _find(

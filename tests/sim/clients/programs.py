@@ -4,7 +4,7 @@ They send commands and receive effects, as gateway and outbox would pass them on
 numbers are unique in the whole run, so a connection and the number of a message of it name that
 message for good.  Some publishers number their messages: they send again, by another connection,
 what was not confirmed, and what a member's publisher had unconfirmed as it crashed is sent again by
-that of another one.  Some have messages delayed.
+that of another one.  Some have messages delayed, and some publish to a queue of last values.
 """
 
 from __future__ import annotations
@@ -57,6 +57,9 @@ UNCONFIRMED_MAX = 50
 LATE = "late"
 """An exchange that delays; only durable queues are bound to it, so what was confirmed has one."""
 DELAY_MS_MAX = 400
+LATEST, KEY = "latest", "key"
+"""A queue that keeps the last message of each key, and the header that has it."""
+KEYS = 4
 Orphans = list[Publish]
 """What numbering publishers of members that crashed had unconfirmed."""
 
@@ -123,6 +126,8 @@ class SimClients:
             member, tape.fork("readers"), numbers, later, broken, calm,
             StreamPlan.draw(of_all.fork("stream")),
         )  # fmt: skip
+        self._last_values = tape.fork("last values")
+        self.replacing = self._last_values.chance(0.4)
 
     # -- what they ask for -----------------------------------------------------------------------
 
@@ -152,6 +157,8 @@ class SimClients:
         self.commands += self.ways.begin(self.publisher)
         if self.readers.plan.used:
             self.commands.append(self.readers.plan.declare(self.publisher, 1))
+        if self.replacing:
+            self.commands.append(self._declare(self.publisher, 1, Queue(LATEST, True)))
         for sent in again:
             self._publish(sent)
 
@@ -192,6 +199,8 @@ class SimClients:
         self.commands.append(ConnectionOpen(CONNECTION_OPEN, self.consuming, "/", "guest", "p:2"))
         for chan in range(1, 1 + tape.number(0, 3)):
             queue = tape.pick(self.queues)
+            if self.replacing and self._last_values.chance(0.3):
+                queue = Queue(LATEST, True)
             consumer = Consumer(chan, queue, tape.chance(0.15), tape.pick((0, 1, 3, 10)))
             self._begin(consumer)
         if self.ways.plan.used:
@@ -206,6 +215,8 @@ class SimClients:
         if queue.name == KEPT:
             return self.ways.plan.declare(conn, chan)[0]
         letters: Table = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": GRAVE}
+        if queue.name == LATEST:
+            letters["qpid.last_value_queue_key"] = KEY
         return QueueDeclare(
             QUEUE_DECLARE, conn, chan, queue.name, False, queue.durable, False, False, False,
             letters if queue.name != GRAVE else {},
@@ -232,11 +243,16 @@ class SimClients:
             orphan = self.orphans.pop(0)
             if orphan.exchange == LATE:  # what it needs may not have been declared in time
                 self.commands += self._declare_delaying(Queue(orphan.key, True))
+            elif orphan.key == LATEST:
+                self.commands.append(self._declare(self.publisher, 1, Queue(LATEST, True)))
             self._publish(orphan)
         self.published += 1
         queue = self.tape.pick(self.queues)
         flags = PERSISTENT if self.tape.chance(0.8) else 0
         properties = b""
+        replaces = self.replacing and self._last_values.chance(0.3)
+        if replaces:
+            queue = Queue(LATEST, True)
         if self.numbering:
             # A cold start takes others with their numbers; sent again they are other messages.
             queue, flags = queue if queue.durable else self.queues[0], PERSISTENT
@@ -250,7 +266,10 @@ class SimClients:
             queue = Queue(KEPT, True)
         body = MESSAGE.pack(self.publisher, self.published) + payload
         exchange = ""
-        if self.delaying and queue in self.queues and queue.durable and self._delays.chance(0.4):
+        if replaces:
+            key = self._last_values.number(1, KEYS)
+            properties = with_header(properties or b"\x00\x00", KEY, key)
+        elif self.delaying and queue in self.queues and queue.durable and self._delays.chance(0.4):
             exchange = LATE
             properties = with_header(properties, DELAY, self._delays.number(1, DELAY_MS_MAX))
         self._publish(Publish(PUBLISH, 0, 1, 0, exchange, queue.name, flags, properties, body))

@@ -43,6 +43,22 @@ def test_a_queue_tells_how_many_keys_it_knows_and_how_many_repeats_came(
     assert "deduplication_keys" not in api.row("queues/%2F/made-here")
 
 
+def test_a_queue_of_last_values_tells_how_many_were_replaced(
+    api: Api, amqp: pika.BlockingConnection
+) -> None:
+    body = {"durable": True, "arguments": {"qpid.last_value_queue": 1}}
+    assert api.ask("PUT", "queues/%2F/prices", body).status == 201
+    channel = amqp.channel()
+    channel.confirm_delivery()
+    for key in ("one", "two", "one"):
+        ticker = pika.BasicProperties(headers={"qpid.LVQ_key": key})
+        channel.basic_publish("", "prices", b"m", ticker, mandatory=True)
+    row = api.row("queues/%2F/prices")
+    assert row["arguments"] == {"qpid.last_value_queue_key": "qpid.LVQ_key"}
+    assert row["replaced"] == 1
+    assert channel.queue_declare("prices", passive=True).method.message_count == 2
+
+
 def test_another_declaration_is_refused_in_the_words_of_amqp(api: Api) -> None:
     api.ask("PUT", "queues/%2F/kept", {"durable": True})
     answered = api.ask("PUT", "queues/%2F/kept", {"durable": False})

@@ -564,6 +564,12 @@ def test_qpid_stat_sorts_sifts_and_cuts(run: Run) -> None:
              {"type": "topic", "durable": False, "auto_delete": False,
               "arguments": {"alternate-exchange": "lost"}}),
         ),
+        (
+            ("add", "queue", "prices", "--durable", "--lvq-key", "ticker"),
+            ("PUT", "queues/%2F/prices",
+             {"durable": True, "auto_delete": False,
+              "arguments": {"qpid.last_value_queue_key": "ticker"}}),
+        ),
         (("del", "queue", "q", "--force"), ("DELETE", "queues/%2F/q", None)),
         (("del", "exchange", "e"), ("DELETE", "exchanges/%2F/e", None)),
         (
@@ -602,7 +608,6 @@ def test_qpid_config_lists(run: Run) -> None:
 def test_an_option_without_a_counterpart_is_refused(run: Run, api: CannedApi) -> None:
     for option in (
         ("--start-replica", "b"),
-        ("--lvq-key", "k"),
         ("--group-header", "g"),
         ("--file-size", "8"),
     ):

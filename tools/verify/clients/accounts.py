@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 END_STATES = (
-    "settled", "dropped", "dead-lettered", "purged", "still there", "unroutable", "repeats",
+    "settled", "dropped", "replaced", "dead-lettered", "purged", "still there", "unroutable",
+    "repeats",
 )  # fmt: skip
 
 
@@ -51,6 +52,7 @@ ACCOUNTS = {
             WHEN repeat THEN 'repeats'
             WHEN end_op = 6 AND end_cause IN (2, 3) AND routed THEN 'passed on'
             WHEN end_op = 6 AND end_cause IN (2, 3) THEN 'unroutable'
+            WHEN end_op = 6 AND end_cause = 4 OR end_op = 4 AND end_cause = 6 THEN 'replaced'
             WHEN ends > 0 AND dead AND (end_op = 6 OR end_cause = 2) THEN 'dead-lettered'
             WHEN ends > 0 AND end_op = 6 THEN 'dropped'
             WHEN ends > 0 THEN 'settled'

@@ -1,4 +1,4 @@
-"""G20: a publish that was accepted becomes one message, which enters each queue of its route once.
+"""G20, G30: an accepted publish becomes one message, which enters each queue of its route once.
 
 Numbers of messages rise by one, and so do the places in each queue; what enters a queue is the
 message that the command has just published, with its persistence.
@@ -10,7 +10,7 @@ from tools.verify.contract.rules import Rule
 
 # Moves: 1 PUBLISHED (causes: 0 by a client, 1 by a transaction, 3 again: it makes no message, 4 its
 # delay is over, 5 a dead letter that waited), 2 ENQUEUED, 6 DROPPED (causes 2: it is due, 3: it is
-# a dead letter that is sent on), 9 RECOVERED, 10 REPEATED: by its key
+# a dead letter that is sent on, 4: replaced), 9 RECOVERED, 10 REPEATED: by its key
 # the queue knows it, and does not take it.  A place in a priority
 # queue has the rank in the bits from 54 on, and its lowest bit unused; one in a queue of delayed
 # messages (priority 256) the due time from the 22nd on.  A move names a message by the low half of
@@ -33,7 +33,8 @@ ARRIVALS = {
     "placed": """
         SELECT logged.*, op = 9 AND seq = 0 AS silent, max_priority = 256 AS delays,
             CASE WHEN max_priority = 256 THEN (seq & 4194303) >> 1
-                WHEN max_priority BETWEEN 0 AND 256 THEN (seq & 18014398509481983) >> 1
+                WHEN max_priority BETWEEN 0 AND 256 OR max_priority = 258
+                    THEN (seq & 18014398509481983) >> 1
                 ELSE LEAST(seq, 4611686018427387904) END AS place
         FROM logged LEFT JOIN named USING (queue) WHERE op IN (2, 9)""",
     "steps": """
@@ -53,6 +54,12 @@ ARRIVALS = {
                 AS was_due
         FROM logged WHERE op = 6 AND cause IN (2, 3) OR op = 1 AND cause IN (4, 5)
         WINDOW own AS (ORDER BY nth)""",
+    # What is replaced in a last-value queue makes way for what enters next.
+    "replacements": """
+        SELECT *, COALESCE(LEAD(op) OVER own = 2 AND LEAD(nth) OVER own = nth + 1
+                AND LEAD(position) OVER own = position AND LEAD(queue) OVER own = queue
+                AND LEAD(of) OVER own = of AND LEAD(seq) OVER own > seq, FALSE) AS by_newer
+        FROM logged WHERE op = 6 AND cause = 4 OR op = 2 WINDOW own AS (ORDER BY nth)""",
 }
 
 # What the command at each position published by itself.  Command 14 is PUBLISH, 23 TX_COMMIT;
@@ -127,6 +134,10 @@ RULES = {
         "G20", "C1 enqueue",
         "was published as after a delay, or as a dead letter that waited, but none was due then",
         "dues", "op = 1 AND NOT was_due",
+    ),
+    "replaced by nothing": Rule(
+        "G30", "C9 last values", "was dropped as replaced, but no newer one entered its queue then",
+        "replacements", "op = 6 AND NOT by_newer",
     ),
     "persistence": Rule(
         "G20", "C2 one end",

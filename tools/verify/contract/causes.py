@@ -1,4 +1,4 @@
-"""G20, G11: a message moves only for a command that may do that by AMQP, and in its place.
+"""G20, G11, G30: a message moves only for a command that may do that by AMQP, and in its place.
 
 Each move names a command of its batch, in their order, and a queue that the log has named; and the
 command's kind and outcome can cause it.  Whatever closes a channel returns what it held, which may
@@ -35,6 +35,7 @@ _CAUSED_BY: dict[tuple[Op, int], tuple[int, ...]] = {
     (Op.SETTLED, 3): _ANY,
     (Op.SETTLED, 4): (Command.TX_COMMIT,),
     (Op.SETTLED, 5): _ANY,
+    (Op.SETTLED, 6): _ANY,
     (Op.RETURNED, 0): (Command.NACK,),
     (Op.RETURNED, 1): (Command.RECOVER,),
     (Op.RETURNED, 2): _ANY,
@@ -44,6 +45,7 @@ _CAUSED_BY: dict[tuple[Op, int], tuple[int, ...]] = {
     (Op.DROPPED, 1): _ANY,
     (Op.DROPPED, 2): (Command.TICK,),
     (Op.DROPPED, 3): (Command.TICK,),
+    (Op.DROPPED, 4): _ANY,
     (Op.PURGED, 0): (Command.QUEUE_PURGE,),
     (Op.PURGED, 1): _ANY,
     (Op.PURGED, 2): (Command.ACTIVATE,),
@@ -103,7 +105,8 @@ CAUSED = {
                 OR op = 10 AND max_priority = 256 AS misled,
             op BETWEEN 11 AND 13 AND max_priority <> 257
                 OR (op IN (3, 4, 5, 9, 10) OR op = 7 AND cause <> 1) AND max_priority = 257
-                AS misread
+                AS misread,
+            (op = 6 AND cause = 4 OR op = 4 AND cause = 6) AND max_priority <> 258 AS misplaced
         FROM logged LEFT JOIN named USING (queue) WHERE op <> 1""",
 }
 
@@ -116,7 +119,7 @@ RULES = {
         "LOG", "moves", "a move says something that moves of its kind never say",
         "caused", """op IN (4, 5, 9) AND flag OR op = 7 AND flag AND cause <> 0
             OR op = 1 AND cause IN (2, 4, 5) AND of <> 0
-            OR op = 1 AND cause = 2 AND queue <> 0 OR op = 6 AND cause NOT IN (2, 3) AND of <> 0
+            OR op = 1 AND cause = 2 AND queue <> 0 OR op = 6 AND cause NOT IN (2, 3, 4) AND of <> 0
             OR op IN (7, 8) AND detail <> 0 OR op = 8 AND seq <> 0
             OR op IN (12, 13) AND flag""",
     ),
@@ -139,6 +142,10 @@ RULES = {
     "consumed stream": Rule(
         "G29", "causes", "was consumed, or purged, from a stream, or read in another queue",
         "of_queues", "misread",
+    ),
+    "replaced elsewhere": Rule(
+        "G30", "C9 last values", "was replaced or superseded in a queue that keeps no last values",
+        "of_queues", "misplaced",
     ),
     "late command": Rule(
         "G20", "causes", "a command that came too late moved a message",

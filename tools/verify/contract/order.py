@@ -12,15 +12,16 @@ from tools.verify.contract.rules import Rule
 HIGH_WATERS = "what string, who bigint, position bigint, first bigint, highest bigint"
 
 # Moves: 1 PUBLISHED (cause 0: by a client; its number is in the column of queues), 3 DELIVERED,
-# 6 DROPPED, 11 READER (of a stream), 12 READ.  `stretch`: where the history has it from this
-# segment, the first of these positions.
+# 6 DROPPED (cause 4: replaced by a newer one, wherever it was), 11 READER (of a stream), 12 READ.
+# `stretch`: where the history has it from this segment, the first of these positions.
 # The high water of a queue never falls; that of a channel begins anew with 1 as it is opened again.
 ORDER = {
     "leaving": """
         SELECT 'taken' AS what, stretch, logged.queue AS who, seq AS value, nth, position, ordinal,
             logged.queue, seq, of
         FROM logged JOIN named USING (queue)
-        WHERE op IN (3, 6) AND NOT flag AND max_priority NOT BETWEEN 0 AND 256 AND stretch >= 0""",
+        WHERE op IN (3, 6) AND NOT flag AND max_priority NOT BETWEEN 0 AND 256
+            AND NOT (op = 6 AND cause = 4) AND stretch >= 0""",
     "posting": """
         SELECT 'posted' AS what, stretch, of AS who, queue AS value, nth, position, ordinal,
             -1 AS queue, queue AS seq, of

@@ -1,10 +1,11 @@
-"""G12, G20, G29: a queue serves in its order, and holds what its moves leave in it.
+"""G12, G20, G29, G30: a queue serves in its order, and holds what its moves leave in it.
 
 The reference model: dicts and heaps, written from what AMQP promises of a queue.
 It executes moves one at a time and raises `ModelMismatch` for one that cannot be.  The first ready
 message in the order of service is the next to leave; a message that comes back takes its old place;
 a cold start keeps persistent messages.  A reader of a stream gets the next message that is kept,
-which stays, as all of a stream does at a cold start.  It shares no code with the broker: the hash
+which stays, as all of a stream does at a cold start.  In a last-value queue a message leaves from
+anywhere for the one that enters next.  It shares no code with the broker: the hash
 of ready messages is recomputed from its definition in docs/MEMBERLOG.md.
 
 It may begin at figures of a checkpoint: the messages of that time are *unknown*.  It has their
@@ -28,12 +29,14 @@ _PLACE = struct.Struct("<QQQQQ")
 _MASK = (1 << 64) - 1
 _RANK_SHIFT = 54
 _STREAM = 257  # as the highest priority: a stream
+_LAST_VALUES = 258  # as the highest priority: a last-value queue, in the order of arrival
 _DELAYS = 256  # as the highest priority: a queue of delayed messages, by due time
 _ARRIVAL_BITS = 21  # of the number in which one came, in its place there
 _PUBLISHED, _ENQUEUED, _DELIVERED, _SETTLED, _RETURNED = 1, 2, 3, 4, 5
 _DROPPED, _PURGED, _DECLARED, _RECOVERED, _REPEATED = 6, 7, 8, 9, 10
 _READER, _READ, _READ_END = 11, 12, 13
 _AGAIN = 3  # a publish that names an earlier message, and makes none
+_REPLACED = 4  # a drop for the message that enters next
 _PURGE_OF_DELETE, _PURGE_OF_COLD_START = 1, 2
 
 
@@ -131,6 +134,8 @@ class _ModelQueue:
     def leave(self, seq: int, content: int, redelivered: bool) -> _Message:
         """Remove and return the first ready message; `ModelMismatch` when it is another one."""
         known = self.ready.get(seq)
+        while self.order and self.order[0] not in self.ready:  # it was replaced
+            heappop(self.order)
         oldest = self.order[0] if self.order else None
         if known is not None:
             if seq != oldest:
@@ -152,6 +157,18 @@ class _ModelQueue:
         self.unknown_sum -= self._hash(seq, left)
         self.last_unknown = seq
         return left
+
+    def replace(self, seq: int, content: int, redelivered: bool) -> None:
+        """Remove a message that a newer one replaces, wherever it is."""
+        known = self.ready.pop(seq, None)
+        if known is not None:
+            if (known.content, known.redelivered) != (content, redelivered):
+                raise ModelMismatch("impossible", f"there it is {known}")
+            return
+        if not self.unknown_ready or not self.may_be_unknown(seq) or seq in self.held:
+            raise ModelMismatch("impossible", "it is not ready")
+        self.unknown_ready -= 1
+        self.unknown_sum -= self._hash(seq, _Message(content, None, redelivered))
 
     def give_up(self, seq: int, channel: int, content: int | None) -> _Message:
         """Release a message that a channel holds, and return it."""
@@ -202,6 +219,11 @@ class _ModelQueue:
         self.unknown_ready = self.unknown_sum = 0
 
 
+def _is_ranked(max_priority: int) -> bool:
+    """Whether a place has a priority, and is kept by a cold start."""
+    return 0 <= max_priority <= _DELAYS or max_priority == _LAST_VALUES
+
+
 class Model:
     """Reference model of all queues."""
 
@@ -212,7 +234,7 @@ class Model:
     def begin(self, number: int, figures: QueueFigures, max_priority: int) -> None:
         """Add a queue of which only figures are known."""
         self.queues[number] = _ModelQueue(
-            number, 0 <= max_priority <= _DELAYS, max_priority == _DELAYS, figures.next_seq,
+            number, _is_ranked(max_priority), max_priority == _DELAYS, figures.next_seq,
             figures.ready, figures.unacked, figures.next_seq, unknown_sum=figures.ready_sum,
             stream=max_priority == _STREAM, begun=True,
         )  # fmt: skip
@@ -234,7 +256,7 @@ class Model:
             if number in self.queues:
                 raise ModelMismatch("impossible", "this queue is there already")
             self.queues[number] = _ModelQueue(
-                number, 0 < of <= _DELAYS + 1, of - 1 == _DELAYS, stream=of - 1 == _STREAM
+                number, _is_ranked(of - 1), of - 1 == _DELAYS, stream=of - 1 == _STREAM
             )
             return
         queue = self.queues.get(number)
@@ -255,6 +277,8 @@ class Model:
             queue.read(op, flag, seq, of, detail)
         elif op == _DELIVERED:
             queue.held[seq] = queue.leave(seq, detail, flag), of
+        elif op == _DROPPED and cause == _REPLACED:
+            queue.replace(seq, detail, flag)
         elif op == _DROPPED:
             queue.leave(seq, detail, flag)
         elif op == _SETTLED:

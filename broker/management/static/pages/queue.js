@@ -40,6 +40,7 @@ export function queue(vhost, name) {
     replace(about, facts([
       ["Virtual host", one.vhost], ["State", queueState(one)], ["Features", flags(one).length ? flags(one) : "none"],
       ["Ready", count(one.messages_ready ?? 0)], ["Unacknowledged", count(one.messages_unacknowledged ?? 0)],
+      one.replaced !== undefined && ["Replaced by newer ones", count(one.replaced)],
       one.messages_dlx !== undefined && ["Dead letters that wait", count(one.messages_dlx)],
       one.type === "stream" && ["Offsets", one.messages ? `${count(one.first_offset)} to ${count(one.next_offset - 1)}` : `none; the next one is ${count(one.next_offset)}`],
       one.type === "stream" && ["Reader furthest behind", one.consumers ? `${count(one.max_offset_lag)} messages` : "nobody reads"],

@@ -8,7 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.machine.move_log import DUE, FLAG, QUEUE_DELETED, Op
+from broker.machine.move_log import (
+    DUE,
+    FLAG,
+    NACKED,
+    OVER_LIMIT,
+    QUEUE_DELETED,
+    REPLACED,
+    SUPERSEDED,
+    Op,
+)
 from broker.memberlog.records import Batch
 from tests.system.verify.support.make_moves import INCARNATIONS, MoveMaker, MoveTuple
 from tests.system.verify.support.recorded_history import (
@@ -425,6 +434,39 @@ def plain_queue_is_read(maker: MoveMaker) -> tuple[str, int]:
     return "consumed stream", at
 
 
+def _is_replaced(row: MoveTuple) -> bool:
+    return row[0] & 0x7F == REPLACED
+
+
+def expired_one_is_called_replaced(maker: MoveMaker) -> tuple[str, int]:
+    at = maker.edit(
+        lambda row: put(row, what=REPLACED) if row[0] == OVER_LIMIT and row[2] == 3 else None
+    )
+    return "replaced elsewhere", at
+
+
+def replaced_by_none(maker: MoveMaker) -> tuple[str, int]:
+    at = maker.edit(lambda row: put(row, of=row[4] + 1) if _is_replaced(row) else None)
+    return "replaced by nothing", at
+
+
+def replaced_one_stays(maker: MoveMaker) -> tuple[str, int]:
+    at, gone = first_move(maker, _is_replaced)
+    rewrite_at(maker, at, lambda rows: [row for row in rows if row != gone])
+    later, _ = first_move(maker, lambda row: is_a(row, Op.DELIVERED, queue=gone[2], seq=4))
+    return "wrong message", later
+
+
+def superseded_one_comes_back(maker: MoveMaker) -> tuple[str, int]:
+    at = maker.edit(lambda row: put(row, what=int(NACKED)) if row[0] == SUPERSEDED else None)
+    return "content", at
+
+
+def ack_called_superseded(maker: MoveMaker) -> tuple[str, int]:
+    at = maker.edit(lambda row: put(row, what=SUPERSEDED) if row[0] == Op.SETTLED else None)
+    return "replaced elsewhere", at
+
+
 def ack_called_an_end_with_its_queue(maker: MoveMaker) -> tuple[str, int]:
     at = maker.edit(lambda row: put(row, what=0x34) if row[0] == Op.SETTLED else None)
     return "lapsed alive", at
@@ -496,5 +538,6 @@ VIOLATIONS: tuple[Violation, ...] = (
     session_that_another_goes_on_with, due_is_not_published, published_without_being_due,
     another_one_is_due, delayed_one_expires, repeat_of_another_publish,
     repeat_of_what_never_entered, repeat_of_a_transient_one, repeat_of_what_was_purged,
-    repeat_that_enters_nevertheless,
+    repeat_that_enters_nevertheless, expired_one_is_called_replaced, replaced_by_none,
+    replaced_one_stays, superseded_one_comes_back, ack_called_superseded,
 )  # fmt: skip

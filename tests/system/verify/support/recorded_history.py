@@ -13,7 +13,7 @@ from tests.system.verify.support.make_moves import INCARNATIONS, MoveMaker, Move
 
 
 def plain_history() -> MoveMaker:
-    """Publishes, takes, acks, limits, a lost member, a cold start, delays, a repeat, a stream."""
+    """Publishes, takes, acks, limits, a lost member, a cold start, delays, repeats, what stays."""
     maker = MoveMaker()
     one, two = maker.rig.client("a"), maker.rig.client("b")
     one.queue("q")
@@ -89,6 +89,28 @@ def _read_a_stream(six: Client) -> None:
     six.commit([], [c.TxSettle(0, True, c.TX_ACK)])
     six.channel(2).consume("log", "t", 3, {"x-stream-offset": "first"})
     six.close_channel()
+    _keep_last_values(six.rig.client("b"))
+
+
+def _keep_last_values(seven: Client) -> None:
+    """One is replaced where it waits, one where it came back, one while it is held."""
+    seven.queue("last", {"qpid.last_value_queue": 1})
+    publish_keyed(seven, "a1", "b1", "c1", "b2")
+    seven.get("last")
+    seven.nack(1)
+    publish_keyed(seven, "a2")
+    seven.get("last")
+    publish_keyed(seven, "c2")
+    seven.nack(2)
+    seven.get("last")
+    seven.ack(3)
+
+
+def publish_keyed(client: Client, *texts: str) -> None:
+    """Into the queue "last", by keys that are the first letters."""
+    for text in texts:
+        key = codec.encode_properties({"headers": {"qpid.LVQ_key": text[0]}})
+        client.publish("last", text.encode(), properties=key)
 
 
 def is_a(row: MoveTuple, op: Op, **fields: int) -> bool:

@@ -12,7 +12,17 @@ pytest.importorskip("duckdb")
 
 from broker.amqp import codec
 from broker.machine import commands as c
-from broker.machine.move_log import BY_LETTER, CLOSED, FLAG, MOVE, SENT_ON, TAKEN_BACK, Op
+from broker.machine.move_log import (
+    BY_LETTER,
+    CLOSED,
+    FLAG,
+    MOVE,
+    REPLACED,
+    SENT_ON,
+    TAKEN_BACK,
+    Op,
+)
+from broker.machine.queueing.properties import with_header
 from broker.memberlog.records import Batch, Checkpoint, Queues, Readers, Record, Snapshot
 from tests.support.three_machines import Client
 from tests.system.verify.corruption.contract_violations import (
@@ -93,13 +103,15 @@ def test_what_a_machine_delays_gives_no_finding(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_what_readers_of_streams_get_gives_no_finding(seed: int) -> None:
-    maker = wander(random.Random(seed), 400, others=5)
+def test_streams_and_last_values_give_no_finding(seed: int) -> None:
+    maker = wander(random.Random(seed), 450, others=5)
     assert maker.breaches() == []
     moves = [MOVE.iter_unpack(one.moves) for one in maker.logs[INCARNATIONS[0]]
              if isinstance(one, Batch)]  # fmt: skip
-    whats = [row[0] & 15 for rows in moves for row in rows]
-    assert min(map(whats.count, (Op.READER, Op.READ, Op.READ_END))) > 5
+    whats = [row[0] & ~FLAG for rows in moves for row in rows]
+    ops = [what & 15 for what in whats]
+    assert min(map(ops.count, (Op.READER, Op.READ, Op.READ_END))) > 5
+    assert whats.count(REPLACED) > 3
 
 
 def test_a_reader_that_skips_between_two_segments_is_seen() -> None:
@@ -342,6 +354,7 @@ KINDS: dict[str, c.Table] = {
     "short": {"x-max-length": 3, "x-dead-letter-exchange": "",
               "x-dead-letter-routing-key": "q"},
     "dying": {"x-message-ttl": 1000, "x-overflow": "reject-publish", "x-max-length": 5},
+    "last": {"qpid.last_value_queue": 1, "x-max-length": 4},
     "log": {"x-queue-type": "stream", "x-max-length-bytes": 30, "x-max-age": "2s"},
 }  # fmt: skip
 
@@ -355,6 +368,13 @@ def _consume(one: Client, name: str, step: int, chance: random.Random) -> None:
         one.consume(name, f"t{step}", chance.randrange(4), no_ack=chance.random() < 0.2)
 
 
+def _properties(name: str, step: int, priority: int) -> bytes:
+    properties = b"\x08\x80" + bytes([priority, 1, 97 + step % 5])
+    if name == "last" and step % 7:
+        return with_header(properties, "qpid.LVQ_key", step % 5)
+    return properties
+
+
 def wander(
     chance: random.Random, steps: int, delayed: bool = False, others: int = 0, **more: c.Value
 ) -> MoveMaker:
@@ -362,7 +382,7 @@ def wander(
     maker = MoveMaker()
     rig = maker.rig
     clients: list[Client] = []
-    names = ["q", "ranked", "short", "passing", "dying", *["log"] * others]
+    names = ["q", "ranked", "short", "passing", "dying", *["log", "last"] * others]
     for step in range(steps):
         alive = [
             one for one in clients if (one.session, one.conn, one.chan) in rig.machine.channels
@@ -377,7 +397,7 @@ def wander(
         elif delayed and roll < 0.25:
             _delay(one, name, step, chance)
         elif roll < 0.5:
-            properties = b"\x08\x80" + bytes([chance.randrange(4), 1, 97 + step % 5])
+            properties = _properties(name, step, chance.randrange(4))
             flags = c.PERSISTENT if chance.random() < 0.7 else 0
             one.publish(name, b"%d" % step, flags=flags, no=step + 1, properties=properties)
         elif roll < (0.66 if name == "log" else 0.56):

@@ -1,0 +1,61 @@
+"""G30: last-value queues at real members, whichever dies: each key has its newest value, nothing is
+lost but for a newer one."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pika
+import pytest
+
+from tests.system.clients.test_clients_python import pika_connection
+from tests.system.support.clusters import running_cluster
+from tools.demo.local_cluster import LocalCluster
+
+pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(600)]
+KEYS = 20
+LAST = {"qpid.last_value_queue_key": "ticker"}
+
+
+def publish(cluster: LocalCluster, member: int, first: int, count: int) -> None:
+    """Publish these values, all confirmed, of each key in turn."""
+    with pika_connection(cluster[member]) as connection:
+        channel = connection.channel()
+        channel.queue_declare("prices", durable=True, arguments=LAST)
+        channel.confirm_delivery()
+        for number in range(first, first + count):
+            ticker = pika.BasicProperties(delivery_mode=2, headers={"ticker": number % KEYS})
+            channel.basic_publish("", "prices", b"%d" % number, ticker, mandatory=True)
+
+
+def taken(cluster: LocalCluster, member: int, count: int) -> list[int]:
+    """The values that wait, taken and acknowledged."""
+    found = []
+    with pika_connection(cluster[member]) as connection:
+        channel = connection.channel()
+        for _ in range(count):
+            method, _, body = channel.basic_get("prices")
+            assert method is not None
+            found.append(int(body))
+            channel.basic_ack(method.delivery_tag)
+        assert channel.basic_get("prices")[0] is None
+    return found
+
+
+def test_the_newest_of_each_key_is_there_whatever_dies(tmp_path: Path) -> None:
+    with running_cluster(tmp_path) as cluster:
+        publish(cluster, 0, 0, 100)
+        channel = pika_connection(cluster[2]).channel()
+        held = [int(channel.basic_get("prices")[2]) for _ in range(3)]
+        assert held == [80, 81, 82]
+        publish(cluster, 0, 100, 2)
+        cluster[2].kill()
+        publish(cluster, 1, 102, KEYS - 2)
+        cluster[2].start()
+        cluster.wait_active()
+        assert taken(cluster, 2, KEYS) == list(range(100, 100 + KEYS))
+        publish(cluster, 1, 120, 30)
+        for member in cluster.members:
+            member.kill()
+        cluster.start()
+        assert taken(cluster, 0, KEYS) == list(range(130, 150))
