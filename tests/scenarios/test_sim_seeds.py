@@ -448,6 +448,16 @@ SEEDS = {
         young=True,
         long=True,
     ),
+    "level_for_a_moment": FailedSeed(
+        242,
+        False,
+        "G28, the judge's own: a member was level with the other one for no longer than the turn in"
+        " which their view was over, and the judge looked after the turn",
+        "pair",
+        without=(),
+        votes=True,
+        young=True,
+    ),
     "kept_what_confirmed_nothing": FailedSeed(
         130,
         False,

@@ -197,6 +197,8 @@ class PairJudge(BrokerJudge):
     ) -> None:
         self.was.pop(name, None)
         self.before.pop(name, None)
+        if event.caught_up:  # maybe for this moment only: the view may be over already
+            self.uppers[name].was_level = True
         self.side[name].activated(name, event, base, level)
 
     def written(self, name: str, epoch: int, position: int, chain: bytes) -> None:
