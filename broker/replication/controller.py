@@ -97,6 +97,9 @@ class Controller:
         self.voters_since = 0  # the position at which the present voters began to vote
         self._released = 0
         self.ran = False
+        self._sets_aside = (
+            False  # the mark that its own state has no vote is on its way to the disk
+        )
         self._took_nothing = False  # alone, of a pair, since that began; not known after a restart
         self.serving = False
         self._in_session = False  # serves in this view, as soon as the activation is durable
@@ -214,9 +217,9 @@ class Controller:
                 self.counters["catch_ups"] += 1
                 self._catch_up = CatchUp(event, self._held_bytes_max)
                 if event.aside:
-                    self.filled = False
-                    self.shell.set_aside(partial(self._is_set_aside, self._catch_up))
-                else:
+                    self.filled, self._sets_aside = False, True
+                    self.shell.set_aside(self._is_set_aside)
+                elif not self._sets_aside:  # maybe since a view before, and its disk is slow
                     self.shell.begin_transfer(event.donor, event.base)
             case Suspended(reason) | Inquorate(reason):
                 self._fence(reason)
@@ -426,10 +429,11 @@ class Controller:
 
     # -- from the shell --------------------------------------------------------------------------
 
-    def _is_set_aside(self, catch_up: CatchUp) -> None:
+    def _is_set_aside(self) -> None:
         """The own state is marked as one without a vote: now another may be fetched."""
-        if self._catch_up is catch_up:
-            self.shell.begin_transfer(catch_up.donor, catch_up.base)
+        self._sets_aside = False
+        if self._catch_up is not None:
+            self.shell.begin_transfer(self._catch_up.donor, self._catch_up.base)
 
     def _persisted(self, request: int) -> None:
         """The promise of this request is on disk, and nobody replies in an older view any more."""

@@ -458,6 +458,28 @@ SEEDS = {
         votes=True,
         young=True,
     ),
+    "set_aside_twice_by_a_slow_disk": FailedSeed(
+        371,
+        False,
+        "G28: one of a pair that was set aside lost the other one before its disk had that, met it"
+        " again, and fetched the state while its own still had a vote",
+        "pair",
+        without=(),
+        votes=True,
+        young=True,
+        long=True,
+    ),
+    "transient_and_declared_lost": FailedSeed(
+        448,
+        False,
+        "G9, the judge's own: an operator gave up what only one of a pair had; it had confirmed"
+        " transient messages alone, and nothing that was durable",
+        "pair",
+        without=(),
+        votes=True,
+        young=True,
+        long=True,
+    ),
     "kept_what_confirmed_nothing": FailedSeed(
         130,
         False,

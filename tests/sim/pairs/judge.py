@@ -69,6 +69,10 @@ class Side(BrokerJudge):
         """Whether this was confirmed here."""
         return self.confirmed is not None and self.has(self.confirmed.chain, node)
 
+    def has_more(self, chain: bytes) -> bool:
+        """Whether anything was applied first here that this history has not, be it transient."""
+        return any(not self.has(chain, self.nodes[own]) for own in self.own)
+
     def confirmed_more(self, chain: bytes) -> bool:
         """Whether anything was confirmed here that this history has not."""
         return self.confirmed is not None and not self.has(chain, self.confirmed)
@@ -164,7 +168,7 @@ class PairJudge(BrokerJudge):
             parent = side.confirmed.parent
             side.confirmed = self.nodes.get(parent)
         for one in self.sides:
-            if one is not side and one.confirmed_more(chain):
+            if one is not side and one.has_more(chain):
                 one.given_up = True
         self.counters["declared"] += 1
 
