@@ -27,6 +27,10 @@ class FilterColumn:
         self.begin = 0  # the offset of the first entry; no message before it has a value
         self._entries = bytearray()
 
+    def __bool__(self) -> bool:
+        """Whether any message may have a value."""
+        return bool(self._entries)
+
     def note(self, first: int, offset: int, entry: bytes) -> None:
         """A message came at this offset, the next one; `first` is the first that is kept."""
         entries = self._entries

@@ -92,6 +92,8 @@ class _VhostCut:
         self._superseded = {
             q.number: list(q.last_values.superseded) for q in queues if q.last_values is not None
         }
+        # Their columns are made again from the messages.
+        self._filtered = {q.number for q in queues if q.stream is not None and q.stream.column}
         self._times = {
             q.number: (q.stream.step_s, list(q.stream.times)) for q in queues if q.stream
         }
@@ -107,8 +109,10 @@ class _VhostCut:
         """What waits in the queues, in their order, but for blocks that go as they are, as `pages`;
         None while the next ones are being read, unless that is waited for, `at_once`."""
         for queue in self._queues:
-            if queue.number in self._ready:
-                yield from self._ready_messages(queue.number, pages=pages, at_once=at_once)
+            number = queue.number
+            if number in self._ready:
+                as_pages = pages and number not in self._filtered
+                yield from self._ready_messages(number, pages=as_pages, at_once=at_once)
             if queue.number in self._returned:
                 yield from self._returned[queue.number].values()
 
