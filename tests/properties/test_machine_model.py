@@ -116,7 +116,7 @@ def publish_to(at: tuple[int, int], exchange: str, key: str, flags: int, body: b
 
 
 def tx_publish(queue: str, body: bytes) -> c.TxPublish:
-    return c.TxPublish("", queue, c.PERSISTENT, keyed(body), body)
+    return c.TxPublish("", queue, c.PERSISTENT, keyed(body, has_value=True), body)
 
 
 class World:

@@ -305,7 +305,7 @@ def test_what_is_no_record_is_refused_by_both(payload: bytes) -> None:
         {15: b"cut"},
         {15: bytes(27)},  # a move of no kind
         {15: b"\x12" + bytes(26)},  # PASSED, with nothing published before
-        {15: b"\x64" + bytes(26)},
+        {15: b"\x74" + bytes(26)},
         {15: None},
         {15: [1]},
         {15: [1, b"no block"]},
