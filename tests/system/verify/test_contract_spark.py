@@ -38,6 +38,7 @@ def test_every_check_examines_a_correct_history(tmp_path: Path) -> None:
     rows = {one.check: one.rows for one in report.checks}
     assert rows.pop("durable at a majority") > 0
     assert rows.pop("votes") == 0  # these machines never disagreed
+    assert rows.pop("who is active") == 0  # and all took clients
     assert [check for check, count in rows.items() if not count] == []
     assert not any("second model" in note for note in report.notes)
 
