@@ -36,7 +36,8 @@ class PairClients(SimClients):
         )  # fmt: skip
         self._upper = upper
         self.numbering = False  # what was taken of a history that is set aside leaves a gap
-        # Nor streams and kept letters, whose witnesses know one history only.
+        # Nor last values, streams and kept letters, whose witnesses know one history only.
+        self.replacing = False
         self.readers.plan = self.readers.plan._replace(used=False)
         self.ways.plan = self.ways.plan._replace(used=False)
 
