@@ -452,6 +452,10 @@ class Connections:
         """Connections of an older session are void."""
         self.outbox.session_started(session)
 
+    def set_aside(self) -> None:
+        """All connections are void, and what was released is of a history that is not kept."""
+        self.outbox.set_aside()
+
     def flush(self, *, may_reply: bool, soon: bool = False) -> list[int]:
         """Write what is due; return the positions of the publishes confirmed by that.
 

@@ -129,6 +129,11 @@ class Outbox:
         self._with_held.clear()
         self._fresh.clear()
 
+    def set_aside(self) -> None:
+        """What was released, and what waits, is of a history that is not kept."""
+        self.session_started(0)
+        self._gate.begin_anew()
+
     # -- waiting ---------------------------------------------------------------------------------
 
     def _keep(self, effects: list[tuple[int, Effect]]) -> None:

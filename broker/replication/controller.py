@@ -217,8 +217,7 @@ class Controller:
                 self.counters["catch_ups"] += 1
                 self._catch_up = CatchUp(event, self._held_bytes_max)
                 if event.aside:
-                    self.filled, self._sets_aside = False, True
-                    self.shell.set_aside(self._is_set_aside)
+                    self._set_aside()
                 elif not self._sets_aside:  # maybe since a view before, and its disk is slow
                     self.shell.begin_transfer(event.donor, event.base)
             case Suspended(reason) | Inquorate(reason):
@@ -426,6 +425,17 @@ class Controller:
         self.submissions.suspend()
         self.stop_serving()
         self.shell.fence(reason)
+
+    def _set_aside(self) -> None:
+        """The own history is not kept: its positions and its session mean nothing any more.
+
+        The other one may be shorter; what was released of this one says nothing of what is there
+        at the same positions, and a session there may have the same number (G9).
+        """
+        self.filled, self._sets_aside = False, True
+        self._released = self.voters_since = 0
+        self.submissions.end()
+        self.shell.set_aside(self._is_set_aside)
 
     # -- from the shell --------------------------------------------------------------------------
 

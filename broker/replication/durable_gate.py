@@ -48,6 +48,11 @@ class DurableGate(Generic[T]):
         """Forget what waits; what was released stays released."""
         self._waiting.clear()
 
+    def begin_anew(self) -> None:
+        """Forget what was released as well: positions are of another history from here on."""
+        self.clear()
+        self.released = 0
+
 
 def acknowledges_durable(effect: Effect) -> bool:
     """Whether an effect confirms a change to its client, and has to wait for the gate.

@@ -281,8 +281,15 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         done()
 
     def set_aside(self, done: Callable[[], None]) -> None:
-        """Mark the store, behind everything that was applied, as one that has no vote."""
+        """Mark the store, behind everything that was applied, as one that has no vote.
+
+        What was made for clients, and what was released to them, is of a history that nobody goes
+        on by: at the same positions of the other one there is something else.
+        """
         self._host.note("aside", f"{self.controller.replica.history} is not kept")
+        self._made.clear()
+        self._unlogged.clear()
+        self._clients.set_aside()
         self.persister.when_in_force(lambda: self._set_aside(done))
 
     @_or_end

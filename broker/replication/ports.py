@@ -29,7 +29,8 @@ class Shell(Protocol):
         """Make what was applied and then the promise durable; then call `done`."""
 
     def set_aside(self, done: Callable[[], None]) -> None:
-        """Make durable that the own store has no vote, whatever it says; then call `done`."""
+        """Acknowledge nothing of the own history any more, and make durable that the own store has
+        no vote, whatever it says; then call `done`."""
 
     def begin_transfer(self, donor: Member, base: int) -> None:
         """Reach a state at or beyond `base`: call `state_received`, or `tail_is_here`, or both."""
@@ -164,6 +165,9 @@ class Clients(Protocol):
 
     def session_started(self, session: int) -> None:
         """Connections of an older session are void."""
+
+    def set_aside(self) -> None:
+        """All connections are void; what was released is of a history that is not kept."""
 
 
 class EvidenceLog(AppliedLog, Protocol):

@@ -358,6 +358,11 @@ class Submissions:
         self._sent_bytes = self._sent_commands = self._sent_work = self._sent_large = 0
         self.open = True
 
+    def end(self) -> None:
+        """There is no session until one starts, with another number or the same."""
+        self.start(0)
+        self.open = False
+
 
 def _payload_bytes(command: Command) -> int:
     """Return about how many bytes of client data a Publish or TxCommit carries."""

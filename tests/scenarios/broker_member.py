@@ -133,6 +133,9 @@ class StoryClient:
         self.unacked.clear()
         self.published.clear()
 
+    def set_aside(self) -> None:
+        raise AssertionError("only one of a pair is set aside")
+
     def _write(self, effect: Effect) -> None:
         match effect:
             case DeliverEffect():

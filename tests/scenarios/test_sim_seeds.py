@@ -441,7 +441,8 @@ SEEDS = {
         136,
         False,
         "G7: one of a pair had fetched a state of an epoch that it had never promised, was declared"
-        " to go on, and gave its first epoch alone the same number",
+        " to go on, and gave its first epoch alone the same number.  And G9: the other"
+        " one was set aside and confirmed what no disk had, as its own history was durable beyond it",
         "pair",
         without=(),
         votes=True,

@@ -80,6 +80,7 @@ class RigShell:
 
     def set_aside(self, done: Callable[[], None]) -> None:
         self.asides += 1
+        self.released = 0
         self.bus.later.append(done)
 
     def begin_transfer(self, donor: Member, base: int) -> None:

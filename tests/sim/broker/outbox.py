@@ -85,11 +85,18 @@ class SimOutbox:
         self._gate.clear()
         self.clients.session_started(session)
 
+    def set_aside(self) -> None:
+        self.session_started(0)
+        self._gate.begin_anew()
+        self._releases.clear()
+        self._released_to = 0
+
     def _voters_of(self, position: int) -> Terms:
         """Whose disks made it durable: when it is written they may have changed."""
-        while self._releases[0][0] < position:
+        while self._releases and self._releases[0][0] < position:
             self._releases.popleft()
-        return self._releases[0][1]
+        # The gate is open and nobody has released that: the judge looks at the disks all the same.
+        return self._releases[0][1] if self._releases else self._controller().promise.voters
 
     def _write(self, entry: Entry) -> None:
         position, chain, effect = entry

@@ -461,6 +461,35 @@ def test_of_two_that_both_went_on_one_history_is_kept_and_it_is_said(mode: str) 
     assert len(roots) == 1
 
 
+@pytest.mark.parametrize("mode", [HAC, MASTER_SLAVE])
+def test_who_is_set_aside_confirms_nothing_by_what_was_durable_of_its_own_history(
+    mode: str,
+) -> None:
+    """G9: the other history is shorter, and its positions come once more."""
+    pair = together(mode)
+    pair.clients["a"].connected = True
+    pair.cut()
+    pair.client("b")
+    pair.beat(1.0)
+    kept, aside = pair.kept, "a" if pair.kept == "b" else "b"
+    assert pair.send(kept, 1)
+    assert all(pair.send(aside, number) for number in range(30))
+    core, shell = pair.bus.cores[aside], pair.bus.shells[aside]
+    far, session = shell.released, core.submissions.session
+    pair.meet()
+    pair.beat()
+    assert core.replica.history.position < far, "or nothing is shown"
+    assert core.submissions.session == core.replica.machine.sessions[aside].session != session
+    assert shell.sessions[-1] == core.submissions.session
+    assert core.serving
+    core.submit([*hello(), publish(1)])
+    pair.bus.ring, pair.bus.seq = pair._rings["a"]
+    pair.bus.run("a b", disks=False)
+    assert 0 < shell.released < core.replica.history.position < far
+    pair.bus.marks("a b")
+    assert shell.released == core.replica.history.position
+
+
 @pytest.mark.parametrize("served", [False, True])
 def test_what_one_confirmed_is_not_given_up_for_one_that_took_nothing(served: bool) -> None:
     """G28: the backup went on for a client that came, and left before it had sent anything."""

@@ -40,6 +40,21 @@ def test_confirms_wait_until_durable_and_come_as_one() -> None:
     assert methods_of(peer.take()) == [("basic.ack", 3, False)]
 
 
+def test_nothing_is_confirmed_by_what_was_durable_of_a_history_that_is_set_aside() -> None:
+    """G9: its positions come once more, with something else; nor is anybody still connected."""
+    loop = Loop()
+    peer = confirming(loop, "q")
+    loop.durable = False
+    assert peer.publish(1, "q", b"waits") == []
+    waits, released = loop.position, loop.outbox.durable_position
+    assert released
+    loop.outbox.set_aside()
+    assert loop.outbox.durable_position == 0
+    assert (loop.gateway.session, loop.gateway.clients) == (0, {})
+    loop.outbox.release(waits)
+    assert loop.outbox.flush() == []
+
+
 def test_a_transient_message_waits_like_the_others() -> None:
     """G9: a confirm that is lost with the member that sent it is none."""
     loop = Loop()

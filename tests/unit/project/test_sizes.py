@@ -50,7 +50,6 @@ SMALL_LINES = 60
 SMALL_FILES = {
     "vsync/totem/ordering/flow_control.py": "arithmetic with a section of the paper to itself",
     "broker/amqp/heartbeat.py": "a value that the connection polls; its file is long enough",
-    "broker/replication/durable_gate.py": "a rule of order; the simulator's clients ask it as well",
 }
 """Small files that only one other file imports, and why they stand alone."""
 

@@ -33,6 +33,20 @@ def test_what_was_released_stays_released_when_what_waits_is_dropped() -> None:
     assert gate.is_open(6)
 
 
+def test_nothing_is_released_of_another_history() -> None:
+    """G9: it may have something else at positions that were released of the one before."""
+    gate: DurableGate[str] = DurableGate()
+    gate.release(4)
+    gate.hold(5, "five")
+    gate.begin_anew()
+    assert not gate.is_open(1)
+    assert gate.release(3)
+    assert gate.is_open(3)
+    gate.hold(5, "another five")
+    gate.release(5)
+    assert list(gate.take()) == [(5, "another five")]
+
+
 def test_confirms_and_answers_to_durable_changes_wait_and_deliveries_do_not() -> None:
     assert acknowledges_durable(Confirm(1, 1, 1, False, True))
     assert acknowledges_durable(Reply(1, 1, "queue.declare-ok", (), True))
