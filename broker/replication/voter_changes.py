@@ -163,11 +163,21 @@ class VoterChanges:
         return arbitrator
 
     def _checked(self, joint: Terms) -> Terms:
-        """A change that those who are here could not make durable would stop everything."""
-        electorate, caught_up = parse(joint), self._controller.primary.caught_up_names
+        """A change that those who are here could not make durable would stop everything.
+
+        One that has the state may have a store that is marked as joining still, which has no vote
+        after a crash.  Whose mark is shown has one that counts.
+        """
+        electorate, primary = parse(joint), self._controller.primary
+        caught_up, marks = primary.caught_up_names, primary.marks()
         if not electorate.quorate(caught_up):
             raise ChangeRefused(
                 f"with the members that are here it could not take effect: "
                 f"{electorate.describe(caught_up)}"
+            )
+        joining = sorted(name for name in caught_up if not marks.get(name))
+        if not electorate.quorate(caught_up.difference(joining)):
+            raise ChangeRefused(
+                f"the store of {', '.join(joining)} has no vote yet; try again in a moment"
             )
         return joint

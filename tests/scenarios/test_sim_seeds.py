@@ -441,8 +441,19 @@ SEEDS = {
         136,
         False,
         "G7: one of a pair had fetched a state of an epoch that it had never promised, was declared"
-        " to go on, and gave its first epoch alone the same number.  And G9: the other"
-        " one was set aside and confirmed what no disk had, as its own history was durable beyond it",
+        " to go on, and gave its first epoch alone the same number.  And G9: the"
+        " other one, set aside, confirmed by what was durable of its own history",
+        "pair",
+        without=(),
+        votes=True,
+        young=True,
+        long=True,
+    ),
+    "counts_again_without_a_vote": FailedSeed(
+        114,
+        False,
+        "L4: one that had come back to the other of its pair counted again before its store had a"
+        " vote; both broke down, came back, and waited for that vote for ever",
         "pair",
         without=(),
         votes=True,

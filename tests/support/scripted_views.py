@@ -54,6 +54,7 @@ class RigShell:
         self.promises_held: list[int] = []
         self.hold_promises = False
         self.asides = 0
+        self.store_counts = True  # or it has the mark of a joining one, and reports nothing
         self.date_us = 1_000_000
 
     def multicast(self, payload: bytes, *, urgent: bool = True) -> bool:
@@ -244,7 +245,8 @@ class Bus:
         """All disks catch up, and the token tells so."""
         for name in names.split():
             self.shells[name].flush_disk()
-        marks = {n: self.shells[n].disk_history.position for n in names.split()}
+        shells = {n: self.shells[n] for n in names.split()}
+        marks = {n: s.disk_history.position if s.store_counts else 0 for n, s in shells.items()}
         for name in names.split():
             self.give(name, Marks(marks))
 

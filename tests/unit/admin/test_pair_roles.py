@@ -244,6 +244,26 @@ def test_a_returning_primary_defers_and_counts_again() -> None:
     assert (pair.stand(), pair.serving()) == ("a:active", ["a"])
 
 
+def test_who_returns_counts_again_only_when_its_store_has_a_vote() -> None:
+    """G28: else both could break down, come back, and wait for a vote that nobody has."""
+    pair = together()
+    pair.crash("a")
+    pair.client("b")
+    pair.start("a")
+    shell = pair.bus.shells["a"]
+    shell.store_counts = False
+    pair.meet()
+    pair.beat()
+    core = pair.bus.cores["a"]
+    assert core.serving
+    for one in pair.bus.cores.values():
+        assert one.promise.voters == ("a", "b", "@pair=b", "@away=a")
+    shell.store_counts = True
+    pair.beat()
+    for one in pair.bus.cores.values():
+        assert one.promise.voters == ("a", "b", "@pair=b")
+
+
 def test_an_active_one_stays_that_and_orders_nothing_while_it_hears_no_client() -> None:
     """It may be the one that was cut off, with clients whose connections are only not closed."""
     pair = together()

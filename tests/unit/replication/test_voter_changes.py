@@ -54,6 +54,18 @@ def test_a_dead_voter_is_replaced_and_the_others_can_do_without_one_more() -> No
     assert cluster.bus.cores["d"].serving
 
 
+def test_a_change_waits_for_the_store_of_a_new_voter_that_it_cannot_do_without() -> None:
+    """G8: after a crash of all it would have no vote, and the change needs it."""
+    cluster = Cluster("a b", 1)
+    cluster.bus.shells["b"].store_counts = False
+    cluster.bus.marks("a b")
+    with pytest.raises(ChangeRefused, match="the store of b has no vote yet; try again"):
+        cluster.voter_changes["a"].add("b")
+    cluster.bus.shells["b"].store_counts = True
+    cluster.bus.marks("a b")
+    assert cluster.voter_changes["a"].add("b") == ("a", "b")
+
+
 def test_a_change_is_finished_only_when_it_is_durable_at_old_and_new_voters() -> None:
     """G8: whoever was voted in must have it on disk before it counts alone."""
     cluster = Cluster("a b c d", 3)
