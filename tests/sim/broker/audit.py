@@ -20,7 +20,7 @@ from broker.machine.commands import (
     UNROUTABLE,
     Command,
 )
-from broker.machine.effects import DeliverEffect
+from broker.machine.effects import Confirm, DeliverEffect
 from broker.machine.handlers.consumers import tags_up_to
 from broker.machine.machine import Machine
 from broker.machine.queueing.properties import headers_of
@@ -102,7 +102,7 @@ class Witness:
             self.taken[conn, number] = position
             if command[4] == LATE:  # type: ignore[misc]
                 self.delayed.add((conn, number))
-            if outcome == OK and command[5] == LATEST:  # type: ignore[misc]
+            if outcome == OK and command[5] == LATEST and not _is_refused(machine, command):  # type: ignore[misc]
                 self._replace(headers_of(command[7])[KEY], (conn, number))  # type: ignore[misc, arg-type]
             if outcome == OK:
                 self.entered[conn, number] = position
@@ -309,6 +309,14 @@ def _look_for_confirmed(
             judge.counters["given_up"] += 1
         else:
             _find(judge, confirm, survived, witness, present)
+
+
+def _is_refused(machine: Machine, publish: Command) -> bool:
+    """Whether a publish was nacked: a full queue did not take it, so it replaces nothing (G30)."""
+    return any(
+        isinstance(effect, Confirm) and not effect.ack and effect.publish_no == publish[3]  # type: ignore[misc]
+        for effect in machine.effects
+    )
 
 
 def _look_at_last_values(judge: BrokerJudge, witness: Witness, machine: Machine) -> None:
