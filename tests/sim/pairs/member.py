@@ -234,6 +234,11 @@ class SimPair:
         upper, pair = self._upper, self.pair
         if upper.primary.has_caught_up:
             upper.was_level = True
+        mark, position = upper.outbox.durable_mark, upper.controller.replica.history.position
+        if mark > position:  # of a history that is not kept
+            self._stack.judge.broken(
+                "G9", f"{upper.name} is at {position}, and confirms up to {mark}"
+            )
         if upper.world.healed:
             self._stack.drained.clear()
         before, seen = pair.standing, pair._peer

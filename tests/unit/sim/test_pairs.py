@@ -103,7 +103,7 @@ MISTAKES: dict[Patch, tuple[int, str]] = {
     with_an_old_state: (2, "G28"),
     the_other_history: (119, "G28"),
     set_aside_with_its_vote: (119, "G28"),
-    confirms_by_the_other_history: (136, "G9"),
+    confirms_by_the_other_history: (425, "G9"),
     pending_refuses: (1, "G28"),
     all_let_clients_in: (2, "G25"),
     before_its_time: (3, "G28"),
