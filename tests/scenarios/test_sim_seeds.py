@@ -492,6 +492,17 @@ SEEDS = {
         young=True,
         long=True,
     ),
+    "delivered_on_the_side_that_is_not_kept": FailedSeed(
+        688,
+        False,
+        "G11, the judge's own: what one of a pair delivered alone, on the side that is not kept,"
+        " came again from the other one, which had never delivered it, and so without the flag",
+        "pair",
+        without=(),
+        votes=True,
+        young=True,
+        long=True,
+    ),
     "kept_what_confirmed_nothing": FailedSeed(
         130,
         False,

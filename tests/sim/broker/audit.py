@@ -269,6 +269,9 @@ def _flagged_again(
 
     What its client published anew after a loss is another message to everybody.
     """
+    if judge.gave_up(sent.chain):  # exception 1 of G28: nobody who goes on knows of it
+        judge.counters["phantoms_given_up"] += 1
+        return
     gone = list(judge.path(sent.chain))
     if not any(node.item.body == entered.item.body for node in gone):
         judge.counters["phantoms_published_anew"] += 1

@@ -144,9 +144,12 @@ class PairJudge(BrokerJudge):
             self.was[name] = mine
         else:
             self.before[name] = mine
-        if not mine.confirmed_more(plan.chain) or mine.given_up:
+        if mine.given_up:
             return
-        mine.given_up = True
+        confirmed = mine.confirmed_more(plan.chain)
+        mine.given_up = confirmed or (plan.aside is not None and plan.aside.name == name)
+        if not confirmed:
+            return
         self.counters["set_aside"] += 1
         kept = voter_set(plan.voters).pair
         text = f"{name} gives up what it confirmed for {first}"
