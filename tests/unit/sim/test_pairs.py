@@ -13,7 +13,6 @@ from broker.admin import pair_roles
 from broker.admin.active_passive import ActivePassive
 from broker.admin.pair_roles import PairRoles
 from broker.admin.pair_table import Peer, Seen
-from broker.replication.durable_gate import DurableGate
 from broker.replication.persister import Persister
 from tests.sim.pairs.stack import PairStack
 from tests.sim.run.campaign import Options, run_line, run_seed
@@ -78,10 +77,6 @@ def set_aside_with_its_vote(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Persister, "takes_back_vote", lambda _, done: done())
 
 
-def confirms_by_the_other_history(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(DurableGate, "begin_anew", DurableGate.clear)
-
-
 def pending_refuses(patch: pytest.MonkeyPatch) -> None:
     real = PairRoles.for_clients
     patch.setattr(PairRoles, "for_clients", lambda self, url: (real(self, url)[0], False))
@@ -103,7 +98,6 @@ MISTAKES: dict[Patch, tuple[int, str]] = {
     with_an_old_state: (2, "G28"),
     the_other_history: (119, "G28"),
     set_aside_with_its_vote: (119, "G28"),
-    confirms_by_the_other_history: (425, "G9"),
     pending_refuses: (1, "G28"),
     all_let_clients_in: (2, "G25"),
     before_its_time: (3, "G28"),
