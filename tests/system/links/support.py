@@ -96,14 +96,19 @@ def waiting(member: BrokerProcess, queue: str) -> int:
 
 def take(member: BrokerProcess, queue: str, count: int) -> list[int]:
     """Take so many messages out of a queue, in order."""
-    found: list[int] = []
     with channel(member) as one:
-        for _, _, body in one.consume(queue, auto_ack=True, inactivity_timeout=ARRIVAL_S):
-            assert body is not None, f"{len(found)} of {count} came"
-            found.append(int(body))
-            if len(found) == count:
-                break
-        one.cancel()
+        return take_by(one, queue, count)
+
+
+def take_by(one: BlockingChannel, queue: str, count: int) -> list[int]:
+    """The same by a channel, of whichever broker."""
+    found: list[int] = []
+    for _, _, body in one.consume(queue, auto_ack=True, inactivity_timeout=ARRIVAL_S):
+        assert body is not None, f"{len(found)} of {count} came"
+        found.append(int(body))
+        if len(found) == count:
+            break
+    one.cancel()
     return found
 
 

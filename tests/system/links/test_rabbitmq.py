@@ -30,12 +30,12 @@ from tests.system.links.federation_support import (
     wait_for_link,
 )
 from tests.system.links.support import (
-    ARRIVAL_S,
     channel,
     define,
     end,
     publish,
     take,
+    take_by,
     uri,
     wait_for_state,
     waiting,
@@ -97,15 +97,8 @@ def send_theirs(rabbit: RabbitCluster, source: str, key: str, numbers: Sequence[
 
 
 def take_theirs(rabbit: RabbitCluster, queue: str, count: int) -> list[int]:
-    found: list[int] = []
     with theirs(rabbit) as one:
-        for _, _, body in one.consume(queue, auto_ack=True, inactivity_timeout=ARRIVAL_S):
-            assert body is not None, f"{len(found)} of {count} came"
-            found.append(int(body))
-            if len(found) == count:
-                break
-        one.cancel()
-    return found
+        return take_by(one, queue, count)
 
 
 def told(rabbit: RabbitCluster, *words: str) -> str:
