@@ -32,9 +32,11 @@ from tests.support.three_machines import MEMBERS, Rig
 from tests.system.verify.support.make_logs import VOTERS, IncarnationId, LogMaker
 from tests.system.verify.support.read_back import read_back
 from tools.verify.contract.job import ContractResult, exchange_of_contract
+from tools.verify.contract.replay import Replay
 from tools.verify.contract.rules import Breach
 from tools.verify.contract.segment import check_segment
 from tools.verify.input.ranges_of_file import FileRange
+from tools.verify.sql.exchange import Tables
 
 INCARNATIONS: tuple[IncarnationId, ...] = tuple((name, 1) for name in MEMBERS)
 MoveTuple = tuple[int, int, int, int, int, int]
@@ -203,6 +205,27 @@ def check_records(
     found = ContractResult()
     found.add(exchange_of_contract(bins).run_here(tables))
     return found
+
+
+def is_breached(records: list[Record]) -> bool:
+    """Whether `check_records` finds something in a log; asks the cheapest rules first, as hardly
+    anything of what is wrong needs the others.
+
+    What a step finds is a breach in the end: `test_each_violation_is_named_where_it_is` shows that
+    of each rule.
+    """
+    read = read_back(records)
+    replay = Replay()
+    for record in read:
+        replay.take(record)
+    if replay.breaches:
+        return True
+    tables: list[Tables] = []
+    for one in check_segment(read, [], [FileRange(1, 1 << 40)]):
+        if len(one["breaches"]):
+            return True
+        tables.append(one)
+    return bool(len(exchange_of_contract(1).run_here(tables)["firsts"]))
 
 
 def packed(rows: list[MoveTuple]) -> bytes:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from functools import cache
 
 import pytest
@@ -30,6 +31,7 @@ from tests.system.verify.corruption.contract_violations import (
     Violation,
     channel_is_overtaken_by_itself,
     cold_start_loses_a_persistent_one,
+    delivered_to_two_at_once,
     older_one_is_overtaken,
 )
 from tests.system.verify.support.make_moves import (
@@ -39,11 +41,10 @@ from tests.system.verify.support.make_moves import (
     contract_breaches,
 )
 from tests.system.verify.support.read_back import read_back
-from tests.system.verify.support.recorded_history import plain_history
+from tests.system.verify.support.recorded_history import checkpoint_of, plain_history
 from tools.commands.qpid_cluster_verify import main
 from tools.verify.checks.canonical_history import Stretch
-from tools.verify.contract import lives
-from tools.verify.contract.job import RULES, ContractResult, tasks_for
+from tools.verify.contract.job import RULES, tasks_for
 from tools.verify.contract.replay import Replay
 from tools.verify.contract.segment import COLUMNS_OF_ORDER, SegmentParts
 from tools.verify.input.ranges_of_file import FileRange
@@ -241,23 +242,26 @@ def test_a_return_that_nothing_caused_is_found_where_the_channel_goes_on() -> No
     assert [(one.rule, one.position) for one in maker.breaches()] == [("return without cause", at)]
 
 
-def of_lives(found: ContractResult) -> tuple[object, ...]:
-    """Return what does not depend on where a log is cut."""
-    known = lives.RULES.keys() | lives.RULES_OF_COLD_STARTS
-    breaches = [one for one in found.breaches if one.rule in known]
-    assert breaches
-    return breaches, found.messages, found.examined, found.recoveries
-
-
-def test_parts_of_any_length_give_the_same_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
+def breaks_in_lives() -> list[Record]:
+    """Return a log with a breach early in it, and one behind it of a cold start."""
     maker = history()
-    VIOLATIONS[10](maker)
+    delivered_to_two_at_once(maker)
     cold_start_loses_a_persistent_one(maker)
-    records = maker.logs[INCARNATIONS[0]]
-    whole = of_lives(check_records([records]))
-    for commands in (1, 2, 5, 20):
-        monkeypatch.setattr("tools.verify.contract.segment._COMMANDS_MAX", commands)
-        assert of_lives(check_records([records])) == whole
+    return maker.logs[INCARNATIONS[0]]
+
+
+@pytest.mark.parametrize("commands", [1, 20])
+def test_parts_of_any_length_give_the_same_verdict(
+    commands: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of parts of one command each two are in different ones; of 20, some are and some are not."""
+    records = breaks_in_lives()
+    whole = check_records([records])
+    assert "delivered held" in {one.rule for one in whole.breaches}
+    monkeypatch.setattr("tools.verify.contract.segment._COMMANDS_MAX", commands)
+    parted = check_records([records])
+    assert parted.high_waters > whole.high_waters  # each part has its own
+    assert replace(parted, high_waters=whole.high_waters) == whole
 
 
 def test_columns_of_order_are_what_sql_says_of_all_moves() -> None:
@@ -271,23 +275,25 @@ def test_columns_of_order_are_what_sql_says_of_all_moves() -> None:
         assert stated.sort_by("nth").to_pydict() == logged.select(stated.column_names).to_pydict()
 
 
-def test_order_is_compared_from_one_part_to_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("violation", [older_one_is_overtaken, channel_is_overtaken_by_itself])
+def test_order_is_compared_from_one_part_to_the_next(
+    violation: Violation, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both are before the second checkpoint, and the log may end with it."""
+    maker = history()
+    rule, position = violation(maker)
+    end, checkpoint = checkpoint_of(maker, 1)
+    assert position < checkpoint.position
     monkeypatch.setattr("tools.verify.contract.segment._COMMANDS_MAX", 1)
-    assert history().breaches() == []
-    for violation in (older_one_is_overtaken, channel_is_overtaken_by_itself):
-        maker = history()
-        rule, position = violation(maker)
-        assert (rule, position) in {(one.rule, one.position) for one in maker.breaches()}
+    found = check_records([maker.logs[INCARNATIONS[0]][: end + 1]])
+    assert (rule, position) in {(one.rule, one.position) for one in found.breaches}
 
 
 def test_bins_give_the_same_verdict_as_a_single_one() -> None:
-    maker = history()
-    VIOLATIONS[10](maker)
-    cold_start_loses_a_persistent_one(maker)
-    records = maker.logs[INCARNATIONS[0]]
+    records = breaks_in_lives()
     outcomes = [check_records([records], bins=bins) for bins in (1, 2, 7, 100)]
     assert all(one == outcomes[0] for one in outcomes)
-    assert of_lives(outcomes[0])
+    assert "delivered held" in {one.rule for one in outcomes[0].breaches}
 
 
 def test_what_is_missing_gives_no_finding() -> None:
