@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import subprocess
 import threading
 import time
 from collections.abc import Iterator
@@ -15,10 +13,10 @@ import pika
 import pika.exceptions
 from pika.adapters.blocking_connection import BlockingChannel
 
-from tests.system.support.clusters import wait_until
-from tests.system.support.load_clients import TROUBLE
+from tests.system.support.clusters import role_told, wait_until
+from tests.system.support.load_clients import TROUBLE, hang_up
 from tests.system.test_start_rules import ring_of
-from tools.demo.local_cluster import ROOT, BrokerProcess, LocalCluster, command
+from tools.demo.local_cluster import BrokerProcess, LocalCluster
 
 T = TypeVar("T", bound=LocalCluster)
 DROPPED = ("--cluster-nodes", "--cluster-size")
@@ -64,13 +62,12 @@ def started(root: Path, mode: str, **more: str) -> Iterator[LocalCluster]:
 
 
 def standing(member: BrokerProcess) -> dict[str, object]:
-    """What a member says of its pair; with `--json`, as a script would ask."""
-    typed = [*command("qpid-ha"), "-b", str(member.address), "status", "--json"]
-    done = subprocess.run(typed, cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
-    if done.returncode:
+    """What a member says of its pair, and its role."""
+    said = role_told(member)
+    if not said:
         return {}
-    said = json.loads(done.stdout)
-    return {**said.get("pair", {}), "role": said["status"]}
+    pair = said.get("pair")
+    return {**(pair if isinstance(pair, dict) else {}), "role": said["status"]}
 
 
 def stands(member: BrokerProcess, word: str, seconds: float = 30.0) -> None:
@@ -92,6 +89,7 @@ class Publisher:
         self.longest_s = 0.0
         """The longest time between two confirms."""
         self._members, self._stops = members, threading.Event()
+        self._connection: pika.BlockingConnection | None = None
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Publisher:
@@ -108,11 +106,15 @@ class Publisher:
         before = len(self.confirmed)
         wait_until(lambda: len(self.confirmed) > before + 5, seconds, "more confirms")
 
+    def gives_up(self) -> None:
+        """Have no more patience with the member that it is at."""
+        hang_up(self._connection)
+
     def _run(self) -> None:
         number, last = 0, time.monotonic()
         while not self._stops.is_set():
             try:
-                connection = client(*self._members, patience_s=3.0)
+                self._connection = connection = client(*self._members, patience_s=3.0)
                 channel = confirming(connection)
                 while not self._stops.is_set():
                     number += 1
@@ -134,6 +136,7 @@ def client(*members: BrokerProcess, patience_s: float = 30.0) -> pika.BlockingCo
                 *one.address,
                 heartbeat=2,
                 socket_timeout=patience_s,
+                stack_timeout=patience_s,
                 blocked_connection_timeout=patience_s,
             )
             for one in members

@@ -117,6 +117,7 @@ def test_an_active_one_that_stood_still_finds_the_other_one_active(
         first, second = cluster.members
         with Publisher(first, second) as publisher:
             first.signal(signal.SIGSTOP)
+            publisher.gives_up()
             stands(second, "active", 60)
             publisher.goes_on(60)
             first.signal(signal.SIGCONT)

@@ -25,7 +25,7 @@ from broker.machine.commands import ACTIVATE, DEMOTE, OK, PROMOTE, PUBLISH
 from broker.memberlog.reader import TornTail, read_segment
 from broker.memberlog.records import Active, Batch, ConfirmRecord, Record
 from tests.system.qpid_scenarios.clients import send, take
-from tests.system.support.clusters import wait_until
+from tests.system.support.clusters import role_told, wait_until
 from tests.system.support.undisturbed import Undisturbed
 from tests.system.test_start_rules import log_of, ring_of, run_typed
 from tools.client.management import ManagementError
@@ -54,7 +54,7 @@ def ha(member: BrokerProcess, *words: str) -> subprocess.CompletedProcess[str]:
 
 def role(member: BrokerProcess) -> str:
     """What a member is, in a word."""
-    return ha(member, "status").stdout.strip()
+    return str(role_told(member).get("status", ""))
 
 
 def becomes(word: str, *members: BrokerProcess) -> None:
@@ -314,6 +314,7 @@ def test_backup_failover(tmp_path: Path) -> None:
         becomes("ready", *cluster.members)
         assert "qpid-ha promote" in refusal_of(first)
         assert ha(first, "ping").returncode == 0
+        assert ha(first, "status").stdout == "ready\n"
         assert ha(first, "ready").returncode == 0
         assert ha(first, "status", "--is-primary").returncode == 1
         done = ha(second, "promote")

@@ -15,7 +15,6 @@ from broker.options.active_passive import DatabaseLock
 from broker.sharing.lease_database import lease_in
 from tests.system.sharing.test_shared_store import (
     TAKEOVER_S,
-    TROUBLE,
     Publisher,
     Sharing,
     check,
@@ -23,6 +22,7 @@ from tests.system.sharing.test_shared_store import (
     said,
 )
 from tests.system.support.clusters import wait_until
+from tests.system.support.load_clients import TROUBLE
 from tests.system.support.postgresql import PostgresServer, programs, running
 
 BIN = programs()
@@ -78,6 +78,7 @@ def test_leaders_are_killed_and_stopped(sharing: InDatabase) -> None:
     channel = connect(second).channel()
     channel.confirm_delivery()
     second.signal(signal.SIGSTOP)
+    publisher.gives_up()
     publisher.wait_for_more(50)
     second.signal(signal.SIGCONT)
     with pytest.raises(TROUBLE):

@@ -19,20 +19,17 @@ import pika
 import pika.exceptions
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
-from pika.adapters.utils.connection_workflow import AMQPConnectorException
 
 from broker.exit_codes import Exit
 from broker.sharing.lease_directory import LeaseDirectory
 from tests.system.support.clusters import wait_until
+from tests.system.support.load_clients import TROUBLE, hang_up
 from tools.demo.local_cluster import HOST, BrokerProcess, command, free_ports
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(240)]
 
 QUEUE = "shared"
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
-TROUBLE = (pika.exceptions.AMQPError, AMQPConnectorException, OSError)
-"""What a broker that is away, or stands still, looks like; pika's time limit of a handshake is not
-among its other errors."""
 TAKEOVER_S = 60.0
 """Far beyond the two seconds that it takes on an idle machine: this one may be starved."""
 
@@ -120,6 +117,7 @@ class Publisher(threading.Thread):
         self._sharing = sharing
         self.confirmed: dict[int, float] = {}
         self.last = 0
+        self._connection: pika.BlockingConnection | None = None
         self._done = threading.Event()
 
     def run(self) -> None:
@@ -132,6 +130,7 @@ class Publisher(threading.Thread):
             self._done.wait(0.02)
 
     def _publish_to(self, connection: pika.BlockingConnection) -> None:
+        self._connection = connection
         channel = connection.channel()
         channel.confirm_delivery()
         channel.queue_declare(QUEUE, durable=True)
@@ -148,6 +147,10 @@ class Publisher(threading.Thread):
     def wait_for_more(self, count: int) -> None:
         goal = len(self.confirmed) + count
         wait_until(lambda: len(self.confirmed) >= goal, TAKEOVER_S, f"{count} confirms more")
+
+    def gives_up(self) -> None:
+        """Have no more patience with the broker that it is at."""
+        hang_up(self._connection)
 
     def stop(self) -> None:
         self._done.set()
@@ -239,6 +242,7 @@ def test_a_leader_that_was_stopped_comes_back_and_harms_nothing(
         channel.confirm_delivery()
         settled |= settle(connect(leader).channel(), 5)
         leader.signal(signal.SIGSTOP)
+        publisher.gives_up()
         publisher.wait_for_more(50)
         assert sharing.token() > token
         leader.signal(signal.SIGCONT)

@@ -12,12 +12,16 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TypeVar
 
-from tools.demo.local_cluster import LocalCluster
+from tools.client.management import Json, ManagementError
+from tools.commands.qpid_cluster import parse_target
+from tools.commands.qpid_ha import role_of
+from tools.demo.local_cluster import BrokerProcess, LocalCluster
 
 START_SECONDS = 60.0
 ADMITTED_SECONDS = 20.0
 """A view change takes a second, on a busy machine some; what lasts longer than this is none."""
 PAUSE_SECONDS = 0.1
+ASKED_SECONDS = 10.0
 MOMENTARY = (
     "320",  # pika and py-amqp: what the broker says
     "got <Connection.Close",  # aiormq: it does not look what is in the close
@@ -61,6 +65,16 @@ def admitted(connect: Callable[[], Opened], seconds: float = ADMITTED_SECONDS) -
             if time.monotonic() > deadline or not any(one in text for one in MOMENTARY):
                 raise
         time.sleep(PAUSE_SECONDS)
+
+
+def role_told(member: BrokerProcess) -> dict[str, Json]:
+    """What `qpid-ha status --json` prints of a member, without a process for each question; {}
+    where it does not answer.
+    """
+    try:
+        return role_of(parse_target(str(member.address), ASKED_SECONDS))
+    except ManagementError:
+        return {}
 
 
 def wait_until(true_now: Callable[[], bool], seconds: float, what: str) -> None:

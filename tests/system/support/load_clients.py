@@ -4,11 +4,12 @@ memory, and each in a history of its own for qpid-cluster-verify.
 
 from __future__ import annotations
 
+import contextlib
 import random
+import socket
 import threading
 import time
 from collections.abc import Callable, Sequence
-from contextlib import closing
 from pathlib import Path
 
 import pika
@@ -127,7 +128,7 @@ class Load:
         work: Callable[[BlockingChannel, Notes], None],
         histories: Path,
     ) -> None:
-        with closing(history(histories, f"load-{number}")) as mine:
+        with contextlib.closing(history(histories, f"load-{number}")) as mine:
             while not self._ending.is_set():
                 notes = Notes(mine)
                 try:
@@ -180,6 +181,16 @@ def connect(broker: Address) -> pika.BlockingConnection:
     )
 
 
+def hang_up(connection: pika.BlockingConnection | None) -> None:
+    """Break a connection, from any thread, as a client does that has no more patience.
+
+    pika notices a process that stands still by its heartbeat only: it looks each time when that and
+    five seconds are over, and believes the second look.
+    """
+    with contextlib.suppress(AttributeError, OSError):  # it is not connected, or not any more
+        connection._impl._transport._sock.shutdown(socket.SHUT_RDWR)  # type: ignore[union-attr]
+
+
 def take_the_rest(broker: Address, histories: Path, received: set[int]) -> None:
     """Take what is left in the queue, as one more client that writes down what it does.
 
@@ -187,7 +198,7 @@ def take_the_rest(broker: Address, histories: Path, received: set[int]) -> None:
     wrong with the last one when the time is up.
     """
     until = time.monotonic() + REST_S
-    with closing(history(histories, "last")) as mine:
+    with contextlib.closing(history(histories, "last")) as mine:
         while True:
             notes = Notes(mine)
             try:
