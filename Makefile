@@ -14,7 +14,6 @@ PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
 # compiles the whole product (a second of CPU), and each run of pytest all tests (15 s).
 unexport PYTHONDONTWRITEBYTECODE
 
-EVERYDAY := not slow and not spark
 SEED ?= 1
 COUNT ?=
 HOURS ?= 1
@@ -38,7 +37,7 @@ demo: $(VENV)/.demo
 	$(RUN) -m tools.demo
 
 test: $(VENV)/.test
-	$(RUN) -m tests.halves -m "$(EVERYDAY)"
+	$(RUN) -m tests.halves everyday
 
 lint: $(VENV)/.test $(VENV)/.demo
 	$(RUN) -m ruff format --check .

@@ -20,3 +20,8 @@ def pytest_configure() -> None:
     """Give each of two processes ports of its own: a free one is bound only after it was chosen."""
     if half := os.environ.get("TEST_HALF"):
         local_cluster.PORTS = local_cluster.PORTS[int(half) :: 2]
+
+
+def pytest_keyboard_interrupt() -> None:
+    """Say which test is interrupted: whoever ended a run that hangs wants to know."""
+    print(f"\ninterrupted: {os.environ.get('PYTEST_CURRENT_TEST', 'between two tests')}")

@@ -1,7 +1,10 @@
-"""Runs pytest in two processes at once: one has the tests that start clusters, which mostly wait.
+"""Runs the everyday tests, or the slow ones, in two processes at once.
 
-`python -m tests.halves -m "not slow"` takes options of pytest.  The order of the tests within
-each half is that of one pytest.  What the first half prints comes behind the other's.
+`python -m tests.halves slow` takes options of pytest behind the name.  The half of the rings has
+what is told by the time of a ring, as views that change when a token is late; it mostly waits.  The
+other half has what computes, and what fills it up to the same length; as it is one process, a core
+is left for the rings.  The order of the tests within each half is that of one pytest.  What the
+half of the rings prints comes behind the other's.
 """
 
 from __future__ import annotations
@@ -11,51 +14,111 @@ import signal
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
+from typing import IO, NamedTuple
 
 from tools.cli.signals import ended_by
 
 ROOT = Path(__file__).resolve().parents[1]
-FIRST = ("tests/system", "tests/properties", "tests/scenarios", "tests/unit/verify")
-"""The clusters' half, and what makes both halves take about as long; the other has all else."""
+TESTS = ROOT / "tests"
+
+
+class Kind(NamedTuple):
+    """Some of the tests: a marker expression, and what of them is in the half of the rings."""
+
+    marked: str
+    rings: tuple[str, ...]
+    but: tuple[str, ...] = ()
+    """What of that is in the other half nevertheless."""
+
+
+KINDS = {
+    "everyday": Kind(
+        "not slow and not spark", ("system", "properties", "scenarios", "unit/verify")
+    ),
+    "slow": Kind(
+        "slow", ("system",),
+        ("system/dashboard", "system/pages", "system/roles", "system/sharing", "system/verify"),
+    ),
+}  # fmt: skip
 NO_TEST_WAS_SELECTED = 5
-LEAVE_SECONDS = 30
-"""So long may an interrupted half take to stop the brokers that it started."""
+LEAVE_SECONDS = 20
+"""So long may interrupted halves take to stop the brokers that they started."""
 
 
-def start(number: int, arguments: list[str], said: IO[bytes] | None) -> subprocess.Popen[bytes]:
-    """Start one half; its ports are its own (`tests/conftest.py`)."""
-    return subprocess.Popen(
-        [sys.executable, "-m", "pytest", *arguments],
-        cwd=ROOT, env={**os.environ, "TEST_HALF": str(number)},
-        stdout=said, stderr=said and subprocess.STDOUT,
-    )  # fmt: skip
+class Half:
+    """One pytest; its ports are its own (`tests/conftest.py`)."""
+
+    def __init__(self, number: int, arguments: list[str], said: IO[bytes] | None) -> None:
+        self.name = ("rings", "others")[number]
+        self._began = time.monotonic()
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "pytest", *arguments],
+            cwd=ROOT, env={**os.environ, "TEST_HALF": str(number)},
+            stdout=said, stderr=said and subprocess.STDOUT,
+            process_group=0,  # a signal to this process and all below it would end them at once
+        )  # fmt: skip
+
+    def interrupt(self) -> None:
+        """Ask it to end as Ctrl-C does, so that it stops its brokers and says where it was."""
+        seconds = time.monotonic() - self._began
+        print(f"== half {self.name}: interrupted after {seconds:.0f} s", flush=True)
+        self.process.send_signal(signal.SIGINT)
 
 
-def stop(half: subprocess.Popen[bytes]) -> None:
-    """End a half as Ctrl-C does, so that it stops its brokers."""
-    half.send_signal(signal.SIGINT)
-    try:
-        half.wait(LEAVE_SECONDS)
-    except subprocess.TimeoutExpired:
-        half.kill()
-        half.wait()
+def stop(halves: list[Half]) -> None:
+    """End those that still run."""
+    deadline = time.monotonic() + LEAVE_SECONDS
+    running = [half for half in halves if half.process.poll() is None]
+    for half in running:
+        half.interrupt()
+    for half in running:
+        try:
+            half.process.wait(max(0.0, deadline - time.monotonic()))
+        except subprocess.TimeoutExpired:
+            half.process.kill()
+            half.process.wait()
+
+
+def places(folder: Path, without: set[Path]) -> Iterator[Path]:
+    """Yield a folder; or where it is not to be had whole, what is to be had of it."""
+    if folder in without:
+        return
+    if not any(folder in one.parents for one in without):
+        yield folder
+        return
+    for inner in sorted(folder.iterdir()):
+        if inner.is_dir() and inner.name != "__pycache__":
+            yield from places(inner, without)
+        elif inner.match("test_*.py") and inner not in without:
+            yield inner
+
+
+def split(kind: Kind) -> tuple[list[Path], list[Path]]:
+    """Return what each half has."""
+    but = {TESTS / one for one in kind.but}
+    rings = [place for one in kind.rings for place in places(TESTS / one, but)]
+    return rings, list(places(TESTS, {*rings}))
 
 
 def main() -> None:
-    given = sys.argv[1:]
+    name, *given = sys.argv[1:] or [""]
+    if name not in KINDS:
+        sys.exit(f"usage: python -m tests.halves {'|'.join(KINDS)} [OPTION OF PYTEST]...")
+    arguments = ["-m", KINDS[name].marked, *given]
+    rings, others = [[str(place) for place in half] for half in split(KINDS[name])]
     with ended_by(signal.SIGTERM), tempfile.TemporaryFile() as said:
         halves = [
-            start(0, ["-p", "no:cacheprovider", *given, *FIRST], said),
-            start(1, [*given, *(f"--ignore={folder}" for folder in FIRST)], None),
+            Half(0, ["-p", "no:cacheprovider", *arguments, *rings], said),
+            Half(1, [*arguments, *others], None),
         ]
         try:
-            codes = {half.wait() for half in halves[::-1]}
+            codes = {half.process.wait() for half in halves[::-1]}
         finally:
-            for half in halves:
-                if half.poll() is None:
-                    stop(half)
+            stop(halves)
+            print("== half rings:", flush=True)
             said.seek(0)
             sys.stdout.buffer.write(said.read())
             sys.stdout.flush()
