@@ -1,20 +1,24 @@
 """Records of member logs and histories of clients, and their decoder.
 
 Written after docs/MEMBERLOG.md, sharing nothing with the broker that writes them: an error there is
-not repeated here.  A record's class states its fields in their order in the file, and so the types
-that its payload must have.
+not repeated here.  A record's class states its fields in their order in the file: the types that
+its payload must have, and up to where the check can count.
 """
 
 from __future__ import annotations
 
+import re
 import struct
 from collections.abc import Callable
 from enum import IntEnum
 from itertools import accumulate
-from typing import Any, NamedTuple, TypeAlias, get_origin, get_type_hints
+from types import GenericAlias
+from typing import Annotated, Any, NamedTuple, TypeAlias, get_type_hints
 
 import lz4.block
 import msgpack
+from msgspec import Meta, MsgspecError
+from msgspec.msgpack import Decoder
 
 from tools.verify.format.moves import MOVE, expand, ops_of
 
@@ -29,8 +33,17 @@ READER_ROW = struct.Struct("<IIQQ?")
 CLIENT_ROW = struct.Struct("<BQQ")
 """`ClientOp` with REDELIVERED, hash of the body, number of the publish or delivery tag."""
 REDELIVERED = 0x80
+# The format has unsigned 64-bit numbers, Spark and numpy have signed ones, and the time of a move
+# has its position in the upper 43 bits: at ten thousand a second these last 28 years.
+POSITION_BITS = 43
+Number: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 62)]
+Position: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << POSITION_BITS)]
+Segment: TypeAlias = Annotated[int, Meta(ge=0, lt=1 << 31)]
+Time: TypeAlias = Annotated[int, Meta(ge=-(1 << 55), lt=1 << 55)]  # a clock may be before 1970
+Hash: TypeAlias = Annotated[bytes, Meta(min_length=HASH_BYTES, max_length=HASH_BYTES)]
 _LZ4_RATIO_MAX = 255
 _MOVE_BYTES = MOVE.size
+_MOVE_SEQ_HIGH = 14  # the highest byte of the number in a move
 _new = tuple.__new__
 
 
@@ -63,23 +76,23 @@ class RecordKind(IntEnum):
 class Header(NamedTuple):
     """Whose log it is, and which segment of it."""
 
-    version: int
+    version: Number
     cluster_name: str
     cluster_id: str  # "" = not known yet
     member: str  # of a client's log: the client
-    incarnation: int
-    segment: int
+    incarnation: Number
+    segment: Segment
     prev_link: bytes  # the last one of the segment before
     hash_alg: str
-    wall_us: int
+    wall_us: Time
     role: str = ROLE_MEMBER
 
 
 class Start(NamedTuple):
     """The state that recovery found."""
 
-    state_epoch: int
-    position: int
+    state_epoch: Number
+    position: Position
     chain: bytes
     root: int
 
@@ -87,21 +100,21 @@ class Start(NamedTuple):
 class ViewSeen(NamedTuple):
     """A view of the ring."""
 
-    ring_seq: int
+    ring_seq: Number
     ring_rep: str
     regular: bool
-    members: tuple[tuple[str, int], ...]  # name, incarnation
+    members: tuple[tuple[str, Number], ...]  # name, incarnation
 
 
 class Active(NamedTuple):
     """From here the member is in the primary of this epoch."""
 
-    epoch: int
-    ring_seq: int
+    epoch: Number
+    ring_seq: Number
     ring_rep: str
-    base_position: int
+    base_position: Position
     base_chain: bytes
-    members: tuple[tuple[str, int, bool], ...]  # name, incarnation, fresh
+    members: tuple[tuple[str, Number, bool], ...]  # name, incarnation, fresh
     voters: tuple[str, ...]
     cold: bool
 
@@ -115,29 +128,29 @@ class Inactive(NamedTuple):
 class Batch(NamedTuple):
     """One ordered item, applied."""
 
-    epoch: int
-    ring_seq: int
-    seq: int
-    first_position: int
-    commands: int
+    epoch: Number
+    ring_seq: Number
+    seq: Number
+    first_position: Position
+    commands: Position
     origin: str
-    session: int
-    blob_no: int
-    time_us: int
+    session: Number
+    blob_no: Number
+    time_us: Time
     kinds: bytes  # one `Command` each
     outcomes: bytes  # one u16 each
-    blob_hash: bytes
-    chain: bytes
+    blob_hash: Hash
+    chain: Hash
     root: int
-    order: bytes
+    order: Hash
     moves: bytes  # rows of MOVE; a PASSED among them only where they are not to be expanded
 
 
 class ConfirmRecord(NamedTuple):
     """Publishes that were confirmed to the member's own clients, by position."""
 
-    epoch: int
-    durable_mark: int
+    epoch: Number
+    durable_mark: Position
     positions: tuple[int, ...]
     transient: tuple[int, ...] | None = None  # those that did not wait; None: not recorded
 
@@ -145,8 +158,8 @@ class ConfirmRecord(NamedTuple):
 class Snapshot(NamedTuple):
     """The state was replaced by one that another member sent."""
 
-    state_epoch: int
-    position: int
+    state_epoch: Number
+    position: Position
     chain: bytes
     root: int
     donor: str
@@ -155,21 +168,21 @@ class Snapshot(NamedTuple):
 class Durable(NamedTuple):
     """The member's own disk has everything up to here."""
 
-    position: int
+    position: Position
 
 
 class Stop(NamedTuple):
     """An orderly end."""
 
     reason: str
-    position: int
+    position: Position
     chain: bytes
 
 
 class Vote(NamedTuple):
     """A vote about the state at a position, as this member counted it."""
 
-    position: int
+    position: Position
     chain: bytes
     root: int
     verdict: str
@@ -178,15 +191,15 @@ class Vote(NamedTuple):
 class Decided(NamedTuple):
     """The batches that follow were decided by the primary of this epoch."""
 
-    epoch: int
+    epoch: Number
 
 
 class End(NamedTuple):
-    """Totals of the segment that it closes."""
+    """Totals of the segment that it closes, which are compared with what was counted."""
 
     first_position: int  # 0: no batch
     position: int  # 0: not known
-    chain: bytes
+    chain: Hash
     records: int
     batches: int
     commands: int
@@ -199,16 +212,16 @@ class End(NamedTuple):
 class Queues(NamedTuple):
     """Names of the queues that moves give by number."""
 
-    queues: tuple[tuple[int, str, str, bool, int], ...]
+    queues: tuple[tuple[Number, str, str, bool, int], ...]
     """Number, vhost, name, durable, highest priority (-1: a plain queue)."""
 
 
 class Checkpoint(NamedTuple):
     """The figures of queues at this place."""
 
-    position: int
+    position: Position
     root: int
-    next_message: int
+    next_message: Number
     queues: bytes  # rows of CHECKPOINT_ROW
 
 
@@ -221,9 +234,9 @@ class Readers(NamedTuple):
 class Client(NamedTuple):
     """What a client did and received in one turn of one connection."""
 
-    session: int
+    session: Number
     queue: str  # "": none is named
-    time_us: int
+    time_us: Time
     ops: bytes  # rows of CLIENT_ROW
 
 
@@ -253,56 +266,68 @@ BEGINNINGS = tuple(
     for of, kind in KINDS.items()
 )
 """The first bytes of payloads: a list of so many fields, and its kind."""
-_MEMBERS, _FRESH_MEMBERS, _QUEUE = (str, int), (str, int, bool), (int, str, str, bool, int)
 _BATCH, _CONFIRM = int(RecordKind.BATCH), int(RecordKind.CONFIRM)
 _CLIENT_WHATS = frozenset({*ClientOp, ClientOp.RECEIVED | REDELIVERED})
+_FIXED_LIST_MAX = 0x9F  # the first byte of a list of up to 15 fields; longer ones have three
+_FIELD = re.compile(r"`\$\[(\d+)\](.*)`")
 
 
-def decode(payload: bytes | memoryview, *, expanded: bool = True) -> tuple[int, Record]:
+def decode(payload: bytes, *, expanded: bool = True) -> tuple[int, Record]:
     """Return number and record; raises `RecordMalformed`.
 
     `expanded`: a move that stands for two becomes two, which only who looks at moves needs.
     """
     try:
-        fields: tuple[Any, ...] = msgpack.unpackb(payload, use_list=False)
-        kind = fields[0]
-        build, types, complain = _READERS[kind]
-    except (ValueError, TypeError, LookupError, msgpack.UnpackException) as error:
+        kind = payload[1 if payload[0] <= _FIXED_LIST_MAX else 3]
+        build, read, complain = _READERS[kind]
+        fields = read(payload)
+    except LookupError as error:
         raise RecordMalformed(f"not a record: {error}") from error
+    except MsgspecError as error:
+        raise RecordMalformed(_in_words(payload, str(error))) from error
     if kind == _BATCH:
         fields = (*fields[:-1], _moves(fields[-1], expanded))
     elif kind == _CONFIRM:
         fields = (*fields[:4], *map(_positions, fields[4:]))
-    if [*map(type, fields)] not in types:
-        raise RecordMalformed(f"a {RecordKind(kind).name} with fields of other types")
-    if fields[1] < 0:
-        raise RecordMalformed(f"lsn {fields[1]} is below zero")
     record = _new(build, fields[2:])
     if complain is not None and (what := complain(record)):
         raise RecordMalformed(what)
     return fields[1], record
 
 
-def _moves(field: object, expanded: bool) -> object:
+def _in_words(payload: bytes, error: str) -> str:
+    """Return why a payload is refused, with the name and value of the field that it is about."""
+    try:
+        values = msgpack.unpackb(payload, use_list=False)
+        names = ("kind", "lsn", *_READERS[values[0]][0]._fields)
+        kind = RecordKind(values[0]).name
+    except (ValueError, TypeError, LookupError, msgpack.UnpackException):
+        return f"not a record: {error}"
+    if (found := _FIELD.search(error)) is None:
+        return f"a {kind} of {len(values)} fields: {error}"
+    at = int(found[1])
+    value = str(values[at])[:80]
+    why = error.partition(" - at")[0]
+    return f"{kind} {values[1]} has {names[at]} {value}, which cannot be: {why}"
+
+
+def _moves(field: bytes | tuple[int, bytes], expanded: bool) -> bytes:
     """Return the rows of moves, unpacked, and `expanded` so that none stands for two."""
-    if type(field) is tuple:
-        field = _unpacked(*field) if len(field) == 2 else None
-    if type(field) is not bytes:
-        return None
-    if len(field) % _MOVE_BYTES:
+    rows = field if isinstance(field, bytes) else _unpacked(*field)
+    if len(rows) % _MOVE_BYTES:
         raise RecordMalformed("a move is cut")
+    if not rows[_MOVE_SEQ_HIGH::_MOVE_BYTES].isascii():
+        raise RecordMalformed("a move with a number that cannot be: 2^63 is beyond all logs")
     try:
         if expanded:
-            return expand(field)
-        ops_of(field)
+            return expand(rows)
+        ops_of(rows)
     except ValueError as error:
         raise RecordMalformed(str(error)) from error
-    return field
+    return rows
 
 
-def _unpacked(count: object, packed: object) -> bytes | None:
-    if type(count) is not int or type(packed) is not bytes:
-        return None
+def _unpacked(count: int, packed: bytes) -> bytes:
     size = count * _MOVE_BYTES
     if not 0 < size <= _LZ4_RATIO_MAX * len(packed):  # no memory for what cannot be
         raise RecordMalformed(f"{count} moves cannot be in {len(packed)} bytes")
@@ -315,12 +340,10 @@ def _unpacked(count: object, packed: object) -> bytes | None:
     return rows
 
 
-def _positions(field: object) -> object:
+def _positions(field: bytes | None) -> tuple[int, ...] | None:
     """Return the positions that are packed as differences in LEB128; nil as it is."""
-    if type(field) is not bytes:
-        return field if field is None else ""
     if not field:
-        return ()
+        return None if field is None else ()
     differences: list[int] = []
     value = shift = 0
     for at, byte in enumerate(field):
@@ -337,7 +360,12 @@ def _positions(field: object) -> object:
             break
     if shift:
         raise RecordMalformed("the last position is cut")
-    return tuple(accumulate(differences))
+    found = tuple(accumulate(differences))
+    if found[-1] >> POSITION_BITS:
+        raise RecordMalformed(
+            f"position {found[-1]} cannot be: 2^{POSITION_BITS} is beyond all logs"
+        )
+    return found
 
 
 def marks_of(end: End) -> list[tuple[int, bytes]]:
@@ -349,40 +377,33 @@ def _header(one: Header) -> str:
     return "" if one.role in (ROLE_MEMBER, ROLE_CLIENT) else f"a log of a {one.role!r}"
 
 
-def _view(one: ViewSeen) -> str:
-    return _rows(one.members, _MEMBERS, "a member of a view")
-
-
-def _active(one: Active) -> str:
-    if any(type(voter) is not str for voter in one.voters):
-        return f"{one.voters!r} are no voters"
-    return _rows(one.members, _FRESH_MEMBERS, "a member of a primary")
-
-
 def _batch(one: Batch) -> str:
-    _, _, _, _, commands, _, _, _, _, kinds, outcomes, blob_hash, chain, _, order, _ = one
+    first, commands, kinds, outcomes = one[3], one[4], one[9], one[10]
     if not commands == len(kinds) == len(outcomes) / 2 > 0:
         return f"a batch of {commands} with {len(kinds)} kinds"
-    if not len(blob_hash) == len(chain) == len(order) == HASH_BYTES:
-        return "a hash has the wrong length"
+    if first + commands >> POSITION_BITS:
+        return f"a batch up to position {first + commands}: 2^{POSITION_BITS} is beyond all logs"
     return ""
 
 
 def _end(one: End) -> str:
-    cut = len(one.chain) != HASH_BYTES or len(one.marks) % MARK.size
-    return "a closing record with a cut hash or mark" if cut else ""
-
-
-def _queues(one: Queues) -> str:
-    return _rows(one.queues, _QUEUE, "a queue")
+    return "a closing record with a cut mark" if len(one.marks) % MARK.size else ""
 
 
 def _checkpoint(one: Checkpoint) -> str:
-    return "a checkpoint with a cut queue" if len(one.queues) % CHECKPOINT_ROW.size else ""
+    if len(one.queues) % CHECKPOINT_ROW.size:
+        return "a checkpoint with a cut queue"
+    highest = max(
+        (max(row[1], row[3]) for row in CHECKPOINT_ROW.iter_unpack(one.queues)), default=0
+    )
+    return f"a checkpoint has a queue with {highest}, which cannot be" if highest >> 63 else ""
 
 
 def _readers(one: Readers) -> str:
-    return "readers that are cut" if len(one.readers) % READER_ROW.size else ""
+    if len(one.readers) % READER_ROW.size:
+        return "readers that are cut"
+    highest = max((row[3] for row in READER_ROW.iter_unpack(one.readers)), default=0)
+    return f"a reader is at {highest}, which cannot be" if highest >> 63 else ""
 
 
 def _client(one: Client) -> str:
@@ -391,27 +412,23 @@ def _client(one: Client) -> str:
     return ""
 
 
-def _rows(rows: tuple[object, ...], types: tuple[type, ...], what: str) -> str:
-    """Return which of the rows is not `what`, "" for none."""
-    for row in rows:
-        if type(row) is not tuple or tuple(map(type, row)) != types:
-            return f"{row!r} does not describe {what}"
-    return ""
-
-
 _COMPLAIN: dict[type[Record], Callable[[Any], str]] = {
-    Header: _header, ViewSeen: _view, Active: _active, Batch: _batch, End: _end, Queues: _queues,
-    Checkpoint: _checkpoint, Client: _client, Readers: _readers,
+    Header: _header, Batch: _batch, End: _end, Checkpoint: _checkpoint, Readers: _readers,
+    Client: _client,
 }  # fmt: skip
+_AS_WRITTEN: dict[type[Record], dict[str, Any]] = {
+    Batch: {"moves": bytes | tuple[int, bytes]},
+    ConfirmRecord: {"positions": bytes, "transient": bytes | None},
+}
+"""The types of fields that `decode` unpacks."""
 
 
-def _types(of: type[Record]) -> tuple[list[type], ...]:
-    """Return the types that a payload of this record may have, kind and number included."""
-    fields = [get_origin(hint) or hint for hint in get_type_hints(of).values()]
-    if of is ConfirmRecord:
-        fields = [int, int, tuple]
-        return [int, int, *fields, tuple], [int, int, *fields, type(None)]
-    return ([int, int, *fields],)
+def _reader(of: type[Record]) -> Callable[[bytes], tuple[Any, ...]]:
+    """Return what reads a payload of this record: kind, number, and its fields."""
+    hints = get_type_hints(of, include_extras=True) | _AS_WRITTEN.get(of, {})
+    read: Callable[[bytes], tuple[Any, ...]]
+    read = Decoder(GenericAlias(tuple, (int, Number, *hints.values()))).decode
+    return read
 
 
-_READERS = {kind: (of, _types(of), _COMPLAIN.get(of)) for of, kind in KINDS.items()}
+_READERS = {int(kind): (of, _reader(of), _COMPLAIN.get(of)) for of, kind in KINDS.items()}

@@ -15,9 +15,8 @@ from collections.abc import Iterator, Sequence
 from xxhash import xxh3_128_intdigest
 
 from tools.verify.format.commands import Command
-from tools.verify.format.countable import countable_entries
 from tools.verify.format.moves import FORGOTTEN, MOVE
-from tools.verify.format.reader import FRAME, Entry, Fault, LogError
+from tools.verify.format.reader import FRAME, Entry, Fault, LogError, read_segment
 from tools.verify.format.records import (
     ROLE_CLIENT,
     Active,
@@ -101,7 +100,7 @@ def _parse(
     rows = parser.rows
     try:
         after = None if continued is None else continued.after
-        for entry in countable_entries(data, file, faults, after, expanded=every_record):
+        for entry in read_segment(data, file, faults, after, every_record):
             if faults:
                 parser.take_damage(faults)
             parser.take(entry)

@@ -8,7 +8,6 @@ from glob import glob, has_magic
 from pathlib import Path
 
 from tools.verify.findings import BadInput
-from tools.verify.format.countable import countable_entries
 from tools.verify.format.files import (
     DROPPED_NAME,
     dropped_in,
@@ -17,7 +16,7 @@ from tools.verify.format.files import (
     open_segment,
     plain_name,
 )
-from tools.verify.format.reader import Entry, LogError
+from tools.verify.format.reader import Entry, LogError, read_segment
 from tools.verify.format.records import SUFFIX, Header, Record
 
 LITTLE_BYTES = 256 << 20
@@ -155,7 +154,7 @@ def owner_by_name(file: str) -> tuple[str, int, int]:
 def sound_entries(data: bytes, file: str) -> Iterator[Entry]:
     """Yield what is sound of a segment; damage is reported by the parser."""
     try:
-        yield from countable_entries(data, file, [])
+        yield from read_segment(data, file, [])
     except LogError:
         return
 
