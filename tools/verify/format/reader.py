@@ -61,10 +61,13 @@ class Entry(NamedTuple):
 
 
 class After(NamedTuple):
-    """The record after which a part of a segment begins."""
+    """The record of the incarnation that comes before."""
 
-    lsn: int
-    link: bytes  # b"": not known
+    lsn: int = -1  # -1: none, or not known
+    link: bytes = b""  # b"": not known
+
+
+NOTHING_BEFORE = After()
 
 
 class Ends(NamedTuple):
@@ -78,21 +81,22 @@ class Ends(NamedTuple):
 
 
 def read_segment(
-    data: bytes, source: str, faults: list[Fault], after: After | None = None, expanded: bool = True
-) -> Iterator[Entry]:
-    """Yield the records of a segment, or of a part that begins `after` a record.
+    data: bytes, source: str, faults: list[Fault], after: After = NOTHING_BEFORE, *,
+    begins: bool = True, expanded: bool = True,
+) -> Iterator[Entry]:  # fmt: skip
+    """Yield the records of a segment, or, where it does not begin here, of a later part of one.
 
     Faults are added to the list before the record that follows them is yielded.  Raises `LogError`
     for what is no segment, or one of another version.  `expanded`: see `decode`.
     """
-    offset, lsn, link = (len(MAGIC), -1, b"") if after is None else (0, *after)
-    if after is None and data[: len(MAGIC)] != MAGIC:
-        if not MAGIC.startswith(data):
-            raise LogError(f"{source}: this is not a member log")
-        faults.append(Fault("the segment has no beginning", lsn, torn_tail=True))
-        return
-    if after is None:
-        link = _link_before(data, source)
+    offset, (lsn, link) = 0, after
+    if begins:
+        offset = len(MAGIC)
+        if not _has_magic(data, source):
+            faults.append(Fault("the segment has no beginning", lsn, torn_tail=True))
+            return
+        said = _link_before(data, source)
+        link = link or said
     frame, size = FRAME.unpack_from, len(data)
     while offset < size:
         # One loop with few calls over what is whole and follows: it is most of the cost.
@@ -108,9 +112,9 @@ def read_segment(
                 break
             if number != lsn + 1 != 0 or _link_of(link, payload) != own_link:
                 break
-            if lsn < 0 and after is None and not isinstance(record, Header):
+            if begins and not isinstance(record, Header):
                 break
-            lsn, link, offset = number, own_link, end
+            lsn, link, offset, begins = number, own_link, end, False
             yield tuple.__new__(Entry, (lsn, link, end, record, payload))
         if offset == size:
             return
@@ -130,12 +134,19 @@ def read_segment(
             faults.append(Fault(str(error), lsn))
             link = b""
             continue
-        if lsn < 0 and after is None and not isinstance(record, Header):
+        if begins and not isinstance(record, Header):
             faults.append(Fault("the segment does not begin with its header", lsn))
         elif link and (what := _discontinuity(lsn, link, number, payload, own_link)):
             faults.append(Fault(what, lsn))
-        lsn, link = number, own_link
+        lsn, link, begins = number, own_link, False
         yield Entry(lsn, link, offset, record, payload)
+
+
+def _has_magic(data: bytes, source: str) -> bool:
+    """Whether a segment begins as it should; raises `LogError` where it is none."""
+    if not MAGIC.startswith(data[: len(MAGIC)]):
+        raise LogError(f"{source}: this is not a member log")
+    return len(data) >= len(MAGIC)
 
 
 def _link_of(before: bytes, payload: bytes) -> bytes:
@@ -156,7 +167,7 @@ def _discontinuity(lsn: int, link: bytes, number: int, payload: bytes, own_link:
 def read_ends(file: BinaryIO, source: str) -> Ends:
     """Return header and END of a segment without reading what is between; raises `LogError`."""
     head = file.read(ENDS_BYTES)
-    if head[: len(MAGIC)] != MAGIC:
+    if not _has_magic(head, source):
         raise LogError(f"{source}: this is not a member log")
     _link_before(head, source)
     first = _record_at(head, len(MAGIC))

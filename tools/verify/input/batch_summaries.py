@@ -12,7 +12,7 @@ from typing import NamedTuple
 from xxhash import xxh3_64_intdigest
 
 from tools.verify.format.moves import count
-from tools.verify.format.reader import FRAME, After
+from tools.verify.format.reader import FRAME
 from tools.verify.format.records import (
     MARK,
     Batch,
@@ -35,13 +35,12 @@ _FIRST_STEP, _MARKS_MAX = (
 )  # of END: positions between marks at first, and how many at most
 
 
-class Continuation(NamedTuple):
-    """Where in a log a part of a segment continues that is parsed by itself."""
+class StateAt(NamedTuple):
+    """What a batch left behind."""
 
-    member: str
-    incarnation: int
-    segment: int
-    after: After
+    position: int  # its last
+    chain: bytes
+    root: int
 
 
 class BatchRange:
@@ -102,37 +101,30 @@ def batch_row(
     return row
 
 
-def last_position(batch: Batch) -> int:
-    """Return the position of the last command of a batch."""
-    return batch.first_position + batch.commands - 1
-
-
 def matches_batch(
-    recent: deque[Batch], position: int, chain: bytes | None, root: int | None
+    recent: deque[StateAt], position: int, chain: bytes | None, root: int | None
 ) -> bool | None:
     """Return whether the batch that ends at a position left this chain and root; None: not held."""
-    batch = _ending_at(recent, position)
-    if batch is None:
+    left = _left_at(recent, position)
+    if left is None:
         return None
-    return chain in (None, batch.chain) and root in (None, batch.root)
+    return chain in (None, left.chain) and root in (None, left.root)
 
 
-def compare_vote(recent: deque[Batch], vote: Vote) -> tuple[Vote, bool | None]:
+def compare_vote(recent: deque[StateAt], vote: Vote) -> tuple[Vote, bool | None]:
     """Return a vote, and whether the batch it is about left the state that won.
 
     Where no state won, the vote gets the state that this incarnation had and voted for.
     """
     if vote.verdict != "undecided":
         return vote, matches_batch(recent, vote.position, vote.chain, vote.root)
-    own = _ending_at(recent, vote.position)
-    chain, root = (b"", 0) if own is None else (own.chain, own.root)
-    return vote._replace(chain=chain, root=root), None
+    own = _left_at(recent, vote.position) or StateAt(-1, b"", 0)
+    return vote._replace(chain=own.chain, root=own.root), None
 
 
-def _ending_at(recent: deque[Batch], position: int) -> Batch | None:
-    at = bisect_left(recent, position, key=last_position)
-    found = at < len(recent) and last_position(recent[at]) == position
-    return recent[at] if found else None
+def _left_at(recent: deque[StateAt], position: int) -> StateAt | None:
+    at = bisect_left(recent, (position,))
+    return recent[at] if at < len(recent) and recent[at].position == position else None
 
 
 def first_batch_of(batch: Batch) -> FirstBatch:

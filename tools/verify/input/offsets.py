@@ -12,14 +12,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple
 
 from tools.verify.findings import BadInput
 from tools.verify.format.files import one_of_each, open_segment, plain_name
-from tools.verify.format.reader import FRAME, MAGIC, RECORD_BYTES_MAX, After, LogError
-from tools.verify.format.records import ROLE_CLIENT, SUFFIX, Header, RecordMalformed, decode
-from tools.verify.input.batch_summaries import Continuation
+from tools.verify.format.reader import FRAME, MAGIC, RECORD_BYTES_MAX, LogError
+from tools.verify.format.records import ROLE_CLIENT, SUFFIX
+from tools.verify.input.parse import Parser
 from tools.verify.input.rows import SEGMENT, Row
 from tools.verify.input.segments import HEADER_BYTES, files_below, header_of
 
@@ -28,35 +28,34 @@ LOOK_BYTES = 4 * STRETCH_BYTES
 _NAME = re.compile(r"(.+\.\d+)\.(\d+)" + re.escape(SUFFIX))
 
 
-class ReadUpTo(NamedTuple):
-    """How far one incarnation was read."""
+@dataclass(slots=True)
+class LiveLog:
+    """How far the log of one incarnation was read."""
 
     segment: int
     offset: int = 0  # of whole records
-    lsn: int = -1  # of the last record; -1 = none was read
-    link: bytes = b""  # of the last record; b"" = not known
-    header: Header | None = None  # of the segment; None: nothing was read of it, or no header
+    parser: Parser | None = None  # None: nothing was read yet, or nothing is wanted of it
+
+    @property
+    def place(self) -> tuple[int, int]:
+        """Return segment and offset."""
+        return self.segment, self.offset
 
 
-Offsets = dict[str, ReadUpTo]  # by the beginning of the files' paths, DIR/member.incarnation
+Offsets = dict[str, LiveLog]  # by the beginning of the files' paths, DIR/member.incarnation
 
 
 Settled = dict[str, int]  # by MEMBER.INCARNATION, the last segment that need not be read
 
 
-class LogPart(NamedTuple):
-    """New bytes of one segment, as the parser takes them."""
+def advance(
+    read: Offsets, places: list[Path], settled: Settled | None = None
+) -> Iterator[list[Row]]:
+    """Yield the rows of what is new, up to where there are whole records now, and the state of each
+    log that has something new; `read` is kept up to date.
 
-    data: bytes  # whole records, unless a later segment follows
-    name: str  # the file, and where in it they begin
-    continued: Continuation | None  # None: they are the beginning
-
-
-def advance(read: Offsets, places: list[Path], settled: Settled | None = None) -> Iterator[LogPart]:
-    """Yield what is new, up to where there are whole records now; `read` is kept up to date.
-
-    A call yields at most STRETCH_BYTES of each incarnation, never beyond the end of one segment,
-    and no more of others after LOOK_BYTES in all: those that were read least come first.  `settled`
+    A call reads at most STRETCH_BYTES of each incarnation, never beyond the end of one segment, and
+    no more of others after LOOK_BYTES in all: those that were read least come first.  `settled`
     segments are skipped.  An incarnation without any file has no offset, once there is a later one
     of its member.
     """
@@ -68,22 +67,38 @@ def advance(read: Offsets, places: list[Path], settled: Settled | None = None) -
         if key not in there and newest.get(_owner(key)[0], -1) >= _owner(key)[1]:
             del read[key]
     size = 0
-    for key in sorted(there, key=lambda key: (read.get(key, ReadUpTo(-1))[:2], key)):
-        where = read.get(key)
+    for key in sorted(there, key=lambda key: (read[key].place if key in read else (-1, 0), key)):
+        log = read.get(key)
         first = (settled or {}).get(Path(key).name, -1) + 1
-        if where is not None:
-            first = max(first, where.segment)
+        if log is not None:
+            first = max(first, log.segment)
         segments = {number: path for number, path in there[key].items() if number >= first}
         if not segments or size >= LOOK_BYTES:
             continue
-        if where is None or where.segment not in segments:
-            where = ReadUpTo(min(segments))
-        if (further := _further(where, segments)) is not None:
-            read[key], part = further
-            size += len(part.data)
-            header = read[key].header
-            if header is None or header.role != ROLE_CLIENT:
-                yield part
+        log = log or LiveLog(min(segments))
+        if log.segment not in segments:
+            log.segment, log.offset = min(segments), 0
+        if data := _further(log, segments):
+            size += len(data)
+            read[key] = log
+            rows = _rows(log, data, str(segments[log.segment]))
+            log.offset += len(data)
+            yield rows
+
+
+def _rows(log: LiveLog, data: bytes, file: str) -> list[Row]:
+    """Return the rows of new bytes of a member, and how its log ends now."""
+    begins = log.offset == 0
+    if begins:
+        header = header_of(data[:HEADER_BYTES], file)
+        if header is not None and header.role == ROLE_CLIENT:
+            return []
+        if log.parser is None:
+            log.parser = Parser(every_record=True)
+    if log.parser is None:
+        return []
+    rows = log.parser.take_bytes(data, file, begins=begins)
+    return [*(row for row in rows if isinstance(row, Row)), *log.parser.finish()]
 
 
 def settled_in(rows: list[Row]) -> Settled:
@@ -112,60 +127,41 @@ def _owner(key: str) -> tuple[str, int]:
     return member, int(incarnation)
 
 
-def _further(where: ReadUpTo, segments: dict[int, Path]) -> tuple[ReadUpTo, LogPart] | None:
-    """Return where the whole records of an incarnation end now, and the part up to there; None
-    where nothing is new.
+def _further(log: LiveLog, segments: dict[int, Path]) -> bytes:
+    """Return the whole records that follow; a segment that is read to its end, and has a successor,
+    is left for that.
     """
-    number, begin, lsn, link, _ = where
-    path = segments[number]
-    later = min((one for one in segments if one > number), default=None)  # before it is read
-    data = _read(path, begin, STRETCH_BYTES)
+    path, begins = segments[log.segment], log.offset == 0
+    later = min((one for one in segments if one > log.segment), default=None)  # before it is read
+    data = _read(path, log.offset, STRETCH_BYTES)
     if data is None:
-        return None  # deleted just now; the next look finds what is there instead
+        return b""  # deleted just now; the next look finds what is there instead
     if not data and later is not None:
-        return _further(ReadUpTo(later), segments)
-    whole, last = whole_records(data, begin == 0)
+        log.segment, log.offset = later, 0
+        return _further(log, segments)
+    whole = whole_records(data, begins)
     if whole == 0 and len(data) == STRETCH_BYTES:  # one record is longer, or damage looks like it
-        data = _read(path, begin, RECORD_BYTES_MAX + STRETCH_BYTES) or b""
-        whole, last = whole_records(data, begin == 0)
+        data = _read(path, log.offset, RECORD_BYTES_MAX + STRETCH_BYTES) or b""
+        whole = whole_records(data, begins)
         if whole == 0 and later is not None:
             whole = len(data)
     elif len(data) < STRETCH_BYTES and later is not None:
         whole = len(data)
-    if whole == 0:
-        return None
-    after = After(lsn, b"") if last is None else last
-    if begin == 0:  # the parser reports a broken header
-        header = header_of(data[:HEADER_BYTES], str(path))
-        continued = None
-    elif (header := where.header) is None:
-        raise BadInput(f"{path}: its header cannot be read")
-    else:
-        owner = header.member, header.incarnation, header.segment
-        continued = Continuation(*owner, After(lsn, link))
-    part = LogPart(data[:whole], f"{path}@{begin}" if begin else str(path), continued)
-    return ReadUpTo(number, begin + whole, *after, header), part
+    return data[:whole]
 
 
-def whole_records(data: bytes, first: bool) -> tuple[int, After | None]:
-    """Return how many bytes are whole records, and number and link of the last of them.
+def whole_records(data: bytes, first: bool) -> int:
+    """Return how many bytes are whole records.
 
     Only lengths are read: whether a whole record is also right is for the parser to report.
     """
-    end = len(MAGIC) if first else 0
-    last = -1
+    end = begin = len(MAGIC) if first else 0
     while end + FRAME.size <= len(data):
         after = end + FRAME.size + int(FRAME.unpack_from(data, end)[0])
         if after > len(data):
             break
-        last, end = end, after
-    if last < 0:
-        return 0, None
-    try:
-        lsn, _ = decode(data[last + FRAME.size : end])
-    except RecordMalformed:
-        return end, None
-    return end, After(lsn, data[last + 8 : last + FRAME.size])
+        end = after
+    return end if end > begin else 0
 
 
 def _read(path: Path, begin: int, size: int) -> bytes | None:

@@ -16,7 +16,15 @@ from xxhash import xxh3_128_intdigest
 
 from tools.verify.format.commands import Command
 from tools.verify.format.moves import FORGOTTEN, MOVE
-from tools.verify.format.reader import FRAME, Entry, Fault, LogError, read_segment
+from tools.verify.format.reader import (
+    FRAME,
+    NOTHING_BEFORE,
+    After,
+    Entry,
+    Fault,
+    LogError,
+    read_segment,
+)
 from tools.verify.format.records import (
     ROLE_CLIENT,
     Active,
@@ -39,9 +47,9 @@ from tools.verify.format.records import (
 )
 from tools.verify.input.batch_summaries import (
     BatchRange,
-    Continuation,
     RowSource,
     SegmentTotals,
+    StateAt,
     batch_row,
     compare_vote,
     first_batch_of,
@@ -78,9 +86,9 @@ FAULTS_MAX = 50  # reported of one segment; more add nothing
 RECENT = 4096  # batches held for votes, checkpoints and stops that are about one of them
 
 
-def parse_segment(data: bytes, file: str, continued: Continuation | None = None) -> Iterator[Row]:
-    """Yield the rows of one segment, or of a part of it that is `continued` from an earlier one."""
-    for row in _parse(data, file, continued, every_record=True):
+def parse_segment(data: bytes, file: str) -> Iterator[Row]:
+    """Yield the rows of one segment."""
+    for row in _parse(data, file, every_record=True):
         assert isinstance(row, Row)
         yield row
 
@@ -89,51 +97,35 @@ def scan_segment(data: bytes, file: str) -> Iterator[Row | Sums]:
     """Yield the rows of one segment, with SUMS over ranges of batches instead of a row for each and
     without CONFIRM: all that is needed where members agree.
     """
-    return _parse(data, file, None, every_record=False)
+    return _parse(data, file, every_record=False)
 
 
-def _parse(
-    data: bytes, file: str, continued: Continuation | None, every_record: bool
-) -> Iterator[Row | Sums]:
-    faults: list[Fault] = []
-    parser = _Parser(file, continued, every_record)
-    rows = parser.rows
-    try:
-        after = None if continued is None else continued.after
-        for entry in read_segment(data, file, faults, after, every_record):
-            if faults:
-                parser.take_damage(faults)
-            parser.take(entry)
-            if rows:
-                yield from rows
-                rows.clear()
-    except LogError as error:
-        yield parser.empty_row(-1, UNREADABLE)._replace(text=str(error))
-        return
-    parser.take_damage(faults)
-    parser.finish()
-    yield from rows
+def _parse(data: bytes, file: str, *, every_record: bool) -> Iterator[Row | Sums]:
+    parser = Parser(every_record=every_record)
+    yield from parser.take_bytes(data, file)
+    yield from parser.finish()
 
 
-class _Parser:
-    """State of a segment while it is parsed."""
+class Parser:
+    """State of a segment while it is parsed, or of several of one incarnation, one after another:
+    then they are to the checks like one segment, the first.
+    """
 
-    def __init__(self, file: str, continued: Continuation | None, every_record: bool) -> None:
-        self.rows: list[Row | Sums] = []  # not taken by the caller yet
+    def __init__(self, *, every_record: bool) -> None:
+        self.ends = empty_ends()
+        self._rows: list[Row | Sums] = []  # not taken by the caller yet
         self._every_record = every_record
-        self._file = file
-        self._source: RowSource = (
-            file,
-            *(owner_by_name(file) if continued is None else continued[:3]),
-        )
-        self._from_header = continued is None
+        self._source: RowSource = ("", "", -1, -1)
+        self._first = self._source  # the source of the first segment
         self._of_client = False
         self._faults: list[Row] = []  # to follow the row of the record that shows them
         self._faults_seen = 0
         self._records = 0
-        self._closed = 0  # what `_records` was at END
+        self._records_here = 0  # in this segment
+        self._closed = False  # by its END
         self._lsn = -1
         self._link = b""
+        self._after = NOTHING_BEFORE  # as far as it is known, where the next part begins
         self._position = -1  # the position reached; -1 = not known
         self._chain = b""  # of that position; b"" = not known
         self._order = b""
@@ -151,41 +143,110 @@ class _Parser:
         self._origins: dict[str, int] = {}  # of the present epoch, see SegmentEnds
         self._at_start = True  # no record has shown yet at which position this segment begins
         self._whole = True  # no damage so far
+        self._countable = False  # no damage in this segment so far
         self._totals = SegmentTotals()
         self._unconfirmed: set[int] = set()
-        self._recent: deque[Batch] = deque(maxlen=RECENT)
+        self._recent: deque[StateAt] = deque(maxlen=RECENT)
         self._range = BatchRange()
-        self._ends = empty_ends()
 
-    def empty_row(self, lsn: int, kind: int) -> Row:
+    @property
+    def incarnation(self) -> tuple[str, int]:
+        """Return whose log it is."""
+        return self._first[1], self._first[2]
+
+    def take_bytes(self, data: bytes, file: str, *, begins: bool = True) -> Iterator[Row | Sums]:
+        """Yield the rows of a segment, or of the next part of one."""
+        faults: list[Fault] = []
+        if self.ends["torn_tail"]:
+            before = self._source[0] if begins else "the part before"
+            what = f"{before} ends in the middle of a record, but {file} follows it"
+            self.ends["torn_tail"], self.ends["closed"] = False, True  # that is one fault
+            self._take_damage([Fault(what, self._lsn)])
+        if begins:
+            self._begin(file)
+        rows = self._rows
+        try:
+            for entry in read_segment(
+                data, file, faults, self._after, begins=begins, expanded=self._every_record
+            ):
+                if faults:
+                    self._take_damage(faults)
+                self._take(entry)
+                if rows:
+                    yield from rows
+                    rows.clear()
+        except LogError as error:
+            yield self._empty_row(-1, UNREADABLE)._replace(text=str(error))
+            return
+        self._after = After(self._lsn, b"" if faults else self._link)
+        self._take_damage(faults)
+        yield from rows
+        rows.clear()
+
+    def finish(self) -> Iterator[Row]:
+        """Yield the rows at the end of what was taken."""
+        self._end_range()
+        yield from self._rows  # type: ignore[misc]
+        self._rows.clear()
+        if self._of_client:
+            return
+        ends = self.ends
+        ends["records"], ends["durable"] = self._records, self._durable
+        ends["link"], ends["chain"] = self._link.hex(), self._chain.hex()
+        ends["primary"], ends["active"] = self._primary, self._active
+        ends["deciding"] = self._deciding
+        row = Row(*self._first, self._lsn, SEGMENT)
+        yield row._replace(position=self._position, text=json.dumps(ends), time_us=self._time_us)
+        if self._unconfirmed:
+            row = self._empty_row(self._lsn, ACCEPTED)
+            yield row._replace(positions=sorted(self._unconfirmed))
+            self._unconfirmed.clear()
+
+    def _begin(self, file: str) -> None:
+        """Begin a segment, which follows what was taken before, if anything was."""
+        before, self._source = self._source[0], (file, *owner_by_name(file))
+        if not self._records:
+            self._first = self._source
+        elif not self.ends["closed"]:
+            what = f"{before} has no closing record, but {file} follows it"
+            self._fault("LOG", self._position, what)
+        self.ends["closed"] = self._closed = self._stopped = False
+        self._countable, self._records_here, self._totals = True, 0, SegmentTotals()
+
+    def _empty_row(self, lsn: int, kind: int) -> Row:
         """Return a row with nothing but its source."""
         return Row(*self._source, lsn, int(kind))
 
-    def take_damage(self, faults: list[Fault]) -> None:
+    def _take_damage(self, faults: list[Fault]) -> None:
         """Report damage; the position is not known after it."""
         for fault in faults:
             if fault.torn_tail:
-                self._ends["torn_tail"] = True
+                self.ends["torn_tail"] = True
                 continue
             self._end_range()
-            what = f"{fault.what} (in {self._file}, after lsn {fault.lsn})"
+            what = f"{fault.what} (in {self._source[0]}, after lsn {fault.lsn})"
             self._fault("LOG", self._position, what)
             self._position, self._chain, self._order = -1, b"", b""
             self._primary = self._active = self._batch_primary = None
-            self._at_start = self._whole = False
+            self._at_start = self._whole = self._countable = False
         faults.clear()
         self._flush_faults()
 
-    def take(self, entry: Entry) -> None:
+    def _take(self, entry: Entry) -> None:
         """Add the rows of a record."""
         lsn, self._link, end, record, payload = entry
         if not self._records:
-            self._ends["first_lsn"] = lsn
+            self.ends["first_lsn"] = lsn
         if self._stopped and not isinstance(record, End):
             self._stopped = False
-            what = f"{self._file} goes on behind the record of an orderly stop"
+            what = f"{self._source[0]} goes on behind the record of an orderly stop"
+            self._fault("LOG", self._position, what)
+        if self._closed:
+            self._closed = False
+            what = f"{self._source[0]} goes on behind its closing record"
             self._fault("LOG", self._position, what)
         self._records += 1
+        self._records_here += 1
         self._lsn = lsn
         if isinstance(record, Batch):
             self._batch(lsn, record, end, payload)
@@ -206,36 +267,16 @@ class _Parser:
         if self._faults:
             self._flush_faults()
 
-    def finish(self) -> None:
-        """Add the rows at the end of a segment."""
-        self._end_range()
-        if self._of_client:
-            return
-        ends = self._ends
-        if 0 < self._closed < self._records:
-            self._fault("LOG", self._position, f"{self._file} goes on behind its closing record")
-            self._flush_faults()
-        ends["records"], ends["durable"] = self._records, self._durable
-        ends["link"], ends["chain"] = self._link.hex(), self._chain.hex()
-        ends["primary"], ends["active"] = self._primary, self._active
-        ends["deciding"] = self._deciding
-        row = self.empty_row(self._lsn, SEGMENT)
-        row = row._replace(position=self._position, text=json.dumps(ends), time_us=self._time_us)
-        self.rows.append(row)
-        if self._unconfirmed:
-            row = self.empty_row(self._lsn, ACCEPTED)
-            self.rows.append(row._replace(positions=sorted(self._unconfirmed)))
-
     def _control_record(self, lsn: int, record: Record) -> None:
         """Take a record of a kind that does not grow with traffic."""
-        ends, known = self._ends, None
+        ends, known = self.ends, None
         if not isinstance(record, End):
             self._totals.take(record)
         match record:
             case Start() | Snapshot():
                 self._end_range()
                 if isinstance(record, Start) and lsn > 1:
-                    what = f"{self._file} has what a recovery found, and no log begins there"
+                    what = f"{self._source[0]} has what a recovery found, and no log begins there"
                     self._fault("LOG", self._position, what)
                 self._state(record)
             case Active():
@@ -252,17 +293,13 @@ class _Parser:
                 self._active, self._deciding, self._batch_primary = True, epoch, None
                 return
             case Header():
-                self._source = (self._file, record.member, record.incarnation, record.segment)
-                self._of_client = record.role == ROLE_CLIENT
-                ends["prev_link"] = record.prev_link.hex()
-                ends["cluster"] = (record.cluster_name, record.cluster_id)
-                self._time_us = record.wall_us
+                self._header(record)
                 return
             case End():
-                ends["closed"], self._closed = True, self._records
-                expected = self._totals.end(self._records)
-                if self._whole and self._from_header and record != expected:
-                    what = f"the closing record of {self._file} is not about what is in it"
+                ends["closed"] = self._closed = True
+                expected = self._totals.end(self._records_here)
+                if self._countable and record != expected:
+                    what = f"the closing record of {self._source[0]} is not about what is in it"
                     self._fault("LOG", self._position, what)
                 return
             case Client() | Readers():
@@ -281,20 +318,33 @@ class _Parser:
                 known = matches_batch(self._recent, position, chain, None)
             case _:
                 pass
-        row = self.empty_row(lsn, 0)._replace(decided=self._state_epoch, time_us=self._time_us)
+        row = self._empty_row(lsn, 0)._replace(decided=self._state_epoch, time_us=self._time_us)
         row = row._replace(flag=known)
-        self.rows += control_rows(row, record, self._position, self._durable)
+        self._rows += control_rows(row, record, self._position, self._durable)
+
+    def _header(self, record: Header) -> None:
+        file = self._source[0]
+        self._source = (file, record.member, record.incarnation, record.segment)
+        self._of_client = record.role == ROLE_CLIENT
+        self._time_us = max(self._time_us, record.wall_us)
+        if record.cluster_id or not self.ends["cluster"][1]:
+            self.ends["cluster"] = (record.cluster_name, record.cluster_id)
+        if self._records == 1:
+            self._first, self.ends["prev_link"] = self._source, record.prev_link.hex()
+        elif self._after.link not in (b"", record.prev_link) and self._records_here == 1:
+            what = f"{file} does not continue the last record of the segment before"
+            self._fault("LOG", self._position, what)
 
     def _fault(self, promise: str, position: int, what: str, until: int = -1) -> None:
         self._faults_seen += 1
         if self._faults_seen <= FAULTS_MAX:
-            row = self.empty_row(self._lsn, FAULT)
+            row = self._empty_row(self._lsn, FAULT)
             self._faults.append(
                 row._replace(origin=promise, text=what, position=position, last=until)
             )
 
     def _flush_faults(self) -> None:
-        self.rows += self._faults
+        self._rows += self._faults
         self._faults.clear()
 
     def _check_applied(self, promise: str, does: str, position: int) -> None:
@@ -321,7 +371,7 @@ class _Parser:
         last = first + commands - 1
         if self._at_start:
             self._at_start = False
-            self._ends["first_batch"] = first_batch_of(record)
+            self.ends["first_batch"] = first_batch_of(record)
         elif first != self._position + 1:
             sequence = out_of_sequence(self._position, first, last)
             if self._position >= 0 and sequence is not None:
@@ -336,7 +386,7 @@ class _Parser:
             self._check_primary((epoch, ring_seq), first)
         place = (epoch, ring_seq, seq)
         if epoch != self._place[0]:
-            self._origins = self._ends["origins"].setdefault(str(epoch), {})
+            self._origins = self.ends["origins"].setdefault(str(epoch), {})
         elif place < self._place:
             self._fault("G1", first, f"ordered at {place[1:]} of the ring, after {self._place[1:]}")
         self._place = place
@@ -348,16 +398,16 @@ class _Parser:
             self._activations(record)
         self._position, self._chain, self._order = last, chain, order
         self._totals.take(record)
-        self._recent.append(record)
+        self._recent.append(StateAt(last, chain, record.root))
         if origin == self._source[1]:
             offsets = confirmable(kinds, outcomes)
             self._unconfirmed.update([first + i for i in offsets])
-            self._ends["publishes"] += len(offsets)
+            self.ends["publishes"] += len(offsets)
         if _VOTERS in kinds or _PROMOTE in kinds or _DEMOTE in kinds:
             self._role_changes(record)
         if self._every_record:
             decided = self._deciding or epoch
-            self.rows.append(batch_row(self._source, lsn, record, self._active, decided, time_us))
+            self._rows.append(batch_row(self._source, lsn, record, self._active, decided, time_us))
         summed = self._range
         if not (
             first == summed.last + 1
@@ -380,14 +430,14 @@ class _Parser:
             if kind == Command.ACTIVATE:
                 before = "" if i else self._chain.hex()
                 one = Activated(batch.first_position + i, batch.epoch, before, forgot)
-                self._ends["activations"].append(one)
+                self.ends["activations"].append(one)
 
     def _role_changes(self, batch: Batch) -> None:
-        self._ends["voters_at"] += accepted(Command.VOTERS, batch)
+        self.ends["voters_at"] += accepted(Command.VOTERS, batch)
         for command in (Command.PROMOTE, Command.DEMOTE):
             for at in accepted(command, batch):
                 change = RoleChange(at, batch.epoch, command == Command.PROMOTE, batch.origin)
-                self._ends["roles"].append(change)
+                self.ends["roles"].append(change)
 
     def _end_range(self) -> None:
         """Close the present range of batches and add its SUMS row."""
@@ -398,9 +448,9 @@ class _Parser:
         sums = self._sums(of.epoch)
         sums["first"] = of.first if sums["first"] < 0 else min(of.first, sums["first"])
         sums["last"] = max(of.last, sums["last"])
-        append_run(self._ends["runs"], Run(of.first, of.last, decided, self._states))
+        append_run(self.ends["runs"], Run(of.first, of.last, decided, self._states))
         if not self._every_record:
-            self.rows.append(of.sums(self._source, self._active, decided, self._time_us))
+            self._rows.append(of.sums(self._source, self._active, decided, self._time_us))
         of.clear()
 
     def _check_primary(self, of: tuple[int, int], first: int) -> None:
@@ -408,7 +458,7 @@ class _Parser:
         if self._deciding is not None and of[0] <= self._deciding:
             pass
         elif self._primary is None:
-            taken = self._ends["entry_primary"]
+            taken = self.ends["entry_primary"]
             if self._whole and (not taken or taken[-1][:2] != of):
                 taken.append((*of, first))
         elif of != self._primary:
@@ -417,7 +467,7 @@ class _Parser:
         self._batch_primary = of
 
     def _confirm(self, lsn: int, record: ConfirmRecord) -> None:
-        ends = self._ends
+        ends = self.ends
         epoch, mark, positions, transient = record
         if not positions:
             return
@@ -446,18 +496,18 @@ class _Parser:
         elif self._active is None and self._whole and ends["entry_confirm"] is None:
             ends["entry_confirm"] = positions[0]
         if self._every_record:
-            row = self.empty_row(lsn, RecordKind.CONFIRM)._replace(epoch=epoch)
-            self.rows.append(row._replace(positions=list(positions)))
+            row = self._empty_row(lsn, RecordKind.CONFIRM)._replace(epoch=epoch)
+            self._rows.append(row._replace(positions=list(positions)))
         if not self._unconfirmed.issuperset(positions):
             unpaired = [p for p in positions if p not in self._unconfirmed]
             ends["unpaired"] += len(unpaired)
-            row = self.empty_row(lsn, UNPAIRED)._replace(epoch=epoch)
-            self.rows.append(row._replace(positions=unpaired))
+            row = self._empty_row(lsn, UNPAIRED)._replace(epoch=epoch)
+            self._rows.append(row._replace(positions=unpaired))
         self._unconfirmed.difference_update(positions)
 
     def _sums(self, epoch: int) -> EpochSums:
-        sums = self._ends["epochs"].get(str(epoch))
+        sums = self.ends["epochs"].get(str(epoch))
         if sums is None:
             sums = EpochSums(first=-1, last=-1, confirmed=-1, mark=-1)
-            self._ends["epochs"][str(epoch)] = sums
+            self.ends["epochs"][str(epoch)] = sums
         return sums

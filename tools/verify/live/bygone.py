@@ -8,12 +8,13 @@ check.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from functools import reduce
 from typing import NamedTuple
 
 from tools.verify.checks.views_and_segments import ends_of, records_by_incarnation
 from tools.verify.format.records import RecordKind
+from tools.verify.input.offsets import Offsets
 from tools.verify.input.rows import SEGMENT, Row, SegmentEnds, merge_sums
 
 VIEWS_KEPT = 128
@@ -78,27 +79,41 @@ def last_epoch(segment: Row) -> int:
 
 
 def without_epochs_before(row: Row, epoch: int) -> Row:
-    """Return a SEGMENT row that tells of earlier epochs only how far they came, not where they
-    began.
-    """
+    """Return a SEGMENT row without earlier epochs, see `forget_epochs`."""
     ends = ends_of(row)
+    return row._replace(text=json.dumps(ends)) if forget_epochs(ends, epoch) else row
+
+
+def forget(logs: Offsets, epoch: int, gone: Mapping[str, int]) -> None:
+    """Leave of earlier epochs the same where logs are read on, and of incarnations that are gone,
+    by member, nothing.
+    """
+    for log in logs.values():
+        if log.parser is not None:
+            member, incarnation = log.parser.incarnation
+            forget_epochs(log.parser.ends, epoch)
+            if incarnation <= gone.get(member, -1):
+                log.parser = None
+
+
+def forget_epochs(ends: SegmentEnds, epoch: int) -> bool:
+    """Leave of earlier epochs only how far they came, not where they began; return whether there
+    was anything more.
+    """
     gone = {name: sums for name, sums in ends["epochs"].items() if int(name) < epoch}
     if len(gone) <= 1 and all(sums["first"] < 0 for sums in gone.values()):
-        return row
+        return False
     far = reduce(merge_sums, gone.values())
     far["first"] = -1
     kept = {name: sums for name, sums in ends["epochs"].items() if name not in gone}
     since = min((sums["first"] for sums in kept.values() if sums["first"] >= 0), default=0)
-    left: SegmentEnds = {
-        **ends,
-        "epochs": {max(gone, key=int): far, **kept},
-        "runs": [run for run in ends["runs"] if run[2] >= epoch],
-        "voters_at": [at for at in ends["voters_at"] if at >= since],
-        "activations": [one for one in ends["activations"] if one[1] >= epoch],
-        "roles": [one for one in ends["roles"] if one[1] >= epoch],
-        "origins": {name: of for name, of in ends["origins"].items() if int(name) >= epoch},
-    }
-    return row._replace(text=json.dumps(left))
+    ends["epochs"] = {max(gone, key=int): far, **kept}
+    ends["runs"] = [run for run in ends["runs"] if run[2] >= epoch]
+    ends["voters_at"] = [at for at in ends["voters_at"] if at >= since]
+    ends["activations"] = [one for one in ends["activations"] if one[1] >= epoch]
+    ends["roles"] = [one for one in ends["roles"] if one[1] >= epoch]
+    ends["origins"] = {name: of for name, of in ends["origins"].items() if int(name) >= epoch}
+    return True
 
 
 def _is_view(row: Row) -> bool:

@@ -24,9 +24,9 @@ from tools.verify.input.offsets import (
     segments_by_incarnation,
     settled_in,
 )
-from tools.verify.input.parse import parse_segment
 from tools.verify.input.rows import SCHEMA, Row
 from tools.verify.input.segments import size_of
+from tools.verify.live import bygone
 from tools.verify.live.progress import KEPT, ClusterProgress, LogProgress
 
 if TYPE_CHECKING:
@@ -88,8 +88,7 @@ class Follower:
 
         control: list[Row] = []
         compared: list[pyarrow.RecordBatch] = []
-        for part in advance(self._read, self._places, self._settled):
-            rows = list(parse_segment(*part))
+        for rows in advance(self._read, self._places, self._settled):
             control += (row for row in rows if row.kind in views_and_segments.CONTROL_KINDS)
             some = [row for row in rows if row.kind in COMPARED]
             compared.append(to_arrow(some, arrow_schema(SCHEMA)))
@@ -109,6 +108,7 @@ class Follower:
 
         cluster, before = self._cluster, self._cluster.records
         cluster.take(control)
+        bygone.forget(self._read, cluster.first_epoch, cluster.gone)
         found = cluster.check()
         if found and self._last is not None:  # reported at once; nothing more is verified yet
             yield replace(self._last, findings=found)
