@@ -24,6 +24,7 @@ UNROUTABLE = 200  # a publish that was accepted and reached no queue
 REPEATED = 201  # a publish whose number was taken before: nothing is done, the answer is the same
 
 # Client commands: below 64. Control commands of members: 64 and above.
+REFUSED = 0  # no command: the one position of a blob of which nothing was executed
 CONNECTION_OPEN = 1
 CONNECTION_CLOSE = 2
 CHANNEL_OPEN = 3

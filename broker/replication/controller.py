@@ -13,24 +13,12 @@ from functools import partial
 from broker.divergence.judgement import Judgement
 from broker.exit_codes import Exit
 from broker.machine.command_codec import blob_version, pack_blob
-from broker.machine.commands import (
-    ACTIVATE,
-    CHANNEL_OPEN,
-    CONNECTION_CLOSE,
-    CONNECTION_OPEN,
-    DEMOTE,
-    DIGEST,
-    PROMOTE,
-    TICK,
-    VOTERS,
-    Command,
-    DigestClaim,
-)
-from broker.machine.effects import DeliverEffect
+from broker.machine.commands import DIGEST, TICK, Command, DigestClaim
 from broker.machine.version import MACHINE_VERSION, MACHINE_VERSION_MIN
 from broker.replication.chain import History, Promise
 from broker.replication.ports import Shell
 from broker.replication.replica import Applied, Divergence, Item, Recorded, Replica
+from broker.replication.side import Side
 from broker.replication.submissions import Submissions
 from broker.replication.unapplied import (
     HELD_BYTES_MAX,
@@ -60,11 +48,6 @@ from vsync.quorum.voter_set import Terms, voter_set
 from vsync.totem.events import Output, View
 from vsync.types import Member
 
-UNCOUNTED = frozenset((
-    ACTIVATE, CHANNEL_OPEN, CONNECTION_CLOSE, CONNECTION_OPEN, DEMOTE, DIGEST, PROMOTE, TICK,
-    VOTERS,
-))  # fmt: skip
-"""Commands of which no client keeps anything when the history that has them is not kept."""
 DIGEST_INTERVAL = 4096
 """Positions between two digest votes."""
 
@@ -100,7 +83,7 @@ class Controller:
         self._sets_aside = (
             False  # the mark that its own state has no vote is on its way to the disk
         )
-        self._took_nothing = False  # alone, of a pair, since that began; not known after a restart
+        self._side = Side()
         self.serving = False
         self._in_session = False  # serves in this view, as soon as the activation is durable
         self.halted = ""
@@ -132,7 +115,7 @@ class Controller:
             version_min=MACHINE_VERSION_MIN, version_max=MACHINE_VERSION,
             settings=(*self._settings, ("digest-interval", str(self._digest_interval), True)),
             transient=self.transient, shutdown_id=self._shutdown_id,
-            took_nothing=self._took_nothing,
+            took_nothing=self._side.took_nothing,
         )  # fmt: skip
 
     def reaches(self, payloads: list[bytes | Activation], order: bytes) -> int:
@@ -267,12 +250,13 @@ class Controller:
     def _record_decided(self, event: Ordered | Activated) -> None:
         if event.decided_by > self._decided_by:
             self._decided_by = event.decided_by
+            self._side.decided(self.promise.voters)
             self.shell.decided(event.decided_by)
 
     def _entered(self, event: Activated, base: History | None) -> None:
         activation = event.activation
         if voter_set(activation.voters).pair:
-            self._look_at_pair(activation.voters)
+            self._side.activated(self.promise.voters, activation.voters)
         promised = max(activation.epoch, self.promise.promised_epoch)
         self.promise = Promise(activation.cluster_id, activation.voters, promised)
         self.judgement.entered(activation)
@@ -280,22 +264,13 @@ class Controller:
         if event.ring == self.primary.ring:  # else of a view before, and decided only now
             self.shell.activated(event, base)
 
-    def _look_at_pair(self, voters: Terms) -> None:
-        """One that goes on alone is a side of its own only from when a client has anything of it:
-        before, the other one's history has all that anybody knows."""
-        if not voter_set(voters).away:
-            self._took_nothing = False
-        elif not voter_set(self.promise.voters).away:
-            self._took_nothing = True
-
     def _apply(self, item: Item, then: Callable[[], None]) -> None:
         replica, before = self.replica, self.replica.history.position
 
         def applied(found: Applied) -> None:
             replica.record(found)
-            if self._took_nothing:
-                delivers = any(isinstance(made, DeliverEffect) for _, made in replica.effects)
-                self._took_nothing = UNCOUNTED.issuperset(found.kinds) and not delivers
+            if self._side.took_nothing:
+                self._side.applied(found.first, found.kinds, replica.effects)
             self._after(item, before)
             then()
 
@@ -334,6 +309,7 @@ class Controller:
         position = min(self.primary.durable(), self.replica.history.position)
         if position > self._released:
             self._released = position
+            self._side.released(position)
             self.shell.release(position)
         self._serve_when_durable()
 

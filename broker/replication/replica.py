@@ -33,6 +33,7 @@ from broker.machine.commands import (
     OUT_OF_SEQUENCE,
     PUBLISH,
     REEXECUTED,
+    REFUSED,
     SENT,
     SHUTDOWN,
     TICK,
@@ -206,7 +207,7 @@ class Replica:
                 blob = unpack_blob(body, blob_version(self.machine.version))
             except BlobMalformed:
                 self._count("malformed_blobs")
-                kinds, outcomes = b"\0", struct.pack("<H", MALFORMED)
+                kinds, outcomes = bytes([REFUSED]), struct.pack("<H", MALFORMED)
             else:
                 session, blob_no, time_us = blob.session, blob.blob_no, blob.time_us
                 if self.machine.accept_blob(item.sender, session, blob_no):
@@ -217,7 +218,7 @@ class Replica:
                         self.own_blob_no = blob_no
                 else:
                     self._count("blobs_out_of_sequence")
-                    kinds, outcomes = b"\0", struct.pack("<H", OUT_OF_SEQUENCE)
+                    kinds, outcomes = bytes([REFUSED]), struct.pack("<H", OUT_OF_SEQUENCE)
         self.history = self.history.after(item.epoch, len(kinds), hashed, outcomes)
         self._keep(first, item, self.history)
         if not self.awaited and not UNAWAITED.issuperset(kinds):

@@ -80,7 +80,7 @@ class StateReport(NamedTuple):
     shutdown_id: str = ""
     vote: bool = False
     took_nothing: bool = False
-    """Of one of a pair that went on alone: no client has sent it or got anything that counts."""
+    """Of one of a pair that went on alone: no client has anything of what it did since."""
 
     def voter(self) -> Voter:
         """Return the part of the report that counting votes needs."""

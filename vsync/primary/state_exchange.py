@@ -229,9 +229,9 @@ def _went_apart(
     """Return what is to be said of a pair of which both went on alone, and who is set aside.
 
     Each of them has recorded that the other one is away.  One history is kept: where an operator
-    declared the other one lost, that of the one declared for; else that of who took anything of
-    clients, if the other one did not; else by the rule of the pair.  The other member is as one
-    without a state: it gets this one.  Where nothing is given up there is nothing to say.
+    declared the other one lost, that of the one declared for; else that of which a client has
+    anything, if of the other one none has; else by the rule of the pair.  The other member is as
+    one without a state: it gets this one.  Where nothing is given up there is nothing to say.
     """
     sets = {m: voter_set(reports[m].voters) for m in ours}
     sides = [m for m in sorted(ours) if sets[m].pair and sets[m].away and m.name in sets[m].votes]

@@ -9,11 +9,14 @@ is of the side of the other one, and what only its own had is given up, by a rul
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
 from broker.admin.pair_table import Standing
+from broker.machine.commands import ACTIVATE, CANCEL, CONSUME, DEFINE, EXCHANGE_DECLARE, GET, QOS
+from broker.machine.effects import DeliverEffect, Effect
 from broker.replication.chain import History
+from broker.replication.durable_gate import acknowledges_durable
 from broker.replication.replica import Applied, Replica
 from store.api import Marker
 from tests.sim.broker.judge import BrokerJudge, Node
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
     from tests.sim.pairs.member import PairUpper
 
 SLACK_S = 1e-6
+LASTING = {*range(EXCHANGE_DECLARE, ACTIVATE), DEFINE} - {CONSUME, CANCEL, GET, QOS}
+"""Commands of clients that do more than what ends with a connection."""
 
 
 class Side(BrokerJudge):
@@ -37,6 +42,8 @@ class Side(BrokerJudge):
         self.declared = False  # by an operator
         self.life = judge.uppers[owner].member.incarnation if owner in judge.uppers else 0
         self.own: set[bytes] = set()  # what was applied first on this side
+        self.asked: set[bytes] = set()  # of this, what has anything of clients that outlives them
+        self.told: set[bytes] = set()  # and of what clients were told anything before it is durable
         self.given_up = False
         self.nodes, self.logs, self.counters = judge.nodes, judge.logs, judge.counters
         self.broken = judge.broken  # type: ignore[method-assign]
@@ -61,13 +68,22 @@ class Side(BrokerJudge):
         """Whether it was begun with the vote in this life of its owner, who so knows all of it."""
         return not self.declared and self.life == upper.member.incarnation
 
-    def took_anything(self, than: Side) -> bool:
-        """Whether anything was confirmed here that was not before the two sides began."""
-        return self.confirmed is not None and not than.has_confirmed(self.confirmed)
+    def looks_at(self, applied: Applied, chain: bytes, made: Iterable[tuple[int, Effect]]) -> None:
+        """Note what a client may have of an item of this side: of the member that applies it."""
+        asked = {applied.first + n for n, kind in enumerate(applied.kinds) if kind in LASTING}
+        if asked:
+            self.asked.add(chain)
+        if any(
+            isinstance(effect, DeliverEffect)
+            or (position in asked and not acknowledges_durable(effect))
+            for position, effect in made
+        ):
+            self.told.add(chain)
 
-    def has_confirmed(self, node: Node) -> bool:
-        """Whether this was confirmed here."""
-        return self.confirmed is not None and self.has(self.confirmed.chain, node)
+    def took_anything(self, chain: bytes, disk: MemoryDisk) -> bool:
+        """Whether a client was sent anything in this history, or what it sent is on the disk."""
+        told = any(self.has(chain, self.nodes[one]) for one in self.told)
+        return told or any(self._holds(disk, self.nodes[one]) for one in self.asked)
 
     def has_more(self, chain: bytes) -> bool:
         """Whether anything was applied first here that this history has not, be it transient."""
@@ -157,8 +173,10 @@ class PairJudge(BrokerJudge):
             self.broken("G28", f"{text}, and nothing says so")
         elif not theirs.declared and (mine.declared or first != kept):
             self.broken("G28", f"{text}, and {kept} is to be kept")
-        elif theirs.lives(self.uppers[first]) and not theirs.took_anything(mine):
-            self.broken("G28", f"{text}, which confirmed nothing")
+        elif theirs.lives(self.uppers[first]) and not theirs.took_anything(
+            plan.chain, self.disk_of(first)
+        ):
+            self.broken("G28", f"{text}, of which no client has anything")
 
     def declared(self, name: str, chain: bytes) -> None:
         """An operator declares the other one lost, and what only that one had."""
@@ -197,6 +215,8 @@ class PairJudge(BrokerJudge):
         side = self.side[name]
         if now.chain not in self.nodes:
             side.own.add(now.chain)
+        if now.chain in side.own:
+            side.looks_at(applied, now.chain, self.uppers[name].controller.replica.effects)
         side.applied(name, parent, applied, now, root)
 
     def activated(

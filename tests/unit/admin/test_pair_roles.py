@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import contextlib
 import random
+from collections.abc import Sequence
 
 import pytest
 
@@ -21,7 +22,7 @@ from broker.replication.voter_changes import VoterChanges
 from tests.support.scripted_views import Bus, hello, publish
 from vsync.admin.protocol import QueryRefused
 from vsync.quorum.voter_set import voter_set
-from vsync.types import RingId
+from vsync.types import Member, RingId
 
 BEAT_S = 0.05
 SEATS = {HAC: ("primary", "backup"), MASTER_SLAVE: ("master", "slave")}
@@ -104,7 +105,9 @@ class Pair:
         )  # fmt: skip
         self.changes[name] = VoterChanges(core)
 
-    def _view(self, names: str, moved: str = "") -> None:
+    def _view(
+        self, names: str, moved: str = "", undecided: Sequence[tuple[Member, bytes]] = ()
+    ) -> None:
         """A view of these; those that lived go on to it each from its own."""
         for name in names.split():
             if name in self.side and name not in moved.split():
@@ -112,6 +115,8 @@ class Pair:
                 together = [n for n in self.side[name].split() if n in names.split()]
                 if name == together[0]:
                     self.bus.transitional(" ".join(together))
+                    for sender, payload in undecided:
+                        self.bus.deliver(names, sender, payload, transitional=names)
         self.bus.view(names)
         self.bus.run(names)
         for name in names.split():
@@ -122,9 +127,11 @@ class Pair:
         self._view("a b")
         self.beat()
 
-    def cut(self) -> None:
+    def cut(self, on_its_way: str = "") -> None:
+        """They lose each other; what one had sent, if so, it alone received."""
+        sent, self.bus.queue = self.bus.queue, []
         for name in sorted(self.side):
-            self._view(name)
+            self._view(name, undecided=sent if name == on_its_way else [])
         self.beat()
 
     def crash(self, name: str) -> None:
@@ -168,7 +175,7 @@ class Pair:
         """Who lets clients in."""
         return [name for name in sorted(self.side) if not self.clients[name].reason]
 
-    def send(self, name: str, number: int) -> bool:
+    def send(self, name: str, number: int, *, disk: bool = True) -> bool:
         """A client at a member publishes; whether it is confirmed."""
         core, shell, before = self.bus.cores[name], self.bus.shells[name], self.held(name)
         if not core.serving:
@@ -178,7 +185,11 @@ class Pair:
             commands = [*hello(), *commands]
         self.bus.ring, self.bus.seq = self._rings[name]
         core.submit(commands)
-        self._turn(self.side[name])
+        if disk:
+            self._turn(self.side[name])
+        else:
+            self.bus.run(self.side[name], disks=False)
+            self._rings[name] = self.bus.ring, self.bus.seq
         is_there = self.held(name) > before
         return is_there and shell.released >= core.replica.history.position
 
@@ -510,9 +521,14 @@ def test_who_is_set_aside_confirms_nothing_by_what_was_durable_of_its_own_histor
     assert shell.released == core.replica.history.position
 
 
-@pytest.mark.parametrize("served", [False, True])
-def test_what_one_confirmed_is_not_given_up_for_one_that_took_nothing(served: bool) -> None:
-    """G28: the backup went on for a client that came, and left before it had sent anything."""
+@pytest.mark.parametrize(
+    ("took", "kept"), [("nothing", "a"), ("what waits for its disk", "a"), ("all", "b")]
+)
+def test_what_one_confirmed_is_not_given_up_for_one_of_which_no_client_has_anything(
+    took: str, kept: str
+) -> None:
+    """G28: the backup went on for a client that came, and had sent nothing when the two met, or
+    nothing that the disk had taken, be it that it was full."""
     pair = together()
     pair.clients["a"].connected = True
     pair.cut()
@@ -520,17 +536,37 @@ def test_what_one_confirmed_is_not_given_up_for_one_that_took_nothing(served: bo
     pair.beat(1.0)
     assert pair.serving() == ["a", "b"]
     assert pair.send("a", 1)
-    if served:
-        assert pair.send("b", 2)
+    if took != "nothing":
+        assert pair.send("b", 2, disk=took == "all") is (took == "all")
+        assert pair.held("b") == 1
     pair.clients["b"].connected = False
     pair.meet()
     pair.beat(1.0)
     roots = {core.replica.machine.root() for core in pair.bus.cores.values()}
     assert len(roots) == 1
-    kept = "b" if served else "a"
     assert (pair.serving(), pair.held("a")) == ([kept], 1)
-    assert bool(pair.roles["a"].status()["apart"]) is served
+    assert bool(pair.roles["a"].status()["apart"]) is (took == "all")
     assert pair.bus.shells["a" if kept == "b" else "b"].asides == 1
+
+
+def test_what_was_on_its_way_when_the_two_lost_each_other_is_of_a_side() -> None:
+    """G28: one of them decides it alone and confirms it, the other one never received it."""
+    pair = together()
+    pair.clients["a"].connected = True
+    assert pair.send("a", 1)
+    core = pair.bus.cores["a"]
+    pair.bus.ring, pair.bus.seq = pair._rings["a"]
+    core.submit([publish(2)])
+    pair.cut(on_its_way="a")
+    pair.client("b")
+    pair.beat(1.0)
+    assert pair.serving() == ["a", "b"]
+    assert (pair.held("a"), pair.held("b")) == (2, 1)
+    assert pair.bus.shells["a"].released == core.replica.history.position
+    pair.meet()
+    pair.beat(1.0)
+    assert (pair.serving(), pair.held("a"), pair.held("b")) == (["a"], 2, 2)
+    assert not pair.roles["a"].status()["apart"]
 
 
 def test_a_client_that_came_before_the_two_met_is_no_vote_after() -> None:

@@ -20,8 +20,8 @@ from tests.sim.run.runner import Result
 from vsync.primary import state_exchange
 from vsync.primary.component import Primary
 
-SEEDS = (1, 119)
-"""The second is of two that went apart."""
+SEEDS = (1, 119, 201489279011)
+"""The second is of two that went apart, the third of two of which one had a full disk then."""
 MORE = tuple(range(2, 40))
 Patch = Callable[[pytest.MonkeyPatch], None]
 
