@@ -31,9 +31,9 @@ from broker.machine.handlers.transactions import on_tx_commit
 from broker.machine.image import invariants as checks
 from broker.machine.image import restore as restoring
 from broker.machine.image import snapshot as snapshots
-from broker.machine.limits import ENDING_WORK_MAX
 from broker.machine.publishing.letters import publish_dead_letters
-from broker.machine.queueing.queue import all_ready, drop
+from broker.machine.queueing import streams
+from broker.machine.queueing.deletion import contents, drop
 from broker.machine.state import Channel, Paging, Queue, QueueRow, State, all_queues, ready_count
 
 SessionHandler = Callable[[State, int, Command], int]
@@ -71,13 +71,13 @@ class Machine(State):
             else:
                 outcome = on_channel(self, channel, command)
         if self.ending:
-            sessions.end_what_ended(self, ENDING_WORK_MAX)
+            sessions.go_on_ending(self)
         if self.leaving or self.stale or self.trimming:
             definitions.go_on(self)
         if self.dead_letters or self.late_letters:
             publish_dead_letters(self)
         if self.reading:
-            consumers.send_to_readers(self)
+            streams.read(self)
         return outcome
 
     def accept_blob(self, member: str, session: int, blob_no: int) -> bool:
@@ -129,11 +129,7 @@ class Machine(State):
         other.discarded = []
         for vhost in other.vhosts.values():
             for queue in all_queues(vhost):
-                self.discarded += all_ready(queue)
-                if queue.window is not None:
-                    self.discarded += [queue.window.order, queue.window.by_key]
-                if queue.last_values is not None:
-                    self.discarded += [queue.last_values.waiting, queue.last_values.held]
+                self.discarded += contents(queue)
 
     @property
     def alarm(self) -> str:

@@ -56,7 +56,7 @@ _NOTHING = body_hash(b"")
 STAYS: Final[Message] = (
     message_hash(0, "", "", 0, 0, NO_TTL, b"", b"", _NOTHING), 0, "", "", 0, 0, NO_TTL, b"", b"",
 )  # fmt: skip
-"""What a channel holds of a message that stays in its stream: its place there says which it is. No
+"""What a channel holds of a message that stays in its queue: its place there says which it is. No
 message has the number 0."""
 
 _body, _ttl_us = itemgetter(BODY), itemgetter(TTL_US)
@@ -185,14 +185,23 @@ LAST_VALUES_ORDER = 258
 class Stream:
     """What a queue has that is read without being consumed (queueing/streams.py)."""
 
-    # With credit, and nothing to read before the next message comes; the others are in `service`.
-    caught_up: "list[Consumer]" = field(default_factory=list)
     # When messages came, by the clocks of their origins: numbers of steps of so many seconds,
     # ascending, each with the first offset in it.
     times: deque[tuple[int, int]] = field(default_factory=deque)
     step_s: int = 1
     times_sum: int = 0  # of the elements of `times`
     column: FilterColumn = field(default_factory=FilterColumn)
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class Readers:
+    """Consumers of a queue that take nothing: of a stream all, of another one those that browse
+    (queueing/streams.py)."""
+
+    count: int = 0  # with and without credit
+    service: "deque[Consumer]" = field(default_factory=deque)  # with credit, the next one first
+    # With credit, and nothing to read before something comes, or comes back.
+    caught_up: "list[Consumer]" = field(default_factory=list)
 
 
 @dataclass(slots=True, eq=False, repr=False)
@@ -227,9 +236,11 @@ class Queue:
     expiring: bool = False  # some ready message can expire: is in state.expiring
     unacked: int = 0
     unacked_bytes: int = 0  # of bodies
-    # Consumers in the order in which they came; `service` those with credit, next one first.
+    # Consumers in the order in which they came; `service` those that take and have credit, the
+    # next one first.
     consumers: "dict[tuple[int, int, int, str], Consumer]" = field(default_factory=dict)
     service: "deque[Consumer]" = field(default_factory=deque)
+    readers: Readers | None = None
     exclusive_consumer: bool = False
     policy: Policy | None = None
     operator_policy: Policy | None = None
@@ -266,6 +277,7 @@ class Queue:
             self.max_priority = BY_DUE_TIME
         if self.arguments.get("x-queue-type") == STREAM:
             self.stream, self.ready, self.takes_all = Stream(), StreamLog(), False
+            self.readers = Readers()
 
 
 def order_of(queue: Queue) -> int:
@@ -375,20 +387,20 @@ class Consumer:
     priority: int  # higher ones are served first while they have credit
     outstanding: int = 0
     active: bool = True  # not cancelled
-    waiting: bool = False  # is in queue.service, or has caught up with its stream
-    reader: "Reader | None" = None  # it reads a stream
+    waiting: bool = False  # is in queue.service, or where readers wait
+    reader: "Reader | None" = None  # it reads a stream, or browses
 
 
 @dataclass(slots=True, eq=False, repr=False)
 class Reader:
-    """How far a consumer has read in its stream."""
+    """How far a consumer has read in its queue."""
 
     salt: int  # its name in move rows, too
-    offset: int  # it is sent this one next, or the first that is kept
+    offset: int  # it is sent this place next, or the first behind it at which a message waits
     filter: tuple[bytes, ...] = ()  # it is sent what has one of these in the column; empty: all
 
 
-# queue, seq, message (STAYS: it is in a stream), consumer (None: a get), redelivered
+# queue, seq, message (STAYS: it is in the queue still), consumer (None: a get), redelivered
 Held: TypeAlias = tuple[Queue, int, Message, Consumer | None, bool]
 
 
@@ -549,7 +561,7 @@ class State:
     stale: deque[Queue] = field(default_factory=deque)
     # queues that hold more than they may, and drop it as positions go by
     trimming: dict[int, Queue] = field(default_factory=dict)
-    # streams with a reader that may have something to read, and credit
+    # queues with a reader that may have something to read, and credit
     reading: dict[int, Queue] = field(default_factory=dict)
     # to publish: those of this position, and those that were too many at earlier ones
     dead_letters: list[Letter] = field(default_factory=list)
@@ -561,7 +573,7 @@ class State:
     # what a cold start will keep, by the queue's number; no part of the state
     survivors: dict[int, Survivors] = field(default_factory=dict)
     pager: Paging = None  # no part of the state
-    # what readers of streams read from disk last; no part of the state
+    # what readers read from disk last; no part of the state
     recent: Recent[Message] = field(default_factory=lambda: Recent(in_memory_bytes))
 
     def add(self, element: int) -> None:

@@ -96,3 +96,7 @@ docs/decisions/0086-a-checkpoint-has-pages-as-they-are.md."""
 LAST_VALUES = 15
 """From this version on: queues that keep the newest message of each key. Decision:
 docs/decisions/0084-a-last-value-is-replaced-at-the-end.md."""
+
+BROWSING = 15
+"""From this version on: consumers that look at what waits in a queue and take nothing. Decision:
+docs/decisions/0085-a-browser-is-a-reader.md."""

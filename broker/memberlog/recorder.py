@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 
 from broker.machine.machine import Machine
-from broker.machine.state import Consumer, Queue, all_queues, order_of, ready_count
+from broker.machine.state import Consumer, Queue, Reader, all_queues, order_of, ready_count
 from broker.memberlog.records import (
     CHECKPOINT_ROW,
     READER_ROW,
@@ -183,17 +183,20 @@ class Recorder:
 
 
 def readers_of(queues: Iterable[Queue]) -> Iterator[Readers]:
-    """Yield how far the readers of the streams among these have read; nothing if none is one."""
-    streams = [queue for queue in queues if queue.stream is not None]
-    if streams:
-        rows = [_reader_row(one) for queue in streams for one in queue.consumers.values()]
+    """Yield how far the readers of these have read; nothing if none can be read, or is browsed."""
+    read = [queue for queue in queues if queue.readers is not None]
+    if read:
+        rows = [
+            _reader_row(one, one.reader)
+            for queue in read
+            for one in queue.consumers.values()
+            if one.reader is not None
+        ]
         for first in range(0, len(rows) or 1, READERS_PER_RECORD):
             yield Readers(b"".join(rows[first : first + READERS_PER_RECORD]))
 
 
-def _reader_row(consumer: Consumer) -> bytes:
-    reader = consumer.reader
-    assert reader is not None
+def _reader_row(consumer: Consumer, reader: Reader) -> bytes:
     marks = consumer.queue.mark, consumer.channel.mark
     return READER_ROW.pack(*marks, reader.salt, reader.offset, bool(reader.filter))
 

@@ -22,7 +22,7 @@ CHECKPOINT_ROW = struct.Struct("<IQIQQ")
 the hash of its ready messages."""
 
 READER_ROW = struct.Struct("<IIQQ?")
-"""Of a READERS: number of the stream, channel, name of the reader, the offset that it is sent next,
+"""Of a READERS: number of the queue, channel, name of the reader, the place that it is sent next,
 and whether it has a filter."""
 
 CLIENT_ROW = struct.Struct("<BQQ")

@@ -170,6 +170,10 @@ def is_stream(queue: Queue) -> bool:
     return queue.stream is not None
 
 
+def is_browsed(queue: Queue) -> bool:
+    return queue.stream is None and queue.readers is not None
+
+
 def _ready(queue: Queue) -> int:
     return len(queue.ready) + len(queue.returned)
 
@@ -184,6 +188,9 @@ QUEUE = (
                 "all that is kept", lambda q: _ready(q) + q.unacked * (q.stream is None)),
     QueueMetric("queue_consumer_count", "queue_consumers", "gauge", "Consumers of the queue",
                 lambda q: len(q.consumers)),
+    QueueMetric("queue_consumer_count", "queue_browsers", "gauge",
+                "Those of them that browse: they take nothing from the queue",
+                lambda q: q.readers.count if q.readers is not None else 0, is_browsed),
     QueueMetric("queue_coarse_metrics", "queue_messages_dlx", "gauge",
                 "Dead letters of the queue that wait, as their exchange cannot pass them on",
                 lambda q: ready_count(q.letters) if q.letters is not None else 0),

@@ -8,6 +8,7 @@ and is in order.
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
+from itertools import islice
 from typing import Generic, TypeVar
 
 _T = TypeVar("_T")
@@ -110,6 +111,22 @@ class Places(Generic[_T]):
         """The message at this place.  There is one."""
         block = self._blocks[bisect_left(self._lasts, place)]
         return block.messages[bisect_left(block.places, place)]
+
+    def next(self, place: int) -> int | None:
+        """This place if there is a message, or the first behind it with one."""
+        at = bisect_left(self._lasts, place)
+        if at == len(self._lasts):
+            return None
+        places = self._blocks[at].places
+        return places[bisect_left(places, place)]
+
+    def count_from(self, place: int) -> int:
+        """How many messages are at this place and behind it."""
+        at = bisect_left(self._lasts, place)
+        if at == len(self._lasts):
+            return 0
+        within = bisect_left(self._blocks[at].places, place)
+        return sum(len(block.places) for block in islice(self._blocks, at, None)) - within
 
     def remove(self, place: int) -> _T:
         """Take the message at this place.  There is one."""

@@ -1,5 +1,5 @@
-"""The messages of a stream, in order: appended at the end, read anywhere, taken from the front only
-when they are no longer kept.
+"""The messages of a queue with readers, in order: appended at the end, read anywhere, taken from
+the front; of a stream only when they are no longer kept.
 
 Decision: docs/decisions/0079-a-stream-is-read-at-offsets.md.
 """
@@ -29,6 +29,18 @@ class StreamLog(Backlog[_T]):
         self._ends: deque[int] = deque()
         self._taken = 0  # from the front
         super().__init__(messages)
+
+    @classmethod
+    def of(cls, backlog: Backlog[_T]) -> "StreamLog[_T]":
+        """The same messages; the other one must not be used any more."""
+        log: StreamLog[_T] = cls()
+        log._head, log._tail, log._blocks = backlog._head, backlog._tail, backlog._blocks
+        log._between, log._tail_bytes = backlog._between, backlog._tail_bytes
+        came = len(log._head)
+        for block in log._blocks:
+            came += len(block)
+            log._ends.append(came)
+        return log
 
     def at(self, index: int, recent: "Recent[_T]") -> _T:
         """Return the message of this index, 0 for the one at the front.  It is there."""

@@ -14,13 +14,15 @@ import pytest
 from broker.machine import commands as c
 from broker.machine.commands import Command
 from broker.machine.machine import Machine
-from broker.machine.move_log import MOVE
+from broker.machine.move_log import FLAG, MOVE, READ, REPLACED
 from broker.machine.queueing.properties import with_header
 from broker.machine.version import MACHINE_VERSION
 
 NAMES = ("alpha", "beta", "gamma", "delta")
 TYPES = dict(zip(NAMES, ("topic", "topic", "x-modulus-hash", "x-random"), strict=True))
 LINK: c.Table = {"x-max-hops": 2, "x-downstream-name": "beta"}
+LATEST, LAST_KEY = "latest", "qpid.last_value_queue_key"
+BROWSE: c.Table = {"x-filter-no-consume": True}
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -28,6 +30,11 @@ def numbered(producer: str, number: int) -> bytes:
     """Properties of a message that its producer numbered."""
     properties = with_header(b"\0\0", "x-producer-id", producer)
     return with_header(properties, "x-sequence", number)
+
+
+def keyed(key: str) -> bytes:
+    """Properties of a message that replaces an older one."""
+    return with_header(b"\0\0", "key", key)
 
 
 def history(seed: int, count: int) -> Iterator[Command]:
@@ -71,8 +78,18 @@ def history(seed: int, count: int) -> Iterator[Command]:
             c.PlacedTick(c.TICK, rng.randrange(1 << 20), rng.randrange(1 << 20), number),
             c.Promote(c.PROMOTE, 1),
             c.Demote(c.DEMOTE, 1),
+            c.QueueDeclare(
+                c.QUEUE_DECLARE, *at, LATEST, False, True, False, False, False, {LAST_KEY: "key"}
+            ),
+            c.Publish(c.PUBLISH, *at, 1, "", LATEST, 4, keyed(name), other.encode()),
+            c.Consume(c.CONSUME, *at, LATEST, f"t{number}", False, yes, False, False, {}, 2),
+            c.Consume(c.CONSUME, *at, LATEST, f"b{number}", False, yes, False, False, BROWSE, 3),
+            c.Get(c.GET, *at, LATEST, False),
         ]
-        weights = (3, 3, 5, 5, 20, 20, 10, 5, 5, 5, 5, 5, 0.2, 3, 3, 1, 0.1, 0.1)
+        weights = (
+            *(3, 3, 5, 5, 20, 20, 10, 5, 5, 5, 5, 5, 0.2, 3, 3, 1, 0.1, 0.1),
+            *(5, 20, 1, 3, 5),
+        )
         yield rng.choices(choices, weights)[0]
 
 
@@ -127,6 +144,8 @@ def test_the_histories_move_messages(seed: int) -> None:
     assert errors < 0.2 * done.position
     assert sum(done.moves.values()) > done.position
     assert len(done.moves) > 10
+    assert done.moves[REPLACED] + done.moves[REPLACED | FLAG] > 5
+    assert done.moves[READ] > 5
 
 
 @pytest.mark.parametrize("seed", range(3))

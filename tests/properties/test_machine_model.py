@@ -85,10 +85,10 @@ OPS = st.one_of(
 )
 
 
-def begin(name: str, offset: str | int, wants: bool) -> tuple[bool, c.Table]:
-    """Whether a reader of the stream wants only what has a value, and its arguments."""
+def begin(name: str, offset: str | int, wants: bool, browses: bool) -> tuple[bool, c.Table]:
+    """Whether a reader of the stream wants only what has a value, and a consumer's arguments."""
     if name != "stream":
-        return False, {}
+        return False, {"x-filter-no-consume": True} if browses else {}
     filtered: c.Table = {"x-stream-filter": ("persistent", "no other one")} if wants else {}
     return wants, {"x-stream-offset": offset, **filtered}
 
@@ -210,7 +210,7 @@ class World:
             return isinstance(effect, GetOk)
         consumer = channel.consumers[effect.consumer_tag]
         ready = consumer.queue.ready
-        if consumer.queue.stays:
+        if consumer.queue.stays or consumer.browses:
             at = self.model.to_read(consumer)
             return at in ready and ready[at][0] == effect.body
         return bool(ready) and ready[min(ready)][0] == effect.body
@@ -233,7 +233,7 @@ class World:
             for tag, one in channel.held.items():
                 _, seq, message, _, _ = held.pop(tag)
                 place = 2 * one.seq if one.queue.last else one.seq
-                assert (seq, message[BODY]) == (place, b"" if one.queue.stays else one.message[0])
+                assert (seq, message[BODY]) == (place, b"" if one.stays else one.message[0])
             assert not held
 
     def run(self, op: Op) -> None:
@@ -326,7 +326,7 @@ class World:
         tag = f"{name}{at}"
         no_ack = one and (two or name != "stream")
         offset = ("first", "last", "next", self.bodies - n)[n % 4]
-        wants, reads = begin(name, offset, two > one)
+        wants, reads = begin(name, offset, two > one, two)
 
         def publish(exchange: str) -> tuple[Command, object]:
             body, before = self.next_body(), model.take_parts(at)
@@ -352,7 +352,7 @@ class World:
                 model.end([at[:2]])
                 return 530
             limit = 1000 if no_ack else n or 2000
-            channel.consumers[tag] = model.reader(name, no_ack, limit, offset, wants)
+            channel.consumers[tag] = model.reader(name, no_ack, limit, offset, wants, two)
             return c.OK
 
         def cancel() -> int:

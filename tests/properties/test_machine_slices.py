@@ -28,7 +28,7 @@ SETTLE_MAX = 20_000
 
 LIMITS = {
     "broker.waiting.backlog.BLOCK_MESSAGES": 2,
-    "broker.machine.machine.ENDING_WORK_MAX": 10,
+    "broker.machine.handlers.sessions.ENDING_WORK_MAX": 10,
     "broker.machine.handlers.connections.ENDING_WORK_MAX": 10,
     "broker.machine.handlers.sessions.EXPIRED_PER_TICK_MAX": 4,
     "broker.machine.handlers.sessions.EXPIRED_PER_QUEUE_MAX": 1,

@@ -17,7 +17,7 @@ class Ledger:
         self.entered: dict[tuple[int, int], bool] = {}  # all that ever did, by queue and place
         self.replaced_by: tuple[int, ...] = ()  # the queue and number of what is to enter next
         self.kept: dict[int, tuple[int, bool, bool]] = {}  # between PURGED and RECOVERED
-        self.readers: dict[tuple[int, int], int] = {}  # of streams: what each reads next, at least
+        self.readers: dict[tuple[int, int], int] = {}  # what each reads next, at least
         self.filtered: set[int] = set()  # readers that are not sent everything
         self.reads: dict[tuple[int, int, int], int] = {}  # not settled: how many
 
@@ -71,18 +71,17 @@ class Ledger:
                 self.ready[queue][seq] = (content, persistent, True)
 
     def _read(self, op: Op, flag: bool, queue: int, seq: int, of: int, detail: int) -> None:
-        """G29: each reader gets all that is kept from where it began on, in order."""
+        """G29: each reader gets all that is kept, or waits, from where it began on, in order."""
         if op is Op.READER:
             assert (queue, detail) not in self.readers
             self.readers[queue, detail] = seq
             if flag:
                 self.filtered.add(detail)
         elif op is Op.READ:
-            first = min(self.ready[queue])
-            expected = max(self.readers[queue, detail], first)
-            passed_over = seq > expected and detail in self.filtered
-            assert seq == expected or passed_over, "the next one that is kept"
-            assert seq in self.ready[queue]
+            ahead = [place for place in self.ready[queue] if place >= self.readers[queue, detail]]
+            assert seq in ahead, "it is there, and was not read"
+            passed_over = seq > min(ahead) and detail in self.filtered
+            assert seq == min(ahead) or passed_over, "the next one that is there"
             self.readers[queue, detail] = seq + 1
             self.reads[queue, seq, of] = self.reads.get((queue, seq, of), 0) + 1
         else:

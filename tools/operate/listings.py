@@ -81,7 +81,7 @@ QUEUES = Listing(
         "message_bytes", "message_bytes_ready", "message_bytes_unacknowledged", "consumers",
         "consumer_utilisation", "consumer_capacity", "state", "type", "vhost", "slave_nodes",
         "synchronised_slave_nodes", "idle_since", "exclusive_consumer_tag", "deduplication_keys",
-        "deduplicated", "replaced", "first_offset", "next_offset", "max_offset_lag",
+        "deduplicated", "replaced", "browsers", "first_offset", "next_offset", "max_offset_lag",
         "messages_dlx", "message_bytes_dlx", retention_bytes="retention.bytes",
         retention_seconds="retention.seconds",
         pid="node", slave_pids="slave_nodes", synchronised_slave_pids="synchronised_slave_nodes",
@@ -153,7 +153,7 @@ CONSUMERS = Listing(
     ),
     fields(
         "consumer_tag", "ack_required", "prefetch_count", "active", "activity_status", "arguments",
-        "exclusive", "offset", "offset_lag", "filtered",
+        "exclusive", "offset", "offset_lag", "filtered", "browses",
         queue_name="queue.name", channel_pid="channel_details.name",
         vhost="queue.vhost",
     ),

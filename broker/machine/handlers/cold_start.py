@@ -33,6 +33,7 @@ from broker.machine.state import (
     BODY,
     CONTENT_HASH,
     IS_PERSISTENT,
+    NUMBER,
     Message,
     Queue,
     State,
@@ -60,6 +61,8 @@ def find_survivors(state: State) -> Iterator[None]:
     for channel in state.channels.values():
         for held_by_tag in (channel.unacked, channel.unsent):
             for queue, seq, message, _, _ in held_by_tag.values():
+                if not message[NUMBER]:
+                    continue  # it is in its queue
                 held.setdefault(queue.number, []).append((place_of(queue, seq), message))
             looked += len(held_by_tag)
         if looked >= PART:

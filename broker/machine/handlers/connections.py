@@ -23,7 +23,7 @@ from broker.machine.limits import CONSUMER_WORK, ENDING_WORK_MAX, HELD_WORK
 from broker.machine.move_log import CLOSED
 from broker.machine.publishing.unfinished import forget_parts
 from broker.machine.queueing.deletion import delete_queue, deletion_work
-from broker.machine.queueing.dispatch import dispatch, offer, requeue
+from broker.machine.queueing.dispatch import active_consumer, dispatch, offer, requeue
 from broker.machine.queueing.queue import (
     consumer_element,
     mark_used,
@@ -206,7 +206,7 @@ def end_channels(
             affected[consumer.queue.number] = consumer.queue
     for queue in affected.values():
         queue.service = deque(one for one in queue.service if one.waiting)
-        forget_readers(queue)
+        forget_readers(state, queue)
         if queue.auto_delete and not queue.consumers:
             delete_queue(state, queue)
     for queue in exclusive_queues:
@@ -243,10 +243,10 @@ def _put_back(
 def remove_consumer(state: State, consumer: Consumer) -> None:
     """Held messages stay with the channel. The caller sees to auto-delete and the successor."""
     queue = consumer.queue
-    if consumer.waiting and (queue.stream is None or consumer in queue.service):
+    if consumer.waiting and consumer.reader is None:
         queue.service.remove(consumer)
     _take_out(state, consumer)
-    forget_readers(queue)
+    forget_readers(state, queue)
 
 
 def _take_out(state: State, consumer: Consumer) -> None:
@@ -256,6 +256,9 @@ def _take_out(state: State, consumer: Consumer) -> None:
     consumer.active = consumer.waiting = False
     if consumer.exclusive:
         queue.exclusive_consumer = False
+    if consumer.reader is not None:
+        assert queue.readers is not None
+        queue.readers.count -= 1
     del queue.consumers[(*channel.key, consumer.tag)]
     if not queue.consumers:
         mark_used(state, queue)
@@ -267,6 +270,7 @@ def resume_service(state: State, queue: Queue) -> None:
     """After consumers left or messages came back: activate the successor, serve the others."""
     if queue.deleted:
         return
-    if queue.single_active and queue.consumers:
-        offer(next(iter(queue.consumers.values())))
+    active = active_consumer(queue) if queue.single_active else None
+    if active is not None:
+        offer(active)
     dispatch(state, queue)

@@ -52,7 +52,7 @@ from broker.machine.move_log import (
     row,
 )
 from broker.machine.publishing.runs import is_at_rest
-from broker.machine.queueing.arguments import check_consume
+from broker.machine.queueing.arguments import check_consume, is_browse_only
 from broker.machine.queueing.deletion import delete_queue
 from broker.machine.queueing.dispatch import (
     dispatch,
@@ -82,10 +82,11 @@ from broker.machine.queueing.refusals import (
     too_much,
     unknown_tag,
 )
-from broker.machine.queueing.streams import consume_refusal, open_reader, read
+from broker.machine.queueing.streams import browses, consume_refusal, open_reader
 from broker.machine.state import (
     BODY,
     CONTENT_HASH,
+    NUMBER,
     Channel,
     Consumer,
     Held,
@@ -95,7 +96,7 @@ from broker.machine.state import (
     rehash,
 )
 from broker.machine.tally import count_get
-from broker.machine.version import ANSWERS_AS_RABBITMQ
+from broker.machine.version import ANSWERS_AS_RABBITMQ, BROWSING
 
 
 def on_consume(state: State, channel: Channel, command: Consume) -> int:
@@ -103,6 +104,7 @@ def on_consume(state: State, channel: Channel, command: Consume) -> int:
     queue = accessible_queue(channel, name)
     if isinstance(queue, Refusal):
         return refuse(state, channel, CONSUME, queue)
+    browsing = browses(queue, arguments, state.version)
     refusal = check_consume(queue, arguments, state.version)
     if queue.stream is not None and refusal is None:
         refusal = consume_refusal(state, channel, queue, no_ack, prefetch, arguments)
@@ -131,7 +133,7 @@ def on_consume(state: State, channel: Channel, command: Consume) -> int:
     queue.consumers[(*channel.key, tag)] = consumer
     queue.exclusive_consumer = exclusive
     unlease(state, queue)
-    if queue.stream is not None:
+    if queue.stream is not None or browsing:
         open_reader(state, consumer, arguments)
     state.add(consumer_element(consumer))
     if not nowait:
@@ -139,11 +141,6 @@ def on_consume(state: State, channel: Channel, command: Consume) -> int:
     offer(consumer)
     dispatch(state, queue)
     return OK
-
-
-def send_to_readers(state: State) -> None:
-    """Of streams, at the end of a command: what they have credit for, or a part of it."""
-    read(state)
 
 
 def on_cancel(state: State, channel: Channel, command: Cancel) -> int:
@@ -171,6 +168,9 @@ def on_get(state: State, channel: Channel, command: Get) -> int:
     if queue.stream is not None:
         refusal = not_on_stream("basic.get not supported by stream queues", name, queue.vhost.name)
         return refuse(state, channel, GET, refusal)
+    if state.version >= BROWSING and is_browse_only(queue):
+        why = "basic.get takes, and this queue is browsed only: consume from"
+        return refuse(state, channel, GET, not_on_stream(why, name, queue.vhost.name))
     held_by_tag = channel.unsent if no_ack else channel.unacked
     if len(held_by_tag) >= 2 * CHANNEL_HELD_MAX:
         return refuse(state, channel, GET, _holds_too_much(len(held_by_tag) + 1))
@@ -386,11 +386,12 @@ def settle_tags(state: State, channel: Channel, tags: list[int], what: int) -> N
         for tag in tags:
             held = channel.unacked.pop(tag)
             queue, _, message, consumer, _ = held
-            if what == REJECTED:
-                release(state, channel, tag, held, rehash(message), what, tag)
-                dead_letter(state, queue, message, "rejected")
-            else:
+            if what != REJECTED:
                 requeue(state, channel, tag, held, what)
+            else:
+                release(state, channel, tag, held, rehash(message), what, tag)
+                if message[NUMBER]:
+                    dead_letter(state, queue, message, "rejected")
             affected[queue.number] = queue
             if consumer is not None:
                 credited[consumer.tag] = consumer

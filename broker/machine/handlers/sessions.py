@@ -49,6 +49,7 @@ from broker.machine.handlers.definitions import define_first
 from broker.machine.handlers.poison import forget_poison
 from broker.machine.handlers.publish import publish_due
 from broker.machine.limits import (
+    ENDING_WORK_MAX,
     EXPIRED_PER_QUEUE_MAX,
     EXPIRED_PER_TICK_MAX,
     EXPIRED_WORK,
@@ -159,6 +160,11 @@ def find_ended(state: State) -> None:
     for key, connection in state.connections.items():
         if key[0] not in live and not connection.ended:
             end_later(state, connection)
+
+
+def go_on_ending(state: State) -> None:
+    """At each position, as long as there is something."""
+    end_what_ended(state, ENDING_WORK_MAX)
 
 
 def end_what_ended(state: State, work_max: int) -> None:

@@ -39,6 +39,7 @@ from broker.machine.queueing.routing import binding_element, exchange_element
 from broker.machine.queueing.streams import recomputed_times
 from broker.machine.queueing.windows import recomputed_sum as recomputed_sum_of_keys
 from broker.machine.state import (
+    NUMBER,
     Channel,
     State,
     Vhost,
@@ -110,7 +111,7 @@ def _held_sum(channel: Channel) -> int:
 
 def check(state: State) -> None:
     """Asserts; costs a full scan."""
-    assert all(queue.stream is not None for queue in state.reading.values())
+    assert all(queue.readers is not None for queue in state.reading.values())
     assert state.digest == state.digest & MASK, "the root is kept below 2**64"
     assert state.digest == recompute_root(state), "the root by deltas equals the root by scan"
     check_horizons(state)
@@ -201,7 +202,8 @@ def _check_channel(channel: Channel, held_of_queue: HeldOfQueue) -> None:
         assert not tags or tags[-1] < channel.next_tag
         for held in held_by_tag.values():
             queue, seq, message, consumer, _ = held
-            held_of_queue.setdefault(queue.number, []).append((seq, message))
+            if message[NUMBER] or queue.stream is not None:
+                held_of_queue.setdefault(queue.number, []).append((seq, message))
             if consumer is not None:
                 assert consumer.no_ack == (held_by_tag is channel.unsent)
                 shared += not consumer.no_ack

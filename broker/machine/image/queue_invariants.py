@@ -17,6 +17,7 @@ from broker.machine.queueing.queue import (
     superseded_element,
 )
 from broker.machine.queueing.streams import check as check_stream
+from broker.machine.queueing.streams import check_readers
 from broker.machine.queueing.windows import check as check_window
 from broker.machine.schedule import NEVER_US
 from broker.machine.state import (
@@ -124,13 +125,13 @@ def check_queue(state: State, queue: Queue, held_of_queue: HeldOfQueue) -> None:
         assert not queue.ready, "a priority queue has one order for all"
     ranks = [consumer.priority for consumer in queue.service]
     assert ranks == sorted(ranks, reverse=True), "consumers of higher priority come first"
-    served = (*queue.service, *(queue.stream.caught_up if queue.stream is not None else ()))
+    served = [*queue.service, *check_readers(state, queue)]
     assert len(dict.fromkeys(map(_who, served), True)) == len(served)
     for consumer in queue.consumers.values():
         assert consumer.queue is queue
         assert consumer.waiting == (_who(consumer) in map(_who, served))
-        assert (consumer.reader is None) == (queue.stream is None)
-        if queue.stream is None and ready_count(queue) and consumer.waiting:
+        assert consumer.reader is not None or queue.stream is None
+        if consumer.reader is None and ready_count(queue) and consumer.waiting:
             channel = consumer.channel
             assert not has_room(channel, consumer), "credit and a ready message"
     assert all(consumer.active for consumer in queue.service)

@@ -30,7 +30,12 @@ from broker.machine.queueing.arguments import apply_settings, keep_last_values, 
 from broker.machine.queueing.dead_letter import letters_name
 from broker.machine.queueing.delays import queue_name
 from broker.machine.queueing.routing import binding_element, index_binding
-from broker.machine.queueing.streams import column_entry, first_offset, restore_times
+from broker.machine.queueing.streams import (
+    column_entry,
+    first_offset,
+    readers_of,
+    restore_times,
+)
 from broker.machine.queueing.windows import restore_keys, restore_last_value
 from broker.machine.state import (
     BODY,
@@ -474,10 +479,10 @@ class _Reader:
                     gone[number] = consumer
             held: Held = (queue, seq, self._message(message), consumer, redelivered)
             (channel.unsent if unsent else channel.unacked)[tag] = held
-            queue.unacked += 1
+            queue.unacked += message != 0 or queue.stream is not None
             queue.unacked_bytes += len(held[2][BODY])
             last = queue.last_values
-            if last is not None and seq not in last.superseded:
+            if message and last is not None and seq not in last.superseded:
                 restore_last_value(last, last.held, seq, held[2])
             if consumer is not None:
                 consumer.outstanding += 1
@@ -505,11 +510,18 @@ class _Reader:
         for consumer in queue.service:
             consumer.waiting = True
 
-    def _on_caught_up(self, number: int, waiting: tuple[tuple[int, int, int, str], ...]) -> None:
+    def _on_reader_turns(
+        self,
+        number: int,
+        turns: tuple[tuple[int, int, int, str], ...],
+        waiting: tuple[tuple[int, int, int, str], ...],
+    ) -> None:
         queue = self.queues[number]
-        assert queue.stream is not None
-        queue.stream.caught_up = [queue.consumers[key] for key in waiting]
-        for consumer in queue.stream.caught_up:
+        readers = readers_of(queue)
+        readers.count = sum(one.reader is not None for one in queue.consumers.values())
+        readers.service = deque(queue.consumers[key] for key in turns)
+        readers.caught_up = [queue.consumers[key] for key in waiting]
+        for consumer in (*readers.service, *readers.caught_up):
             consumer.waiting = True
 
     def _on_part(self, key: tuple[int, int, int], data: bytes) -> None:

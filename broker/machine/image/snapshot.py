@@ -472,9 +472,11 @@ def _services(state: State) -> Iterator[_Item]:
             if queue.consumers:
                 service = [(*consumer.channel.key, consumer.tag) for consumer in queue.service]
                 yield ("service", queue.number, list(queue.consumers), service)
-            if queue.stream is not None and queue.stream.caught_up:
-                waiting = [(*one.channel.key, one.tag) for one in queue.stream.caught_up]
-                yield ("caught_up", queue.number, waiting)
+            readers = queue.readers
+            if readers is not None and readers.count:
+                turns = [(*one.channel.key, one.tag) for one in readers.service]
+                waiting = [(*one.channel.key, one.tag) for one in readers.caught_up]
+                yield ("reader_turns", queue.number, turns, waiting)
 
 
 def _last_items(state: State) -> Iterator[_Item]:

@@ -37,6 +37,8 @@ _OLD_LAST_VALUES = ("qpid.last_value_queue", "qpid.last_value_queue_no_browse")
 _OLD_KEY = "qpid.LVQ_key"
 """The header for those that do not name one. Qpid has ignored `no_browse` since its version 0.18,
 too: a newer message always takes a place at the end, so nobody who browses misses it."""
+BROWSE_ONLY = "qpid.browse-only"
+"""Nobody takes from this queue: all its consumers browse. It is kept by this name, too."""
 HINTS = (
     "qpid.file_count",
     "qpid.file_size",
@@ -58,7 +60,6 @@ REFUSED = {
     "qpid.alert_size": _ALERTS,
     "qpid.alert_size_down": _ALERTS,
     "qpid.alert_size_up": _ALERTS,
-    "qpid.browse-only": "a queue cannot be browsed",
     "qpid.default_msg_group": "messages have no groups",
     "qpid.fairshare": _SHARES,
     "qpid.filter": "use a headers exchange",
@@ -79,7 +80,7 @@ REFUSED = {
 }
 NAMES = (
     *LIMITS, POLICY_TYPE, PRIORITIES, AUTO_DELETE_TIMEOUT, LAST_VALUE_KEY, *_OLD_LAST_VALUES,
-    *HINTS, *REFUSED,
+    BROWSE_ONLY, *HINTS, *REFUSED,
 )  # fmt: skip
 
 
@@ -121,6 +122,8 @@ def in_our_words(given: Table, *, auto_delete: bool, exclusive: bool) -> InOurWo
         meant[LAST_VALUE_KEY] = (_OLD_LAST_VALUES[0], header)
     if LAST_VALUE_KEY in given:
         meant[LAST_VALUE_KEY] = (LAST_VALUE_KEY, given[LAST_VALUE_KEY])
+    if given.get(BROWSE_ONLY):
+        meant[BROWSE_ONLY] = (BROWSE_ONLY, True)
     for arg, (option, value) in meant.items():
         if arg in arguments:
             return Fault(option, f"it stands for {arg}, which is given too")
@@ -149,7 +152,7 @@ def _fault_of(option: str, value: Value, *, exclusive: bool) -> str | None:
         return _fault_of_number(value, 0, 1 << 53)
     if option == LAST_VALUE_KEY:
         return fault_of_key(value)
-    if option in _OLD_LAST_VALUES:
+    if option in (*_OLD_LAST_VALUES, BROWSE_ONLY):
         return _fault_of_number(int(value) if isinstance(value, bool) else value, 0, 1)
     if option == POLICY_TYPE:
         return _fault_of_policy_type(value)

@@ -16,7 +16,7 @@ from broker.machine.limits import (
     WINDOW_KEYS_TOTAL_MAX,
 )
 from broker.machine.policies.choice import effective_definition
-from broker.machine.policies.qpid_options import LAST_VALUE_KEY, fault_of_key
+from broker.machine.policies.qpid_options import BROWSE_ONLY, LAST_VALUE_KEY, fault_of_key
 from broker.machine.policies.settings import MAX_AGE, SEGMENT_BYTES_MAX, age_us
 from broker.machine.queueing.refusals import (
     Refusal,
@@ -31,6 +31,7 @@ from broker.machine.state import NO_TTL, STREAM, Queue, State, Window
 from broker.machine.version import (
     ANSWERS_AS_RABBITMQ,
     BOUNDED_WINDOWS,
+    BROWSING,
     CONSUMER_TIMEOUTS,
     DEDUPLICATION,
     KEPT_LETTERS,
@@ -57,8 +58,10 @@ _NOT_OF_STREAMS = (
     "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy", "x-overflow",
     "x-queue-mode", "x-queue-version", "x-queue-master-locator", "x-quorum-initial-group-size",
     "x-single-active-consumer", "x-consumer-timeout", "x-message-deduplication", LAST_VALUE_KEY,
+    BROWSE_ONLY,
 )  # fmt: skip
-"""As RabbitMQ, and the last two because a stream has no window, and keeps all values."""
+"""As RabbitMQ, and the last three because a stream has no window, keeps all values, and nobody
+takes from it anyway."""
 _NUMBER_MAX = 1 << 53
 _NUMBERS = {
     "x-max-length": (0, _NUMBER_MAX),
@@ -76,7 +79,7 @@ _STRATEGIES = ("at-most-once", "at-least-once")
 _OVERFLOWS = ("drop-head", "reject-publish", "reject-publish-dlx")
 _COMPARED = (
     *_HINTS, *_NUMBERS, *_NAMES, "x-overflow", "x-queue-type", "x-single-active-consumer",
-    DEDUPLICATION_ARGUMENT, _AGE, _SEGMENT, _STRATEGY, LAST_VALUE_KEY,
+    DEDUPLICATION_ARGUMENT, _AGE, _SEGMENT, _STRATEGY, LAST_VALUE_KEY, BROWSE_ONLY,
 )  # fmt: skip
 _SAYS_NOTHING = (
     ("x-queue-type", "classic"),
@@ -88,9 +91,16 @@ FILTER, MATCH_UNFILTERED = _FILTERS = ("x-stream-filter", "x-stream-match-unfilt
 """A value or a list of some, and whether to be sent what has none as well."""
 _FILTER_BYTES = 16, 255
 """Of RabbitMQ's Bloom filters, which there are none of here."""
+NO_CONSUME = "x-filter-no-consume"
+"""The consumer argument of Qpid's Java broker and its clients by which one browses."""
+_NOT_OF_BROWSERS = {
+    "x-filter-auto-close": "cancel when nothing comes any more",
+    "x-filter-jms-selector": "choose at the client",
+}
 _CONSUME_STREAMS = ("x-stream-offset", *_FILTERS)
 """Of consumers of streams only."""
 NOT_HONOURED = "not supported by this broker"
+NOT_BROWSED = "a queue with priorities cannot be browsed: what comes would be sent out of order"
 _TYPES = ("classic", "quorum")
 
 
@@ -118,6 +128,8 @@ def check_queue(name: str, vhost: str, arguments: Table, version: int) -> Refusa
             if arguments.get(arg, False) is not False:
                 why = f"a queue cannot have both this and {arg}"
                 return invalid_argument(LAST_VALUE_KEY, "queue", name, vhost, why)
+    if BROWSE_ONLY in arguments and "x-max-priority" in arguments:
+        return invalid_argument(BROWSE_ONLY, "queue", name, vhost, NOT_BROWSED)
     return None
 
 
@@ -163,6 +175,8 @@ def _fault_of(arg: str, value: Value, version: int) -> str | None:
             fault = "unacceptable type: a boolean is needed"
     elif arg == LAST_VALUE_KEY and version >= LAST_VALUES:
         fault = fault_of_key(value)
+    elif arg == BROWSE_ONLY and version >= BROWSING:
+        fault = None if value is True else "unacceptable value: true is needed"
     elif version >= ANSWERS_AS_RABBITMQ:
         fault = _fault_of_promise(arg, value)
     elif arg.startswith("x-") and arg not in _HINTS:
@@ -299,12 +313,22 @@ def check_consume(queue: Queue, arguments: Table, version: int) -> Refusal | Non
         if arg == "x-priority":
             if type(value) is not int:
                 return invalid_argument(arg, "queue", name, vhost, "an integer is needed")
+        elif version >= BROWSING and (arg == NO_CONSUME or arg in _NOT_OF_BROWSERS):
+            refusal = _browse_refusal(queue, arg, value)
+            if refusal is not None:
+                return refusal
         elif version >= ANSWERS_AS_RABBITMQ:
             if arg in _CONSUME_STREAMS and not is_stream:
                 return not_of_type(arg, name, vhost, _type_of(queue.arguments))
         elif arg.startswith("x-") and arg not in _CONSUME_HINTS:
             return not_implemented(f"consumer argument '{arg}' is {NOT_HONOURED}")
     return None
+
+
+def is_browse_only(queue: Queue) -> bool:
+    """Whether nobody takes from it, whatever they ask for. (Before version 10 any argument of this
+    name was taken, and it means this from version 15 on.)"""
+    return queue.arguments.get(BROWSE_ONLY) is True
 
 
 def filter_of(arguments: Table) -> tuple[bytes, ...]:
@@ -333,6 +357,20 @@ def _values(given: Value) -> tuple[str | bytes, ...]:
     values = given if isinstance(given, tuple) else (given,)
     texts = tuple(one for one in values if isinstance(one, str | bytes))
     return texts if len(texts) == len(values) else ()
+
+
+def _browse_refusal(queue: Queue, arg: str, value: Value) -> Refusal | None:
+    if arg != NO_CONSUME:
+        if value in (False, ""):
+            return None
+        why = f"consumer argument '{arg}' is {NOT_HONOURED}: {_NOT_OF_BROWSERS[arg]}"
+        return not_implemented(why)
+    if type(value) is not bool:
+        return invalid_argument(arg, "queue", queue.name, queue.vhost.name, "a boolean is needed")
+    if value and queue.max_priority >= 0 and queue.last_values is None:
+        where = f"queue '{queue.name}' in vhost '{queue.vhost.name}'"
+        return not_implemented(f"{where}: {NOT_BROWSED}")
+    return None
 
 
 def check_binding(source_type: str, arguments: Table) -> Refusal | None:

@@ -1,4 +1,7 @@
-"""How a queue is deleted: with its consumers, bindings and ready messages."""
+"""How a queue is deleted: with its consumers, bindings and ready messages; and how what was taken
+out of queues is let go, in slices, as a million messages at once take too long."""
+
+from collections.abc import Callable
 
 from broker.machine.clock.cluster_time import unlease
 from broker.machine.effects import CancelNotify
@@ -6,6 +9,7 @@ from broker.machine.limits import BINDING_WORK, CONSUMER_WORK, QUEUE_WORK
 from broker.machine.move_log import QUEUE_DELETED
 from broker.machine.policies.choice import policies_element
 from broker.machine.queueing.queue import (
+    all_ready,
     close_last_values,
     consumer_element,
     drop_letters,
@@ -15,9 +19,10 @@ from broker.machine.queueing.queue import (
     queue_element,
 )
 from broker.machine.queueing.routing import remove_bindings
-from broker.machine.queueing.streams import close_stream
+from broker.machine.queueing.streams import close_readers, close_stream
 from broker.machine.queueing.windows import close_window
-from broker.machine.state import Queue, State
+from broker.machine.state import Discarded, Queue, State
+from broker.waiting.backlog import Backlog
 
 
 def deletion_work(queue: Queue) -> int:
@@ -44,6 +49,7 @@ def delete_queue(state: State, queue: Queue) -> int:
             state.effects.append(CancelNotify(conn, chan, consumer.tag))
     queue.consumers.clear()
     queue.service.clear()
+    close_readers(state, queue)
     vhost = queue.vhost
     del vhost.queues[queue.name]
     if queue.owner is not None:
@@ -57,4 +63,26 @@ def delete_queue(state: State, queue: Queue) -> int:
     state.trimming.pop(queue.number, None)
     queue.deleted = True
     state.totals_of(-1, vhost.name).queues_deleted += 1
+    return count
+
+
+def contents(queue: Queue) -> list[Discarded]:
+    """All that is large in a queue of a machine that is not used any more."""
+    found: list[Discarded] = [*all_ready(queue)]
+    if queue.window is not None:
+        found += [queue.window.order, queue.window.by_key]
+    if queue.last_values is not None:
+        found += [queue.last_values.waiting, queue.last_values.held]
+    return found
+
+
+def drop(messages: Discarded, count: int) -> int:
+    """Let go of about so many; return how many."""
+    if isinstance(messages, Backlog):
+        return messages.drop(count)
+    let_go: Callable[[], object]
+    let_go = messages.popitem if isinstance(messages, dict) else messages.pop
+    count = min(len(messages), count)
+    for _ in range(count):
+        let_go()
     return count

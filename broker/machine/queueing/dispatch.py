@@ -4,8 +4,8 @@ Decision: docs/decisions/0014-the-machine-dispatches.md.
 
 A queue's `service` holds its consumers with credit, the next one first. Credit is what the
 consumer's own limit, and for consumers with acknowledgement the limit of the channel, leave open.
-Between commands a queue never has both a ready message and a consumer with credit. A stream is only
-noted here: what its readers get is sent when the command is done (streams.py).
+Between commands a queue never has both a ready message and a consumer with credit. A queue with
+readers is only noted for them: what they get is sent when the command is done (streams.py).
 """
 
 from collections.abc import Iterable
@@ -114,6 +114,7 @@ def enqueue_last(state: State, queue: Queue, last: LastValues, message: Message)
 RUN_TRAITS: Final[dict[str, object]] = {
     "expiring": False,
     "takes_all": True,
+    "readers": None,
     "max_priority": -1,
     "max_length": -1,
     "max_bytes": -1,
@@ -281,10 +282,20 @@ def offer(consumer: Consumer) -> None:
     if not has_room(consumer.channel, consumer):
         return
     queue = consumer.queue
-    if queue.single_active and next(iter(queue.consumers.values())) is not consumer:
+    if consumer.reader is not None:
+        assert queue.readers is not None
+        consumer.waiting = True
+        queue.readers.service.append(consumer)
+        return
+    if queue.single_active and active_consumer(queue) is not consumer:
         return
     consumer.waiting = True
     queue_for_service(queue, consumer)
+
+
+def active_consumer(queue: Queue) -> Consumer | None:
+    """The one that is served where only one is: the first that came, of those that take."""
+    return next((one for one in queue.consumers.values() if one.reader is None), None)
 
 
 def queue_for_service(queue: Queue, consumer: Consumer) -> None:
@@ -301,6 +312,8 @@ def queue_for_service(queue: Queue, consumer: Consumer) -> None:
 
 def dispatch(state: State, queue: Queue) -> None:
     """Deliver while there are both a ready message and a consumer with credit."""
+    if queue.readers is not None and queue.readers.service:
+        state.reading[queue.number] = queue
     while queue.service and _dispatch_next(state, queue, in_runs=True):
         pass
 
@@ -309,9 +322,6 @@ def _dispatch_next(state: State, queue: Queue, *, in_runs: bool) -> bool:
     """Whether there were both. `in_runs`: nobody else takes turns with this queue, so that all goes
     at once to the only consumer there is for it."""
     if not (queue.ready or queue.returned):
-        return False
-    if queue.stream is not None:
-        state.reading[queue.number] = queue
         return False
     consumer = next_consumer(queue)
     if consumer is None:
@@ -406,7 +416,10 @@ def offer_all(state: State, channel: Channel) -> None:
     queues: dict[int, Queue] = {}
     for consumer in consumers[first:] + consumers[:first]:
         offer(consumer)
-        queues[consumer.queue.number] = consumer.queue
+        queue = consumer.queue
+        queues[queue.number] = queue
+        if queue.readers is not None and queue.readers.service:
+            state.reading[queue.number] = queue
     turns = list(queues.values())
     while turns:
         turns = [
@@ -426,7 +439,7 @@ def requeue(
     if queue.deleted:
         release(state, channel, tag, held, content, LAPSED, tag)
         return
-    if not message[NUMBER]:  # it stays in its stream
+    if not message[NUMBER]:  # it is there still
         release(state, channel, tag, held, content, what, tag)
         return
     if queue.last_values is not None and seq in queue.last_values.superseded:
@@ -471,12 +484,15 @@ def release(
         )
     )
     state.remove(held_element(content, queue.number, seq, channel.salt, tag + tag + redelivered))
-    queue.unacked -= 1
-    queue.unacked_bytes -= len(message[BODY])
-    if queue.returns and not is_return(what):
-        forget_returns(state, queue, seq)
-    if queue.last_values is not None:
-        let_go_of_last_value(state, queue, queue.last_values, seq, message)
+    if message[NUMBER]:
+        queue.unacked -= 1
+        queue.unacked_bytes -= len(message[BODY])
+        if queue.returns and not is_return(what):
+            forget_returns(state, queue, seq)
+        if queue.last_values is not None:
+            let_go_of_last_value(state, queue, queue.last_values, seq, message)
+    elif queue.stream is not None:
+        queue.unacked -= 1
     if consumer is not None:
         consumer.outstanding -= 1
         if not consumer.no_ack:
@@ -501,12 +517,12 @@ def release_all(
     elements = count = size = number = queue_mark = 0
     for position, tag in settled:
         held = queue, seq, message, consumer, redelivered = pop(tag)
-        if queue is not of or consumer is not by:
+        if queue is not of or consumer is not by or (plain and not message[NUMBER]):
             if of is not None:
                 runs.append((of, by, count))
                 if plain:
                     _released(channel, of, by, count, size)
-            of, by, plain = queue, consumer, is_plain(queue)
+            of, by, plain = queue, consumer, message[NUMBER] != 0 and is_plain(queue)
             count = size = 0
             number, queue_mark = queue.number, queue.mark
         state.position = position

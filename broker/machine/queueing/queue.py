@@ -6,8 +6,6 @@ first keeps every message in its place. The queue has a digest of its own, `read
 purge costs nothing per message.
 """
 
-from collections.abc import Callable
-
 from broker.machine.clock.cluster_time import (
     deadline,
     head,
@@ -54,11 +52,11 @@ from broker.machine.state import (
     Channel,
     ConnectionRecord,
     Consumer,
-    Discarded,
     Exchange,
     Letter,
     Message,
     Queue,
+    Readers,
     State,
     Vhost,
     order_of,
@@ -302,6 +300,8 @@ def append(state: State, queue: Queue, message: Message) -> None:
         if queue.last_values is not None:
             _wait_as_last(state, queue, queue.last_values, seq, message)
     state.add(_count_ready(state, queue, seq, message, False) + queue.salt)
+    if queue.readers is not None:
+        wake_readers(state, queue, queue.readers)
 
 
 def put_back(state: State, queue: Queue, seq: int, message: Message) -> None:
@@ -310,6 +310,17 @@ def put_back(state: State, queue: Queue, seq: int, message: Message) -> None:
     if queue.last_values is not None:
         _wait_as_last(state, queue, queue.last_values, seq, message)
     state.add(_count_ready(state, queue, seq, message, True))
+    if queue.readers is not None:
+        wake_readers(state, queue, queue.readers)
+
+
+def wake_readers(state: State, queue: Queue, readers: Readers) -> None:
+    """Something waits that they may not have read: they have a turn when the command is done."""
+    if readers.caught_up:
+        readers.service.extend(readers.caught_up)
+        readers.caught_up.clear()
+    if readers.service:
+        state.reading[queue.number] = queue
 
 
 def _count_ready(state: State, queue: Queue, seq: int, message: Message, redelivered: bool) -> int:
@@ -582,20 +593,8 @@ def expire(state: State, queue: Queue, count_max: int) -> int:
 def all_ready(queue: Queue) -> tuple[Backlog[Message], Places[Message]]:
     """What holds the ready messages; the queue gets others, which are empty."""
     taken = queue.ready, queue.returned
-    queue.ready, queue.returned = Backlog(), Places()
+    queue.ready, queue.returned = type(queue.ready)(), Places()
     return taken
-
-
-def drop(messages: Discarded, count: int) -> int:
-    """Let go of about so many; return how many."""
-    if isinstance(messages, Backlog):
-        return messages.drop(count)
-    let_go: Callable[[], object]
-    let_go = messages.popitem if isinstance(messages, dict) else messages.pop
-    count = min(len(messages), count)
-    for _ in range(count):
-        let_go()
-    return count
 
 
 def purge(state: State, queue: Queue, what: int) -> int:

@@ -1,9 +1,13 @@
-"""Streams: queues that are read without being consumed.
+"""Reading without consuming: streams, and consumers that browse another queue.
 
 A stream's messages are the `ready` ones of its queue, and their numbers there are the offsets, from
 0 on. They leave only when they are no longer kept (`x-max-length-bytes`, `x-max-age`). Each
 consumer has a *reader*, which knows the offset that it is sent next; what a channel holds of a
 stream are offsets, and to settle one gives credit and moves nothing.
+
+A consumer with the argument `x-filter-no-consume` is a reader of a queue that others consume from:
+it is sent what waits, from the first place on, and then what comes; it may miss what is consumed
+before its turn. Decision: docs/decisions/0085-a-browser-is-a-reader.md.
 
 What readers get is sent at the end of each command, in turns and as much as one position may cost;
 the rest follows at the next ones. Only the member whose client reads looks at the messages for it.
@@ -26,9 +30,10 @@ from broker.machine.limits import (
 )
 from broker.machine.move_log import ENQUEUED, FLAG, INDEX_MASK, MARK_MASK, READ, READER, row
 from broker.machine.policies.settings import age_us, erlang
-from broker.machine.queueing.arguments import filter_of
-from broker.machine.queueing.dispatch import has_room
+from broker.machine.queueing.arguments import NO_CONSUME, filter_of, is_browse_only
+from broker.machine.queueing.dispatch import has_room, properties_for
 from broker.machine.queueing.properties import headers_of, with_new_header
+from broker.machine.queueing.queue import place_of, seq_at, wake_readers
 from broker.machine.queueing.refusals import (
     Refusal,
     invalid_argument,
@@ -50,10 +55,12 @@ from broker.machine.state import (
     Message,
     Queue,
     Reader,
+    Readers,
     State,
     Stream,
 )
 from broker.machine.tally import count_delivery
+from broker.machine.version import BROWSING
 from broker.waiting.filter_column import NONE, entry_of
 from broker.waiting.stream_log import StreamLog
 
@@ -83,16 +90,16 @@ def column_entry(message: Message) -> bytes:
     return entry_of(value) if isinstance(value, str | bytes) else NONE
 
 
-def lag(queue: Queue, consumer: Consumer) -> int:
-    """How many kept messages a reader has not looked at yet."""
-    reader = consumer.reader
-    assert reader is not None
-    return min(queue.next_seq - reader.offset, len(queue.ready)) if queue.ready else 0
+def lag(queue: Queue, reader: Reader) -> int:
+    """How many messages are there that a reader has not looked at yet."""
+    waiting = min(queue.next_seq - reader.offset, len(queue.ready)) if queue.ready else 0
+    return max(0, waiting) + queue.returned.count_from(reader.offset)
 
 
 def max_lag(queue: Queue) -> int:
     """That of the reader furthest behind."""
-    return max((lag(queue, one) for one in queue.consumers.values()), default=0)
+    readers = [one.reader for one in queue.consumers.values() if one.reader is not None]
+    return max((lag(queue, reader) for reader in readers), default=0)
 
 
 def enter(state: State, queue: Queue, stream: Stream, message: Message) -> None:
@@ -115,11 +122,8 @@ def enter(state: State, queue: Queue, stream: Stream, message: Message) -> None:
         recheck_deadlines(state, queue)
     if queue.ready_bytes > queue.max_bytes >= 0:
         state.trimming[queue.number] = queue
-    if stream.caught_up:
-        queue.service.extend(stream.caught_up)
-        stream.caught_up.clear()
-    if queue.service:
-        state.reading[queue.number] = queue
+    assert queue.readers is not None
+    wake_readers(state, queue, queue.readers)
 
 
 # -- readers -------------------------------------------------------------------------------------
@@ -145,10 +149,25 @@ def consume_refusal(
     return None
 
 
+def browses(queue: Queue, arguments: Table, version: int) -> bool:
+    """Whether a consumer with these arguments takes nothing. From a stream nobody does anyway."""
+    if version < BROWSING or queue.stream is not None:
+        return False
+    return arguments.get(NO_CONSUME) is True or is_browse_only(queue)
+
+
+def readers_of(queue: Queue) -> Readers:
+    """Those of a queue that may have had none, and has one now."""
+    if queue.readers is None:
+        queue.readers, queue.ready = Readers(), StreamLog.of(queue.ready)
+    return queue.readers
+
+
 def open_reader(state: State, consumer: Consumer, arguments: Table) -> None:
-    """It begins where the arguments say, which were checked."""
+    """It begins where the arguments say, which were checked; who browses with all that waits."""
     queue, channel = consumer.queue, consumer.channel
-    offset = _start(state, queue, arguments.get(OFFSET, "next"))
+    readers_of(queue).count += 1
+    offset = 0 if queue.stream is None else _start(state, queue, arguments.get(OFFSET, "next"))
     assert offset is not None
     salt = item_hash("reader", channel.key, consumer.tag, state.position)
     consumer.reader = Reader(salt, offset, filter_of(arguments))
@@ -186,77 +205,121 @@ def read(state: State) -> None:
     while state.reading and work > 0:
         number, queue = next(iter(state.reading.items()))
         del state.reading[number]
-        assert queue.stream is not None
-        share = READS_PER_TURN * (1 + len(queue.service))
-        while queue.service and work > 0 and share > 0:
-            used = 1 + _send(state, queue, queue.stream, queue.service.popleft())
+        readers = queue.readers
+        assert readers is not None
+        share = READS_PER_TURN * (1 + len(readers.service))
+        while readers.service and work > 0 and share > 0:
+            used = 1 + _send(state, queue, readers, readers.service.popleft())
             work, share = work - used, share - used
-        if queue.service:
+        if readers.service:
             state.reading[number] = queue
 
 
-def _send(state: State, queue: Queue, stream: Stream, consumer: Consumer) -> int:
+def _send(state: State, queue: Queue, readers: Readers, consumer: Consumer) -> int:
     """Send one reader what it may have in one turn; return what that costs, in messages."""
     reader, channel = consumer.reader, consumer.channel
     assert reader is not None
-    first, end, began = first_offset(queue), queue.next_seq, reader.offset
-    offset = start = max(began, first)  # what it was to read may be kept no longer
-    most = min(READS_PER_TURN, consumer.limit - consumer.outstanding)
-    if reader.filter:
-        offset, used = _send_matching(state, queue, stream, consumer, reader, offset, most)
-    else:
-        most = min(end, start + most)
-        while offset < most and has_room(channel, consumer):
-            _deliver(state, queue, consumer, reader, offset, offset - first)
-            offset += 1
-        used = offset - start
-    reader.offset = offset
-    state.add(reader.salt * (offset - began))
+    began, most = reader.offset, min(READS_PER_TURN, consumer.limit - consumer.outstanding)
+    if queue.stream is None:
+        used = _send_next(state, queue, consumer, reader, most)
+    else:  # what it was to read may be kept no longer
+        reader.offset = max(began, first_offset(queue))
+        if reader.filter:
+            used = _send_matching(state, queue, queue.stream, consumer, reader, most)
+        else:
+            used = _send_on(state, queue, consumer, reader, reader.offset, most)
+    state.add(reader.salt * (reader.offset - began))
     if consumer.outstanding >= consumer.limit or not has_room(channel, consumer):
         consumer.waiting = False
-    elif offset >= end:
-        stream.caught_up.append(consumer)
+    elif _next_place(queue, reader.offset) is None:
+        readers.caught_up.append(consumer)
     else:
-        queue.service.append(consumer)
+        readers.service.append(consumer)
     return used
 
 
+def _send_next(state: State, queue: Queue, consumer: Consumer, reader: Reader, most: int) -> int:
+    """Send who browses at most so many of those that wait; return how many."""
+    sent, place = 0, queue.returned.next(reader.offset)
+    while place is not None and sent < most and has_room(consumer.channel, consumer):
+        seq, _ = seq_at(queue, place)
+        _deliver(state, queue, consumer, reader, seq, place)
+        reader.offset = place_of(queue, seq) + 1  # also when it comes back
+        sent += 1
+        place = queue.returned.next(reader.offset)
+    if place is not None or not queue.ready:
+        return sent
+    start = max(reader.offset, first_offset(queue))
+    return sent + _send_on(state, queue, consumer, reader, start, most - sent)
+
+
+def _send_on(
+    state: State, queue: Queue, consumer: Consumer, reader: Reader, start: int, most: int
+) -> int:
+    """Send it at most so many of those that were never taken, from the offset `start` on."""
+    channel, offset, end = consumer.channel, start, min(queue.next_seq, start + most)
+    while offset < end and has_room(channel, consumer):
+        _deliver(state, queue, consumer, reader, offset, offset)
+        offset += 1
+    if offset > start:
+        reader.offset = offset
+    return offset - start
+
+
 def _send_matching(
-    state: State, queue: Queue, stream: Stream, consumer: Consumer, reader: Reader, start: int,
-    most: int,
-) -> tuple[int, int]:  # fmt: skip
-    """Send it at most so many that it wants; return where it goes on, and what it costs: to pass
-    over messages is cheap, and no less bounded."""
-    wanted, offset, first, sent = reader.filter, start, first_offset(queue), 0
-    until = min(queue.next_seq, start + READS_PER_TURN * PASSED_PER_READ // len(wanted))
+    state: State, queue: Queue, stream: Stream, consumer: Consumer, reader: Reader, most: int
+) -> int:
+    """Send it at most so many that it wants; return what it costs: to pass over messages is cheap,
+    and no less bounded."""
+    wanted, start, sent = reader.filter, reader.offset, 0
+    offset, until = (
+        start,
+        min(queue.next_seq, start + READS_PER_TURN * PASSED_PER_READ // len(wanted)),
+    )
     while sent < most and offset < until and has_room(consumer.channel, consumer):
         offset = stream.column.next_match(wanted, offset, until)
         if offset < until:
-            _deliver(state, queue, consumer, reader, offset, offset - first)
+            _deliver(state, queue, consumer, reader, offset, offset)
             offset += 1
             sent += 1
-    return offset, sent + (offset - start) * len(wanted) // PASSED_PER_READ
+    reader.offset = offset
+    return sent + (offset - start) * len(wanted) // PASSED_PER_READ
+
+
+def _next_place(queue: Queue, offset: int) -> int | None:
+    """The first place from this one on at which a message waits."""
+    place = queue.returned.next(offset)
+    if place is not None or not queue.ready:
+        return place
+    seq = max(offset, first_offset(queue))
+    return seq if seq < queue.next_seq else None
 
 
 def _deliver(
-    state: State, queue: Queue, consumer: Consumer, reader: Reader, offset: int, index: int
+    state: State, queue: Queue, consumer: Consumer, reader: Reader, seq: int, place: int
 ) -> None:
-    channel = consumer.channel
+    channel, no_ack = consumer.channel, consumer.no_ack
     tag = channel.next_tag
     channel.next_tag = tag + 1
     consumer.outstanding += 1
-    channel.outstanding += 1
-    queue.unacked += 1
-    channel.unacked[tag] = (queue, offset, STAYS, consumer, False)
+    if no_ack:
+        channel.unsent[tag] = (queue, seq, STAYS, consumer, False)
+    else:
+        channel.unacked[tag] = (queue, seq, STAYS, consumer, False)
+        channel.outstanding += 1
+    queue.unacked += queue.stream is not None  # what is browsed is counted as it waits
     at = state.position & INDEX_MASK
-    state.moves.append(row(READ, at, queue.mark, offset, channel.mark, reader.salt))
-    count_delivery(queue.tally, channel.tally, channel.total, False, 1, 0)
-    element = held_element(STAYS[CONTENT_HASH], queue.number, offset, channel.salt, tag + tag)
+    state.moves.append(row(READ, at, queue.mark, seq, channel.mark, reader.salt))
+    count_delivery(queue.tally, channel.tally, channel.total, no_ack, 1, 0)
+    element = held_element(STAYS[CONTENT_HASH], queue.number, seq, channel.salt, tag + tag)
     state.add(element + channel.salt)
     if not channel.local:
         return
-    assert isinstance(queue.ready, StreamLog)
-    message = queue.ready.at(index, state.recent)
+    message = _message_at(state, queue, place)
+    if queue.stream is not None:
+        properties = with_new_header(message[PROPERTIES], OFFSET, seq)
+    else:
+        properties = properties_for(queue, seq, message)
     _, conn, chan = channel.key
     state.effects.append(
         DeliverEffect(
@@ -267,17 +330,59 @@ def _deliver(
             False,
             message[EXCHANGE],
             message[KEY],
-            with_new_header(message[PROPERTIES], OFFSET, offset),
+            properties,
             message[BODY],
-            False,
+            no_ack,
         )
     )
 
 
-def forget_readers(queue: Queue) -> None:
-    """Those that were taken out of the queue."""
-    if queue.stream is not None:
-        queue.stream.caught_up = [one for one in queue.stream.caught_up if one.waiting]
+def _message_at(state: State, queue: Queue, place: int) -> Message:
+    if place in queue.returned:
+        return queue.returned.at(place)
+    assert isinstance(queue.ready, StreamLog)
+    message: Message = queue.ready.at(place - first_offset(queue), state.recent)
+    return message
+
+
+def forget_readers(state: State, queue: Queue) -> None:
+    """Those that were taken out of the queue. Without any an ordinary queue is as it was."""
+    readers = queue.readers
+    if readers is None:
+        return
+    readers.caught_up = [one for one in readers.caught_up if one.waiting]
+    readers.service = deque(one for one in readers.service if one.waiting)
+    if not readers.service:
+        state.reading.pop(queue.number, None)
+    if not readers.count and queue.stream is None:
+        queue.readers = None
+
+
+def close_readers(state: State, queue: Queue) -> None:
+    """The queue is gone."""
+    queue.readers = None
+    state.reading.pop(queue.number, None)
+
+
+def check_readers(state: State, queue: Queue) -> list[Consumer]:
+    """Asserts what must hold between commands; return those that wait."""
+    readers = queue.readers
+    found = [one for one in queue.consumers.values() if one.reader is not None]
+    if readers is None:
+        assert not found
+        return []
+    assert readers.count == len(found)
+    assert found or queue.stream is not None
+    assert isinstance(queue.ready, StreamLog)
+    for one in (*readers.service, *readers.caught_up):
+        assert one.waiting
+        assert one.reader is not None
+    ahead = [one for one in readers.service if _next_place(queue, one.reader.offset) is not None]  # type: ignore[union-attr]
+    assert not ahead or queue.number in state.reading, "they have their turn"
+    for one in readers.caught_up:
+        assert one.reader is not None
+        assert _next_place(queue, one.reader.offset) is None, "it has read all there is"
+    return [*readers.service, *readers.caught_up]
 
 
 # -- times ---------------------------------------------------------------------------------------
@@ -337,8 +442,6 @@ def close_stream(state: State, queue: Queue) -> None:
     """The queue is gone."""
     if queue.stream is not None:
         state.remove(queue.stream.times_sum)
-        queue.stream.caught_up.clear()
-        state.reading.pop(queue.number, None)
 
 
 def check(state: State, queue: Queue, stream: Stream) -> None:
@@ -352,8 +455,3 @@ def check(state: State, queue: Queue, stream: Stream) -> None:
     assert len(stream.times) <= STREAM_TIMES_MAX
     for offset, message in enumerate(queue.ready, first_offset(queue)):
         assert stream.column.at(offset) == column_entry(message)
-    assert queue.number in state.reading or not queue.service or not queue.ready
-    for consumer in stream.caught_up:
-        assert consumer.waiting
-        assert consumer.reader is not None
-        assert consumer.reader.offset >= queue.next_seq, "it has read all there is"

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from aiohttp.web import StreamResponse
 
 from broker.frontend.connections import CLIENT_TEXTS
+from broker.machine.queueing.arguments import NO_CONSUME
 from broker.machine.queueing.streams import first_offset, lag
 from broker.machine.state import Channel, ConnectionRecord, Consumer, Queue, Reader
 from broker.management.call import Call, Problem, Reply, Route, not_found
@@ -225,7 +226,10 @@ def consumer_row(call: Call, one: Consumer) -> Object:
         "ack_required": not one.no_ack,
         "active": one.active,
         "activity_status": "up" if one.active else "waiting",
-        "arguments": {"x-priority": one.priority} if one.priority else {},
+        "arguments": {
+            **({"x-priority": one.priority} if one.priority else {}),
+            **({NO_CONSUME: True} if one.reader is not None and queue.stream is None else {}),
+        },
         "channel_details": {
             "name": _channel_name(call, channel),
             "number": channel.key[2],
@@ -239,14 +243,17 @@ def consumer_row(call: Call, one: Consumer) -> Object:
         "exclusive": one.exclusive,
         "prefetch_count": one.prefetch,
         "queue": {"name": queue.name, "vhost": queue.vhost.name},
-        **(_reading(queue, one, one.reader) if one.reader is not None else {}),
+        **(_reading(queue, one.reader) if one.reader is not None else {}),
     }
 
 
-def _reading(queue: Queue, one: Consumer, reader: Reader) -> Object:
-    """How far it has read in its stream."""
+def _reading(queue: Queue, reader: Reader) -> Object:
+    """How far it has read in its stream, or that it browses, and how much is ahead of it."""
+    behind = lag(queue, reader)
+    if queue.stream is None:
+        return {"browses": True, "offset_lag": behind}
     offset = max(reader.offset, first_offset(queue))
-    return {"offset": offset, "offset_lag": lag(queue, one), "filtered": bool(reader.filter)}
+    return {"offset": offset, "offset_lag": behind, "filtered": bool(reader.filter)}
 
 
 def _consumers(call: Call) -> Iterator[Consumer]:

@@ -8,6 +8,7 @@ from aiohttp.web import StreamResponse
 
 from broker.amqp.fields import Value
 from broker.machine.policies.choice import effective_definition
+from broker.machine.queueing.dispatch import active_consumer
 from broker.machine.queueing.streams import first_offset, max_lag
 from broker.machine.state import NO_TTL, STREAM, ConnectionRecord, Queue, ready_count
 from broker.management.call import (
@@ -76,6 +77,8 @@ def queue_row(call: Call, queue: Queue) -> Object:
         row["deduplicated"] = queue.tally.drop_duplicate
     if queue.last_values is not None:
         row["replaced"] = queue.tally.replaced
+    if queue.stream is None and queue.readers is not None:
+        row["browsers"], row["max_offset_lag"] = queue.readers.count, max_lag(queue)
     if queue.stream is not None:
         row["first_offset"], row["next_offset"] = first_offset(queue), queue.next_seq
         row["max_offset_lag"] = max_lag(queue)
@@ -84,7 +87,7 @@ def queue_row(call: Call, queue: Queue) -> Object:
             "seconds": queue.ttl_us // 1_000_000 if queue.ttl_us != NO_TTL else None,
         }
     if queue.single_active:
-        active = next(iter(queue.consumers.values()), None)
+        active = active_consumer(queue)
         row["single_active_consumer_tag"] = active.tag if active is not None else None
     return row
 

@@ -37,8 +37,9 @@ class ModelConsumer:
     queue: ModelQueue
     no_ack: bool
     limit: int
-    next: int = 0  # what it reads next of a stream, at least
+    next: int = 0  # what it reads next of a stream, or as it browses, at least
     wants: bool = False  # of a stream only what has a value: what is persistent, here
+    browses: bool = False
     alive: bool = True
 
 
@@ -50,6 +51,11 @@ class ModelHeld:
     consumer: ModelConsumer | None
     no_ack: bool
     superseded: bool = False
+
+    @property
+    def stays(self) -> bool:
+        """It is in the queue still."""
+        return self.queue.stays or (self.consumer is not None and self.consumer.browses)
 
 
 @dataclass(eq=False)
@@ -148,7 +154,7 @@ class Model:
                 del channel.consumers[tag]
 
     def put_back(self, held: ModelHeld) -> None:
-        there = held.queue in self.queues.values() and not held.queue.stays
+        there = held.queue in self.queues.values() and not held.stays
         if there and not held.superseded:
             held.queue.ready[held.seq] = (held.message[0], True, held.message[2])
             self.trim(held.queue)
@@ -243,24 +249,26 @@ class Model:
             queue = consumer.queue
         else:
             queue = self.queues[asked]
-        if queue.stays:
-            assert consumer is not None
+        if consumer is not None and (queue.stays or consumer.browses):
             seq = self.to_read(consumer)
             consumer.next = seq + 1
-            message = queue.ready[seq]
+            body, redelivered, _ = message = queue.ready[seq]
+            redelivered = False
         else:
             seq = min(queue.ready)
-            message = queue.ready.pop(seq)
-        head = (effect.body, effect.redelivered)
-        assert message[:2] == head, "not the head of the queue, or flagged falsely"
+            body, redelivered, _ = message = queue.ready.pop(seq)
+        told = (effect.body, effect.redelivered)
+        assert (body, redelivered) == told, "not the head of the queue, or flagged falsely"
         held = ModelHeld(queue, seq, message, consumer, effect.no_ack)
         channel.held[effect.delivery_tag] = held
 
     def reader(
-        self, name: str, no_ack: bool, limit: int, offset: str | int, wants: bool
+        self, name: str, no_ack: bool, limit: int, offset: str | int, wants: bool, browses: bool
     ) -> ModelConsumer:
         """A new consumer of this queue; if that is a stream, it begins at this offset."""
         queue = self.queues[name]
+        if not queue.stays:
+            return ModelConsumer(queue, no_ack, limit, browses=browses)
         starts = {"first": 0, "last": queue.seq - 1, "next": queue.seq}
         start = starts[offset] if isinstance(offset, str) else offset
         first = min(queue.ready, default=queue.seq)
@@ -276,6 +284,7 @@ class Model:
         for queue in self.queues.values():
             if queue.ready:
                 for channel, consumer in self.consumers_of(queue):
-                    if queue.stays and self.to_read(consumer) not in queue.ready:
+                    reads = queue.stays or consumer.browses
+                    if reads and self.to_read(consumer) not in queue.ready:
                         continue
                     assert not channel.has_credit(consumer), "a message waits beside credit"

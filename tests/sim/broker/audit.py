@@ -24,14 +24,14 @@ from broker.machine.effects import Confirm, DeliverEffect
 from broker.machine.handlers.consumers import tags_up_to
 from broker.machine.machine import Machine
 from broker.machine.queueing.properties import headers_of
-from broker.machine.state import BODY, Held, all_queues
+from broker.machine.state import BODY, NUMBER, Held, all_queues
 from broker.replication.chain import History
 from broker.replication.replica import Replica
 from tests.sim.broker.judge import BrokerJudge, ConfirmSent, DeliverySent, Node
 from tests.sim.broker.operator import GRAVE
 from tests.sim.clients.letters import MAIL, LetterWitness
 from tests.sim.clients.messages import MessageId, message_id
-from tests.sim.clients.programs import KEY, LATE, LATEST
+from tests.sim.clients.programs import BROWSER, KEY, LATE, LATEST
 from tests.sim.clients.readers import STREAM
 from tests.sim.clients.reading import StreamWitness
 
@@ -61,6 +61,8 @@ class Witness:
         self._firsts: dict[tuple[str, int], int] = {}
         self.stream = StreamWitness(judge.broken, self._count)
         self.letters = LetterWitness(judge.broken, self._count)
+        # By connection and tag of who browses: what it was shown, and the last of each publisher.
+        self._seen: dict[tuple[int, str], dict[MessageId, int]] = {}
 
     def settles(self, machine: Machine, session: int, command: Command) -> list[Copy]:
         """The copies that leave for good by this command."""
@@ -78,7 +80,7 @@ class Witness:
         return [
             (queue.name, message_id(message[BODY]))
             for queue, _, message, _, _ in held
-            if queue.stream is None
+            if message[NUMBER]  # else it was read, and is there still
         ]
 
     def applied(
@@ -118,7 +120,11 @@ class Witness:
         self.stream.applied(machine, position, command, outcome)
         self.letters.applied(machine, position, command, moves)
         for effect in machine.effects:
-            if isinstance(effect, DeliverEffect):
+            if not isinstance(effect, DeliverEffect):
+                continue
+            if effect.consumer_tag.startswith(BROWSER):
+                self._browsed(machine, position, effect)
+            else:
                 self._delivery(position, effect)
 
     def _replace(self, key: object, message: MessageId) -> None:
@@ -126,6 +132,24 @@ class Witness:
         if older is not None:
             self.replaced.add(older)
         self._latest[key] = message
+
+    def _browsed(self, machine: Machine, position: int, d: DeliverEffect) -> None:
+        """G29: each is there, and is sent once to each that browses, of each publisher in order."""
+        name = d.consumer_tag.removeprefix(BROWSER).partition("/")[0]
+        self.deliveries[position, d.conn, d.chan, d.delivery_tag] = d
+        self.judge.counters["browsed"] += 1
+        conn, number = message = message_id(d.body)
+        queue = machine.vhosts["/"].queues[name]
+        waiting = [message_id(one[BODY]) for one in (*queue.returned.values(), *queue.ready)]
+        if message not in waiting:
+            self._broken("G29", f"{message} is shown at {position}, and does not wait in {name}")
+        seen = self._seen.setdefault((d.conn, d.consumer_tag), {})
+        again = message in seen or d.redelivered
+        if again or (message not in self.delayed and number <= seen.get((conn, 0), 0)):
+            self._broken("G29", f"{d.consumer_tag} is shown {message} at {position} after {seen}")
+        seen[message] = number
+        if message not in self.delayed:
+            seen[conn, 0] = number
 
     def _delivery(self, position: int, d: DeliverEffect) -> None:
         queue = d.consumer_tag.partition("/")[0]
@@ -160,8 +184,8 @@ class Witness:
         held: dict[Copy, tuple[int, int, int]] = {}
         for key, channel in machine.channels.items():
             for queue, _, message, *_ in (*channel.unacked.values(), *channel.unsent.values()):
-                if queue.stream is not None:
-                    continue  # any number of readers hold its offsets
+                if not message[NUMBER]:
+                    continue  # any number of readers hold its place
                 copy = (queue.name, message_id(message[BODY]))
                 if copy in held:
                     self._broken("G13", f"{copy} is held by {held[copy]} and {key}")
@@ -236,6 +260,8 @@ def _compare_deliveries(judge: BrokerJudge, path: list[Node], witness: Witness) 
             continue
         if sent.chain not in survived:
             judge.counters["phantom_deliveries"] += 1
+            if d.consumer_tag.startswith(BROWSER):
+                continue
             copy = d.consumer_tag.partition("/")[0], message_id(d.body)
             phantoms.setdefault(copy, []).append(sent)
             continue
@@ -296,8 +322,8 @@ def _look_for_confirmed(
             if queue.name == GRAVE:
                 judge.counters["dead_lettered"] += len(queue.ready)
     for channel in machine.channels.values():
-        for queue, _, message, *_ in (*channel.unacked.values(), *channel.unsent.values()):
-            if queue.stream is None:
+        for _, _, message, *_ in (*channel.unacked.values(), *channel.unsent.values()):
+            if message[NUMBER]:
                 present.add(message_id(message[BODY]))
     present.update(message_id(letter.message[BODY]) for letter in machine.late_letters)
     at_rest = present | {message for _, message in witness.settled.keys() - witness.rejected}

@@ -4,7 +4,8 @@ They send commands and receive effects, as gateway and outbox would pass them on
 numbers are unique in the whole run, so a connection and the number of a message of it name that
 message for good.  Some publishers number their messages: they send again, by another connection,
 what was not confirmed, and what a member's publisher had unconfirmed as it crashed is sent again by
-that of another one.  Some have messages delayed, and some publish to a queue of last values.
+that of another one.  Some have messages delayed, some publish to a queue of last values, and some
+of the consumers only browse.
 """
 
 from __future__ import annotations
@@ -60,6 +61,8 @@ DELAY_MS_MAX = 400
 LATEST, KEY = "latest", "key"
 """A queue that keeps the last message of each key, and the header that has it."""
 KEYS = 4
+BROWSER = "browser of "
+"""Begins the tag of a consumer that browses."""
 Orphans = list[Publish]
 """What numbering publishers of members that crashed had unconfirmed."""
 
@@ -72,8 +75,11 @@ class Queue(NamedTuple):
 class Consumer:
     """One channel that consumes from one queue."""
 
-    def __init__(self, chan: int, queue: Queue, no_ack: bool, prefetch: int) -> None:
+    def __init__(
+        self, chan: int, queue: Queue, no_ack: bool, prefetch: int, browses: bool = False
+    ) -> None:
         self.chan, self.queue, self.no_ack, self.prefetch = chan, queue, no_ack, prefetch
+        self.browses = browses
         self.generation = 0
         self.unacked: dict[int, MessageId] = {}
         self.closing = False
@@ -128,6 +134,8 @@ class SimClients:
         )  # fmt: skip
         self._last_values = tape.fork("last values")
         self.replacing = self._last_values.chance(0.4)
+        self._browsing = tape.fork("browsing")
+        self.browsing = self._browsing.chance(0.4)
 
     # -- what they ask for -----------------------------------------------------------------------
 
@@ -201,8 +209,9 @@ class SimClients:
             queue = tape.pick(self.queues)
             if self.replacing and self._last_values.chance(0.3):
                 queue = Queue(LATEST, True)
-            consumer = Consumer(chan, queue, tape.chance(0.15), tape.pick((0, 1, 3, 10)))
-            self._begin(consumer)
+            browses = self.browsing and self._browsing.chance(0.4)
+            no_ack, prefetch = tape.chance(0.15), tape.pick((0, 1, 3, 10))
+            self._begin(Consumer(chan, queue, no_ack, prefetch, browses=browses))
         if self.ways.plan.used:
             for chan, name in ((4, KEPT), (5, MAIL)):
                 self._begin(Consumer(chan, Queue(name, True), False, 3))
@@ -225,13 +234,15 @@ class SimClients:
     def _open(self, consumer: Consumer) -> list[Command]:
         consumer.generation += 1
         consumer.forget()
-        tag = f"{consumer.queue.name}/{consumer.chan}.{consumer.generation}"
+        kind = BROWSER if consumer.browses else ""
+        tag = f"{kind}{consumer.queue.name}/{consumer.chan}.{consumer.generation}"
+        arguments: Table = {"x-filter-no-consume": True} if consumer.browses else {}
         return [
             ChannelOpen(CHANNEL_OPEN, self.consuming, consumer.chan),
             self._declare(self.consuming, consumer.chan, consumer.queue),
             Consume(
                 CONSUME, self.consuming, consumer.chan, consumer.queue.name, tag, False,
-                consumer.no_ack, False, False, {}, consumer.prefetch,
+                consumer.no_ack, False, False, arguments, consumer.prefetch,
             ),
         ]  # fmt: skip
 

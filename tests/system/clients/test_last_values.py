@@ -59,3 +59,26 @@ def test_the_newest_of_each_key_is_there_whatever_dies(tmp_path: Path) -> None:
             member.kill()
         cluster.start()
         assert taken(cluster, 0, KEYS) == list(range(130, 150))
+
+
+def test_who_browses_sees_all_that_is_current_and_takes_nothing(tmp_path: Path) -> None:
+    """G29: what waits, then each newer value, while a member dies and others consume elsewhere."""
+    with running_cluster(tmp_path) as cluster:
+        publish(cluster, 0, 0, 100)
+        with pika_connection(cluster[1]) as connection:
+            channel = connection.channel()
+            channel.basic_qos(prefetch_count=7)
+            seen: list[int] = []
+            arguments = {"x-filter-no-consume": True}
+            for method, _, body in channel.consume("prices", arguments=arguments):
+                assert method is not None
+                assert not method.redelivered
+                seen.append(int(body))
+                channel.basic_ack(method.delivery_tag)
+                if len(seen) == KEYS:
+                    cluster[0].kill()
+                    publish(cluster, 2, 100, KEYS)
+                if len(seen) == 2 * KEYS:
+                    break
+            assert seen == list(range(80, 80 + 2 * KEYS))
+        assert taken(cluster, 2, KEYS) == list(range(100, 100 + KEYS))

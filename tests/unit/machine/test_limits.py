@@ -315,7 +315,7 @@ def test_the_connections_of_a_member_that_is_gone_end_in_slices(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Meanwhile nothing is delivered to them, and whoever comes back gets its own queue again."""
-    monkeypatch.setattr("broker.machine.machine.ENDING_WORK_MAX", 16)
+    monkeypatch.setattr("broker.machine.handlers.sessions.ENDING_WORK_MAX", 16)
     rig = Rig()
     other = rig.client("a")
     other.queue("q")
@@ -349,8 +349,8 @@ def test_the_connections_of_a_member_that_is_gone_end_in_slices(
 
 def test_a_connection_that_holds_much_ends_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
     """G15: one of 25 channels with 4,096 messages each took a second at one position."""
-    for module in ("machine", "handlers.connections"):
-        monkeypatch.setattr(f"broker.machine.{module}.ENDING_WORK_MAX", 16)
+    for module in ("sessions", "connections"):
+        monkeypatch.setattr(f"broker.machine.handlers.{module}.ENDING_WORK_MAX", 16)
     rig = Rig()
     other, heavy = rig.client("b"), rig.client("a")
     other.queue("q")
@@ -378,7 +378,7 @@ def test_a_connection_that_holds_much_ends_in_slices(monkeypatch: pytest.MonkeyP
 
 
 def test_a_cold_start_ends_them_all(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("broker.machine.machine.ENDING_WORK_MAX", 1)
+    monkeypatch.setattr("broker.machine.handlers.sessions.ENDING_WORK_MAX", 1)
     rig = Rig()
     for _ in range(3):
         rig.client("b")

@@ -41,6 +41,8 @@ def arguments_of(client: Client, name: str = "q") -> c.Table:
         ({"qpid.priorities": 10}, {"x-max-priority": 9}),
         ({"qpid.auto_delete_timeout": 60}, {"x-expires": 60_000}),
         ({"qpid.auto_delete_timeout": 0}, {}),
+        ({"qpid.browse-only": 1}, {"qpid.browse-only": True}),
+        ({"qpid.browse-only": False}, {}),
         ({"qpid.replicate": "all", "qpid.file_count": 8, "qpid.paging": True, "mine": 1},
          {"mine": 1}),
     ],

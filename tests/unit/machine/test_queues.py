@@ -67,7 +67,11 @@ def test_reserved_names(client: Client) -> None:
         ({"x-max-priority": 256}, "value out of range: 256"),
         ({"x-dead-letter-strategy": "at-best"}, "one of at-most-once, at-least-once is needed"),
         ({"x-max-age": "1h"}, "of queue type rabbit_classic_queue"),
-        ({"qpid.browse-only": 1}, "not supported by this broker: a queue cannot be browsed"),
+        ({"qpid.browse-only": 2}, "a whole number from 0 to 1 is needed"),
+        (
+            {"qpid.browse-only": True, "x-max-priority": 3},
+            "a queue with priorities cannot be browsed",
+        ),
         ({"x-expires": 0}, "value out of range: 0"),
         ({"x-queue-type": "streams"}, "unsupported queue type 'streams'"),
         ({"x-max-length": -1}, "value out of range: -1"),

@@ -63,6 +63,7 @@ _CAUSED_BY: dict[tuple[Op, int], tuple[int, ...]] = {
     (Op.READ_END, 4): _ANY,
     (Op.READ_END, 5): (Command.TX_COMMIT,),
     (Op.READ_END, 6): _ANY,
+    (Op.READ_END, 7): (Command.SENT,),
 }
 
 
@@ -103,7 +104,7 @@ CAUSED = {
             op IN (3, 5) AND max_priority = 256
                 OR op = 6 AND (max_priority = 256) <> (cause = 2)
                 OR op = 10 AND max_priority = 256 AS misled,
-            op BETWEEN 11 AND 13 AND max_priority <> 257
+            op BETWEEN 11 AND 13 AND max_priority BETWEEN 0 AND 256
                 OR (op IN (3, 4, 5, 9, 10) OR op = 7 AND cause <> 1) AND max_priority = 257
                 AS misread,
             (op = 6 AND cause = 4 OR op = 4 AND cause = 6) AND max_priority <> 258 AS misplaced
@@ -140,7 +141,7 @@ RULES = {
         "of_queues", "misled",
     ),
     "consumed stream": Rule(
-        "G29", "causes", "was consumed, or purged, from a stream, or read in another queue",
+        "G29", "causes", "was consumed, or purged, from a stream, or read where nobody may",
         "of_queues", "misread",
     ),
     "replaced elsewhere": Rule(

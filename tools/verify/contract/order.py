@@ -12,7 +12,7 @@ from tools.verify.contract.rules import Rule
 HIGH_WATERS = "what string, who bigint, position bigint, first bigint, highest bigint"
 
 # Moves: 1 PUBLISHED (cause 0: by a client; its number is in the column of queues), 3 DELIVERED,
-# 6 DROPPED (cause 4: replaced by a newer one, wherever it was), 11 READER (of a stream), 12 READ.
+# 6 DROPPED (cause 4: replaced by a newer one, wherever it was), 11 READER, 12 READ.
 # `stretch`: where the history has it from this segment, the first of these positions.
 # The high water of a queue never falls; that of a channel begins anew with 1 as it is opened again.
 ORDER = {
@@ -26,7 +26,7 @@ ORDER = {
         SELECT 'posted' AS what, stretch, of AS who, queue AS value, nth, position, ordinal,
             -1 AS queue, queue AS seq, of
         FROM logged WHERE op = 1 AND cause = 0 AND queue > 0 AND stretch >= 0""",
-    # A reader of a stream, by its name; before the first message is where it began.
+    # A reader, by its name; before the first message is where it began.
     "reading": """
         SELECT 'read' AS what, stretch, detail AS who, CASE op WHEN 12 THEN seq ELSE seq - 1 END
             AS value, nth, position, ordinal, queue, seq, of
@@ -73,7 +73,7 @@ _PUBLISHER = Rule(
     "ordered", "what = 'posted' AND value <= before AND value <> 1",
 )  # fmt: skip
 _READER = Rule(
-    "G29", "C8 reading", "was sent to a reader of its stream behind a later one, or twice",
+    "G29", "C8 reading", "was sent to a reader behind a later one, or twice",
     "ordered", "what = 'read' AND value <= before",
 )  # fmt: skip
 RULES = {"overtaken": _OVERTAKEN, "publisher order": _PUBLISHER, "reader order": _READER}

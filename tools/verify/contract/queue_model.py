@@ -4,9 +4,10 @@ The reference model: dicts and heaps, written from what AMQP promises of a queue
 It executes moves one at a time and raises `ModelMismatch` for one that cannot be.  The first ready
 message in the order of service is the next to leave; a message that comes back takes its old place;
 a cold start keeps persistent messages.  A reader of a stream gets the next message that is kept,
-which stays, as all of a stream does at a cold start.  In a last-value queue a message leaves from
-anywhere for the one that enters next.  It shares no code with the broker: the hash
-of ready messages is recomputed from its definition in docs/MEMBERLOG.md.
+which stays, as all of a stream does at a cold start; one that browses another queue the next that
+waits.  In a last-value queue a message leaves from anywhere for the one that enters next.  It
+shares no code with the broker: the hash of ready messages is recomputed from its definition in
+docs/MEMBERLOG.md.
 
 It may begin at figures of a checkpoint: the messages of that time are *unknown*.  It has their
 number, ready and held, and they are older than what comes after.
@@ -24,7 +25,7 @@ from typing import NamedTuple
 from xxhash import xxh3_64_intdigest
 
 ReaderRow = tuple[int, int, int, int, bool]
-"""Number of the stream, channel, name, the offset that it is sent next, whether it has a filter."""
+"""Number of the queue, channel, name, the place that it is sent next, whether it has a filter."""
 _PLACE = struct.Struct("<QQQQQ")
 _MASK = (1 << 64) - 1
 _RANK_SHIFT = 54
@@ -85,6 +86,7 @@ class _ModelQueue:
     held: dict[int, tuple[_Message, int]] = field(default_factory=dict)  # with its channel
     cold: bool = False  # a cold start told what was there, and is to tell what stays
     stream: bool = False
+    last_values: bool = False
     # By name: what each is sent next, at least, its channel, and whether it has a filter.
     readers: dict[int, tuple[int, int, bool]] = field(default_factory=dict)
     begun: bool = False  # in the midst: there may be readers of which nothing is known
@@ -95,7 +97,7 @@ class _ModelQueue:
 
         The sum is made here: most messages come and go between two checkpoints.
         """
-        held = len(self.held) + self.unknown_held + self.reads.total()
+        held = len(self.held) + self.unknown_held + self.reads.total() * self.stream
         total = self.unknown_sum + sum(self._hash(seq, one) for seq, one in self.ready.items())
         return QueueFigures(self.count(), held, self.next_seq, total & _MASK)
 
@@ -160,6 +162,8 @@ class _ModelQueue:
 
     def replace(self, seq: int, content: int, redelivered: bool) -> None:
         """Remove a message that a newer one replaces, wherever it is."""
+        if not self.last_values:
+            raise ModelMismatch("impossible", "this queue keeps no last values")
         known = self.ready.pop(seq, None)
         if known is not None:
             if (known.content, known.redelivered) != (content, redelivered):
@@ -184,10 +188,14 @@ class _ModelQueue:
         self.unknown_held -= 1
         return _Message(content or 0, None, True)
 
+    def is_read(self) -> bool:
+        """Return whether there may be readers: not where what comes may be before where one is."""
+        return not self.ranked or self.last_values
+
     def read(self, op: int, flag: bool, seq: int, of: int, detail: int) -> None:
-        """Open a reader, send it a message of the stream, or end that; it moves nothing."""
-        if not self.stream:
-            raise ModelMismatch("impossible", "this queue is no stream")
+        """Open a reader, send it a message that waits, or end that; it moves nothing."""
+        if not self.is_read():
+            raise ModelMismatch("impossible", "nobody reads in this queue")
         if op == _READER:
             self.readers[detail] = seq, of, flag
         elif op == _READ:
@@ -196,21 +204,46 @@ class _ModelQueue:
             after, channel, filtered = self.readers.get(detail, (seq, of, False))
             if of != channel:
                 raise ModelMismatch("wrong read", f"it is one of channel {channel:08x}")
-            first = self.first()
-            expected = max(after, first)
-            if seq < expected or (seq > expected and not filtered) or seq >= self.next_seq:
-                more = f"the next one is at {expected}, of {first} to {self.next_seq - 1}"
-                raise ModelMismatch("wrong read", more)
-            self.readers[detail] = seq + 1, of, filtered
+            if self.stream:
+                self._read_next(self.next_read(after), seq, filtered)
+            else:
+                self._browse(after, seq)
+            self.readers[detail] = self.behind(seq), of, filtered
             self.reads[seq, of] += 1
         elif self.reads[seq, of]:
             self.reads[seq, of] -= 1
-        elif self.unknown_held:
+        elif self.unknown_held and self.stream:
             self.unknown_held -= 1
-        else:
+        elif self.stream or not self.may_be_unknown(seq):
             raise ModelMismatch("impossible", "nobody read it")
         if op == _READ_END and not self.reads[seq, of]:
             del self.reads[seq, of]
+
+    def behind(self, seq: int) -> int:
+        """Return the first place behind this message, also when it comes back to a ranked queue."""
+        return (seq | 1 if self.ranked else seq) + 1
+
+    def next_read(self, after: int) -> int:
+        """Return the place from which on a reader is sent what is there."""
+        return max(after, self.first()) if self.stream else after
+
+    def _read_next(self, expected: int, seq: int, filtered: bool) -> None:
+        if seq < expected or (seq > expected and not filtered) or seq >= self.next_seq:
+            more = f"the next one is at {expected}, of {self.first()} to {self.next_seq - 1}"
+            raise ModelMismatch("wrong read", more)
+
+    def _browse(self, after: int, seq: int) -> None:
+        """The next one that waits; of what is unknown some may have waited before."""
+        if seq < after:
+            raise ModelMismatch("wrong read", f"the next one is at {after} or later")
+        if seq not in self.ready and not (self.unknown_ready and self.may_be_unknown(seq)):
+            raise ModelMismatch("wrong read", "no message waits there")
+        ahead: Iterable[int] = range(after, seq)
+        if len(self.ready) < seq - after:
+            ahead = (at for at in self.ready if after <= at < seq)
+        passed = min((at for at in ahead if at in self.ready), default=None)
+        if passed is not None:
+            raise ModelMismatch("wrong read", f"place {passed} waits, and is before it")
 
     def clear(self) -> None:
         """Remove all ready messages."""
@@ -224,6 +257,14 @@ def _is_ranked(max_priority: int) -> bool:
     return 0 <= max_priority <= _DELAYS or max_priority == _LAST_VALUES
 
 
+def _queue_of(number: int, max_priority: int) -> _ModelQueue:
+    """Return an empty one."""
+    return _ModelQueue(
+        number, _is_ranked(max_priority), max_priority == _DELAYS,
+        stream=max_priority == _STREAM, last_values=max_priority == _LAST_VALUES,
+    )  # fmt: skip
+
+
 class Model:
     """Reference model of all queues."""
 
@@ -233,11 +274,10 @@ class Model:
 
     def begin(self, number: int, figures: QueueFigures, max_priority: int) -> None:
         """Add a queue of which only figures are known."""
-        self.queues[number] = _ModelQueue(
-            number, _is_ranked(max_priority), max_priority == _DELAYS, figures.next_seq,
-            figures.ready, figures.unacked, figures.next_seq, unknown_sum=figures.ready_sum,
-            stream=max_priority == _STREAM, begun=True,
-        )  # fmt: skip
+        queue = self.queues[number] = _queue_of(number, max_priority)
+        queue.next_seq = queue.floor = figures.next_seq
+        queue.unknown_ready, queue.unknown_held = figures.ready, figures.unacked
+        queue.unknown_sum, queue.begun = figures.ready_sum, True
 
     def move(
         self, op: int, flag: bool, cause: int, number: int, seq: int, of: int, detail: int
@@ -255,9 +295,7 @@ class Model:
         if op == _DECLARED:
             if number in self.queues:
                 raise ModelMismatch("impossible", "this queue is there already")
-            self.queues[number] = _ModelQueue(
-                number, _is_ranked(of - 1), of - 1 == _DELAYS, stream=of - 1 == _STREAM
-            )
+            self.queues[number] = _queue_of(number, of - 1)
             return
         queue = self.queues.get(number)
         if queue is None:
@@ -301,17 +339,17 @@ class Model:
             _recover(queue, seq, of, detail)
 
     def misplaced(self, readers: Iterable[ReaderRow]) -> Iterator[tuple[int, str]]:
-        """Yield the streams of readers that the log has elsewhere than their moves lead to."""
+        """Yield the queues of readers that the log has elsewhere than their moves lead to."""
         for number, channel, name, offset, filtered in readers:
             queue = self.queues.get(number)
-            if queue is None or not queue.stream:
-                yield number, "it has readers, and is no stream that is there"
+            if queue is None or not queue.is_read():
+                yield number, "it has readers, and is no queue that can be read"
                 continue
             known = queue.readers.get(name)
             if known is None and not queue.begun:
                 yield number, f"no reader {name:016x} was opened; the log: {offset}"
             elif known is not None:
-                at, logged = max(known[0], queue.first()), max(offset, queue.first())
+                at, logged = queue.next_read(known[0]), queue.next_read(offset)
                 skips = filtered and logged > at
                 if known[1:] != (channel, filtered) or (logged != at and not skips):
                     yield number, f"reader {name:016x} is to get {at}; the log: {logged}"

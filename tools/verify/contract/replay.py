@@ -30,9 +30,7 @@ RULES = {
     "wrong state": Rule(
         "G20", "H2 replay", "the model of queues arrives at another state than the log says"
     ),
-    "wrong read": Rule(
-        "G29", "H2 replay", "a reader of a stream was sent another message than the next one"
-    ),
+    "wrong read": Rule("G29", "H2 replay", "a reader was sent another message than the next one"),
     "impossible": Rule("G20", "H2 replay", "the model of queues knows no such message there"),
 }
 

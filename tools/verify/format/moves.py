@@ -46,10 +46,10 @@ CAUSES: dict[int, tuple[str, ...]] = {
     Op.DECLARED: ("", "for delayed messages", "for dead letters that wait"),
     Op.RECOVERED: ("by a cold start",),
     Op.REPEATED: ("its key is that of an earlier one",),
-    Op.READER: ("of a stream",),
+    Op.READER: ("",),
     Op.READ: ("",),
     Op.READ_END: ("acknowledged", "by a nack or reject", "by a recover", "as its channel closed",
-                  "as its member was lost", "by a transaction", "of a deleted queue"),
+                  "as its member was lost", "by a transaction", "of a deleted queue", "sent"),
 }  # fmt: skip
 """The causes of each kind of move by number, in words."""
 WHATS = frozenset(

@@ -29,7 +29,7 @@ MARK = struct.Struct("<Q16s")  # of an END: position, chain after it
 CHECKPOINT_ROW = struct.Struct("<IQIQQ")
 """Number of the queue, ready, unacked, its next message's number, sum of the ready ones' hashes."""
 READER_ROW = struct.Struct("<IIQQ?")
-"""Number of the stream, channel, name of the reader, the offset that it is sent next, filtered."""
+"""Number of the queue, channel, name of the reader, the place that it is sent next, filtered."""
 CLIENT_ROW = struct.Struct("<BQQ")
 """`ClientOp` with REDELIVERED, hash of the body, number of the publish or delivery tag."""
 REDELIVERED = 0x80
@@ -226,7 +226,7 @@ class Checkpoint(NamedTuple):
 
 
 class Readers(NamedTuple):
-    """The readers of all streams, where the next CHECKPOINT is."""
+    """The readers of all queues, where the next CHECKPOINT is."""
 
     readers: bytes  # rows of READER_ROW
 

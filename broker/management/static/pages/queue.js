@@ -26,7 +26,7 @@ export function queue(vhost, name) {
     columns: [
       { name: "Tag", cell: (one) => one.consumer_tag }, { name: "Channel", cell: (one) => one.channel_details?.name ?? "" },
       { name: "Reads next", right: true, cell: (one) => (one.offset === undefined ? "" : count(one.offset)) },
-      { name: "Lag", right: true, cell: (one) => (one.offset_lag === undefined ? "" : `${count(one.offset_lag)}${one.filtered ? ", filtered" : ""}`) },
+      { name: "Lag", right: true, cell: (one) => (one.offset_lag === undefined ? "" : `${count(one.offset_lag)}${one.filtered ? ", filtered" : one.browses ? ", browses" : ""}`) },
       { name: "Acknowledges", cell: (one) => (one.ack_required ? "yes" : "no") }, { name: "Prefetch", right: true, cell: (one) => count(one.prefetch_count) },
     ],
   });
@@ -42,6 +42,7 @@ export function queue(vhost, name) {
       ["Ready", count(one.messages_ready ?? 0)], ["Unacknowledged", count(one.messages_unacknowledged ?? 0)],
       one.replaced !== undefined && ["Replaced by newer ones", count(one.replaced)],
       one.messages_dlx !== undefined && ["Dead letters that wait", count(one.messages_dlx)],
+      one.browsers !== undefined && ["Browsed by", `${count(one.browsers)}, the one furthest behind by ${count(one.max_offset_lag)} messages`],
       one.type === "stream" && ["Offsets", one.messages ? `${count(one.first_offset)} to ${count(one.next_offset - 1)}` : `none; the next one is ${count(one.next_offset)}`],
       one.type === "stream" && ["Reader furthest behind", one.consumers ? `${count(one.max_offset_lag)} messages` : "nobody reads"],
       one.type === "stream" && ["Keeps", kept(one.retention)],

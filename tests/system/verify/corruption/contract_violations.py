@@ -429,9 +429,29 @@ def stream_is_consumed(maker: MoveMaker) -> tuple[str, int]:
     return "consumed stream", at
 
 
-def plain_queue_is_read(maker: MoveMaker) -> tuple[str, int]:
+def read_by_nobody(maker: MoveMaker) -> tuple[str, int]:
     at = maker.edit(lambda row: put(row, what=int(Op.READ)) if is_given(row) else None)
+    return "wrong read", at
+
+
+def browser_passes_one(maker: MoveMaker) -> tuple[str, int]:
+    at, read = first_move(maker, _is_browsed)
+    rewrite_at(maker, at, lambda rows: [row for row in rows if row != read])
+    return "wrong read", at
+
+
+def browser_sees_what_is_gone(maker: MoveMaker) -> tuple[str, int]:
+    at = maker.edit(lambda row: put(row, seq=row[3] + 98) if _is_browsed(row) else None)
+    return "wrong read", at
+
+
+def priority_queue_is_read(maker: MoveMaker) -> tuple[str, int]:
+    at = maker.edit(lambda row: put(row, queue=2) if _is_browsed(row) else None)
     return "consumed stream", at
+
+
+def _is_browsed(row: MoveTuple) -> bool:
+    return is_a(row, Op.READ, queue=8)
 
 
 def _is_replaced(row: MoveTuple) -> bool:
@@ -517,7 +537,7 @@ def session_that_another_goes_on_with(maker: MoveMaker) -> tuple[str, int]:
 
 VIOLATIONS: tuple[Violation, ...] = (
     reader_is_sent_the_next_but_one, reader_is_sent_one_twice, reader_begins_later_than_it_reads,
-    stream_is_consumed, plain_queue_is_read,
+    stream_is_consumed, read_by_nobody,
     publish_becomes_nothing, publish_becomes_two_messages, ack_publishes, transaction_of_a_publish,
     number_is_skipped, enqueued_of_another_publish, enqueued_twice, two_at_one_place,
     a_place_is_skipped, delivered_but_never_enqueued, delivered_to_two_at_once,
@@ -540,4 +560,5 @@ VIOLATIONS: tuple[Violation, ...] = (
     repeat_of_what_never_entered, repeat_of_a_transient_one, repeat_of_what_was_purged,
     repeat_that_enters_nevertheless, expired_one_is_called_replaced, replaced_by_none,
     replaced_one_stays, superseded_one_comes_back, ack_called_superseded,
+    browser_passes_one, browser_sees_what_is_gone, priority_queue_is_read,
 )  # fmt: skip

@@ -104,6 +104,13 @@ def _keep_last_values(seven: Client) -> None:
     seven.nack(2)
     seven.get("last")
     seven.ack(3)
+    looker = seven.channel(2)
+    publish_keyed(looker, "d1", "e1")
+    looker.consume("last", "browser", 0, {"x-filter-no-consume": True})
+    looker.nack(1)
+    looker.channel(3).consume("last", "fast", 0, {"x-filter-no-consume": True}, no_ack=True)
+    Client(seven.rig, seven.session, seven.conn, 3).sent(1)
+    looker.get("last")
 
 
 def publish_keyed(client: Client, *texts: str) -> None:

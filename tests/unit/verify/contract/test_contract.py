@@ -183,8 +183,8 @@ def test_an_end_that_goes_on_at_later_positions_gives_no_finding(
     lost: bool, then: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What one position is too short for goes on at the next ones, whatever is ordered there."""
-    for module in ("broker.machine.handlers.connections", "broker.machine.machine"):
-        monkeypatch.setattr(f"{module}.ENDING_WORK_MAX", 9)
+    for module in ("connections", "sessions"):
+        monkeypatch.setattr(f"broker.machine.handlers.{module}.ENDING_WORK_MAX", 9)
     maker = MoveMaker()
     rig = maker.rig
     other, holder = rig.client("b"), rig.client("a")
@@ -365,13 +365,15 @@ KINDS: dict[str, c.Table] = {
 }  # fmt: skip
 
 
-def _consume(one: Client, name: str, step: int, chance: random.Random) -> None:
+def _consume(one: Client, name: str, step: int, chance: random.Random, others: int) -> None:
     if name == "log":
         begin: c.Value = chance.choice(("first", "last", "next", "1s", "number"))
         begin = chance.randrange(20) if begin == "number" else begin
         one.consume(name, f"t{step}", 1 + chance.randrange(4), {"x-stream-offset": begin})
     else:
-        one.consume(name, f"t{step}", chance.randrange(4), no_ack=chance.random() < 0.2)
+        browses: c.Table = {"x-filter-no-consume": bool(others) and step % 2 == 0}
+        given = browses if name != "ranked" else {}
+        one.consume(name, f"t{step}", chance.randrange(4), given, no_ack=chance.random() < 0.2)
 
 
 def _properties(name: str, step: int, priority: int) -> bytes:
@@ -407,7 +409,7 @@ def wander(
             flags = c.PERSISTENT if chance.random() < 0.7 else 0
             one.publish(name, b"%d" % step, flags=flags, no=step + 1, properties=properties)
         elif roll < (0.66 if name == "log" else 0.56):
-            _consume(one, name, step, chance)
+            _consume(one, name, step, chance, others)
         elif roll < 0.64:
             one.get(name, no_ack=chance.random() < 0.3)
         elif roll < 0.84:
