@@ -28,6 +28,7 @@ def busy_member() -> Observed:
         client.queue(queue)
         client.publish(queue, no=1)
         client.consume(queue, queue)
+        client.consume(queue, f"{queue} shown", 1, {"x-filter-no-consume": True})
     for stream in ("first", "second", "third"):
         client.queue(stream, {"x-queue-type": "stream"})
         client.consume(stream, stream, 1)

@@ -7,6 +7,8 @@ counted; `--unique` keeps them from counting towards `--count`.
 With `--offset` the queue is a stream: it is read from there on, and nothing is taken from it. After
 a failover it reads on behind what it wrote last, so nothing comes twice (before the first message
 it begins anew, with `next` behind what came meanwhile).
+
+With `--browse` what waits is looked at, and nothing is taken; after a failover all of it is again.
 """
 
 from __future__ import annotations
@@ -40,6 +42,7 @@ from tools.client.options import client_errors, route, with_brokers, with_connec
 
 PUMP_SECONDS = 0.5
 OFFSET = "x-stream-offset"
+NO_CONSUME = "x-filter-no-consume"
 _INTERVAL = re.compile("[0-9]{1,9}[YMDhms]")
 EPILOG = """\b
 Examples:
@@ -54,6 +57,9 @@ Examples:
 \b
   What a stream has had in the last hour, without taking anything:
     drain -q log --offset 1h --timeout 2 --format json
+\b
+  What waits in a queue, without taking anything:
+    drain -q work --browse --timeout 1 --format json
 \b
 Formats: text writes the body and a newline; json writes one object a line, with body,
 message_id (null without one), redelivered, exchange, key, and of a stream the offset. Bytes
@@ -143,9 +149,10 @@ class Drain:
         progress: Progress,
         history: ClientHistory | None,
         offset: Value = None,
+        browses: bool = False,
     ) -> None:
-        """`offset`: the queue is a stream, and is read from there on."""
-        self._offset = offset
+        """`offset`: the queue is a stream, and is read from there on. `browses`: take nothing."""
+        self._offset, self._browses = offset, browses
         self.received = self.redelivered = self.repeated = 0
         self.route = BrokerList(addresses, login, reconnect, progress.note)
         self._queue = queue
@@ -179,12 +186,14 @@ class Drain:
             if self._history is not None:
                 self._session = self._history.session(self._queue, connection.cluster)
             try:
-                if self._offset is None:
+                if self._offset is not None or self._browses:
+                    looks: dict[str, Value] = {NO_CONSUME: True}
+                    if self._offset is not None:
+                        looks = {OFFSET: self._offset}
+                    connection.consume(self._queue, self._prefetch, arguments=looks)
+                else:
                     connection.declare_queue(self._queue, on_new=self._note_new)
                     connection.consume(self._queue, self._prefetch, no_ack=not self._acks)
-                else:
-                    begin: dict[str, Value] = {OFFSET: self._offset}
-                    connection.consume(self._queue, self._prefetch, arguments=begin)
                 self._received_at = time.monotonic()
                 self._read(connection)
                 connection.close()
@@ -271,6 +280,12 @@ class Drain:
     help="The queue is a stream: read it from here on and take nothing from it. first, last, next, "
     "a number, 1h (an hour ago), or an instant, 2026-11-26T09:00:00+00:00.",
 )
+@click.option(
+    "--browse",
+    is_flag=True,
+    help="Look at what waits, and at what comes, and take nothing. The cluster has version 15 of "
+    "the machine, or it takes.",
+)
 @click.option("--count", type=click.IntRange(min=0), metavar="N", help="Stop after N messages.")
 @click.option("--unique", is_flag=True, help="Count each message id only once; write all the same.")
 @click.option(
@@ -300,6 +315,7 @@ def drain(
     broker: str,
     queue: str,
     offset: Value,
+    browse: bool,
     count: int | None,
     unique: bool,
     timeout: float | None,
@@ -315,6 +331,10 @@ def drain(
     """Read messages from a queue and write them down, acking what is written."""
     if offset is not None and not acks:
         raise click.UsageError("--offset needs acks: they give credit, and take nothing away")
+    if browse and (offset is not None or not acks or history is not None):
+        raise click.UsageError(
+            "--browse takes nothing: it goes with none of --offset, --no-ack and --history"
+        )
     addresses, login, reconnect = route(broker, credentials, patience)
     progress = Progress("drain", quiet=quiet)
     # A stop by `kill` should end like one by Ctrl-C: written messages acked, the rest returned.
@@ -339,6 +359,7 @@ def drain(
             progress=progress,
             history=kept,
             offset=offset,
+            browses=browse,
         )
         job.run()
     progress.note(

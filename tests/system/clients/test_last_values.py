@@ -3,6 +3,8 @@ lost but for a newer one."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pika
@@ -81,4 +83,9 @@ def test_who_browses_sees_all_that_is_current_and_takes_nothing(tmp_path: Path) 
                 if len(seen) == 2 * KEYS:
                     break
             assert seen == list(range(80, 80 + 2 * KEYS))
+        host, port = cluster[2].address
+        drain = [sys.executable, "-m", "tools.commands.drain", "-b", f"{host}:{port}"]
+        drain += ["-q", "prices", "--browse", "--count", str(KEYS)]
+        found = subprocess.run(drain, capture_output=True, timeout=60, check=True).stdout
+        assert list(map(int, found.split())) == list(range(100, 100 + KEYS))
         assert taken(cluster, 2, KEYS) == list(range(100, 100 + KEYS))

@@ -73,6 +73,57 @@ def test_a_stream_is_shown_with_its_offsets_its_retention_and_its_readers() -> N
     asyncio.run(run())
 
 
+def test_a_queue_is_shown_with_who_browses_it() -> None:
+    async def run() -> None:
+        made = member()
+        client = made.client("root", "/", conn=1001)
+        for _ in range(3):
+            client.publish("plain", b"m")  # the consumer takes them
+        client.queue("browsed")
+        for _ in range(3):
+            client.publish("browsed", b"m")
+        client.consume("browsed", "looks", 1, {"x-filter-no-consume": True})
+        async with Http() as http:
+            await http.serve(made)
+
+            async def ask(path: str) -> object:
+                answered = await http.ask("GET", path, login="root:pw")
+                assert answered.status == 200, answered
+                return json.loads(answered.body)
+
+            wanted = "name,messages_unacknowledged,browsers,max_offset_lag,consumers"
+            queues = await ask(f"/api/queues?columns={wanted}&sort=name")
+            assert isinstance(queues, list)
+            assert queues[0] == {
+                "name": "browsed", "messages_unacknowledged": 0, "browsers": 1,
+                "max_offset_lag": 2, "consumers": 1,
+            }  # fmt: skip
+            assert queues[2] == {"name": "plain", "messages_unacknowledged": 3, "consumers": 1}
+            shown = await ask("/api/queues/%2F/browsed?columns=consumer_details")
+            assert isinstance(shown, dict)
+            (one,) = shown["consumer_details"]
+            assert (one["browses"], one["offset_lag"]) == (True, 2)
+            assert one["arguments"] == {"x-filter-no-consume": True}
+            assert "offset" not in one
+
+    asyncio.run(run())
+
+
+def test_a_scrape_counts_those_that_browse() -> None:
+    seen = Observed()
+    client = seen.rig.client()
+    for queue in ("q", "q2", "q3"):  # one of them is this member's to report
+        client.queue(queue)
+        client.consume(queue, queue, 1, {"x-filter-no-consume": True})
+        client.consume(queue, f"{queue} too", 1)
+    client.queue("plain")
+    seen.sweep()
+    lines = [line for line in "".join(seen.metrics().per_object()).splitlines() if line[0] != "#"]
+    found = [line for line in lines if line.startswith("rabbitmq_queue_browsers")]
+    assert found
+    assert all(line.endswith(" 1") and "plain" not in line for line in found)
+
+
 def test_a_scrape_has_the_offsets_of_streams_only() -> None:
     seen = Observed()
     client = seen.rig.client()

@@ -408,3 +408,10 @@ def test_a_stream_is_read_with_acks() -> None:
     code, _, err = run("drain", "-b", "127.0.0.1", "-q", "s", "--offset", "first", "--no-ack")
     assert code == 64
     assert "--offset needs acks" in err
+
+
+@pytest.mark.parametrize("other", [["--offset", "first"], ["--no-ack"], ["--history", "h"]])
+def test_what_is_browsed_is_not_taken(other: list[str]) -> None:
+    code, _, err = run("drain", "-b", "127.0.0.1", "-q", "s", "--browse", *other)
+    assert code == 64
+    assert "--browse takes nothing" in err

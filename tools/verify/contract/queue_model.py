@@ -197,6 +197,8 @@ class _ModelQueue:
         if not self.is_read():
             raise ModelMismatch("impossible", "nobody reads in this queue")
         if op == _READER:
+            if seq and not self.stream:
+                raise ModelMismatch("wrong read", "who browses begins with the first that waits")
             self.readers[detail] = seq, of, flag
         elif op == _READ:
             if detail not in self.readers and not self.begun:

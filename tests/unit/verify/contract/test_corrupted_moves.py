@@ -71,6 +71,7 @@ PARTLY: dict[str, str] = {
     "DROPPED moved": ORDER,
     "READ moved": ORDER,
     "READER.flag negated": "where no checkpoint comes before its end: it then leaves nothing out",
+    "READ_END dropped": "of what was browsed: it waits, and is not counted as unacked",
     "READ_END.cause +1": "as of RETURNED, and a nack of any kind is the same here",
     "PUBLISHED.of +1": ONCE,
     "REPEATED.seq +1": "where another message entered at that place: keys are not logged",
