@@ -25,9 +25,14 @@ MASK = (1 << 64) - 1
 ALGORITHM = "xxh3_64-sum-2"
 
 body_hash: Callable[[bytes], int] = xxh3_64_intdigest
-_place = struct.Struct("<QQQQQ").pack
+element_of: Callable[[bytes], int] = xxh3_64_intdigest
+content_of: Callable[[bytes, int], int] = xxh3_64_intdigest
+place = struct.Struct("<QQQQQ").pack
+head = struct.Struct("<QQqIIII").pack
+"""What `message_hash`, `ready_element` and `held_element` are made of. A function around them costs
+as much as they do, so loops over runs write them down: `content_of(head(...) + text, hashed)` and
+`element_of(place(...))`."""
 _key = struct.Struct("<Q16sQQQ").pack
-_head = struct.Struct("<QQqIIII").pack
 
 
 def message_hash(
@@ -43,8 +48,9 @@ def message_hash(
 ) -> int:
     """Over all that a message is. Lengths come first, so no two messages share one encoding.
     `hashed` is the body's own hash, which a client can compute too: evidence names bodies by it."""
-    head = _head(number, created_us, ttl_us, flags, len(exchange), len(properties), len(body))
-    return xxh3_64_intdigest(head + (exchange + key).encode() + properties, hashed)
+    sizes = len(exchange), len(properties), len(body)
+    text = (exchange + key).encode() + properties
+    return content_of(head(number, created_us, ttl_us, flags, *sizes) + text, hashed)
 
 
 def message_hashes(
@@ -59,7 +65,7 @@ def message_hashes(
 ) -> list[int]:
     """`message_hash` of many, by columns of one length: a restart hashes all that it restores."""
     lengths = map(len, exchanges), map(len, properties), map(len, bodies)
-    heads = map(_head, numbers, created_us, ttl_us, flags, *lengths)
+    heads = map(head, numbers, created_us, ttl_us, flags, *lengths)
     texts = map(str.encode, map(add, exchanges, keys))
     wholes = map(add, map(add, heads, texts), properties)
     return list(map(xxh3_64_intdigest, wholes, map(xxh3_64_intdigest, bodies)))
@@ -70,26 +76,26 @@ def ready_elements(
 ) -> int:
     """The sum of the elements of messages of one queue."""
     rest = repeat(0), repeat(redelivered)
-    return sum(map(xxh3_64_intdigest, map(_place, contents, repeat(queue_id), seqs, *rest)))
+    return sum(map(xxh3_64_intdigest, map(place, contents, repeat(queue_id), seqs, *rest)))
 
 
 def ready_element(content: int, queue_id: int, seq: int, redelivered: bool) -> int:
-    return xxh3_64_intdigest(_place(content, queue_id, seq, 0, redelivered))
+    return xxh3_64_intdigest(place(content, queue_id, seq, 0, redelivered))
 
 
 def held_element(content: int, queue_id: int, seq: int, holder: int, tag: int) -> int:
     """`holder` is the channel's salt; `tag` is twice the delivery tag plus the redelivered bit."""
-    return xxh3_64_intdigest(_place(content, queue_id, seq, holder, tag))
+    return xxh3_64_intdigest(place(content, queue_id, seq, holder, tag))
 
 
 def producer_element(salt: int, epoch: int, used: int, highest: int) -> int:
     """Of a producer that numbers its messages, but for the numbers."""
-    return xxh3_64_intdigest(_place(salt, epoch, used, highest, MASK))
+    return xxh3_64_intdigest(place(salt, epoch, used, highest, MASK))
 
 
 def number_element(salt: int, number: int, entry: int) -> int:
     """Of what became of one number of a producer."""
-    return xxh3_64_intdigest(_place(salt, number, entry, 0, MASK - 1))
+    return xxh3_64_intdigest(place(salt, number, entry, 0, MASK - 1))
 
 
 def window_element(salt: int, key: bytes, place: int, noted_us: int, volatile: bool) -> int:
@@ -99,7 +105,7 @@ def window_element(salt: int, key: bytes, place: int, noted_us: int, volatile: b
 
 def part_element(salt: int, index: int, data: bytes) -> int:
     """Of a part of a body that is not whole yet; `salt` is that of its channel."""
-    return xxh3_64_intdigest(_place(salt, index, body_hash(data), 0, MASK - 2))
+    return xxh3_64_intdigest(place(salt, index, body_hash(data), 0, MASK - 2))
 
 
 def item_hash(*items: Value) -> int:

@@ -13,7 +13,7 @@ from operator import itemgetter
 from typing import Final, NamedTuple, TypeAlias
 
 from broker.machine.commands import Table
-from broker.machine.digest import MASK, body_hash, message_hash
+from broker.machine.digest import MASK, body_hash, content_of, head, message_hash
 from broker.machine.effects import Effect
 from broker.machine.limits import CHANNEL_HELD_MAX
 from broker.machine.move_log import MARK_MASK
@@ -48,6 +48,19 @@ def rehash(message: Message) -> int:
     return message_hash(
         number, exchange, key, flags, created_us, ttl_us, properties, body, body_hash(body)
     )
+
+
+def rehash_all(messages: Iterable[Message]) -> list[int]:
+    """`rehash` of many, in less time."""
+    contents: list[int] = []
+    of_exchange = of_key = ""
+    text = b""
+    for _, number, exchange, key, flags, created_us, ttl_us, properties, body in messages:
+        if exchange is not of_exchange or key is not of_key:
+            of_exchange, of_key, text = exchange, key, (exchange + key).encode()
+        sizes = head(number, created_us, ttl_us, flags, len(exchange), len(properties), len(body))
+        contents.append(content_of(sizes + text + properties, body_hash(body)))
+    return contents
 
 
 NO_TTL = -1

@@ -69,6 +69,15 @@ class Backlog(Generic[_T]):
             return self._seal()
         return None
 
+    def append_all(self, messages: Sequence[_T], sizes: Sequence[int]) -> list[Block[_T]]:
+        """Do as `extend`, in less time where they fill no block."""
+        tail, size = self._tail, self._tail_bytes + sum(sizes)
+        if len(tail) + len(messages) >= BLOCK_MESSAGES or size >= BLOCK_BYTES:
+            return self.extend(messages, sizes)
+        tail.extend(messages)
+        self._tail_bytes = size
+        return []
+
     def extend(self, messages: Iterable[_T], sizes: Iterable[int] = ()) -> list[Block[_T]]:
         """Add them at the end, of so many bytes each; return the blocks that are full now."""
         full: list[Block[_T]] = []
@@ -96,6 +105,19 @@ class Backlog(Generic[_T]):
         if not self._head:
             self._next_head()
         return message
+
+    def take(self, count: int) -> list[_T]:
+        """Take the first so many.  There are as many."""
+        taken: list[_T] = []
+        while (missing := count - len(taken)) > 0:
+            head = self._head
+            if len(head) > missing:
+                taken += [head.popleft() for _ in range(missing)]
+            else:
+                taken += head
+                head.clear()
+                self._next_head()
+        return taken
 
     def pop(self) -> _T:
         """Take the last.  There is one."""

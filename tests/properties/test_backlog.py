@@ -16,7 +16,20 @@ from broker.waiting.blocks import Block, Packed, Summary
 
 STEPS = st.lists(
     st.tuples(
-        st.sampled_from(["append", "extend", "popleft", "pop", "copy", "to disk", "drop", "adopt"]),
+        st.sampled_from(
+            [
+                "append",
+                "extend",
+                "append all",
+                "popleft",
+                "take",
+                "pop",
+                "copy",
+                "to disk",
+                "drop",
+                "adopt",
+            ]
+        ),
         st.integers(1, 9),
     ),
     max_size=30,
@@ -73,6 +86,21 @@ def _compare(steps: list[tuple[str, int]]) -> None:
             dropped = sum(iter(lambda: gone.drop(count), 0))  # noqa: B023
             assert dropped == len(expected)
             assert not gone
+            continue
+        if what == "take":
+            count = min(count, len(expected))
+            first, expected = expected[:count], expected[count:]
+            assert found.take(count) == first
+            continue
+        if what == "append all":
+            added = list(range(number, number + count))
+            expected += added
+            number += count
+            before = found.copy()
+            full = found.append_all(added, [1] * count)
+            again = [one for one in map(before.append, added, [1] * count) if one is not None]
+            assert list(map(tuple, full)) == list(map(tuple, again))
+            assert list(map(tuple, found.blocks)) == list(map(tuple, before.blocks))
             continue
         if what == "adopt":
             found.adopt(Block(tuple(range(count))))

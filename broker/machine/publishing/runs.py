@@ -6,10 +6,12 @@ Decision: docs/decisions/0083-a-busy-member-works-in-runs.md.
 """
 
 from collections.abc import Sequence
+from itertools import islice
+from operator import itemgetter
 from typing import cast
 
-from broker.machine.commands import PERSISTENT, Command, Publish
-from broker.machine.digest import MASK, body_hash, message_hash, ready_element
+from broker.machine.commands import PERSISTENT, PUBLISH, Command, Publish
+from broker.machine.digest import MASK, body_hash, content_of, element_of, head, place
 from broker.machine.effects import Confirm
 from broker.machine.move_log import (
     BY_CLIENT,
@@ -20,10 +22,20 @@ from broker.machine.move_log import (
     PASSED,
     two_rows,
 )
-from broker.machine.queueing.dispatch import DeliveryRun, next_consumer, takes_runs
-from broker.machine.state import NO_TTL, Channel, Route, State
+from broker.machine.queueing.dispatch import deliver_all, next_consumer, room_of, takes_runs
+from broker.machine.state import (
+    BODY,
+    CONTENT_HASH,
+    NO_TTL,
+    Channel,
+    Message,
+    Queue,
+    Route,
+    State,
+)
 
 _new = tuple.__new__  # half the cost of calling the class
+_PUBLISH_NO = itemgetter(3)
 
 
 def apply_run(
@@ -58,7 +70,8 @@ def is_at_rest(state: State) -> bool:
 
 def _publish_run(state: State, channel: Channel, commands: Sequence[Command], begin: int) -> int:
     """Of publishes in which nothing happens but that all wait in one queue, or all go to its only
-    consumer with credit: what they have in common is looked up and counted once."""
+    consumer with credit: those that differ from the first one in number, properties and body alone.
+    What they have in common is looked up and counted once."""
     _, conn, chan, first_no, exchange, key, flags, properties, _ = cast("Publish", commands[begin])
     route = channel.connection.vhost.routes.get((exchange, key))
     if route is None or flags & ~PERSISTENT or len(route.queues) != 1 or not _is_plain(properties):
@@ -67,64 +80,91 @@ def _publish_run(state: State, channel: Channel, commands: Sequence[Command], be
     if not takes_runs(queue):
         return 0
     consumer = next_consumer(queue) if queue.service else None
-    run = DeliveryRun(queue, consumer) if consumer is not None else None
-    to = consumer.channel.mark if consumer is not None else 0
-    alike = _alike(commands, begin, len(commands) if run is None else begin + run.room)
-    exchange, key, mark, created_us = route.exchange, route.key, channel.mark, state.horizon_us
+    end = len(commands) if consumer is None else begin + room_of(consumer)
+    exchange, key, of, created_us = route.exchange, route.key, channel.mark, state.horizon_us
+    address, confirms = (exchange + key).encode(), first_no > 0
+    text, exchange_size = address + properties, len(exchange)
     flag = FLAG if flags else 0
-    published, passed, entered = BY_CLIENT | flag, PASSED | flag, ENQUEUED | flag
-    shows, durable = channel.local and first_no > 0, route.durable and flags != 0
-    moves, ready, effects = state.moves, queue.ready, state.effects
-    first, seq = state.next_message, queue.next_seq
-    elements = size = 0
-    for number, command in enumerate(alike, first):
-        _, _, _, publish_no, _, _, _, properties, body = command
-        at = state.position & INDEX_MASK
-        hashed = body_hash(body)
-        content = message_hash(
-            number, exchange, key, flags, created_us, NO_TTL, properties, body, hashed
-        )
-        message = content, number, exchange, key, flags, created_us, NO_TTL, properties, body
-        came = published, at, publish_no & MARK_MASK, number, mark, hashed
-        if run is not None:
-            moves.append(two_rows(*came, passed, at, queue.mark, seq, to, content))
-            run.add(state, seq, message, False)
-        else:
-            low = number & MARK_MASK
-            moves.append(two_rows(*came, entered, at, queue.mark, seq, low, content))
-            if (full := ready.append(message, len(body))) is not None:
-                state.full(full)
-            elements += ready_element(content, queue.number, seq, False)
-            size += len(body)
-        if shows:
-            effects.append(_new(Confirm, (conn, chan, publish_no, durable, True)))
-        seq += 1
-        state.position += 1
-    count = len(alike)
-    state.position -= 1
-    if run is not None:
-        run.end(state, count, 0)
-    queue.ready_sum = (queue.ready_sum + elements) & MASK
-    queue.ready_bytes += size
-    state.add(elements + queue.salt * count)
-    state.next_message, queue.next_seq = first + count, seq
+    published, entered = BY_CLIENT | flag, (ENQUEUED if consumer is None else PASSED) | flag
+    to = consumer.channel.mark if consumer is not None else 0
+    mark, first = queue.mark, queue.next_seq
+    position, number, seq = state.position, state.next_message, first
+    messages: list[Message] = []
+    rows: list[bytes] = []
+    try:
+        for one in islice(commands, begin, end):
+            if one[0] != PUBLISH:
+                break
+            _, on, by, publish_no, name, routing, bits, given, body = cast("Publish", one)
+            if by != chan or on != conn or routing != key or name != exchange or bits != flags:
+                break
+            if given != properties:
+                if not _is_plain(given):
+                    break
+                properties, text = given, address + given
+            if (publish_no > 0) != confirms:
+                break
+            at, hashed = position & INDEX_MASK, body_hash(body)
+            sizes = exchange_size, len(properties), len(body)
+            fixed = head(number, created_us, NO_TTL, flags, *sizes)
+            content = content_of(fixed + text, hashed)
+            messages.append(
+                (content, number, exchange, key, flags, created_us, NO_TTL, properties, body)
+            )
+            rows.append(
+                two_rows(
+                    published, at, publish_no & MARK_MASK, number, of, hashed,
+                    entered, at, mark, seq, to or number & MARK_MASK, content,
+                )
+            )  # fmt: skip
+            number += 1
+            seq += 1
+            position += 1
+    except Exception:
+        state.position = position
+        raise
+    count = len(messages)
+    state.position = position - 1
+    state.next_message, queue.next_seq = number, seq
+    state.moves += rows
+    state.add(queue.salt * count)
+    shown = len(state.effects)
+    if consumer is not None:
+        deliver_all(state, queue, consumer, first, messages)
+    else:
+        _enqueue_all(state, queue, first, messages)
+    if channel.local and confirms:
+        durable = route.durable and flags != 0
+        _confirm_all(state, channel, commands[begin : begin + count], durable, shown)
     _count(channel, route, count, count if first_no else 0)
     return count
 
 
-def _alike(commands: Sequence[Command], begin: int, end: int) -> list[Publish]:
-    """The publishes from `begin` on, up to `end`, that differ from the first one in number,
-    properties and body alone."""
-    first = cast("Publish", commands[begin])
-    channel, address, confirms = first[:3], first[4:7], first[3] > 0
-    alike: list[Publish] = []
-    for one in cast("Sequence[Publish]", commands[begin:end]):
-        if one[:3] != channel or one[4:7] != address:
-            break
-        if (one[3] > 0) != confirms or not _is_plain(one[7]):
-            break
-        alike.append(one)
-    return alike
+def _enqueue_all(state: State, queue: Queue, first: int, messages: Sequence[Message]) -> None:
+    elements, number = 0, queue.number
+    for seq, message in enumerate(messages, first):
+        elements += element_of(place(message[CONTENT_HASH], number, seq, 0, False))
+    sizes = [len(message[BODY]) for message in messages]
+    queue.ready_sum = (queue.ready_sum + elements) & MASK
+    queue.ready_bytes += sum(sizes)
+    state.add(elements)
+    for full in queue.ready.append_all(messages, sizes):
+        state.full(full)
+
+
+def _confirm_all(
+    state: State, channel: Channel, publishes: Sequence[Command], durable: bool, shown: int
+) -> None:
+    """Behind the delivery of each, where effects from `shown` on are these."""
+    _, conn, chan = channel.key
+    numbers = map(_PUBLISH_NO, publishes)
+    confirms = [_new(Confirm, (conn, chan, number, durable, True)) for number in numbers]
+    effects = state.effects
+    if deliveries := effects[shown:]:
+        pairs = zip(deliveries, confirms, strict=True)
+        effects[shown:] = [one for pair in pairs for one in pair]
+    else:
+        effects += confirms
 
 
 def _is_plain(properties: bytes) -> bool:

@@ -8,12 +8,12 @@ Between commands a queue never has both a ready message and a consumer with cred
 readers is only noted for them: what they get is sent when the command is done (streams.py).
 """
 
-from collections.abc import Iterable
-from operator import attrgetter
+from collections.abc import Iterable, Sequence
+from operator import attrgetter, itemgetter
 from typing import Final
 
 from broker.machine.clock.cluster_time import head, next_deadline, time_to_live
-from broker.machine.digest import MASK, held_element, ready_element
+from broker.machine.digest import MASK, element_of, held_element, place
 from broker.machine.effects import DeliverEffect
 from broker.machine.limits import CHANNEL_HELD_MAX, TRIMMED_PER_MESSAGE_MAX
 from broker.machine.move_log import (
@@ -63,7 +63,9 @@ from broker.machine.state import (
     Message,
     Queue,
     State,
+    bytes_of,
     rehash,
+    rehash_all,
 )
 from broker.machine.tally import count_delivery
 from broker.machine.version import ANSWERS_AS_RABBITMQ
@@ -123,6 +125,7 @@ RUN_TRAITS: Final[dict[str, object]] = {
 """What a queue must be like to take messages in runs. A test has a list of all that does not matter
 to runs, so that a new trait of queues is in one of the two."""
 _traits, _wanted_traits = attrgetter(*RUN_TRAITS), tuple(RUN_TRAITS.values())
+_number = itemgetter(NUMBER)
 
 
 def takes_runs(queue: Queue) -> bool:
@@ -335,69 +338,64 @@ def _dispatch_next(state: State, queue: Queue, *, in_runs: bool) -> bool:
     return True
 
 
-class DeliveryRun:
-    """Deliveries to one consumer that `next_consumer` returned: what `deliver` does for each, with
-    what they have in common looked up and counted once. There is room for so many, at least one."""
+def room_of(consumer: Consumer) -> int:
+    """How many messages a consumer that `next_consumer` returned may get, at least one."""
+    channel = consumer.channel
+    if consumer.no_ack:
+        left = CHANNEL_HELD_MAX - len(channel.unsent)
+    else:
+        left = channel.limit - channel.outstanding
+    return min(left, consumer.limit - consumer.outstanding)
 
-    __slots__ = ("_channel", "_consumer", "_elements", "_held", "_queue", "_size", "room")
 
-    def __init__(self, queue: Queue, consumer: Consumer) -> None:
-        channel, no_ack = consumer.channel, consumer.no_ack
-        self._queue, self._consumer, self._channel = queue, consumer, channel
-        self._held = held = channel.unsent if no_ack else channel.unacked
-        left = CHANNEL_HELD_MAX - len(held) if no_ack else channel.limit - channel.outstanding
-        self.room = min(left, consumer.limit - consumer.outstanding)
-        self._elements = self._size = 0
-
-    def add(self, state: State, seq: int, message: Message, redelivered: bool) -> None:
-        """Deliver one more; the caller records the move."""
-        queue, channel = self._queue, self._channel
-        tag = channel.next_tag
-        channel.next_tag = tag + 1
-        held = self._held[tag] = queue, seq, message, self._consumer, redelivered
-        self._elements += held_element(
-            message[CONTENT_HASH], queue.number, seq, channel.salt, tag + tag + redelivered
+def deliver_all(
+    state: State, queue: Queue, consumer: Consumer, first: int, messages: Sequence[Message]
+) -> None:
+    """`deliver` messages whose places follow each other, for which there is room; the caller
+    records the moves. What they have in common is looked up and counted once."""
+    channel, no_ack, number = consumer.channel, consumer.no_ack, queue.number
+    salt, recovered_seq, tag = channel.salt, queue.recovered_seq, channel.next_tag
+    held = channel.unsent if no_ack else channel.unacked
+    elements = 0
+    for seq, message in enumerate(messages, first):
+        redelivered = seq < recovered_seq
+        held[tag] = queue, seq, message, consumer, redelivered
+        elements += element_of(
+            place(message[CONTENT_HASH], number, seq, salt, tag + tag + redelivered)
         )
-        self._size += len(message[BODY])
-        if channel.local:
-            _show(state, tag, held)
-
-    def end(self, state: State, count: int, again: int) -> None:
-        """So many it were, of which some came back before."""
-        queue, consumer, channel = self._queue, self._consumer, self._channel
-        queue.unacked += count
-        queue.unacked_bytes += self._size
-        state.add(self._elements + channel.salt * count)
-        no_ack = consumer.no_ack
-        count_delivery(queue.tally, channel.tally, channel.total, no_ack, count, again)
-        if not no_ack:
-            channel.outstanding += count
-        consumer.outstanding += count
-        _serve_again(queue, consumer)
+        tag += 1
+    if channel.local:
+        for one in range(channel.next_tag, tag):
+            _show(state, one, held[one])
+    channel.next_tag, count = tag, len(messages)
+    queue.unacked += count
+    queue.unacked_bytes += bytes_of(messages)
+    state.add(elements + salt * count)
+    again = min(max(recovered_seq - first, 0), count)
+    count_delivery(queue.tally, channel.tally, channel.total, no_ack, count, again)
+    if not no_ack:
+        channel.outstanding += count
+    consumer.outstanding += count
+    _serve_again(queue, consumer)
 
 
 def _deliver_run(state: State, queue: Queue, consumer: Consumer) -> None:
     """Deliver as many of the messages that were never taken as the consumer has credit for."""
-    run, ready = DeliveryRun(queue, consumer), queue.ready
-    count = min(run.room, len(ready))
+    ready = queue.ready
     first = queue.next_seq - len(ready)
+    messages = ready.take(min(room_of(consumer), len(ready)))
     number, mark, recovered_seq = queue.number, queue.mark, queue.recovered_seq
-    moves, of, at = state.moves, consumer.channel.mark, state.position & INDEX_MASK
-    elements = size = again = 0
-    for seq in range(first, first + count):
-        message = ready.popleft()
+    rows, of, at = state.moves, consumer.channel.mark, state.position & INDEX_MASK
+    elements = 0
+    for seq, message in enumerate(messages, first):
         content, redelivered = message[CONTENT_HASH], seq < recovered_seq
-        elements += ready_element(content, number, seq, redelivered)
-        size += len(message[BODY])
-        again += redelivered
-        moves.append(
-            row(DELIVERED | FLAG if redelivered else DELIVERED, at, mark, seq, of, content)
-        )
-        run.add(state, seq, message, redelivered)
+        elements += element_of(place(content, number, seq, 0, redelivered))
+        what = DELIVERED | FLAG if redelivered else DELIVERED
+        rows.append(row(what, at, mark, seq, of, content))
     queue.ready_sum = (queue.ready_sum - elements) & MASK
-    queue.ready_bytes -= size
+    queue.ready_bytes -= bytes_of(messages)
     state.remove(elements)
-    run.end(state, count, again)
+    deliver_all(state, queue, consumer, first, messages)
 
 
 def offer_all(state: State, channel: Channel) -> None:
@@ -509,39 +507,57 @@ def release_all(
     """`release` messages that leave for good, by their positions and tags, in less time: what those
     of one plain queue and consumer have in common is looked up and counted once. Return these, in
     order, with how many it were."""
-    moves, mark, salt, pop = state.moves, channel.mark, channel.salt, unsettled.pop
     runs: list[tuple[Queue, Consumer | None, int]] = []
+    run: list[tuple[int, int, Held]] = []
     of: Queue | None = None
     by: Consumer | None = None
-    plain = False
-    elements = count = size = number = queue_mark = 0
+    pop = unsettled.pop
     for position, tag in settled:
-        held = queue, seq, message, consumer, redelivered = pop(tag)
-        if queue is not of or consumer is not by or (plain and not message[NUMBER]):
+        held = pop(tag)
+        if held[0] is not of or held[3] is not by:
             if of is not None:
-                runs.append((of, by, count))
-                if plain:
-                    _released(channel, of, by, count, size)
-            of, by, plain = queue, consumer, message[NUMBER] != 0 and is_plain(queue)
-            count = size = 0
-            number, queue_mark = queue.number, queue.mark
-        state.position = position
-        count += 1
-        content = rehash(message)
-        if not plain:
-            release(state, channel, tag, held, content, what, tag)
-            continue
-        moves.append(row(what, position & INDEX_MASK, queue_mark, seq, mark, tag))
-        elements += held_element(content, number, seq, salt, tag + tag + redelivered)
-        size += len(message[BODY])
+                runs.append((of, by, len(run)))
+                _release_run(state, channel, of, by, run, what)
+            of, by, run = held[0], held[3], []
+        run.append((position, tag, held))
+    if of is not None:
+        runs.append((of, by, len(run)))
+        _release_run(state, channel, of, by, run, what)
+    return runs
+
+
+def _release_run(
+    state: State,
+    channel: Channel,
+    queue: Queue,
+    consumer: Consumer | None,
+    run: list[tuple[int, int, Held]],
+    what: int,
+) -> None:
+    """Release messages of one queue and consumer, by position and tag."""
+    messages = [held[2] for _, _, held in run]
+    if not (is_plain(queue) and all(map(_number, messages))):  # without one: read, and not taken
+        for state.position, tag, held in run:
+            release(state, channel, tag, held, rehash(held[2]), what, tag)
+        return
+    try:
+        contents = rehash_all(messages)
+    except Exception:
+        for state.position, _, held in run:  # which one is to blame
+            rehash(held[2])
+        raise
+    rows, mark, salt = state.moves, channel.mark, channel.salt
+    number, queue_mark = queue.number, queue.mark
+    elements = 0
+    for (position, tag, held), content in zip(run, contents, strict=True):
+        seq = held[1]
+        rows.append(row(what, position & INDEX_MASK, queue_mark, seq, mark, tag))
+        elements += element_of(place(content, number, seq, salt, tag + tag + held[4]))
         if queue.returns:
             forget_returns(state, queue, seq)
-    if of is not None:
-        runs.append((of, by, count))
-        if plain:
-            _released(channel, of, by, count, size)
+    state.position = run[-1][0]
     state.remove(elements)
-    return runs
+    _released(channel, queue, consumer, len(run), bytes_of(messages))
 
 
 def _released(
