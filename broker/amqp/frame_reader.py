@@ -96,7 +96,7 @@ class FrameReader(ABC):
             if data[end] != 0xCE:
                 text = f"frame of type {kind} on channel {number} does not end with octet 206"
                 raise ProtocolFault(errors.FRAME_ERROR, text)
-            start, at = at + 7, end + 1
+            begin, start, at = at, at + 7, end + 1
             if kind == 1:
                 address = addresses.get(data[start:end])
                 if address is None:
@@ -132,6 +132,16 @@ class FrameReader(ABC):
                         fields = number, exchange, key, bits | flags, properties, body, user_id
                         events.append(_new(Published, fields))
                         at = last + 1
+                        # Those that follow often differ in their bodies alone.
+                        same = data[begin : end + 8]
+                        while data.startswith(same, at):
+                            last = (start := at + len(same)) + announced
+                            if last >= size or data[last] != 0xCE:
+                                break
+                            body = data[start:last]
+                            fields = number, exchange, key, bits | flags, properties, body, user_id
+                            events.append(_new(Published, fields))
+                            at = last + 1
                         continue
                 channel.on_publish(address)
             else:

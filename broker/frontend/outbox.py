@@ -24,6 +24,7 @@ Messages for a client that does not read are held back as well, uncopied, until 
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import islice
 from typing import TypeAlias, cast
 
 from broker.amqp import codec
@@ -48,6 +49,8 @@ from broker.machine.effects import (
 from broker.machine.publishing.queue_numbers import with_queue_numbers
 from broker.replication.durable_gate import DurableGate, acknowledges_durable
 
+RUN_MIN = 3
+"""Fewer deliveries are written one by one."""
 _CLOSE_OK = "channel.close-ok"
 _Confirm: TypeAlias = tuple[Client, int, LocalChannel, int, bool]
 """Client, number of the channel, channel, publish number, ack."""
@@ -94,9 +97,16 @@ class Outbox:
         if self._gateway.fenced:
             self._keep(effects)
             return
-        handlers = _HANDLERS
-        for position, effect in effects:
-            handlers[type(effect)](self, position, effect)
+        handlers, runs = _HANDLERS, _RUNS
+        at, end = 0, len(effects)
+        while at < end:
+            position, effect = effects[at]
+            kind = type(effect)
+            taken = runs[kind](self, effects, at) if kind in runs else 0
+            if not taken:
+                handlers[kind](self, position, effect)
+                taken = 1
+            at += taken
 
     def release(self, durable_position: int) -> None:
         """Everything up to this position is durable."""
@@ -222,6 +232,61 @@ class Outbox:
             channel.unreported = delivery_tag
             client.unreported[number] = channel
         self._gateway.mark_writable(client)
+
+    def _on_deliveries(self, effects: list[tuple[int, Effect]], at: int) -> int:
+        """Deliveries to one consumer that follow each other, with what they have in common looked
+        up once; return how many, 0: one at a time."""
+        first = cast("DeliverEffect", effects[at][1])
+        conn, number, tag, _, _, exchange, key, _, _, no_ack = first
+        client = self._clients.get(conn)
+        channel = client.channels.get(number) if client is not None else None
+        if client is None or channel is None or channel.blocking or tag in channel.numbered:
+            return 0
+        connection = client.connection
+        room = OUTPUT_BYTES_MAX - len(connection.out)
+        run: list[codec.Delivery] = []
+        for _, effect in islice(effects, at, None):
+            if type(effect) is not DeliverEffect or room < 0:
+                break
+            of, on, by, delivery_tag, redelivered, name, routing, properties, body, sent = effect
+            if of != conn or on != number or by != tag or sent != no_ack:
+                break
+            if routing != key or name != exchange:
+                break
+            room -= len(body)
+            run.append((delivery_tag, redelivered, properties, body))
+        if len(run) < RUN_MIN:
+            return 0
+        address = client.short_addresses.get((exchange, key)) or client.keep_address(exchange, key)
+        short_tag = client.short_tags.get(tag) or client.keep_tag(tag)
+        frame_max = connection.frame_bytes_max
+        codec.append_deliveries(connection.out, number, short_tag, address, run, frame_max)
+        if no_ack:
+            channel.unreported = run[-1][0]
+            client.unreported[number] = channel
+        self._gateway.mark_writable(client)
+        return len(run)
+
+    def _on_confirms(self, effects: list[tuple[int, Effect]], at: int) -> int:
+        """The same of confirms of one channel."""
+        first = cast("Confirm", effects[at][1])
+        conn, number = first.conn, first.chan
+        client = self._clients.get(conn)
+        channel = client.channels.get(number) if client is not None else None
+        if client is None or channel is None:
+            return 0
+        released, hold = self._gate.released, self._gate.hold
+        taken = 0
+        for position, effect in islice(effects, at, None):
+            if type(effect) is not Confirm:
+                break
+            of, on, publish_no, _, ack = effect
+            if of != conn or on != number or position <= released:
+                break
+            hold(position, (client, number, channel, publish_no, ack))
+            channel.durable_need = position
+            taken += 1
+        return taken
 
     def _on_confirm(self, position: int, effect: Confirm) -> None:
         conn, number, publish_no, _, ack = effect
@@ -389,6 +454,10 @@ def _is_blocking(outgoing: Outgoing) -> bool:
     )
 
 
+_RUNS: dict[type[Effect], Callable[[Outbox, list[tuple[int, Effect]], int], int]] = {
+    DeliverEffect: Outbox._on_deliveries,
+    Confirm: Outbox._on_confirms,
+}
 _Handler = Callable[[Outbox, int, Effect], None]
 _HANDLERS: dict[type[Effect], _Handler] = {
     DeliverEffect: cast("_Handler", Outbox._on_deliver),

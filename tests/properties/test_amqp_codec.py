@@ -255,6 +255,32 @@ def test_a_delivery_is_read_by_both(
     assert (theirs.exchange, theirs.routing_key) == seen[3:]
 
 
+@given(
+    names,
+    names,
+    st.lists(
+        st.tuples(
+            st.integers(0, 1 << 62),
+            st.booleans(),
+            st.sampled_from([b"\0\0", b"\x10\0\x02"]),
+            st.one_of(st.sampled_from([b"", b"one", b"two"]), st.binary(max_size=9000)),
+        ),
+        max_size=9,
+    ),
+)
+def test_deliveries_in_a_run_are_those_one_at_a_time(
+    tag: str, key: str, run: list[codec.Delivery]
+) -> None:
+    one_by_one, out = bytearray(b"before"), bytearray(b"before")
+    about = short(tag), short("") + short(key)
+    for number, redelivered, properties, body in run:
+        codec.append_deliver(
+            one_by_one, 9, about[0], number, redelivered, about[1], properties, body, 4096
+        )
+    codec.append_deliveries(out, 9, *about, run, 4096)
+    assert out == one_by_one
+
+
 @given(st.integers(0, 1 << 62), st.booleans(), st.booleans())
 def test_settlements_are_read_by_both(tag: int, multiple: bool, requeue: bool) -> None:
     out = bytearray()

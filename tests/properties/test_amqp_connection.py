@@ -126,6 +126,44 @@ def test_how_the_bytes_are_cut_does_not_matter(received: list[bytes], step: int)
         assert whole.take_output() == cut.take_output()
 
 
+ALIKE = [
+    publish(channel, "e", key, body, properties)
+    for channel in (1, 2)
+    for key in ("k", "l")
+    for body in (b"", b"one", b"two", b"\xce\xce\xce", bytes(300))
+    for properties in (PERSISTENT, b"\0\0")
+]
+
+
+@given(
+    st.lists(
+        st.tuples(st.one_of(st.sampled_from(ALIKE), calls), st.integers(1, 9), st.integers(0, 40)),
+        max_size=9,
+    ),
+    st.integers(1, 2000),
+)
+@settings(max_examples=300)
+def test_messages_alike_are_taken_as_one_at_a_time(
+    received: list[tuple[bytes, int, int]], step: int
+) -> None:
+    """Some with an octet that is another one: also in what repeats, and at the end of a frame."""
+    whole, cut = reach(ReaderPhase.OPEN, 1, 2), reach(ReaderPhase.OPEN, 1, 2)
+    stream = bytearray()
+    for piece, times, spoilt in received:
+        stream += piece * times
+        if spoilt == 1:
+            stream[-1] ^= 1
+        elif spoilt == 2:
+            stream[-len(piece) + step % len(piece)] ^= 1
+    events: list[Event] = []
+    for at in range(0, len(stream), step):
+        events += whole.receive(bytes(stream[at : at + step]), 0.0)
+    frames: list[Event] = []
+    for at in range(len(stream)):
+        frames += cut.receive(bytes(stream[at : at + 1]), 0.0)
+    assert events == frames
+
+
 @given(
     st.lists(st.tuples(st.integers(1, 2), st.binary(max_size=10_000)), min_size=1, max_size=6),
     st.integers(1, 9000),

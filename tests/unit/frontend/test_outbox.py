@@ -1,8 +1,13 @@
 """What the outbox sends, and in which order: confirms, replies that wait, deliveries, ends."""
 
+import random
+
+import pytest
+
 from broker.amqp import codec
 from broker.frontend.channel import Confirms
 from broker.machine import commands as c
+from broker.machine.effects import Confirm, DeliverEffect, Effect, Reply
 from tests.support.amqp_peer import ServerMethod, method, publish
 from tests.support.gateway_loop import Loop, Peer
 
@@ -231,6 +236,52 @@ def test_deliveries_keep_their_order_when_some_had_to_wait() -> None:
     assert [one.body for one in peer.publish(1, "q", b"2") if one.body] == []
     loop.settle()
     assert [one.body for one in peer.take() if one.body] == [b"1", b"2"]
+
+
+def effects_of(rng: random.Random, count: int) -> list[tuple[int, Effect]]:
+    """Runs of deliveries and confirms of two channels, of a third that is closed, and of nobody."""
+    effects: list[tuple[int, Effect]] = []
+    sizes = rng.choice([(3, 9), (0, 3, 9), (3, 200_000), (400_000,)])
+    for _ in range(count):
+        conn, chan = rng.choice([(1, 1), (1, 1), (1, 2), (1, 3), (7, 1)])
+        tag, key, no_ack = rng.choice("tu"), rng.choice("qr"), rng.random() < 0.5
+        delivers, position = rng.random() < 0.5, 0
+        for _ in range(rng.randrange(1, 9)):
+            number, position = len(effects) + 1, len(effects) // 2 + 10
+            body, again = bytes(rng.choice(sizes)), rng.random() < 0.1
+            one: Effect = Confirm(conn, chan, number, True, not again)
+            if delivers:
+                one = DeliverEffect(conn, chan, tag, number, again, "", key, b"\0\0", body, no_ack)
+            effects.append((position, one))
+        if rng.random() < 0.1:
+            waits = rng.random() < 0.5
+            effects.append((position, Reply(1, 2, "basic.consume-ok", ("v",), waits)))
+    return effects
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_what_comes_in_runs_is_written_as_one_at_a_time(seed: int) -> None:
+    found: list[list[object]] = []
+    for at_once in (True, False):
+        rng = random.Random(seed)
+        loop = Loop()
+        peer = loop.connect().open(1, 2)
+        peer.reads = False
+        effects = effects_of(rng, 30)
+        released = rng.randrange(10, 200)
+        parts = [effects] if at_once else [[one] for one in effects]
+        written: list[object] = [bytes(peer.client.take_output())]
+        loop.outbox.release(rng.randrange(10, 30))
+        for part in parts:
+            loop.outbox.effects(part)
+        written += [loop.outbox.flush(), bytes(peer.client.connection.out)]
+        loop.outbox.release(released)
+        written += [loop.outbox.flush(), bytes(peer.client.take_output()), loop.gateway.commands]
+        loop.outbox.release(1000)
+        written += [loop.outbox.flush(), bytes(peer.client.take_output())]
+        found.append(written)
+    assert found[0] == found[1]
+    assert len(written[2]) > 500  # type: ignore[arg-type]
 
 
 def test_messages_for_a_client_that_does_not_read_are_not_copied() -> None:
