@@ -78,17 +78,14 @@ class FrameReader(ABC):
 
     def on_frames(self, data: bytes, at: int) -> int:
         """All whole frames from `at`, and where the first incomplete one starts."""
-        size = len(data)
         unpack, unpack_header = codec.FRAME_HEAD.unpack_from, codec.HEADER_HEAD.unpack_from
         channels, addresses, seen = self.channels, self._addresses, self._seen
-        events = self.events
+        events, size = self.events, len(data)
         while size - at >= 8:
             kind, number, length = unpack(data, at)
             if length > self.frame_bytes_max:
-                text = f"frame of {length} bytes on channel {number}"
-                raise ProtocolFault(
-                    errors.FRAME_ERROR, f"{text}, above frame_max {self.frame_bytes_max}"
-                )
+                text = f"frame of {length} bytes on channel {number}, above frame_max"
+                raise ProtocolFault(errors.FRAME_ERROR, f"{text} {self.frame_bytes_max}")
             end = at + 7 + length
             if end >= size:
                 self.need = 8 + length
@@ -132,21 +129,28 @@ class FrameReader(ABC):
                         fields = number, exchange, key, bits | flags, properties, body, user_id
                         events.append(_new(Published, fields))
                         at = last + 1
-                        # Those that follow often differ in their bodies alone.
-                        same = data[begin : end + 8]
-                        while data.startswith(same, at):
-                            last = (start := at + len(same)) + announced
-                            if last >= size or data[last] != 0xCE:
-                                break
-                            body = data[start:last]
-                            fields = number, exchange, key, bits | flags, properties, body, user_id
-                            events.append(_new(Published, fields))
-                            at = last + 1
+                        if data.startswith(same := data[begin : end + 8], at):
+                            at = self._on_alike(data, at, same, events[-1])
                         continue
                 channel.on_publish(address)
             else:
                 self._on_other_frame(kind, number, data, start, end)
         self.need = 8
+        return at
+
+    def _on_alike(self, data: bytes, at: int, same: bytes, before: Event) -> int:
+        """Publishes that have the octets of the one before up to their bodies, `same`, which are as
+        good as they were there. Return where the first other frame starts."""
+        number, exchange, key, flags, properties, body, user_id = cast("Published", before)
+        events, size, announced = self.events, len(data), len(body)
+        while data.startswith(same, at):
+            start = at + len(same)
+            last = start + announced
+            if last >= size or data[last] != 0xCE:
+                break
+            fields = number, exchange, key, flags, properties, data[start:last], user_id
+            events.append(_new(Published, fields))
+            at = last + 1
         return at
 
     def _inspect(self, properties: bytes) -> codec.Properties:

@@ -161,7 +161,12 @@ def test_messages_alike_are_taken_as_one_at_a_time(
     frames: list[Event] = []
     for at in range(len(stream)):
         frames += cut.receive(bytes(stream[at : at + 1]), 0.0)
-    assert events == frames
+    assert list(map(_anywhere, events)) == list(map(_anywhere, frames))
+
+
+def _anywhere(event: Event) -> Event:
+    """It, without the place of a fault in what was read."""
+    return event._replace(text="") if isinstance(event, Faulted) else event
 
 
 @given(

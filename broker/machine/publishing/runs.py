@@ -6,7 +6,6 @@ Decision: docs/decisions/0083-a-busy-member-works-in-runs.md.
 """
 
 from collections.abc import Sequence
-from itertools import islice
 from operator import itemgetter
 from typing import cast
 
@@ -70,9 +69,8 @@ def is_at_rest(state: State) -> bool:
 
 def _publish_run(state: State, channel: Channel, commands: Sequence[Command], begin: int) -> int:
     """Of publishes in which nothing happens but that all wait in one queue, or all go to its only
-    consumer with credit: those that differ from the first one in number, properties and body alone.
-    What they have in common is looked up and counted once."""
-    _, conn, chan, first_no, exchange, key, flags, properties, _ = cast("Publish", commands[begin])
+    consumer with credit: what they have in common is looked up and counted once."""
+    _, _, _, first_no, exchange, key, flags, properties, _ = cast("Publish", commands[begin])
     route = channel.connection.vhost.routes.get((exchange, key))
     if route is None or flags & ~PERSISTENT or len(route.queues) != 1 or not _is_plain(properties):
         return 0
@@ -81,22 +79,42 @@ def _publish_run(state: State, channel: Channel, commands: Sequence[Command], be
         return 0
     consumer = next_consumer(queue) if queue.service else None
     end = len(commands) if consumer is None else begin + room_of(consumer)
-    exchange, key, of, created_us = route.exchange, route.key, channel.mark, state.horizon_us
-    address, confirms = (exchange + key).encode(), first_no > 0
-    text, exchange_size = address + properties, len(exchange)
-    flag = FLAG if flags else 0
-    published, entered = BY_CLIENT | flag, (ENQUEUED if consumer is None else PASSED) | flag
-    to = consumer.channel.mark if consumer is not None else 0
-    mark, first = queue.mark, queue.next_seq
-    position, number, seq = state.position, state.next_message, first
+    first, shown = queue.next_seq, len(state.effects)
+    to = consumer.channel.mark if consumer is not None else None
+    messages = _enter(state, channel, route, to, commands[begin:end])
+    count = len(messages)
+    queue.next_seq += count
+    state.add(queue.salt * count)
+    if consumer is not None:
+        deliver_all(state, queue, consumer, first, messages)
+    else:
+        _enqueue_all(state, queue, first, messages)
+    if channel.local and first_no > 0:
+        durable = route.durable and flags != 0
+        _confirm_all(state, channel, commands[begin : begin + count], durable, shown)
+    _count(channel, route, count, count if first_no else 0)
+    return count
+
+
+def _enter(
+    state: State, channel: Channel, route: Route, to: int | None, commands: Sequence[Command]
+) -> list[Message]:
+    """The messages of publishes that differ from the first one in number, properties and body
+    alone; their moves are recorded, as those that wait or go on to the channel `to`."""
+    _, conn, chan, first_no, name, routing, flags, properties, _ = cast("Publish", commands[0])
+    queue, exchange, key, created_us = route.queues[0], route.exchange, route.key, state.horizon_us
+    address, confirms, size = (exchange + key).encode(), first_no > 0, len(exchange)
+    text, flag, of = address + properties, FLAG if flags else 0, channel.mark
+    published, entered = BY_CLIENT | flag, (ENQUEUED if to is None else PASSED) | flag
+    mark, seq, position, number = queue.mark, queue.next_seq, state.position, state.next_message
     messages: list[Message] = []
     rows: list[bytes] = []
     try:
-        for one in islice(commands, begin, end):
+        for one in commands:
             if one[0] != PUBLISH:
                 break
-            _, on, by, publish_no, name, routing, bits, given, body = cast("Publish", one)
-            if by != chan or on != conn or routing != key or name != exchange or bits != flags:
+            _, on, by, publish_no, other, another, bits, given, body = cast("Publish", one)
+            if by != chan or on != conn or another != routing or other != name or bits != flags:
                 break
             if given != properties:
                 if not _is_plain(given):
@@ -104,17 +122,16 @@ def _publish_run(state: State, channel: Channel, commands: Sequence[Command], be
                 properties, text = given, address + given
             if (publish_no > 0) != confirms:
                 break
-            at, hashed = position & INDEX_MASK, body_hash(body)
-            sizes = exchange_size, len(properties), len(body)
-            fixed = head(number, created_us, NO_TTL, flags, *sizes)
-            content = content_of(fixed + text, hashed)
+            at, hashed, low = position & INDEX_MASK, body_hash(body), publish_no & MARK_MASK
+            about = head(number, created_us, NO_TTL, flags, size, len(properties), len(body))
+            content = content_of(about + text, hashed)
             messages.append(
                 (content, number, exchange, key, flags, created_us, NO_TTL, properties, body)
             )
             rows.append(
                 two_rows(
-                    published, at, publish_no & MARK_MASK, number, of, hashed,
-                    entered, at, mark, seq, to or number & MARK_MASK, content,
+                    published, at, low, number, of, hashed,
+                    entered, at, mark, seq, number & MARK_MASK if to is None else to, content,
                 )
             )  # fmt: skip
             number += 1
@@ -123,21 +140,9 @@ def _publish_run(state: State, channel: Channel, commands: Sequence[Command], be
     except Exception:
         state.position = position
         raise
-    count = len(messages)
-    state.position = position - 1
-    state.next_message, queue.next_seq = number, seq
+    state.position, state.next_message = position - 1, number
     state.moves += rows
-    state.add(queue.salt * count)
-    shown = len(state.effects)
-    if consumer is not None:
-        deliver_all(state, queue, consumer, first, messages)
-    else:
-        _enqueue_all(state, queue, first, messages)
-    if channel.local and confirms:
-        durable = route.durable and flags != 0
-        _confirm_all(state, channel, commands[begin : begin + count], durable, shown)
-    _count(channel, route, count, count if first_no else 0)
-    return count
+    return messages
 
 
 def _enqueue_all(state: State, queue: Queue, first: int, messages: Sequence[Message]) -> None:

@@ -19,7 +19,7 @@ FUNCTION_LINES = 60
 LONG_FUNCTIONS = {
     "tools/commands/qpid_cluster_verify.py main": 90,
     "broker/process/member.py __init__": 66,
-    "broker/amqp/frame_reader.py on_frames": 62,
+    "broker/amqp/frame_reader.py on_frames": 61,
     "tests/properties/test_machine_model.py command": 119,
     "tests/unit/verify/contract/test_contract.py wander": 63,
     "tests/sim/run/plan.py make_plan": 64,
