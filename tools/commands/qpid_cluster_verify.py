@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import NamedTuple, NoReturn
 
 import click
+from click.core import ParameterSource
 
 from tools.cli.signals import ended_by
 from tools.verify.fast import FastReport, compare_ends
@@ -28,7 +29,7 @@ from tools.verify.live.notify import notifier
 from tools.verify.report.html import page
 from tools.verify.report.progress_bar import progress
 from tools.verify.report.result import Report
-from tools.verify.spark_session import spark_session
+from tools.verify.spark_session import needs, spark_session
 
 CONSISTENT, NOT_CONSISTENT, NO_VERDICT = 0, 1, 2
 
@@ -168,7 +169,7 @@ def main(
     if fast:
         _fast(list(logdir), as_json)
     if follow:
-        _follow(list(logdir), as_json, master, verbose, since, Outlets(**outlets))
+        _follow(list(logdir), as_json, verbose, since, Outlets(**outlets))
     options = CheckOptions(html is not None, since, save, export, replay == "all")
     with _verdict_only(as_json, verbose):
         started = time.monotonic()
@@ -195,6 +196,9 @@ def _check_mixture(
     """Refuse options that do not go together."""
     if (fast or follow) and any(of_full):
         raise click.UsageError("--html, --save and --export are of the full check, as is --since")
+    source = click.get_current_context().get_parameter_source("master")
+    if follow and source is ParameterSource.COMMANDLINE:
+        raise click.UsageError("--follow compares in this process: leave out --master")
     if fast and follow:
         raise click.UsageError("--fast looks once: it does not go with --follow")
     if any(outlets.values()) and not follow:
@@ -251,21 +255,16 @@ class Outlets(NamedTuple):
 
 
 def _follow(
-    places: list[Path],
-    as_json: bool,
-    master: str,
-    verbose: bool,
-    since: Path | None,
-    outlets: Outlets,
+    places: list[Path], as_json: bool, verbose: bool, since: Path | None, outlets: Outlets
 ) -> NoReturn:
     with _verdict_only(as_json, verbose):
+        needs("pyarrow", "numpy", "duckdb")
         saved = [] if since is None else checkpoint.load(since)
         with (
             notifier(outlets.alert_command, outlets.alert_url) as told,
             serving(outlets.metrics_port, metrics := FollowMetrics(told)),
-            spark_session(master, verbose, little=True) as spark,
         ):
-            consistent = alert(spark, places, as_json, saved, told, metrics)
+            consistent = alert(places, as_json, saved, told, metrics)
         sys.exit(CONSISTENT if consistent else NOT_CONSISTENT)
 
 

@@ -24,10 +24,10 @@ from tools.verify.input.segments import dropped_before, find_segments, is_little
 from tools.verify.live import checkpoint
 from tools.verify.report.result import Counts, Report
 from tools.verify.report.timeline import build_timeline
-from tools.verify.spark_session import computed_once
+from tools.verify.sql.kept import Kept, computed_once
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, SparkSession
+    from pyspark.sql import SparkSession
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ def verify(
     little = is_little(segments)
     with computed_once(read_table(spark, "scan", segments), little=little) as scan:
         logs = LogsAtHand(segments, [one for one in found if one not in segments], client_segments)
-        report, rows = _verify(scan, logs, saved, options)
+        report, rows = _verify(spark, scan, logs, saved, options)
         report.notes += dropped_before(segments)
         if options.since is not None:
             report.notes.append(_skipped(logs))
@@ -107,14 +107,14 @@ def _export(spark: SparkSession, rows: list[Row], directory: Path) -> str:
 
 
 def _verify(
-    scan: DataFrame, logs: LogsAtHand, saved: list[Row], options: CheckOptions
+    spark: SparkSession, scan: Kept, logs: LogsAtHand, saved: list[Row], options: CheckOptions
 ) -> tuple[Report, list[Row]]:
     """Run all checks; return the report, and all control rows."""
     from tools.verify.contract import job as contract
     from tools.verify.contract.segment import ALL_TIME, Slices
     from tools.verify.input.source import read_records
 
-    spark, segments = scan.sparkSession, logs.segments
+    segments = logs.segments
     read = _collect_control_rows(scan)
     rows = saved + read
     control = check_control_rows(rows)
@@ -123,7 +123,7 @@ def _verify(
     begin = max([p for p in begins.values() if p < lifetimes.BEYOND_ALL] + settled, default=0)
     little = is_little(segments)
     batches, positions, differences = difference_search.compare_members(
-        scan, control, begin, little=little
+        spark, scan, control, begin, little=little
     )
     if not batches and not saved:
         raise BadInput("the logs hold no batch: nothing was applied, so nothing can be shown")
@@ -146,7 +146,7 @@ def _verify(
     all_segments = segments + logs.settled
     absent = absent_logs.find_absent(rows)
     client_report = histories.check_histories(
-        scan, logs.of_clients, all_segments, logs.settled,
+        spark, scan, logs.of_clients, all_segments, logs.settled,
         histories.told_history(rows, control.epochs, all_segments, absent=bool(absent.members)),
     )  # fmt: skip
     if client_report is not None:
@@ -161,18 +161,19 @@ def _verify(
     return Report(counts, findings, notes, timeline, client_report, checks), rows
 
 
-def _collect_control_rows(scan: DataFrame) -> list[Row]:
+def _collect_control_rows(scan: Kept) -> list[Row]:
     """Collect the rows that grow with views and segments, and the votes of disputed positions."""
-    from pyspark.sql import functions as f
-
-    kinds = [int(kind) for kind in views_and_segments.CONTROL_KINDS]
-    vote, disputed = f.col("kind") == int(RecordKind.VOTE), f.col("text") != digest_votes.AGREED
-    control = scan.filter(f.col("kind").isin(kinds) | (vote & disputed)).select(*Row._fields)
-    rows = [Row(*row) for row in control.collect()]
+    kinds = ", ".join(str(int(kind)) for kind in views_and_segments.CONTROL_KINDS)
+    vote, agreed = f"kind = {int(RecordKind.VOTE)}", f"text = '{digest_votes.AGREED}'"
+    rows = _rows(scan, f"kind IN ({kinds}) OR {vote} AND NOT {agreed}")
     if voted := digest_votes.disputed_positions(rows):
-        others = scan.filter(vote & ~disputed & f.col("position").isin(voted))
-        rows += [Row(*row) for row in others.select(*Row._fields).collect()]
+        rows += _rows(scan, f"{vote} AND {agreed} AND position IN ({', '.join(map(str, voted))})")
     return rows
+
+
+def _rows(scan: Kept, condition: str) -> list[Row]:
+    found = scan.ask(f"SELECT {', '.join(Row._fields)} FROM kept WHERE {condition}")
+    return [Row(**row) for row in found.to_pylist()]
 
 
 def _count(

@@ -29,7 +29,6 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 WRITE_S = 120.0  # for an archive of some 170 MB, on a busy machine
-TAKEN_BYTES = 64 << 20  # of rows that the driver takes: one task has them all, several times
 PACKAGE = "tools"
 _JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 # Optimisations that pay off over many rows only.  Without them a check of some megabytes takes 2/3
@@ -42,15 +41,20 @@ _FOR_LITTLE = {
 }
 
 
+def needs(*packages: str) -> None:
+    """Raise `BadInput` unless these are installed."""
+    for needed in packages:
+        if find_spec(needed) is None:
+            raise BadInput(f"this check needs {needed}; {INSTALL}")
+
+
 @contextmanager
 def spark_session(master: str, verbose: bool, *, little: bool = False) -> Iterator[SparkSession]:
     """Start Spark, yield the session, stop it.  Raises `BadInput` when Spark cannot start.
 
     `little`: the input is small, so code generation is switched off.
     """
-    for needed in ("pyspark", "pyarrow", "pandas", "numpy", "duckdb"):
-        if find_spec(needed) is None:
-            raise BadInput(f"this check needs {needed}; {INSTALL}")
+    needs("pyspark", "pyarrow", "pandas", "numpy", "duckdb")
     with tempfile.TemporaryDirectory(prefix="qpid-cluster-verify-") as scratch:
         here = master == "local" or master.startswith("local[")
         _prepare_environment(Path(scratch), here)
@@ -85,38 +89,6 @@ def _end_java() -> None:
     gateway.proc.stdin.close()
     with suppress(subprocess.TimeoutExpired):
         gateway.proc.wait(WRITE_S)
-
-
-@contextmanager
-def computed_once(frame: DataFrame, *, little: bool) -> Iterator[DataFrame]:
-    """Yield the rows of a frame, kept for several uses: by Spark, or here where they are few.
-
-    What is here has one partition, so that no query over it needs a shuffle.
-    """
-    from pyspark import StorageLevel
-
-    if little and (taken := _taken(frame)) is not None:
-        yield frame.sparkSession.createDataFrame(taken, frame.schema).coalesce(1)
-        return
-    kept = frame.persist(StorageLevel.MEMORY_AND_DISK)
-    try:
-        yield kept
-    finally:
-        kept.unpersist()
-
-
-def _taken(frame: DataFrame) -> pyarrow.Table | None:
-    """Return all rows of a frame; None where they are too many to be here.
-
-    Few bytes of logs can be many rows: each segment names all queues, which compresses well.
-    """
-    try:
-        rows = frame.toArrow()
-    except Exception as error:  # Py4JJavaError, with Spark's reason among its lines
-        if "spark.driver.maxResultSize" not in str(error):
-            raise
-        return None
-    return rows if rows.nbytes <= TAKEN_BYTES else None
 
 
 def in_tasks(

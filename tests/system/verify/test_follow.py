@@ -1,4 +1,4 @@
-"""Following live logs with Spark: differences are reported while members write."""
+"""Following live logs: differences are reported while members write."""
 
 from __future__ import annotations
 
@@ -17,14 +17,12 @@ from tests.system.verify.corruption.corrupt_logs import change_an_outcome
 from tests.system.verify.support.checks_without_spark import rows_in
 from tests.system.verify.support.live_logs import InBackground, LiveWriters
 from tests.system.verify.support.make_logs import good_history
-from tests.system.verify.support.spark_session import shared_session
 from tools.demo.local_cluster import ROOT, free_ports
 from tools.verify.findings import BadInput, Finding
 from tools.verify.input.offsets import segments_by_incarnation
 from tools.verify.live.follow import FollowResult, follow
 
-pytest.importorskip("pyspark")
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(600)]
+pytest.importorskip("duckdb")
 
 RESULTS_MAX = 400
 
@@ -36,7 +34,7 @@ def follow_writers(writers: LiveWriters, logs: Path, until: int) -> list[FollowR
     background.start()
     try:
         stop = lambda: bool(seen) and seen[-1].progress.verified >= until  # noqa: E731
-        for result in follow(shared_session(), [logs], stop):
+        for result in follow([logs], stop):
             seen.append(result)
             assert len(seen) < RESULTS_MAX
     finally:
@@ -86,7 +84,7 @@ def test_segments_may_be_compressed_and_deleted_while_they_are_followed(tmp_path
     verified, deleted, packed = -1, 0, 0
     stop = lambda: verified >= maker.history.position  # noqa: E731
     writers.step(12)
-    for number, result in enumerate(follow(shared_session(), [tmp_path], stop)):
+    for number, result in enumerate(follow([tmp_path], stop)):
         assert number < RESULTS_MAX
         found += result.findings
         verified = result.progress.verified
@@ -115,7 +113,7 @@ def test_segments_may_be_compressed_and_deleted_while_they_are_followed(tmp_path
 
 def test_what_is_no_directory_is_refused(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="is not a directory"):
-        list(follow(shared_session(), [tmp_path / "none"], lambda: True))
+        list(follow([tmp_path / "none"], lambda: True))
 
 
 @pytest.mark.slow
@@ -127,7 +125,7 @@ def test_the_command_reports_findings_and_ends_with_the_verdict(tmp_path: Path) 
     maker.write(logs)
     told = tmp_path / "told"
     (port,) = free_ports(1)
-    words = ["--follow", "--json", "--master", "local[2]", str(logs)]
+    words = ["--follow", "--json", str(logs)]
     words += ["--alert-command", f"tee -a '{told}'", "--metrics-port", str(port)]
     scraped = ""
     with subprocess.Popen(

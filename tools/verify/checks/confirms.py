@@ -11,6 +11,7 @@ from tools.verify.checks.views_and_segments import IncarnationId
 from tools.verify.findings import Finding
 from tools.verify.format.records import RecordKind
 from tools.verify.input.rows import ACCEPTED, UNPAIRED
+from tools.verify.sql.kept import Kept
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -22,23 +23,23 @@ FINDINGS_MAX = 20
 # `begins`: incarnations that were not read from their beginning; what was published before it
 # cannot be looked up.
 _UNFOUNDED = f"""
-    with told as (
-        select member, incarnation, segment, explode(positions) as position
-        from {{given}} where kind = {UNPAIRED}
-    ), accepted as (
-        select member, incarnation, segment, explode(positions) as position
-        from {{given}} where kind = {ACCEPTED}
+    WITH told AS (
+        SELECT member, incarnation, segment, explode(positions) AS position
+        FROM kept WHERE kind = {UNPAIRED}
+    ), accepted AS (
+        SELECT member, incarnation, segment, explode(positions) AS position
+        FROM kept WHERE kind = {ACCEPTED}
     )
-    select member, incarnation, position from told
-    where not exists (
-        select 1 from accepted where accepted.member = told.member
-            and accepted.incarnation = told.incarnation and accepted.position = told.position
-            and accepted.segment < told.segment
-    ) and not exists (
-        select 1 from {{begins}} as begins where begins.member = told.member
-            and begins.incarnation = told.incarnation and told.position < begins.begin
+    SELECT member, incarnation, position FROM told
+    WHERE NOT EXISTS (
+        SELECT 1 FROM accepted WHERE accepted.member = told.member
+            AND accepted.incarnation = told.incarnation AND accepted.position = told.position
+            AND accepted.segment < told.segment
+    ) AND NOT EXISTS (
+        SELECT 1 FROM begins WHERE begins.member = told.member
+            AND begins.incarnation = told.incarnation AND told.position < begins.since
     )
-    order by position limit {FINDINGS_MAX}
+    ORDER BY position LIMIT {FINDINGS_MAX}
 """
 _LOST = f"""
     with confirmed as (
@@ -51,17 +52,20 @@ _LOST = f"""
 """
 
 
-def check_unpaired(records: DataFrame, begins: dict[IncarnationId, int]) -> list[Finding]:
+def check_unpaired(scan: Kept, begins: dict[IncarnationId, int]) -> list[Finding]:
     """G9: a confirm names an accepted publish of this incarnation that was applied before.
 
     `begins` has the first position of incarnations that were not read from their beginning.
     """
-    spark = records.sparkSession
-    known = [(*incarnation, begin) for incarnation, begin in begins.items()]
-    unread = spark.createDataFrame(known, "member string, incarnation bigint, begin bigint")
-    rows = spark.sql(_UNFOUNDED, given=records, begins=unread).collect()
+    from tools.verify.input.tables import table_of
+
+    known = [(*incarnation, since) for incarnation, since in begins.items()]
+    unread = table_of(known, "member string, incarnation bigint, since bigint")
     what = "confirmed, but this member applied no accepted publish of its own there before"
-    return [Finding("G9", row.member, row.incarnation, row.position, what) for row in rows]
+    return [
+        Finding("G9", row["member"], row["incarnation"], row["position"], what)
+        for row in scan.ask(_UNFOUNDED, begins=unread).to_pylist()
+    ]
 
 
 def check_gaps(records: Callable[[], DataFrame], findings: list[Finding]) -> list[Finding]:

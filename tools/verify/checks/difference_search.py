@@ -8,81 +8,101 @@ applied outside of a primary, or for which another record states what state ther
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import groupby
 from typing import TYPE_CHECKING
 
 from tools.verify.checks.control_checks import ControlResult
 from tools.verify.checks.total_order import (
     ANCHORS,
-    applied_while_active,
+    begun_inactive,
     describe_differences,
     find_differences,
 )
 from tools.verify.findings import Finding
-from tools.verify.input.rows import SPAN, SUMS, Row
-from tools.verify.spark_session import computed_once
+from tools.verify.input.rows import SCHEMA, SPAN, SUMS, Row, Sums
+from tools.verify.spark_session import in_tasks
+from tools.verify.sql.kept import Here, Kept, computed_once
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    import pyarrow as pa
+    from pyspark.sql import SparkSession
 
+HERE_BYTES = 16 << 20  # of logs, whose batches are looked at one by one in this process
 
-_ANCHOR = f"kind in ({', '.join(str(int(kind)) for kind in ANCHORS)}) and last > 0"
+_ANCHOR = f"kind IN ({', '.join(str(int(kind)) for kind in ANCHORS)}) AND last > 0"
+_SPAN = f"last >> {SPAN.bit_length() - 1}"
 _BY_SPAN = f"""
-    with by_incarnation as (
-        select
-            coalesce(span, last div {SPAN}) as span,
-            bit_xor(low) as low,
-            bit_xor(high) as high,
-            sum(batches) as batches,
-            sum(if(kind = {SUMS}, last - position + 1, null)) as positions,
-            bool_or(kind = {SUMS} and not active) as inactive,
-            bool_or(kind != {SUMS}) as unknown
-        from {{given}}
-        where kind = {SUMS} or ({_ANCHOR} and not coalesce(flag, false))
-        group by 1, member, incarnation
-    )
-    select
-        span,
-        bool_or(inactive or unknown) or coalesce(
-            min(low) != max(low) or min(high) != max(high)
-            or min(batches) != max(batches) or min(positions) != max(positions), false
-        ) as differ,
-        sum(batches) as batches,
-        max(positions) as positions
-    from by_incarnation
-    group by span
-"""
+    SELECT span, BOOL_OR(inactive OR unknown) OR COALESCE(
+            MIN(low) <> MAX(low) OR MIN(high) <> MAX(high)
+            OR MIN(batches) <> MAX(batches) OR MIN(positions) <> MAX(positions), FALSE
+        ) AS differ,
+        CAST(SUM(batches) AS BIGINT) AS batches, CAST(MAX(positions) AS BIGINT) AS positions
+    FROM (
+        SELECT span, BIT_XOR(low) AS low, BIT_XOR(high) AS high, SUM(batches) AS batches,
+            SUM(CASE WHEN kind = {SUMS} THEN last - position + 1 END) AS positions,
+            BOOL_OR(kind = {SUMS} AND NOT COALESCE(flag, begun IS NULL)) AS inactive,
+            BOOL_OR(kind <> {SUMS}) AS unknown
+        FROM (
+            SELECT member, incarnation, kind, COALESCE(span, {_SPAN}) AS span, low, high, batches,
+                position, last, flag, begun
+            FROM kept LEFT JOIN begun_inactive USING (file)
+            WHERE kind = {SUMS} OR {_ANCHOR} AND NOT COALESCE(flag, FALSE)
+        ) AS summed GROUP BY span, member, incarnation
+    ) AS by_incarnation
+    GROUP BY span"""
+_SUMS_THERE = f"""
+    SELECT {", ".join(Sums._fields)} FROM kept SEMI JOIN spans USING (span)
+    WHERE kind = {SUMS} ORDER BY file, begins"""
+_STATES_THERE = f"""
+    SELECT {", ".join(Row._fields)} FROM kept SEMI JOIN spans ON spans.span = {_SPAN}
+    WHERE {_ANCHOR}"""
 
 
 def compare_members(
-    scan: DataFrame, control: ControlResult, begin: int, *, little: bool
+    spark: SparkSession, scan: Kept, control: ControlResult, begin: int, *, little: bool
 ) -> tuple[int, int, list[Finding]]:
     """Compare the batches of all members; return how many, of how many positions, and findings."""
+    import pyarrow as pa
+
     inactive, cutoffs = control.begin_inactive, control.cutoffs
-    given = scan.withColumn("active", applied_while_active(inactive))
     # A row for some thousand positions: of a thousand million they are 250,000.
-    spans = scan.sparkSession.sql(_BY_SPAN, given=given).collect()
-    alike = [row for row in spans if not row.differ]
-    batches, positions = sum(row.batches for row in alike), sum(row.positions for row in alike)
+    spans = scan.ask(_BY_SPAN, begun_inactive=begun_inactive(inactive)).to_pylist()
+    alike = [row for row in spans if not row["differ"]]
+    batches, positions = (
+        sum(row["batches"] for row in alike),
+        sum(row["positions"] for row in alike),
+    )
     if len(alike) == len(spans):
         return batches, positions, []
-    left = records_of_spans(scan, [row.span for row in spans if row.differ])
-    with computed_once(left, little=little) as records:
+    left = pa.table({"span": pa.array([row["span"] for row in spans if row["differ"]], pa.int64())})
+    sums, states = scan.ask(_SUMS_THERE, spans=left), scan.ask(_STATES_THERE, spans=left)
+    with _records(spark, sums, states, little=little) as records:
         differences = find_differences(records, inactive, cutoffs, begin)
         findings = describe_differences(records, differences, inactive, cutoffs)
     return batches + differences.batches, positions + differences.positions, findings
 
 
-def records_of_spans(scan: DataFrame, numbers: list[int]) -> DataFrame:
-    """Return the batches of these ranges of SPAN positions, and the other records about a state
-    there, in the columns of the table "records".
-    """
+@contextmanager
+def _records(
+    spark: SparkSession, sums: pa.Table, states: pa.Table, *, little: bool
+) -> Iterator[Kept]:
+    """Yield the batches of these SUMS rows, and these rows, in the columns of "records"."""
     import pyarrow as pa
-    from pyspark.sql import functions as f
 
     from tools.verify.input.source import expand
+    from tools.verify.input.tables import arrow_schema
 
-    spans = scan.sparkSession.createDataFrame(pa.table({"span": pa.array(numbers, pa.int64())}))
-    batches = expand(scan.filter(f"kind = {SUMS}").join(spans, "span", "left_semi"))
-    anchors = scan.filter(_ANCHOR).withColumn("span", f.expr(f"last div {SPAN}"))
-    there = anchors.join(spans, "span", "left_semi").select(*Row._fields)
-    return batches.unionByName(there)
+    rows = [Sums(**fields) for fields in sums.to_pylist()]
+    files = [list(of_file) for _, of_file in groupby(rows, key=lambda one: one.file)]
+    schema = arrow_schema(SCHEMA)
+    states = states.cast(schema)
+    if sum(one.ends - one.begins for one in rows) <= HERE_BYTES:
+        yield Here(pa.concat_tables([states, pa.Table.from_batches(expand(files), schema)]))
+        return
+    frame = in_tasks(spark, files, expand, SCHEMA)
+    with computed_once(
+        frame.unionByName(spark.createDataFrame(states, SCHEMA)), little=little
+    ) as kept:
+        yield kept

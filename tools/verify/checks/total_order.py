@@ -16,12 +16,13 @@ from tools.verify.findings import Finding
 from tools.verify.format.commands import Command
 from tools.verify.format.records import RecordKind
 from tools.verify.input.rows import Row
+from tools.verify.sql.kept import Kept
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    import pyarrow as pa
 
 ANCHORS = (RecordKind.START, RecordKind.SNAPSHOT, RecordKind.VOTE, RecordKind.STOP)
-ITEM = ("position", "blob_hash", "order", "kinds", "epoch", "origin")
+ITEM = ("position", "blob_hash", "order_hash", "kinds", "epoch", "origin")
 _BATCH = int(RecordKind.BATCH)
 _COMMANDS = frozenset(Command)
 _ANCHORS = ", ".join(str(int(kind)) for kind in ANCHORS)
@@ -32,7 +33,7 @@ class Differences(NamedTuple):
 
     batches: int
     positions: int
-    found: dict[str, tuple[tuple[int, int], int]]  # (position, superseded epoch or 0), count
+    found: dict[str, tuple[tuple[int, ...], int]]  # (position, superseded epoch or 0), count
 
 
 class Compared(NamedTuple):
@@ -44,9 +45,9 @@ class Compared(NamedTuple):
 
     def differ(self) -> str:
         """Return, in SQL, whether the rows of one position differ."""
-        value = "`{}`" if self.of_states else "if(is_batch, `{}`, null)"
+        value = "{}" if self.of_states else "CASE WHEN is_batch THEN {} END"
         columns = map(value.format, self.columns)
-        return " or ".join(f"coalesce(min({one}) != max({one}), false)" for one in columns)
+        return " OR ".join(f"COALESCE(MIN({one}) <> MAX({one}), FALSE)" for one in columns)
 
 
 _COMPARED = {
@@ -62,81 +63,81 @@ DIFFERENCES = (*_COMPARED, _ALONE)
 
 # By the position that batches end at, and the epoch of what a later primary superseded.  Before
 # position {begin} logs of some incarnations are missing: who else applied it is not known.
-_FIRST_DIFFERENCES = f"""
-    with states as (
-        select *, kind = {_BATCH} as is_batch, {{superseded}} as superseded
-        from {{{{given}}}} where kind = {_BATCH} or (kind in ({_ANCHORS}) and `last` > 0)
-    ), compared as (
-        select `last`, superseded, count_if(is_batch) as n,
-            min(if(is_batch, position, null)) as `first`,
-            {", ".join(f"{one.differ()} as `{name}`" for name, one in _COMPARED.items())},
-            `last` >= {{begin}} and coalesce(
-                not bool_or(if(is_batch, active, null)) or (
-                    not bool_and(if(is_batch, active, null)) and min(chain) != max(chain)
-                ), false
-            ) as `{_ALONE}`
-        from states group by `last`, superseded
+_COMPARE = f"""
+    WITH states AS (
+        SELECT *, kind = {_BATCH} AS is_batch FROM ({{there}}) AS there
+        WHERE kind = {_BATCH} OR last > 0
+    ), compared AS (
+        SELECT last, superseded, COUNT(*) FILTER (WHERE is_batch) AS n,
+            MIN(CASE WHEN is_batch THEN position END) AS first,
+            {", ".join(f"{one.differ()} AS {name}" for name, one in _COMPARED.items())},
+            last >= {{begin}} AND COALESCE(
+                NOT BOOL_OR(CASE WHEN is_batch THEN active END)
+                OR NOT BOOL_AND(CASE WHEN is_batch THEN active END) AND MIN(chain) <> MAX(chain),
+                FALSE
+            ) AS {_ALONE},
+            CONCAT(LPAD(CAST(last AS STRING), 20, '0'), ' ', superseded) AS at_epoch
+        FROM states GROUP BY last, superseded
     )
-    select sum(n) as batches, sum(`last` - `first` + 1) as positions,
-        {
-    ", ".join(
-        f"min(if(`{n}`, struct(`last`, superseded), null)) as `{n}`, count_if(`{n}`) as `n_{n}`"
-        for n in DIFFERENCES
-    )
-}
-    from compared
-"""
+    SELECT CAST(SUM(n) AS BIGINT) AS batches, CAST(SUM(last - first + 1) AS BIGINT) AS positions,
+        {", ".join(
+            f"MIN(at_epoch) FILTER (WHERE {name}) AS {name}, COUNT_IF({name}) AS n_{name}"
+            for name in DIFFERENCES
+        )}
+    FROM compared"""  # fmt: skip
 
 
-def _superseded(cutoffs: dict[int, int]) -> str:
-    """Return, in SQL, the epoch of a superseded row, 0 for one of the canonical history."""
-    if not cutoffs:
-        return "0"
-    pairs = ", ".join(f"{epoch}L, {last}L" for epoch, last in sorted(cutoffs.items()))
-    return f"if(`last` > element_at(map({pairs}), decided), decided, 0)"
-
-
-def applied_while_active(begin_inactive: list[str]) -> Column:
-    """Return whether a batch was applied while its member was in the primary.
-
-    `begin_inactive` are the segments at whose beginning the member was in none.
+def _there(cutoffs: dict[int, int]) -> str:
+    """Return the SELECT of batches and of records that state a state, with the epoch where it is of
+    what a later primary superseded, else 0; and whether the member was in the primary.
     """
-    from pyspark.sql import functions as f
+    beyond = " ".join(f"WHEN {epoch} THEN {last}" for epoch, last in sorted(cutoffs.items()))
+    superseded = f"CASE WHEN last > CASE decided {beyond} END THEN decided ELSE 0 END"
+    return f"""
+        SELECT kept.*, COALESCE(flag, begun IS NULL) AS active,
+            {superseded if cutoffs else 0} AS superseded
+        FROM kept LEFT JOIN begun_inactive USING (file)
+        WHERE kind IN ({_BATCH}, {_ANCHORS})"""
 
-    begun = f.col("file").isin(begin_inactive) if begin_inactive else f.lit(False)
-    return f.coalesce(f.col("flag"), ~begun)
+
+def begun_inactive(files: list[str]) -> pa.Table:
+    """Return the table of segments at whose beginning the member was in no primary.
+
+    A batch that follows no other record about that was applied so, too.
+    """
+    import pyarrow as pa
+
+    schema = pa.schema({"file": pa.string(), "begun": pa.bool_()})
+    return pa.table({"file": files, "begun": [True] * len(files)}, schema=schema)
 
 
 def find_differences(
-    records: DataFrame, begin_inactive: list[str], cutoffs: dict[int, int], begin: int
+    records: Kept, begin_inactive: list[str], cutoffs: dict[int, int], begin: int
 ) -> Differences:
-    """Compare batches by the position that they end at, in one job."""
-    query = _FIRST_DIFFERENCES.format(superseded=_superseded(cutoffs), begin=begin)
-    given = records.withColumn("active", applied_while_active(begin_inactive))
-    row = records.sparkSession.sql(query, given=given).collect()[0]
+    """Compare batches by the position that they end at."""
+    query = _COMPARE.format(there=_there(cutoffs), begin=begin)
+    row = records.ask(query, begun_inactive=begun_inactive(begin_inactive)).to_pylist()[0]
     found = {
-        name: (tuple(row[name]), row[f"n_{name}"]) for name in DIFFERENCES if row[name] is not None
+        name: (tuple(map(int, row[name].split())), row[f"n_{name}"])
+        for name in DIFFERENCES
+        if row[name] is not None
     }
-    return Differences(row.batches or 0, row.positions or 0, found)
+    return Differences(row["batches"] or 0, row["positions"] or 0, found)
 
 
 def describe_differences(
-    records: DataFrame,
-    differences: Differences,
-    begin_inactive: list[str],
-    cutoffs: dict[int, int],
+    records: Kept, differences: Differences, begin_inactive: list[str], cutoffs: dict[int, int]
 ) -> list[Finding]:
     """Return who differs from the others at the first position of each kind of difference."""
     if not differences.found:
         return []
     wanted = ", ".join(str(last) for (last, _), _ in differences.found.values())
-    there = records.filter(f"`last` in ({wanted}) and kind in ({_BATCH}, {_ANCHORS})")
-    rows = there.withColumn("flag", applied_while_active(begin_inactive)).selectExpr(
-        *(f"`{name}`" for name in Row._fields), f"{_superseded(cutoffs)} as superseded"
-    )
-    at: dict[tuple[int, int], list[Row]] = defaultdict(list)
-    for found in rows.limit(1000).collect():
-        at[found.last, found.superseded].append(Row(*found[:-1]))
+    query = f"SELECT * FROM ({_there(cutoffs)}) AS there WHERE last IN ({wanted}) LIMIT 1000"
+    rows = records.ask(query, begun_inactive=begun_inactive(begin_inactive)).to_pylist()
+    at: dict[tuple[int, ...], list[Row]] = defaultdict(list)
+    for row in rows:
+        one = Row(*(row[name] for name in Row._fields))
+        at[one.last or 0, row["superseded"]].append(one._replace(flag=row["active"]))
     findings: list[Finding] = []
     for name, (place, count) in differences.found.items():
         here = sorted(at[place], key=lambda row: row[:6])
@@ -208,7 +209,7 @@ def _item(row: Row, other: Row) -> tuple[int, str]:
         if mine != theirs:
             return i, f"another command ({command_name(mine)}, not {command_name(theirs)})"
     changed = [name for name in ITEM if getattr(row, name) != getattr(other, name)]
-    listed = ", ".join(changed).replace("blob_hash", "hash")
+    listed = ", ".join(changed).replace("blob_hash", "hash").replace("order_hash", "order")
     return 0, f"another item ({_commands(row)}; by its {listed})"
 
 

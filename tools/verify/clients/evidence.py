@@ -9,6 +9,7 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
+from tools.verify.format.reader import read_confirms
 from tools.verify.input.parse import scan_segment
 from tools.verify.input.ranges_of_file import FileRange
 from tools.verify.input.rows import FAULT, Row
@@ -97,6 +98,10 @@ def read_evidence(one: EvidenceFile) -> Iterator[Tables]:
         yield {"damage": _damage(data, one.file)}
         return
     confirmed: list[int] = []
+    if one.ranges == []:  # of most members: no other record matters, and damage no confirm
+        confirmed += (position for told in read_confirms(data) for position in told.positions)
+        yield {"confirms": pa.table({"position": pa.array(confirmed, pa.int64())})}
+        return
     ranges = EVERYWHERE if one.ranges is None else one.ranges
     for batch in moves_of(data, one.file, arrow_schema(MOVES_SCHEMA), ranges, confirmed):
         yield tables_of_moves(pa.Table.from_batches([batch]))

@@ -26,11 +26,13 @@ from tools.verify.input.ranges_of_file import FileRange
 from tools.verify.input.rows import FAULT, SEGMENT, Row
 from tools.verify.input.segments import HEADER_BYTES, header_of, size_of
 from tools.verify.sql.exchange import ROWS_IN_BIN, Exchange, Tables, moves_in
+from tools.verify.sql.kept import InSpark, Kept
 
 _FOREIGN_TOLD = 3
+_NAMED = f"SELECT DISTINCT seq, origin, text FROM kept WHERE kind = {int(RecordKind.QUEUES)}"
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    from pyspark.sql import SparkSession
 
 
 def read_header(path: Path) -> Header | None:
@@ -118,7 +120,8 @@ def told_history(
 
 
 def check_histories(
-    scan: DataFrame,
+    spark: SparkSession,
+    scan: Kept,
     client_segments: Sequence[Path],
     segments: Sequence[Path],
     settled: Sequence[Path],
@@ -130,17 +133,15 @@ def check_histories(
     but for those that were `settled` before.
     """
     import pyarrow as pa
-    from pyspark.sql import functions as f
 
     from tools.verify.input.source import read_table
 
     if not client_segments:
         return None
-    spark = scan.sparkSession
+    kept = [scan]
     if settled:
-        scan = scan.union(read_table(spark, "scan", list(settled)))
-    queues = scan.filter(f.col("kind") == int(RecordKind.QUEUES)).select("seq", "origin", "text")
-    named = [tuple(row) for row in queues.distinct().collect()]
+        kept.append(InSpark(read_table(spark, "scan", list(settled))))
+    named = {tuple(row.values()) for one in kept for row in one.ask(_NAMED).to_pylist()}
     numbers = sorted({(number, name) for number, _, name in named})
     names = pa.table(
         [[number for number, _ in numbers], [name for _, name in numbers]],

@@ -11,11 +11,12 @@ from typing import Any
 from tools.verify.checks.total_order import command_name
 from tools.verify.checks.views_and_segments import runs_of
 from tools.verify.contract.rules import Breach, Rule
-from tools.verify.contract.segment import Part, SegmentParts, SegmentTask, table_of
+from tools.verify.contract.segment import Part, SegmentParts, SegmentTask
 from tools.verify.findings import Finding
 from tools.verify.format.moves import CAUSES, Op
 from tools.verify.input.rows import SEGMENT, Row
 from tools.verify.input.segments import records_in
+from tools.verify.input.tables import table_of
 from tools.verify.sql.exchange import Exchange, Step, Tables
 from tools.verify.sql.statements import answer
 

@@ -31,7 +31,7 @@ from tools.verify.input.moves import (
 )
 from tools.verify.input.ranges_of_file import FileRange, RangeCursor
 from tools.verify.input.segments import records_in
-from tools.verify.input.tables import arrow_schema, batch_of
+from tools.verify.input.tables import table_of
 from tools.verify.sql.exchange import Tables
 from tools.verify.sql.statements import answer
 
@@ -271,8 +271,3 @@ class SegmentParts:
         named = table_of(self._named.values(), _NAMED)
         tables = {"logged": pa.table(logged), "commands": pa.table(commands), "named": named}
         return Part(batches, self._cursor.ranges, tables)
-
-
-def table_of(rows: Iterable[tuple[object, ...]], ddl: str) -> pa.Table:
-    """Return rows as a table of these columns."""
-    return pa.Table.from_batches([batch_of(rows, ddl)], arrow_schema(ddl))

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
+from contextlib import suppress
 from hashlib import blake2b
 from os import SEEK_END
 from typing import BinaryIO, NamedTuple
@@ -19,6 +20,7 @@ import msgpack
 
 from tools.verify.format.records import (
     BEGINNINGS,
+    ConfirmRecord,
     End,
     Header,
     Record,
@@ -35,6 +37,7 @@ RECORD_BYTES_MAX = 1 << 30
 ENDS_BYTES = 16 << 10  # END is within so many bytes of the end
 _HEAD = FRAME.size
 _LINK = blake2b(digest_size=8)  # of nothing yet: its copy is made sooner than a new one
+_CONFIRM = BEGINNINGS[RecordKind.CONFIRM - 1]
 _BEGINNING = re.compile(b"|".join(map(re.escape, BEGINNINGS)))
 
 
@@ -140,6 +143,19 @@ def read_segment(
             faults.append(Fault(what, lsn))
         lsn, link, begins = number, own_link, False
         yield Entry(lsn, link, offset, record, payload)
+
+
+def read_confirms(data: bytes) -> Iterator[ConfirmRecord]:
+    """Yield the CONFIRM records of a segment that was found whole: by lengths, all else unread."""
+    offset = len(MAGIC)
+    while offset + _HEAD < len(data):
+        begin = offset + _HEAD
+        offset = begin + int(FRAME.unpack_from(data, offset)[0])
+        if data.startswith(_CONFIRM, begin):
+            with suppress(RecordMalformed):
+                _, record = decode(data[begin:offset])
+                if isinstance(record, ConfirmRecord):
+                    yield record
 
 
 def _has_magic(data: bytes, source: str) -> bool:

@@ -32,7 +32,7 @@ class Row(NamedTuple):
     chain: bytes | None = None
     root: int | None = None  # signed: Spark has no unsigned numbers
     blob_hash: bytes | None = None
-    order: bytes | None = None
+    order_hash: bytes | None = None
     origin: str | None = None  # of a FAULT: the promise
     kinds: bytes | None = None
     outcomes: bytes | None = None
@@ -53,7 +53,7 @@ class Row(NamedTuple):
 SCHEMA = (
     "file string, member string, incarnation bigint, segment int, lsn bigint, kind int, "
     "epoch bigint, ring_seq bigint, ring_rep string, seq bigint, position bigint, "
-    "last bigint, chain binary, root bigint, blob_hash binary, `order` binary, origin string, "
+    "last bigint, chain binary, root bigint, blob_hash binary, order_hash binary, origin string, "
     "kinds binary, outcomes binary, names array<string>, voters array<string>, flag boolean, "
     "text string, positions array<bigint>, decided bigint, "
     "time_us bigint, moves_hash bigint"

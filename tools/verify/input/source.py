@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import partial
-from itertools import groupby, islice
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -71,20 +71,12 @@ def _read(files: list[str], table: str) -> Iterator[pyarrow.RecordBatch]:
         yield from read(read_bytes(Path(file)), file, schema)
 
 
-def expand(sums: DataFrame) -> DataFrame:
-    """Return the batches of SUMS rows of the table "scan", as rows of the table "records"."""
-    ranges = sums.select(*Sums._fields)
-    # A file is unpacked once by the task that needs parts of it.
-    ranges = ranges.repartition("file").sortWithinPartitions("file", "begins")
-    return ranges.mapInArrow(_expand, SCHEMA)
-
-
-def _expand(batches: Iterable[pyarrow.RecordBatch]) -> Iterator[pyarrow.RecordBatch]:
-    wanted = (Sums(**fields) for batch in batches for fields in batch.to_pylist())
+def expand(files: Iterable[list[Sums]]) -> Iterator[pyarrow.RecordBatch]:
+    """Yield the batches of SUMS rows, given by file, as rows of the table "records"."""
 
     def rows() -> Iterator[Row]:
-        for file, ranges in groupby(wanted, key=lambda one: one.file):
-            data = _bytes(file)
+        for ranges in files:
+            data = _bytes(ranges[0].file)
             for one in ranges:
                 yield from expand_sums(data, one)
 

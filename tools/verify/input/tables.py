@@ -66,6 +66,11 @@ def batch_of(rows: Iterable[tuple[object, ...]], ddl: str) -> pyarrow.RecordBatc
     return pyarrow.RecordBatch.from_arrays(arrays, schema=schema)
 
 
+def table_of(rows: Iterable[tuple[object, ...]], ddl: str) -> pyarrow.Table:
+    """Return rows as a table of these columns."""
+    return pyarrow.Table.from_batches([batch_of(rows, ddl)], arrow_schema(ddl))
+
+
 def moves_of(
     data: bytes,
     file: str,

@@ -10,7 +10,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
 from types import FrameType
-from typing import TYPE_CHECKING
 
 import click
 
@@ -22,14 +21,10 @@ from tools.verify.live.follow import FollowResult, follow
 from tools.verify.live.metrics import FollowMetrics
 from tools.verify.live.notify import Notifier, as_document
 
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
-
 ERASE = "\r\x1b[K"
 
 
 def alert(
-    spark: SparkSession,
     places: list[Path],
     as_json: bool,
     saved: list[Row],
@@ -45,7 +40,7 @@ def alert(
         checkpoint.unread(find_segments(places), saved)  # are they the logs that were verified?
     consistent, last = True, None
     with stop_signals() as stop:
-        for result in follow(spark, places, stop.is_set, saved):
+        for result in follow(places, stop.is_set, saved):
             metrics.take(result)
             for finding in result.findings:
                 notifier.tell(finding)
@@ -109,7 +104,7 @@ def _show_status(result: FollowResult) -> None:
 
 @contextmanager
 def stop_signals() -> Iterator[Event]:
-    """Yield an event that Ctrl-C and SIGTERM set; Spark would cancel its work at once instead."""
+    """Yield an event that Ctrl-C and SIGTERM set: a look is not broken off."""
     stop = Event()
 
     def set_it(_signal: int, _frame: FrameType | None) -> None:

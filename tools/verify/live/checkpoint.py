@@ -21,7 +21,7 @@ from tools.verify.format.records import Header
 from tools.verify.input.rows import SEGMENT, Row
 
 VERSION = 3
-_HEX = ("chain", "blob_hash", "order", "kinds", "outcomes")  # bytes, in the file as hex
+_HEX = ("chain", "blob_hash", "order_hash", "kinds", "outcomes")  # bytes, in the file as hex
 
 
 def load(path: Path) -> list[Row]:

@@ -1,9 +1,9 @@
 """Follows the logs of live members: looks at what is new again and again, and checks it.
 
-At each look the new bytes of the incarnations are parsed.  They are added to the rows that Spark
-holds, all positions that every live member has reached are compared, as the full check does, and
+At each look the new bytes of the incarnations are parsed.  They are added to the rows that are
+held, all positions that every live member has reached are compared, as the full check does, and
 those positions but the last few are released.  So what is held grows with the distance between
-members, not with time; Spark holds it, and spills it to disk.
+members, not with time; it is little enough for this process, and needs no Spark.
 """
 
 from __future__ import annotations
@@ -28,15 +28,14 @@ from tools.verify.input.rows import SCHEMA, Row
 from tools.verify.input.segments import size_of
 from tools.verify.live import bygone
 from tools.verify.live.progress import KEPT, ClusterProgress, LogProgress
+from tools.verify.sql.kept import Here, Kept
 
 if TYPE_CHECKING:
     import pyarrow
-    from pyspark.sql import DataFrame, SparkSession
 
 EVERY_SECONDS = 1.0  # between the beginnings of two looks, when there is something new
 STOP_SECONDS = 0.1  # in which a stop is noticed between two looks
 QUIET_LOOKS = 3  # without anything new, until what waits for more is told
-FEW = 100_000  # records that one task compares faster than several after a shuffle
 COMPARED = (RecordKind.BATCH, *total_order.ANCHORS)
 
 
@@ -67,12 +66,11 @@ class FollowResult:
 class Follower:
     """Reads what is new in live logs, and checks it together with what is held."""
 
-    def __init__(self, spark: SparkSession, places: list[Path], saved: list[Row]) -> None:
-        self._spark = spark
+    def __init__(self, places: list[Path], saved: list[Row]) -> None:
         self._places = places
         self._settled = settled_in(saved)
         self._read: Offsets = {}
-        self._held: DataFrame | None = None
+        self._held: pyarrow.Table | None = None
         self._last: FollowResult | None = None
         self._cluster = ClusterProgress()
         self._cluster.take(row for row in saved if row.kind in views_and_segments.CONTROL_KINDS)
@@ -104,35 +102,29 @@ class Follower:
             yield replace(self._last, findings=found)
 
     def _check(self, control: list[Row], compared: pyarrow.Table) -> Iterator[FollowResult]:
-        from pyspark.sql import functions as f
+        import pyarrow
+        from pyarrow.compute import field as column
 
-        cluster, before = self._cluster, self._cluster.records
+        cluster = self._cluster
         cluster.take(control)
         bygone.forget(self._read, cluster.first_epoch, cluster.gone)
         found = cluster.check()
         if found and self._last is not None:  # reported at once; nothing more is verified yet
             yield replace(self._last, findings=found)
             found = []
-        rows = self._spark.createDataFrame(compared, SCHEMA)
         if self._held is not None:
-            rows = self._held.unionByName(rows)
+            compared = pyarrow.concat_tables([self._held, compared])
         progress = cluster.progress()
-        held = (progress.newest - self._forgotten) * len(progress.lags)  # at most
-        if cluster.records - before + held < FEW:
-            rows = rows.coalesce(1)  # spares a shuffle
         reached = progress.verified
-        found += cluster.new_differences(self._differences(rows.filter(f.col("last") <= reached)))
+        verified = Here(compared.filter(column("last") <= reached))
+        found += cluster.new_differences(self._differences(verified))
         self._forgotten = max(self._forgotten, reached - KEPT)
-        # A local checkpoint: without lineage, which would grow with each look.
-        kept = rows.filter(f.col("last") > self._forgotten).coalesce(2).localCheckpoint()
-        if self._held is not None:
-            self._held.unpersist()
-        self._held = kept
+        self._held = compared.filter(column("last") > self._forgotten).combine_chunks()
         left = unread(self._read, self._places, self._settled)
         self._last = FollowResult(progress, found, cluster.records, left)
         yield self._last
 
-    def _differences(self, rows: DataFrame) -> list[Finding]:
+    def _differences(self, rows: Kept) -> list[Finding]:
         cluster = self._cluster
         inactive, cutoffs = cluster.begin_inactive, cluster.cutoffs()
         begin = max(cluster.begin(), self._forgotten + 1)
@@ -141,10 +133,7 @@ class Follower:
 
 
 def follow(
-    spark: SparkSession,
-    places: list[Path],
-    stopped: Callable[[], bool],
-    saved: list[Row] | None = None,
+    places: list[Path], stopped: Callable[[], bool], saved: list[Row] | None = None
 ) -> Iterator[FollowResult]:
     """Yield a result whenever there was something new, until `stopped`.
 
@@ -154,7 +143,7 @@ def follow(
     for place in places:
         if not place.is_dir():
             raise BadInput(f"{place} is not a directory: name the members' log directories")
-    follower = Follower(spark, [place.resolve() for place in places], saved or [])
+    follower = Follower([place.resolve() for place in places], saved or [])
     while not stopped():
         until = time.monotonic() + EVERY_SECONDS
         yield from follower.look()

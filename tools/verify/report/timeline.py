@@ -9,15 +9,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 from tools.verify.checks.views_and_segments import IncarnationId, records_by_incarnation
 from tools.verify.format.records import RecordKind
 from tools.verify.input.rows import SUMS, Row
 from tools.verify.report.traffic import MoveCount
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+from tools.verify.sql.kept import Kept
 
 SLICES = 120
 
@@ -88,7 +86,7 @@ class Timeline:
         return self.begin_us + min(reached) * self.slice_us if reached else None
 
 
-def build_timeline(scan: DataFrame, rows: list[Row]) -> Timeline:
+def build_timeline(scan: Kept, rows: list[Row]) -> Timeline:
     """Return the timeline of the table "scan"; `rows` are its control rows."""
     ends = _ends(rows)
     incarnations = [
@@ -151,15 +149,11 @@ def _timeline_of(
     return one
 
 
-def _slices(scan: DataFrame, timeline: Timeline) -> list[Slice]:
-    from pyspark.sql import functions as f
-
-    number = f.floor((f.col("time_us") - f.lit(timeline.begin_us)) / f.lit(timeline.slice_us))
-    rows = (
-        scan.filter((f.col("kind") == SUMS) & (f.col("time_us") >= timeline.begin_us))
-        .groupBy(number.cast("int").alias("number"), "member")
-        .agg(f.max("last").alias("position"))
-        .filter(f.col("number") < SLICES)
-        .collect()
-    )
-    return sorted(Slice(row.number, row.member, row.position) for row in rows)
+def _slices(scan: Kept, timeline: Timeline) -> list[Slice]:
+    rows = scan.ask(f"""
+        SELECT number, member, MAX(last) AS position FROM (
+            SELECT CAST(FLOOR((time_us - {timeline.begin_us}) / {timeline.slice_us}) AS INT)
+                AS number, member, last
+            FROM kept WHERE kind = {SUMS} AND time_us >= {timeline.begin_us}
+        ) AS sliced WHERE number < {SLICES} GROUP BY number, member""")
+    return sorted(Slice(**row) for row in rows.to_pylist())

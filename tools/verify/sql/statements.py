@@ -49,4 +49,6 @@ def _database() -> DuckDBPyConnection:
     import duckdb
 
     # Spark has a task for each core, and the statements name no files.
-    return duckdb.connect(config={"threads": 1, "enable_external_access": False})
+    database = duckdb.connect(config={"threads": 1, "enable_external_access": False})
+    database.execute("CREATE MACRO explode(list) AS unnest(list)")  # as Spark calls it
+    return database

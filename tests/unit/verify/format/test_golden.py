@@ -67,6 +67,15 @@ def test_both_decoders_read_the_same(name: str) -> None:
     assert entries == [one for one in theirs if one[0] not in refused]
 
 
+@pytest.mark.parametrize("name", FILES)
+def test_confirms_are_found_by_lengths_alone(name: str) -> None:
+    data = (GOLDEN / name).read_bytes()
+    records_of = (one.record for one in own_reader.read_segment(data, "x", []))
+    confirms = [one for one in records_of if isinstance(one, own.ConfirmRecord)]
+    assert list(own_reader.read_confirms(data)) == confirms
+    assert list(own_reader.read_confirms(data[:-7] + bytes(40))) == confirms
+
+
 def test_all_kinds_of_records_are_there() -> None:
     kinds = Counter(kind for name in FILES for *_, kind, _ in read((GOLDEN / name).read_bytes())[0])
     assert kinds.keys() == {of.__name__ for of in own.KINDS}
