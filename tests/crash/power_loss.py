@@ -15,6 +15,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
 
+import xxhash
+
+ZEROS = bytes(1 << 16)
 WRITE, TRUNCATE, SYNC, CREATE, UNLINK, RENAME, MKDIR, NOTE = range(1, 9)
 _HEADER = struct.Struct("<IIQQQII")
 SECTOR = 512
@@ -177,20 +180,23 @@ class Disk:
 
     # -- after the loss --------------------------------------------------------------------------
 
-    def leave(self, target: Path, choice: Choice) -> None:
-        """Write what is left into the new directory `target`."""
-        target.mkdir(parents=True)
-        self._leave(self.top, target, choice)
+    def left(self, choice: Choice) -> dict[str, bytearray | None]:
+        """Return what is left: the content of each file by its path, None for a directory."""
+        found: dict[str, bytearray | None] = {}
+        self._leave(self.top, "", choice, found)
+        return found
 
-    def _leave(self, folder: Folder, target: Path, choice: Choice) -> None:
+    def _leave(
+        self, folder: Folder, path: str, choice: Choice, found: dict[str, bytearray | None]
+    ) -> None:
         names = dict(folder.names)
         for change in folder.later[: choice.names(len(folder.later))]:
             _rename(names, *change)
         for name in sorted(names):
             what = names[name]
             if isinstance(what, Folder):
-                (target / name).mkdir()
-                self._leave(what, target / name, choice)
+                found[path + name] = None
+                self._leave(what, f"{path}{name}/", choice, found)
                 continue
             content = bytearray(what.content)
             for sure, offset, data in what.later:
@@ -202,7 +208,32 @@ class Disk:
                 else:
                     for start, end in choice.sectors(offset, len(data)):
                         _apply(content, offset + start, data[start:end])
-            (target / name).write_bytes(content)
+            found[path + name] = content
+
+
+def write(left: dict[str, bytearray | None], target: Path) -> None:
+    """Write what is left into the new directory `target`; blocks of zeros are holes."""
+    target.mkdir(parents=True)
+    for name, content in left.items():
+        if content is None:
+            (target / name).mkdir()
+            continue
+        with (target / name).open("wb") as file:
+            for start in range(0, len(content), len(ZEROS)):
+                block = content[start : start + len(ZEROS)]
+                if block != ZEROS:
+                    file.seek(start)
+                    file.write(block)
+            file.truncate(len(content))
+
+
+def digest(left: dict[str, bytearray | None]) -> bytes:
+    """Return what is equal where the same is left."""
+    hashed = xxhash.xxh3_128()
+    for name, content in left.items():
+        hashed.update(f"{name} {-1 if content is None else len(content)}\n".encode())
+        hashed.update(content or b"")
+    return hashed.digest()
 
 
 class Choice:
