@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from urllib.parse import quote
 
 import pika
@@ -120,11 +120,16 @@ def wait_for_bindings(member: BrokerProcess, source: str, *keys: str) -> None:
     )
 
 
-def settled(member: BrokerProcess, queue: str, count: int, seconds: float = 2.0) -> None:
-    """The queue holds so many, and no more come for a moment."""
-    wait_until(lambda: depth(member, queue) == count, 60, f"{count} messages in {queue}")
+def settled(
+    members: BrokerProcess | Collection[BrokerProcess], queue: str, count: int, seconds: float = 2.0
+) -> None:
+    """The queue of each member holds so many, and no more come anywhere for a moment."""
+    asked = [members] if isinstance(members, BrokerProcess) else [*members]
+    for member in asked:
+        wait_until(lambda one=member: depth(one, queue) == count, 60, f"{count} in {queue}")  # type: ignore[misc]
     until = time.monotonic() + seconds
     while time.monotonic() < until:
-        found = depth(member, queue)
-        assert found == count, f"{queue}: {found} in place of {count}"
+        for member in asked:
+            found = depth(member, queue)
+            assert found == count, f"{queue} at {member}: {found} in place of {count}"
         time.sleep(0.2)

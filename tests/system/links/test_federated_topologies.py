@@ -79,8 +79,8 @@ def test_in_a_ring_everybody_gets_all_once(members: Members) -> None:
         wait_for_bound(members[name], "ring", "all")
     for number, name in enumerate(NAMES):
         send(members[name], "ring", "all", range(10 * number, 10 * number + 10))
+    settled(members.values(), "all-ring", 30)
     for name in NAMES:
-        settled(members[name], "all-ring", 30)
         assert sorted(take(members[name], "all-ring", 30)) == list(range(30))
     for name in NAMES:
         stop_federating(members[name], "^ring$")
@@ -113,8 +113,8 @@ def test_in_a_mesh_everybody_gets_all_once(members: Members) -> None:
         wait_for_bindings(members[name], "mesh", "#", "#")
     for number, name in enumerate(NAMES):
         send(members[name], "mesh", "a.key", range(10 * number, 10 * number + 10))
+    settled(members.values(), "meshed", 30)
     for name in NAMES:
-        settled(members[name], "meshed", 30)
         assert sorted(take(members[name], "meshed", 30)) == list(range(30))
     for name in NAMES:
         stop_federating(members[name], "^mesh$")
@@ -135,8 +135,8 @@ def test_in_a_star_the_hub_passes_on(members: Members) -> None:
     wait_for_bindings(members["south"], "star", "", "")
     for number, name in enumerate(NAMES):
         send(members[name], "star", "", range(10 * number, 10 * number + 10))
+    settled(members.values(), "starred", 30)
     for name in NAMES:
-        settled(members[name], "starred", 30)
         assert sorted(take(members[name], "starred", 30)) == list(range(30))
     for name in NAMES:
         stop_federating(members[name], "^star$")
@@ -235,8 +235,7 @@ def test_queues_that_are_each_others_upstreams_hand_nothing_around(members: Memb
     publish(north, "both", range(100))
     settled(north, "both", 100)
     assert sorted(take(south, "both", 100)) == list(range(100))
-    settled(north, "both", 0)
-    settled(south, "both", 0)
+    settled((north, south), "both", 0)
     for member in (north, south):
         stop_federating(member, "^both$")
 

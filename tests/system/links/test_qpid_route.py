@@ -99,8 +99,8 @@ def test_static_routes_pull_and_push(pair: Pair) -> None:
     wait_until(lambda: state(near) == "Operational", 30, "the shovels")
     send(far, "logs", "warn.far", [1])
     send(near, "logs", "warn.near", [2])
+    settled(pair, "log", 2)
     for member in pair:
-        settled(member, "log", 2)
         assert sorted(take(member, "log", 2)) == [1, 2]
     listed = qpid_route("route", "list", at(near)).splitlines()
     here, there = str(near.management), str(far.address)
