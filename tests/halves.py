@@ -40,7 +40,8 @@ KINDS = {
     ),
     "slow": Kind(
         "slow", ("system",),
-        ("system/dashboard", "system/pages", "system/roles", "system/sharing", "system/verify"),
+        ("system/dashboard", "system/pages", "system/roles/test_shared_store_roles.py",
+         "system/sharing", "system/verify"),
     ),
 }  # fmt: skip
 NO_TEST_WAS_SELECTED = 5

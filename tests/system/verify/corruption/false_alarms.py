@@ -26,11 +26,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from tests.sim.run.campaign import Options, run_seed
-from tests.system.verify.support.checks_without_spark import (
-    contract_findings,
-    difference_findings,
-    rows_in,
-)
+from tests.system.verify.support.checks_without_spark import all_findings, rows_in
 from tools.verify.checks.canonical_history import gaps, plan
 from tools.verify.checks.control_checks import check_control_rows
 from tools.verify.findings import BadInput, Finding
@@ -120,8 +116,7 @@ def check_without_spark(logs: Path) -> tuple[Counter[str], list[Finding]]:
     stretches = plan(rows, control.epochs)
     counts["positions"] = sum(one.last - one.first + 1 for one in stretches)
     counts["unwitnessed"] = sum(one.last - one.first + 1 for one in gaps(stretches))
-    found = control.findings + difference_findings(rows, control.cutoffs)
-    return counts, found + contract_findings(rows, control.epochs)
+    return counts, all_findings(rows, control)
 
 
 @contextmanager

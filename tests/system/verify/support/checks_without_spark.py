@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
-from tools.verify.checks.control_checks import check_control_rows
+from tools.verify.checks.control_checks import ControlResult, check_control_rows
 from tools.verify.checks.views_and_segments import PrimaryView
 from tools.verify.contract.job import check_contract, explain
 from tools.verify.coverage import unexamined
@@ -52,3 +52,9 @@ def contract_findings(rows: list[Row], primaries: dict[int, PrimaryView]) -> lis
     found = check_contract(None, rows, primaries, everywhere=True)
     assert list(unexamined((), found)) == []
     return explain(None, found, rows)
+
+
+def all_findings(rows: list[Row], control: ControlResult) -> list[Finding]:
+    """Return what the check finds in members' logs, be they small or large."""
+    found = control.findings + difference_findings(rows, control.cutoffs)
+    return found + contract_findings(rows, control.epochs)
