@@ -48,6 +48,7 @@ class RingConfig:
     # idle
     commit_wait_ms: int = 2  # how long the token waits for the commit of a member at most
     rest_ms: int = 5  # how long it rests where a call for it may come too late, or be lost
+    keep_ms: int = 0  # hold * 2 / 5: the same where the last urgent work came from
     idle_visits_before_rest: int = 2
     hold_ms: int = 65
     idle_visits_before_hold: int = 10  # some 30 ms after the last frame, with the rests
@@ -83,6 +84,7 @@ class RingConfig:
             "hearing_ms": min(3 * self.merge_interval_ms, consensus_ms),
             "merge_backoff_max_ms": 3 * self.token_timeout_ms,
             "receive_failure_ms": self.token_timeout_ms // 2,
+            "keep_ms": max(1, self.hold_ms * 2 // 5),
         }
         for name, value in derived.items():
             if not getattr(self, name):
@@ -162,8 +164,8 @@ class RingConfig:
              self.idle_visits_before_rest < self.idle_visits_before_hold,
              "idle_visits_before_rest must be less than idle_visits_before_hold"),
             ("a rest is shorter than a hold",
-             max(self.rest_ms, self.commit_wait_ms) <= self.hold_ms,
-             "rest_ms and commit_wait_ms must be at most hold_ms"),
+             max(self.rest_ms, self.keep_ms, self.commit_wait_ms) <= self.hold_ms,
+             "rest_ms, keep_ms and commit_wait_ms must be at most hold_ms"),
         )  # fmt: skip
 
     def _ranges(self) -> tuple[tuple[str, bool, str], ...]:

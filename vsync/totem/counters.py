@@ -141,6 +141,7 @@ EVENTS = {
     "token_lost": "the token did not come in time",
     "token_resent": "the token was sent again, as nothing showed its arrival",
     "token_held": "the token of an idle ring was held",
+    "token_kept": "it stayed here for a moment, where the last urgent work came from",
     "token_rested": "it rested for a moment, as nothing was under way",
     "token_waited": "it waited for a commit of this member",
     "token_called": "calls for a token that may rest, to each member",

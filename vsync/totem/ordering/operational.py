@@ -37,6 +37,7 @@ class OperationalPhase:
         self._slowed = False  # the waiting token is kept because the application is behind
         self._asked = 0  # so many were called for the token since the last visit
         self._called = False  # somebody else did
+        self._keeps = False  # who had urgent work last, as far as this member knows, was this one
         self._marks_shown: tuple[int, ...] = ()
         self._context = context
         self._config = context.config
@@ -81,7 +82,7 @@ class OperationalPhase:
         if message.ring != self.ring.id:
             self._context.count("wake_other_ring")
             return
-        self._called = True
+        self._called, self._keeps = True, False
         self._end_hold(now)
 
     def work_arrived(self, now: float, *, urgent: bool = True) -> None:
@@ -92,10 +93,10 @@ class OperationalPhase:
         elif self.waiting is not None:
             if urgent or ring.idle >= self._config.idle_visits_before_hold:
                 self._end_hold(now)
-        elif (urgent and ring.may_rest) or ring.idle + 2 >= self._config.idle_visits_before_hold:
-            # Commits are over when the ring has been idle for so long.
-            resting = ring.idle >= self._config.idle_visits_before_rest
-            self._call(ring.members[:1] if resting else ring.members)
+        elif self._may_be_held:
+            self._call(ring.members[:1])
+        elif urgent and ring.may_rest:
+            self._call(ring.members)
 
     def mark_changed(self, now: float) -> None:
         """The mark goes with the next token, which nobody is called for who waits for a commit."""
@@ -103,7 +104,13 @@ class OperationalPhase:
         if self.solo is not None or self.waiting is not None:
             self.work_arrived(now)
         elif ring.idle + 1 >= self._config.idle_visits_before_rest:
-            self._call(ring.members[:1])
+            self._call(ring.members[:1] if self._may_be_held else ring.members)
+
+    @property
+    def _may_be_held(self) -> bool:
+        """Whether the ring is idle for so long that the representative may hold the token, and
+        nobody else keeps it."""
+        return self.ring.idle + 2 >= self._config.idle_visits_before_hold
 
     def _call(self, members: tuple[Member, ...]) -> None:
         """Call for the token, at whom it may rest."""
@@ -137,8 +144,8 @@ class OperationalPhase:
         """How long the token stays here, if nothing happens meanwhile.
 
         While nothing else is under way a member keeps it until its own commit has ended, so that it
-        goes round with the new mark instead of many times without; and the representative keeps it
-        when all is done.
+        goes round with the new mark instead of many times without.  When all is done it stays with
+        who had urgent work last, as more may come from there, and else with the representative.
         """
         ring, intake, config = self.ring, self._intake, self._config
         if not ring.settled or intake.urgent or self._called:
@@ -146,11 +153,18 @@ class OperationalPhase:
         if intake.coming > intake.mark:
             self._context.count("token_waited")
             return config.commit_wait_ms
-        if ring.index or ring.idle < config.idle_visits_before_rest:
+        marks, idle = token.marks, ring.idle
+        if intake.mark != marks[ring.index]:
             return 0
-        if intake.mark != token.marks[0]:
+        rests = idle >= config.idle_visits_before_rest
+        if self._keeps and not self._may_be_held and (rests or marks.count(marks[0]) == len(marks)):
+            self._context.count("token_kept")
+            ring.keeps(token)
+            self._show_marks()  # they may have come with this token
+            return config.keep_ms
+        if ring.index or not rests:
             return 0
-        if ring.idle < config.idle_visits_before_hold:
+        if idle < config.idle_visits_before_hold:
             self._context.count("token_rested")
             return config.rest_ms
         if intake.queue:
@@ -164,6 +178,7 @@ class OperationalPhase:
             self._failed_to_receive(late, now)
             return
         visit = ring.visit(token, intake.queue, intake.mark, self._config.accelerated_frames)
+        self._keeps = self._keeps or (intake.urgent and ring.mine == ring.forwarded)
         framed, out = context.codec.data_frame, context.out
         resent, before, passed, after, asked = visit
         if resent:

@@ -61,6 +61,7 @@ class Ring:
         self.members = members
         self.me = me
         self.index = members.index(me)
+        self._successor = (self.index + 1) % len(members)
         self.config = config
         self.block = ring_block(ring)
         self.room = config.frame_bytes_max - envelope_bytes - data_overhead(self.block)
@@ -84,7 +85,7 @@ class Ring:
 
     @property
     def successor(self) -> Member:
-        return self.members[(self.index + 1) % len(self.members)]
+        return self.members[self._successor]
 
     @property
     def predecessor(self) -> Member:
@@ -131,10 +132,15 @@ class Ring:
     def may_rest(self) -> bool:
         """Whether the token may rest at another member before it is here again.
 
-        When the last frame is mine nobody knew it to be safe before me, so nobody rests before my
-        next visit.  (Where frames were lost somebody may have, and waits for a commit now.)
+        When the last frame is mine only the last member that the token comes to knew it to be safe
+        before me.  It may wait for its own commit, which comes with my frame's, and nobody else
+        rests before my next visit.  (Where frames were lost another may have, and waits now.)
         """
         return self.safe == self.forwarded and (self.settled or self.mine != self.safe)
+
+    def keeps(self, token: Token) -> None:
+        """The token stays here before its visit: its marks are known from now on."""
+        self.marks = token.marks
 
     def set_pace(self, pace: Pace) -> None:
         """What the next token says."""
@@ -207,8 +213,22 @@ class Ring:
         next visit.  So if r >= f nobody lacked anything up to f.  If r < f, aru only fell after it
         had fallen beneath f, and every member has at least what it left.  Either way: min(r, f).
         (r alone proves nothing: who raises aru to its own may raise it over the head of another.)
+
+        The last member that the token comes to knows a hop before the sender.  If it went from here
+        with f = seq, and the successor sent the frames up to n, it went on from there with aru = n,
+        or with a lower one that nobody else raises in this rotation.  So r >= n means that all have
+        them up to n, and passed on no less.
         """
-        return min(token.aru, self.aru_sent, self.window.aru)
+        own = self.window.aru
+        known = min(token.aru, self.aru_sent, own)
+        if self.aru_sent == self.forwarded and known < token.aru:
+            upto, get, successor = min(token.aru, own), self.window.get, self._successor
+            run = max(known, self.forwarded)
+            while run < upto and (frame := get(run + 1)) is not None and frame.origin == successor:
+                run += 1
+            if run > self.forwarded:
+                return run
+        return known
 
     def _serve(self, token: Token, allowed: int) -> tuple[list[bytes], tuple[int, ...], int]:
         """Frames to send again, what stays wanted, and how many were added to it.
