@@ -82,6 +82,7 @@ class FailoverExchange:
         self, controller: Controller, clients: Connections, drained: Callable[[], Collection[str]]
     ) -> None:
         self._controller, self._clients, self._drained = controller, clients, drained
+        self._urls: tuple[str, ...] = ()  # that the gateway knows
         self._told: dict[str, Told] = {}  # by virtual host, while this member publishes
         self._task: asyncio.Task[None] | None = None
         self._ends = False
@@ -96,9 +97,11 @@ class FailoverExchange:
             return
         hosts = self._hosts()
         urls = tuple(hosts.values())
-        self._clients.gateway.known_hosts = {
-            scheme: known_hosts(urls, scheme) for scheme in ("tcp", "ssl")
-        }
+        if urls != self._urls:
+            self._urls = urls
+            self._clients.gateway.known_hosts = {
+                scheme: known_hosts(urls, scheme) for scheme in ("tcp", "ssl")
+            }
         if self._controller.me.name != min(self._with_state(), default=""):
             self._told.clear()
         elif self._task is None and now >= self._not_before and (due := self._due(urls)):

@@ -205,7 +205,6 @@ class BrokerMember:
         self._ring.start(self._controller.primary, self.stop)
         self._log.tend()
         self._watchdogs.gauge.start()
-        self.observation.start()
         gateway = self.clients.gateway
         self._controller.before_commands = self._tick_first
         self._timers.limit_consumers(gateway.refuse_channel, gateway.consumer_timeout_s)
@@ -281,7 +280,6 @@ class BrokerMember:
         if self._beat_handle is not None:
             self._beat_handle.cancel()
         self._watchdogs.hang.end()
-        self.observation.stop()
         if code is Exit.OK and self._controller.shutdown_position:
             await asyncio.sleep(LINGER_S)
             self.operations.stop_members_without_state()
@@ -374,6 +372,7 @@ class BrokerMember:
         for one in self._beside:
             one.wake(self._loop.time())
         self._watchdogs.wake()
+        self.observation.wake()
         self.schedule()
 
     def _on_output(self, output: Output) -> None:

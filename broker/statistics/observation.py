@@ -25,10 +25,9 @@ from vsync.quorum.voter_set import parse
 from vsync.totem.node import Node
 from vsync.types import Member
 
-STEP_S = 0.1
 SLICE_S = 0.001
-"""So much of each step goes into the sweep at most: a per cent of the loop's time, and a delay of
-the token that is shorter than its rotation."""
+"""So much of each step goes into the sweep at most: half a per cent of the loop's time, and a delay
+of the token that is shorter than its rotation."""
 PROCESS_S = 5.0
 """How often the system is asked about this process, on a thread."""
 
@@ -59,7 +58,6 @@ class Observation:
         self._open_fds = 0
         self._asked_at = -PROCESS_S
         self._asking: asyncio.Future[int] | None = None
-        self._handle: asyncio.TimerHandle | None = None
         self.commit_took = Histogram()
         self.members = MemberFigures(
             controller.me,
@@ -77,17 +75,8 @@ class Observation:
         """The replicated state."""
         return self._controller.replica.machine
 
-    def start(self) -> None:
-        """Begin."""
-        self._step()
-
-    def stop(self) -> None:
-        """End; the numbers stay."""
-        if self._handle is not None:
-            self._handle.cancel()
-
-    def _step(self) -> None:
-        self._handle = self._loop.call_later(STEP_S, self._step)
+    def wake(self) -> None:
+        """Take the next step; some times a second."""
         now = self._loop.time()
         took = self._member.persister.writer.commit_took_s
         while took:

@@ -25,6 +25,8 @@ from store.files.space import Reserve
 from store.lmdb_store import LmdbStore
 
 PERIOD_S = 0.2
+QUIET_PERIOD_S = 1.0
+"""Where nothing was committed since the last look: what fills disk and memory goes to the store."""
 LOOKS_PER_REPORT = 10
 """The interpreter's report, and what a start would read, take most of a look: they are asked for in
 each so many looks, and earlier when the process has grown or shrunk."""
@@ -48,6 +50,7 @@ class ResourceGauge:
         self._memory = memory_allowed()
         self._own = self._idle = 0  # the process's own memory at the last report, and the idle part
         self._looks = 0  # since then
+        self._position = -1  # of the store at the last look
         self._over = threading.Event()
         self._thread = threading.Thread(target=self._run, name="resource-gauge", daemon=True)
 
@@ -61,10 +64,17 @@ class ResourceGauge:
 
     def _run(self) -> None:
         while not self._over.is_set():
+            pause_s = PERIOD_S
             # A store may be switched or closed at this moment, or its file system be in trouble.
             with contextlib.suppress(OSError, StoreError):
                 self.look()
-            self._over.wait(PERIOD_S)
+                pause_s = self.pause_s()
+            self._over.wait(pause_s)
+
+    def pause_s(self) -> float:
+        """How long the next look may wait.  Once a look."""
+        before, self._position = self._position, self._store().meta.position
+        return PERIOD_S if self._position != before else QUIET_PERIOD_S
 
     def look(self) -> None:
         """Read now, and keep the reserve where there is room."""

@@ -21,7 +21,7 @@ from broker.watchdogs.clock_skew import PREFIX, ClockSkew
 from broker.watchdogs.disk_lag import DiskLag, DurableProgress, PageLag
 from broker.watchdogs.freed_memory import FreedMemory
 from broker.watchdogs.process_pauses import ProcessPauses, page_faults
-from broker.watchdogs.resource_alarms import ResourceAlarms, of_all
+from broker.watchdogs.resource_alarms import Limit, Reading, ResourceAlarms, of_all
 from broker.watchdogs.resource_gauge import ResourceGauge
 from store.commit_queue import CommitLag
 from store.files.space import Reserve
@@ -32,8 +32,8 @@ from vsync.types import Member
 
 log = logging.getLogger("qpidd")
 
-BEAT_S = 0.1
-"""How often `Watchdogs.wake` is called."""
+BEAT_S = 0.2
+"""How often `Watchdogs.wake` is called, and all else that is looked at a few times a second."""
 ALARM_LINES, ALARM_WINDOW_S = 6, 60.0
 """So many of one subject in this time: whoever reads the log knows by then that it flaps."""
 
@@ -122,7 +122,7 @@ class Watchdogs:
         self.resources = ResourceAlarms(
             bounds.disk_free, bounds.memory, lambda: gauge.bytes_to_start
         )
-        self.set_limits = self.resources.set_limits
+        self._looked: tuple[Reading | None, str] = None, ""  # what was judged last
         self.clocks = ClockSkew(
             node.me, bounds.clock_s, send_direct, wall_us, lambda: controller().ran
         )
@@ -134,6 +134,11 @@ class Watchdogs:
         self.memory = FreedMemory()
         self._waiting: list[Callable[[], None]] = []
         self._log = AlarmLog(lambda text: log.warning("%s", text), self._now)
+
+    def set_limits(self, disk_free: Limit, memory: Limit) -> None:
+        """Other limits hold from now on."""
+        self._looked = None, ""
+        self.resources.set_limits(disk_free, memory)
 
     @property
     def counters(self) -> dict[str, dict[str, int]]:
@@ -184,8 +189,10 @@ class Watchdogs:
         self.memory.wake(now)
         self.clocks.wake(now)
         self._go_on()
-        full = self._full()
-        self.resources.look(self.gauge.reading, full)
+        full, reading = self._full(), self.gauge.reading
+        if (reading, full) != self._looked:
+            self._looked = reading, full
+            self.resources.look(reading, full)
         self.resources.order(self._controller())
         if not full and self.resources.wants_checkpoint(self._controller(), now):
             self._persister().request_checkpoint()

@@ -111,7 +111,7 @@ class Driver:
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
         self._poll: asyncio.TimerHandle | None = None
-        self._poll_at = 0.0
+        self._poll_at = self._maintained_at = 0.0
 
     # -- the application's side --------------------------------------------------------------
 
@@ -243,10 +243,10 @@ class Driver:
             self.counters["turns_without_reading"] += 1
         self._hand_over()
 
-    def _read(self) -> int:
+    def _read(self, *, expected: bool = True) -> int:
         """Give the node the received frames, then report that the socket is empty."""
         node, now = self.node, self._clock()
-        frames = self.transport.receive(FRAMES_A_TURN)
+        frames = self.transport.receive(FRAMES_A_TURN, expected=expected)
         receive = node.receive
         for frame in frames:
             receive(frame, now)
@@ -358,7 +358,7 @@ class Driver:
         self.counters["timer_late_ms_max"] = max(late_ms, self.counters["timer_late_ms_max"])
         # Read before waking: by its overdue timers the node detects that it was paused, and then
         # discards what queued up meanwhile.
-        self._read()
+        self._read(expected=False)
         self.node.wake(self._clock())
         self._flush()
         self._hand_over()
@@ -370,7 +370,8 @@ class Driver:
         self._poll_period = BUSY_POLL_S if busy else IDLE_POLL_S
         self._poll_after(self._poll_period)
         self._polled_frames = 0
-        self._maintain()
+        if self._clock() - self._maintained_at >= IDLE_POLL_S - TICK_S:
+            self._maintain()  # it is called when a link has events, too
         if not self._scheduled:
             self._guarded(self._poll_once)
 
@@ -382,7 +383,8 @@ class Driver:
 
     def _maintain(self) -> None:
         if self._running:
-            self.transport.maintain(self._clock())
+            self._maintained_at = self._clock()
+            self.transport.maintain(self._maintained_at)
 
     def _on_link(self, address: str, refused: bool) -> None:
         """Take a hint of the transport: the link broke, or nothing listens at the other end."""
@@ -398,7 +400,7 @@ class Driver:
     def _poll_once(self) -> None:
         # When the loop was late, timer and descriptor are due together: no edge was missed.
         signalled, _, _ = select.select([self._fd], [], [], 0)
-        if self._read() and not signalled:
+        if self._read(expected=bool(signalled)) and not signalled:
             self.counters["edges_missed"] += 1
         self._hand_over()
 

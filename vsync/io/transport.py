@@ -84,9 +84,9 @@ class Transport(Protocol):
     def maintain(self, now: float) -> None:
         """Authenticate connections, reload keys, reconnect.  Also call it some times a second."""
 
-    def receive(self, limit: int) -> list[bytes]:
+    def receive(self, limit: int, *, expected: bool = True) -> list[bytes]:
         """Return up to `limit` frames.  Fewer than `limit`: the queue was empty; exactly `limit`:
-        call again without waiting for the descriptor."""
+        call again without waiting for the descriptor.  `expected`: there is one most likely."""
 
     def connect(self, address: str) -> None:
         """Make `address` a peer.  Idempotent; raises TransportError for a malformed address."""
@@ -204,16 +204,16 @@ class ZmqTransport:
             except (zmq.ZMQError, TransportError):  # no socket to be had: a send tries again
                 self._peers.pop(peer.address)
 
-    def receive(self, limit: int) -> list[bytes]:
+    def receive(self, limit: int, *, expected: bool = True) -> list[bytes]:
         # Reading from an empty queue costs an exception, 5 us, and asking for the events 2 us.
-        # There is a frame when this is called, mostly a lone token: so read, then ask, and let a
+        # Mostly there is a frame when this is called, a lone token: so read, then ask, and let a
         # burst end with the exception.  Copying 16-32 KiB costs less than tracking a zmq.Frame.
         frames: list[bytes] = []
         pull, binds = self._pull, self.security.binds
         try:
             # A frame under a false name counts as read and not as received: hence a second bound.
             for reads in range(READS_A_FRAME * limit):
-                if 0 < reads < FEW_FRAMES and not _readable(pull):
+                if (0 < reads < FEW_FRAMES or not expected) and not _readable(pull):
                     break
                 if binds:
                     self._receive_bound(frames)

@@ -16,7 +16,8 @@ import json
 import sys
 import time
 
-from broker.statistics.observation import SLICE_S, STEP_S
+from broker.statistics.observation import SLICE_S
+from broker.watchdogs.watchdogs import BEAT_S
 from tests.bench.machine import DATE_US, declare, publish
 from tests.support.observed import Observed
 
@@ -60,10 +61,10 @@ def measured(queues: int) -> dict[str, float]:
     sweep_s = clock() - began
     spent = longest = 0.0
     sweeps = seen.statistics.sampler.sweeps
-    for step in range(int(MINUTE_S / STEP_S)):
+    for step in range(int(MINUTE_S / BEAT_S)):
         if step % 10 == 0:
             use(seen, queues)
-        seen.now += STEP_S
+        seen.now += BEAT_S
         began = clock()
         deadline = began + SLICE_S
         seen.statistics.step(seen.now, lambda end=deadline: clock() < end)  # type: ignore[misc]

@@ -53,7 +53,7 @@ def keep_no_statistics() -> None:
     SourceFileLoader.get_code = get_code  # type: ignore[method-assign, assignment]
     from broker.statistics.observation import Observation
 
-    Observation.start = lambda self: None  # type: ignore[method-assign]
+    Observation.wake = lambda self: None  # type: ignore[method-assign]
 
 
 def note_rotations(file: Path) -> None:

@@ -119,7 +119,7 @@ class FakeTransport:
     ) -> None:
         self.on_hint = on_hint
 
-    def receive(self, limit: int) -> list[bytes]:
+    def receive(self, limit: int, *, expected: bool = True) -> list[bytes]:
         return [self.inbox.popleft() for _ in range(min(limit, len(self.inbox)))]
 
     def connect(self, address: str) -> None:

@@ -13,6 +13,8 @@ from broker.watchdogs import resource_gauge
 from broker.watchdogs.resource_gauge import (
     GROWTH_BYTES,
     LOOKS_PER_REPORT,
+    PERIOD_S,
+    QUIET_PERIOD_S,
     ResourceGauge,
     idle_bytes,
     idle_in,
@@ -71,6 +73,17 @@ def test_a_reserve_that_the_disk_has_no_room_for_is_owed(tmp_path: Path) -> None
     reserve.bytes = gauge.reading.disk
     gauge.look()
     assert gauge.reading.owed == reserve.bytes
+
+
+def test_a_store_that_takes_nothing_is_looked_at_less_often(tmp_path: Path) -> None:
+    meta = SimpleNamespace(position=7)
+    store = SimpleNamespace(meta=meta)
+    gauge = ResourceGauge(lambda: cast("LmdbStore", store), Reserve(tmp_path))
+    assert gauge.pause_s() == PERIOD_S
+    assert gauge.pause_s() == gauge.pause_s() == QUIET_PERIOD_S
+    meta.position = 8
+    assert gauge.pause_s() == PERIOD_S
+    assert gauge.pause_s() == QUIET_PERIOD_S
 
 
 def test_the_report_is_asked_for_seldom_unless_the_process_grows(

@@ -66,18 +66,19 @@ def test_frames_arrive_whole_and_in_order(make: Make) -> None:
     assert collect(b, len(frames)) == frames
 
 
-def test_receive_stops_at_the_limit_and_reports_empty(make: Make) -> None:
+@pytest.mark.parametrize("expected", [True, False])
+def test_receive_stops_at_the_limit_and_reports_empty(make: Make, expected: bool) -> None:
     a, b = make(), make()
     link(a, b)
     for n in range(5):
         a.send(b.address, bytes([n]))
     got: list[bytes] = []
     while len(got) < 5:
-        part = b.receive(2)
+        part = b.receive(2, expected=expected)
         assert len(part) <= 2
         got += part
     assert got == [bytes([n]) for n in range(5)]
-    assert b.receive(2) == []
+    assert b.receive(2, expected=expected) == []
     assert b.counters["frames_received"] == 6
     assert b.counters["bytes_received"] == len(b"hello") + 5
 
