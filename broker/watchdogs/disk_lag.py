@@ -3,8 +3,9 @@
 Whatever was applied and is not durable yet is held in memory.  Beyond a first bound the member
 keeps each token for a moment, so that all members send less and all publishers wait a little; the
 further behind, the longer.  Beyond the last bound it leaves, and the others go on at their speed.
-Where they do not, because no majority has anything durable either, a member that is late waits with
-them: a storage system that stands still for a minute must not end a whole cluster.
+Where they do not, because no majority (of a pair: the other one) has anything durable either, a
+member that is late waits with them: a storage system that stands still for a minute must not end a
+whole cluster.
 
 Pure: the lag and the time are handed in.
 Decision: docs/decisions/0009-a-disk-that-lags-slows-all-down-then-leaves.md.
@@ -34,8 +35,8 @@ class PrimaryMark(Protocol):
     def active(self) -> bool:
         """Whether the view is primary."""
 
-    def durable(self) -> int:
-        """Return the position that a majority has made durable."""
+    def durable_elsewhere(self) -> int:
+        """Return the position that those have made durable who can go on without this member."""
 
 
 class PageLag:
@@ -60,7 +61,7 @@ class PageLag:
 
 
 class DurableProgress:
-    """Since when a majority has made nothing more durable."""
+    """Since when those who can go on without this member have made nothing more durable."""
 
     def __init__(self) -> None:
         self._position = -1
@@ -68,7 +69,7 @@ class DurableProgress:
 
     def look(self, primary: PrimaryMark, now: float) -> float:
         """Return for how long; 0 outside of a primary view, where the others wait for this one."""
-        position = primary.durable() if primary.active else -1
+        position = primary.durable_elsewhere() if primary.active else -1
         if position != self._position or position < 0:
             self._position, self._since = position, now
         return now - self._since
@@ -92,7 +93,7 @@ class DiskLag:
     def look(self, lag: CommitLag, now: float, stuck_s: float = 0.0) -> str:
         """Throttle as the lag demands; return why this member must leave, or nothing.
 
-        `stuck_s`: for so long no majority of the voters has made anything more durable.
+        `stuck_s`: for so long nobody has made more durable who can go on without this member.
         """
         if self._looked_at is None or now - self._looked_at > PAUSE_S:
             self._ran_since = now

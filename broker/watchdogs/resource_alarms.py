@@ -14,7 +14,7 @@ from typing import NamedTuple
 from broker.machine.commands import ALARM, Alarm, Command
 from broker.machine.handlers.alarms import DETAIL_MAX, DISK, FULL, MEMORY, WORDS
 from broker.replication.controller import Controller
-from vsync.quorum.voter_set import parse
+from vsync.quorum.reconfiguration import go_on
 
 ROOM_BYTES = 256_000_000
 ROOM_SHARE = 0.1
@@ -134,8 +134,8 @@ class ResourceAlarms:
     def must_leave(self, controller: Controller, now: float) -> str:
         """Why this member leaves; empty: it stays.
 
-        Its disk is full and the members whose disks are not are a quorum. Where they are none,
-        nobody can go on alone, and all wait for space.
+        Its disk is full and the members whose disks are not can go on: a quorum, or the other one
+        of a pair. Where they cannot, all wait for space.
         """
         me = controller.me.name
         alarms = controller.replica.machine.alarms
@@ -147,7 +147,7 @@ class ResourceAlarms:
         if self._full_since is None:
             self._full_since = now
         late = now - self._full_since > LEAVE_AFTER_S
-        if not late or not parse(controller.promise.voters).quorate(others):
+        if not late or not go_on(controller.promise.voters, others):
             return ""
         return (
             f"the disk of this member is full, and the others go on: {self.own[FULL]}; free space "

@@ -259,6 +259,13 @@ class Primary:
         """Return the position that every caught up member of the view has made durable."""
         return self.mark.everywhere()
 
+    def durable_elsewhere(self) -> int:
+        """Return the position that those have made durable who can go on without this member: a
+        quorum of the voters, or the other one of a pair."""
+        mark, others = self.mark, self.caught_up_names - {self.me.name}
+        may = [mark.marks.get(name, 0) for name in others if alone(mark.voters, name)]
+        return max([mark.reported, *may])
+
     def marks(self) -> dict[str, int]:
         """Return each view member's durable mark as the token showed it last, by name."""
         return dict(self.mark.marks)

@@ -170,6 +170,11 @@ def alone(terms: Terms, name: str) -> Terms:
     return _alone(terms, name, declared=any(one.declared for one in sets))
 
 
+def go_on(terms: Terms, others: Collection[str]) -> bool:
+    """Whether these can act when all the rest stop: a quorum, or one of a pair with its vote."""
+    return parse(terms).quorate(others) or any(alone(terms, name) for name in others)
+
+
 def declared_alone(terms: Terms, name: str) -> Terms:
     """Return the same where an operator says so, whatever the terms say of this one; () if none.
 

@@ -7,6 +7,7 @@ client was without a confirm is measured.
 
 from __future__ import annotations
 
+import contextlib
 import signal
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from broker.exit_codes import Exit
+from tests.system.clients.test_full_disks import fill, small_disk
 from tests.system.pairs.pair_cluster import Publisher, pair, paired, standing, stands
 from tests.system.pairs.test_pairs import MODES, has_all, is_whole, typed
 from tests.system.roles.hardship import Clients
@@ -111,6 +113,31 @@ def test_cut_off_from_each_other(tmp_path: Path, mode: str, record_property: Rec
             cluster.relay.heal()
             if more:
                 second.start()
+            serving(cluster)
+            publisher.goes_on(60)
+        judged(cluster, publisher, tmp_path, record_property)
+
+
+@ROLES
+def test_its_disk_is_full(tmp_path: Path, victim: int, record_property: Record) -> None:
+    """G21, G28.  It ends with code 72, the other one goes on, and it comes back with more room."""
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(small_disk(tmp_path / f"broker-{victim + 1}"))
+        cluster = stack.enter_context(pair(tmp_path, "hac"))
+        begin(cluster)
+        member = cluster[victim]
+        with Publisher(*cluster.members) as publisher:
+
+            def has_left() -> bool:
+                """What the member gives up to write with, somebody else takes."""
+                fill(member.data_dir)
+                return not member.alive
+
+            wait_until(has_left, 60, "the member to leave")
+            assert member.exit_code == Exit.FULL
+            publisher.goes_on(60)
+            (member.data_dir / "filler").unlink()
+            member.start()
             serving(cluster)
             publisher.goes_on(60)
         judged(cluster, publisher, tmp_path, record_property)

@@ -22,6 +22,7 @@ from broker.replication.voter_changes import VoterChanges
 from tests.support.scripted_views import Bus, hello, publish
 from vsync.admin.protocol import QueryRefused
 from vsync.quorum.voter_set import voter_set
+from vsync.totem.events import Marks
 from vsync.types import Member, RingId
 
 BEAT_S = 0.05
@@ -567,6 +568,27 @@ def test_what_was_on_its_way_when_the_two_lost_each_other_is_of_a_side() -> None
     pair.beat(1.0)
     assert (pair.serving(), pair.held("a"), pair.held("b")) == (["a"], 2, 2)
     assert not pair.roles["a"].status()["apart"]
+
+
+def test_a_disk_that_hangs_is_left_where_the_other_one_goes_on() -> None:
+    """G28: the other one has the vote to take, so what it alone makes durable is progress."""
+    pair = together()
+    pair.clients["a"].connected = True
+    assert pair.send("a", 1)
+    a, b = (pair.bus.cores[name] for name in "ab")
+    before = a.primary.durable()
+    assert a.primary.durable_elsewhere() == b.primary.durable_elsewhere() == before
+    pair.send("a", 2, disk=False)
+    pair.bus.shells["b"].flush_disk()
+    shells = pair.bus.shells
+    for core in (a, b):
+        core.on_output(Marks({name: shells[name].disk_history.position for name in "ab"}))
+    assert a.primary.durable() == b.primary.durable_elsewhere() == before
+    assert a.primary.durable_elsewhere() == b.replica.history.position > before
+    pair.crash("b")
+    pair.client("a")
+    assert a.primary.active
+    assert a.primary.durable_elsewhere() == a.primary.durable(), "whom it could leave behind"
 
 
 def test_a_client_that_came_before_the_two_met_is_no_vote_after() -> None:

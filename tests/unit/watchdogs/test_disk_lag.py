@@ -66,7 +66,7 @@ class View:
     active = True
     position = 7
 
-    def durable(self) -> int:
+    def durable_elsewhere(self) -> int:
         return self.position
 
 

@@ -128,6 +128,23 @@ def test_a_full_disk_is_left_only_where_the_others_are_a_quorum() -> None:
     assert "the others go on: no space" in bench.alarms.must_leave(bench.controller, 20.0)
 
 
+def test_one_of_a_pair_leaves_a_full_disk_where_the_other_one_may_take_the_vote() -> None:
+    """G21, G28."""
+    bench = Bench()
+    bench.in_force["a", FULL] = "no space"
+    bench.look(full="no space")
+    for voters, level, leaves in (
+        (("a", "b", "@pair=b"), "ab", True),
+        (("a", "b", "@pair=b"), "a", False),  # without all of the state
+        (("a", "b", "@pair=b", "@away=b"), "ab", False),  # and it does not count yet
+        (("a", "b"), "ab", False),
+    ):
+        bench.stub.promise.voters = voters
+        bench.stub.primary.caught_up_names = frozenset(level)
+        bench.alarms.must_leave(bench.controller, 0.0)
+        assert bool(bench.alarms.must_leave(bench.controller, 1.0 + LEAVE_AFTER_S)) is leaves
+
+
 def test_a_checkpoint_of_what_was_drained_makes_room_now_and_then() -> None:
     bench = Bench()
     rows = [SimpleNamespace(ready=0, unacked=0)]
