@@ -12,6 +12,7 @@ from datetime import UTC, datetime
 
 from broker.management.call import Call, Reply, Route, bad_request
 from broker.management.json_values import Json, Object
+from vsync.quorum.reconfiguration import go_on
 from vsync.quorum.voter_set import parse
 
 PROTOCOLS = {"amqp091": "amqp", "amqp": "amqp", "amqp/ssl": "amqp/ssl", "amqps": "amqp/ssl",
@@ -77,9 +78,9 @@ async def protocol_listener(call: Call) -> Reply:
 async def quorum_critical(call: Call) -> Reply:
     """Whether the cluster would stop serving without this member."""
     controller, me = call.broker.controller, call.broker.name
-    electorate = parse(controller.promise.voters)
-    others = controller.primary.caught_up_names - {me}
-    if len(electorate.names) < 2 or me not in electorate.names or electorate.quorate(others):
+    voters = controller.promise.voters
+    electorate, others = parse(voters), controller.primary.caught_up_names - {me}
+    if len(electorate.names) < 2 or me not in electorate.names or go_on(voters, others):
         return _well()
     return _ill(
         "The cluster would lose its quorum if the target node is shut down",

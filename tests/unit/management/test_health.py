@@ -1,4 +1,4 @@
-"""The health check of certificates, at a clock of its own."""
+"""The health checks of certificates, at a clock of its own, and of who may be stopped."""
 
 from __future__ import annotations
 
@@ -77,3 +77,21 @@ def test_a_time_that_is_none(within: str, unit: str) -> None:
     with pytest.raises(Problem, match="days, weeks, months, years") as refused:
         asked(within, unit, None)
     assert refused.value.status == 400
+
+
+@pytest.mark.parametrize(
+    ("voters", "level", "status"),
+    [
+        (("a", "b", "c"), "ab", 503), (("a", "b", "c"), "abc", 200),
+        (("a", "b"), "ab", 503), (("a", "b", "@pair=b"), "ab", 200),
+        (("a", "b", "@pair=b"), "a", 503), (("a", "b", "@pair=b", "@away=b"), "ab", 503),
+    ],
+)  # fmt: skip
+def test_who_may_be_stopped(voters: tuple[str, ...], level: str, status: int) -> None:
+    """Whoever leaves others behind that go on; the other one of a pair does."""
+    controller = SimpleNamespace(
+        promise=SimpleNamespace(voters=voters),
+        primary=SimpleNamespace(caught_up_names=frozenset(level)),
+    )
+    call = SimpleNamespace(broker=SimpleNamespace(name="a", controller=controller))
+    assert asyncio.run(health.quorum_critical(cast("Call", call))).status == status
