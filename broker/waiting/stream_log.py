@@ -60,6 +60,11 @@ class StreamLog(Backlog[_T]):
         self._taken += 1
         return super().popleft()
 
+    def take(self, count: int) -> list[_T]:
+        """Take the first so many.  There are as many."""
+        self._taken += count
+        return super().take(count)
+
     def adopt(self, block: Block[_T]) -> Block[_T] | None:
         """Add those of a block at the end, wherever they are, as a backlog does."""
         if not self._head:

@@ -7,11 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from broker.waiting import backlog as backlogs
+from broker.waiting.backlog import Backlog
 from broker.waiting.stream_log import Recent, StreamLog
 from tests.properties.test_backlog import FixedPage
 
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["append", "popleft", "to disk", "restore"]), st.integers(1, 9)),
+    st.tuples(
+        st.sampled_from(["append", "append all", "popleft", "take", "to disk", "restore", "of"]),
+        st.integers(1, 9),
+    ),
     max_size=30,
 )
 
@@ -41,6 +45,16 @@ def test_any_message_is_found(steps: list[tuple[str, int]]) -> None:
     for what, count in steps:
         if what == "restore":
             found = StreamLog(expected)
+        elif what == "of":
+            found = StreamLog.of(Backlog(expected))
+        elif what == "append all":
+            found.append_all(range(number, number + count), [1] * count)
+            expected += range(number, number + count)
+            number += count
+        elif what == "take":
+            there = min(count, len(expected))
+            assert found.take(there) == expected[:there]
+            del expected[:there]
         elif what == "to disk":
             for block in list(found.blocks)[:count]:
                 block.put_on_disk(FixedPage(block.messages()))
