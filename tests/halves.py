@@ -36,7 +36,8 @@ class Kind(NamedTuple):
 
 KINDS = {
     "everyday": Kind(
-        "not slow and not spark", ("system", "properties", "scenarios", "unit/verify")
+        "not slow and not spark", ("system", "properties", "scenarios", "unit/verify"),
+        ("unit/verify/checks",),
     ),
     "slow": Kind(
         "slow", ("system",),
