@@ -36,18 +36,21 @@ from broker.machine.commands import (
 )
 from broker.machine.digest import canonical
 
-BLOB_BYTES_TARGET = 24_000
-"""A blob of many small commands fits one ring frame."""
-FEW_COMMANDS, FEW_COMMANDS_BYTES_MAX = 64, 8 * BLOB_BYTES_TARGET
-"""So few commands with larger bodies share a blob of several frames, since an ordered item costs
+BLOB_BYTES_TARGET = 96_000
+"""Of a blob of many small commands: a few ring frames.
+Decision: docs/decisions/0088-a-run-is-few-steps.md."""
+FEW_COMMANDS, FEW_COMMANDS_BYTES_MAX = 64, 2 * BLOB_BYTES_TARGET
+"""So few commands with larger bodies share a blob of more frames, since an ordered item costs
 every member as much as several commands do.  The ring sends larger single commands in pieces, too.
 Decision: docs/decisions/0047-large-bodies-share-an-item.md."""
 COMMAND_OVERHEAD_BYTES = 48
 UNIT_BYTES = 8
 """A command that costs more than its bytes tell counts as so many more for each unit of work
-(`broker.machine.limits`): 3,000 units, some six milliseconds, fill a blob."""
-ON_THE_RING_COMMANDS_MAX = 256
-ON_THE_RING_WORK_MAX = 8 * BLOB_BYTES_TARGET
+(`broker.machine.limits`)."""
+BLOB_WORK_MAX = 24_000
+"""500 commands, or 3,000 units, some six milliseconds, fill a blob: it is applied in one go."""
+ON_THE_RING_COMMANDS_MAX = 512
+ON_THE_RING_WORK_MAX = 8 * BLOB_WORK_MAX
 ON_THE_RING_BYTES_MAX = 8 * FEW_COMMANDS_BYTES_MAX
 ON_THE_RING_BLOBS_MIN = 2
 """On the ring nothing can overtake: what waits there makes an ack's round trip longer, by the time
@@ -74,7 +77,7 @@ class _Blob(NamedTuple):
 
 
 class Lane:
-    """Commands that wait, cut into batches when they are added: small ones to a ring frame each."""
+    """Commands that wait, cut into batches when they are added."""
 
     def __init__(self) -> None:
         self.batches: deque[list[Command]] = deque()
@@ -99,17 +102,20 @@ class Lane:
 
     def _fits(self, size: int, work: int) -> bool:
         """Whether the last batch takes one more command."""
-        whole = self._sizes[-1] + size
-        return whole <= BLOB_BYTES_TARGET or (
-            whole <= FEW_COMMANDS_BYTES_MAX
-            and len(self.batches[-1]) < FEW_COMMANDS
-            and self._works[-1] + work <= BLOB_BYTES_TARGET
-        )
+        if self._works[-1] + work > BLOB_WORK_MAX:
+            return False
+        whole, few = self._sizes[-1] + size, len(self.batches[-1]) < FEW_COMMANDS
+        return whole <= (FEW_COMMANDS_BYTES_MAX if few else BLOB_BYTES_TARGET)
 
     @property
-    def next_bytes(self) -> int:
+    def next_size(self) -> int:
         """The size of the oldest batch."""
         return self._sizes[0]
+
+    @property
+    def next_work(self) -> int:
+        """Its work."""
+        return self._works[0]
 
     def take(self) -> tuple[list[Command], int, int]:
         """Return the oldest batch, its work and its size."""
@@ -314,7 +320,8 @@ class Submissions:
             lane is self._express
             and len(lane.batches) == 1
             and bool(bulk.batches)
-            and lane.bytes_waiting + bulk.next_bytes <= BLOB_BYTES_TARGET
+            and lane.next_size + bulk.next_size <= BLOB_BYTES_TARGET
+            and lane.next_work + bulk.next_work <= BLOB_WORK_MAX
             and not (self._large_is_next and self._large.is_ready)
         )
 

@@ -22,6 +22,8 @@ from broker.machine.commands import (
 )
 from broker.replication.submissions import (
     BLOB_BYTES_TARGET,
+    BLOB_WORK_MAX,
+    COMMAND_OVERHEAD_BYTES,
     FEW_COMMANDS_BYTES_MAX,
     LARGE_ON_THE_RING_MAX,
     LARGE_WAITING_BYTES_MAX,
@@ -112,13 +114,32 @@ def test_a_new_session_forgets_the_old_one() -> None:
     assert unpack_blob(ring.payloads[-1])[:2] == (8, 1)
 
 
-def test_small_commands_are_cut_into_blobs_of_a_frame() -> None:
+def test_small_commands_are_cut_into_blobs_of_some_frames() -> None:
     ring = Ring()
     own = own_commands(ring)
-    own.submit([publish(number, size=200) for number in range(250)])
-    assert said(ring) == [(PUBLISH, n) for n in range(250)]
+    own.submit([publish(number, size=200) for number in range(750)])
+    while own.outstanding:
+        own.applied(ring.sent[-1])
+        own.flush()
+    assert said(ring) == [(PUBLISH, n) for n in range(750)]
     assert all(len(payload) <= BLOB_BYTES_TARGET for payload in ring.payloads)
-    assert len(ring.payloads) == 3
+    assert len(ring.payloads) == 2
+
+
+def test_a_blob_has_no_more_small_commands_than_a_member_may_apply_in_one_go() -> None:
+    """However little they carry, and if acks take along publishes, too (G15)."""
+    most = BLOB_WORK_MAX // COMMAND_OVERHEAD_BYTES
+    ring = Ring()
+    own = own_commands(ring)
+    own.suspend()
+    own.submit([publish(number, size=0) for number in range(2 * most - 5)])
+    own.submit([Ack(ACK, 2, 1, tag, False) for tag in range(9)])
+    own.resume(0)
+    while own.outstanding:
+        own.applied(ring.sent[-1])
+        own.flush()
+    counts = [len(unpack_blob(payload).commands) for payload in ring.payloads]
+    assert counts == [9, most, most - 5]
 
 
 def test_a_few_large_commands_share_a_blob() -> None:
@@ -205,12 +226,12 @@ def test_while_some_are_under_way_a_blob_waits_until_it_is_full_or_one_is_applie
     for number in range(UNFILLED_BLOBS_MAX + 2):
         own.submit([publish(number, size=200)])
     assert ring.sent == [1, 2, 3, 4]
-    own.submit([publish(number, size=200) for number in range(6, 120)])
+    own.submit([publish(number, size=200) for number in range(6, 420)])
     assert ring.sent == [1, 2, 3, 4, 5]
     own.applied(2)
     own.flush()
     assert ring.sent == [1, 2, 3, 4, 5, 6]
-    assert said(ring) == [(PUBLISH, number) for number in range(120)]
+    assert said(ring) == [(PUBLISH, number) for number in range(420)]
 
 
 def test_publishes_go_along_with_acks_unless_that_changes_a_connections_order() -> None:
