@@ -32,9 +32,11 @@ from broker.machine.commands import (
     TX_COMMIT,
     BodyPart,
     Command,
+    Publish,
     TxCommit,
 )
 from broker.machine.digest import canonical
+from broker.machine.queueing.properties import HAS_HEADERS
 
 BLOB_BYTES_TARGET = 96_000
 """Of a blob of many small commands: a few ring frames.
@@ -66,6 +68,9 @@ LARGE_WAITING_BYTES_MAX = 1_000_000
 OUTSTANDING_BYTES_MAX = 4_000_000
 """Above this many unapplied bytes publishers wait (their sockets are not read)."""
 
+_HEADERS = HAS_HEADERS >> 8  # in the first octet of properties
+_NONE = -1, -1, "", ""  # connection, channel, exchange and key of no publish
+
 
 class _Blob(NamedTuple):
     number: int
@@ -89,23 +94,18 @@ class Lane:
     def add(self, command: Command, work: int, payload: int) -> None:
         """Append one command that carries `payload` bytes of client data."""
         size = work + payload
-        if self.batches and self._fits(size, work):
-            self.batches[-1].append(command)
-            self._sizes[-1] += size
-            self._works[-1] += work
-        else:
-            self.cut += 1
-            self.batches.append([command])
-            self._sizes.append(size)
-            self._works.append(work)
         self.bytes_waiting += size
-
-    def _fits(self, size: int, work: int) -> bool:
-        """Whether the last batch takes one more command."""
-        if self._works[-1] + work > BLOB_WORK_MAX:
-            return False
-        whole, few = self._sizes[-1] + size, len(self.batches[-1]) < FEW_COMMANDS
-        return whole <= (FEW_COMMANDS_BYTES_MAX if few else BLOB_BYTES_TARGET)
+        if self.batches:
+            batch, heavy, whole = self.batches[-1], self._works[-1] + work, self._sizes[-1] + size
+            most = FEW_COMMANDS_BYTES_MAX if len(batch) < FEW_COMMANDS else BLOB_BYTES_TARGET
+            if whole <= most and heavy <= BLOB_WORK_MAX:
+                batch.append(command)
+                self._sizes[-1], self._works[-1] = whole, heavy
+                return
+        self.cut += 1
+        self.batches.append([command])
+        self._sizes.append(size)
+        self._works.append(work)
 
     @property
     def next_size(self) -> int:
@@ -237,21 +237,26 @@ class Submissions:
         assert self.session, "no session yet: nobody can have sent commands"
         publishers, express, bulk = self._publishers, self._express, self._bulk
         weight, large = self._weight, self._large
+        like, work = _NONE, 0
         for command in commands:
             kind = command[0]
             conn: int = command[1]  # type: ignore[assignment]
-            work, payload = COMMAND_OVERHEAD_BYTES + UNIT_BYTES * weight(command), 0
-            lane = express
-            if kind in (PUBLISH, TX_COMMIT):
-                publishers.add(conn)
-                lane = bulk
+            if kind == PUBLISH:
+                _, _, chan, _, exchange, key, _, properties, body = cast("Publish", command)
+                address, lane = (conn, chan, exchange, key), bulk
+                if address != like:
+                    work = COMMAND_OVERHEAD_BYTES + UNIT_BYTES * weight(command)
+                    publishers.add(conn)
+                    # It weighs as much as the one before, unless it names more keys in its headers.
+                    like = _NONE if properties and properties[0] & _HEADERS else address
+                payload = len(properties) + len(body)
+            else:
+                like, lane = _NONE, express
+                work = COMMAND_OVERHEAD_BYTES + UNIT_BYTES * weight(command)
                 payload = _payload_bytes(command)
                 if kind == TX_COMMIT:  # each of its publishes is work, however small
+                    publishers.add(conn)
                     work += COMMAND_OVERHEAD_BYTES * len(cast("TxCommit", command)[3])
-            elif kind == BODY_PART:
-                payload = len(cast("BodyPart", command)[3])
-            else:
-                payload = _argument_bytes(command)
                 if kind < ACTIVATE and conn in publishers:
                     lane = bulk
                     if kind == CONNECTION_CLOSE:
@@ -372,14 +377,12 @@ class Submissions:
 
 
 def _payload_bytes(command: Command) -> int:
-    """Return about how many bytes of client data a Publish or TxCommit carries."""
-    if command[0] == PUBLISH:
-        return len(command[7]) + len(command[8])  # type: ignore[misc, arg-type]
-    _, _, _, publishes, _ = cast("TxCommit", command)
-    return sum(len(p) + len(body) for *_, p, body in publishes)
-
-
-def _argument_bytes(command: Command) -> int:
-    """Return how many bytes the arguments of a command take, or what an operator defines."""
+    """Return about how many bytes of client data it carries, if it is no Publish: of publishes, of
+    a body, of arguments, or of what an operator defines."""
+    if command[0] == TX_COMMIT:
+        _, _, _, publishes, _ = cast("TxCommit", command)
+        return sum(len(p) + len(body) for *_, p, body in publishes)
+    if command[0] == BODY_PART:
+        return len(cast("BodyPart", command)[3])
     table = command[-1]
     return len(canonical(table)) if isinstance(table, dict) and table else 0

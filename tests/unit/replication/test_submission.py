@@ -62,7 +62,7 @@ def own_commands(ring: Ring) -> Submissions:
     return own
 
 
-def publish(number: int, size: int = 1000, conn: int = 1) -> Command:
+def publish(number: int, size: int = 1000, conn: int = 1) -> Publish:
     return Publish(PUBLISH, conn, 1, number, "", "q", 0, b"", b"x" * size)
 
 
@@ -270,6 +270,33 @@ def test_heavy_commands_make_short_blobs_and_few_of_them_are_on_the_ring() -> No
     own.flush()
     assert said(ring)[: len(ring.sent)] == [(PUBLISH, n) for n in range(len(ring.sent))]
     assert len(ring.sent) == 2 * on_the_ring
+
+
+def test_each_address_and_each_message_with_headers_is_weighed() -> None:
+    """Publishes of one channel to one address weigh the same, so the first one is asked for; what
+    is between them, and headers, which may name more keys, make another one (G15)."""
+    weighed: list[Command] = []
+
+    def weigh(command: Command) -> int:
+        weighed.append(command)
+        return 0
+
+    own = Submissions(lambda _payload, _urgent: True, pack_blob, lambda: 1, weigh)
+    own.start(7)
+    alike = publish(1)
+    others = [
+        alike._replace(key="r"),
+        alike._replace(exchange="amq.fanout"),
+        alike._replace(chan=2),
+        alike._replace(conn=2),
+    ]
+    for other in others:
+        own.submit([alike, alike._replace(body=b""), other, alike])
+        assert weighed == [alike, other, alike]
+        weighed.clear()
+    named = alike._replace(properties=b"\x20\0")
+    own.submit([named, named, alike, ack(1), alike, alike])
+    assert weighed == [named, named, alike, ack(1), alike]
 
 
 PART = b"p" * 130_000
