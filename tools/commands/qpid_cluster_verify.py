@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NamedTuple, NoReturn
 
 import click
 from click.core import ParameterSource
@@ -20,7 +20,7 @@ from click.core import ParameterSource
 from tools.cli.signals import ended_by
 from tools.verify.fast import FastReport, compare_ends
 from tools.verify.findings import BadInput, shown
-from tools.verify.input.segments import find_segments, is_little
+from tools.verify.input.segments import find_segments, is_few, is_little
 from tools.verify.job import CheckOptions, verify
 from tools.verify.live import checkpoint
 from tools.verify.live.alert import alert
@@ -33,6 +33,9 @@ from tools.verify.spark_session import needs, spark_session
 
 CONSISTENT, NOT_CONSISTENT, NO_VERDICT = 0, 1, 2
 
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("logdir", nargs=-1, required=True, type=click.Path(path_type=Path))
@@ -43,7 +46,7 @@ CONSISTENT, NOT_CONSISTENT, NO_VERDICT = 0, 1, 2
     show_default=True,
     metavar="URL",
     help="Where Spark runs: local[N] for N cores here, or the master of a Spark cluster "
-    "that sees the same directories.",
+    "that sees the same directories.  Logs of less than 16 MB need no Spark unless this is given.",
 )
 @click.option(
     "--html",
@@ -173,8 +176,8 @@ def main(
     options = CheckOptions(html is not None, since, save, export, replay == "all")
     with _verdict_only(as_json, verbose):
         started = time.monotonic()
-        little = _look_ahead(list(logdir), options, html)
-        with spark_session(master, verbose, little=little) as spark:
+        found = _look_ahead(list(logdir), options, html)
+        with _spark(master, verbose, found, options) as spark:
             ready = time.monotonic()
             with progress(spark, wanted=not (as_json or verbose)):
                 report = verify(spark, list(logdir), options)
@@ -196,8 +199,7 @@ def _check_mixture(
     """Refuse options that do not go together."""
     if (fast or follow) and any(of_full):
         raise click.UsageError("--html, --save and --export are of the full check, as is --since")
-    source = click.get_current_context().get_parameter_source("master")
-    if follow and source is ParameterSource.COMMANDLINE:
+    if follow and _is_given("master"):
         raise click.UsageError("--follow compares in this process: leave out --master")
     if fast and follow:
         raise click.UsageError("--fast looks once: it does not go with --follow")
@@ -205,8 +207,26 @@ def _check_mixture(
         raise click.UsageError("--alert-command, --alert-url and --metrics-port need --follow")
 
 
-def _look_ahead(places: list[Path], options: CheckOptions, html: Path | None) -> bool:
-    """Return whether there is little to read.
+@contextmanager
+def _spark(
+    master: str, verbose: bool, segments: list[Path], options: CheckOptions
+) -> Iterator[SparkSession | None]:
+    """Yield Spark, or None where it would take longer to start than the check without it."""
+    if is_few(segments) and options.export is None and not _is_given("master"):
+        needs("pyarrow", "numpy", "duckdb")
+        yield None
+        return
+    with spark_session(master, verbose, little=is_little(segments)) as spark:
+        yield spark
+
+
+def _is_given(option: str) -> bool:
+    source = click.get_current_context().get_parameter_source(option)
+    return source is ParameterSource.COMMANDLINE
+
+
+def _look_ahead(places: list[Path], options: CheckOptions, html: Path | None) -> list[Path]:
+    """Return the segments to read.
 
     Raises `BadInput` for a path that cannot be used: before Spark starts, not after the check.
     """
@@ -221,7 +241,7 @@ def _look_ahead(places: list[Path], options: CheckOptions, html: Path | None) ->
         raise BadInput(f"{options.export} exists already: name a new directory to export to")
     if options.since is not None:
         checkpoint.load(options.since)
-    return is_little(find_segments(places))
+    return find_segments(places)
 
 
 @contextmanager

@@ -24,7 +24,7 @@ from tools.verify.input.segments import dropped_before, find_segments, is_little
 from tools.verify.live import checkpoint
 from tools.verify.report.result import Counts, Report
 from tools.verify.report.timeline import build_timeline
-from tools.verify.sql.kept import Kept, computed_once
+from tools.verify.sql.kept import Kept, computed_once, read_kept
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -50,11 +50,11 @@ class LogsAtHand(NamedTuple):
 
 
 def verify(
-    spark: SparkSession, places: list[Path], options: CheckOptions = CheckOptions()
+    spark: SparkSession | None, places: list[Path], options: CheckOptions = CheckOptions()
 ) -> Report:
-    """Check the logs at `places`; `BadInput` when there can be no verdict."""
-    from tools.verify.input.source import read_table
-
+    """Check the logs at `places`, without Spark in this process; `BadInput` when there can be no
+    verdict.
+    """
     segments, client_segments = histories.split_clients(find_segments(places))
     found = list(segments)
     saved: list[Row] = []
@@ -64,7 +64,7 @@ def verify(
         if not segments:
             raise BadInput(f"there is nothing newer than {options.since} in these logs")
     little = is_little(segments)
-    with computed_once(read_table(spark, "scan", segments), little=little) as scan:
+    with computed_once(read_kept(spark, "scan", segments), little=little) as scan:
         logs = LogsAtHand(segments, [one for one in found if one not in segments], client_segments)
         report, rows = _verify(spark, scan, logs, saved, options)
         report.notes += dropped_before(segments)
@@ -73,6 +73,7 @@ def verify(
         if options.save is not None:
             report.notes.append(_save(options.save, report, rows))
         if options.export is not None:
+            assert spark is not None
             report.notes.append(_export(spark, rows, options.export))
         return report
 
@@ -107,12 +108,15 @@ def _export(spark: SparkSession, rows: list[Row], directory: Path) -> str:
 
 
 def _verify(
-    spark: SparkSession, scan: Kept, logs: LogsAtHand, saved: list[Row], options: CheckOptions
+    spark: SparkSession | None,
+    scan: Kept,
+    logs: LogsAtHand,
+    saved: list[Row],
+    options: CheckOptions,
 ) -> tuple[Report, list[Row]]:
     """Run all checks; return the report, and all control rows."""
     from tools.verify.contract import job as contract
     from tools.verify.contract.segment import ALL_TIME, Slices
-    from tools.verify.input.source import read_records
 
     segments = logs.segments
     read = _collect_control_rows(scan)
@@ -130,7 +134,7 @@ def _verify(
     findings = control.evidence + differences + control.views
     if any(one.unpaired for one in control.incarnations):
         findings += confirms.check_unpaired(scan, begins)
-    findings += confirms.check_gaps(lambda: read_records(spark, segments), findings)
+    findings += confirms.check_gaps(lambda: read_kept(spark, "records", segments), findings)
     timeline = build_timeline(scan, rows) if options.timeline else None
     contract_result = contract.check_contract(
         spark, read, control.epochs, everywhere=options.everywhere,

@@ -47,9 +47,11 @@ def shared(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("shared")
 class TestVerdicts:
-    def test_consistent(self, tmp_path: Path) -> None:
+    @pytest.mark.parametrize("master", [[], ["--master", "local[2]"]])
+    def test_consistent(self, tmp_path: Path, master: list[str]) -> None:
+        """Without Spark, as there is little, and with it."""
         good_history().write(tmp_path)
-        result = run(str(tmp_path))
+        result = run(str(tmp_path), *master)
         assert result.exit_code == 0
         assert "members 3, incarnations 4" in result.output
         assert "consistent: G1, G2" in result.output

@@ -1,4 +1,4 @@
-"""Small logs and large ones: rows in the driver or kept by Spark, and the same verdict for both."""
+"""Few logs, small ones and large ones: rows here or kept by Spark, and the same verdict."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Frame:
 def did(rows: object, *, little: bool = True) -> list[str]:
     """Return what is done with a frame of these rows."""
     frame = Frame(rows)
-    with computed_once(cast("Any", frame), little=little) as given:
+    with computed_once(InSpark(cast("Any", frame)), little=little) as given:
         if isinstance(given, Here):
             assert given.rows is rows
             frame.did.append("taken")
@@ -136,7 +136,11 @@ def test_small_and_large_logs_are_judged_alike(
     monkeypatch.setattr(os, "fsync", lambda _: None)
     lying().write(tmp_path, 2000)
     options = CheckOptions(timeline=True)
+    few = verify(None, [tmp_path], options)
     little = verify(shared_session(), [tmp_path], options)
+    assert sorted(map(str, few.findings)) == sorted(map(str, little.findings))
+    assert few.timeline == little.timeline
+    assert few.as_document() | {"findings": []} == little.as_document() | {"findings": []}
     with as_if_large(monkeypatch):
         large = verify(shared_session(), [tmp_path], options)
     assert sorted(map(str, little.findings)) == sorted(map(str, large.findings))

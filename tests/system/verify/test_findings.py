@@ -46,6 +46,7 @@ from tools.verify.checks.confirms import check_gaps
 from tools.verify.findings import BadInput, Finding
 from tools.verify.job import verify
 from tools.verify.report.result import Report
+from tools.verify.sql.kept import InSpark
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -96,7 +97,7 @@ def test_of_each_gap_the_first_confirm_is_named(spark: SparkSession) -> None:
         for begin, until in ((8, 12), (4, 7), (19, 20))
     ]
     assert [
-        (f.property, f.member, f.position, f.what) for f in check_gaps(lambda: table, gaps)
+        (f.property, f.member, f.position, f.what) for f in check_gaps(lambda: InSpark(table), gaps)
     ] == [
         ("G8", "c", 8, "the publish that c confirmed is not applied here"),
         ("G8", "c", 20, "the publish that a confirmed is not applied here"),

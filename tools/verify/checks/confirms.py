@@ -1,22 +1,17 @@
 """G8, G9: what was confirmed is in every later epoch, and was a publish of this member's clients.
 
-Across segments and members: looked up in Spark, and only where something is suspect.
+Across segments and members: looked up only where something is suspect.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
 
 from tools.verify.checks.views_and_segments import IncarnationId
 from tools.verify.findings import Finding
 from tools.verify.format.records import RecordKind
 from tools.verify.input.rows import ACCEPTED, UNPAIRED
 from tools.verify.sql.kept import Kept
-
-if TYPE_CHECKING:
-    from collections.abc import Callable
-
-    from pyspark.sql import DataFrame
 
 FINDINGS_MAX = 20
 
@@ -42,13 +37,12 @@ _UNFOUNDED = f"""
     ORDER BY position LIMIT {FINDINGS_MAX}
 """
 _LOST = f"""
-    with confirmed as (
-        select member, explode(positions) as position
-        from {{given}} where kind = {int(RecordKind.CONFIRM)}
-    )
-    select gap, min(struct(position, member)) as first
-    from confirmed join {{gaps}} on position between begin and until
-    group by gap order by gap
+    SELECT gap, MIN(position) AS position, MIN_BY(member, position) AS member
+    FROM (
+        SELECT member, explode(positions) AS position
+        FROM kept WHERE kind = {int(RecordKind.CONFIRM)}
+    ) AS confirmed JOIN gaps ON position BETWEEN since AND until
+    GROUP BY gap ORDER BY gap
 """
 
 
@@ -68,25 +62,24 @@ def check_unpaired(scan: Kept, begins: dict[IncarnationId, int]) -> list[Finding
     ]
 
 
-def check_gaps(records: Callable[[], DataFrame], findings: list[Finding]) -> list[Finding]:
+def check_gaps(records: Callable[[], Kept], findings: list[Finding]) -> list[Finding]:
     """G8: of positions that a member lacks, which were confirmed by any member.
 
     `records` are read only if a position is missing, and once for all gaps: nothing else needs each
     single confirm.
     """
+    from tools.verify.input.tables import table_of
+
     gaps = [found for found in findings if "missing" in found.what and found.property == "G1"]
     gaps = gaps[:FINDINGS_MAX]
     if not gaps:
         return []
-    given = records()
-    bounds = given.sparkSession.createDataFrame(
-        [(number, gap.position, gap.until) for number, gap in enumerate(gaps)],
-        "gap int, begin bigint, until bigint",
-    )
+    bounds = [(number, gap.position, gap.until) for number, gap in enumerate(gaps)]
+    lost = records().ask(_LOST, gaps=table_of(bounds, "gap bigint, since bigint, until bigint"))
     return [
         Finding(
-            "G8", gaps[row.gap].member, gaps[row.gap].incarnation, row.first.position,
-            f"the publish that {row.first.member} confirmed is not applied here",
+            "G8", gaps[row["gap"]].member, gaps[row["gap"]].incarnation, row["position"],
+            f"the publish that {row['member']} confirmed is not applied here",
         )
-        for row in given.sparkSession.sql(_LOST, given=given, gaps=bounds).collect()
+        for row in lost.to_pylist()
     ]  # fmt: skip

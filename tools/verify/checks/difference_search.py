@@ -23,7 +23,7 @@ from tools.verify.checks.total_order import (
 from tools.verify.findings import Finding
 from tools.verify.input.rows import SCHEMA, SPAN, SUMS, Row, Sums
 from tools.verify.spark_session import in_tasks
-from tools.verify.sql.kept import Here, Kept, computed_once
+from tools.verify.sql.kept import Here, InSpark, Kept, computed_once
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -61,7 +61,7 @@ _STATES_THERE = f"""
 
 
 def compare_members(
-    spark: SparkSession, scan: Kept, control: ControlResult, begin: int, *, little: bool
+    spark: SparkSession | None, scan: Kept, control: ControlResult, begin: int, *, little: bool
 ) -> tuple[int, int, list[Finding]]:
     """Compare the batches of all members; return how many, of how many positions, and findings."""
     import pyarrow as pa
@@ -86,7 +86,7 @@ def compare_members(
 
 @contextmanager
 def _records(
-    spark: SparkSession, sums: pa.Table, states: pa.Table, *, little: bool
+    spark: SparkSession | None, sums: pa.Table, states: pa.Table, *, little: bool
 ) -> Iterator[Kept]:
     """Yield the batches of these SUMS rows, and these rows, in the columns of "records"."""
     import pyarrow as pa
@@ -98,11 +98,10 @@ def _records(
     files = [list(of_file) for _, of_file in groupby(rows, key=lambda one: one.file)]
     schema = arrow_schema(SCHEMA)
     states = states.cast(schema)
-    if sum(one.ends - one.begins for one in rows) <= HERE_BYTES:
+    if spark is None or sum(one.ends - one.begins for one in rows) <= HERE_BYTES:
         yield Here(pa.concat_tables([states, pa.Table.from_batches(expand(files), schema)]))
         return
     frame = in_tasks(spark, files, expand, SCHEMA)
-    with computed_once(
-        frame.unionByName(spark.createDataFrame(states, SCHEMA)), little=little
-    ) as kept:
+    both = frame.unionByName(spark.createDataFrame(states, SCHEMA))
+    with computed_once(InSpark(both), little=little) as kept:
         yield kept

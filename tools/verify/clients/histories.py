@@ -26,7 +26,7 @@ from tools.verify.input.ranges_of_file import FileRange
 from tools.verify.input.rows import FAULT, SEGMENT, Row
 from tools.verify.input.segments import HEADER_BYTES, header_of, size_of
 from tools.verify.sql.exchange import ROWS_IN_BIN, Exchange, Tables, moves_in
-from tools.verify.sql.kept import InSpark, Kept
+from tools.verify.sql.kept import Kept, read_kept
 
 _FOREIGN_TOLD = 3
 _NAMED = f"SELECT DISTINCT seq, origin, text FROM kept WHERE kind = {int(RecordKind.QUEUES)}"
@@ -120,7 +120,7 @@ def told_history(
 
 
 def check_histories(
-    spark: SparkSession,
+    spark: SparkSession | None,
     scan: Kept,
     client_segments: Sequence[Path],
     segments: Sequence[Path],
@@ -134,13 +134,11 @@ def check_histories(
     """
     import pyarrow as pa
 
-    from tools.verify.input.source import read_table
-
     if not client_segments:
         return None
     kept = [scan]
     if settled:
-        kept.append(InSpark(read_table(spark, "scan", list(settled))))
+        kept.append(read_kept(spark, "scan", list(settled)))
     named = {tuple(row.values()) for one in kept for row in one.ask(_NAMED).to_pylist()}
     numbers = sorted({(number, name) for number, _, name in named})
     names = pa.table(

@@ -19,6 +19,7 @@ from tools.verify.format.files import (
 from tools.verify.format.reader import Entry, LogError, read_segment
 from tools.verify.format.records import SUFFIX, Header, Record
 
+FEW_BYTES = 16 << 20
 LITTLE_BYTES = 256 << 20
 TASK_BYTES = 16 << 20  # segments are put together up to this much
 HEADER_BYTES = 4096  # a header is far shorter
@@ -119,6 +120,11 @@ def size_of(segment: Path) -> int:
         return segment.stat().st_size
     except OSError:
         return 0
+
+
+def is_few(segments: list[Path]) -> bool:
+    """Return whether they are checked in less time than Spark takes to start."""
+    return sum(map(size_of, segments)) < FEW_BYTES
 
 
 def is_little(segments: list[Path]) -> bool:

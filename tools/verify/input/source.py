@@ -55,6 +55,12 @@ def read_records(spark: SparkSession, segments: list[Path]) -> DataFrame:
     return read_table(spark, "records", segments)
 
 
+def read_here(table: str, segments: Iterable[Path]) -> pyarrow.Table:
+    """Return one of the tables SCHEMAS, read in this process."""
+    files = [str(path) for path in segments]
+    return pyarrow.Table.from_batches(_read(files, table), arrow_schema(SCHEMAS[table]))
+
+
 def _read_shares(shares: Iterable[list[str]], table: str) -> Iterator[pyarrow.RecordBatch]:
     for files in shares:
         yield from _read(files, table)

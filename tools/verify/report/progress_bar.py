@@ -22,10 +22,10 @@ ERASE = "\r\x1b[K"
 
 
 @contextmanager
-def progress(spark: SparkSession, wanted: bool, out: TextIO | None = None) -> Iterator[None]:
+def progress(spark: SparkSession | None, wanted: bool, out: TextIO | None = None) -> Iterator[None]:
     """Show the bar on a terminal while the block runs; do nothing where there is none."""
     to = sys.stderr if out is None else out
-    if not wanted or not to.isatty():
+    if spark is None or not wanted or not to.isatty():
         yield
         return
     with redrawing(Stages(spark), to):

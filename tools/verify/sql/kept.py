@@ -7,13 +7,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from tools.verify.sql.statements import answer
 
 if TYPE_CHECKING:
     import pyarrow as pa
-    from pyspark.sql import DataFrame
+    from pyspark.sql import DataFrame, SparkSession
 
 TAKEN_BYTES = 64 << 20  # of rows that are held here
 
@@ -49,19 +50,33 @@ class InSpark(NamedTuple):
         return spark.sql(select).toArrow()
 
 
-@contextmanager
-def computed_once(frame: DataFrame, *, little: bool) -> Iterator[Kept]:
-    """Yield the rows of a frame: here where they are few, else in Spark."""
-    from pyspark import StorageLevel
+def read_kept(spark: SparkSession | None, table: str, segments: list[Path]) -> Kept:
+    """Return a table of segments for one question: read here where there is no Spark."""
+    from tools.verify.input.source import read_here, read_table
 
+    if spark is None:
+        return Here(read_here(table, segments))
+    return InSpark(read_table(spark, table, segments))
+
+
+@contextmanager
+def computed_once(kept: Kept, *, little: bool) -> Iterator[Kept]:
+    """Yield rows for several questions: here where they are few, else kept by Spark."""
+    if isinstance(kept, Here):
+        yield kept
+        return
+    assert isinstance(kept, InSpark)
+    frame = kept.frame
     if little and (taken := _taken(frame)) is not None:
         yield Here(taken)
         return
-    kept = frame.persist(StorageLevel.MEMORY_AND_DISK)
+    from pyspark import StorageLevel
+
+    held = frame.persist(StorageLevel.MEMORY_AND_DISK)
     try:
-        yield InSpark(kept)
+        yield InSpark(held)
     finally:
-        kept.unpersist()
+        held.unpersist()
 
 
 def _taken(frame: DataFrame) -> pa.Table | None:
