@@ -5,13 +5,11 @@ from __future__ import annotations
 import os
 import re
 import signal
-import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import partial
-from importlib.metadata import version
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias, TypeVar
@@ -19,7 +17,7 @@ from zipfile import ZIP_DEFLATED, ZipFile
 
 from tools.cli.signals import held_back
 from tools.verify.findings import INSTALL, BadInput
-from tools.verify.java import find_archive, find_java
+from tools.verify.java import find_java
 
 if TYPE_CHECKING:
     import pyarrow
@@ -28,13 +26,11 @@ if TYPE_CHECKING:
     Batches: TypeAlias = Iterator[pyarrow.RecordBatch]
 
 T = TypeVar("T")
-WRITE_S = 120.0  # for an archive of some 170 MB, on a busy machine
 PACKAGE = "tools"
-_JAVA_OPTIONS = "spark.driver.extraJavaOptions"
 # Optimisations that pay off over many rows only.  Without them a check of some megabytes takes 2/3
 # of the time and half the CPU time; at 300 MB there is no difference.
 _FOR_LITTLE = {
-    _JAVA_OPTIONS: "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.adaptive.enabled": "false",
     "spark.sql.codegen.wholeStage": "false",
     "spark.sql.codegen.factoryMode": "NO_CODEGEN",
@@ -63,32 +59,13 @@ def spark_session(master: str, verbose: bool, *, little: bool = False) -> Iterat
             held_back(signal.SIGTERM, signal.SIGINT),
             _stderr_to(None if verbose else Path(scratch) / "stderr"),
         ):
-            archive = find_archive(version("pyspark")) if here and little else None
-            options = dict(_FOR_LITTLE) if little else {}
-            if archive is not None:
-                options[_JAVA_OPTIONS] += f" {archive.options}"
-            session = _start(master, verbose, Path(scratch), options)
+            session = _start(master, verbose, Path(scratch), _FOR_LITTLE if little else {})
         try:
             if not here:
                 session.sparkContext.addPyFile(str(pack_code(Path(scratch) / "qpid-cluster.zip")))
             yield session
         finally:
             session.stop()
-            if archive is not None and not archive.made:
-                _end_java()
-
-
-def _end_java() -> None:
-    """Wait until Java has ended, and written its archive."""
-    from pyspark import SparkContext
-
-    gateway = SparkContext._gateway
-    assert gateway is not None
-    gateway.shutdown()
-    SparkContext._gateway = SparkContext._jvm = None
-    gateway.proc.stdin.close()
-    with suppress(subprocess.TimeoutExpired):
-        gateway.proc.wait(WRITE_S)
 
 
 def in_tasks(
