@@ -7,7 +7,7 @@ from collections.abc import Callable
 from vsync.totem.context import Context, Timer, Timers
 from vsync.totem.events import Broadcast, Marks
 from vsync.totem.ordering.application import Delivery, Intake
-from vsync.totem.ordering.ring import Ring
+from vsync.totem.ordering.ring import Ring, same
 from vsync.totem.ordering.token_passing import TokenPassing
 from vsync.types import Member
 from vsync.wire.messages import Data, Token, Wake
@@ -95,7 +95,7 @@ class OperationalPhase:
                 self._end_hold(now)
         elif self._may_be_held:
             self._call(ring.members[:1])
-        elif urgent and ring.may_rest:
+        elif urgent and (ring.may_rest or self._may_be_kept):
             self._call(ring.members)
 
     def mark_changed(self, now: float) -> None:
@@ -111,6 +111,12 @@ class OperationalPhase:
         """Whether the ring is idle for so long that the representative may hold the token, and
         nobody else keeps it."""
         return self.ring.idle + 2 >= self._config.idle_visits_before_hold
+
+    @property
+    def _may_be_kept(self) -> bool:
+        """Whether another member may keep the token, though the last frame is mine."""
+        ring = self.ring
+        return ring.safe == ring.forwarded and not self._keeps and same(ring.marks)
 
     def _call(self, members: tuple[Member, ...]) -> None:
         """Call for the token, at whom it may rest."""
@@ -157,7 +163,9 @@ class OperationalPhase:
         if intake.mark != marks[ring.index]:
             return 0
         rests = idle >= config.idle_visits_before_rest
-        if self._keeps and not self._may_be_held and (rests or marks.count(marks[0]) == len(marks)):
+        # Whoever sent the last frame has to see, too, that the marks are the same: `_may_be_kept`.
+        done = same(marks) and (ring.mine == token.seq or idle > 0)
+        if self._keeps and not self._may_be_held and (rests or done):
             self._context.count("token_kept")
             ring.keeps(token)
             self._show_marks()  # they may have come with this token
@@ -178,7 +186,6 @@ class OperationalPhase:
             self._failed_to_receive(late, now)
             return
         visit = ring.visit(token, intake.queue, intake.mark, self._config.accelerated_frames)
-        self._keeps = self._keeps or (intake.urgent and ring.mine == ring.forwarded)
         framed, out = context.codec.data_frame, context.out
         resent, before, passed, after, asked = visit
         if resent:
@@ -191,6 +198,9 @@ class OperationalPhase:
         self._tokens.pass_on(ring.successor, passed, now)
         if after:
             out.extend([Broadcast(framed(body)) for body in after])
+        if not self._keeps and intake.urgent and ring.mine == ring.forwarded:
+            self._keeps = True
+            self._call(ring.members)  # whoever kept it keeps it no longer
         self._asked, self._called = 0, False
         intake.visited()
         self._show_marks()

@@ -45,6 +45,11 @@ class Visit(NamedTuple):
     asked: int
 
 
+def same(marks: tuple[int, ...]) -> bool:
+    """Whether all members have the same mark, so that nobody waits for one."""
+    return marks.count(marks[0]) == len(marks)
+
+
 class Ring:
     """The state of one ring at one member."""
 
@@ -132,9 +137,9 @@ class Ring:
     def may_rest(self) -> bool:
         """Whether the token may rest at another member before it is here again.
 
-        When the last frame is mine only the last member that the token comes to knew it to be safe
-        before me.  It may wait for its own commit, which comes with my frame's, and nobody else
-        rests before my next visit.  (Where frames were lost another may have, and waits now.)
+        When the last frame is mine others may have known it to be safe before me.  One may wait for
+        its own commit, which comes with my frame's; and one may keep the token if all marks were
+        the same, also at my last visit: see `OperationalPhase`.
         """
         return self.safe == self.forwarded and (self.settled or self.mine != self.safe)
 

@@ -395,6 +395,46 @@ def test_who_is_called_by_another_keeps_the_token_no_longer(other: str) -> None:
             assert phase_of(node).held == (name == origin)
 
 
+@pytest.mark.parametrize("where", [*permutations("abc", 2)])
+@pytest.mark.parametrize("silence", [0.0, 0.0004, 0.002, 0.01])
+def test_who_acked_last_can_call_who_keeps_the_token(
+    where: tuple[str, str], silence: float
+) -> None:
+    """Also where the one that keeps it knew of the ack, as safe, before the one that sent it."""
+    net = Disks()
+    keeper, other = where
+    for number in range(20):
+        net.step(0.03)
+        net.confirmed(keeper, 0.02)
+        net.asleep.update("abc")  # this ack shares a later commit
+        net.submit(other, b"ack", urgent=False)
+        net.run(0.1, lambda: b"ack" in net.payloads(other)[number * 3 :])  # noqa: B023
+        net.step(silence)
+        net.asleep.clear()
+        net.delivered = dict.fromkeys("abc", max(net.delivered.values()))
+        assert net.confirmed(other, 0.05) < 0.006
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_nobody_with_urgent_work_waits_for_a_token_that_is_kept(seed: int) -> None:
+    """Whoever sends what to whom meanwhile: where no call is lost, all are in time."""
+    names = ("abc", "abcd")[seed % 2]
+    net, rng = Disks(names, seed), random.Random(seed)
+    net.commit_s = dict.fromkeys(names, (0.0005, 0.001, 0.0015, 0.004)[seed // 2])
+    for _ in range(400):
+        net.step(rng.choice((0.0, 0.0003, 0.002, 0.008, 0.03)))
+        for name in names:
+            if rng.random() < 0.3:
+                net.submit(name, b"ack", urgent=False)
+        net.step(rng.choice((0.0, 0.0003, 0.001, 0.004)))
+        name, payload = rng.choice(names), rng.randbytes(8)
+        net.submit(name, payload)
+        began = net.now
+        while payload not in net.payloads(name)[-40:]:
+            net.step(STEP_S)
+            assert net.now - began < 0.004 + len(names) * WAIT_S, net.describe()
+
+
 @pytest.mark.parametrize("silence", [0.0, 0.0003, 0.001, 0.005])
 def test_marks_that_come_as_the_token_is_kept_are_shown(silence: float) -> None:
     """All of them are there, so it rests: what waited for them does not."""
