@@ -22,6 +22,7 @@ from broker.machine.tally import Tally, Totals, merged
 from broker.waiting.backlog import Backlog
 from broker.waiting.blocks import Block, Packed, Part
 from broker.waiting.filter_column import FilterColumn
+from broker.waiting.groups import Group, Groups
 from broker.waiting.last_values import LastValues
 from broker.waiting.pager import Pager, in_memory_bytes
 from broker.waiting.places import Places
@@ -191,6 +192,7 @@ class Window:
 
 STREAM_ORDER = 257
 LAST_VALUES_ORDER = 258
+GROUPS_ORDER = 259
 """Stand for the highest priority of a stream, and of a last-value queue, in the member log."""
 
 
@@ -274,7 +276,8 @@ class Queue:
     window: Window | None = None  # it takes no message twice
     stream: Stream | None = None
     last_values: LastValues | None = None  # a newer message takes the place of the older one
-    takes_all: bool = True  # what comes is put into it as it is: none of the three
+    groups: "Groups[Consumer] | None" = None  # its messages have groups
+    takes_all: bool = True  # what comes is put into it as it is: none of the four
     dead_letter_exchange: str | None = None
     dead_letter_key: str | None = None
     at_least_once: bool = False  # dead letters wait until they can go
@@ -297,6 +300,8 @@ def order_of(queue: Queue) -> int:
     """How its messages are ordered, as the member log says it."""
     if queue.last_values is not None:
         return LAST_VALUES_ORDER
+    if queue.groups is not None:
+        return GROUPS_ORDER
     return queue.max_priority if queue.stream is None else STREAM_ORDER
 
 
@@ -312,6 +317,7 @@ class Survivors:
     messages: Backlog[Message] = field(default_factory=Backlog)  # of a plain queue
     places: Places[Message] = field(default_factory=Places)  # of a priority queue
     keys: dict[bytes, int] = field(default_factory=dict)  # of a last-value queue
+    groups: "Groups[Consumer] | None" = None
     sum: int = 0  # of their elements
     bytes: int = 0  # of bodies
     timed: int = 0  # how many have a time to live of their own
@@ -505,6 +511,8 @@ Discarded: TypeAlias = (
     | dict[int, int]
     | dict[bytes, int]
     | dict[bytes, Noted]
+    | dict[bytes, "Group[Consumer]"]
+    | Places["Group[Consumer]"]
     | deque[Noted]
 )
 

@@ -97,6 +97,10 @@ LAST_VALUES = 15
 """From this version on: queues that keep the newest message of each key. Decision:
 docs/decisions/0084-a-last-value-is-replaced-at-the-end.md."""
 
+MESSAGE_GROUPS = 15
+"""From this version on: queues whose messages have groups. Decision:
+docs/decisions/0087-a-group-has-one-holder.md."""
+
 BROWSING = 15
 """From this version on: consumers that look at what waits in a queue and take nothing. Decision:
 docs/decisions/0085-a-browser-is-a-reader.md."""

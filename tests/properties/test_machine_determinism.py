@@ -22,6 +22,8 @@ NAMES = ("alpha", "beta", "gamma", "delta")
 TYPES = dict(zip(NAMES, ("topic", "topic", "x-modulus-hash", "x-random"), strict=True))
 LINK: c.Table = {"x-max-hops": 2, "x-downstream-name": "beta"}
 LATEST, LAST_KEY = "latest", "qpid.last_value_queue_key"
+GROUPED = "grouped"
+GROUPS: c.Table = {"qpid.group_header_key": "key", "qpid.shared_msg_group": True}
 BROWSE: c.Table = {"x-filter-no-consume": True}
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -33,7 +35,7 @@ def numbered(producer: str, number: int) -> bytes:
 
 
 def keyed(key: str) -> bytes:
-    """Properties of a message that replaces an older one."""
+    """Properties of a message that replaces an older one, or is of a group."""
     return with_header(b"\0\0", "key", key)
 
 
@@ -85,10 +87,14 @@ def history(seed: int, count: int) -> Iterator[Command]:
             c.Consume(c.CONSUME, *at, LATEST, f"t{number}", False, yes, False, False, {}, 2),
             c.Consume(c.CONSUME, *at, LATEST, f"b{number}", False, yes, False, False, BROWSE, 3),
             c.Get(c.GET, *at, LATEST, False),
+            c.QueueDeclare(c.QUEUE_DECLARE, *at, GROUPED, False, True, False, False, False, GROUPS),
+            c.Publish(c.PUBLISH, *at, 1, "", GROUPED, 4, keyed(name), other.encode()),
+            c.Consume(c.CONSUME, *at, GROUPED, f"g{number}", False, yes, False, False, {}, 2),
         ]
         weights = (
             *(3, 3, 5, 5, 20, 20, 10, 5, 5, 5, 5, 5, 0.2, 3, 3, 1, 0.1, 0.1),
             *(5, 20, 1, 3, 5),
+            *(5, 20, 5),
         )
         yield rng.choices(choices, weights)[0]
 

@@ -17,6 +17,7 @@ import pytest
 from broker.machine import commands as c
 from broker.machine.clock.cluster_time import goes_on
 from broker.machine.commands import Command, Table
+from broker.machine.queueing.properties import with_header
 from broker.machine.state import Channel
 from tests.support.three_machines import EMPTY, MEMBERS, PAGERS, Rig
 
@@ -229,6 +230,8 @@ class Clients:
             )  # fmt: skip
             return
         arguments = self.some(QUEUE_ARGUMENTS, 0.2)
+        if self.chance(0.15) and "x-max-priority" not in arguments:
+            arguments |= {"qpid.group_header_key": "g", "qpid.shared_msg_group": True}
         self.on_channel(
             lambda _at, conn, chan: c.QueueDeclare(
                 c.QUEUE_DECLARE, conn, chan, self.one(QUEUES), False, durable, exclusive,
@@ -293,6 +296,8 @@ class Clients:
         if self.chance(0.25):
             expiration = str(self.one((1, 100, 400, 1000))).encode()
             properties = b"\x01\x00" + bytes([len(expiration)]) + expiration
+        if self.chance(0.5):
+            properties = with_header(properties, "g", self.random.randint(1, 3))
         exchange = self.one(("", self.exchange(at)))
         key = self.one((*KEYS, *6 * (self.queue(at),)))
         return c.Publish(

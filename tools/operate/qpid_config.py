@@ -27,6 +27,7 @@ Examples:
   qpid-config -r queues 'orders*'                  those with such names, and their bindings
   qpid-config add queue orders --durable --max-queue-count 1000 --limit-policy ring
   qpid-config add queue prices --durable --lvq-key ticker
+  qpid-config add queue orders --durable --group-header customer --shared-groups
   qpid-config add exchange topic events --durable
   qpid-config bind events orders 'order.#'
   qpid-config bind h orders '' all format=pdf      for an exchange of type headers
@@ -53,7 +54,6 @@ NO_COUNTERPART = {
     "flow_stop_size": "publishers are slowed for all queues alike",
     "start_replica": "no queue follows one of a broker that is not in its cluster (qpid-ha "
     "replicate says what to use instead)",
-    "group_header": "message groups are not there",
     "msg_sequence": "exchanges do not number messages",
     "ive": "exchanges do not keep an initial value",
 }
@@ -214,7 +214,13 @@ ARGUMENT = click.option(
     metavar="HEADER",
     help="A last-value queue: of messages with the same HEADER only the newest waits.",
 )
-@click.option("--group-header", hidden=True)
+@click.option(
+    "--group-header",
+    metavar="HEADER",
+    help="Messages with the same HEADER are a group, of which one consumer has some at a time; "
+    "with --shared-groups.",
+)
+@click.option("--shared-groups", is_flag=True, help="A group is free when none of it is held.")
 @click.option("--generate-queue-events", type=int, hidden=True)
 @ARGUMENT
 @click.pass_context
@@ -249,6 +255,11 @@ def queue_arguments(given: Mapping[str, Any]) -> Object:
         found["x-overflow"] = overflow
     if given["lvq_key"] is not None:
         found["qpid.last_value_queue_key"] = given["lvq_key"]
+    if given["shared_groups"] is not (given["group_header"] is not None):
+        raise click.UsageError("--group-header and --shared-groups go together: all are shared")
+    if given["shared_groups"]:
+        found["qpid.group_header_key"] = given["group_header"]
+        found["qpid.shared_msg_group"] = True
     if given["alternate_exchange"] is not None:
         found["x-dead-letter-exchange"] = given["alternate_exchange"]
     return found | pairs(given["arguments"])

@@ -21,6 +21,7 @@ from broker.machine.publishing.producers import forget_volatile_numbers
 from broker.machine.queueing.deletion import delete_queue
 from broker.machine.queueing.queue import (
     forget_all_returns,
+    group_key,
     last_value_key,
     mark_used,
     place_of,
@@ -45,6 +46,7 @@ from broker.machine.state import (
     timed_of,
 )
 from broker.waiting.blocks import AHEAD_BYTES, Block, packed_ahead
+from broker.waiting.groups import Groups
 from broker.waiting.page_format import contents_of
 from broker.waiting.places import Places
 
@@ -93,7 +95,10 @@ def _survivors(queue: Queue, returned: Places[Message]) -> Survivors:
     fits = queue.next_seq, len(queue.ready), len(returned)
     came_back = returned.values()
     parts = chain(iter(lambda: tuple(islice(came_back, PART)), ()), queue.ready.parts())
-    return Survivors(queue.number, fits, packed_ahead(parts, _all_stay), iter(returned))
+    found = Survivors(queue.number, fits, packed_ahead(parts, _all_stay), iter(returned))
+    if queue.groups is not None:
+        found.groups = Groups(queue.groups.header)
+    return found
 
 
 def _all_stay(block: Block[Message]) -> bool:
@@ -128,6 +133,9 @@ def _look(state: State, queue: Queue, found: Survivors) -> int:
         if queue.last_values is not None:
             keys = (last_value_key(queue.last_values, message) for message in stay)
             found.keys.update((key, seq) for key, seq in zip(keys, seqs, strict=True) if key)
+        if found.groups is not None:
+            for seq, message in zip(seqs, stay, strict=True):
+                found.groups.waits(group_key(found.groups, message), place_of(queue, seq))
     found.sum += ready_elements(map(itemgetter(CONTENT_HASH), stay), found.number, seqs, True)
     found.bytes += bytes_of(stay)
     found.timed += timed_of(stay)
@@ -173,6 +181,8 @@ def _keep_persistent(state: State, queue: Queue) -> None:
     queue.returned = stay.places
     if queue.last_values is not None:
         queue.last_values.waiting = stay.keys
+    if stay.groups is not None:
+        queue.groups = stay.groups
     queue.ready_sum = stay.sum & MASK
     queue.ready_bytes, queue.timed = stay.bytes, stay.timed
     state.add(queue.ready_sum)

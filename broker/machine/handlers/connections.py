@@ -259,6 +259,8 @@ def _take_out(state: State, consumer: Consumer) -> None:
     if consumer.reader is not None:
         assert queue.readers is not None
         queue.readers.count -= 1
+    if queue.groups is not None:
+        queue.groups.pending.pop(consumer, None)
     del queue.consumers[(*channel.key, consumer.tag)]
     if not queue.consumers:
         mark_used(state, queue)

@@ -72,6 +72,7 @@ from broker.machine.queueing.queue import (
     hold_last_value,
     mark_used,
     take,
+    take_of_group,
 )
 from broker.machine.queueing.refusals import (
     Refusal,
@@ -90,6 +91,7 @@ from broker.machine.state import (
     Channel,
     Consumer,
     Held,
+    Message,
     Queue,
     State,
     ready_count,
@@ -178,12 +180,18 @@ def on_get(state: State, channel: Channel, command: Get) -> int:
     mark_used(state, queue)
     if queue.expiring:
         expire(state, queue, EXPIRED_PER_GET_MAX)
-    if not ready_count(queue):
+    groups = queue.groups
+    found: tuple[int, Message, bool] | None = None
+    if groups is not None:  # what others hold messages of waits for them
+        found = take_of_group(state, queue, groups, None)
+    elif ready_count(queue):
+        found = take(state, queue)
+    if found is None:
         count_get(tallies, False, no_ack, False)
         if channel.local:
             state.effects.append(GetEmpty(conn, chan))
         return OK
-    seq, message, redelivered = take(state, queue)
+    seq, message, redelivered = found
     content = message[CONTENT_HASH]
     tag = channel.next_tag
     channel.next_tag = tag + 1
@@ -247,6 +255,8 @@ def on_ack(state: State, channel: Channel, command: Ack) -> int:
     elif consumer is not None and not consumer.waiting:
         offer(consumer)
         dispatch(state, consumer.queue)
+    if queue.groups is not None:
+        dispatch(state, queue)  # others may have its group now
     return OK
 
 
@@ -340,14 +350,20 @@ def on_sent(state: State, channel: Channel, command: Sent) -> int:
             break
         tags.append(tag)
     at = repeat(state.position)
-    for _, consumer, _ in release_all(state, channel, unsent, zip(at, tags, strict=False), SENT):
+    grouped: dict[int, Queue] = {}
+    released = release_all(state, channel, unsent, zip(at, tags, strict=False), SENT)
+    for queue, consumer, _ in released:
         if consumer is not None and not consumer.waiting:
             credited[consumer.tag] = consumer
+        if queue.groups is not None:
+            grouped[queue.number] = queue
     for consumer in credited.values():
         offer(consumer)
         dispatch(state, consumer.queue)
     if was_full:
         offer_all(state, channel)
+    for queue in grouped.values():
+        dispatch(state, queue)
     return OK
 
 

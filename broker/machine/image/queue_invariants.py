@@ -9,6 +9,7 @@ from broker.machine.clock.cluster_time import lease_end, look_us
 from broker.machine.digest import MASK, ready_element, ready_elements
 from broker.machine.queueing.dispatch import has_room
 from broker.machine.queueing.queue import (
+    group_key,
     is_in_time,
     is_over,
     last_value_key,
@@ -25,6 +26,7 @@ from broker.machine.state import (
     CONTENT_HASH,
     DELAYED_MESSAGE,
     NO_TTL,
+    NUMBER,
     TTL_US,
     Consumer,
     Message,
@@ -34,6 +36,7 @@ from broker.machine.state import (
     ready_count,
     rehash,
 )
+from broker.waiting.groups import Groups
 from broker.waiting.last_values import LastValues
 
 HeldOfQueue: TypeAlias = dict[int, list[tuple[int, Message]]]
@@ -105,6 +108,39 @@ def _check_last_values(queue: Queue, last: LastValues, held: dict[int, Message])
     assert not last.waiting.keys() & last.held.keys(), "one is live of each key"
 
 
+def _check_groups(state: State, queue: Queue, groups: Groups[Consumer]) -> None:
+    """All that is known of groups follows from what waits and who holds what."""
+    waiting: dict[bytes, list[int]] = {}
+    for place, message in queue.returned.items():
+        waiting.setdefault(group_key(groups, message), []).append(place)
+    holders: dict[bytes, list[Consumer | None]] = {}
+    for channel in state.channels.values():
+        for held in (*channel.unacked.values(), *channel.unsent.values()):
+            if held[0] is queue and held[2][NUMBER]:
+                holders.setdefault(group_key(groups, held[2]), []).append(held[3])
+    assert sorted(groups.by_key) == sorted({**waiting, **holders})
+    free: list[int] = []
+    wanted: dict[Consumer, list[int]] = {}
+    for key, group in groups.by_key.items():
+        held_by = holders.get(key, [])
+        assert sorted(group.places) == waiting.get(key, [])
+        assert group.held == len(held_by)
+        assert (groups.held.get(key) is group) == bool(held_by)
+        assert all(one is group.holder for one in held_by), "a group has one holder"
+        if group.places and not held_by:
+            free.append(group.places[0])
+        elif group.places and group.holder is not None:
+            wanted.setdefault(group.holder, []).append(group.places[0])
+    assert list(groups.free) == sorted(free)
+    assert {one: list(places) for one, places in groups.wanted.items()} == {
+        one: sorted(places) for one, places in wanted.items()
+    }
+    assert not any(one.waiting for one in groups.pending), "who has its turn got it"
+    for consumer in queue.consumers.values():
+        if consumer.reader is None and consumer.waiting and has_room(consumer.channel, consumer):
+            assert groups.next_of(consumer) is None, "credit and a message that it may have"
+
+
 def check_queue(state: State, queue: Queue, held_of_queue: HeldOfQueue) -> None:
     assert not queue.deleted
     held = held_of_queue.get(queue.number, [])
@@ -112,7 +148,9 @@ def check_queue(state: State, queue: Queue, held_of_queue: HeldOfQueue) -> None:
     assert (queue.unacked, queue.unacked_bytes) == (len(held), size), "what is unacked is counted"
     if queue.last_values is not None:
         _check_last_values(queue, queue.last_values, dict(held))
-    special = (queue.last_values, queue.window, queue.stream)
+    if queue.groups is not None:
+        _check_groups(state, queue, queue.groups)
+    special = (queue.last_values, queue.groups, queue.window, queue.stream)
     assert queue.takes_all == all(one is None for one in special)
     assert queue.ready_sum == ready_sum(queue, False), "the queue's own sum is of its messages"
     places = list(queue.returned)
@@ -131,7 +169,8 @@ def check_queue(state: State, queue: Queue, held_of_queue: HeldOfQueue) -> None:
         assert consumer.queue is queue
         assert consumer.waiting == (_who(consumer) in map(_who, served))
         assert consumer.reader is not None or queue.stream is None
-        if consumer.reader is None and ready_count(queue) and consumer.waiting:
+        takes = consumer.reader is None and queue.groups is None
+        if takes and ready_count(queue) and consumer.waiting:
             channel = consumer.channel
             assert not has_room(channel, consumer), "credit and a ready message"
     assert all(consumer.active for consumer in queue.service)

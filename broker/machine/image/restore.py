@@ -26,7 +26,12 @@ from broker.machine.image.snapshot import BY_CONSUMER, BY_GONE, VERSION
 from broker.machine.policies.choice import policy_of
 from broker.machine.publishing.numbers import restore as restore_numbers
 from broker.machine.publishing.unfinished import keep_part
-from broker.machine.queueing.arguments import apply_settings, keep_last_values, open_window
+from broker.machine.queueing.arguments import (
+    apply_settings,
+    keep_groups,
+    keep_last_values,
+    open_window,
+)
 from broker.machine.queueing.dead_letter import letters_name
 from broker.machine.queueing.delays import queue_name
 from broker.machine.queueing.routing import binding_element, index_binding
@@ -36,7 +41,12 @@ from broker.machine.queueing.streams import (
     readers_of,
     restore_times,
 )
-from broker.machine.queueing.windows import restore_keys, restore_last_value
+from broker.machine.queueing.windows import (
+    restore_holder,
+    restore_keys,
+    restore_last_value,
+    restore_waiting,
+)
 from broker.machine.state import (
     BODY,
     Binding,
@@ -335,6 +345,9 @@ class _Reader:
         queue.last_values.superseded = dict.fromkeys(superseded)
         queue.last_values.elements = superseded_sum(queue, queue.last_values)
 
+    def _on_groups(self, number: int) -> None:
+        keep_groups(self.queues[number])
+
     def _on_ready(self, number: int, messages: tuple[int, ...]) -> None:
         queue = self.queues[number]
         found = self._found(messages)
@@ -376,6 +389,10 @@ class _Reader:
             for place, message in zip(seqs, found, strict=True):
                 # As `seq_at`, but settings come later.
                 restore_last_value(last, last.waiting, place & ~1, message)
+        groups = queue.groups
+        if groups is not None:
+            for place, message in zip(seqs, found, strict=True):
+                restore_waiting(groups, place, message)
 
     def _count(self, queue: Queue, found: list[Message]) -> None:
         queue.ready_bytes += bytes_of(found)
@@ -484,6 +501,8 @@ class _Reader:
             last = queue.last_values
             if message and last is not None and seq not in last.superseded:
                 restore_last_value(last, last.held, seq, held[2])
+            if message and queue.groups is not None:
+                restore_holder(queue.groups, consumer, held[2])
             if consumer is not None:
                 consumer.outstanding += 1
                 channel.outstanding += not unsent

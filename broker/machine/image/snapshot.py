@@ -92,6 +92,7 @@ class _VhostCut:
         self._superseded = {
             q.number: list(q.last_values.superseded) for q in queues if q.last_values is not None
         }
+        self._grouped = {q.number for q in queues if q.groups is not None}
         # Their columns are made again from the messages.
         self._filtered = {q.number for q in queues if q.stream is not None and q.stream.column}
         self._times = {
@@ -207,6 +208,8 @@ class _VhostCut:
     def _other_items(self, number: int) -> Iterator[_Item | None]:
         if number in self._superseded:
             yield ("last_values", number, self._superseded[number])
+        if number in self._grouped:
+            yield ("groups", number)
         places: list[int] = []
         numbers: list[int] = []
         for some, messages in self._returned.pop(number, Places()).drain():

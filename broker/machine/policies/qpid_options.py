@@ -39,6 +39,10 @@ _OLD_KEY = "qpid.LVQ_key"
 too: a newer message always takes a place at the end, so nobody who browses misses it."""
 BROWSE_ONLY = "qpid.browse-only"
 """Nobody takes from this queue: all its consumers browse. It is kept by this name, too."""
+GROUP_KEY = "qpid.group_header_key"
+SHARED_GROUPS = "qpid.shared_msg_group"
+"""The header whose value is the group of a message, and that a group belongs to a consumer only
+while it holds messages of it, which is all that Qpid's C++ broker has, too."""
 HINTS = (
     "qpid.file_count",
     "qpid.file_size",
@@ -60,27 +64,25 @@ REFUSED = {
     "qpid.alert_size": _ALERTS,
     "qpid.alert_size_down": _ALERTS,
     "qpid.alert_size_up": _ALERTS,
-    "qpid.default_msg_group": "messages have no groups",
+    "qpid.default_msg_group": "messages without the header are one group, which has no name",
     "qpid.fairshare": _SHARES,
     "qpid.filter": "use a headers exchange",
     "qpid.flow_resume_count": _FLOW,
     "qpid.flow_resume_size": _FLOW,
     "qpid.flow_stop_count": _FLOW,
     "qpid.flow_stop_size": _FLOW,
-    "qpid.group_header_key": "messages have no groups: use x-single-active-consumer",
     "qpid.lifetime-policy": "declare the queue auto-delete, or give it x-expires",
     "qpid.msg_sequence": _SEQUENCE,
     "qpid.persist_last_node": "declare the queue durable, and publish persistent messages",
-    "qpid.queue_msg_group_timestamp": "messages have no groups",
+    "qpid.queue_msg_group_timestamp": "groups have no times",
     "qpid.queue_msg_sequence": _SEQUENCE,
     "qpid.replicate": "every queue is on every member, with its messages",
-    "qpid.shared_msg_group": "messages have no groups: use x-single-active-consumer",
     "qpid.trace.exclude": _TRACE,
     "qpid.trace.id": _TRACE,
 }
 NAMES = (
     *LIMITS, POLICY_TYPE, PRIORITIES, AUTO_DELETE_TIMEOUT, LAST_VALUE_KEY, *_OLD_LAST_VALUES,
-    BROWSE_ONLY, *HINTS, *REFUSED,
+    BROWSE_ONLY, GROUP_KEY, SHARED_GROUPS, *HINTS, *REFUSED,
 )  # fmt: skip
 
 
@@ -122,6 +124,13 @@ def in_our_words(given: Table, *, auto_delete: bool, exclusive: bool) -> InOurWo
         meant[LAST_VALUE_KEY] = (_OLD_LAST_VALUES[0], header)
     if LAST_VALUE_KEY in given:
         meant[LAST_VALUE_KEY] = (LAST_VALUE_KEY, given[LAST_VALUE_KEY])
+    if GROUP_KEY in given:
+        if not given.get(SHARED_GROUPS):
+            return Fault(GROUP_KEY, f"groups are shared only: give {SHARED_GROUPS}, too")
+        meant[GROUP_KEY] = (GROUP_KEY, given[GROUP_KEY])
+        meant[SHARED_GROUPS] = (SHARED_GROUPS, True)
+    elif given.get(SHARED_GROUPS):
+        return Fault(SHARED_GROUPS, f"{GROUP_KEY} says by which header, and is missing")
     if given.get(BROWSE_ONLY):
         meant[BROWSE_ONLY] = (BROWSE_ONLY, True)
     for arg, (option, value) in meant.items():
@@ -150,9 +159,9 @@ def _fault_of(option: str, value: Value, *, exclusive: bool) -> str | None:
         return None
     if option in LIMITS:
         return _fault_of_number(value, 0, 1 << 53)
-    if option == LAST_VALUE_KEY:
+    if option in (LAST_VALUE_KEY, GROUP_KEY):
         return fault_of_key(value)
-    if option in (*_OLD_LAST_VALUES, BROWSE_ONLY):
+    if option in (*_OLD_LAST_VALUES, BROWSE_ONLY, SHARED_GROUPS):
         return _fault_of_number(int(value) if isinstance(value, bool) else value, 0, 1)
     if option == POLICY_TYPE:
         return _fault_of_policy_type(value)

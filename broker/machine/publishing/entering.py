@@ -4,7 +4,12 @@ from broker.machine.commands import PERSISTENT
 from broker.machine.digest import MASK, body_hash, message_hash
 from broker.machine.move_log import BY_DELAY, FLAG, INDEX_MASK, MARK_MASK, row
 from broker.machine.publishing.copies import copies_of, widened
-from broker.machine.queueing.dispatch import die_refused, enqueue, enqueue_last
+from broker.machine.queueing.dispatch import (
+    die_refused,
+    enqueue,
+    enqueue_in_group,
+    enqueue_last,
+)
 from broker.machine.queueing.refusals import Refusal
 from broker.machine.queueing.streams import enter
 from broker.machine.queueing.windows import enqueue_once, key_of
@@ -59,6 +64,8 @@ def publish_to(
             entered = enqueue(state, queue, message)
         elif queue.last_values is not None:
             entered = enqueue_last(state, queue, queue.last_values, message)
+        elif queue.groups is not None:
+            entered = enqueue_in_group(state, queue, queue.groups, message)
         elif queue.window is None:
             assert queue.stream is not None
             enter(state, queue, queue.stream, message)

@@ -16,7 +16,13 @@ from broker.machine.limits import (
     WINDOW_KEYS_TOTAL_MAX,
 )
 from broker.machine.policies.choice import effective_definition
-from broker.machine.policies.qpid_options import BROWSE_ONLY, LAST_VALUE_KEY, fault_of_key
+from broker.machine.policies.qpid_options import (
+    BROWSE_ONLY,
+    GROUP_KEY,
+    LAST_VALUE_KEY,
+    SHARED_GROUPS,
+    fault_of_key,
+)
 from broker.machine.policies.settings import MAX_AGE, SEGMENT_BYTES_MAX, age_us
 from broker.machine.queueing.refusals import (
     Refusal,
@@ -39,6 +45,7 @@ from broker.machine.version import (
     STREAMS,
 )
 from broker.waiting.filter_column import NONE, entry_of
+from broker.waiting.groups import Groups
 from broker.waiting.last_values import LastValues
 
 _HINTS = (
@@ -58,9 +65,9 @@ _NOT_OF_STREAMS = (
     "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy", "x-overflow",
     "x-queue-mode", "x-queue-version", "x-queue-master-locator", "x-quorum-initial-group-size",
     "x-single-active-consumer", "x-consumer-timeout", "x-message-deduplication", LAST_VALUE_KEY,
-    BROWSE_ONLY,
+    BROWSE_ONLY, GROUP_KEY, SHARED_GROUPS,
 )  # fmt: skip
-"""As RabbitMQ, and the last three because a stream has no window, keeps all values, and nobody
+"""As RabbitMQ, and the last five because a stream has no window, keeps all values, and nobody
 takes from it anyway."""
 _NUMBER_MAX = 1 << 53
 _NUMBERS = {
@@ -79,7 +86,8 @@ _STRATEGIES = ("at-most-once", "at-least-once")
 _OVERFLOWS = ("drop-head", "reject-publish", "reject-publish-dlx")
 _COMPARED = (
     *_HINTS, *_NUMBERS, *_NAMES, "x-overflow", "x-queue-type", "x-single-active-consumer",
-    DEDUPLICATION_ARGUMENT, _AGE, _SEGMENT, _STRATEGY, LAST_VALUE_KEY, BROWSE_ONLY,
+    DEDUPLICATION_ARGUMENT, _AGE, _SEGMENT, _STRATEGY, LAST_VALUE_KEY, BROWSE_ONLY, GROUP_KEY,
+    SHARED_GROUPS,
 )  # fmt: skip
 _SAYS_NOTHING = (
     ("x-queue-type", "classic"),
@@ -123,11 +131,11 @@ def check_queue(name: str, vhost: str, arguments: Table, version: int) -> Refusa
             vhost,
             "routing_key_but_no_dlx_defined",
         )
-    if LAST_VALUE_KEY in arguments:
-        for arg in ("x-max-priority", DEDUPLICATION_ARGUMENT):
-            if arguments.get(arg, False) is not False:
+    for special in (LAST_VALUE_KEY, GROUP_KEY):
+        for arg in ("x-max-priority", DEDUPLICATION_ARGUMENT, GROUP_KEY):
+            if special in arguments and arg != special and arguments.get(arg, False) is not False:
                 why = f"a queue cannot have both this and {arg}"
-                return invalid_argument(LAST_VALUE_KEY, "queue", name, vhost, why)
+                return invalid_argument(special, "queue", name, vhost, why)
     if BROWSE_ONLY in arguments and "x-max-priority" in arguments:
         return invalid_argument(BROWSE_ONLY, "queue", name, vhost, NOT_BROWSED)
     return None
@@ -173,9 +181,9 @@ def _fault_of(arg: str, value: Value, version: int) -> str | None:
     elif arg in ("x-single-active-consumer", DEDUPLICATION_ARGUMENT):
         if type(value) is not bool:
             fault = "unacceptable type: a boolean is needed"
-    elif arg == LAST_VALUE_KEY and version >= LAST_VALUES:
+    elif arg in (LAST_VALUE_KEY, GROUP_KEY) and version >= LAST_VALUES:
         fault = fault_of_key(value)
-    elif arg == BROWSE_ONLY and version >= BROWSING:
+    elif arg in (BROWSE_ONLY, SHARED_GROUPS) and version >= BROWSING:
         fault = None if value is True else "unacceptable value: true is needed"
     elif version >= ANSWERS_AS_RABBITMQ:
         fault = _fault_of_promise(arg, value)
@@ -232,6 +240,13 @@ def keep_last_values(queue: Queue) -> None:
         queue.last_values, queue.takes_all = LastValues(header), False
 
 
+def keep_groups(queue: Queue) -> None:
+    """The same for a queue whose messages have groups."""
+    header = queue.arguments.get(GROUP_KEY)
+    if isinstance(header, str):
+        queue.groups, queue.takes_all = Groups(header), False
+
+
 def _fault_of_promise(arg: str, value: Value) -> str | None:
     """Whether it promises what does not hold here."""
     if arg == _STRATEGY and value != "at-most-once":
@@ -265,8 +280,8 @@ def apply_settings(queue: Queue) -> None:
         and queue.overflow == "reject-publish"
         and queue.dead_letter_exchange is not None
     )
-    last = queue.last_values is not None
-    queue.max_priority = 0 if last else _number(arguments, {}, "max-priority")
+    has_keys = queue.last_values is not None or queue.groups is not None
+    queue.max_priority = 0 if has_keys else _number(arguments, {}, "max-priority")
     queue.consumer_timeout_ms = _number(arguments, definition, "consumer-timeout")
     queue.single_active = arguments.get("x-single-active-consumer") is True
 
@@ -367,7 +382,8 @@ def _browse_refusal(queue: Queue, arg: str, value: Value) -> Refusal | None:
         return not_implemented(why)
     if type(value) is not bool:
         return invalid_argument(arg, "queue", queue.name, queue.vhost.name, "a boolean is needed")
-    if value and queue.max_priority >= 0 and queue.last_values is None:
+    ranked = queue.max_priority >= 0 and queue.last_values is None and queue.groups is None
+    if value and ranked:
         where = f"queue '{queue.name}' in vhost '{queue.vhost.name}'"
         return not_implemented(f"{where}: {NOT_BROWSED}")
     return None

@@ -73,6 +73,8 @@ def contents(queue: Queue) -> list[Discarded]:
         found += [queue.window.order, queue.window.by_key]
     if queue.last_values is not None:
         found += [queue.last_values.waiting, queue.last_values.held]
+    if queue.groups is not None:
+        found += queue.groups.forget_waiting()
     return found
 
 

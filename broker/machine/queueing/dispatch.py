@@ -37,6 +37,7 @@ from broker.machine.queueing.queue import (
     dead_letter,
     drop_head,
     forget_returns,
+    group_key,
     hold_last_value,
     is_full,
     let_go_of_last_value,
@@ -45,6 +46,7 @@ from broker.machine.queueing.queue import (
     remove_head,
     replace,
     take,
+    take_of_group,
     trim,
     waiting_last_value,
 )
@@ -69,6 +71,7 @@ from broker.machine.state import (
 )
 from broker.machine.tally import count_delivery
 from broker.machine.version import ANSWERS_AS_RABBITMQ
+from broker.waiting.groups import Groups
 from broker.waiting.last_values import LastValues
 
 _new = tuple.__new__  # half the cost of calling the class
@@ -113,6 +116,34 @@ def enqueue_last(state: State, queue: Queue, last: LastValues, message: Message)
     return enqueue(state, queue, message)
 
 
+def enqueue_in_group(
+    state: State, queue: Queue, groups: Groups[Consumer], message: Message
+) -> bool:
+    """The same in a queue whose messages have groups: it waits, unless it may go at once."""
+    full = queue.overflow != "drop-head" and is_full(queue, len(message[BODY]))
+    if full and not _goes_at_once(queue, groups, message):
+        if queue.overflow == "reject-publish-dlx":
+            dead_letter(state, queue, message, "maxlen")
+        return False
+    append(state, queue, message)
+    dispatch(state, queue)
+    trim(state, queue, TRIMMED_PER_MESSAGE_MAX)
+    if queue.expiring:
+        _expire_at_once(state, queue)
+    return True
+
+
+def _goes_at_once(queue: Queue, groups: Groups[Consumer], message: Message) -> bool:
+    """Whether somebody with credit may have it."""
+    group = groups.by_key.get(group_key(groups, message))
+    if group is None:
+        return any(has_room(one.channel, one) for one in queue.service)
+    holder = group.holder
+    if group.places or holder is None or not holder.waiting:
+        return False
+    return has_room(holder.channel, holder)
+
+
 RUN_TRAITS: Final[dict[str, object]] = {
     "expiring": False,
     "takes_all": True,
@@ -148,6 +179,8 @@ def would_refuse(queue: Queue, size: int, *, leaves: bool) -> bool:
         return False
     if not (is_full(queue, 0, 0) if leaves else is_full(queue, size)):
         return False
+    if queue.groups is not None:  # whose message is another one is not known here
+        return True
     return not any(has_room(consumer.channel, consumer) for consumer in queue.service)
 
 
@@ -294,6 +327,10 @@ def offer(consumer: Consumer) -> None:
         return
     consumer.waiting = True
     queue_for_service(queue, consumer)
+    if queue.groups is not None:
+        queue.groups.pending.pop(consumer, None)  # who had no credit meanwhile has no place there
+        if consumer in queue.groups.wanted:
+            queue.groups.pending[consumer] = None
 
 
 def active_consumer(queue: Queue) -> Consumer | None:
@@ -324,6 +361,8 @@ def dispatch(state: State, queue: Queue) -> None:
 def _dispatch_next(state: State, queue: Queue, *, in_runs: bool) -> bool:
     """Whether there were both. `in_runs`: nobody else takes turns with this queue, so that all goes
     at once to the only consumer there is for it."""
+    if queue.groups is not None:
+        return _dispatch_group(state, queue, queue.groups)
     if not (queue.ready or queue.returned):
         return False
     consumer = next_consumer(queue)
@@ -336,6 +375,38 @@ def _dispatch_next(state: State, queue: Queue, *, in_runs: bool) -> bool:
     what = DELIVERED | FLAG if redelivered else DELIVERED
     deliver(state, queue, consumer, seq, message, redelivered, what)
     return True
+
+
+def _dispatch_group(state: State, queue: Queue, groups: Groups[Consumer]) -> bool:
+    """Whether somebody with credit might have one, and got it: who holds a group has its turn
+    first, then others with what nobody holds."""
+    consumer = _pending_consumer(queue, groups)
+    if consumer is None:
+        consumer = next_consumer(queue) if groups.free else None
+        if consumer is None:
+            return False
+    taken = take_of_group(state, queue, groups, consumer)
+    assert taken is not None
+    seq, message, redelivered = taken
+    what = DELIVERED | FLAG if redelivered else DELIVERED
+    deliver(state, queue, consumer, seq, message, redelivered, what)
+    if consumer.waiting and consumer in groups.wanted:
+        groups.pending[consumer] = None
+    return True
+
+
+def _pending_consumer(queue: Queue, groups: Groups[Consumer]) -> Consumer | None:
+    """One with credit that holds a group of which more waits; it is taken out of the service."""
+    pending = groups.pending
+    while pending:
+        consumer = next(iter(pending))
+        if consumer.waiting and consumer in groups.wanted:
+            queue.service.remove(consumer)
+            if has_room(consumer.channel, consumer):
+                return consumer
+            consumer.waiting = False  # another consumer of its channel took the shared credit
+        del pending[consumer]
+    return None
 
 
 def room_of(consumer: Consumer) -> int:
@@ -489,6 +560,8 @@ def release(
             forget_returns(state, queue, seq)
         if queue.last_values is not None:
             let_go_of_last_value(state, queue, queue.last_values, seq, message)
+        if queue.groups is not None:
+            queue.groups.let_go(group_key(queue.groups, message))
     elif queue.stream is not None:
         queue.unacked -= 1
     if consumer is not None:

@@ -33,7 +33,12 @@ from broker.machine.move_log import (
     row,
 )
 from broker.machine.policies.choice import policies_element, policies_of_queue
-from broker.machine.queueing.arguments import apply_settings, keep_last_values, open_window
+from broker.machine.queueing.arguments import (
+    apply_settings,
+    keep_groups,
+    keep_last_values,
+    open_window,
+)
 from broker.machine.queueing.dead_letter import letters_name
 from broker.machine.queueing.delays import due_ms_of, place_when_due, queue_name
 from broker.machine.queueing.properties import key_by, priority_of
@@ -63,8 +68,9 @@ from broker.machine.state import (
     ready_count,
     rehash,
 )
-from broker.machine.version import LAST_VALUES
+from broker.machine.version import LAST_VALUES, MESSAGE_GROUPS
 from broker.waiting.backlog import Backlog
+from broker.waiting.groups import Groups
 from broker.waiting.last_values import LastValues
 from broker.waiting.places import Places
 
@@ -127,6 +133,8 @@ def create_queue(
     queue.policy, queue.operator_policy = policies_of_queue(vhost, name, arguments)
     if state.version >= LAST_VALUES:
         keep_last_values(queue)
+    if state.version >= MESSAGE_GROUPS:
+        keep_groups(queue)
     apply_settings(queue)
     open_window(state, queue)
     vhost.queues[name] = queue
@@ -260,12 +268,41 @@ def take(state: State, queue: Queue) -> tuple[int, Message, bool]:
         seq, redelivered = seq_at(queue, place)
         if queue.last_values is not None:
             queue.last_values.waiting.pop(last_value_key(queue.last_values, message), None)
+        if queue.groups is not None:
+            queue.groups.leaves(group_key(queue.groups, message), place)
     else:
         seq = queue.next_seq - len(queue.ready)
         message = queue.ready.popleft()
         redelivered = seq < queue.recovered_seq
     _count_left(state, queue, seq, message, redelivered)
     return seq, message, redelivered
+
+
+def take_of_group(
+    state: State, queue: Queue, groups: Groups[Consumer], holder: Consumer | None
+) -> tuple[int, Message, bool] | None:
+    """As `take`, what this consumer may get next, or a get, which holds its group from here on."""
+    place = groups.next_of(holder)
+    if place is None:
+        return None
+    message = queue.returned.remove(place)
+    key = group_key(groups, message)
+    groups.leaves(key, place)
+    groups.hold(key, holder)
+    seq, redelivered = seq_at(queue, place)
+    _count_left(state, queue, seq, message, redelivered)
+    return seq, message, redelivered
+
+
+def group_key(groups: Groups[Consumer], message: Message) -> bytes:
+    """Of the group of a message; the same, empty one for all that name none."""
+    return key_by(message[PROPERTIES], groups.raw_header)
+
+
+def _wait_in_group(groups: Groups[Consumer], place: int, message: Message) -> None:
+    holder = groups.waits(group_key(groups, message), place)
+    if holder is not None and holder.waiting:
+        groups.pending[holder] = None
 
 
 def _count_left(state: State, queue: Queue, seq: int, message: Message, redelivered: bool) -> None:
@@ -299,6 +336,8 @@ def append(state: State, queue: Queue, message: Message) -> None:
         queue.returned.put(seq, message)
         if queue.last_values is not None:
             _wait_as_last(state, queue, queue.last_values, seq, message)
+        if queue.groups is not None:
+            _wait_in_group(queue.groups, seq, message)
     state.add(_count_ready(state, queue, seq, message, False) + queue.salt)
     if queue.readers is not None:
         wake_readers(state, queue, queue.readers)
@@ -309,6 +348,8 @@ def put_back(state: State, queue: Queue, seq: int, message: Message) -> None:
     queue.returned.put(place_of(queue, seq), message)
     if queue.last_values is not None:
         _wait_as_last(state, queue, queue.last_values, seq, message)
+    if queue.groups is not None:
+        _wait_in_group(queue.groups, place_of(queue, seq), message)
     state.add(_count_ready(state, queue, seq, message, True))
     if queue.readers is not None:
         wake_readers(state, queue, queue.readers)
@@ -613,6 +654,8 @@ def purge(state: State, queue: Queue, what: int) -> int:
     if queue.last_values is not None:
         state.discarded.append(queue.last_values.waiting)
         queue.last_values.waiting = {}
+    if queue.groups is not None:
+        state.discarded += queue.groups.forget_waiting()
     queue.timed = 0
     if queue.expiring:
         recheck_deadlines(state, queue)

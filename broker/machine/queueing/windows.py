@@ -35,12 +35,14 @@ from broker.machine.state import (
     NO_TTL,
     NUMBER,
     PROPERTIES,
+    Consumer,
     Message,
     Noted,
     Queue,
     State,
     Window,
 )
+from broker.waiting.groups import Groups
 from broker.waiting.last_values import LastValues
 
 HEADER = "x-deduplication-header"
@@ -224,6 +226,16 @@ def restore_last_value(
     key = key_by(message[PROPERTIES], last.raw_header)
     if key:
         live[key] = number
+
+
+def restore_waiting(groups: Groups[Consumer], place: int, message: Message) -> None:
+    """It waits in a queue with message groups."""
+    groups.waits(key_by(message[PROPERTIES], groups.raw_header), place)
+
+
+def restore_holder(groups: Groups[Consumer], holder: Consumer | None, message: Message) -> None:
+    """A channel holds it, of such a queue."""
+    groups.hold(key_by(message[PROPERTIES], groups.raw_header), holder)
 
 
 def check(state: State, queue: Queue) -> None:

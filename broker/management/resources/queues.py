@@ -68,6 +68,16 @@ def queue_row(call: Call, queue: Queue) -> Object:
     }
     if queue.owner is not None:
         row["owner_pid_details"] = owner_of(call, queue.owner)
+    row |= _special(queue)
+    if queue.single_active:
+        active = active_consumer(queue)
+        row["single_active_consumer_tag"] = active.tag if active is not None else None
+    return row
+
+
+def _special(queue: Queue) -> Object:
+    """What only queues of some kinds have."""
+    row: Object = {}
     if queue.at_least_once or queue.letters is not None:
         kept = queue.letters
         row["messages_dlx"] = ready_count(kept) if kept is not None else 0
@@ -77,6 +87,8 @@ def queue_row(call: Call, queue: Queue) -> Object:
         row["deduplicated"] = queue.tally.drop_duplicate
     if queue.last_values is not None:
         row["replaced"] = queue.tally.replaced
+    if queue.groups is not None:
+        row["groups"], row["groups_held"] = len(queue.groups.by_key), len(queue.groups.held)
     if queue.stream is None and queue.readers is not None:
         row["browsers"], row["max_offset_lag"] = queue.readers.count, max_lag(queue)
     if queue.stream is not None:
@@ -86,9 +98,6 @@ def queue_row(call: Call, queue: Queue) -> Object:
             "bytes": queue.max_bytes if queue.max_bytes >= 0 else None,
             "seconds": queue.ttl_us // 1_000_000 if queue.ttl_us != NO_TTL else None,
         }
-    if queue.single_active:
-        active = active_consumer(queue)
-        row["single_active_consumer_tag"] = active.tag if active is not None else None
     return row
 
 

@@ -24,14 +24,14 @@ from broker.machine.effects import Confirm, DeliverEffect
 from broker.machine.handlers.consumers import tags_up_to
 from broker.machine.machine import Machine
 from broker.machine.queueing.properties import headers_of
-from broker.machine.state import BODY, NUMBER, Held, all_queues
+from broker.machine.state import BODY, NUMBER, PROPERTIES, Held, all_queues
 from broker.replication.chain import History
 from broker.replication.replica import Replica
 from tests.sim.broker.judge import BrokerJudge, ConfirmSent, DeliverySent, Node
 from tests.sim.broker.operator import GRAVE
 from tests.sim.clients.letters import MAIL, LetterWitness
 from tests.sim.clients.messages import MessageId, message_id
-from tests.sim.clients.programs import BROWSER, KEY, LATE, LATEST
+from tests.sim.clients.programs import BROWSER, GROUP, GROUPED, KEY, LATE, LATEST
 from tests.sim.clients.readers import STREAM
 from tests.sim.clients.reading import StreamWitness
 
@@ -124,8 +124,10 @@ class Witness:
                 continue
             if effect.consumer_tag.startswith(BROWSER):
                 self._browsed(machine, position, effect)
-            else:
-                self._delivery(position, effect)
+                continue
+            self._delivery(position, effect)
+            if effect.consumer_tag.startswith(f"{GROUPED}/"):
+                self._of_group(machine, position, effect)
 
     def _replace(self, key: object, message: MessageId) -> None:
         older = self._latest.get(key)
@@ -151,6 +153,20 @@ class Witness:
         if message not in self.delayed:
             seen[conn, 0] = number
 
+    def _of_group(self, machine: Machine, position: int, d: DeliverEffect) -> None:
+        """G32: one consumer holds messages of a group."""
+        self.judge.counters["of_groups"] += 1
+        group = headers_of(d.properties)[GROUP]
+        queue = machine.vhosts["/"].queues[GROUPED]
+        holders = {
+            (key, consumer.tag if consumer is not None and consumer.active else "")
+            for key, channel in machine.channels.items()
+            for of, _, message, consumer, _ in (*channel.unacked.values(), *channel.unsent.values())
+            if of is queue and message[NUMBER] and headers_of(message[PROPERTIES])[GROUP] == group
+        }
+        if len(holders) > 1:
+            self._broken("G32", f"group {group!r} is held by {sorted(holders)} at {position}")
+
     def _delivery(self, position: int, d: DeliverEffect) -> None:
         queue = d.consumer_tag.partition("/")[0]
         message = message_id(d.body)
@@ -172,7 +188,9 @@ class Witness:
         elif not d.redelivered and message in self.delayed:
             self.judge.counters["delivered_late"] += 1
         elif not d.redelivered:
-            stream = (queue, message[0])
+            # In a queue with groups (G32) the first ones of each are in order.
+            group = f"/{headers_of(d.properties)[GROUP]!r}" if queue == GROUPED else ""
+            stream = (queue + group, message[0])
             if message[1] <= self._firsts.get(stream, 0):
                 self._broken("G12", f"{copy} at {position} after {self._firsts[stream]}")
             self._firsts[stream] = message[1]

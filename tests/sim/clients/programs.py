@@ -4,8 +4,8 @@ They send commands and receive effects, as gateway and outbox would pass them on
 numbers are unique in the whole run, so a connection and the number of a message of it name that
 message for good.  Some publishers number their messages: they send again, by another connection,
 what was not confirmed, and what a member's publisher had unconfirmed as it crashed is sent again by
-that of another one.  Some have messages delayed, some publish to a queue of last values, and some
-of the consumers only browse.
+that of another one.  Some have messages delayed, some publish to a queue of last values, or to one
+whose messages have groups, and some of the consumers only browse.
 """
 
 from __future__ import annotations
@@ -61,6 +61,9 @@ DELAY_MS_MAX = 400
 LATEST, KEY = "latest", "key"
 """A queue that keeps the last message of each key, and the header that has it."""
 KEYS = 4
+GROUPED, GROUP = "grouped", "group"
+"""A queue whose messages have groups, and the header that says which."""
+GROUPS = 3
 BROWSER = "browser of "
 """Begins the tag of a consumer that browses."""
 Orphans = list[Publish]
@@ -134,6 +137,8 @@ class SimClients:
         )  # fmt: skip
         self._last_values = tape.fork("last values")
         self.replacing = self._last_values.chance(0.4)
+        self._groups = tape.fork("groups")
+        self.grouping = self._groups.chance(0.4)
         self._browsing = tape.fork("browsing")
         self.browsing = self._browsing.chance(0.4)
 
@@ -167,6 +172,8 @@ class SimClients:
             self.commands.append(self.readers.plan.declare(self.publisher, 1))
         if self.replacing:
             self.commands.append(self._declare(self.publisher, 1, Queue(LATEST, True)))
+        if self.grouping:
+            self.commands.append(self._declare(self.publisher, 1, Queue(GROUPED, True)))
         for sent in again:
             self._publish(sent)
 
@@ -209,6 +216,8 @@ class SimClients:
             queue = tape.pick(self.queues)
             if self.replacing and self._last_values.chance(0.3):
                 queue = Queue(LATEST, True)
+            if self.grouping and self._groups.chance(0.5):
+                queue = Queue(GROUPED, True)
             browses = self.browsing and self._browsing.chance(0.4)
             no_ack, prefetch = tape.chance(0.15), tape.pick((0, 1, 3, 10))
             self._begin(Consumer(chan, queue, no_ack, prefetch, browses=browses))
@@ -226,6 +235,8 @@ class SimClients:
         letters: Table = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": GRAVE}
         if queue.name == LATEST:
             letters["qpid.last_value_queue_key"] = KEY
+        if queue.name == GROUPED:
+            letters |= {"qpid.group_header_key": GROUP, "qpid.shared_msg_group": 1}
         return QueueDeclare(
             QUEUE_DECLARE, conn, chan, queue.name, False, queue.durable, False, False, False,
             letters if queue.name != GRAVE else {},
@@ -254,8 +265,8 @@ class SimClients:
             orphan = self.orphans.pop(0)
             if orphan.exchange == LATE:  # what it needs may not have been declared in time
                 self.commands += self._declare_delaying(Queue(orphan.key, True))
-            elif orphan.key == LATEST:
-                self.commands.append(self._declare(self.publisher, 1, Queue(LATEST, True)))
+            elif orphan.key in (LATEST, GROUPED):
+                self.commands.append(self._declare(self.publisher, 1, Queue(orphan.key, True)))
             self._publish(orphan)
         self.published += 1
         queue = self.tape.pick(self.queues)
@@ -264,6 +275,8 @@ class SimClients:
         replaces = self.replacing and self._last_values.chance(0.3)
         if replaces:
             queue = Queue(LATEST, True)
+        elif self.grouping and self._groups.chance(0.4):
+            queue = Queue(GROUPED, True)
         if self.numbering:
             # A cold start takes others with their numbers; sent again they are other messages.
             queue, flags = queue if queue.durable else self.queues[0], PERSISTENT
@@ -280,6 +293,9 @@ class SimClients:
         if replaces:
             key = self._last_values.number(1, KEYS)
             properties = with_header(properties or b"\x00\x00", KEY, key)
+        elif queue.name == GROUPED:
+            group = self._groups.number(1, GROUPS)
+            properties = with_header(properties or b"\x00\x00", GROUP, group)
         elif self.delaying and queue in self.queues and queue.durable and self._delays.chance(0.4):
             exchange = LATE
             properties = with_header(properties, DELAY, self._delays.number(1, DELAY_MS_MAX))

@@ -73,7 +73,7 @@ def test_a_stream_is_shown_with_its_offsets_its_retention_and_its_readers() -> N
     asyncio.run(run())
 
 
-def test_a_queue_is_shown_with_who_browses_it() -> None:
+def test_a_queue_is_shown_with_who_browses_it_and_with_its_groups() -> None:
     async def run() -> None:
         made = member()
         client = made.client("root", "/", conn=1001)
@@ -83,6 +83,11 @@ def test_a_queue_is_shown_with_who_browses_it() -> None:
         for _ in range(3):
             client.publish("browsed", b"m")
         client.consume("browsed", "looks", 1, {"x-filter-no-consume": True})
+        client.queue("grouped", {"qpid.group_header_key": "g", "qpid.shared_msg_group": 1})
+        for group in ("a", "b", "b"):
+            properties = codec.encode_properties({"headers": {"g": group}})
+            client.publish("grouped", properties=properties)
+        client.get("grouped")
         async with Http() as http:
             await http.serve(made)
 
@@ -98,7 +103,9 @@ def test_a_queue_is_shown_with_who_browses_it() -> None:
                 "name": "browsed", "messages_unacknowledged": 0, "browsers": 1,
                 "max_offset_lag": 2, "consumers": 1,
             }  # fmt: skip
-            assert queues[2] == {"name": "plain", "messages_unacknowledged": 3, "consumers": 1}
+            assert queues[3] == {"name": "plain", "messages_unacknowledged": 3, "consumers": 1}
+            of_groups = await ask("/api/queues/%2F/grouped?columns=groups,groups_held")
+            assert of_groups == {"groups": 2, "groups_held": 1}
             shown = await ask("/api/queues/%2F/browsed?columns=consumer_details")
             assert isinstance(shown, dict)
             (one,) = shown["consumer_details"]

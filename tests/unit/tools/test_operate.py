@@ -570,6 +570,12 @@ def test_qpid_stat_sorts_sifts_and_cuts(run: Run) -> None:
              {"durable": True, "auto_delete": False,
               "arguments": {"qpid.last_value_queue_key": "ticker"}}),
         ),
+        (
+            ("add", "queue", "orders", "--group-header", "customer", "--shared-groups"),
+            ("PUT", "queues/%2F/orders",
+             {"durable": False, "auto_delete": False,
+              "arguments": {"qpid.group_header_key": "customer", "qpid.shared_msg_group": True}}),
+        ),
         (("del", "queue", "q", "--force"), ("DELETE", "queues/%2F/q", None)),
         (("del", "exchange", "e"), ("DELETE", "exchanges/%2F/e", None)),
         (
@@ -608,12 +614,16 @@ def test_qpid_config_lists(run: Run) -> None:
 def test_an_option_without_a_counterpart_is_refused(run: Run, api: CannedApi) -> None:
     for option in (
         ("--start-replica", "b"),
-        ("--group-header", "g"),
+        ("--flow-stop-size", "9"),
         ("--file-size", "8"),
     ):
         ended = run(qpid_config, "add", "queue", "q", *option)
         assert ended.code == Exit.USAGE
         assert "has no counterpart here: " in ended.err
+    for one in (("--group-header", "g"), ("--shared-groups",)):
+        ended = run(qpid_config, "add", "queue", "q", *one)
+        assert ended.code == Exit.USAGE
+        assert "--group-header and --shared-groups go together" in ended.err
     assert api.changes == []
 
 

@@ -33,7 +33,7 @@ ARRIVALS = {
     "placed": """
         SELECT logged.*, op = 9 AND seq = 0 AS silent, max_priority = 256 AS delays,
             CASE WHEN max_priority = 256 THEN (seq & 4194303) >> 1
-                WHEN max_priority BETWEEN 0 AND 256 OR max_priority = 258
+                WHEN max_priority BETWEEN 0 AND 256 OR max_priority IN (258, 259)
                     THEN (seq & 18014398509481983) >> 1
                 ELSE LEAST(seq, 4611686018427387904) END AS place
         FROM logged LEFT JOIN named USING (queue) WHERE op IN (2, 9)""",

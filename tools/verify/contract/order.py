@@ -21,6 +21,7 @@ ORDER = {
             logged.queue, seq, of
         FROM logged JOIN named USING (queue)
         WHERE op IN (3, 6) AND NOT flag AND max_priority NOT BETWEEN 0 AND 256
+            AND max_priority <> 259
             AND NOT (op = 6 AND cause = 4) AND stretch >= 0""",
     "posting": """
         SELECT 'posted' AS what, stretch, of AS who, queue AS value, nth, position, ordinal,

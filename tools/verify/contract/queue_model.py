@@ -5,9 +5,9 @@ It executes moves one at a time and raises `ModelMismatch` for one that cannot b
 message in the order of service is the next to leave; a message that comes back takes its old place;
 a cold start keeps persistent messages.  A reader of a stream gets the next message that is kept,
 which stays, as all of a stream does at a cold start; one that browses another queue the next that
-waits.  In a last-value queue a message leaves from anywhere for the one that enters next.  It
-shares no code with the broker: the hash of ready messages is recomputed from its definition in
-docs/MEMBERLOG.md.
+waits.  In a last-value queue a message leaves from anywhere for the one that enters next, and in a
+queue with message groups, whose keys the log does not have, to whoever gets it.  It shares no code
+with the broker: the hash of ready messages is recomputed from its definition in docs/MEMBERLOG.md.
 
 It may begin at figures of a checkpoint: the messages of that time are *unknown*.  It has their
 number, ready and held, and they are older than what comes after.
@@ -30,6 +30,7 @@ _PLACE = struct.Struct("<QQQQQ")
 _MASK = (1 << 64) - 1
 _RANK_SHIFT = 54
 _STREAM = 257  # as the highest priority: a stream
+_GROUPS = 259  # as the highest priority: messages have groups, and each of these an order
 _LAST_VALUES = 258  # as the highest priority: a last-value queue, in the order of arrival
 _DELAYS = 256  # as the highest priority: a queue of delayed messages, by due time
 _ARRIVAL_BITS = 21  # of the number in which one came, in its place there
@@ -87,6 +88,7 @@ class _ModelQueue:
     cold: bool = False  # a cold start told what was there, and is to tell what stays
     stream: bool = False
     last_values: bool = False
+    grouped: bool = False
     # By name: what each is sent next, at least, its channel, and whether it has a filter.
     readers: dict[int, tuple[int, int, bool]] = field(default_factory=dict)
     begun: bool = False  # in the midst: there may be readers of which nothing is known
@@ -164,15 +166,21 @@ class _ModelQueue:
         """Remove a message that a newer one replaces, wherever it is."""
         if not self.last_values:
             raise ModelMismatch("impossible", "this queue keeps no last values")
+        self.leave_anywhere(seq, content, redelivered)
+
+    def leave_anywhere(self, seq: int, content: int, redelivered: bool) -> _Message:
+        """Remove and return a ready message, wherever it is."""
         known = self.ready.pop(seq, None)
         if known is not None:
             if (known.content, known.redelivered) != (content, redelivered):
                 raise ModelMismatch("impossible", f"there it is {known}")
-            return
+            return known
         if not self.unknown_ready or not self.may_be_unknown(seq) or seq in self.held:
             raise ModelMismatch("impossible", "it is not ready")
+        left = _Message(content, None, redelivered)
         self.unknown_ready -= 1
-        self.unknown_sum -= self._hash(seq, _Message(content, None, redelivered))
+        self.unknown_sum -= self._hash(seq, left)
+        return left
 
     def give_up(self, seq: int, channel: int, content: int | None) -> _Message:
         """Release a message that a channel holds, and return it."""
@@ -190,7 +198,7 @@ class _ModelQueue:
 
     def is_read(self) -> bool:
         """Return whether there may be readers: not where what comes may be before where one is."""
-        return not self.ranked or self.last_values
+        return not self.ranked or self.last_values or self.grouped
 
     def read(self, op: int, flag: bool, seq: int, of: int, detail: int) -> None:
         """Open a reader, send it a message that waits, or end that; it moves nothing."""
@@ -256,7 +264,7 @@ class _ModelQueue:
 
 def _is_ranked(max_priority: int) -> bool:
     """Whether a place has a priority, and is kept by a cold start."""
-    return 0 <= max_priority <= _DELAYS or max_priority == _LAST_VALUES
+    return 0 <= max_priority <= _DELAYS or max_priority in (_LAST_VALUES, _GROUPS)
 
 
 def _queue_of(number: int, max_priority: int) -> _ModelQueue:
@@ -264,6 +272,7 @@ def _queue_of(number: int, max_priority: int) -> _ModelQueue:
     return _ModelQueue(
         number, _is_ranked(max_priority), max_priority == _DELAYS,
         stream=max_priority == _STREAM, last_values=max_priority == _LAST_VALUES,
+        grouped=max_priority == _GROUPS,
     )  # fmt: skip
 
 
@@ -316,7 +325,8 @@ class Model:
         elif op in (_READER, _READ, _READ_END):
             queue.read(op, flag, seq, of, detail)
         elif op == _DELIVERED:
-            queue.held[seq] = queue.leave(seq, detail, flag), of
+            leave = queue.leave_anywhere if queue.grouped else queue.leave
+            queue.held[seq] = leave(seq, detail, flag), of
         elif op == _DROPPED and cause == _REPLACED:
             queue.replace(seq, detail, flag)
         elif op == _DROPPED:

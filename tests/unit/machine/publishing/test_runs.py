@@ -323,7 +323,7 @@ INDIFFERENT = frozenset((
     "timed", "expires_us", "used_us", "overflow", "delivery_limit", "dead_letter_exchange",
     "dead_letter_key", "at_least_once", "letters", "letters_of", "stale",
     # Those queues have a trait: a priority, or they do not take all.
-    "delays", "window", "last_values", "stream",
+    "delays", "window", "last_values", "stream", "groups",
 ))  # fmt: skip
 
 

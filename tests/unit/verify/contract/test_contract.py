@@ -361,6 +361,7 @@ KINDS: dict[str, c.Table] = {
               "x-dead-letter-routing-key": "q"},
     "dying": {"x-message-ttl": 1000, "x-overflow": "reject-publish", "x-max-length": 5},
     "last": {"qpid.last_value_queue": 1, "x-max-length": 4},
+    "grouped": {"qpid.group_header_key": "g", "qpid.shared_msg_group": 1, "x-max-length": 9},
     "log": {"x-queue-type": "stream", "x-max-length-bytes": 30, "x-max-age": "2s"},
 }  # fmt: skip
 
@@ -380,6 +381,8 @@ def _properties(name: str, step: int, priority: int) -> bytes:
     properties = b"\x08\x80" + bytes([priority, 1, 97 + step % 5])
     if name == "last" and step % 7:
         return with_header(properties, "qpid.LVQ_key", step % 5)
+    if name == "grouped" and step % 7:
+        return with_header(properties, "g", step % 3)
     return properties
 
 
@@ -390,7 +393,7 @@ def wander(
     maker = MoveMaker()
     rig = maker.rig
     clients: list[Client] = []
-    names = ["q", "ranked", "short", "passing", "dying", *["log", "last"] * others]
+    names = ["q", "ranked", "short", "passing", "dying", *["log", "last", "grouped"] * others]
     for step in range(steps):
         alive = [
             one for one in clients if (one.session, one.conn, one.chan) in rig.machine.channels

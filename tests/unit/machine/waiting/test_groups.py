@@ -1,0 +1,365 @@
+"""G32: of each message group one consumer has messages at a time, in their order."""
+
+import random
+import sys
+
+import pytest
+
+from broker.amqp import codec
+from broker.machine import commands as c
+from broker.machine.effects import DeliverEffect
+from broker.machine.machine import Machine
+from broker.machine.state import BODY, Queue
+from broker.machine.version import MESSAGE_GROUPS
+from tests.support.three_machines import Client, Rig
+
+GROUPS: c.Table = {"qpid.group_header_key": "g", "qpid.shared_msg_group": 1}
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+@pytest.fixture
+def client(rig: Rig) -> Client:
+    client = rig.client()
+    assert client.queue("q", GROUPS) == c.OK
+    return client
+
+
+def fill(client: Client, *texts: str, queue: str = "q", persistent: bool = False) -> None:
+    """Messages of the groups that their first letters name; `-`: of none."""
+    for text in texts:
+        headers: c.Table = {"g": text[0]} if text[0] != "-" else {}
+        properties = codec.encode_properties({"headers": headers})
+        flags = c.PERSISTENT if persistent else 0
+        client.publish(queue, text.encode(), properties=properties, flags=flags)
+
+
+def seen(client: Client) -> list[str]:
+    return [body.decode() for _, body, _ in client.deliveries()]
+
+
+def consume(client: Client, chan: int, prefetch: int = 10, *, no_ack: bool = False) -> Client:
+    one = client.channel(chan)
+    assert one.consume("q", f"t{chan}", prefetch, no_ack=no_ack) == c.OK
+    return one
+
+
+def queue_of(rig: Rig, name: str = "q") -> Queue:
+    return rig.machine.vhosts["/"].queues[name]
+
+
+def restore(rig: Rig) -> None:
+    for name in ("b", "c"):
+        rig.machines[name] = Machine.restore(name, rig.machines["a"].snapshot())
+        rig.machines[name].invariants()
+        assert list(rig.machines[name].snapshot()) == list(rig.machines["a"].snapshot())
+
+
+# -- declaring -----------------------------------------------------------------------------------
+
+
+def test_it_is_kept_by_its_names(rig: Rig, client: Client) -> None:
+    kept: c.Table = {"qpid.group_header_key": "g", "qpid.shared_msg_group": True}
+    assert queue_of(rig).arguments == kept
+    assert client.queue("q", kept) == c.OK
+    restore(rig)
+    assert client.queue("q", {**GROUPS, "qpid.group_header_key": "h"}) == 406
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"qpid.group_header_key": "g"}, "groups are shared only: give qpid.shared_msg_group, too"),
+        ({**GROUPS, "qpid.shared_msg_group": 0}, "groups are shared only"),
+        ({"qpid.shared_msg_group": 1}, "qpid.group_header_key says by which header"),
+        ({**GROUPS, "qpid.group_header_key": ""}, "of 1 to 255 bytes"),
+        ({**GROUPS, "x-max-priority": 3}, "both this and x-max-priority"),
+        ({**GROUPS, "x-message-deduplication": True}, "both this and x-message-deduplication"),
+        ({**GROUPS, "qpid.last_value_queue": 1}, "both this and qpid.group_header_key"),
+        ({**GROUPS, "x-queue-type": "stream"}, "rabbit_stream_queue"),
+        ({"qpid.default_msg_group": "d"}, "are one group, which has no name"),
+    ],
+)
+def test_what_does_not_go_together_is_refused(rig: Rig, given: c.Table, words: str) -> None:
+    client = rig.client()
+    assert client.queue("one", given) == 406
+    assert words in client.error()
+
+
+def test_before_version_15_it_is_refused() -> None:
+    assert Rig(MESSAGE_GROUPS - 1).client().queue("one", GROUPS) == 406
+
+
+def test_an_argument_that_meant_nothing_before_means_nothing_after_an_upgrade() -> None:
+    rig = Rig(9)
+    client = rig.client()
+    assert client.queue("q", {**GROUPS, "qpid.shared_msg_group": True}) == c.OK
+    restore(rig)
+    assert queue_of(rig).groups is None
+
+
+# -- who gets what -------------------------------------------------------------------------------
+
+
+def test_who_holds_one_of_a_group_gets_the_next_ones(rig: Rig, client: Client) -> None:
+    one, two = consume(client, 2), consume(client, 3)
+    fill(client, "a1")
+    assert seen(one) == ["a1"]
+    fill(client, "a2")
+    assert (seen(one), seen(two)) == (["a2"], [])
+    fill(client, "b1")
+    assert seen(two) + seen(one) == ["b1"]
+    restore(rig)
+    fill(client, "a3")
+    assert (seen(one), seen(two)) == (["a3"], [])
+
+
+def test_a_group_waits_for_who_holds_it_and_others_pass(rig: Rig, client: Client) -> None:
+    fill(client, "a1", "a2", "b1", "a3", "c1")
+    one = consume(client, 2, 1)
+    assert seen(one) == ["a1"]
+    two = consume(client, 3, 1)
+    assert seen(two) == ["b1"], "a2 is of the group that the other one holds"
+    two.ack(1)
+    assert seen(two) == ["c1"]
+    two.ack(2)
+    assert seen(two) == []
+    assert rig.depth("q") == 2
+    restore(rig)
+    one.ack(1)
+    assert seen(one) + seen(two) == ["a2"], "the group is free, the first who waits has it"
+    assert rig.depth("q") == 1, "and holds it now"
+
+
+def test_an_ack_that_frees_a_group_serves_others(rig: Rig, client: Client) -> None:
+    """Who held it has credit left, and somebody else is next."""
+    one, two = consume(client, 2), consume(client, 3)
+    fill(client, "a1")
+    assert seen(one) == ["a1"]
+    one.cancel("t2")
+    fill(client, "a2")
+    assert (seen(one), seen(two)) == ([], [])
+    one.ack(1)
+    assert seen(two) == ["a2"]
+
+
+def test_what_comes_back_goes_first_and_to_anybody(rig: Rig, client: Client) -> None:
+    fill(client, "a1", "a2")
+    one = consume(client, 2)
+    assert seen(one) == ["a1", "a2"]
+    two = consume(client, 3)
+    one.cancel("t2")
+    one.nack(2)
+    assert seen(two) == [], "the group is held still"
+    one.nack(1)
+    assert two.deliveries() == [(1, b"a1", True), (2, b"a2", True)]
+
+
+def test_those_without_a_group_are_one(rig: Rig, client: Client) -> None:
+    one, two = consume(client, 2), consume(client, 3)
+    fill(client, "-1", "-2")
+    assert rig.depth("q") == 0
+    assert len(rig.machine.channels[one.session, one.conn, 2].unacked) == 2
+    assert seen(two) == []
+
+
+def test_a_get_holds_a_group_against_all(rig: Rig, client: Client) -> None:
+    fill(client, "a1", "a2", "b1")
+    client.get("q")
+    assert client.got().body == b"a1"  # type: ignore[union-attr]
+    client.get("q")
+    assert client.got().body == b"b1"  # type: ignore[union-attr]
+    client.get("q")
+    assert not hasattr(client.got(), "body"), "a2 waits for who holds a1"
+    one = consume(client, 2)
+    assert seen(one) == []
+    restore(rig)
+    client.ack(1)
+    assert seen(one) == ["a2"]
+
+
+def test_a_connection_that_ends_frees_its_groups(rig: Rig, client: Client) -> None:
+    other = rig.client("b")
+    held = consume(other, 2)
+    fill(client, "a1", "a2", "b1")
+    one = consume(client, 2)
+    assert (rig.depth("q"), seen(one)) == (0, [])
+    held.close_channel()
+    assert seen(one) == ["a1", "a2", "b1"]
+
+
+def test_without_acks_a_group_is_free_when_it_was_sent(rig: Rig, client: Client) -> None:
+    one = consume(client, 2, no_ack=True)
+    fill(client, "a1")
+    two = consume(client, 3)
+    one.cancel("t2")
+    fill(client, "a2")
+    assert seen(two) == []
+    one.sent(1)
+    assert seen(two) == ["a2"]
+
+
+def test_credit_of_a_channel_is_shared(rig: Rig, client: Client) -> None:
+    client.queue("other")
+    one = client.channel(2)
+    one.qos(2)
+    one.consume("q", "t", 0)
+    one.consume("other", "o", 0)
+    fill(client, "a1")
+    fill(client, "1", queue="other")
+    fill(client, "a2", "b1")
+    assert rig.depth("q") == 2
+    one.ack(2)
+    assert seen(one) == ["a2"]
+    one.ack(0, multiple=True)
+    assert seen(one) == ["b1"]
+
+
+def test_limits_age_and_a_purge(rig: Rig, client: Client) -> None:
+    client.queue("r", {**GROUPS, "x-max-length": 2, "x-overflow": "reject-publish"})
+    one = client.channel(2)
+    one.consume("r", "t", 1)
+    fill(client, "a1", "a2", "a3", queue="r")
+    assert rig.depth("r") == 2
+    fill(client, "a4", queue="r")
+    assert rig.depth("r") == 2
+    two = client.channel(3)
+    two.consume("r", "u", 1)
+    fill(client, "b1", queue="r")
+    assert seen(two) == ["b1"], "it never waits"
+    client.purge("r")
+    assert not queue_of(rig, "r").groups.free  # type: ignore[union-attr]
+    fill(client, "a5", queue="r")
+    one.ack(1)
+    assert seen(one) == ["a5"]
+    client.queue("s", {**GROUPS, "x-max-length": 1, "x-message-ttl": 1000})
+    fill(client, "a1", "b1", queue="s")
+    assert [message[BODY] for message in queue_of(rig, "s").returned.values()] == [b"b1"]
+    rig.pass_time(5_000_000)
+    assert not queue_of(rig, "s").groups.by_key  # type: ignore[union-attr]
+    client.delete("r")
+    one.ack(2)
+
+
+def test_a_cold_start_knows_the_groups(rig: Rig, client: Client) -> None:
+    fill(client, "a1", "a2", "b1", persistent=True)
+    fill(client, "a3")
+    consume(client, 2, 1)
+    rig.activate(*"abc", cold=True)
+    assert rig.depth("q") == 3
+    rig.machine.invariants()
+    again = rig.client()
+    one = consume(again, 2, 1)
+    two = consume(again, 3, 1)
+    assert rig.depth("q") == 1
+    assert one.chan != two.chan
+
+
+def test_one_that_browses_sees_all(rig: Rig, client: Client) -> None:
+    fill(client, "a1", "b1", "a2")
+    assert seen(consume(client, 2, 1)) == ["a1"]
+    looker = client.channel(3)
+    looker.consume("q", "b", 10, {"x-filter-no-consume": True})
+    assert seen(looker) == ["b1", "a2"]
+
+
+def _calls_of_a_publish(rig: Rig, client: Client, text: str) -> int:
+    """How many functions a machine of this state calls for it, and somebody gets it."""
+    machine, calls = Machine.restore("a", rig.machine.snapshot()), 0
+    properties = codec.encode_properties({"headers": {"g": text[0]}})
+    command = c.Publish(
+        c.PUBLISH, client.conn, client.chan, 0, "", "q", 0, properties, text.encode()
+    )
+
+    def note(_frame: object, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event == "call"
+
+    sys.setprofile(note)
+    machine.apply(machine.position + 1, client.session, 0, command)
+    sys.setprofile(None)
+    assert [one.body for one in machine.take_effects() if isinstance(one, DeliverEffect)]
+    return calls
+
+
+def test_blocked_groups_cost_nothing_to_who_passes_them(rig: Rig, client: Client) -> None:
+    two = consume(client, 3, 1)
+    before = _calls_of_a_publish(rig, client, "z")
+    two.cancel("t3")
+    consume(client, 2, 26)
+    fill(client, *(f"{chr(97 + number % 26)}{number}" for number in range(300)))
+    assert rig.depth("q") == 300 - 26
+    assert two.consume("q", "t3", 1) == c.OK
+    assert _calls_of_a_publish(rig, client, "A") <= before + 5
+
+
+class Judge:
+    """Who holds what of each group, from what clients saw."""
+
+    def __init__(self) -> None:
+        self.waiting: dict[str, list[int]] = {}
+        self.held: dict[tuple[int, int], tuple[str, int, str]] = {}  # by channel and tag
+
+    def delivered(self, key: tuple[int, int], text: str, consumer: str) -> None:
+        group, number = text[0], int(text[1:])
+        holders = {by for one, _, by in self.held.values() if one == group}
+        assert holders <= {consumer}, f"{group} is held by {holders}"
+        assert number == min(self.waiting[group]), "the first of its group"
+        self.waiting[group].remove(number)
+        self.held[key] = group, number, consumer
+
+    def back(self, key: tuple[int, int]) -> None:
+        group, number, _ = self.held.pop(key)
+        self.waiting[group].append(number)
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_of_each_group_one_has_messages_in_their_order(seed: int) -> None:
+    """Random consumers, prefetches, acks, returns and snapshots."""
+    chance, rig = random.Random(seed), Rig()
+    client, judge, number = rig.client(), Judge(), 0
+    client.queue("q", GROUPS)
+    channels: dict[int, Client] = {}
+
+    def watch() -> None:
+        for one in rig.effects:
+            if isinstance(one, DeliverEffect):
+                text = one.body.decode()
+                judge.delivered((one.chan, one.delivery_tag), text, one.consumer_tag)
+
+    for step in range(300):
+        roll = chance.random()
+        mine = [key for key in judge.held if key[0] in channels]
+        if roll < 0.4:
+            number += 1
+            text = f"{chance.choice('abcdef')}{number}"
+            judge.waiting.setdefault(text[0], []).append(number)
+            fill(client, text)
+        elif roll < 0.5 and len(channels) < 6:
+            chan = step + 2
+            channels[chan] = client.channel(chan)
+            channels[chan].consume("q", f"t{chan}", chance.choice((0, 1, 2, 5)))
+        elif roll < 0.9 and mine:
+            chan, tag = chance.choice(mine)
+            if chance.random() < 0.7:
+                del judge.held[chan, tag]
+                channels[chan].ack(tag)
+            else:
+                judge.back((chan, tag))
+                channels[chan].nack(tag)
+        elif roll < 0.93 and channels:
+            chan = chance.choice(list(channels))
+            for key in [key for key in judge.held if key[0] == chan]:
+                judge.back(key)
+            channels.pop(chan).close_channel()
+        elif roll < 0.96:
+            restore(rig)
+            continue
+        else:
+            continue
+        watch()
+        rig.machine.invariants()
+    assert number > 50
