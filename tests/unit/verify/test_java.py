@@ -7,16 +7,16 @@ from pathlib import Path
 
 import pytest
 
-from tools.verify import java
+from tools.verify import spark_session
 from tools.verify.findings import BadInput
-from tools.verify.java import find_java, java_version
+from tools.verify.spark_session import find_java, java_version
 
 
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Return a JAVA_HOME, and beside it nothing else."""
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    monkeypatch.setattr(java, "find_spec", lambda _: None)
+    monkeypatch.setattr(spark_session, "find_spec", lambda _: None)
     return tmp_path
 
 
@@ -46,7 +46,7 @@ def test_an_old_java_is_not_taken(home: Path) -> None:
 
 def test_the_java_of_the_wheel_is_wrapped(tmp_path: Path) -> None:
     wrapper = tmp_path / "java"
-    wrapper.write_text(java._JAVA_WRAPPER.format(java="/bin/echo"))
+    wrapper.write_text(spark_session._JAVA_WRAPPER.format(java="/bin/echo"))
     wrapper.chmod(0o755)
     given = [str(wrapper), "-a", "--add-modules=jdk.incubator.vector", "b c"]
     assert subprocess.run(given, capture_output=True, text=True, check=True).stdout == "-a b c\n"

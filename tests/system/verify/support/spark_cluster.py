@@ -17,7 +17,7 @@ from types import TracebackType
 import pyspark
 
 from tests.system.support.network_namespaces import Network, host
-from tools.verify.java import find_java
+from tools.verify.spark_session import find_java
 
 PORT = 7077
 PATIENCE_S = 120.0
