@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import pika
 
-from tests.system.links.support import api, channel, depth, uri
+from tests.system.links.support import answered, channel, depth, uri
 from tests.system.support.clusters import wait_until
 from tools.demo.local_cluster import BrokerProcess
 
@@ -17,8 +17,8 @@ DURABLE = pika.BasicProperties(delivery_mode=2)
 
 def put(member: BrokerProcess, path: str, body: object) -> None:
     """Define something; the member must take it."""
-    answered = api(member).ask("PUT", path, body)
-    assert answered.status in (201, 204), (path, answered)
+    found = answered(member, "PUT", path, body)
+    assert found.status in (201, 204), (path, found)
 
 
 def upstream(member: BrokerProcess, name: str, at: BrokerProcess, **keys: object) -> None:
@@ -41,15 +41,15 @@ def federate(member: BrokerProcess, pattern: str, *, kind: str = "exchanges", **
 def stop_federating(member: BrokerProcess, pattern: str) -> None:
     """Delete that policy."""
     name = quote("federate " + pattern, safe="")
-    assert api(member).ask("DELETE", f"policies/%2F/{name}").status == 204
+    assert answered(member, "DELETE", f"policies/%2F/{name}").status == 204
 
 
 def links(member: BrokerProcess) -> list[dict[str, object]]:
     """The rows of all links."""
-    answered = api(member).ask("GET", "federation-links")
-    assert answered.status == 200, answered
-    assert isinstance(answered.body, list)
-    return answered.body
+    found = answered(member, "GET", "federation-links")
+    assert found.status == 200, found
+    assert isinstance(found.body, list)
+    return found.body
 
 
 def link(member: BrokerProcess, name: str, upstream_name: str = "") -> dict[str, object]:
@@ -102,13 +102,13 @@ def send(member: BrokerProcess, source: str, key: str, numbers: Sequence[int]) -
 
 def bindings_of_links(member: BrokerProcess, source: str) -> list[str]:
     """The keys by which links of others are bound to an exchange; none where there is none."""
-    answered = api(member).ask("GET", f"exchanges/%2F/{source}/bindings/source")
-    if answered.status == 404:
+    found = answered(member, "GET", f"exchanges/%2F/{source}/bindings/source")
+    if found.status == 404:
         return []
-    assert isinstance(answered.body, list), answered
+    assert isinstance(found.body, list), found
     return sorted(
         row["routing_key"]
-        for row in answered.body
+        for row in found.body
         if row["destination_type"] == "exchange" and row["destination"].startswith("federation: ")
     )
 

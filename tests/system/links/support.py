@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pika
 from pika.adapters.blocking_connection import BlockingChannel
 
-from tests.system.management.http import Api
+from tests.system.management.http import Answered, Api
 from tests.system.support.clusters import (
     ADMITTED_SECONDS,
     PAUSE_SECONDS,
@@ -75,17 +75,22 @@ def publish(member: BrokerProcess, queue: str, numbers: Sequence[int]) -> None:
         one.tx_commit()
 
 
-def rows(member: BrokerProcess, path: str) -> dict[str, dict[str, object]]:
-    """A list of the API by names; a view that changes at this moment is waited for (503)."""
+def answered(member: BrokerProcess, method: str, path: str, body: object = None) -> Answered:
+    """What the API says; while a view changes, which a busy machine may make it do, it says 503."""
     deadline = time.monotonic() + ADMITTED_SECONDS
     while True:
-        answered = api(member).ask("GET", path)
-        if answered.status == 200:
-            assert isinstance(answered.body, list)
-            return {row["name"]: row for row in answered.body}
-        assert answered.status == 503, (path, answered)
-        assert time.monotonic() < deadline, (path, answered)
+        found = api(member).ask(method, path, body)
+        if found.status != 503 or time.monotonic() > deadline:
+            return found
         time.sleep(PAUSE_SECONDS)
+
+
+def rows(member: BrokerProcess, path: str) -> dict[str, dict[str, object]]:
+    """A list of the API by names."""
+    found = answered(member, "GET", path)
+    assert found.status == 200, (path, found)
+    assert isinstance(found.body, list)
+    return {row["name"]: row for row in found.body}
 
 
 def waiting(member: BrokerProcess, queue: str) -> int:
@@ -115,8 +120,8 @@ def take_by(one: BlockingChannel, queue: str, count: int) -> list[int]:
 def define(member: BrokerProcess, name: str, **value: object) -> None:
     """A shovel of the virtual host `/`; `_` in keys stands for `-`."""
     body = {"value": {key.replace("_", "-"): one for key, one in value.items()}}
-    answered = api(member).ask("PUT", f"parameters/shovel/%2F/{quote(name, safe='')}", body)
-    assert answered.status in (201, 204), answered
+    put = answered(member, "PUT", f"parameters/shovel/%2F/{quote(name, safe='')}", body)
+    assert put.status in (201, 204), put
 
 
 def shovel(member: BrokerProcess, name: str) -> dict[str, object]:

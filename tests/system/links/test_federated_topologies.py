@@ -25,7 +25,17 @@ from tests.system.links.federation_support import (
     wait_for_bindings,
     wait_for_link,
 )
-from tests.system.links.support import api, channel, depth, publish, rows, take, uri, waiting
+from tests.system.links.support import (
+    answered,
+    api,
+    channel,
+    depth,
+    publish,
+    rows,
+    take,
+    uri,
+    waiting,
+)
 from tests.system.support.clusters import START_SECONDS, wait_until
 from tools.demo.local_cluster import ROOT, BrokerProcess, LocalCluster, command
 
@@ -88,10 +98,10 @@ def test_in_a_ring_everybody_gets_all_once(members: Members) -> None:
 
 def bound_by_links(member: BrokerProcess, source: str, key: str) -> int:
     """How many bindings of this key links of others have made."""
-    answered = api(member).ask("GET", f"exchanges/%2F/{source}/bindings/source")
-    assert isinstance(answered.body, list)
+    found = answered(member, "GET", f"exchanges/%2F/{source}/bindings/source")
+    assert isinstance(found.body, list)
     return sum(
-        row["routing_key"] == key and row["destination_type"] == "exchange" for row in answered.body
+        row["routing_key"] == key and row["destination_type"] == "exchange" for row in found.body
     )
 
 
@@ -177,8 +187,8 @@ def test_an_upstream_may_be_another_virtual_host_of_the_same_cluster(members: Me
     wait_for_link(north, "beside")
     put(north, "exchanges/other/beside", {"type": "topic", "durable": True})
     body = {"routing_key": "k", "payload": "7", "payload_encoding": "string", "properties": {}}
-    answered = api(north).ask("POST", "exchanges/other/beside/publish", body)
-    assert answered.body == {"routed": True}
+    published = api(north).ask("POST", "exchanges/other/beside/publish", body)
+    assert published.body == {"routed": True}
     assert take(north, "beside-queue", 1) == [7]
     stop_federating(north, "^beside$")
 
