@@ -309,7 +309,8 @@ class Controller:
         position = min(self.primary.durable(), self.replica.history.position)
         if position > self._released:
             self._released = position
-            self._side.released(position)
+            if self._side.took_nothing:
+                self._side.released(position)
             self.shell.release(position)
         self._serve_when_durable()
 
