@@ -1,0 +1,263 @@
+"""What many connections and queues cost a cluster, and what a large message costs the others.
+
+    python -m tests.bench.operating.storms        # 10,000 connections, 100,000 queues, 200 MB
+    python -m tests.bench.operating.storms --connections 3000 --queues 10000 --large 0
+
+Prints JSON.  All connections are opened, a few at a time, over the three members: `connect_per_s`,
+the median and the 99th percentile of the time until each is open, and `connection_kb`, what an idle
+one takes of its member.  Then queues are declared by `--declarers` of them, each of which waits for
+declare-ok: `declare_per_s`, median and 99th percentile, and `queue_kb` at each member.  While all
+idle, `probe_...` is how long a publish of another client, 100 a second, waits for its confirm.  At
+last one message of `--large` MB goes to one member (`large_s`), and `beside_large_...` is what
+publishes at another one wait, 1,000 a second.  `views`: how often the membership changed meanwhile.
+The generator is one process and shares the machine.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import resource
+import statistics
+import sys
+import tempfile
+import time
+from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
+
+import uvloop
+
+from broker.amqp.codec import encode_properties, split_frames
+from tests.bench.million import resident
+from tests.support.amqp_peer import method, methods_in, opening, publish
+from tools.client.management import ask
+from tools.demo.local_cluster import HOST, LocalCluster
+
+AT_ONCE = 64
+"""So many connections are on their way at the same time."""
+WAIT_S = 120.0
+PROBE_S = 10.0
+Figures = dict[str, float]
+
+
+class Client:
+    """A connection, and what it is answered, one after the other."""
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader, self.writer = reader, writer
+
+    @classmethod
+    async def open(cls, port: int) -> Client:
+        client = cls(*await asyncio.open_connection(HOST, port, limit=1 << 12))
+        await client.call(opening(), "connection.open-ok")
+        return client
+
+    async def call(self, data: bytes, until: str) -> None:
+        """Send, and read until a method of this name came."""
+        self.writer.write(data)
+        received = b""
+        while True:
+            more = await asyncio.wait_for(self._reader.read(1 << 16), WAIT_S)
+            if not more:
+                sys.exit(f"a connection was closed as it waited for {until}")
+            received += more
+            try:
+                names = [one.method for one in methods_in(received)]
+            except AssertionError:  # a frame is not whole yet
+                continue
+            if until in names:
+                return
+            if "connection.close" in names or "channel.close" in names:
+                sys.exit(f"closed instead of {until}: {received!r}")
+
+    async def acks(self, confirmed: Callable[[int, bool], None]) -> None:
+        """Read confirms until cancelled."""
+        received = bytearray()
+        while True:
+            received += await self._reader.read(1 << 16)
+            frames, end = split_frames(bytes(received))
+            whole, received = bytes(received[:end]), received[end:]
+            for one in methods_in(whole) if frames else ():
+                if one.method == "basic.ack":
+                    number, multiple = one.args
+                    confirmed(int(str(number)), bool(multiple))
+
+    async def declare(self, queue: str) -> None:
+        data = method(1, "queue.declare", queue, False, True, False, False, False, {})
+        await self.call(data, "queue.declare-ok")
+
+    async def publisher(self) -> Client:
+        """Give it a channel with confirms."""
+        await self.call(method(1, "channel.open"), "channel.open-ok")
+        await self.call(method(1, "confirm.select", False), "confirm.select-ok")
+        return self
+
+
+async def timed(work: Awaitable[object], took: list[float]) -> None:
+    began = time.perf_counter()
+    await work
+    took.append(time.perf_counter() - began)
+
+
+async def in_parallel(works: Iterable[Callable[[], Awaitable[None]]], at_once: int) -> float:
+    """Seconds for all, so many at a time."""
+    left = iter(works)
+
+    async def one_after_the_other() -> None:
+        for work in left:
+            await work()
+
+    began = time.perf_counter()
+    await asyncio.gather(*(one_after_the_other() for _ in range(at_once)))
+    return time.perf_counter() - began
+
+
+def spread(name: str, took: list[float]) -> Figures:
+    """Median and 99th percentile in milliseconds."""
+    ordered = sorted(took)
+    return {
+        f"{name}_p50_ms": statistics.median(ordered) * 1e3,
+        f"{name}_p99_ms": ordered[min(len(ordered) - 1, len(ordered) * 99 // 100)] * 1e3,
+    }
+
+
+def memory(cluster: LocalCluster) -> int:
+    """KiB of all members."""
+    return sum(resident(member.pid) for member in cluster.members) << 10
+
+
+async def connect(cluster: LocalCluster, count: int) -> tuple[list[Client], Figures]:
+    clients: list[Client] = []
+    took: list[float] = []
+
+    async def one(number: int) -> None:
+        clients.append(await Client.open(cluster[number % len(cluster.members)].address.port))
+
+    before = memory(cluster)
+    works = [lambda n=n: timed(one(n), took) for n in range(count)]
+    seconds = await in_parallel(works, AT_ONCE)
+    await asyncio.sleep(2.0)
+    each = (memory(cluster) - before) / count
+    return clients, {
+        "connect_per_s": count / seconds, **spread("connect", took), "connection_kb": each
+    }  # fmt: skip
+
+
+async def declare(cluster: LocalCluster, clients: list[Client], count: int) -> Figures:
+    took: list[float] = []
+    numbers = iter(range(count))
+    before = memory(cluster)
+
+    async def declarer(client: Client) -> None:
+        await client.call(method(1, "channel.open"), "channel.open-ok")
+        for number in numbers:
+            await timed(client.declare(f"storm-{number}"), took)
+
+    began = time.perf_counter()
+    await asyncio.gather(*(declarer(client) for client in clients))
+    seconds = time.perf_counter() - began
+    each = (memory(cluster) - before) / count / len(cluster.members)
+    return {"declare_per_s": count / seconds, **spread("declare", took), "queue_kb": each}
+
+
+class Probe:
+    """Publishes at a rate, whatever is confirmed, and how long each waited."""
+
+    def __init__(self, client: Client, rate: int) -> None:
+        self._client, self._rate = client, rate
+        self._due: dict[int, float] = {}  # by number, unconfirmed
+        self.took: list[float] = []
+
+    @classmethod
+    async def at(cls, port: int, rate: int) -> Probe:
+        client = await (await Client.open(port)).publisher()
+        await client.declare("probed")
+        return cls(client, rate)
+
+    async def run(self, until: Callable[[], bool]) -> list[float]:
+        """Seconds of each, from when it was due."""
+        reader = asyncio.ensure_future(self._client.acks(self._confirmed))
+        due = time.perf_counter()
+        number = 0
+        while not until():
+            due += 1 / self._rate
+            await asyncio.sleep(max(0.0, due - time.perf_counter()))
+            number += 1
+            self._due[number] = due
+            self._client.writer.write(publish(1, "", "probed", bytes(256)))
+        deadline = time.perf_counter() + WAIT_S
+        while self._due and time.perf_counter() < deadline:
+            await asyncio.wait({reader}, timeout=0.01)
+        reader.cancel()
+        return self.took
+
+    def _confirmed(self, number: int, multiple: bool) -> None:
+        now = time.perf_counter()
+        first = min(self._due) if multiple else number
+        self.took += (now - self._due.pop(one) for one in range(first, number + 1))
+
+
+async def large(cluster: LocalCluster, megabytes: int) -> Figures:
+    client = await (await Client.open(cluster[0].address.port)).publisher()
+    await client.declare("large")
+    body = bytes(megabytes * 1_000_000)
+    began = time.perf_counter()
+    sent = asyncio.ensure_future(
+        client.call(
+            publish(1, "", "large", body, encode_properties({"delivery_mode": 2})), "basic.ack"
+        )
+    )
+    beside = await (await Probe.at(cluster[1].address.port, 1000)).run(sent.done)
+    await sent
+    return {"large_s": time.perf_counter() - began, **spread("beside_large", beside)}
+
+
+def views(cluster: LocalCluster) -> int:
+    """How often a member installed a membership, of all."""
+    counted = 0
+    for member in cluster.members:
+        counters = ask(member.address, {"op": "counters"})["counters"]
+        assert isinstance(counters, dict)
+        counted += int(str(counters["ring.phase_operational"]))
+    return counted
+
+
+async def storms(cluster: LocalCluster, given: argparse.Namespace) -> Figures:
+    before = views(cluster)
+    clients, figures = await connect(cluster, given.connections)
+    figures |= await declare(cluster, clients[: given.declarers], given.queues)
+    end = time.perf_counter() + PROBE_S
+    probe = await Probe.at(cluster[0].address.port, 100)
+    figures |= spread("probe", await probe.run(lambda: time.perf_counter() > end))
+    if given.large:
+        figures |= await large(cluster, given.large)
+    figures["views"] = views(cluster) - before
+    for client in clients:
+        client.writer.transport.abort()
+    return figures
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
+    parser.add_argument("--connections", type=int, default=10_000)
+    parser.add_argument("--queues", type=int, default=100_000)
+    parser.add_argument("--declarers", type=int, default=20)
+    parser.add_argument("--large", type=int, default=200, help="MB of one message; 0: none")
+    given = parser.parse_args()
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(
+        resource.RLIMIT_NOFILE, (max(soft, min(hard, given.connections + 1000)), hard)
+    )
+    extra = {"max-message-size": f"{max(128, given.large + 1)}MiB"}
+    with (
+        tempfile.TemporaryDirectory(prefix="storms-") as root,
+        LocalCluster(Path(root), 3, "storms", extra=extra) as cluster,
+    ):
+        cluster.start()
+        figures = uvloop.run(storms(cluster, given))
+    sys.stdout.write(json.dumps({name: round(value, 2) for name, value in figures.items()}) + "\n")
+
+
+if __name__ == "__main__":
+    main()
