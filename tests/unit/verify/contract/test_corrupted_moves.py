@@ -68,6 +68,7 @@ UNSEEN: dict[str, str] = {
 # Seen at some places and not at others, and why not there.
 PARTLY: dict[str, str] = {
     "DELIVERED moved": ORDER,
+    "DELIVERED.of +1": "what a get took, as it has no consumer, where it is not settled later",
     "DROPPED moved": ORDER,
     "READ moved": ORDER,
     "READER.flag negated": "where no checkpoint comes before its end: it then leaves nothing out",
