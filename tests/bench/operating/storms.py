@@ -202,13 +202,11 @@ async def large(cluster: LocalCluster, megabytes: int) -> Figures:
     client = await (await Client.open(cluster[0].address.port)).publisher()
     await client.declare("large")
     body = bytes(megabytes * 1_000_000)
+    data = publish(1, "", "large", body, encode_properties({"delivery_mode": 2}))
+    probe = await Probe.at(cluster[1].address.port, 1000)
     began = time.perf_counter()
-    sent = asyncio.ensure_future(
-        client.call(
-            publish(1, "", "large", body, encode_properties({"delivery_mode": 2})), "basic.ack"
-        )
-    )
-    beside = await (await Probe.at(cluster[1].address.port, 1000)).run(sent.done)
+    sent = asyncio.ensure_future(client.call(data, "basic.ack"))
+    beside = await probe.run(sent.done)
     await sent
     return {"large_s": time.perf_counter() - began, **spread("beside_large", beside)}
 
