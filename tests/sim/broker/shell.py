@@ -20,6 +20,8 @@ from broker.durability.recovery import recover
 from broker.durability.store_writer import close_store
 from broker.exit_codes import Exit
 from broker.machine.commands import Command
+from broker.machine.queueing.streams import max_lag
+from broker.machine.state import all_queues
 from broker.memberlog.recorder import Recorder
 from broker.memberlog.writer import MemberLogWriter
 from broker.replication.chain import Promise
@@ -214,6 +216,11 @@ class BrokerUpper:
             and self.role.settled
             and self.store.meta.position == controller.replica.history.position
         )
+
+    def to_be_read(self) -> int:
+        """How many messages the reader furthest behind of each queue has yet to look at, of all."""
+        vhosts = self.controller.replica.machine.vhosts.values()
+        return sum(max_lag(queue) for vhost in vhosts for queue in all_queues(vhost))
 
     def why_not(self) -> str:
         return why_not(self)

@@ -147,10 +147,13 @@ class BrokerStack:
     def blocks_to_fetch(self, live: Sequence[SimMember]) -> int:
         """How many blocks may lead the last of these to the state of the first: one for each
         position, from the beginning where it takes a checkpoint; and how many blocks of waiting
-        messages the activation may read, which goes through all queues after a cold start."""
+        messages the activation may read, which goes through all queues after a cold start, and
+        readers of queues: who takes one message at a time may wait for a block at each."""
         uppers = [self.uppers[m.name] for m in live if m.name in self.uppers]
         ends = [upper.controller.replica.history.position for upper in uppers]
         pages = max((upper.pages.pager.pages for upper in uppers), default=0)
+        if pages:
+            pages += max(upper.to_be_read() for upper in uppers)
         return pages + (max(ends, default=0) if len(set(ends)) > 1 else 0)
 
     def wipe(self, name: str, names: Sequence[str]) -> None:
