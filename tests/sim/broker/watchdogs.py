@@ -30,6 +30,7 @@ from broker.replication.voter_changes import ChangeRefused, VoterChanges
 from broker.timers.ticker import Ticker
 from broker.watchdogs.disk_lag import DiskLag, PageLag
 from tests.sim.clients.messages import MESSAGE
+from vsync.quorum.voter_set import Terms
 from vsync.totem.node import Node
 
 if TYPE_CHECKING:
@@ -70,6 +71,11 @@ class SimWatchdogs:
         self._machine: object = None
         self._waiting: dict[int, Message] = {}  # by number
         upper.later(BEAT_S, self._beat)
+
+    @property
+    def asked(self) -> Terms:
+        """The voters from which this member has ordered a change last."""
+        return self._changes._asked[1]
 
     def _beat(self) -> None:
         upper = self.upper

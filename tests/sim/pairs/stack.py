@@ -133,11 +133,27 @@ class PairStack(BrokerStack):
         there = self.disks.get(other)
         if mine is None or there is None or there.meta is None or not there.meta.position:
             return
-        electorate = parse(there.meta.voters)
-        alone = not electorate.changing and electorate.quorate((other,))
-        if alone and self._covers(there, mine):
+        if self._needs_nobody(other, name) and self._covers(there, mine):
             self.lost.setdefault(name, []).append(self.disks[name])
             self.disks[name] = MemoryDisk()
+
+    def _needs_nobody(self, name: str, lost: str) -> bool:
+        """Whether one is alone by its record, and by what will be its record in a moment.
+
+        Once it has applied that the other one is being counted again, or will as that one has
+        ordered it, its disk comes to say that both are needed.  If the other disk is lost then, and
+        it restarts, it waits by right for what nobody has (exceptions 2 and 3 of G28): the other
+        one may have gone on without it.  Only an operator can say that it did not.
+        """
+        meta, upper, gone = self.disks[name].meta, self.uppers.get(name), self.uppers.get(lost)
+        assert meta is not None
+        records = {meta.voters}
+        if upper is not None and not upper.dead:
+            records.add(upper.controller.promise.voters)
+        if gone is not None and gone.watchdogs.asked in records:
+            return False
+        electorates = [parse(voters) for voters in records]
+        return all(not one.changing and one.quorate((name,)) for one in electorates)
 
     def restore(self, name: str, image: object, names: Sequence[str]) -> bool:
         """An old disk that says that it went on alone would do so again: not for a pair."""

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -14,12 +16,19 @@ from broker.admin.active_passive import ActivePassive
 from broker.admin.pair_roles import PairRoles
 from broker.admin.pair_table import Peer, Seen
 from broker.replication.persister import Persister
+from store.api import Marker, Meta
+from store.memory import MemoryDisk
 from tests.sim.pairs.stack import PairStack
 from tests.sim.run.campaign import Options, run_line, run_seed
 from tests.sim.run.runner import Result
 from vsync.primary import state_exchange
 from vsync.primary.component import Primary
+from vsync.quorum.reconfiguration import change_to
+from vsync.quorum.voter_set import Terms
 
+BOTH = "a", "b", "@pair=a"
+A_ALONE = "a", "b", "@away=b", "@pair=a"
+COUNTED_AGAIN = change_to(A_ALONE, BOTH)
 SEEDS = (1, 119, 201489279011)
 """The second is of two that went apart, the third of two of which one had a full disk then."""
 MORE = (*range(2, 40), *SEEDS)
@@ -55,6 +64,35 @@ def test_more_pairs_and_all_that_may_happen_to_one() -> None:
     for one, other in (("primary", "backup"), ("master", "slave")):
         assert {f"{one} pending>active", f"{other} pending>passive"} <= moves
         assert {f"{one} active>passive", f"{other} passive>active"} <= moves
+
+
+@pytest.mark.parametrize(
+    ("on_disk", "applied", "asked", "lost"),
+    [
+        (A_ALONE, A_ALONE, (), True),
+        (A_ALONE, None, (), True),  # it is down
+        (BOTH, BOTH, (), False),
+        (COUNTED_AGAIN, None, (), False),
+        (A_ALONE, COUNTED_AGAIN, (), False),  # its disk is about to say so
+        (A_ALONE, A_ALONE, A_ALONE, False),  # and so it is here: this is ordered
+    ],
+)
+def test_no_disk_is_lost_that_the_other_one_comes_to_need(
+    on_disk: Terms, applied: Terms | None, asked: Terms, lost: bool
+) -> None:
+    """It would wait, by right, for what nobody has: 1775 and 1944 were such seeds."""
+    meta = Meta("c", "a", "s", "c", voters=on_disk, position=3, chain=b"3", marker=Marker.DIRTY)
+    behind = MemoryDisk(Meta("c", "b", "t", "c", marker=Marker.DIRTY))
+    stack, uppers = PairStack(), dict[str, Any]()
+    stack.disks = {"a": MemoryDisk(meta), "b": behind}
+    uppers["a"] = SimpleNamespace(
+        dead=applied is None,
+        controller=SimpleNamespace(promise=SimpleNamespace(voters=applied or BOTH)),
+    )
+    uppers["b"] = SimpleNamespace(dead=True, watchdogs=SimpleNamespace(asked=asked))
+    stack.uppers = uppers
+    stack.wipe("b", ("a", "b"))
+    assert (stack.disks["b"] is not behind) == lost
 
 
 # -- planted mistakes ------------------------------------------------------------------------------
