@@ -193,7 +193,8 @@ class Window:
 STREAM_ORDER = 257
 LAST_VALUES_ORDER = 258
 GROUPS_ORDER = 259
-"""Stand for the highest priority of a stream, and of a last-value queue, in the member log."""
+"""Stand in the member log for the highest priority of a stream, of a last-value queue, and of one
+with message groups."""
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import cast
 
 from broker.machine.commands import PERSISTENT, PUBLISH, Command, Publish
-from broker.machine.digest import MASK, body_hash, content_of, element_of, head, place
+from broker.machine.digest import MASK, body_hash, content_of, head, ready_elements
 from broker.machine.effects import Confirm
 from broker.machine.move_log import (
     BY_CLIENT,
@@ -34,7 +34,7 @@ from broker.machine.state import (
 )
 
 _new = tuple.__new__  # half the cost of calling the class
-_PUBLISH_NO = itemgetter(3)
+_PUBLISH_NO, _CONTENT = itemgetter(3), itemgetter(CONTENT_HASH)
 
 
 def apply_run(
@@ -146,9 +146,8 @@ def _enter(
 
 
 def _enqueue_all(state: State, queue: Queue, first: int, messages: Sequence[Message]) -> None:
-    elements, number = 0, queue.number
-    for seq, message in enumerate(messages, first):
-        elements += element_of(place(message[CONTENT_HASH], number, seq, 0, False))
+    contents, seqs = map(_CONTENT, messages), range(first, first + len(messages))
+    elements = ready_elements(contents, queue.number, seqs, False)
     sizes = [len(message[BODY]) for message in messages]
     queue.ready_sum = (queue.ready_sum + elements) & MASK
     queue.ready_bytes += sum(sizes)

@@ -272,10 +272,8 @@ def _send_matching(
     """Send it at most so many that it wants; return what it costs: to pass over messages is cheap,
     and no less bounded."""
     wanted, start, sent = reader.filter, reader.offset, 0
-    offset, until = (
-        start,
-        min(queue.next_seq, start + READS_PER_TURN * PASSED_PER_READ // len(wanted)),
-    )
+    until = min(queue.next_seq, start + READS_PER_TURN * PASSED_PER_READ // len(wanted))
+    offset = start
     while sent < most and offset < until and has_room(consumer.channel, consumer):
         offset = stream.column.next_match(wanted, offset, until)
         if offset < until:

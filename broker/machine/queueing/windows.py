@@ -27,7 +27,7 @@ from broker.machine.queueing.properties import (
     property_of,
     raw_headers,
 )
-from broker.machine.queueing.queue import last_place
+from broker.machine.queueing.queue import group_key, last_place
 from broker.machine.schedule import NEVER_US
 from broker.machine.state import (
     CONTENT_HASH,
@@ -230,12 +230,12 @@ def restore_last_value(
 
 def restore_waiting(groups: Groups[Consumer], place: int, message: Message) -> None:
     """It waits in a queue with message groups."""
-    groups.waits(key_by(message[PROPERTIES], groups.raw_header), place)
+    groups.waits(group_key(groups, message), place)
 
 
 def restore_holder(groups: Groups[Consumer], holder: Consumer | None, message: Message) -> None:
     """A channel holds it, of such a queue."""
-    groups.hold(key_by(message[PROPERTIES], groups.raw_header), holder)
+    groups.hold(group_key(groups, message), holder)
 
 
 def check(state: State, queue: Queue) -> None:
