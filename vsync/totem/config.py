@@ -181,6 +181,11 @@ class RingConfig:
         """Versions of the frames that this member reads."""
         return Versions(self.wire_version_min, self.wire_version)
 
+    @property
+    def busy_lease_ms(self) -> int:
+        """The lease while messages come: half as long, and three times the longest rests."""
+        return min(self.lease_ms, max(self.lease_ms // 2, 3 * (self.keep_ms + self.rest_ms)))
+
     def token_timeout(self, members: int) -> float:
         """Seconds without a token of the ring after which it counts as lost."""
         extra = self.token_timeout_per_member_ms * max(0, members - 2)

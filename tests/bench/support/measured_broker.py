@@ -62,9 +62,9 @@ def note_rotations(file: Path) -> None:
     noted = array("d")
     original = Tempo.rotation
 
-    def rotation(self: Tempo, seconds: float, now: float) -> None:
+    def rotation(self: Tempo, seconds: float, now: float, *, held: bool = False) -> None:
         noted.append(seconds)
-        original(self, seconds, now)
+        original(self, seconds, now, held=held)
 
     def report(_number: int, _frame: object) -> None:
         part = file.with_suffix(".part")

@@ -8,6 +8,7 @@ and `tests/unit/vsync/totem/test_pitfalls_bite.py` a test without chance for som
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
@@ -41,13 +42,15 @@ from vsync.totem.membership.merge import MergeDetector
 from vsync.totem.membership.protocol import Membership
 from vsync.totem.membership.recovery import Closing, Exchange, RecoveryPhase
 from vsync.totem.node import Node
+from vsync.totem.ordering import tempo
 from vsync.totem.ordering.lease import Lease
 from vsync.totem.ordering.packing import Reassembly, SendQueue
 from vsync.totem.ordering.ring import Ring, Source, Visit
+from vsync.totem.ordering.tempo import Tempo
 from vsync.totem.ordering.window import Window
 from vsync.totem.phases import Phase, Reason
 from vsync.types import Guarantee, Member, RingId
-from vsync.wire.messages import CommitEntry, CommitToken, Data, Token
+from vsync.wire.messages import CommitEntry, CommitToken, Data, Pace, Token
 
 Patches = Iterable[tuple[object, str, object]]
 Running = ReplicatedMember[Any, Any]
@@ -400,23 +403,39 @@ def waits_for_the_shorter_lease() -> Patches:
     def shorter(
         self: Lease, ring: RingId, members: tuple[Member, ...], now: float, said_ms: int
     ) -> None:
+        if ring != self.ring:
+            self._others_s = self.seconds
         token_(self, ring, members, now, said_ms)
-        self._others_s = self.seconds
 
     yield Lease, "token", shorter
 
 
 def acts_for_the_longer_lease() -> Patches:
     """While a lease changes, a member takes the longer one: others may wait for the shorter."""
-    token_ = Lease.token
+    holds_ = Lease.holds
 
-    def longer(
-        self: Lease, ring: RingId, members: tuple[Member, ...], now: float, said_ms: int
-    ) -> None:
-        token_(self, ring, members, now, said_ms)
-        self.seconds = self._others_s
+    def longer(self: Lease, ring: RingId, now: float, after: float = -math.inf) -> bool:
+        lesser, self.seconds = self.seconds, self._others_s
+        held = holds_(self, ring, now, after)
+        self.seconds = lesser
+        return held
 
-    yield Lease, "token", longer
+    yield Lease, "holds", longer
+
+
+def holds_before_it_says_so() -> Patches:
+    """The token is held as soon as it says the lease that this needs: others have the shorter."""
+    yield tempo, "SAID_BEFORE_HOLD", 0
+
+
+def says_one_lease_at_any_pace() -> Patches:
+    """The lease is that of a busy ring while the token is held, too."""
+    pace_ = Tempo.pace
+
+    def busy(self: Tempo, token: Token, *, first: bool, idle: int = 0) -> Pace:
+        return pace_(self, token, first=first)
+
+    yield Tempo, "pace", busy
 
 
 def forgets_the_lease_of_a_former_incarnation() -> Patches:
@@ -634,6 +653,8 @@ MEMBER_MUTANTS: tuple[Callable[[], Patches], ...] = (
     promises_while_others_reply,
     waits_for_the_shorter_lease,
     acts_for_the_longer_lease,
+    holds_before_it_says_so,
+    says_one_lease_at_any_pace,
     forgets_the_lease_of_a_former_incarnation,
     promises_before_durable,
     promises_behind_nothing,

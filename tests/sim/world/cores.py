@@ -96,12 +96,12 @@ class ErraticTempo(Tempo):
     def __init__(self, config: RingConfig, tape: Tape) -> None:
         super().__init__(config)
         self._tape = tape
-        self._bounds = config.lease_ms, config.lease_max_ms
+        self._bounds = config.busy_lease_ms, config.lease_max_ms
 
-    def pace(self, token: Token, *, first: bool) -> Pace:
+    def pace(self, token: Token, *, first: bool, idle: int = 0) -> Pace:
         if self._tape.chance(0.3):
-            self.lease_ms = int(self._tape.between(*self._bounds))
-        return super().pace(token, first=first)
+            self.lease_ms = self.busy_lease_ms = int(self._tape.between(*self._bounds))
+        return super().pace(token, first=first, idle=idle)
 
 
 class OwnClock:

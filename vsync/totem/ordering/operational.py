@@ -93,7 +93,7 @@ class OperationalPhase:
         elif self.waiting is not None:
             if urgent or ring.idle >= self._config.idle_visits_before_hold:
                 self._end_hold(now)
-        elif self._may_be_held:
+        elif ring.may_be_held:
             self._call(ring.members[:1])
         elif urgent and (ring.may_rest or self._may_be_kept):
             self._call(ring.members)
@@ -104,13 +104,7 @@ class OperationalPhase:
         if self.solo is not None or self.waiting is not None:
             self.work_arrived(now)
         elif ring.idle + 1 >= self._config.idle_visits_before_rest:
-            self._call(ring.members[:1] if self._may_be_held else ring.members)
-
-    @property
-    def _may_be_held(self) -> bool:
-        """Whether the ring is idle for so long that the representative may hold the token, and
-        nobody else keeps it."""
-        return self.ring.idle + 2 >= self._config.idle_visits_before_hold
+            self._call(ring.members[:1] if ring.may_be_held else ring.members)
 
     @property
     def _may_be_kept(self) -> bool:
@@ -165,7 +159,7 @@ class OperationalPhase:
         rests = idle >= config.idle_visits_before_rest
         # Whoever sent the last frame has to see, too, that the marks are the same: `_may_be_kept`.
         done = same(marks) and (ring.mine == token.seq or idle > 0)
-        if self._keeps and not self._may_be_held and (rests or done):
+        if self._keeps and not ring.may_be_held and (rests or done):
             self._context.count("token_kept")
             ring.keeps(token)
             self._show_marks()  # they may have come with this token

@@ -134,6 +134,11 @@ class Ring:
         self.idle = 0
 
     @property
+    def may_be_held(self) -> bool:
+        """Whether the ring is idle for so long that the representative may hold the token."""
+        return self.idle + 2 >= self.config.idle_visits_before_hold
+
+    @property
     def may_rest(self) -> bool:
         """Whether the token may rest at another member before it is here again.
 

@@ -11,6 +11,12 @@ that got no processor for a while may get none for twice as long.  A member that
 turns out to run was suspected falsely, so the timeout doubles (as eventually perfect failure
 detectors do).  Half a minute later all of it is forgotten.
 
+While messages come the token is not held, so two rotations take much less time than in an idle
+ring, and a shorter lease will do: others wait less for a member that died.  The slowest stretch is
+known for both: of a rotation in which the token may have been held, the hold is no part for that.
+The representative says the longer lease some rotations before it holds the token for the first
+time, so that all members have it by then.
+
 A lease may be no longer than what every member would wait for after a restart, and a restarted
 member knows only its disk.  So each member lowers the token's `limit_ms` to what it *keeps* there,
 and the representative never grants more than the limit that came back.
@@ -26,6 +32,8 @@ WINDOW_S = 15.0
 SMOOTHING = 1 / 8
 LEASE_ROTATIONS = 3
 """A lease counts from the last token but one: two rotations, and one to spare."""
+SAID_BEFORE_HOLD = 3
+"""So many tokens say the longer lease before one is held: a member acts for the lesser of two."""
 TIMEOUT_ROTATIONS = 2
 TIMEOUT_LEASES = 3
 """As by the settings' defaults: a ring that is slow is not given up within its lease."""
@@ -38,13 +46,17 @@ class Tempo:
         """`former_ms`: the longest lease that the former incarnation agreed to, from its disk."""
         self.former_ms = max(former_ms, config.lease_ms)
         self.kept_ms = config.lease_ms
-        self.lease_ms = config.lease_ms  # as this member would have it
+        self.lease_ms = config.lease_ms  # as this member would have it, in an idle ring
+        self.busy_lease_ms = config.busy_lease_ms  # and while messages come
         self.timeout_ms = config.token_timeout_ms
         self._config = config
         self.smoothed_s = 0.0  # rotation
         self.rotations = 0
         self.rotations_s = 0.0  # what they took together
+        self._hold_s = config.hold_ms / 1000
+        self._moving_s = 0.0  # smoothed rotation without the hold
         self._slowest = [0.0, 0.0]  # smoothed rotation: of the window before, and of this one
+        self._slowest_moving = [0.0, 0.0]  # without the hold, the same way
         self._longest = [0.0, 0.0]  # rotation, the same way
         self._window_ends = 0.0
 
@@ -63,20 +75,25 @@ class Tempo:
         """This lease is on the disk: a later incarnation will wait for it."""
         self.kept_ms = max(self.kept_ms, lease_ms)
 
-    def rotation(self, seconds: float, now: float) -> None:
-        """The token came again after `seconds`."""
+    def rotation(self, seconds: float, now: float, *, held: bool = False) -> None:
+        """The token came again after `seconds`; `held`: the representative may have held it."""
+        moving_s = max(0.0, seconds - self._hold_s) if held else seconds
         self.smoothed_s += (seconds - self.smoothed_s) * SMOOTHING
+        self._moving_s += (moving_s - self._moving_s) * SMOOTHING
         self.rotations += 1
         self.rotations_s += seconds
-        slowest, longest = self._slowest, self._longest
+        slowest, moving, longest = self._slowest, self._slowest_moving, self._longest
         if now >= self._window_ends:
             calm = now >= self._window_ends + WINDOW_S
-            for measure in (slowest, longest):
+            for measure in (slowest, moving, longest):
                 measure[0], measure[1] = 0.0 if calm else measure[1], 0.0
             self._window_ends = now + WINDOW_S
-        elif self.smoothed_s <= slowest[1] and seconds <= longest[1]:
+        elif (
+            self.smoothed_s <= slowest[1] and self._moving_s <= moving[1] and seconds <= longest[1]
+        ):
             return
         slowest[1] = max(slowest[1], self.smoothed_s)
+        moving[1] = max(moving[1], self._moving_s)
         longest[1] = max(longest[1], seconds)
         self._derive()
 
@@ -90,18 +107,22 @@ class Tempo:
         config = self._config
         lease_ms = int(1000 * LEASE_ROTATIONS * max(self._slowest))
         self.lease_ms = min(max(lease_ms, config.lease_ms), config.lease_max_ms)
+        busy_ms = int(1000 * LEASE_ROTATIONS * max(self._slowest_moving))
+        self.busy_lease_ms = min(max(busy_ms, config.busy_lease_ms), self.lease_ms)
         timeout_ms = int(1000 * TIMEOUT_ROTATIONS * max(self._longest))
         if self.lease_ms > config.lease_ms:
             timeout_ms = max(timeout_ms, TIMEOUT_LEASES * self.lease_ms)
         self.timeout_ms = min(max(timeout_ms, config.token_timeout_ms), config.token_timeout_max_ms)
 
-    def pace(self, token: Token, *, first: bool) -> Pace:
-        """What the next token says; `first`: this member is the representative."""
+    def pace(self, token: Token, *, first: bool, idle: int = 0) -> Pace:
+        """What the next token says; `first`: this member is the representative, and has found the
+        ring `idle` at so many visits."""
         pace = token.pace
         if not first:
             kept = self.kept_ms
             return pace if pace.limit_ms <= kept else pace._replace(limit_ms=kept)
-        lease_ms = min(self.lease_ms, pace.limit_ms)
+        held_soon = idle + SAID_BEFORE_HOLD >= self._config.idle_visits_before_hold
+        lease_ms = min(self.lease_ms if held_soon else self.busy_lease_ms, pace.limit_ms)
         if pace == (lease_ms, self.kept_ms, self.timeout_ms):
             return pace
         return Pace(lease_ms, self.kept_ms, self.timeout_ms)

@@ -60,13 +60,14 @@ class TokenPassing:
 
     def accepted(self, ring: Ring, token: Token, now: float) -> None:
         """Restart the timers: the token that was sent last has arrived."""
+        held = ring.may_be_held
         ring.accept(token)
         pace = token.pace
         self._lease.token(ring.id, ring.members, now, pace.lease_ms)
         last, self._last = self._last, (ring.id, now)
         if last[0] is ring.id:
-            self.tempo.rotation(now - last[1], now)
-        ring.set_pace(self.tempo.pace(token, first=ring.index == 0))
+            self.tempo.rotation(now - last[1], now, held=held)
+        ring.set_pace(self.tempo.pace(token, first=ring.index == 0, idle=ring.idle))
         self._resend = None
         self._context.due.pop(TOKEN_RESEND, None)
         self.expect(len(ring.members), now, pace.timeout_ms)

@@ -71,10 +71,10 @@ class Erratic(Tempo):
         super().__init__(config)
         self._chance = chance
 
-    def pace(self, token: Token, *, first: bool) -> Pace:
+    def pace(self, token: Token, *, first: bool, idle: int = 0) -> Pace:
         self.keep(LONGEST_MS)
-        self.lease_ms = self._chance.choice((200, 300, 500, 900))
-        return super().pace(token, first=first)
+        self.lease_ms = self.busy_lease_ms = self._chance.choice((100, 300, 500, 900))
+        return super().pace(token, first=first, idle=idle)
 
 
 def test_it_is_as_long_as_the_lesser_of_two_tokens_says_and_others_wait_for_the_larger() -> None:
@@ -95,18 +95,40 @@ def test_more_than_a_member_agrees_to_is_believed_of_no_token() -> None:
     assert not lease.holds(R1, 12.1)
 
 
-def left_behind(seed: int, *, changing: bool) -> tuple[float, float]:
+def busy(net: Net, seconds: float) -> None:
+    """Let a message come each millisecond, from any member."""
+    end = net.now + seconds
+    while net.now < end:
+        net.submit(net.rng.choice("abc"), b"x")
+        net.run(0.001)
+
+
+def come_and_go(net: Net, chance: random.Random) -> None:
+    """Let messages begin, or end, just now: the lease becomes shorter, or longer."""
+    net.run(1.0)
+    if chance.random() < 0.7:
+        net.submit(chance.choice("abc"), b"x")
+        net.run(chance.uniform(0.0, 0.0025))
+    else:
+        busy(net, 0.1)
+        net.run(chance.uniform(0.0, 0.5))
+
+
+def left_behind(seed: int, lease: str) -> tuple[float, float]:
     """The last moment at which a member left behind would have spoken, and the first at which
     another one would: members are stopped and wake up late, frames are lost, and the split comes at
     any moment."""
     chance = random.Random(seed)
     net = Net("abc", seed=seed)
-    if changing:
+    if lease == "erratic":
         for node in net.nodes.values():
             node.membership.tokens.tempo = Erratic(net.config, chance)
     net.settle("abc")
     ring = net.nodes["c"].ring
-    net.run(chance.uniform(0.0, 0.3))
+    if lease == "paced":
+        come_and_go(net, chance)
+    else:
+        net.run(chance.uniform(0.0, 0.3))
     noisy = chance.random() < 0.5
     net.drop = lambda _from, _to, _frame: noisy and chance.random() < 0.02
     stopped = chance.random() < 0.5
@@ -140,18 +162,87 @@ def left_behind(seed: int, *, changing: bool) -> tuple[float, float]:
     return left_at, act_at
 
 
-@pytest.mark.parametrize("changing", [False, True])
+@pytest.mark.parametrize("lease", ["steady", "erratic", "paced"])
 @pytest.mark.parametrize("seed", range(25))
 def test_the_lease_of_a_member_left_behind_ends_before_the_others_may_act(
-    seed: int, changing: bool
+    seed: int, lease: str
 ) -> None:
     """G7, also while the token says another lease with each rotation."""
-    left_at, act_at = left_behind(seed, changing=changing)
+    left_at, act_at = left_behind(seed, lease)
     assert left_at < act_at
 
 
+@pytest.mark.parametrize("lease", ["erratic", "paced"])
 @pytest.mark.parametrize("mutant", ["waits_for_the_shorter_lease", "acts_for_the_longer_lease"])
-def test_the_order_of_lesser_and_larger_is_needed(mutant: str) -> None:
+def test_the_order_of_lesser_and_larger_is_needed(mutant: str, lease: str) -> None:
     with broken(mutant):
-        found = (left_behind(seed, changing=True) for seed in range(60))
+        found = (left_behind(seed, lease) for seed in range(60))
         assert any(left_at >= act_at for left_at, act_at in found)
+
+
+@pytest.mark.parametrize("dead", "abc")
+def test_while_messages_come_the_others_wait_less(dead: str) -> None:
+    net = Net("abc")
+    net.settle("abc")
+    busy(net, 0.3)
+    died_at = net.now
+    net.crash(dead, noticed=True)
+    net.settle("abc".replace(dead, ""))
+    for node in net.nodes.values():
+        assert 0.115 < node.lease.silent_at(node.members) - died_at < 0.121
+
+
+def idle_leases(pause_s: float) -> bool:
+    """Whether all members may act all the time, while messages stop coming and come again."""
+    net = Net("abc")
+    net.settle("abc")
+    net.run(0.2)
+    held = True
+    for _ in range(3):
+        busy(net, 0.1)
+        end = net.now + pause_s
+        while net.now < end:
+            net.run(0.001)
+            held = held and all(n.lease.holds(n.ring, net.now) for n in net.nodes.values())
+    return held
+
+
+@pytest.mark.parametrize("pause_s", [0.1, 0.35, 1.0])
+def test_a_ring_becomes_idle_within_its_lease(pause_s: float) -> None:
+    assert idle_leases(pause_s)
+
+
+@pytest.mark.parametrize("mutant", ["holds_before_it_says_so", "says_one_lease_at_any_pace"])
+def test_the_longer_lease_is_needed_before_the_token_is_held(mutant: str) -> None:
+    with broken(mutant):
+        assert not idle_leases(1.0)
+
+
+def test_a_busy_ring_that_is_slow_has_a_longer_lease() -> None:
+    """Known before messages come: what an idle ring takes without the hold is remembered."""
+    tempo = Tempo(RingConfig())
+    for step in range(200):
+        tempo.rotation(0.065 + 0.05, now=0.1 * step, held=True)
+    assert tempo.busy_lease_ms == pytest.approx(150, abs=5)
+    assert tempo.lease_ms == pytest.approx(345, abs=5)
+
+
+def test_a_hold_lengthens_no_busy_lease() -> None:
+    tempo = Tempo(RingConfig())
+    for step in range(200):
+        tempo.rotation(0.07, now=0.1 * step, held=True)
+    assert tempo.busy_lease_ms == RingConfig().busy_lease_ms == 100
+
+
+@pytest.mark.parametrize(
+    ("settings", "busy_ms"),
+    [
+        ({}, 100),
+        ({"token_timeout_ms": 1200, "hold_ms": 130}, 200),
+        ({"keep_ms": 65, "rest_ms": 60}, 200),
+    ],
+)
+def test_the_lease_of_a_busy_ring_is_three_of_its_rests(
+    settings: dict[str, int], busy_ms: int
+) -> None:
+    assert RingConfig(**settings).busy_lease_ms == busy_ms
