@@ -3,7 +3,8 @@
 Three brokers of each system run all the time on loopback.  Each round does every work on every
 system, one after the other and in another order each round, so that what else the machine does
 meets all alike.  The figures are medians of the rounds; only ratios say something about another
-machine.  A tree of another commit is a system too (`--tree`): so a change is measured.
+machine.  A tree of another commit is a system too (`--tree`): so a change is measured; and so are
+these brokers run by another interpreter (`--python`).
 """
 
 from __future__ import annotations
@@ -51,22 +52,27 @@ class System:
     queue_type: str = ""
 
 
-class OfTree(BrokerProcess):
-    """A broker of the sources in another folder."""
+class OtherBroker(BrokerProcess):
+    """A broker of the sources in another folder, or run by another interpreter."""
 
-    tree = ""
+    tree = python = ""
 
     def program(self) -> list[str]:
-        where = ["env", f"--chdir={self.tree}", f"PYTHONPATH={self.tree}"]
-        return [*where, *super().program()] if self.tree else super().program()
+        where = ["env", f"--chdir={self.tree}", f"PYTHONPATH={self.tree}"] if self.tree else []
+        return [
+            *where,
+            *([self.python, "-m", "tools.commands.qpidd"] if self.python else super().program()),
+        ]
 
 
-def our_cluster(stack: ExitStack, folder: Path, name: str, tree: str = "") -> System:
-    """Start brokers of this tree, or of another one."""
+def our_cluster(
+    stack: ExitStack, folder: Path, name: str, tree: str = "", python: str = ""
+) -> System:
+    """Start brokers of this tree, or of another one, or run by another interpreter."""
     cluster = stack.enter_context(LocalCluster(folder / name, 3, "compare", log_level="warning"))
     for index, member in enumerate(cluster.members):
-        one = OfTree(member.label, folder / name, member.address.port, member.arguments)
-        one.tree = tree
+        one = OtherBroker(member.label, folder / name, member.address.port, member.arguments)
+        one.tree, one.python = tree, python
         cluster.members[index] = one
     cluster.start()
     addresses = tuple(member.address for member in cluster.members)
@@ -74,7 +80,12 @@ def our_cluster(stack: ExitStack, folder: Path, name: str, tree: str = "") -> Sy
 
 
 def started(
-    stack: ExitStack, folder: Path, names: Sequence[str], trees: Sequence[str], rabbitmq: str
+    stack: ExitStack,
+    folder: Path,
+    names: Sequence[str],
+    trees: Sequence[str],
+    pythons: Sequence[str],
+    rabbitmq: str,
 ) -> list[System]:
     """Start all that is asked for."""
     systems: list[System] = []
@@ -84,6 +95,8 @@ def started(
         systems.append(our_cluster(stack, folder, "ours"))
     for number, tree in enumerate(trees, 1):
         systems.append(our_cluster(stack, folder, f"tree-{number}", str(Path(tree).resolve())))
+    for number, python in enumerate(pythons, 1):
+        systems.append(our_cluster(stack, folder, f"python-{number}", python=python))
     if sbin is not None:
         rabbit = RabbitCluster(folder / "rabbitmq", sbin)
         stack.callback(rabbit.close)
@@ -167,6 +180,7 @@ def table(rows: Sequence[Row]) -> str:
 @click.option("--persistent/--transient", default=None, help="Instead of what the work says.")
 @click.option("--system", multiple=True, type=click.Choice(SYSTEMS), default=("ours", "quorum"))
 @click.option("--tree", multiple=True, metavar="DIR", help="Also the brokers of these sources.")
+@click.option("--python", multiple=True, metavar="EXE", help="Also brokers run by it.")
 @click.option("--rabbitmq", default="", metavar="DIR", help="RabbitMQ's own scripts.")
 @click.option("--rounds", default=3, type=click.IntRange(1))
 @click.option("--seconds", default=5.0, type=click.FloatRange(0.1), help="Of each run.")
@@ -179,6 +193,7 @@ def main(
     persistent: bool | None,
     system: Sequence[str],
     tree: Sequence[str],
+    python: Sequence[str],
     rabbitmq: str,
     rounds: int,
     seconds: float,
@@ -194,7 +209,7 @@ def main(
     ):
         folder = Path(name)
         try:
-            systems = started(stack, folder, list(dict.fromkeys(system)), tree, rabbitmq)
+            systems = started(stack, folder, list(dict.fromkeys(system)), tree, python, rabbitmq)
         except ClusterTrouble as trouble:
             raise ToolError(str(trouble)) from None
         turns = [(number, one) for number in range(rounds) for one in works]
