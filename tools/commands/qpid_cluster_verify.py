@@ -46,7 +46,8 @@ if TYPE_CHECKING:
     show_default=True,
     metavar="URL",
     help="Where Spark runs: local[N] for N cores here, or the master of a Spark cluster "
-    "that sees the same directories.  Logs of less than 16 MB need no Spark unless this is given.",
+    "that sees the same directories.  Logs of less than 12 million rows (moves, commands and "
+    "what clients did: some 120 MB) need no Spark unless this is given.",
 )
 @click.option(
     "--html",

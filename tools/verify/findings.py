@@ -37,9 +37,11 @@ class Finding(NamedTuple):
     around: tuple[str, ...] = ()  # other moves of the message, and of this command
 
     def __str__(self) -> str:
-        who = f" member {self.member} (incarnation {self.incarnation})" if self.member else ""
-        where = f" at position {self.position}" if self.position >= 0 else ""
-        return shown(f"{self.property} ({PROPERTIES[self.property]}):{who}{where}: {self.what}")
+        who = f"member {self.member} (incarnation {self.incarnation}) " if self.member else ""
+        where = f"at position {self.position}" if self.position >= 0 else ""
+        subject = f"{who}{where}".strip()
+        said = f"{subject}: {self.what}" if subject else self.what
+        return shown(f"{self.property} ({PROPERTIES[self.property]}): {said}")
 
 
 def shown(text: str) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -14,11 +16,13 @@ pytest.importorskip("pyspark")
 
 import pyarrow as pa
 
+from tests.bench.support.verifylogs import write_logs
 from tests.system.verify.corruption import contract_violations as contract
 from tests.system.verify.corruption import corrupt_logs as lies
 from tests.system.verify.support.make_logs import LogMaker, good_history
 from tests.system.verify.support.recorded_history import plain_history
 from tests.system.verify.support.spark_session import shared_session
+from tools.verify.input.segments import FEW_ROWS, count_rows, find_segments
 from tools.verify.job import CheckOptions, verify
 from tools.verify.sql import kept
 from tools.verify.sql.kept import Here, InSpark, computed_once
@@ -32,6 +36,16 @@ OF_LARGE = {
     "spark.sql.shuffle.partitions": "3",
 }
 """What a session of large logs has, where that of small ones has _FOR_LITTLE."""
+ROWS = 350_000  # of each of three members
+MEMORY_MAX = 1200 << 20
+"""What a check may hold at most without Spark; with it, Java alone may take 2 GB."""
+_CHECK = """
+import resource, sys
+from pathlib import Path
+from tools.verify.job import verify
+verify(None, [Path(sys.argv[1])])
+print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss << 10)
+"""
 
 
 class Frame:
@@ -149,3 +163,23 @@ def test_small_and_large_logs_are_judged_alike(
     }
     assert little.timeline == large.timeline
     assert little.consistent == (lying is good_history)
+
+
+def _peak(logs: Path) -> int:
+    """Return the bytes that a check of these logs holds at most, in a process of its own."""
+    done = subprocess.run(
+        [sys.executable, "-c", _CHECK, str(logs)], check=True, capture_output=True, text=True
+    )
+    return int(done.stdout)
+
+
+@pytest.mark.slow
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere ru_maxrss has another unit")
+def test_the_most_that_is_checked_without_spark_fits(tmp_path: Path) -> None:
+    """What is held grows with rows, by which it is decided who checks."""
+    write_logs(tmp_path / "little", 1000, seed=1)
+    write_logs(tmp_path / "more", ROWS, seed=1)
+    rows = count_rows(find_segments([tmp_path / "more"]))
+    assert rows > 2 * ROWS
+    least = _peak(tmp_path / "little")
+    assert least + (_peak(tmp_path / "more") - least) / rows * FEW_ROWS < MEMORY_MAX

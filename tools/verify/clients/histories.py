@@ -21,11 +21,11 @@ from tools.verify.clients.check import ClientReport, check_clients
 from tools.verify.clients.evidence import EvidenceFile, read_evidence
 from tools.verify.clients.extent import Confirms, HistoryExtent
 from tools.verify.findings import BadInput
-from tools.verify.format.records import CLIENT_ROW, ROLE_CLIENT, Header, RecordKind
+from tools.verify.format.records import ROLE_CLIENT, Header, RecordKind
 from tools.verify.input.ranges_of_file import FileRange
 from tools.verify.input.rows import FAULT, SEGMENT, Row
-from tools.verify.input.segments import HEADER_BYTES, header_of, size_of
-from tools.verify.sql.exchange import ROWS_IN_BIN, Exchange, Tables, moves_in
+from tools.verify.input.segments import HEADER_BYTES, count_rows, header_of
+from tools.verify.sql.exchange import ROWS_IN_BIN, Exchange, Tables
 from tools.verify.sql.kept import Kept, read_kept
 
 _FOREIGN_TOLD = 3
@@ -161,9 +161,8 @@ def check_histories(
 
 def _bins(client_segments: Sequence[Path], stretches: Sequence[Stretch]) -> int:
     """Return how many bins keep each at a size that fits in memory; two cores want two."""
-    operations = sum(map(size_of, client_segments)) // CLIENT_ROW.size
-    moves = moves_in({stretch.file for stretch in stretches})
-    return -(-(operations + moves) // ROWS_IN_BIN)
+    sources = {stretch.file for stretch in stretches}
+    return -(-count_rows([*client_segments, *sources]) // ROWS_IN_BIN)
 
 
 def extent_of(rows: Iterable[Row], gaps: Iterable[Gap]) -> HistoryExtent:

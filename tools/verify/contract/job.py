@@ -20,7 +20,8 @@ from tools.verify.contract.segment import ALL_TIME, SCHEMAS, SegmentTask, Slices
 from tools.verify.findings import Finding
 from tools.verify.input.ranges_of_file import FileRange
 from tools.verify.input.rows import SEGMENT, Row
-from tools.verify.sql.exchange import BINS_HERE, ROWS_IN_BIN, Exchange, Step, Tables, moves_in
+from tools.verify.input.segments import count_rows
+from tools.verify.sql.exchange import BINS_HERE, ROWS_IN_BIN, Exchange, Step, Tables
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -114,8 +115,8 @@ def tasks_for(
 
 def bins_for(tasks: Iterable[SegmentTask]) -> int:
     """Return the number of bins for the moves of these segments; few: the driver reads them."""
-    moves = moves_in(task.file for task in tasks)
-    return max(-(-moves // ROWS_IN_BIN), BINS_HERE + 1) if moves > _FEW_MOVES else 1
+    rows = count_rows(task.file for task in tasks)
+    return max(-(-rows // ROWS_IN_BIN), BINS_HERE + 1) if rows > _FEW_MOVES else 1
 
 
 def exchange_of_contract(bins: int) -> Exchange:

@@ -63,6 +63,13 @@ def open_segment(path: Path) -> bytes:
     return _unpack(data, str(path)) if path.name.endswith(PACKED) else data
 
 
+def plain_size(path: Path) -> int:
+    """Return the size that a segment has without compression, as far as its file says so."""
+    with path.open("rb") as file:
+        declared = _declared(file.read(_EXTRA_AT + _EXTRA.size))
+    return path.stat().st_size if declared is None else declared[0]
+
+
 def ends_of(path: Path) -> Ends:
     """Return header and END of a segment, read without what is between.
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from glob import glob, has_magic
 from pathlib import Path
 
@@ -11,18 +11,22 @@ from tools.verify.findings import BadInput
 from tools.verify.format.files import (
     DROPPED_NAME,
     dropped_in,
+    ends_of,
     is_segment,
     one_of_each,
     open_segment,
     plain_name,
+    plain_size,
 )
 from tools.verify.format.reader import Entry, LogError, read_segment
-from tools.verify.format.records import SUFFIX, Header, Record
+from tools.verify.format.records import CLIENT_ROW, ROLE_CLIENT, SUFFIX, Header, Record
 
-FEW_BYTES = 16 << 20
-LITTLE_BYTES = 256 << 20
+FEW_ROWS = 12_000_000
+LITTLE_ROWS = 30_000_000
 TASK_BYTES = 16 << 20  # segments are put together up to this much
 HEADER_BYTES = 4096  # a header is far shorter
+_BYTES_OF_MOVE = 8  # packed, with its share of all else in a segment
+_BYTES_OF_OTHERS = 32  # of a row that is no move and no command, or more
 
 
 def find_segments(places: list[Path]) -> list[Path]:
@@ -122,14 +126,33 @@ def size_of(segment: Path) -> int:
         return 0
 
 
+def count_rows(segments: Iterable[Path | str]) -> int:
+    """Return about how many rows the check makes of segments: moves, commands, and what clients
+    did, by their closing records where they have one.  Bytes say little: moves are packed.
+    """
+    return sum(_rows_of(Path(one)) for one in segments)
+
+
+def _rows_of(segment: Path) -> int:
+    try:
+        size, ends = plain_size(segment), ends_of(segment)
+    except (OSError, LogError):
+        return size_of(segment) // _BYTES_OF_MOVE
+    if ends.header.role == ROLE_CLIENT:
+        return size // CLIENT_ROW.size
+    if ends.end is None:
+        return size // _BYTES_OF_MOVE
+    return ends.end.moves + ends.end.commands + size // _BYTES_OF_OTHERS
+
+
 def is_few(segments: list[Path]) -> bool:
-    """Return whether they are checked in less time than Spark takes to start."""
-    return sum(map(size_of, segments)) < FEW_BYTES
+    """Return whether this process checks them sooner than Spark, in a memory that all have."""
+    return count_rows(segments) < FEW_ROWS
 
 
 def is_little(segments: list[Path]) -> bool:
     """Return whether they are so small that code generation in Spark does not pay off."""
-    return sum(map(size_of, segments)) < LITTLE_BYTES
+    return count_rows(segments) < LITTLE_ROWS
 
 
 def share_out(segments: list[Path], tasks: int) -> list[list[Path]]:

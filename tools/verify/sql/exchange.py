@@ -14,14 +14,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from itertools import groupby
 from operator import itemgetter
-from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import pyarrow as pa
 
 from tools.verify.input.moves import Ints
-from tools.verify.input.segments import size_of
 from tools.verify.input.tables import arrow_schema, batch_of
 from tools.verify.spark_session import in_tasks
 from tools.verify.sql.statements import Statements, answer
@@ -36,7 +34,6 @@ T = TypeVar("T")
 
 ROWS_IN_BIN = 1 << 20
 BINS_HERE = 2  # of so many the driver does all in less time than Spark moves them
-_BYTES_OF_MOVE = 8  # packed, or less
 PIECES = "bin int, name string, packed binary"
 
 
@@ -127,16 +124,12 @@ class Exchange:
         pieces = [piece for tables in given for piece in self.scatter(tables, 0)]
         for step in range(len(self.steps)):
             of_bins: dict[int, list[tuple[str, bytes]]] = defaultdict(list)
-            for bin_, name, packed in pieces:
+            while pieces:  # what is taken is let go: little more than one step's input is held
+                bin_, name, packed = pieces.pop()
                 of_bins[bin_].append((name, packed))
-            made = [self.take(step, of_bins[bin_]) for bin_ in sorted(of_bins)]
-            pieces = [piece for tables in made for piece in self.scatter(tables, step + 1)]
+            for bin_ in sorted(of_bins):
+                pieces += self.scatter(self.take(step, of_bins.pop(bin_)[::-1]), step + 1)
         return self.results(piece[1:] for piece in pieces)
-
-
-def moves_in(files: Iterable[str]) -> int:
-    """Return how many moves members' segments may hold."""
-    return sum(size_of(Path(file)) for file in files) // _BYTES_OF_MOVE
 
 
 def _read(

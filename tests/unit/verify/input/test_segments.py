@@ -11,10 +11,22 @@ import pytest
 
 pytest.importorskip("numpy")
 
+from broker.memberlog.client_history import ClientHistory
 from tests.system.verify.support.checks_without_spark import rows_in
 from tools.verify.checks.views_and_segments import check_input
 from tools.verify.findings import BadInput
-from tools.verify.input.segments import TASK_BYTES, dropped_before, find_segments, share_out
+from tools.verify.format.files import ends_of
+from tools.verify.input import segments
+from tools.verify.input.segments import (
+    TASK_BYTES,
+    count_rows,
+    dropped_before,
+    find_segments,
+    is_few,
+    share_out,
+)
+
+GOLDEN = Path(__file__).parents[1] / "format" / "golden"
 
 
 def sized(directory: Path, *sizes: int) -> list[Path]:
@@ -60,6 +72,42 @@ def test_few_bytes_are_still_shared_among_the_cores(tmp_path: Path) -> None:
     assert len(share_out(paths, 4)) == 4
     assert len(share_out(paths[:1], 4)) == 1
     assert len(share_out(sized(tmp_path, 0, 0), 4)) == 1
+
+
+def test_rows_are_counted_by_closing_records_packed_or_not() -> None:
+    plain = GOLDEN / "member.qml"
+    end = ends_of(plain).end
+    assert end is not None
+    rows = end.moves + end.commands + plain.stat().st_size // 32
+    assert count_rows([plain]) == count_rows([GOLDEN / "member.qml.gz"]) == rows > 0
+
+
+def test_rows_of_open_segments_are_guessed_by_their_size(tmp_path: Path) -> None:
+    data = (GOLDEN / "member.qml").read_bytes()
+    (path,) = sized(tmp_path, 0)
+    path.write_bytes(data[:-1])
+    assert count_rows([path]) == (len(data) - 1) // 8
+    path.write_bytes(bytes(800))  # no log at all
+    assert count_rows([path]) == 100
+    assert count_rows([tmp_path / "away.1.000000.qml"]) == 0
+
+
+def test_rows_of_clients_are_their_operations(tmp_path: Path) -> None:
+    client = ClientHistory(tmp_path, "spout-1@host", 1, lambda: 1)
+    session = client.session("q")
+    for number in range(1000):
+        session.published(number, b"body")
+    client.close()
+    assert 1000 <= count_rows(find_segments([tmp_path])) < 1100
+
+
+def test_it_is_rows_that_decide_who_checks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment may be of any size with few moves, or compressed with many."""
+    plain, packed = GOLDEN / "member.qml", GOLDEN / "member.qml.gz"
+    monkeypatch.setattr(segments, "FEW_ROWS", count_rows([plain]) + 1)
+    assert is_few([plain])
+    assert is_few([packed])
+    assert not is_few([plain, packed])
 
 
 def test_what_members_dropped_is_said(tmp_path: Path) -> None:
