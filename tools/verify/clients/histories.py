@@ -15,6 +15,7 @@ from tools.verify.checks.views_and_segments import (
     PrimaryView,
     ends_of,
     epoch_bases,
+    incarnation_of,
     segments_of,
 )
 from tools.verify.clients.check import ClientReport, check_clients
@@ -25,6 +26,7 @@ from tools.verify.format.records import ROLE_CLIENT, Header, RecordKind
 from tools.verify.input.ranges_of_file import FileRange
 from tools.verify.input.rows import FAULT, SEGMENT, Row
 from tools.verify.input.segments import HEADER_BYTES, count_rows, header_of
+from tools.verify.input.voters import read_voters
 from tools.verify.sql.exchange import ROWS_IN_BIN, Exchange, Tables
 from tools.verify.sql.kept import Kept, read_kept
 
@@ -195,10 +197,13 @@ def confirms_in(
     """
     if any(row.kind == FAULT for row in rows):
         return None
+    by_incarnation = segments_of(rows)
+    if not by_incarnation.keys() >= _logging(primaries):
+        return None
     stopped = {(row.member, row.incarnation) for row in rows if row.kind == RecordKind.STOP}
     bases = epoch_bases(rows, primaries)
     unsure = []
-    for incarnation, of in segments_of(rows).items():
+    for incarnation, of in by_incarnation.items():
         if {row.segment for row in of} != set(range(len(of))):
             return None
         if not all(row.file in files for row in of):
@@ -208,6 +213,16 @@ def confirms_in(
             last = max((one["confirmed"] for one in sums), default=-1)
             unsure.append((last + 1, _end_of(incarnation, primaries, bases)))
     return Confirms(tuple(unsure))
+
+
+def _logging(primaries: dict[int, PrimaryView]) -> set[IncarnationId]:
+    """Return who was in a primary, but for arbitrators, which keep no log."""
+    return {
+        incarnation_of(name)
+        for view in primaries.values()
+        for name in view.members
+        if incarnation_of(name)[0] not in read_voters(view.voters).arbitrators
+    }
 
 
 def _end_of(

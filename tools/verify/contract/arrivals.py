@@ -17,7 +17,8 @@ from tools.verify.contract.rules import Rule
 # its number.
 ARRIVALS = {
     "messages": """
-        SELECT *, seq - LAG(seq) OVER (ORDER BY nth) AS step
+        SELECT position, ordinal, -1 AS queue, seq, of, flag, nth,
+            seq - LAG(seq) OVER (ORDER BY nth) AS step
         FROM logged WHERE op = 1 AND seq > 0 AND cause <> 3""",
     "entered": """
         SELECT logged.position, logged.ordinal, logged.queue, logged.seq, logged.of, logged.op,

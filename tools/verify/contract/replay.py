@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from tools.verify.contract.queue_model import Model, ModelMismatch, QueueFigures, ReaderRow
 from tools.verify.contract.rules import Breach, Rule
-from tools.verify.format.moves import CAUSE_SHIFT, FLAG, MOVE
+from tools.verify.format.moves import CAUSE_SHIFT, FLAG, MOVE, Op
 from tools.verify.format.records import (
     CHECKPOINT_ROW,
     READER_ROW,
@@ -109,7 +109,8 @@ class Replay:
                 model.move(what & 15, what & FLAG != 0, cause, queue, seq, of, detail)
             except ModelMismatch as mismatch:
                 position = first + ((index - first) & 0xFFFF)
-                self._report(mismatch.rule, position, ordinal, queue, seq, mismatch.more)
+                of_queue = -1 if what & 15 == Op.PUBLISHED else queue  # else it is a number
+                self._report(mismatch.rule, position, ordinal, of_queue, seq, mismatch.more)
                 self._model = None  # what follows would follow from this
                 return
 

@@ -176,6 +176,12 @@ class TestConfirms:
         assert self.found([*rows, rows[0]._replace(kind=FAULT)]) is None
         assert confirms_in(rows, primaries(rows), {rows[0].file}) is None
 
+    def test_nor_do_logs_without_one_of_a_former_incarnation(self, rows: list[Row]) -> None:
+        """Its confirms are in no log: their clients were accused of them (G9), one by one."""
+        assert ("c", 2) in {(row.member, row.incarnation) for row in rows}
+        left = [row for row in rows if (row.member, row.incarnation) != ("c", 1)]
+        assert self.found(left) is None
+
 
 class TestSince:
     """Clients are judged by all that the logs at hand tell, also what a check settled before."""
