@@ -42,6 +42,8 @@ SYSTEM = ""
 as it."""
 
 
+REPLICA = "queue-replica"
+"""The component of the parameters that name queues which are kept the same as another broker's."""
 DEFAULT_EXCHANGE = "amq.default"
 _OF_WHOM = re.compile(r"\{(?:username|vhost)\}")
 Asked: TypeAlias = tuple[str, Mapping[str, str]]
@@ -359,6 +361,11 @@ class Access:
         there = self._state().vhosts.get(vhost)
         found = there.exchanges.get(exchange) if there is not None else None
         return found is None or found.type == "topic"
+
+    def is_copy(self, vhost: str, queue: str) -> bool:
+        """Whether this queue is kept the same as another broker's (broker/shovels/replicas.py)."""
+        parameters = self._state().definitions.get("parameter")
+        return parameters is not None and (vhost, f"{REPLICA}/{queue}") in parameters
 
     def alternate(self, vhost: str, exchange: str) -> Value:
         """Where an exchange sends what it cannot route, as it was declared; None: there is none."""

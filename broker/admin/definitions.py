@@ -28,7 +28,7 @@ from broker.machine.machine import Machine
 from broker.machine.policies.pattern import POLICIES_STEPS_MAX
 from broker.replication.controller import Controller
 from broker.shovels import definition as shovels
-from broker.shovels import upstreams
+from broker.shovels import replicas, upstreams
 
 log = logging.getLogger("qpidd")
 
@@ -65,6 +65,11 @@ class Definitions:
         self._waiting: dict[int, _Waiting] = {}
         self._leaving: list[tuple[str, float, asyncio.Future[None]]] = []
 
+    def parameter_fault(self, vhost: str, name: str, value: Value) -> str:
+        """Why no parameter `COMPONENT/NAME` can have this value; empty where one can."""
+        check = _PARAMETERS.get(name.partition("/")[0])
+        return check(self._controller.replica.machine, vhost, name, value) if check else ""
+
     async def define(
         self, what: str, vhost: str, name: str, body: Mapping[str, Value] | None, by: str
     ) -> Outcome:
@@ -74,8 +79,7 @@ class Definitions:
         if isinstance(prepared, Outcome):
             return prepared
         if what == "parameter" and prepared is not None:
-            check = _PARAMETERS.get(name.partition("/")[0])
-            fault = check and check(controller.replica.machine, vhost, name, prepared.get("value"))
+            fault = self.parameter_fault(vhost, name, prepared.get("value"))
             if fault:
                 return Outcome(BAD, fault)
         if not controller.serving:
@@ -165,6 +169,7 @@ def _too_many_steps(define: Define, machine: Machine) -> Outcome | None:
 
 _PARAMETERS: Mapping[str, Callable[[Machine, str, str, object], str]] = {
     shovels.COMPONENT: shovels.parameter_fault,
+    replicas.COMPONENT: replicas.replica_fault,
     upstreams.UPSTREAM: upstreams.upstream_fault,
     upstreams.UPSTREAM_SET: upstreams.upstream_fault,
 }

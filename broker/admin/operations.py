@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
+from broker.access.access import REPLICA
 from broker.access.backends import Login
 from broker.admin import active_passive, pair_roles
 from broker.admin.active_passive import ActivePassive, Standalone
@@ -25,7 +26,7 @@ from broker.admin.status import (
     status_of,
 )
 from broker.exit_codes import Exit
-from broker.machine.commands import SHUTDOWN, UPGRADE, Shutdown, Upgrade
+from broker.machine.commands import SHUTDOWN, UPGRADE, Shutdown, Table, Upgrade
 from broker.options.broker import BrokerOptions
 from broker.replication.controller import Controller
 from broker.replication.voter_changes import ChangeRefused, VoterChanges
@@ -97,6 +98,8 @@ class Operations:
             self.follow_roles = followed.follow
             for sentence in mode.needless:
                 log.warning("%s", sentence)
+        self._replicas: Callable[[], list[dict[str, object]]] = list
+        self._defining: set[asyncio.Task[object]] = set()
         self.definitions = Definitions(controller)
         self.defined = self.definitions.done
         self.login = clients.operator_login
@@ -122,6 +125,32 @@ class Operations:
         """Have this member become the active one of an active-passive cluster."""
         self.roles.promote()
         return self.roles.status()
+
+    def show_replicas(self, rows: Callable[[], list[dict[str, object]]]) -> None:
+        """From here on those that there are can be asked for."""
+        self._replicas = rows
+
+    def replicas(self) -> list[dict[str, object]]:
+        """Return the replicas of queues of brokers outside the cluster, as lists show them."""
+        return self._replicas()
+
+    def replicate(self, by: str, vhost: str, queue: str, value: Table | None) -> None:
+        """Have a queue kept the same as one elsewhere, or (no value) no more: it is ordered, and
+        what `replicas` lists says when it is in force."""
+        self._demand_active()
+        name, machine = f"{REPLICA}/{queue}", self._controller.replica.machine
+        if vhost not in machine.vhosts:
+            raise QueryRefused("refused", f"there is no vhost '{vhost}'")
+        if value is None and (vhost, name) not in machine.definitions["parameter"]:
+            raise QueryRefused("refused", f"queue '{queue}' of vhost '{vhost}' is no replica")
+        fault = value is not None and self.definitions.parameter_fault(vhost, name, value)
+        if fault:
+            raise QueryRefused("refused", fault.rpartition("\n\n")[2].strip())
+        body: Table | None = None if value is None else {"value": value}
+        work = self.definitions.define("parameter", vhost, name, body, by)
+        task: asyncio.Task[object] = asyncio.get_running_loop().create_task(work)
+        self._defining.add(task)
+        task.add_done_callback(self._defining.discard)
 
     def force_passive(self) -> Json:
         """Have the other one of a pair take the clients of this one."""

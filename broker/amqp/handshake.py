@@ -29,6 +29,7 @@ CAPABILITIES: Table = {
     "per_consumer_qos": True,
     "direct_reply_to": True,
     "queue_numbers": True,  # of deliveries, told to a consumer that asks for them
+    "followed_queues": True,  # a consumer may be told what is held, and what has left
     "numbered_publishes": True,  # where the cluster can: ServerIdentity.takes_numbers
 }
 

@@ -142,6 +142,17 @@ class Confirms:
 
 
 @dataclass(slots=True, eq=False)
+class Following:
+    """A consumer that is told what is in a queue, held or not, and what has left it
+    (broker/shovels/followed.py); the machine knows no such consumer."""
+
+    queue: str
+    known: str
+    """What the client has of it already."""
+    next_tag: int = 1
+
+
+@dataclass(slots=True, eq=False)
 class LocalChannel:
     """One open channel of a client of this member."""
 
@@ -171,4 +182,6 @@ class LocalChannel:
     reply_consumer: str = ""
     numbered: set[str] = field(default_factory=set)
     """Tags of the consumers that are told the queue's number of each delivery."""
+    following: dict[str, Following] = field(default_factory=dict)
+    """By tag."""
     unreported: int = 0  # highest delivery tag written without acknowledgement, not yet SENT

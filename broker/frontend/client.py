@@ -70,6 +70,8 @@ class Port(Protocol):
     """It is, of parts of large messages."""
     large_senders: dict[Client, None]
     """Those that have sent such parts."""
+    following: dict[Client, None]
+    """Those that may have a channel that follows a queue."""
     alarm: str
     """Why no publishes are taken; empty: they are."""
 

@@ -142,6 +142,7 @@ class Gateway:
         self.paused = False  # kept by the shell
         self.large_paused = False  # the same
         self.large_senders: dict[Client, None] = {}
+        self.following: dict[Client, None] = {}
         self.drained = ""  # why no client is let in, by an operator's wish
         self.standby = ""  # why only operators are: this member is a backup
         self.standby_briefly = False  # that may be over in a moment, here or elsewhere
@@ -176,8 +177,7 @@ class Gateway:
         self._judged: dict[Client, _Verdict] = {}  # whose login is known or told later
         self._asking: dict[Client, set[AuthQuestion]] = {}
         """Who waits until a server has answered all of this."""
-        self._last_conn = 0
-        self._now = 0.0
+        self._last_conn, self._now = 0, 0.0
         self.logins = LoginChecks(access)
         self._on_work = on_work or (lambda: None)
 
@@ -222,6 +222,7 @@ class Gateway:
             self._drained,
             self._waiting,
             self.large_senders,
+            self.following,
         ):
             clients.pop(client, None)
         self._judged.pop(client, None)

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from broker.access.backends import Login
+from broker.machine.commands import Table
 from vsync.admin.protocol import Json, NotYet, Op, QueryRefused, QuerySession
 
 
@@ -60,11 +61,17 @@ class Managed(Protocol):
     def promote(self) -> Json:
         """Have this member become the active one; return the reply to `status` under `ha`."""
 
+    def replicas(self) -> list[dict[str, object]]:
+        """Return the replicas of queues elsewhere, as lists show them."""
+
+    def replicate(self, by: str, vhost: str, queue: str, value: Table | None) -> None:
+        """Have a queue kept the same as one elsewhere; without a value no more."""
+
     def force_passive(self) -> Json:
         """Have the other one of a pair become active; return the same."""
 
 
-READING = frozenset(("status", "counters", "groups", "quorum", "connections", "trace"))
+READING = frozenset(("status", "counters", "groups", "quorum", "connections", "trace", "replicas"))
 """What a user with the tag monitoring may request; the rest changes something."""
 
 
@@ -91,6 +98,8 @@ class ManagementSession(QuerySession):
             "promote": lambda _: {"ha": self._member.promote()},
             "passive": lambda _: {"ha": self._member.force_passive()},
             "trace": lambda request: self._member.trace(request),
+            "replicas": lambda _: {"replicas": self._member.replicas()},
+            "replicate": self._replicate,
         }
         super().__init__(ops, self._login)
 
@@ -149,6 +158,16 @@ class ManagementSession(QuerySession):
         if type(votes) is not int or not 0 <= votes <= 1_000_000:
             raise QueryRefused("bad-request", "votes must be a whole number from 0 to 1000000")
         return {"voter_set": list(self._member.change_voters(action, name, by, votes))}
+
+    def _replicate(self, request: Json) -> Json:
+        queue, vhost, by = request.get("queue"), request.get("vhost", "/"), request.get("user", "")
+        value = request.get("value")
+        if not (isinstance(queue, str) and isinstance(vhost, str) and isinstance(by, str)):
+            raise QueryRefused("bad-request", "replicate needs the queue, and vhost as text")
+        if value is not None and not isinstance(value, dict):
+            raise QueryRefused("bad-request", "value is an object with src-uri, or none: no more")
+        self._member.replicate(by, vhost, queue, value)
+        return {"queue": queue, "vhost": vhost}
 
     def _upgrade(self, request: Json) -> Json:
         force = request.get("force", False)

@@ -15,17 +15,19 @@ from broker.amqp.errors import reply_text
 from broker.amqp.events import Called
 from broker.amqp.fields import Table, Timestamp
 from broker.amqp.spec import METHODS
-from broker.frontend.channel import LocalChannel, Transaction
+from broker.frontend.channel import Following, LocalChannel, Transaction
 from broker.frontend.client import Client
 from broker.frontend.direct_reply import REPLY_TO, consume_replies
 from broker.frontend.needs import GENERATED_QUEUE, UNDERSTAND, Args, Misshapen, Understand
 from broker.machine import commands as c
-from broker.machine.publishing.queue_numbers import asked
+from broker.machine.publishing.queue_numbers import FOLLOW, asked
 from broker.machine.queueing.streams import AT_TIME, OFFSET
 
 Handler: TypeAlias = Callable[[Client, int, LocalChannel, Args], None]
 
 GENERATED_TAG = "amq.ctag-"
+COPY_OF = "copy of queue "
+"""How the purpose of a client begins that keeps a queue the same as another broker's."""
 REQUESTS_LIGHT_MAX = 256
 """A client that requests more than this is treated like a publisher when the member is full."""
 
@@ -74,6 +76,8 @@ def on_queue_unbind(client: Client, number: int, channel: LocalChannel, args: Ar
 
 def on_queue_purge(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
     command = c.QueuePurge._make((c.QUEUE_PURGE, client.conn, number, *args))
+    if _is_copy(client, number, command.queue, "queue.purge"):
+        return
     _request(client, channel, command, command.nowait)
 
 
@@ -108,6 +112,12 @@ def on_consume(client: Client, number: int, channel: LocalChannel, args: Args) -
             _request(client, channel, replies, replies.nowait)
         return
     *flags, arguments = rest
+    if FOLLOW in cast("Table", arguments):
+        _follow(client, number, channel, tag, args)
+        return
+    if _is_copy(client, number, str(queue), "basic.consume"):
+        return
+    channel.following.pop(tag, None)
     spelled = _with_spelled_time(cast("Table", arguments))
     command = c.Consume._make(
         (c.CONSUME, client.conn, number, queue, tag, *flags, spelled, channel.prefetch)
@@ -117,6 +127,33 @@ def on_consume(client: Client, number: int, channel: LocalChannel, args: Args) -
     else:
         channel.numbered.discard(tag)
     _request(client, channel, command, command.nowait)
+
+
+def _follow(client: Client, number: int, channel: LocalChannel, tag: str, args: Args) -> None:
+    queue, _, _, no_ack, _, nowait, arguments = args
+    known = cast("Table", arguments)[FOLLOW]
+    if not no_ack or not isinstance(known, str):
+        text = f"{FOLLOW} is a text, and takes a consumer without acknowledgement"
+        client.refuse_channel(number, errors.PRECONDITION_FAILED, text, "basic.consume")
+        return
+    channel.following[tag] = Following(str(queue), known)
+    client.port.following[client] = None
+    if not nowait:
+        client.reply_locally(number, "basic.consume-ok", (tag,))
+
+
+def _is_copy(client: Client, number: int, queue: str, method: str) -> bool:
+    """Whether this queue follows another broker's: then its channel is closed, as nobody but the
+    copying may take from it."""
+    is_copy = client.port.access.is_copy(client.vhost, queue)
+    if not is_copy or client.purpose.startswith(COPY_OF):
+        return False
+    text = (
+        f"queue '{queue}' in vhost '{client.vhost}' is kept the same as one of another broker; "
+        f"'qpid-ha replicate {queue} --stop' makes it a queue of its own"
+    )
+    client.refuse_channel(number, errors.RESOURCE_LOCKED, text, method)
+    return True
 
 
 def _with_spelled_time(arguments: Table) -> Table:
@@ -131,11 +168,17 @@ def on_cancel(client: Client, number: int, channel: LocalChannel, args: Args) ->
     command = c.Cancel._make((c.CANCEL, client.conn, number, *args))
     if command.tag == channel.reply_consumer:
         channel.reply_queue = channel.reply_consumer = ""
+    if channel.following.pop(command.tag, None) is not None:
+        if not command.nowait:
+            client.reply_locally(number, "basic.cancel-ok", (command.tag,))
+        return
     _request(client, channel, command, command.nowait)
 
 
 def on_get(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
     command = c.Get._make((c.GET, client.conn, number, *args))
+    if _is_copy(client, number, command.queue, "basic.get"):
+        return
     _request(client, channel, command, nowait=False)
 
 

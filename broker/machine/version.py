@@ -101,6 +101,10 @@ MESSAGE_GROUPS = 15
 """From this version on: queues whose messages have groups. Decision:
 docs/decisions/0087-a-group-has-one-holder.md."""
 
+QUEUE_REPLICAS = 15
+"""From this version on every member keeps queues the same as ones of brokers that are not in the
+cluster. Decision: docs/decisions/0096-a-replica-holds-what-its-source-holds.md."""
+
 BROWSING = 15
 """From this version on: consumers that look at what waits in a queue and take nothing. Decision:
 docs/decisions/0085-a-browser-is-a-reader.md."""

@@ -158,7 +158,7 @@ HELP: Mapping[str, tuple[str, str]] = {
         "--cluster-url of that member.",
     ),
     "ha-replicate": ("all", "Taken for Qpid's sake: everything is replicated."),
-    "ha-queue-replication": ("no", "Taken for Qpid's sake; yes is refused."),
+    "ha-queue-replication": ("no", "Taken for Qpid's sake: qpid-ha replicate needs none."),
     "ha-backup-timeout": ("SECONDS", "Taken for Qpid's sake, without effect: nothing waits."),
     "ha-username": ("NAME", "Refused: give --cluster-username."),
     "ha-password": ("WORD", "Refused: give --cluster-password."),
@@ -206,14 +206,11 @@ def read_active_passive(text: Mapping[str, str], public_url: str) -> ActivePassi
                 option,
                 f"members prove who they are on the ring, not over AMQP: give {instead} instead",
             )
-    if yes("ha-queue-replication", text["ha-queue-replication"]):
-        raise OptionError(
-            "ha-queue-replication",
-            "single queues are not replicated: make the brokers members of one cluster "
-            "(--cluster-name), which have all queues",
-        )
+    yes("ha-queue-replication", text["ha-queue-replication"])
     if not yes("ha-cluster", text["ha-cluster"]):
         for option in DEFAULTS:
+            if option == "ha-queue-replication":
+                continue  # it is for brokers in no such cluster
             if option.startswith("ha-") and text[option].lower() != DEFAULTS[option]:
                 raise OptionError(option, "it needs --ha-cluster yes")
         return None

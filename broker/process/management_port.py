@@ -21,6 +21,7 @@ from broker.management.resources.transfer import load
 from broker.management.server import ManagementServer
 from broker.options.management import ManagementOptions
 from broker.process.member import BrokerMember
+from broker.shovels.followed import Followers as Followers
 from broker.shovels.supervisor import Shovels as Shovels
 from broker.statistics.endpoint import Pages
 from broker.statistics.metrics import Metrics

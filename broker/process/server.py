@@ -22,7 +22,13 @@ from broker.memberlog.writer import LogWriteFailed
 from broker.options.broker import BrokerOptions
 from broker.process.arbitrator import Arbitrator
 from broker.process.arbitrator_record import RecordFile
-from broker.process.management_port import BadDefinitions, MakeShovels, ManagementPort, Shovels
+from broker.process.management_port import (
+    BadDefinitions,
+    Followers,
+    MakeShovels,
+    ManagementPort,
+    Shovels,
+)
 from broker.process.member import BrokerMember
 from broker.process.member_life import LifeState, prefix
 from broker.process.reload import Reload, Serving
@@ -151,7 +157,7 @@ async def _serve(
             messages.prefix = member.life.prefix
         shovels = _shovels(make_shovels, member, options.cluster_name or identity.name, loop)
         reload = Reload(options, reread, loop, Serving(member, listener), messages)
-        start = partial(member.start, [shovels, _failover(member)])
+        start = partial(member.start, [shovels, *_beside(member, shovels)])
         _start(start, loop, reload.begin, shared.terminate if shared else member.terminate)
         if shared is not None:
             shared.follow(member)
@@ -221,8 +227,13 @@ def _shovels(
     )  # fmt: skip
 
 
-def _failover(member: BrokerMember) -> FailoverExchange:
-    return FailoverExchange(member.controller, member.clients, lambda: member.operations.drained)
+def _beside(member: BrokerMember, shovels: Shovels) -> tuple[Followers, FailoverExchange]:
+    member.operations.show_replicas(shovels.replica_rows)
+    controller, clients = member.controller, member.clients
+    return (
+        Followers(controller, clients, lambda: controller.replica.machine),
+        FailoverExchange(controller, clients, lambda: member.operations.drained),
+    )
 
 
 def _listening(schemes: list[str], host: str, ports: list[int]) -> list[tuple[str, str, int]]:

@@ -14,6 +14,7 @@ from typing import Protocol, cast
 
 from broker.amqp.codec import encode_properties
 from broker.amqp.fields import Value, encode_table
+from broker.frontend.methods import COPY_OF
 from broker.machine.version import SHOVELS
 from broker.shovels.amqp_uri import AmqpUri, BadUri, bare, obfuscated, parse_uri
 from vsync.types import record
@@ -21,6 +22,8 @@ from vsync.types import record
 COMPONENT = "shovel"
 PREFETCH, PREFETCH_MAX = 1000, 65_535
 RECONNECT_S, RECONNECT_MAX_S = 5, 86_400
+REPLICA = "replica"
+"""Stands in the key of a replica."""
 NEVER, QUEUE_LENGTH = -1, -2
 """Values of `Shovel.delete_after`."""
 ON_CONFIRM, ON_PUBLISH, NO_ACK = ACK_MODES = "on-confirm", "on-publish", "no-ack"
@@ -127,10 +130,14 @@ class Shovel:
     """What it was read from."""
     link: Link | None = None
     """What is to be done beyond that, where it is a link of federation."""
+    is_replica: bool = False
+    """It moves nothing: the destination is kept the same as the source (replicas.py)."""
 
     @property
     def key(self) -> tuple[str, ...]:
         """How it is found: virtual host and name; of a link also what it feeds, and from where."""
+        if self.is_replica:
+            return self.vhost, REPLICA, self.name
         if self.link is None:
             return self.vhost, self.name
         return self.vhost, self.link.kind, self.link.name, self.link.upstream
@@ -138,6 +145,8 @@ class Shovel:
     @property
     def title(self) -> str:
         """What it is, for logs and lists of connections."""
+        if self.is_replica:
+            return f"{COPY_OF}'{self.source_queue}' as '{self.name}' of vhost '{self.vhost}'"
         if self.link is None:
             return f"shovel '{self.name}' of vhost '{self.vhost}'"
         link = self.link
@@ -149,6 +158,8 @@ class Shovel:
     @property
     def connection_name(self) -> str:
         """By which its connections are shown, as RabbitMQ names them."""
+        if self.is_replica:
+            return f"Replica {self.name}"
         if self.link is None:
             return f"Shovel {self.name}"
         return f"Federation link (upstream: {self.link.upstream}, {self.link.kind}: {self.name})"
@@ -157,6 +168,11 @@ class Shovel:
         """Return what a list shows of it, by RabbitMQ's names."""
         if self.link is not None:
             return {"vhost": self.vhost, **self.link.row(), "uri": bare(self.source_uris[0])}
+        if self.is_replica:
+            return {
+                "queue": self.name, "vhost": self.vhost, "src_queue": self.source_queue,
+                "src_uri": bare(self.source_uris[0]),
+            }  # fmt: skip
         row: dict[str, object] = {
             "name": self.name, "vhost": self.vhost, "type": "dynamic",
             "src_uri": bare(self.source_uris[0]), "src_protocol": "amqp091",

@@ -23,9 +23,17 @@ from typing import Protocol
 from broker.machine.commands import Table
 from broker.machine.version import SHOVELS
 from broker.shovels.amqp_uri import bare, parse_uri
-from broker.shovels.definition import BadShovel, NotDefined, Shovel, parse_shovel, shovel_name
+from broker.shovels.definition import (
+    REPLICA,
+    BadShovel,
+    NotDefined,
+    Shovel,
+    parse_shovel,
+    shovel_name,
+)
 from broker.shovels.federation import Change, Found, LocalSide
 from broker.shovels.handover import Attempt, Handover
+from broker.shovels.replicas import parse_replica, replica_name
 from broker.shovels.status import (
     HEARD_S,
     RESTART,
@@ -53,6 +61,8 @@ DELETE_S = 5.0
 SETTLED_S = 30.0
 """A shovel that ran for so long begins again after its shortest pause."""
 
+SHOVEL, LINK_KEY = 2, 4
+"""Parts of the key of a shovel, and of a link of federation; a replica of a queue has 3."""
 LINK = "link_"
 """How the counters of links of federation begin."""
 
@@ -234,11 +244,12 @@ class Shovels:
         if seen == self._looked_at:
             return False
         self._looked_at = seen
-        bodies: dict[Key, Table] = {
-            (vhost, name): body
-            for (vhost, parameter), body in machine.definitions["parameter"].items()
-            if (name := shovel_name(parameter)) is not None
-        }
+        bodies: dict[Key, Table] = {}
+        for (vhost, parameter), body in machine.definitions["parameter"].items():
+            if (name := shovel_name(parameter)) is not None:
+                bodies[vhost, name] = body
+            elif (name := replica_name(parameter)) is not None:
+                bodies[vhost, REPLICA, name] = body
         self._shovels = {
             key: self._shovels[key] if self._bodies.get(key) == body else _read(key, body)
             for key, body in bodies.items()
@@ -357,7 +368,12 @@ class Shovels:
     def rows(self) -> list[dict[str, object]]:
         """All shovels as a list shows them."""
         self._look()
-        return self._rows(self._shovels)
+        return self._rows({key: one for key, one in self._shovels.items() if len(key) == SHOVEL})
+
+    def replica_rows(self) -> list[dict[str, object]]:
+        """All replicas of queues, likewise."""
+        self._look()
+        return self._rows({key: one for key, one in self._shovels.items() if len(key) != SHOVEL})
 
     def link_rows(self) -> list[dict[str, object]]:
         """All links of federation, likewise, each with its `key`."""
@@ -376,7 +392,10 @@ class Shovels:
             return _row_of_none(key, shovel)
         node = runner(members, *key)
         found = self._status(node, key) or Status()
-        return {"node": node, "since_ms": found.since_ms, **shovel.row(), **found.row()}
+        row = {"node": node, "since_ms": found.since_ms, **shovel.row(), **found.row()}
+        if shovel.is_replica:
+            row |= {"level": found.state == RUNNING and not found.blocked, "behind": found.blocked}
+        return row
 
     def _status(self, node: str, key: Key) -> Status | None:
         if node == self._me:
@@ -413,20 +432,22 @@ class Shovels:
 
 def _read(key: Key, body: Table) -> Shovel | BadShovel:
     try:
-        vhost, name = key
-        return parse_shovel(vhost, name, body.get("value"))
+        parse = parse_shovel if len(key) == SHOVEL else parse_replica
+        return parse(key[0], key[-1], body.get("value"))
     except BadShovel as bad:
         return bad
 
 
 def _row_of_none(key: Key, bad: BadShovel) -> dict[str, object]:
     """Of what nobody can run."""
-    if len(key) > 2:  # a link of federation
+    if len(key) == LINK_KEY:
         vhost, kind, name, upstream = key
         named = {"vhost": vhost, kind: name, "type": kind, "upstream": upstream}
         return {**named, "node": "", **Status(TERMINATED, 0, str(bad)).row()}
-    vhost, name = key
+    vhost, name = key[0], key[-1]
     status = Status(TERMINATED, 0, f"its definition is none: {bad}; define it anew")
+    if len(key) != SHOVEL:
+        return {"queue": name, "vhost": vhost, "node": "", **status.row()}
     return {"vhost": vhost, "name": name, "type": "dynamic", "node": "", **status.row()}
 
 

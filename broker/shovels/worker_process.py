@@ -242,7 +242,7 @@ class WorkerProcess:
             "cluster_id": gateway.identity.cluster_id,
             "source": source, "destination": destination,
             "link": _as_json(shovel.link) if shovel.link is not None else None,
-            "here": self._job.here,
+            "here": self._job.here, "replica": shovel.is_replica,
         }  # fmt: skip
 
     async def _end(

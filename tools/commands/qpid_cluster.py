@@ -32,6 +32,8 @@ The management protocol, both sides (the broker's is `broker/frontend/management
 | `counters` | | `counters`: {name: whole number} of this member only |
 | `groups` | | what `cpgtool --json` prints: `vsync.admin.views.groups_reply` |
 | `quorum` | | what `quorumtool --json` prints: `vsync.admin.views.quorum_reply` |
+| `replicate` | `queue`, `vhost`, `value` | `queue`; it follows one elsewhere, or (none) no more |
+| `replicas` | | `replicas`: [{`queue`, `vhost`, `src_uri`, `state`, `node`, ...}] |
 | `trace` | `on`: true, false, or none | `trace`: {`on`, `file`, `trouble`} of the ring's trace |
 
 Programs that use the ring as a library (`vsync.api.cluster`) answer the last four, without a login.

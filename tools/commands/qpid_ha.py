@@ -1,7 +1,7 @@
 """`qpid-ha`: the roles of the members of an active-passive cluster, shown, tested, and given.
 
 It asks by the management protocol that is tabled in `tools/commands/qpid_cluster`: `status`, whose
-answer has the roles under `ha`, and `promote`.
+answer has the roles under `ha`, `promote`, `replicate` and `replicas`.
 """
 
 from __future__ import annotations
@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import sys
 import time
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple
 
 import click
 
 from broker.admin.roles import Role
 from broker.exit_codes import Exit
-from tools.cli.failures import ToolError
 from tools.cli.options import run_command
 from tools.client.credentials import Credentials, with_credentials
 from tools.client.management import Askable, Json, ManagementError
@@ -29,11 +30,6 @@ PROMOTED_S = 30.0
 """How long a promotion is waited for where --timeout is 0."""
 ROLES = [role.value for role in Role]
 COMMANDS = ("status", "ping", "ready", "promote", "passive", "query", "replicate")
-NO_REPLICATION = (
-    "single queues are not copied from another broker: all members of a cluster have all queues; "
-    "make the two brokers members of one (qpidd --cluster-name), or take a copy of what is "
-    "published there (qpid-route dynamic add), or move what the queue holds (qpid-route queue add)"
-)
 EPILOG = """\b
 Commands:
   status               print the role of BROKER: standalone, joining, catchup, ready,
@@ -47,7 +43,11 @@ Commands:
   passive              in a pair: force BROKER, which must be active, to leave its clients to
                        the other one
   query                its role, id, cluster and addresses; --all: those of each member
-  replicate            refused, with what to do instead
+  replicate QUEUE URL  keep QUEUE here the same as QUEUE of a broker that is not in the
+                       cluster, URL amqp[s]://[user:password@]host[:port][/vhost]; nobody
+                       consumes from it until:
+  replicate QUEUE --stop   it is a queue of its own, with all that it holds
+  replicate            list the queues that are kept so, and how far each is
 \b
 promote is for clusters whose members run with --ha-promotion manual, where a resource manager or
 an operator decides. It is refused while another member is active: stop that one, or have it give
@@ -58,6 +58,7 @@ Examples:
   qpid-ha -b node2 status --is-primary && echo "clients go to node2"
   qpid-ha -b node2 promote             after node1 is gone
   qpid-ha -b node2 status --all --json
+  qpid-ha replicate orders amqp://copier:secret@old-broker
 \b
 Exit codes: 0 done, or yes; 1 no, failed or refused, 2 wrong usage.
 """
@@ -78,26 +79,37 @@ Exit codes: 0 done, or yes; 1 no, failed or refused, 2 wrong usage.
 @click.option(
     "--cluster-manager", is_flag=True, help="Taken for Qpid's sake: promote is safe for everybody."
 )
+@click.option("--stop", is_flag=True, help="For replicate: make it a queue of its own.")
+@click.option("--vhost", default="/", help="For replicate: of the queue here. Default /.")
+@click.option(
+    "--source", metavar="QUEUE", help="For replicate: the name at the other broker, if another."
+)
+@click.option(
+    "--arguments", metavar="JSON", help="For replicate: arguments of the queue, if it is new here."
+)
 @with_timeout
 @with_credentials
 @with_json
 @click.argument("command", metavar="COMMAND", type=click.Choice(COMMANDS))
-@click.argument("arguments", metavar="", nargs=-1)
+@click.argument("given", metavar="[QUEUE] [URL]", nargs=-1)
 def qpid_ha(
     broker: str, everywhere: bool, expect: str | None, is_primary: bool, cluster_manager: bool,
-    timeout: float, as_json: bool, command: str, arguments: tuple[str, ...],
-    credentials: Credentials,
+    stop: bool, vhost: str, source: str | None, arguments: str | None, timeout: float,
+    as_json: bool, command: str, given: tuple[str, ...], credentials: Credentials,
 ) -> int:  # fmt: skip
     """Show which member of an active-passive cluster is active, test it, or promote one."""
+    target = parse_target(broker, timeout or None, credentials)
     if command == "replicate":
-        raise ToolError(NO_REPLICATION)
-    if arguments:
+        with answered():
+            return replicate(target, vhost, given, Wanted(stop, source, arguments), as_json)
+    if stop or source or arguments:
+        raise click.UsageError("--stop, --source and --arguments go with replicate")
+    if given:
         raise click.UsageError(f"Wrong number of arguments: {command} takes none")
     if (expect or is_primary) and command != "status":
         raise click.UsageError("--expect and --is-primary go with status")
     if everywhere and command not in ("status", "query"):
         raise click.UsageError("--all goes with status and query")
-    target = parse_target(broker, timeout or None, credentials)
     if everywhere:
         if expect or is_primary:
             raise click.UsageError("--expect and --is-primary are about one broker, not --all")
@@ -129,7 +141,66 @@ def qpid_ha(
     return Exit.OK
 
 
-def said(document: Json) -> int:
+class Wanted(NamedTuple):
+    """The options of `replicate`."""
+
+    stop: bool
+    source: str | None
+    arguments: str | None
+
+
+def replicate(
+    target: Target, vhost: str, given: tuple[str, ...], wanted: Wanted, as_json: bool
+) -> int:
+    """Keep a queue the same as another broker's, or no more, or list those that are."""
+    if not given:
+        rows = _replicas(target)
+        if as_json:
+            return said([*rows])
+        print("\n".join(_replica_lines(rows)) or "No queue is a replica of another broker's.")
+        return Exit.OK
+    queue, *urls = given
+    if len(urls) != (0 if wanted.stop else 1):
+        raise click.UsageError("Wrong number of arguments: replicate QUEUE URL, or QUEUE --stop")
+    value: dict[str, Json] | None = None
+    if not wanted.stop:
+        value = {"src-uri": urls[0] if "://" in urls[0] else f"amqp://{urls[0]}"}
+        if wanted.source:
+            value["src-queue"] = wanted.source
+        if wanted.arguments:
+            try:
+                value["queue-args"] = json.loads(wanted.arguments)
+            except ValueError as bad:
+                raise click.UsageError(f"--arguments is no JSON: {bad}") from None
+    target.ask(op="replicate", queue=queue, vhost=vhost, value=value)
+    deadline = time.monotonic() + (target.timeout_seconds or PROMOTED_S)
+    while True:
+        found = [one for one in _replicas(target) if (one["queue"], one["vhost"]) == (queue, vhost)]
+        if bool(found) is not wanted.stop:
+            return said(found) if as_json else Exit.OK
+        if time.monotonic() > deadline:
+            raise ManagementError("it was ordered, and is not in force yet: ask again")
+        time.sleep(POLL_S)
+
+
+def _replicas(target: Target) -> list[dict[str, Json]]:
+    found = target.ask(op="replicas").get("replicas")
+    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+
+
+def _replica_lines(rows: list[dict[str, Json]]) -> Iterator[str]:
+    """Which queue follows which, and how far it is."""
+    for one in rows:
+        how = str(
+            one.get("reason")
+            or one.get("behind")
+            or ("level" if one.get("level") else one["state"])
+        )
+        where = f"'{one['src_queue']}' of {one['src_uri']}, " if "src_uri" in one else ""
+        yield f"{one['vhost']} {one['queue']}: {where}at {one['node']}: {how}"
+
+
+def said(document: Json | Sequence[Json]) -> int:
     """Print one JSON document."""
     print(json.dumps(document, indent=2, sort_keys=True))
     return Exit.OK

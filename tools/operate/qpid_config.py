@@ -52,8 +52,7 @@ NO_COUNTERPART = {
     "file_count": "the store has no journal files",
     "flow_stop_count": "publishers are slowed for all queues alike",
     "flow_stop_size": "publishers are slowed for all queues alike",
-    "start_replica": "no queue follows one of a broker that is not in its cluster (qpid-ha "
-    "replicate says what to use instead)",
+    "start_replica": "qpid-ha replicate QUEUE URL keeps a queue the same as one elsewhere",
     "msg_sequence": "exchanges do not number messages",
     "ive": "exchanges do not keep an initial value",
 }

@@ -20,7 +20,9 @@ from pathlib import Path
 
 from broker.amqp.fields import decode_table
 from broker.shovels.definition import Link, parse_shovel
-from tools.shovel.mover import Mover, Task
+from tools.shovel.copier import Copier
+from tools.shovel.mover import Mover
+from tools.shovel.task import Task
 
 MEMORY_BYTES_MAX = 2 << 30
 """More address space than this it does not get: what a peer announces has an end."""
@@ -48,10 +50,11 @@ def main() -> int:
     return 0
 
 
-def _attempt() -> Mover:
+def _attempt() -> Copier | Mover:
     line, unread = _first_line()
     given = json.loads(line)
     shovel = parse_shovel(given["vhost"], given["name"], given["value"])
+    shovel = replace(shovel, is_replica=given["replica"])
     link = given["link"]
     if link is not None:
         raw = b64decode(link["arguments"])
@@ -62,6 +65,8 @@ def _attempt() -> Mover:
         given["source"]["descriptor"], given["destination"]["descriptor"],
         given["takes_numbers"], given["cluster_id"], given["here"],
     )  # fmt: skip
+    if shovel.is_replica:
+        return Copier(task, _tell, sys.stdin.fileno())
     return Mover(task, _tell, sys.stdin.fileno(), unread)
 
 

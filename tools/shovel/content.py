@@ -11,10 +11,12 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Collection, Mapping
 from hashlib import blake2b
 from typing import NamedTuple
 
 from broker.amqp import codec
+from broker.amqp.fields import Value
 from broker.machine.publishing.producers import HEADERS as PRODUCER_HEADERS
 from broker.machine.publishing.producers import ID as PRODUCER_ID
 from broker.machine.publishing.producers import SEQUENCE as PRODUCER_SEQUENCE
@@ -146,6 +148,13 @@ class Content:
             named = blake2b(f"{queue_id}\0{self._shape}".encode(), digest_size=16).hexdigest()
             found = self._producers[queue_id] = f"shovel-{named}"
         return found
+
+
+def relabelled(properties: bytes, dropped: Collection[str], added: Mapping[str, Value]) -> bytes:
+    """The properties with other headers, and the rest byte for byte."""
+    entries = [one for one in raw_headers(properties) if one[0] not in dropped]
+    entries += [entry(name, encode_value(value)) for name, value in added.items()]
+    return with_headers(properties, entries, keep_expiration=True)
 
 
 def number_of(properties: bytes) -> tuple[str, int]:

@@ -12,20 +12,16 @@ import math
 import os
 import re
 import select
-import socket
-import ssl
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import takewhile
-from pathlib import Path
 from typing import NamedTuple
 
 from broker.amqp.fields import Value
 from broker.machine.publishing.queue_numbers import ASKED
-from broker.shovels.amqp_uri import AmqpUri
-from broker.shovels.definition import NEVER, NO_ACK, ON_CONFIRM, QUEUE_LENGTH, Shovel, ends
+from broker.shovels.definition import NEVER, NO_ACK, ON_CONFIRM, QUEUE_LENGTH, ends
 from broker.shovels.upstreams import EXCHANGE
 from tools.cli.failures import ToolError
 from tools.client.amqp_client import (
@@ -33,16 +29,14 @@ from tools.client.amqp_client import (
     BrokerRefused,
     ConnectionLost,
     Delivery,
-    Login,
     PublisherConfirm,
     Returned,
 )
-from tools.client.tls import TlsFiles, client_context
 from tools.shovel.content import Content, number_of
 from tools.shovel.doubts import Doubts
+from tools.shovel.task import Failed, Task, in_words_of_uris, opened, pump
 from tools.shovel.upstream import NoSuchType, UpstreamExchange
 from tools.shovel.way import Way
-from vsync.types import record
 
 UNCONFIRMED_MAX = 2000
 """Messages under way at once: half of the numbers that a destination remembers of a producer."""
@@ -64,33 +58,6 @@ _WHICH_NUMBER = re.compile(
     r"x-sequence (\d+) of producer '([^']*)' (?:is too old to be known, (\d+) are remembered up to "
     r"(\d+)|was given)"
 )
-_OPTIONS = {
-    "--ssl-verify ca": "verify=verify_none", "--ssl-ca FILE": "cacertfile",
-    "--ssl-ca": "cacertfile", "--ssl-cert": "certfile", "--ssl-key": "keyfile",
-}  # fmt: skip
-"""What our commands call that which parameters of a URI say."""
-
-
-@record
-class Task:
-    """What one attempt is to do."""
-
-    shovel: Shovel
-    number: int
-    doubtful: dict[str, int]
-    cluster: str
-    source_descriptor: int | None
-    """Of a socket of the member's that starts it; None: the URI says where the source is."""
-    destination_descriptor: int | None
-    takes_numbers: bool
-    """Whether the own cluster does."""
-    cluster_id: str = ""
-    here: Mapping[str, object] | None = None
-    """What a link of federation knows of this side at its begin (broker/shovels/federation.py)."""
-
-
-class Failed(Exception):
-    """It cannot go on; the text says which end failed, and how."""
 
 
 class _NumberRefused(Exception):
@@ -178,23 +145,8 @@ class Mover:
     # -- opening ---------------------------------------------------------------------------------
 
     def _open(self, which: str) -> AmqpConnection:
-        task, shovel = self._task, self._shovel
-        source, destination = ends(shovel, task.number)
-        uri = source if which == "source" else destination
-        given = task.source_descriptor if which == "source" else task.destination_descriptor
         with self._of(which):
-            vhost = uri.vhost if uri.vhost is not None else shovel.vhost
-            login = Login(
-                uri.user, uri.password, vhost, uri.heartbeat_s, uri.connect_s, _context(uri),
-                uri.mechanism, shovel.connection_name,
-            )  # fmt: skip
-            if given is None:
-                assert uri.address is not None
-                return AmqpConnection(uri.address, login)
-            admitted = AmqpConnection("this cluster", login, socket.socket(fileno=given))
-            numbered = ("numbered_publishes",) if task.takes_numbers else ()
-            admitted.capabilities = frozenset(("queue_numbers", *numbered))
-            return admitted
+            return opened(self._task, which)
 
     def _begin(self, source: AmqpConnection, destination: AmqpConnection) -> None:
         shovel = self._shovel
@@ -328,10 +280,10 @@ class Mover:
                         self._finish("it is stopped")
                 elif descriptor == source.fileno():
                     with self._of("source"):
-                        _pump(source, what)
+                        pump(source, what)
                 else:
                     with self._of("destination"):
-                        _pump(destination, what)
+                        pump(destination, what)
             with self._of("source"):
                 source.keep_alive(reading=reading)
             with self._of("destination"):
@@ -531,27 +483,3 @@ class Mover:
                     oldest = int(found[4]) - int(found[3])
                     self._doubts.add_all_up_to(one.queue_id, max(place, oldest))
                 raise _NumberRefused(text)
-
-
-def in_words_of_uris(text: str) -> str:
-    """What our client says of TLS, with the parameters of a URI in place of a command's options."""
-    for option, parameter in _OPTIONS.items():
-        text = text.replace(option, parameter)
-    return text
-
-
-def _pump(connection: AmqpConnection, what: int) -> None:
-    """Carry out what poll said of its socket."""
-    if what & select.POLLOUT:
-        connection.send_now()
-    if what & (select.POLLIN | select.POLLHUP | select.POLLERR):
-        connection.receive_now()
-
-
-def _context(uri: AmqpUri) -> ssl.SSLContext | None:
-    if not uri.tls:
-        return None
-    ca, certificate, key = (
-        Path(one) if one else None for one in (uri.ca, uri.certificate, uri.key)
-    )
-    return client_context(TlsFiles(ca, certificate, key, "full" if uri.verify else "none"))

@@ -16,11 +16,15 @@ Decision: docs/decisions/0069-a-shovel-numbers-messages-by-their-places.md.
 from __future__ import annotations
 
 from broker.machine.commands import Table
-from broker.machine.queueing.properties import with_header
-from broker.machine.state import RANK_SHIFT, Held, Queue
+from broker.machine.queueing.properties import with_new_header
+from broker.machine.queueing.streams import arrival_of
+from broker.machine.state import Held
 
 ASKED = "x-queue-numbers"
 QUEUE_ID, SEQUENCE = HEADERS = "x-queue-id", "x-queue-sequence"
+FOLLOW = "x-queue-follow"
+"""The consumer argument by which a queue is followed; its value is what the client has already, an
+id and ranges of places (broker/shovels/followed.py).  A header of what is told beside messages."""
 
 
 def asked(arguments: Table) -> bool:
@@ -31,15 +35,13 @@ def asked(arguments: Table) -> bool:
 def with_queue_numbers(properties: bytes, cluster_id: str, held: Held) -> bytes:
     """The properties of this delivery with both headers."""
     queue, seq, *_ = held
-    rank, number = _arrival_of(queue, seq)
+    rank, number = arrival_of(queue, seq)
     queue_id = f"{cluster_id}/{queue.number}"
     if queue.max_priority >= 0:
         queue_id += f"/{queue.max_priority - rank}"
-    return with_header(with_header(properties, QUEUE_ID, queue_id), SEQUENCE, number)
+    return with_place(properties, queue_id, number)
 
 
-def _arrival_of(queue: Queue, seq: int) -> tuple[int, int]:
-    """The rank of a message's priority, 0 the highest, and the how manyth it was to come in."""
-    if queue.max_priority < 0:
-        return 0, seq
-    return seq >> RANK_SHIFT, (seq & ((1 << RANK_SHIFT) - 1)) >> 1
+def with_place(properties: bytes, queue_id: str, place: int) -> bytes:
+    """The properties of a message of this queue with both headers."""
+    return with_new_header(with_new_header(properties, QUEUE_ID, queue_id), SEQUENCE, place)

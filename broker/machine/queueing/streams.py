@@ -49,6 +49,7 @@ from broker.machine.state import (
     NO_TTL,
     NUMBER,
     PROPERTIES,
+    RANK_SHIFT,
     STAYS,
     Channel,
     Consumer,
@@ -381,6 +382,64 @@ def check_readers(state: State, queue: Queue) -> list[Consumer]:
         assert one.reader is not None
         assert _next_place(queue, one.reader.offset) is None, "it has read all there is"
     return [*readers.service, *readers.caught_up]
+
+
+# -- looking -------------------------------------------------------------------------------------
+
+
+def arrival_of(queue: Queue, seq: int) -> tuple[int, int]:
+    """The rank of a message's priority, 0 the highest, and the how manyth it was to come in."""
+    if queue.max_priority < 0:
+        return 0, seq
+    return seq >> RANK_SHIFT, (seq & ((1 << RANK_SHIFT) - 1)) >> 1
+
+
+class There:
+    """All messages of a queue at one moment, waiting or held, by the how manyth each came in: for
+    a member that tells a client of its own, as it is no part of the state."""
+
+    def __init__(self, state: State, queue: Queue) -> None:
+        self._state, self._queue = state, queue
+        self._held = {arrival_of(queue, seq)[1]: one for seq, one in _held(state, queue).items()}
+        self._waiting = {
+            arrival_of(queue, seq_at(queue, place)[0])[1]: place for place in queue.returned
+        }
+        self.in_line: list[tuple[int, int]] = []
+        """First and last of those that were never taken."""
+        if queue.ready:
+            self.in_line = [(first_offset(queue), queue.next_seq - 1)]
+        self.out_of_line = sorted((*self._held, *self._waiting))
+
+    def message(self, place: int) -> Message:
+        """The one that was so manyth to come in."""
+        found = self._held.get(place)
+        if found is not None:
+            return found
+        queue = self._queue
+        if place not in self._waiting and not isinstance(queue.ready, StreamLog):
+            queue.ready = StreamLog.of(queue.ready)  # where it is kept is no part of the state
+        return _message_at(self._state, queue, self._waiting.get(place, place))
+
+
+def _held(state: State, queue: Queue) -> dict[int, Message]:
+    """What channels hold of a queue, by places."""
+    found: dict[int, Message] = {}
+    if queue.unacked:
+        of_consumers = {one.channel.key: one.channel for one in queue.consumers.values()}
+        _collect(of_consumers.values(), queue, found)
+        if len(found) < queue.unacked:  # by basic.get, or by consumers that are cancelled
+            _collect(state.channels.values(), queue, found)
+    return found
+
+
+def _collect(channels: Iterable[Channel], queue: Queue, found: dict[int, Message]) -> None:
+    for channel in channels:
+        for by_tag in (channel.unacked, channel.unsent):
+            found |= {
+                seq: message
+                for of, seq, message, _, _ in by_tag.values()
+                if of is queue and message is not STAYS
+            }
 
 
 # -- times ---------------------------------------------------------------------------------------

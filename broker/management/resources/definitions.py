@@ -33,12 +33,13 @@ from broker.management.listing import Listing, chosen
 from broker.management.slices import Slices
 from broker.shovels.definition import COMPONENT as SHOVEL
 from broker.shovels.definition import local_ends, without_passwords
+from broker.shovels.replicas import COMPONENT as REPLICA
 from broker.shovels.upstreams import UPSTREAM
 
 ADMINISTRATOR, POLICYMAKER, USER = "administrator", "policymaker", "management"
 WORDS = {404: "Object Not Found", 409: "conflict", 503: "service_unavailable"}
 LIMITS = "limits"
-WITH_URIS = (SHOVEL, UPSTREAM)
+WITH_URIS = (SHOVEL, UPSTREAM, REPLICA)
 """Components whose parameters name brokers, with passwords."""
 VHOST_LIMITS = ("max-connections", "max-queues")
 USER_LIMITS = ("max-connections", "max-channels")

@@ -63,7 +63,18 @@ async def restart_shovel(call: Call) -> Reply:
     return Reply(204)
 
 
+async def list_replicas(call: Call) -> Reply:
+    """Queues that are kept the same as ones elsewhere, which this user may see.  They are defined
+    as parameters of the component `queue-replica`."""
+    call.broker.demand_serving()
+    vhosts = {vhost.name for vhost in call.vhosts()}
+    rows = call.broker.shovels.replica_rows()
+    return Reply(body=[stamped(one) for one in rows if one["vhost"] in vhosts])
+
+
 ROUTES = (
+    Route("queue-replicas", {"GET": list_replicas}, MONITORING),
+    Route("queue-replicas/{vhost}", {"GET": list_replicas}, MONITORING),
     Route("shovels", {"GET": list_shovels}, MONITORING),
     Route("shovels/{vhost}", {"GET": list_shovels}, MONITORING),
     Route("shovels/vhost/{vhost}/{name}", {"GET": show_shovel}, MONITORING),

@@ -152,6 +152,7 @@ DEMANDS: tuple[Demand, ...] = (
     Demand("DELETE", "parameters/{component}/{vhost}/{name}", _MAKER, SEE, good=204,
            names=_NAMED_P),
     *_listed("shovels", "shovels/{vhost}", tag=_MONITOR),
+    *_listed("queue-replicas", "queue-replicas/{vhost}", tag=_MONITOR),
     Demand("GET", "shovels/vhost/{vhost}/{name}", _MONITOR, SEE, names=_NAMED_S),
     Demand("DELETE", "shovels/vhost/{vhost}/{name}", _MAKER, SEE, good=204, names=_NAMED_S),
     Demand("DELETE", "shovels/vhost/{vhost}/{name}/restart", _MAKER, SEE, good=204,

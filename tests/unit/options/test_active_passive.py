@@ -100,7 +100,7 @@ def test_it_is_compared_with_the_other_members() -> None:
         ({"ha_cluster": "yes", "ha_promotion": "me"}, "ha-promotion", "automatic, manual"),
         ({"ha_cluster": "yes", "ha_replicate": "none"}, "ha-replicate", "say all, or nothing"),
         ({"ha_cluster": "yes", "ha_backup_timeout": "soon"}, "ha-backup-timeout", "0.5, 100ms"),
-        ({"ha_queue_replication": "yes"}, "ha-queue-replication", "members of one cluster"),
+        ({"ha_queue_replication": "often"}, "ha-queue-replication", "neither yes nor no"),
         ({"ha_cluster": "yes", "ha_username": "u"}, "ha-username", "give --cluster-username"),
         ({"ha_cluster": "yes", "ha_password": "p"}, "ha-password", "give --cluster-password"),
         ({"ha_cluster": "yes", "ha_mechanism": "x"}, "ha-mechanism", "give --cluster-mechanism"),

@@ -24,7 +24,8 @@ from tests.unit.shovels.scripted_ends import Broker, Sent
 from tools.client.amqp_client import AmqpConnection
 from tools.shovel import mover
 from tools.shovel.content import number_of
-from tools.shovel.mover import Failed, Mover, Task
+from tools.shovel.mover import Mover
+from tools.shovel.task import Failed, Task
 from tools.shovel.upstream import UpstreamExchange
 
 HIGHEST, REMEMBERED = 6000, 4096

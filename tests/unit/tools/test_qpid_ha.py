@@ -102,10 +102,33 @@ def test_another_one_may_be_promoted_at_the_same_time(broker: Broker) -> None:
         raise broker.ha("promote").exception or AssertionError
 
 
+REPLICA: dict[str, Json] = {
+    "vhost": "/", "queue": "orders", "src_queue": "orders", "src_uri": "amqp://far", "node": "a",
+    "state": "running", "level": True, "behind": "",
+}  # fmt: skip
+
+
+def test_replicas_are_defined_and_listed(broker: Broker) -> None:
+    broker.answers["replicate"] = b'{"ok": true}\n'
+    broker.answers["replicas"] = json.dumps({"ok": True, "replicas": [REPLICA]}).encode() + b"\n"
+    assert broker.ha("replicate").output == "/ orders: 'orders' of amqp://far, at a: level\n"
+    done = broker.ha("replicate", "orders", "u:p@far", "--source", "o", "--arguments", '{"a": 1}')
+    assert (done.return_value, done.output) == (0, "")
+    asked = next(one for one in broker.requests if one["op"] == "replicate")
+    assert asked["value"] == {"src-uri": "amqp://u:p@far", "src-queue": "o", "queue-args": {"a": 1}}
+    broker.answers["replicas"] = b'{"ok": true, "replicas": []}\n'
+    assert broker.ha("replicate", "orders", "--stop").return_value == 0
+    assert broker.requests[-2]["value"] is None
+    assert "No queue is a replica" in broker.ha("replicate").output
+
+
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (("replicate", "q", "there"), "make the two brokers members of one"),
+        (("replicate", "q"), "Wrong number of arguments: replicate QUEUE URL"),
+        (("replicate", "q", "there", "--stop"), "Wrong number of arguments"),
+        (("replicate", "q", "there", "--arguments", "{"), "--arguments is no JSON"),
+        (("status", "--stop"), "go with replicate"),
         (("status", "extra"), "Wrong number of arguments"),
         (("ping", "--all"), "--all goes with status and query"),
         (("ping", "--is-primary"), "go with status"),

@@ -1,0 +1,76 @@
+"""Queues that are kept the same as ones of brokers outside the cluster: parameters that name them.
+
+A parameter `queue-replica/NAME` makes the queue NAME hold what a queue elsewhere holds, waiting or
+unacknowledged, until the parameter is deleted: then it is a queue like any other.  Who runs the
+copying is found as for shovels, and so are its attempts; what they do is in `tools/shovel/copier`.
+Decision: docs/decisions/0096-a-replica-holds-what-its-source-holds.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from broker.access.access import REPLICA
+from broker.machine.version import QUEUE_REPLICAS
+from broker.shovels.amqp_uri import parse_uri
+from broker.shovels.definition import (
+    RECONNECT_MAX_S,
+    RECONNECT_S,
+    BadShovel,
+    Machine,
+    Reader,
+    Shovel,
+    parse_shovel,
+)
+
+COMPONENT = REPLICA
+REPLICAS_MAX = 100
+"""In a cluster: each is a process of some 25 MB."""
+
+
+def replica_name(parameter: str) -> str | None:
+    """Return the queue's name of a parameter `COMPONENT/NAME`; None if it is of another one."""
+    component, _, name = parameter.partition("/")
+    return name if component == COMPONENT else None
+
+
+def replica_fault(machine: Machine, vhost: str, parameter: str, value: object) -> str:
+    """Return why no queue of this cluster can be one; empty where it can."""
+    name = parameter.partition("/")[2]
+    try:
+        parse_replica(vhost, name, value)
+    except BadShovel as bad:
+        return f"Validation failed\n\n{COMPONENT} '{name}': {bad}\n"
+    if machine.version < QUEUE_REPLICAS:
+        return (
+            f"replicas of queues need version {QUEUE_REPLICAS} of the machine, and "
+            f"{machine.version} is in force: members of older releases keep none; "
+            "qpid-cluster --upgrade raises it"
+        )
+    parameters = machine.definitions["parameter"]
+    defined = sum(1 for _, one in parameters if replica_name(one) is not None)
+    if defined >= REPLICAS_MAX and (vhost, parameter) not in parameters:
+        return f"there are {REPLICAS_MAX} replicas of queues, each of which is a process"
+    return ""
+
+
+def parse_replica(vhost: str, name: str, value: object) -> Shovel:
+    """Read the value of the parameter.  Raises BadShovel."""
+    if not name or name.startswith("amq."):
+        raise BadShovel("its name is that of the queue here, which does not begin with 'amq.'")
+    if not isinstance(value, Mapping):
+        raise BadShovel("the value of a replica is a JSON object with keys such as 'src-uri'")
+    reader = Reader(value, {})
+    uris = reader.uris("src-uri")
+    source = reader.name("src-queue") or name
+    given = {
+        "src-uri": uris, "dest-uri": "amqp://", "src-queue": source, "dest-queue": name,
+        "dest-queue-args": reader.table("queue-args"),
+        "reconnect-delay": reader.number("reconnect-delay", RECONNECT_S, 1, RECONNECT_MAX_S),
+    }  # fmt: skip
+    reader.end()
+    for uri in map(parse_uri, uris):
+        if uri.address is None and (uri.vhost or vhost, source) == (vhost, name):
+            raise BadShovel("'src-uri': that is the queue itself; name a broker, as amqp://HOST")
+    return replace(parse_shovel(vhost, name, given), is_replica=True)

@@ -1,0 +1,338 @@
+"""A replica of a queue holds what its source holds (G35): both sides and the attempt between."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from random import Random
+
+import pytest
+
+from broker.amqp import codec
+from broker.machine.commands import Table
+from broker.machine.publishing.queue_numbers import FOLLOW
+from broker.shovels.followed import COUNT, PLACES
+from tests.support.amqp_peer import ServerMethod, publish
+from tests.support.gateway_loop import Peer
+from tests.unit.shovels.two_brokers import WAIT_S, Attempt, Wired, step
+from tools.client.amqp_client import AmqpConnection
+from tools.shovel import copier
+from tools.shovel.copier import IDENTITY
+from tools.shovel.task import Task, opened
+
+
+def until(brokers: tuple[Wired, ...], true_now: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + WAIT_S
+    while not true_now():
+        assert time.monotonic() < deadline
+        step(brokers)
+
+
+def headers_of(one: ServerMethod) -> Table:
+    found = codec.decode_properties(one.properties).get("headers", {})
+    assert isinstance(found, dict)
+    return found
+
+
+# -- what is told --------------------------------------------------------------------------------
+
+
+def told(received: list[ServerMethod]) -> list[object]:
+    """Bodies of messages, and words with what they say."""
+    found: list[object] = []
+    for one in received:
+        if one.method == "basic.deliver":
+            headers = headers_of(one)
+            word = headers.get(FOLLOW)
+            found.append(
+                one.body if word is None else (word, headers.get(PLACES, headers.get(COUNT)))
+            )
+    return found
+
+
+@pytest.fixture
+def source() -> Iterator[Wired]:
+    broker = Wired()
+    peer = broker.connect().open(1, 2)
+    peer.declare(1, "q")
+    peer.publish(1, "q", *(b"%d" % number for number in range(5)))
+    yield broker
+    broker.cut()
+
+
+def follow(broker: Wired, known: str = "") -> Peer:
+    peer = broker.connect().open(1)
+    answers = peer.call(1, "basic.consume", "q", "f", False, True, False, False, {FOLLOW: known})
+    assert answers == [("basic.consume-ok", "f")]
+    return peer
+
+
+def told_next(broker: Wired, peer: Peer) -> list[object]:
+    broker.beat()
+    broker.beat()
+    return told(peer.take())
+
+
+def test_what_is_held_is_told_and_what_is_settled_leaves(source: Wired) -> None:
+    peer = source.connect().open(1)
+    peer.call(1, "basic.get", "q", False)
+    peer.call(1, "basic.get", "q", False)
+    follower = follow(source)
+    assert told_next(source, follower) == [
+        ("begin", 5), b"0", b"1", b"2", b"3", b"4", ("level", 5)
+    ]  # fmt: skip
+    assert told_next(source, follower) == []
+    peer.call(1, "basic.reject", 1, True)  # it goes back: that changes nothing
+    assert [one for one in told_next(source, follower) if one != ("level", 5)] == []
+    peer.call(1, "basic.ack", 2, False)
+    peer.publish(1, "q", b"5")
+    assert told_next(source, follower) == [("gone", "1"), b"5", ("level", 5)]
+    peer.call(1, "queue.purge", "q", False)
+    assert told_next(source, follower) == [("gone", "0,2-5"), ("level", 0)]
+
+
+def test_only_what_is_durable_is_told(source: Wired) -> None:
+    source.durable = False
+    follower = follow(source)
+    assert told_next(source, follower) == []
+    source.durable = True
+    source.settle()
+    assert told_next(source, follower)[0] == ("begin", 5)
+
+
+def test_what_is_known_is_told_only_when_it_left_and_after_all_else(source: Wired) -> None:
+    queue_id = f"{source.machine.cluster_id}/{source.queue().number}"
+    follower = follow(source, f"{queue_id} 1-2,7-8")
+    assert told_next(source, follower) == [
+        ("begin", 5), b"0", b"3", b"4", ("gone", "7-8"), ("level", 5)
+    ]  # fmt: skip
+    other = follow(source, "other/1 0-4")
+    assert told_next(source, other)[1:6] == [b"0", b"1", b"2", b"3", b"4"]
+
+
+def test_a_queue_that_is_made_anew_begins_anew(source: Wired) -> None:
+    follower = follow(source)
+    told_next(source, follower)
+    peer = source.connect().open(1)
+    peer.call(1, "queue.delete", "q", False, False, False)
+    peer.declare(1, "q")
+    peer.publish(1, "q", b"new")
+    assert told_next(source, follower) == [("begin", 1), b"new", ("level", 1)]
+    peer.call(1, "queue.delete", "q", False, False, False)
+    source.beat()
+    (closed,) = follower.take()
+    assert (closed.method, closed.args[0]) == ("channel.close", 404)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "no_ack"), [({FOLLOW: ""}, False), ({FOLLOW: 5}, True)]
+)  # fmt: skip
+def test_who_asks_otherwise_is_refused(source: Wired, arguments: Table, no_ack: bool) -> None:
+    peer = source.connect().open(1)
+    ((closed, code, *_),) = peer.call(
+        1, "basic.consume", "q", "f", False, no_ack, False, False, arguments
+    )
+    assert (closed, code) == ("channel.close", 406)
+
+
+def test_who_cancels_is_told_no_more(source: Wired) -> None:
+    follower = follow(source)
+    assert follower.call(1, "basic.cancel", "f", False) == [("basic.cancel-ok", "f")]
+    assert told_next(source, follower) == []
+    assert not source.gateway.following
+
+
+# -- what is copied ------------------------------------------------------------------------------
+
+
+class Workload:
+    """Clients of the source that do all that changes what a queue holds."""
+
+    def __init__(self, broker: Wired, random: Random, priorities: int) -> None:
+        self._broker, self._random, self._priorities = broker, random, priorities
+        self._peer = broker.connect().open(1)
+        self._taker = broker.connect().open(1)
+        self._number, self._tags = 0, list[int]()
+
+    def declare(self, broker: Wired) -> None:
+        arguments: Table = {"x-max-priority": self._priorities} if self._priorities else {}
+        broker.connect().open(1).call(
+            1, "queue.declare", "q", False, True, False, False, False, arguments
+        )
+
+    def some(self) -> None:
+        """One of it."""
+        random = self._random
+        match random.choice("ppppppggggaarrnd"):
+            case "p":
+                for _ in range(random.randrange(1, 8)):
+                    self._number += 1
+                    self._publish(b"%d" % self._number)
+            case "g":
+                for one in self._taker.call(1, "basic.get", "q", False):
+                    if one[0] == "basic.get-ok":
+                        self._tags.append(int(str(one[1])))
+            case "a" if self._tags:
+                self._settle("basic.ack", False)
+            case "r" if self._tags:
+                self._settle("basic.reject", True)
+            case "n" if self._tags:
+                self._settle("basic.reject", False)
+            case "d" if random.random() < 0.1:
+                self._peer.call(1, "queue.purge", "q", False)
+            case _:
+                pass
+
+    def _publish(self, body: bytes) -> None:
+        properties = codec.encode_properties(
+            {"priority": self._random.randrange(3), "delivery_mode": 2}
+        )
+        self._peer.send(publish(1, "", "q", body, properties))
+
+    def _settle(self, how: str, flag: bool) -> None:
+        tag = self._tags.pop(self._random.randrange(len(self._tags)))
+        self._taker.call(1, how, tag, flag)
+
+
+Begin = Callable[[Wired, Wired], Attempt]
+
+
+@pytest.fixture
+def begin() -> Iterator[Begin]:
+    """Begins attempts, which end with the test."""
+    begun: list[Attempt] = []
+
+    def one(source: Wired, destination: Wired) -> Attempt:
+        begun.append(Attempt(source, destination))
+        return begun[-1]
+
+    yield one
+    for attempt in begun:
+        attempt.end()
+
+
+@pytest.fixture
+def brokers() -> tuple[Wired, Wired]:
+    """The source, which has a message, and who keeps a replica."""
+    there, here = Wired(), Wired()
+    there.connect().open(1).declare(1, "q", durable=True)
+    return there, here
+
+
+@pytest.mark.parametrize("priorities", [0, 3])
+@pytest.mark.parametrize("seed", range(3))
+def test_whatever_happens_there_it_is_here_in_the_end(
+    seed: int, priorities: int, begin: Begin
+) -> None:
+    random = Random(seed)
+    there, here = both = Wired(), Wired()
+    work = Workload(there, random, priorities)
+    work.declare(there)
+    if priorities:
+        work.declare(here)
+    attempt = begin(*both)
+    for _ in range(300):
+        work.some()
+        step(both)
+        if random.random() < 0.01:  # its member dies, or the source's
+            attempt.end()
+            attempt = begin(*both)
+    until(both, lambda: attempt.level and here.holds() == there.holds())
+    assert here.queue().unacked == len(here.holds()), "nobody else can get them"
+    attempt.stop()
+    peer, got = here.connect().open(1), list[bytes]()
+    while bodies := [one.body for one in peer.send_method("basic.get", "q", True) if one.body]:
+        got += bodies
+    assert sorted(got) == sorted(there.holds())
+    assert priorities or got == there.holds(), "in its order"
+
+
+def test_what_is_missing_in_between_is_copied_in_its_place(
+    brokers: tuple[Wired, Wired], begin: Begin
+) -> None:
+    there, here = brokers
+    there.connect().open(1).publish(1, "q", *(b"%d" % number for number in range(6)))
+    attempt = begin(there, here)
+    until(brokers, lambda: attempt.level and len(here.holds()) == 6)
+    attempt.stop()
+    thief = here.connect().open(1)
+    for _ in range(3):
+        thief.call(1, "basic.get", "q", False)
+    thief.call(1, "basic.ack", 3, False)  # as a cold start takes what is not persistent
+    thief.call(1, "channel.close", 200, "", 0, 0)
+    assert here.holds() == [b"0", b"1", b"3", b"4", b"5"]
+    attempt = begin(there, here)
+    until(brokers, lambda: attempt.level and here.holds() == there.holds())
+
+
+def test_a_queue_that_is_made_anew_there_takes_the_place_of_the_old_one(
+    brokers: tuple[Wired, Wired], begin: Begin
+) -> None:
+    there, here = brokers
+    peer = there.connect().open(1)
+    peer.publish(1, "q", b"old", b"older")
+    attempt = begin(there, here)
+    until(brokers, lambda: attempt.level)
+    peer.call(1, "queue.delete", "q", False, False, False)
+    peer.declare(1, "q", durable=True)
+    peer.publish(1, "q", b"new")
+    until(brokers, lambda: here.holds() == [b"new"])
+    peer.call(1, "queue.delete", "q", False, False, False)
+    until(brokers, lambda: not attempt.runs)
+    assert "no queue 'q'" in str(attempt.ended["why"])
+    assert here.holds() == [b"new"], "what is gone there altogether is kept here"
+
+
+def test_a_queue_of_another_cluster_is_not_mixed_in(
+    brokers: tuple[Wired, Wired], begin: Begin
+) -> None:
+    there, here = brokers
+    there.connect().open(1).publish(1, "q", b"0")
+    attempt = begin(there, here)
+    until(brokers, lambda: attempt.level)
+    attempt.stop()
+    there.machine.cluster_id = "another"
+    attempt = begin(there, here)
+    until(brokers, lambda: not attempt.runs)
+    assert "its cluster is another one (another)" in str(attempt.ended["why"])
+    assert here.holds() == [b"0"]
+
+
+def test_what_else_is_in_it_stays_and_is_told(brokers: tuple[Wired, Wired], begin: Begin) -> None:
+    there, here = brokers
+    here.connect().open(1).declare(1, "q", durable=True)
+    here.connect().open(1).publish(1, "q", b"mine")
+    attempt = begin(there, here)
+    until(brokers, lambda: attempt.level and here.queue().unacked == 1)
+    assert [one["event"] for one in attempt.told].count("note") == 1
+    assert here.holds() == [b"mine"]
+
+
+def test_what_is_here_says_which_message_it_is_and_how_it_was_published(
+    brokers: tuple[Wired, Wired], begin: Begin
+) -> None:
+    there, here = brokers
+    there.connect().open(1).publish(1, "q", b"0")
+    attempt = begin(there, here)
+    until(brokers, lambda: attempt.level)
+    attempt.stop()
+    found = here.connect().open(1).send_method("basic.get", "q", True)[0]
+    headers = headers_of(found)
+    queue_id = f"{there.machine.cluster_id}/{there.queue().number}"
+    assert [headers[name] for name in IDENTITY] == [queue_id, 0]
+    assert headers["x-replica-routing-key"] == "q"
+
+
+def test_a_broker_that_cannot_tell_is_refused_with_what_to_do(
+    brokers: tuple[Wired, Wired], begin: Begin, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def as_another(task: Task, which: str) -> AmqpConnection:
+        found = opened(task, which)
+        if which == "source":
+            found.capabilities = frozenset(("publisher_confirms",))
+        return found
+
+    monkeypatch.setattr(copier, "opened", as_another)
+    attempt = begin(*brokers)
+    until(brokers, lambda: not attempt.runs)
+    assert attempt.ended["why"] == copier.CANNOT

@@ -1,0 +1,105 @@
+"""What a replica of a queue may be defined as, and who may take from it."""
+
+from __future__ import annotations
+
+from random import Random
+from types import SimpleNamespace
+from typing import cast
+
+import pytest
+
+from broker.machine.commands import Table
+from broker.machine.version import MACHINE_VERSION
+from broker.shovels.definition import BadShovel, Machine
+from broker.shovels.place_ranges import as_text, count, parse, places, ranges_of, union, without
+from broker.shovels.replicas import REPLICAS_MAX, parse_replica, replica_fault
+from tests.support.gateway_loop import Loop
+
+URI = "amqp://copier:secret@far"
+
+
+def test_it_is_named_as_the_queue_here() -> None:
+    found = parse_replica("/", "orders", {"src-uri": URI})
+    assert (found.source_queue, found.destination_queue) == ("orders", "orders")
+    assert found.key == ("/", "replica", "orders")
+    assert "secret" not in repr((found.title, found.row()))
+    other = parse_replica("/", "spare", {"src-uri": [URI, "amqp://b"], "src-queue": "orders",
+                                         "queue-args": {"x-max-priority": 3}})  # fmt: skip
+    assert other.source_queue == "orders"
+    assert other.destination_queue_arguments == {"x-max-priority": 3}
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "says"),
+    [
+        ("q", {}, "'src-uri' is missing"),
+        ("q", [], "JSON object"),
+        ("amq.q", {"src-uri": URI}, "does not begin with 'amq.'"),
+        ("q", {"src-uri": "amqp://"}, "that is the queue itself"),
+        ("q", {"src-uri": URI, "ack-mode": "no-ack"}, "there is no key 'ack-mode'"),
+        ("q", {"src-uri": URI, "reconnect-delay": 0}, "'reconnect-delay' is a whole number from 1"),
+    ],
+)
+def test_what_is_none_is_told(name: str, value: object, says: str) -> None:
+    with pytest.raises(BadShovel, match=says):
+        parse_replica("/", name, value)
+
+
+def test_it_needs_the_version_and_has_a_bound() -> None:
+    parameters: dict[tuple[str, str], Table] = {
+        ("/", f"queue-replica/{number}"): {} for number in range(REPLICAS_MAX)
+    }
+    machine = SimpleNamespace(version=MACHINE_VERSION, definitions={"parameter": parameters})
+    there = cast("Machine", machine)
+    value = {"src-uri": URI}
+    assert replica_fault(there, "/", "queue-replica/0", value) == ""
+    assert "there are 100" in replica_fault(there, "/", "queue-replica/new", value)
+    machine.version = 14
+    assert "--upgrade" in replica_fault(there, "/", "queue-replica/0", value)
+    assert "'src-uri' is missing" in replica_fault(there, "/", "queue-replica/0", {})
+
+
+@pytest.mark.parametrize(
+    ("method", "args"),
+    [
+        ("basic.get", ("q", False)),
+        ("basic.consume", ("q", "t", False, False, False, False, {})),
+        ("queue.purge", ("q", False)),
+    ],
+)  # fmt: skip
+def test_nobody_takes_from_it_until_it_is_a_queue_of_its_own(
+    method: str, args: tuple[str | bool | Table, ...]
+) -> None:
+    loop = Loop()
+    peer = loop.connect().open(1)
+    peer.declare(1, "q")
+    loop.define("parameter", "/", "queue-replica/q", {"value": {"src-uri": URI}})
+    ((closed, code, text, *_),) = peer.call(1, method, *args)
+    assert (closed, code) == ("channel.close", 405)
+    assert "qpid-ha replicate q --stop" in str(text)
+    loop.define("parameter", "/", "queue-replica/q", None)
+    peer = loop.connect().open(1)
+    ((answer, *_),) = peer.call(1, method, *args)
+    assert answer != "channel.close"
+
+
+def test_ranges() -> None:
+    some = ranges_of([0, 1, 1, 2, 5, 7, 8])
+    assert as_text(some) == "0-2,5,7-8"
+    assert parse(as_text(some)) == some
+    assert (count(some), list(places(some))) == (6, [0, 1, 2, 5, 7, 8])
+    assert parse("") == []
+    for bad in ("a", "3-1", "1-4,4-5", "5,1"):
+        with pytest.raises(ValueError, match=r"range|literal"):
+            parse(bad)
+
+
+def test_ranges_are_sets() -> None:
+    random = Random(1)
+    for _ in range(300):
+        one, other = (
+            {random.randrange(20) for _ in range(random.randrange(12))} for _ in range(2)
+        )  # fmt: skip
+        first, second = ranges_of(sorted(one)), ranges_of(sorted(other))
+        assert list(places(union(first, second))) == sorted(one | other)
+        assert list(places(without(first, second))) == sorted(one - other)

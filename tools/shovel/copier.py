@@ -1,0 +1,372 @@
+"""Keeps a queue here the same as one elsewhere, until it is stopped or cannot go on.
+
+The source tells what is in its queue, held by consumers or not, and what has left it
+(`broker/shovels/followed.py`).  Each message is published here once, in that order, with headers
+that say which one it is; nobody consumes from the queue here but this attempt, which acknowledges
+what has left the source.  So what is here is known by looking: there is no other state, and who
+runs the next attempt goes on from there.  Nothing is removed before what is missing is here.
+Decision: docs/decisions/0096-a-replica-holds-what-its-source-holds.md.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import cast
+
+from broker.amqp import codec
+from broker.amqp.fields import Value
+from broker.machine.limits import CHANNEL_HELD_MAX
+from broker.machine.publishing.queue_numbers import FOLLOW, QUEUE_ID, SEQUENCE
+from broker.shovels.followed import BEGIN, COUNT, GONE, LEVEL, PLACES
+from broker.shovels.place_ranges import as_text, parse, places, ranges_of
+from tools.cli.failures import ToolError
+from tools.client.amqp_client import AmqpConnection, BrokerRefused, ConnectionLost, Delivery
+from tools.shovel.content import relabelled
+from tools.shovel.task import Failed, Task, in_words_of_uris, opened, pump
+
+OF, PLACE = IDENTITY = "x-replica-of", "x-replica-place"
+"""Headers of what is here: the id of the queue there, and the place of the message in it."""
+EXCHANGE, KEY = "x-replica-exchange", "x-replica-routing-key"
+"""How it was published there."""
+REPLACED = frozenset((QUEUE_ID, SEQUENCE, OF, PLACE, EXCHANGE, KEY))
+TOLD_RANGES_MAX = 2_000
+"""What is here and told to the source: of more the rest comes once more, and is left out."""
+UNCONFIRMED_MAX = 2_000
+FINISH_S = 5.0
+REPORT_S = 1.0
+READ_S = 600.0
+"""The longest that it may take to read what is here."""
+TAG = "replica"
+CANNOT = (
+    "source: this broker does not tell what is settled in a queue, so no replica of one can be kept"
+    " the same: that takes a broker of this software. What another one holds can be moved here "
+    "(qpid-route queue add), or shared with it (federation)"
+)
+FOREIGN = (
+    "it has messages that are not of its source: they stay in it, and are taken by nobody until it "
+    "is a queue of its own"
+)
+REFUSED = "destination: it refuses messages: is it full, or was it deleted?"
+
+
+class Copier:
+    """One attempt."""
+
+    def __init__(self, task: Task, tell: Callable[[dict[str, object]], None], control: int) -> None:
+        """`control`: a descriptor whose end means to stop; what is told there is for links."""
+        self._task, self._tell, self._control = task, tell, control
+        self._shovel = task.shovel
+        self._id = ""  # of the queue there
+        self._here: dict[str, dict[int, int]] = {}  # by id what is here: place to tag, 0: not yet
+        self._gone: set[int] = set()  # has left there, and was not delivered to us yet
+        self._again: set[int] = set()  # what is here of these goes when they are here once more
+        self._old: list[int] = []  # tags of what goes then, as no such message is there
+        self._highest = -1
+        self._level = False  # all that was there at one moment is here
+        self._level_at: int | None = None  # when what was published up to this number is confirmed
+        self._published = 0
+        self._pending: set[int] = set()  # publish numbers
+        self._waits: list[Delivery] = []  # from here, until the id is known
+        self._left = 0
+        self._has_foreign = False
+        self._ends = False
+        self._deadline = 0.0
+        self._moved, self._reported_at, self._blocked = 0, 0.0, ""
+
+    def run(self) -> dict[str, object]:
+        """Copy; return what to say of the end."""
+        ends: list[AmqpConnection] = []
+        why = "it is stopped"
+        try:
+            with self._of("destination"):
+                destination = opened(self._task, "destination")
+                ends.append(destination)
+                self._read_here(destination)
+            with self._of("source"):
+                source = opened(self._task, "source")
+                ends.append(source)
+                self._check(source)
+                self._follow(source)
+            self._loop(source, destination)
+            for one in ends:
+                one.close()
+        except Failed as failed:
+            why = str(failed)
+            if ends and not why.startswith("destination:"):
+                ends[0].close()  # with the acknowledgements of what has left
+        finally:
+            for one in ends:
+                one.drop()
+        self._report(at_once=True)
+        return {"why": why, "done": False, "doubtful": {}}
+
+    # -- beginning -------------------------------------------------------------------------------
+
+    def _read_here(self, destination: AmqpConnection) -> None:
+        """Look what is here, and take it all, but for what fits into no channel yet."""
+        shovel = self._shovel
+        queue = shovel.destination_queue
+        destination.declare_queue(queue, shovel.destination_queue_arguments)
+        destination.select_confirms()
+        destination.consume(queue, 0, no_ack=True, tag="look", arguments={FOLLOW: ""})
+        deadline = time.monotonic() + READ_S
+        level = False
+        while not level:
+            found, destination.deliveries = destination.deliveries, []
+            for one in found:
+                headers = _headers(one)
+                level = headers.get(FOLLOW) == LEVEL
+                of, place = headers.get(OF), headers.get(PLACE)
+                if isinstance(of, str) and isinstance(place, int):
+                    self._here.setdefault(of, {})[place] = 0
+            if not level:
+                destination.pump(REPORT_S)
+            if time.monotonic() > deadline:
+                raise ConnectionLost("what is here could not be read in time")
+        destination.call("basic.cancel", ("look", False), "basic.cancel-ok")
+        destination.deliveries.clear()
+        destination.call("basic.qos", (0, CHANNEL_HELD_MAX, False), "basic.qos-ok")
+        taken: tuple[Value, ...] = (queue, TAG, False, False, True, False, {})
+        destination.call("basic.consume", taken, "basic.consume-ok")
+
+    def _check(self, source: AmqpConnection) -> None:
+        if "followed_queues" not in source.capabilities:
+            raise Failed(CANNOT)
+        task, shovel = self._task, self._shovel
+        same = task.cluster_id != "" and source.cluster.id == task.cluster_id
+        vhost = source.login.virtual_host
+        if same and (vhost, shovel.source_queue) == (shovel.vhost, shovel.destination_queue):
+            raise Failed("source: that is the queue itself: name a broker outside this cluster")
+
+    def _follow(self, source: AmqpConnection) -> None:
+        """Have told what is not here; of several ids the last one, as its queue is the newest."""
+        known = self._id or max(self._here, key=_age, default="")
+        ranges = ranges_of(sorted(self._here.get(known, ())))[:TOLD_RANGES_MAX]
+        source.consume(
+            self._shovel.source_queue, 0, no_ack=True, tag=TAG,
+            arguments={FOLLOW: f"{known} {as_text(ranges)}"},
+        )  # fmt: skip
+
+    # -- copying ---------------------------------------------------------------------------------
+
+    def _loop(self, source: AmqpConnection, destination: AmqpConnection) -> None:
+        poll = select.poll()
+        poll.register(self._control, select.POLLIN)
+        for one in (source, destination):
+            poll.register(one.fileno(), 0)
+        self._tell({"event": "running"})
+        self._report(at_once=True)
+        while not self._is_finished(destination):
+            full = destination.congested or len(self._pending) > UNCONFIRMED_MAX
+            reading = not (full or destination.blocked or self._ends)
+            out_of = select.POLLOUT
+            poll.modify(source.fileno(), select.POLLIN * reading | out_of * bool(source.out))
+            poll.modify(destination.fileno(), select.POLLIN | out_of * bool(destination.out))
+            for descriptor, what in poll.poll(REPORT_S * 1000):
+                if descriptor == self._control:
+                    if not os.read(self._control, 1 << 20):
+                        poll.unregister(self._control)
+                        self._ends, self._deadline = True, time.monotonic() + FINISH_S
+                elif descriptor == source.fileno():
+                    with self._of("source"):
+                        pump(source, what)
+                else:
+                    with self._of("destination"):
+                        pump(destination, what)
+            with self._of("source"):
+                source.keep_alive(reading=reading)
+            with self._of("destination"):
+                destination.keep_alive()
+            with self._of("source"):
+                self._take_source(source, destination)
+            with self._of("destination"):
+                self._take_confirms(destination)
+                self._take_back(destination)
+                destination.send_now()
+            self._report()
+
+    def _is_finished(self, destination: AmqpConnection) -> bool:
+        if not self._ends:
+            return False
+        return not (self._pending or destination.out) or time.monotonic() > self._deadline
+
+    def _take_confirms(self, destination: AmqpConnection) -> None:
+        if destination.returns:
+            raise Failed(REFUSED)
+        confirms, destination.acks = destination.acks, []
+        for number, multiple, accepted in confirms:
+            if not accepted:
+                raise Failed(REFUSED)
+            settled = {one for one in self._pending if one == number or (multiple and one < number)}
+            self._pending -= settled
+            self._moved += len(settled)
+        at = self._level_at
+        if at is not None and min(self._pending, default=at + 1) > at:
+            self._level_at, self._level = None, True
+            for tag in self._old:
+                destination.ack(tag, multiple=False)
+            self._old.clear()
+            self._report(at_once=True)
+
+    def _take_source(self, source: AmqpConnection, destination: AmqpConnection) -> None:
+        found, source.deliveries = source.deliveries, []
+        for one in found:
+            headers = _headers(one)
+            match headers.get(FOLLOW):
+                case None:
+                    if not self._copy(destination, one, headers):
+                        return self._copy_again_from(source, cast("int", headers[SEQUENCE]))
+                case str() as word if word == BEGIN:
+                    self._begin(str(headers[QUEUE_ID]), cast("int", headers[COUNT]))
+                case str() as word if word == GONE:
+                    self._leave(destination, str(headers[PLACES]))
+                case str() as word if word == LEVEL:
+                    self._level_at = self._published
+                case _:
+                    pass
+        return None
+
+    def _begin(self, queue_id: str, count: int) -> None:
+        """The queue there is this one from here on."""
+        cluster = queue_id.partition("/")[0]
+        others = [one for one in self._here if one.partition("/")[0] != cluster]
+        if others:
+            raise Failed(
+                f"source: its cluster is another one ({cluster}) than that of the messages that are"
+                f" here ({others[0].partition('/')[0]}): make the replica a queue of its own "
+                "(qpid-ha replicate QUEUE --stop), or delete the queue, and define it anew"
+            )
+        if queue_id != self._id:  # what is here of another one goes, once all of this one is here
+            for other, mine in self._here.items():
+                if other != queue_id:
+                    self._old += filter(None, mine.values())
+            self._here = {queue_id: self._here.get(queue_id, {})}
+            self._gone.clear()
+            self._again.clear()
+        self._id, self._level, self._level_at = queue_id, False, None
+        self._highest = max(self._here[queue_id], default=-1)
+        self._left = max(0, count - len(self._here[queue_id]))
+
+    def _copy(
+        self, destination: AmqpConnection, one: Delivery, headers: Mapping[str, Value]
+    ) -> bool:
+        """Publish one here, unless it is; False: it belongs in front of what is."""
+        place = headers[SEQUENCE]
+        assert isinstance(place, int)
+        here = self._here[self._id]
+        if place in here:
+            return True
+        if place < self._highest:
+            return False
+        added: dict[str, Value] = {
+            OF: self._id, PLACE: place, EXCHANGE: one.exchange, KEY: one.key
+        }  # fmt: skip
+        properties = relabelled(one.properties, REPLACED, added)
+        queue = self._shovel.destination_queue
+        self._published = destination.publish("", queue, properties, one.body, mandatory=True)
+        self._pending.add(self._published)
+        here[place] = 0
+        self._highest = place
+        self._left = max(0, self._left - 1)
+        return True
+
+    def _copy_again_from(self, source: AmqpConnection, place: int) -> None:
+        """One that is missing here, as it went with a cold start, say, belongs in front of others:
+        those are copied once more behind it, and what is here of them goes when that is done."""
+        here = self._here[self._id]
+        for behind in [one for one in here if one > place]:
+            tag = here.pop(behind)
+            if tag:
+                self._old.append(tag)
+            else:
+                self._again.add(behind)
+        source.reopen_channel()
+        self._follow(source)
+
+    def _leave(self, destination: AmqpConnection, text: str) -> None:
+        here = self._here[self._id]
+        for place in places(parse(text)):
+            tag = here.pop(place, None)
+            if tag:
+                destination.ack(tag, multiple=False)
+            elif tag == 0:
+                self._gone.add(place)
+
+    # -- what is here ----------------------------------------------------------------------------
+
+    def _take_back(self, destination: AmqpConnection) -> None:
+        """What is here is delivered to us, in order: then it can be settled."""
+        self._waits += destination.deliveries
+        destination.deliveries.clear()
+        if not self._id:
+            return
+        here = self._here[self._id]
+        for one in self._waits:
+            headers = _headers(one)
+            of, place = headers.get(OF), headers.get(PLACE)
+            if not (isinstance(of, str) and isinstance(place, int)):
+                self._keep_foreign()
+            elif of != self._id:
+                self._drop_when_level(destination, one.tag)
+            elif place in self._again:
+                self._again.discard(place)
+                self._drop_when_level(destination, one.tag)
+            elif place in self._gone:
+                self._gone.discard(place)
+                destination.ack(one.tag, multiple=False)
+            elif here.get(place) == 0:
+                here[place] = one.tag
+            else:
+                self._drop_when_level(destination, one.tag)
+        self._waits.clear()
+
+    def _drop_when_level(self, destination: AmqpConnection, tag: int) -> None:
+        if self._level:
+            destination.ack(tag, multiple=False)
+        else:
+            self._old.append(tag)
+
+    def _keep_foreign(self) -> None:
+        if not self._has_foreign:
+            self._has_foreign = True
+            self._tell({"event": "note", "text": FOREIGN})
+
+    # -- reports ---------------------------------------------------------------------------------
+
+    def _report(self, *, at_once: bool = False) -> None:
+        now = time.monotonic()
+        if not at_once and now - self._reported_at < REPORT_S:
+            return
+        self._reported_at = now
+        if self._moved:
+            self._tell({"event": "moved", "count": self._moved})
+            self._moved = 0
+        why = "" if self._level else f"not level yet: {self._left} messages are to come"
+        if why != self._blocked:
+            self._blocked = why
+            self._tell({"event": "blocked", "why": why})
+
+    @contextmanager
+    def _of(self, which: str) -> Iterator[None]:
+        """What goes wrong in here is that end's doing."""
+        try:
+            yield
+        except BrokerRefused as refused:
+            raise Failed(f"{which}: {refused}") from None
+        except (ConnectionLost, ToolError) as problem:
+            raise Failed(f"{which}: {in_words_of_uris(str(problem))}") from None
+
+
+def _headers(one: Delivery) -> Mapping[str, Value]:
+    found = codec.decode_properties(one.properties).get("headers")
+    return found if isinstance(found, dict) else {}
+
+
+def _age(queue_id: str) -> int:
+    """Numbers of queues ascend."""
+    number = queue_id.rpartition("/")[2]
+    return int(number) if number.isdecimal() else -1

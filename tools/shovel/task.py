@@ -1,0 +1,87 @@
+"""What an attempt is given, and how it opens its ends."""
+
+from __future__ import annotations
+
+import select
+import socket
+import ssl
+from collections.abc import Mapping
+from pathlib import Path
+
+from broker.shovels.amqp_uri import AmqpUri
+from broker.shovels.definition import Shovel, ends
+from tools.client.amqp_client import AmqpConnection, Login
+from tools.client.tls import TlsFiles, client_context
+from vsync.types import record
+
+_OPTIONS = {
+    "--ssl-verify ca": "verify=verify_none", "--ssl-ca FILE": "cacertfile",
+    "--ssl-ca": "cacertfile", "--ssl-cert": "certfile", "--ssl-key": "keyfile",
+}  # fmt: skip
+"""What our commands call that which parameters of a URI say."""
+
+
+@record
+class Task:
+    """What one attempt is to do."""
+
+    shovel: Shovel
+    number: int
+    doubtful: dict[str, int]
+    cluster: str
+    source_descriptor: int | None
+    """Of a socket of the member's that starts it; None: the URI says where the source is."""
+    destination_descriptor: int | None
+    takes_numbers: bool
+    """Whether the own cluster does."""
+    cluster_id: str = ""
+    here: Mapping[str, object] | None = None
+    """What a link of federation knows of this side at its begin (broker/shovels/federation.py)."""
+
+
+class Failed(Exception):
+    """It cannot go on; the text says which end failed, and how."""
+
+
+def opened(task: Task, which: str) -> AmqpConnection:
+    """Connect to one end, `source` or `destination`.  Raises what our client raises."""
+    shovel = task.shovel
+    source, destination = ends(shovel, task.number)
+    uri = source if which == "source" else destination
+    given = task.source_descriptor if which == "source" else task.destination_descriptor
+    vhost = uri.vhost if uri.vhost is not None else shovel.vhost
+    login = Login(
+        uri.user, uri.password, vhost, uri.heartbeat_s, uri.connect_s, _context(uri),
+        uri.mechanism, shovel.connection_name,
+    )  # fmt: skip
+    if given is None:
+        assert uri.address is not None
+        return AmqpConnection(uri.address, login)
+    admitted = AmqpConnection("this cluster", login, socket.socket(fileno=given))
+    numbered = ("numbered_publishes",) if task.takes_numbers else ()
+    admitted.capabilities = frozenset(("queue_numbers", "followed_queues", *numbered))
+    return admitted
+
+
+def in_words_of_uris(text: str) -> str:
+    """What our client says of TLS, with the parameters of a URI in place of a command's options."""
+    for option, parameter in _OPTIONS.items():
+        text = text.replace(option, parameter)
+    return text
+
+
+def _context(uri: AmqpUri) -> ssl.SSLContext | None:
+    if not uri.tls:
+        return None
+    ca, certificate, key = (
+        Path(one) if one else None for one in (uri.ca, uri.certificate, uri.key)
+    )
+    return client_context(TlsFiles(ca, certificate, key, "full" if uri.verify else "none"))
+
+
+def pump(connection: AmqpConnection, what: int) -> None:
+    """Carry out what poll said of its socket."""
+    if what & select.POLLOUT:
+        connection.send_now()
+    if what & (select.POLLIN | select.POLLHUP | select.POLLERR):
+        connection.receive_now()
