@@ -9,7 +9,7 @@ A load client needs: `append_publish` (or `publish_bytes` once for many equal me
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple, TypeAlias
 
 from broker.amqp.errors import FRAME_ERROR, SYNTAX_ERROR, UNEXPECTED_FRAME, ProtocolFault
@@ -107,6 +107,23 @@ def append_content(
     whole = memoryview(body)
     for at in range(0, size, room):
         append_frame(out, BODY, channel, whole[at : at + room])
+
+
+def append_content_header(out: bytearray, channel: int, properties: bytes, size: int) -> None:
+    """Content header alone; `body_frames` follow."""
+    out += HEADER_HEAD.pack(HEADER, channel, 12 + len(properties), 60, 0, size)
+    out += properties
+    out.append(FRAME_END)
+
+
+def body_frames(channel: int, parts: Iterable[bytes], frame_max: int) -> Iterator[bytes]:
+    """Frames of a body that is in parts: none has bytes of two of them."""
+    room = frame_max - FRAME_OVERHEAD_BYTES
+    for part in parts:
+        whole = memoryview(part)
+        for at in range(0, len(part), room):
+            payload = whole[at : at + room]
+            yield b"".join((FRAME_HEAD.pack(BODY, channel, len(payload)), payload, b"\xce"))
 
 
 def append_publish(

@@ -12,7 +12,7 @@ reports it as an event.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import cast
 
 from broker.amqp import codec, errors
@@ -40,6 +40,7 @@ from broker.amqp.handshake import (
     negotiate,
 )
 from broker.amqp.heartbeat import Heartbeat
+from broker.amqp.output import Ahead
 from broker.amqp.spec import Method, decode_method
 
 UNCONFIRMED_MAX = 2048
@@ -61,6 +62,7 @@ class ServerConnection(FrameReader):
         super().__init__(limits)
         self._mechanisms, self._mechanism, self._claimed = mechanisms, "", ""
         self.out = bytearray()
+        self.ahead = Ahead()  # goes out before it
         self.client_properties: Table = {}
         self.user = ""
         self._authenticate, self._identity = authenticate, identity
@@ -143,8 +145,15 @@ class ServerConnection(FrameReader):
         return at if self.phase is ReaderPhase.HEADER else self.on_frames(data, at)
 
     def take_output(self) -> bytearray:
-        """Everything that is to be sent now; it is not kept."""
-        out, self.out = self.out, bytearray()
+        """What is to be sent now; it is not kept. All there is, but for large contents: then
+        there is more while `ahead` is true."""
+        if self.ahead:
+            out = self.ahead.take()
+            if not self.ahead:
+                out += self.out
+                self.out = bytearray()
+        else:
+            out, self.out = self.out, bytearray()
         if out:
             self._heartbeat.has_sent = True
         return out
@@ -190,6 +199,31 @@ class ServerConnection(FrameReader):
         if self.phase is not ReaderPhase.CLOSING and self.phase is not ReaderPhase.CLOSED:
             codec.append_method(self.out, channel, method, args)
 
+    def send_large(
+        self, channel: int, properties: bytes, size: int, parts: Iterable[bytes]
+    ) -> None:
+        """The content of the method that was sent last, with a body of this size in parts."""
+        codec.append_content_header(self.out, channel, properties, size)
+        self.ahead.put(self.out, codec.body_frames(channel, parts, self.frame_bytes_max))
+        self.out = bytearray()
+
+    def hold_output(self) -> None:
+        """Nothing that has collected until now goes out before `release_output`."""
+        self.ahead.hold(self.out)
+        self.out = bytearray()
+
+    def release_output(self) -> None:
+        """Who was told that its connection has ended gets nothing of it any more."""
+        if self.has_ended:
+            self.ahead.drop_held()
+        else:
+            self.ahead.release()
+
+    def _cut_contents(self) -> None:
+        """The end must not wait until a large message has gone out."""
+        if self.ahead:
+            self.out = self.ahead.cut()
+
     def accept_open(self, known_hosts: str = "") -> None:
         """Accepts an `OpenRequested`; `close` refuses it.  `known_hosts`: HOST:PORT,... of up to
         255 bytes, a field that AMQP 0-9-1 reserves and clients that look at it read so."""
@@ -203,6 +237,7 @@ class ServerConnection(FrameReader):
             self.phase = ReaderPhase.CLOSED  # it is not known yet to be a client of AMQP
         if self.phase in (ReaderPhase.CLOSED, ReaderPhase.CLOSING):
             return
+        self._cut_contents()
         self.send(0, "connection.close", (code, clip(text), class_id, method_id))
         self.phase, self._deadline = ReaderPhase.CLOSING, self._now + self.limits.closing_s
         self.channels.clear()
@@ -210,6 +245,7 @@ class ServerConnection(FrameReader):
     def close_ok(self) -> None:
         """The reply to `CloseRequested`."""
         if self.phase is ReaderPhase.CLOSE_RECEIVED:
+            self._cut_contents()
             self.send(0, "connection.close-ok")
             self.phase = ReaderPhase.CLOSED
 
@@ -446,6 +482,7 @@ class ServerConnection(FrameReader):
         self.events.append(Faulted(fault.code, text))
 
     def _end(self, event: Faulted) -> None:
+        self._cut_contents()
         self.phase = ReaderPhase.CLOSED
         self.channels.clear()
         self.events.append(event)

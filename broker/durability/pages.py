@@ -22,12 +22,12 @@ import queue
 import threading
 from bisect import bisect_left
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 
 from greenlet import GreenletExit, getcurrent, greenlet
-from xxhash import xxh3_64_intdigest
+from xxhash import xxh3_64, xxh3_64_intdigest
 
 from broker.waiting.pager import COUNTERS, Pager, Place, Work
 from store.errors import NotWritable, StoreFailed
@@ -44,6 +44,8 @@ KEPT_FREE_SHARE = 0.1
 less, that much is left, and never less than `--disk-free-limit` wants."""
 LOOK_BYTES = 8 << 20
 """So much is written between two looks at what is free."""
+PIECE_BYTES = 256 << 10
+"""Of a large body, read back."""
 PUNCH_BYTES = 64 << 20
 """So much of the gaps may take space on disk while others are written, which may want it again."""
 _KEEP_SIZE, _PUNCH_HOLE = 1, 2  # of fallocate(2)
@@ -238,21 +240,29 @@ class PageFile:
         """What the file takes on disk, or did a moment ago."""
         return self._on_disk
 
-    def put(self, data: bytes) -> Place | None:
-        """Write these bytes; None: there is no room for them now."""
-        size = len(data)
+    def put(self, data: bytes | list[bytes]) -> Place | None:
+        """Write these bytes, or parts of them in order; None: there is no room for them now."""
+        parts = [data] if isinstance(data, bytes) else data
+        size = sum(map(len, parts))
         with self._lock:
             self._reclaim()
             if self._hollow >= PUNCH_BYTES:
                 self._punch()
             if not self._has_room(size):
                 return None
-            place = self._allocate(size), size, xxh3_64_intdigest(data)
+            begin = self._allocate(size)
+        written, checksum = 0, xxh3_64()
         try:
-            written = os.pwrite(self._fd, data, place[0])
+            for part in parts:
+                done = os.pwrite(self._fd, part, begin + written)
+                written += done
+                if done < len(part):
+                    break  # the disk is full
+                checksum.update(part)
         except OSError as error:
             written = 0
             self._cannot_write(error)
+        place = begin, size, checksum.intdigest()
         if written == size:
             self._trouble = 0
             self._measure()
@@ -270,6 +280,23 @@ class PageFile:
         if len(found) != size or xxh3_64_intdigest(found) != checksum:
             raise StoreFailed(f"a page in {self._where} is not what was written there")
         return found
+
+    def pieces(self, place: Place) -> Iterator[bytes]:
+        """Yield the bytes that were put there, some at a time.  Raises StoreFailed."""
+        begin, size, checksum = place
+        found, hasher = 0, xxh3_64()
+        while found < size:
+            try:
+                piece = os.pread(self._fd, min(PIECE_BYTES, size - found), begin + found)
+            except OSError as error:
+                raise StoreFailed(f"a page in {self._where} cannot be read: {error}") from error
+            if not piece:
+                break
+            found += len(piece)
+            hasher.update(piece)
+            yield piece
+        if found != size or hasher.intdigest() != checksum:
+            raise StoreFailed(f"a page in {self._where} is not what was written there")
 
     def drop(self, place: Place) -> None:
         """It is not needed any more."""

@@ -37,6 +37,7 @@ from broker.machine.commands import (
     Sent,
 )
 from broker.machine.state import Held
+from broker.waiting.bodies import Body, LargeBody
 
 OUTPUT_BYTES_MAX = 1 << 20
 """Above this much unsent output a client is not read, and its deliveries stay with the machine's
@@ -174,18 +175,19 @@ class Client:
 
     def take_output(self) -> bytes | bytearray:
         """What to write now; from here on it counts as sent."""
-        if self.unreported:
+        output = self.connection.take_output()
+        if self.unreported and not self.connection.ahead:
             for number, channel in self.unreported.items():
                 self.port.commands.append(Sent(SENT, self.conn, number, channel.unreported))
             self.unreported.clear()
         if self.is_behind:
             self.port.mark_drained(self)
-        return self.connection.take_output()
+        return output
 
     @property
     def is_full(self) -> bool:
         """It has not been reading what it is sent."""
-        return len(self.connection.out) > OUTPUT_BYTES_MAX
+        return len(self.connection.out) > OUTPUT_BYTES_MAX or bool(self.connection.ahead)
 
     @property
     def may_be_read(self) -> bool:
@@ -216,11 +218,15 @@ class Client:
         self.port.mark_writable(self)
 
     def send_content(
-        self, number: int, method: str, args: tuple[Value, ...], properties: bytes, body: bytes
+        self, number: int, method: str, args: tuple[Value, ...], properties: bytes, body: Body
     ) -> None:
         self.send(number, method, args)
         connection = self.connection
-        codec.append_content(connection.out, number, properties, body, connection.frame_bytes_max)
+        if type(body) is LargeBody:
+            connection.send_large(number, properties, len(body), body.parts)
+        else:
+            room = connection.frame_bytes_max
+            codec.append_content(connection.out, number, properties, body, room)
 
     def send_confirms(self, number: int, channel: LocalChannel) -> None:
         """Those of this channel that are due."""

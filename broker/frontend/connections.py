@@ -119,7 +119,6 @@ class ClientLink:
         self.received = self.sent = 0  # bytes
         self.connected_at_ms = round(time.time() * 1000)  # shown only: the same at each look
         self._rest = memoryview(b"")  # output that was taken and not handed over yet
-        self.unsent = b""  # output from before this member might not reply any more
         self._owner = owner
 
     @property
@@ -187,8 +186,11 @@ class ClientLink:
                     self.transport.write(data)
         if ending:
             self._end()
-        else:
-            self.read(on=self.client.may_be_read)
+            return
+        if self.client.connection.ahead and not self.full:  # more of it in the next turn
+            self._owner.gateway.mark_writable(self.client)
+            self._owner.on_work()
+        self.read(on=self.client.may_be_read)
 
     def _write_rest(self, ending: bool) -> None:
         """Hand over what was taken, as far as the client reads."""
@@ -211,11 +213,8 @@ class ClientLink:
         client = self.client
         if not self._owner.may_reply:
             return client.connection.take_output()  # nothing that counts as sent
-        data = client.take_output()
-        if self.unsent:
-            # A client whose connection is closed does not get what could not be sent in time.
-            data, self.unsent = (data if client.wants_close else self.unsent + data), b""
-        return data
+        client.connection.release_output()
+        return client.take_output()
 
     def probe(self) -> None:
         """Have its kernel answer, if it is there."""
@@ -466,8 +465,8 @@ class Connections:
         protocol itself (heartbeats, a close) still go out.
         """
         if self.may_reply and not may_reply:
-            for client, waiting in self._links.items():
-                waiting.unsent += client.connection.take_output()
+            for client in self._links:
+                client.connection.hold_output()
         elif may_reply and not self.may_reply:
             for client in self._links:
                 self.gateway.mark_writable(client)

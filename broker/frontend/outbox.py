@@ -48,6 +48,7 @@ from broker.machine.effects import (
 )
 from broker.machine.publishing.queue_numbers import with_queue_numbers
 from broker.replication.durable_gate import DurableGate, acknowledges_durable
+from broker.waiting.bodies import LargeBody
 
 RUN_MIN = 3
 """Fewer deliveries are written one by one."""
@@ -201,7 +202,7 @@ class Outbox:
         channel = client.channels.get(number)
         if channel is None:
             return
-        is_full = len(client.connection.out) > OUTPUT_BYTES_MAX
+        is_full = len(client.connection.out) > OUTPUT_BYTES_MAX or bool(client.connection.ahead)
         if is_full or channel.blocking:
             client.is_behind = client.is_behind or is_full
             self._hold_back(client, number, channel, 0, effect)
@@ -224,10 +225,14 @@ class Outbox:
                 numbered = with_queue_numbers(properties, cluster_id, held)
                 if codec.content_header_fits(numbered, connection.frame_bytes_max):
                     properties = numbered
-        codec.append_deliver(
-            connection.out, number, short_tag, delivery_tag, redelivered, address, properties,
-            body, connection.frame_bytes_max,
-        )  # fmt: skip
+        if type(body) is LargeBody:
+            about = (tag, delivery_tag, redelivered, exchange, key)
+            client.send_content(number, "basic.deliver", about, properties, body)
+        else:
+            codec.append_deliver(
+                connection.out, number, short_tag, delivery_tag, redelivered, address, properties,
+                body, connection.frame_bytes_max,
+            )  # fmt: skip
         if no_ack:
             channel.unreported = delivery_tag
             client.unreported[number] = channel
@@ -253,6 +258,8 @@ class Outbox:
                 break
             if routing != key or name != exchange:
                 break
+            if type(body) is LargeBody or connection.ahead:
+                break  # it goes by itself
             room -= len(body)
             run.append((delivery_tag, redelivered, properties, body))
         if len(run) < RUN_MIN:

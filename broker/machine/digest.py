@@ -15,16 +15,18 @@ import struct
 from collections.abc import Callable, Collection, Iterable
 from itertools import repeat
 from operator import add
+from typing import cast
 
 import msgpack
 from xxhash import xxh3_64_intdigest
 
 from broker.machine.commands import Table, Value
+from broker.waiting.bodies import Body, LargeBody
 
 MASK = (1 << 64) - 1
 ALGORITHM = "xxh3_64-sum-2"
 
-body_hash: Callable[[bytes], int] = xxh3_64_intdigest
+bytes_hash: Callable[[bytes], int] = xxh3_64_intdigest
 element_of: Callable[[bytes], int] = xxh3_64_intdigest
 content_of: Callable[[bytes, int], int] = xxh3_64_intdigest
 place = struct.Struct("<QQQQQ").pack
@@ -35,6 +37,11 @@ as much as they do, so loops over runs write them down: `content_of(head(...) + 
 _key = struct.Struct("<Q16sQQQ").pack
 
 
+def body_hash(body: Body) -> int:
+    """A body's own hash; that of a large one was computed as its parts came."""
+    return body.hashed if type(body) is LargeBody else bytes_hash(body)
+
+
 def message_hash(
     number: int,
     exchange: str,
@@ -43,7 +50,7 @@ def message_hash(
     created_us: int,
     ttl_us: int,
     properties: bytes,
-    body: bytes,
+    body: Body,
     hashed: int,
 ) -> int:
     """Over all that a message is. Lengths come first, so no two messages share one encoding.
@@ -61,14 +68,18 @@ def message_hashes(
     created_us: Collection[int],
     ttl_us: Collection[int],
     properties: Collection[bytes],
-    bodies: Collection[bytes],
+    bodies: Collection[Body],
 ) -> list[int]:
     """`message_hash` of many, by columns of one length: a restart hashes all that it restores."""
     lengths = map(len, exchanges), map(len, properties), map(len, bodies)
     heads = map(head, numbers, created_us, ttl_us, flags, *lengths)
     texts = map(str.encode, map(add, exchanges, keys))
     wholes = map(add, map(add, heads, texts), properties)
-    return list(map(xxh3_64_intdigest, wholes, map(xxh3_64_intdigest, bodies)))
+    if list(map(type, bodies)).count(bytes) == len(bodies):
+        hashes = map(bytes_hash, cast("Collection[bytes]", bodies))
+    else:
+        hashes = map(body_hash, bodies)
+    return list(map(xxh3_64_intdigest, wholes, hashes))
 
 
 def ready_elements(
@@ -105,7 +116,7 @@ def window_element(salt: int, key: bytes, place: int, noted_us: int, volatile: b
 
 def part_element(salt: int, index: int, data: bytes) -> int:
     """Of a part of a body that is not whole yet; `salt` is that of its channel."""
-    return xxh3_64_intdigest(place(salt, index, body_hash(data), 0, MASK - 2))
+    return xxh3_64_intdigest(place(salt, index, bytes_hash(data), 0, MASK - 2))
 
 
 def item_hash(*items: Value) -> int:

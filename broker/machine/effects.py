@@ -9,6 +9,7 @@ follows on the same channel if AMQP requires that order.
 from typing import NamedTuple, TypeAlias
 
 from broker.machine.commands import Value
+from broker.waiting.bodies import Body
 
 
 class Reply(NamedTuple):
@@ -30,7 +31,7 @@ class DeliverEffect(NamedTuple):
     exchange: str
     key: str
     properties: bytes
-    body: bytes
+    body: Body
     no_ack: bool  # settled by a Sent of this delivery tag, once written
 
 
@@ -45,7 +46,7 @@ class GetOk(NamedTuple):
     key: str
     message_count: int
     properties: bytes
-    body: bytes
+    body: Body
     no_ack: bool
 
 
@@ -64,7 +65,7 @@ class Return(NamedTuple):
     exchange: str
     key: str
     properties: bytes
-    body: bytes
+    body: Body
 
 
 class Confirm(NamedTuple):

@@ -21,6 +21,7 @@ from broker.machine.schedule import Schedule
 from broker.machine.tally import Tally, Totals, merged
 from broker.waiting.backlog import Backlog
 from broker.waiting.blocks import Block, Packed, Part
+from broker.waiting.bodies import Body, GrowingBody, LargeBody
 from broker.waiting.filter_column import FilterColumn
 from broker.waiting.groups import Group, Groups
 from broker.waiting.last_values import LastValues
@@ -31,7 +32,7 @@ from broker.waiting.stream_log import Recent, StreamLog
 # A message, shared by all queues that hold it: a plain tuple of atomic values, its fields named by
 # index. No NamedTuple: the garbage collector stops tracking a tuple of atomic values, but never
 # an instance of a subclass, and then each full collection takes nine times as long.
-Message: TypeAlias = tuple[int, int, str, str, int, int, int, bytes, bytes]
+Message: TypeAlias = tuple[int, int, str, str, int, int, int, bytes, Body]
 CONTENT_HASH: Final = 0  # digest.message_hash over all that follows
 NUMBER: Final = 1
 EXCHANGE: Final = 2
@@ -44,11 +45,20 @@ BODY: Final = 8
 
 
 def rehash(message: Message) -> int:
-    """The message's hash again, from the bytes it holds now."""
+    """The message's hash again, from the bytes it holds now; of a large body with the hash that it
+    came with, as to look at its bytes takes its time."""
     _, number, exchange, key, flags, created_us, ttl_us, properties, body = message
     return message_hash(
         number, exchange, key, flags, created_us, ttl_us, properties, body, body_hash(body)
     )
+
+
+def rehash_wholly(message: Message) -> int:
+    """The same, from all of its bytes."""
+    body = message[BODY]
+    if type(body) is LargeBody and body.hashed_again() != body.hashed:
+        return ~message[CONTENT_HASH] & MASK
+    return rehash(message)
 
 
 def rehash_all(messages: Iterable[Message]) -> list[int]:
@@ -428,9 +438,8 @@ Held: TypeAlias = tuple[Queue, int, Message, Consumer | None, bool]
 class Unfinished:
     """The parts of a large body that is not whole yet."""
 
-    parts: list[bytes] = field(default_factory=list)
-    bytes: int = 0
-    sum: int = 0  # of their elements
+    body: GrowingBody = field(default_factory=GrowingBody)
+    sum: int = 0  # of the parts' elements
 
 
 @dataclass(slots=True, eq=False, repr=False)

@@ -7,22 +7,37 @@ another layout needs another name among the items of a snapshot (`machine/image/
 
 import sys
 from array import array
-from collections.abc import Sequence
-from itertools import repeat
+from collections.abc import Iterator, Sequence
+from itertools import chain, repeat
 from typing import TypeAlias
 
 import msgpack
 
-Row: TypeAlias = tuple[int, int, str, str, int, int, int, bytes, bytes]  # a state.Message
+from broker.waiting.bodies import Body, LargeBody, in_parts
+
+Row: TypeAlias = tuple[int, int, str, str, int, int, int, bytes, Body]  # a state.Message
 
 HASHES_BYTES_MAX = 4 << 10
 """The hashes of a block are within so many bytes from its beginning."""
-ONE = 0
-"""With this begin the bytes of a single message; those of several with a head of msgpack."""
+ONE, LARGE = 0, 1
+"""With these begin the bytes of a single message, and those of some with large bodies, which are
+behind all else; those of others with a head of msgpack."""
+LARGE_BYTES = 1 << 20
+"""So much of large bodies is written and read part by part, and in no checkpoint as it is."""
 
 
-def pack(messages: tuple[Row, ...]) -> bytes:
-    """Return messages as bytes, by columns, the hashes of their contents first."""
+def pack(messages: tuple[Row, ...]) -> bytes | list[bytes]:
+    """Return messages as bytes, by columns, the hashes of their contents first; as parts of these,
+    where there are large ones among them, so that nobody puts them together."""
+    large = [body for *_, body in messages if type(body) is LargeBody]
+    if sum(map(len, large)) > LARGE_BYTES:
+        return _pack_large(messages, large)
+    if large:
+        messages = tuple([(*one[:-1], bytes(one[-1])) for one in messages])
+    return _pack(messages)
+
+
+def _pack(messages: tuple[Row, ...]) -> bytes:
     if len(messages) == 1:
         return _pack_one(messages[0])
     contents, numbers, exchanges, keys, flags, created_us, ttl_us, properties, bodies = zip(
@@ -69,6 +84,37 @@ def unpack(data: bytes | memoryview) -> tuple[Row, ...]:
     )
 
 
+def unpack_large(pieces: Iterator[bytes]) -> tuple[Row, ...]:
+    """Return the messages that were packed, from pieces of whatever size that are looked at in
+    their turn, to the last."""
+    data = next(pieces)
+    if data[0] not in (ONE, LARGE):
+        return unpack(b"".join((data, *pieces)))
+    while len(data) < (end := 5 + int.from_bytes(data[1:5], "big")):
+        data += next(pieces)
+    head = msgpack.unpackb(data[5:end], use_list=False)
+    left = chain((data[end:],) if len(data) > end else (), pieces)
+    if data[0] == ONE:
+        row: Row = (*head, in_parts(left))
+        return (row,)
+    *rows, sizes = head
+    rest = b""
+    messages: list[Row] = []
+    for row, size in zip(rows, sizes, strict=True):
+        if size < 0:
+            messages.append(row)
+            continue
+        parts: list[bytes] = []
+        while size:
+            rest = rest or next(left)
+            parts.append(rest[:size])
+            size, rest = size - len(parts[-1]), rest[size:]
+        messages.append((*row[:-1], in_parts(parts)))
+    for _ in left:
+        pass  # whoever reads them compares their checksum at the end
+    return tuple(messages)
+
+
 def contents_of(data: bytes) -> Sequence[int]:
     """Return the hashes of the contents of the messages that were packed, and look at no more."""
     if data[0] == ONE:
@@ -95,9 +141,20 @@ def _numbers(kind: str, column: bytes) -> "array[int]":
 
 
 def _pack_one(message: Row) -> bytes:
-    """It may be large, and nothing else goes on while it is copied: once, that is."""
+    """It may be of some size, and is copied once."""
     head = msgpack.packb(message[:-1])
-    return b"".join((bytes((ONE,)), len(head).to_bytes(4, "big"), head, message[-1]))
+    return b"".join((bytes((ONE,)), len(head).to_bytes(4, "big"), head, bytes(message[-1])))
+
+
+def _pack_large(messages: tuple[Row, ...], large: list[LargeBody]) -> list[bytes]:
+    """Rows without the large bodies, and how long each of these is; then they follow."""
+    rows = [(*one[:-1], b"") if type(one[-1]) is LargeBody else one for one in messages]
+    sizes = [len(one[-1]) if type(one[-1]) is LargeBody else -1 for one in messages]
+    head = msgpack.packb((*rows, sizes))
+    packed = [bytes((LARGE,)) + len(head).to_bytes(4, "big") + head]
+    for body in large:
+        packed += body.parts
+    return packed
 
 
 def _unpack_one(data: bytes | memoryview) -> Row:

@@ -17,7 +17,7 @@ from weakref import ref
 
 from broker.waiting import blocks as sizes
 from broker.waiting.blocks import Block, Summary
-from broker.waiting.page_format import Row, pack, unpack
+from broker.waiting.page_format import LARGE_BYTES, Row, pack, unpack, unpack_large
 
 Place: TypeAlias = tuple[int, int, int]  # where, how many bytes, and their checksum
 Work: TypeAlias = Callable[[], object]
@@ -46,11 +46,14 @@ class PageDamaged(PageLost):
 class Shelf(Protocol):
     """Where pages lie.  Any thread may call it."""
 
-    def put(self, data: bytes) -> Place | None:
-        """Keep these bytes; None: there is no room for them now."""
+    def put(self, data: bytes | list[bytes]) -> Place | None:
+        """Keep these bytes, or parts of them in order; None: there is no room for them now."""
 
     def get(self, place: Place) -> bytes | memoryview:
         """Return the bytes of this place, as they were put there; raises what the disk did."""
+
+    def pieces(self, place: Place) -> Iterator[bytes]:
+        """Yield them piece by piece; raises at the end where they are not what was put there."""
 
     def drop(self, place: Place) -> None:
         """They are not needed any more; never waits."""
@@ -158,7 +161,9 @@ class _StoredPage:
             waiter.wake()
 
     def _unpacked(self) -> tuple[Row, ...]:
-        messages = unpack(self._pager.shelf.get(self._place))
+        shelf, place = self._pager.shelf, self._place
+        is_large = place[1] > LARGE_BYTES
+        messages = unpack_large(shelf.pieces(place)) if is_large else unpack(shelf.get(place))
         if self._judge is not None and (wrong := self._judge(messages)):
             raise PageDamaged(wrong)
         return messages

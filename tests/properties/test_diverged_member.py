@@ -103,7 +103,7 @@ def flip_a_bit(machine: Machine) -> None:
     ready = machine.vhosts["/"].queues["q"].ready
     if ready:
         message = ready.first
-        body = bytes([message[BODY][0] ^ 4]) + message[BODY][1:]
+        body = bytes([bytes(message[BODY])[0] ^ 4]) + bytes(message[BODY])[1:]
         replace_message(ready, 0, (*message[:BODY], body))
     else:
         flip_the_root(machine)

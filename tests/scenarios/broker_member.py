@@ -139,7 +139,7 @@ class StoryClient:
     def _write(self, effect: Effect) -> None:
         match effect:
             case DeliverEffect():
-                body = effect.body.decode()
+                body = bytes(effect.body).decode()
                 self.unacked[body] = effect.delivery_tag
                 self._saw("gets again" if effect.redelivered else "gets", body)
             case Confirm():

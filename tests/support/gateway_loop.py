@@ -156,6 +156,8 @@ class Peer:
         if not self.reads:
             return
         data = bytes(self.client.take_output())
+        while self.client.connection.ahead:
+            data += self.client.take_output()
         if data[:4] != b"AMQP":
             self.received += methods_in(data)
 

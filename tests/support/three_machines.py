@@ -349,7 +349,7 @@ class Client:
 
     def deliveries(self) -> list[tuple[int, bytes, bool]]:
         return [
-            (one.delivery_tag, one.body, one.redelivered)
+            (one.delivery_tag, bytes(one.body), one.redelivered)
             for one in self.rig.effects
             if isinstance(one, DeliverEffect) and (one.conn, one.chan) == (self.conn, self.chan)
         ]

@@ -72,15 +72,17 @@ from broker.machine.state import (
     Vhost,
 )
 from broker.machine.version import ANSWERS_AS_RABBITMQ, BODIES_IN_PARTS, NUMBERED_PUBLISHES
+from broker.waiting.bodies import Body
 
 _TTL_MS_MAX = 1 << 53
 _new = tuple.__new__  # half the cost of calling the class
 
 
 def on_publish(state: State, channel: Channel, command: Publish) -> int:
-    _, conn, chan, publish_no, exchange, key, flags, properties, body = command
+    _, conn, chan, publish_no, exchange, key, flags, properties, rest = command
+    body: Body = rest
     if flags & IN_PARTS and state.version >= BODIES_IN_PARTS:
-        return on_publish(state, channel, _made_whole(state, channel, command))
+        body, flags = whole_body(state, channel, rest), flags & ~IN_PARTS
     ttl_us = NO_TTL
     attempt = None
     first = properties[0] if properties else 0
@@ -89,7 +91,7 @@ def on_publish(state: State, channel: Channel, command: Publish) -> int:
         if isinstance(numbered, Refusal):
             return refuse(state, channel, PUBLISH, numbered)
         if numbered is not None and numbered.entry:
-            return _publish_again(state, channel, command, numbered)
+            return _publish_again(state, channel, command, body, numbered)
         attempt = numbered
     if first & 1:  # the flag of the expiration property
         ttl_us = ttl_of(properties)
@@ -132,17 +134,11 @@ def on_body_part(state: State, channel: Channel, command: BodyPart) -> int:
     outcome = OK
     while state.unfinished_bytes > UNFINISHED_BYTES_MAX:
         slowest, unfinished = next(iter(state.unfinished.values()))
-        refusal = gave_way(unfinished.bytes, UNFINISHED_BYTES_MAX)
+        refusal = gave_way(unfinished.body.size, UNFINISHED_BYTES_MAX)
         code = refuse(state, slowest, BODY_PART, refusal)
         if slowest is channel:
             outcome = code
     return outcome
-
-
-def _made_whole(state: State, channel: Channel, command: Publish) -> Publish:
-    kind, conn, chan, publish_no, exchange, key, flags, properties, body = command
-    body, flags = whole_body(state, channel, body), flags & ~IN_PARTS
-    return Publish(kind, conn, chan, publish_no, exchange, key, flags, properties, body)
 
 
 def _remember(
@@ -159,9 +155,11 @@ def _remember(
     remember(state, channel, attempt, outcome, durable, number if route.queues else 0)
 
 
-def _publish_again(state: State, channel: Channel, command: Publish, attempt: Attempt) -> int:
+def _publish_again(
+    state: State, channel: Channel, command: Publish, body: Body, attempt: Attempt
+) -> int:
     """The number was taken before: nothing is done, and the answer is the same."""
-    _, conn, chan, publish_no, exchange, key, flags, properties, body = command
+    _, conn, chan, publish_no, exchange, key, flags, properties, _ = command
     accepted, returned = attempt.outcome != REFUSED, attempt.outcome == UNROUTED
     what = AGAIN | FLAG if flags & PERSISTENT else AGAIN
     at, low = state.position & INDEX_MASK, publish_no & MARK_MASK
@@ -267,7 +265,7 @@ def _publish_delayed(state: State, queue: Queue, message: Message) -> int:
 
 
 def return_unroutable(
-    state: State, channel: Channel, exchange: str, key: str, properties: bytes, body: bytes
+    state: State, channel: Channel, exchange: str, key: str, properties: bytes, body: Body
 ) -> None:
     _, conn, chan = channel.key
     state.effects.append(Return(conn, chan, NO_ROUTE, "NO_ROUTE", exchange, key, properties, body))

@@ -44,7 +44,7 @@ from broker.machine.state import (
     State,
     Vhost,
     all_queues,
-    rehash,
+    rehash_wholly,
 )
 
 
@@ -58,7 +58,7 @@ def recompute_root(state: State, fresh: bool = False) -> int:
     total += horizon_element(state) + sum(map(span_element, state.spans))
     total += sum(poison_element(*key, names) for key, names in state.poison.items())
     for letter in state.late_letters:
-        content = rehash(letter.message)
+        content = rehash_wholly(letter.message)
         total += letter_element(letter._replace(message=(content, *letter.message[1:])))
     total += sum(alarm_element(*key, detail) for key, detail in state.alarms.items())
     total += active_element(state.active) if state.active else 0
@@ -103,7 +103,9 @@ def _producers_sum(vhost: Vhost, fresh: bool) -> int:
 
 def _held_sum(channel: Channel) -> int:
     return sum(
-        held_element(rehash(message), queue.number, seq, channel.salt, tag + tag + redelivered)
+        held_element(
+            rehash_wholly(message), queue.number, seq, channel.salt, tag + tag + redelivered
+        )
         for held_by_tag in (channel.unacked, channel.unsent)
         for tag, (queue, seq, message, _, redelivered) in held_by_tag.items()
     )

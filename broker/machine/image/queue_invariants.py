@@ -34,7 +34,7 @@ from broker.machine.state import (
     State,
     Vhost,
     ready_count,
-    rehash,
+    rehash_wholly,
 )
 from broker.waiting.groups import Groups
 from broker.waiting.last_values import LastValues
@@ -57,7 +57,7 @@ def returned_sum(queue: Queue, fresh: bool) -> int:
     number, total = queue.number, 0
     for place, message in queue.returned.items():
         seq, redelivered = seq_at(queue, place)
-        content = message[CONTENT_HASH] if fresh else rehash(message)
+        content = message[CONTENT_HASH] if fresh else rehash_wholly(message)
         total += ready_element(content, number, seq, redelivered)
     return total
 
@@ -69,7 +69,7 @@ def backlog_sum(queue: Queue, messages: Iterable[Message], first: int, fresh: bo
     ready = iter(messages)
     # In parts: each is summed up at once, with the interpreter's lock.
     while part := list(islice(ready, min(recovered, _PART) or _PART)):
-        contents = map(itemgetter(CONTENT_HASH) if fresh else rehash, part)
+        contents = map(itemgetter(CONTENT_HASH) if fresh else rehash_wholly, part)
         total += ready_elements(contents, number, count(first), recovered > 0)
         first += len(part)
         recovered = max(0, recovered - len(part))

@@ -25,7 +25,7 @@ from broker.machine.image.queue_invariants import returns_sum, superseded_sum
 from broker.machine.image.snapshot import BY_CONSUMER, BY_GONE, VERSION
 from broker.machine.policies.choice import policy_of
 from broker.machine.publishing.numbers import restore as restore_numbers
-from broker.machine.publishing.unfinished import keep_part
+from broker.machine.publishing.unfinished import RestoredBodies, keep_part
 from broker.machine.queueing.arguments import (
     apply_settings,
     keep_groups,
@@ -122,7 +122,7 @@ class _Reader:
         self.pages = PageReader(state, own=own)
         # In pages: a dict of a million stands still for 40 ms as it grows, and again as it goes.
         self.messages: defaultdict[int, dict[int, Message]] = defaultdict(dict)
-        self.bodies: dict[int, list[bytes]] = {}  # parts of a large body, by message
+        self.bodies = RestoredBodies()
         self.queues: dict[int, Queue] = {}
         self.strings: dict[str, str] = {}
         self.policies: dict[int, Policy] = {}  # by content
@@ -231,7 +231,7 @@ class _Reader:
         count_connection(self.state, connection, 1)
 
     def _on_body(self, number: int, part: bytes) -> None:
-        self.bodies.setdefault(number, []).append(part)
+        self.bodies.add(number, part)
 
     def _on_messages(
         self,
@@ -247,14 +247,9 @@ class _Reader:
             "tuple[bytes, ...]]",
             columns,
         )
-        if self.bodies:
-            whole = [
-                b"".join((*self.bodies.pop(number, ()), body))
-                for number, body in zip(numbers, rest[-1], strict=True)
-            ]
-            rest = (*rest[:-1], tuple(whole))
-        contents = message_hashes(numbers, shared, shared_keys, *rest)
-        rows = list(zip(contents, numbers, shared, shared_keys, *rest, strict=True))
+        bodies = self.bodies.whole(numbers, rest[-1])
+        contents = message_hashes(numbers, shared, shared_keys, *rest[:-1], bodies)
+        rows = list(zip(contents, numbers, shared, shared_keys, *rest[:-1], bodies, strict=True))
         _untrack()
         pages = self.messages
         for number, row in zip(numbers, rows, strict=True):

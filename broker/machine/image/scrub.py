@@ -23,7 +23,7 @@ from broker.machine.state import (
     Queue,
     State,
     all_queues,
-    rehash,
+    rehash_wholly,
 )
 from broker.waiting.backlog import Backlog
 from broker.waiting.blocks import read_along
@@ -169,7 +169,7 @@ class Scrub:
             count += 1
             if seq >= self._first:
                 self._at = seq
-            content = rehash(message)
+            content = rehash_wholly(message)
             if content != message[CONTENT_HASH]:
                 what = f"message {message[NUMBER]} is not what was published"
                 return count, Fault(place, what)

@@ -41,6 +41,7 @@ from broker.machine.state import (
 )
 from broker.machine.version import PAGES_AS_THEY_ARE, TICKS_NAME_POSITIONS
 from broker.waiting.blocks import Block, Part, packed_ahead, read_ahead, read_along
+from broker.waiting.bodies import pieces_of
 from broker.waiting.places import Places
 
 CHUNK_BYTES = 256 * 1024
@@ -292,7 +293,7 @@ class Cut:
             for channel in connection.channels.values()
         ]
         self._unfinished = [
-            (key, unfinished.parts.copy()) for key, (_, unfinished) in state.unfinished.items()
+            (key, unfinished.body.parts.copy()) for key, (_, unfinished) in state.unfinished.items()
         ]
         self._letters = list(state.late_letters)
         self._services = list(_services(state))
@@ -334,7 +335,7 @@ class Cut:
             if len(batch) == 1 and len(batch[0][BODY]) > _WHOLE_BYTES_MAX:
                 yield from _in_parts(batch[0])
             elif batch:
-                yield ("messages", *zip(*(message[1:] for message in batch), strict=True))
+                yield ("messages", *zip(*map(_fields, batch), strict=True))
             yield None
         for vhost in self._vhosts:
             yield from vhost.items(at_once=self._at_once)
@@ -407,11 +408,16 @@ class Cut:
             yield letter.message
 
 
+def _fields(message: Message) -> tuple[object, ...]:
+    """All but the hash."""
+    body = message[BODY]
+    return message[1:] if type(body) is bytes else (*message[1:BODY], bytes(body))
+
+
 def _in_parts(message: Message) -> Iterator[_Item | None]:
     """A message with a large body: its parts, then all else."""
-    body = message[BODY]
-    for at in range(0, len(body), _BODY_PART_BYTES):
-        yield ("body", message[NUMBER], body[at : at + _BODY_PART_BYTES])
+    for piece in pieces_of(message[BODY], _BODY_PART_BYTES):
+        yield ("body", message[NUMBER], piece)
         yield None
     yield ("messages", *zip((*message[1:BODY], b""), strict=True))
 

@@ -14,6 +14,7 @@ from broker.machine.queueing.refusals import Refusal
 from broker.machine.queueing.streams import enter
 from broker.machine.queueing.windows import enqueue_once, key_of
 from broker.machine.state import Route, State, Vhost
+from broker.waiting.bodies import Body
 
 
 def turn_of(state: State, index: int = 0) -> int:
@@ -28,7 +29,7 @@ def publish_to(
     flags: int,
     ttl_us: int,
     properties: bytes,
-    body: bytes,
+    body: Body,
     what: int,
     mark: int,
     publish_no: int,

@@ -22,6 +22,7 @@ from broker.machine.publishing.numbers import (
 from broker.machine.queueing.properties import decode_value, raw_headers, with_headers
 from broker.machine.queueing.refusals import PRECONDITION_FAILED, Refusal
 from broker.machine.state import Channel, Producer, State, Vhost
+from broker.waiting.bodies import Body
 
 HEADERS = ID, EPOCH, SEQUENCE = "x-producer-id", "x-producer-epoch", "x-sequence"
 _ID_BYTES = bytes((len(ID),)) + ID.encode()
@@ -62,7 +63,7 @@ def may_be_numbered(properties: bytes) -> bool:
 
 
 def attempt_of(
-    channel: Channel, exchange: str, key: str, properties: bytes, body: bytes
+    channel: Channel, exchange: str, key: str, properties: bytes, body: Body
 ) -> Attempt | Refusal | None:
     """None: it is not numbered."""
     values = {name: raw for name, _, raw in raw_headers(properties) if name in HEADERS}

@@ -10,7 +10,7 @@ from operator import itemgetter
 from typing import cast
 
 from broker.machine.commands import PERSISTENT, PUBLISH, Command, Publish
-from broker.machine.digest import MASK, body_hash, content_of, head, ready_elements
+from broker.machine.digest import MASK, bytes_hash, content_of, head, ready_elements
 from broker.machine.effects import Confirm
 from broker.machine.move_log import (
     BY_CLIENT,
@@ -122,7 +122,7 @@ def _enter(
                 properties, text = given, address + given
             if (publish_no > 0) != confirms:
                 break
-            at, hashed, low = position & INDEX_MASK, body_hash(body), publish_no & MARK_MASK
+            at, hashed, low = position & INDEX_MASK, bytes_hash(body), publish_no & MARK_MASK
             about = head(number, created_us, NO_TTL, flags, size, len(properties), len(body))
             content = content_of(about + text, hashed)
             messages.append(

@@ -4,37 +4,59 @@ The parts are kept with the channel until its Publish takes them, or until the c
 Decision: docs/decisions/0056-large-bodies-are-ordered-in-parts.md.
 """
 
+from collections.abc import Collection, Iterable
+
 from broker.machine.digest import part_element
 from broker.machine.state import Channel, State, Unfinished
+from broker.waiting.bodies import Body, GrowingBody
 
 
 def keep_part(state: State, channel: Channel, data: bytes) -> None:
     """The next part: its channel is now the last of those that wait for one."""
     _, unfinished = state.unfinished.pop(channel.key, (channel, Unfinished()))
     state.unfinished[channel.key] = channel, unfinished
-    element = part_element(channel.salt, len(unfinished.parts), data)
-    unfinished.parts.append(data)
-    unfinished.bytes += len(data)
+    element = part_element(channel.salt, len(unfinished.body.parts), data)
+    unfinished.body.add(data)
     unfinished.sum += element
     state.unfinished_bytes += len(data)
     state.add(element)
 
 
-def whole_body(state: State, channel: Channel, rest: bytes) -> bytes:
-    """The channel's body, of which this is the rest; the parts are not kept any more."""
+def whole_body(state: State, channel: Channel, rest: bytes) -> Body:
+    """The channel's body, of which this is the rest: in its parts, which wait no more."""
     if channel.key not in state.unfinished:
         return rest
     _, unfinished = state.unfinished[channel.key]
     forget_parts(state, channel)
-    return b"".join((*unfinished.parts, rest))
+    return unfinished.body.whole(rest)
 
 
 def forget_parts(state: State, channel: Channel) -> None:
     """The channel ends."""
     if channel.key in state.unfinished:
         _, unfinished = state.unfinished.pop(channel.key)
-        state.unfinished_bytes -= unfinished.bytes
+        state.unfinished_bytes -= unfinished.body.size
         state.remove(unfinished.sum)
+
+
+class RestoredBodies:
+    """Large bodies of a snapshot, which come ahead of their messages."""
+
+    def __init__(self) -> None:
+        self._growing: dict[int, GrowingBody] = {}  # by message
+
+    def add(self, number: int, part: bytes) -> None:
+        self._growing.setdefault(number, GrowingBody()).add(part)
+
+    def whole(self, numbers: Iterable[int], rests: Collection[bytes]) -> Collection[Body]:
+        """The bodies of these messages, of which these are the rests."""
+        growing = self._growing
+        if not growing:
+            return rests
+        return [
+            growing.pop(number).whole(rest) if number in growing else rest
+            for number, rest in zip(numbers, rests, strict=True)
+        ]
 
 
 def parts_sum(state: State) -> int:
@@ -42,7 +64,7 @@ def parts_sum(state: State) -> int:
     return sum(
         part_element(channel.salt, index, part)
         for channel, unfinished in state.unfinished.values()
-        for index, part in enumerate(unfinished.parts)
+        for index, part in enumerate(unfinished.body.parts)
     )
 
 
@@ -51,7 +73,8 @@ def check_parts(state: State) -> None:
     for key, (channel, unfinished) in state.unfinished.items():
         assert state.channels[key] is channel
         assert channel.open
-        assert unfinished.parts
-        assert unfinished.bytes == sum(map(len, unfinished.parts))
-    counted = sum(unfinished.bytes for _, unfinished in state.unfinished.values())
+        body = unfinished.body
+        assert body.parts
+        assert body.size == sum(map(len, body.parts))
+    counted = sum(unfinished.body.size for _, unfinished in state.unfinished.values())
     assert counted == state.unfinished_bytes

@@ -15,7 +15,7 @@ from bisect import bisect_right
 from itertools import accumulate
 
 from broker.machine.commands import Table, Value
-from broker.machine.digest import MASK, body_hash, item_hash
+from broker.machine.digest import MASK, bytes_hash, item_hash
 from broker.machine.queueing.properties import headers_of, property_of, raw_headers
 from broker.machine.queueing.refusals import PRECONDITION_FAILED, Refusal, plain
 from broker.machine.state import Binding, Exchange
@@ -76,9 +76,9 @@ def chosen(source: Exchange, key: str, properties: bytes, turn: int) -> list[Bin
     if source.routes_as == RANDOM:
         hashed = item_hash("random", source.name, turn)
     elif source.routes_as == MODULUS_HASH:
-        hashed = body_hash(key.encode())
+        hashed = bytes_hash(key.encode())
     else:
-        hashed = body_hash(_hashed_value(source.arguments, key, properties))
+        hashed = bytes_hash(_hashed_value(source.arguments, key, properties))
     return [bindings[bisect_right(ends, _bucket(hashed, ends[-1]))]]
 
 

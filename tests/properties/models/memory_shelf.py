@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from broker.waiting.pager import COUNTERS, Pager, Place, Work
 
 
@@ -13,9 +15,10 @@ class MemoryShelf:
         self.full = False
         self._next = 0
 
-    def put(self, data: bytes) -> Place | None:
+    def put(self, data: bytes | list[bytes]) -> Place | None:
         if self.full:
             return None
+        data = data if isinstance(data, bytes) else b"".join(data)
         self._next += 1
         place = self._next, len(data), 0
         self.pages[place] = data
@@ -23,6 +26,11 @@ class MemoryShelf:
 
     def get(self, place: Place) -> bytes:
         return self.pages[place]
+
+    def pieces(self, place: Place) -> Iterator[bytes]:
+        """Of a size that no part has."""
+        data = self.get(place)
+        yield from (data[at : at + 1000] for at in range(0, len(data), 1000))
 
     def drop(self, place: Place) -> None:
         del self.pages[place]

@@ -179,7 +179,7 @@ class SimWatchdogs:
             }
             for number, message in self._waiting.items():
                 if number not in present and message[CONTENT_HASH] in expired:
-                    self._gone(queue.ttl_us, int(message[BODY][MESSAGE.size :]))
+                    self._gone(queue.ttl_us, int(bytes(message[BODY])[MESSAGE.size :]))
         self._machine, self._waiting = machine, present
 
     def _gone(self, ttl_us: int, published_us: int) -> None:

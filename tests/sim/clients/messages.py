@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import struct
 
+from broker.waiting.bodies import Body
+
 MESSAGE = struct.Struct(">QQ")
 MessageId = tuple[int, int]  # connection, number of its messages
 
 
-def message_id(body: bytes) -> MessageId:
+def message_id(body: Body) -> MessageId:
     """Who published it, and as which."""
-    conn, number = MESSAGE.unpack_from(body)
+    conn, number = MESSAGE.unpack_from(bytes(body))
     return conn, number

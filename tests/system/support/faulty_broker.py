@@ -46,7 +46,7 @@ def install(how: str) -> None:
         if how == "rot" and live and b"ROT" in body:
             ready = state.vhosts["/"].queues[key].ready
             message = ready.pop()
-            body = bytes([message[BODY][0] ^ 1]) + message[BODY][1:]
+            body = bytes([bytes(message[BODY])[0] ^ 1]) + bytes(message[BODY])[1:]
             ready.append((*message[:BODY], body))
         return 404 if how == "odd" and b"ODD" in body else outcome
 

@@ -188,7 +188,7 @@ def flip_a_body(bus: Bus, name: str) -> None:
     machine = bus.cores[name].replica.machine
     queue = machine.vhosts["/"].queues["q"]
     message = queue.ready.first
-    body = bytes([message[BODY][0] ^ 1]) + message[BODY][1:]
+    body = bytes([bytes(message[BODY])[0] ^ 1]) + bytes(message[BODY])[1:]
     replace_message(queue.ready, 0, (*message[:BODY], body))
 
 

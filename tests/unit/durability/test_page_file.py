@@ -217,3 +217,36 @@ def test_pages_leave_what_an_operator_wants_to_be_free(
 def test_a_directory_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     with pytest.raises(NotWritable, match="missing"):
         PageFile(tmp_path / "missing")
+
+
+def test_parts_are_one_page_and_come_back_in_pieces(
+    pages: PageFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(page_file, "PIECE_BYTES", 1000)
+    rng = random.Random(5)
+    parts = [rng.randbytes(size) for size in (700, 0, 3000, 41)]
+    whole = b"".join(parts)
+    place = pages.put(parts)
+    assert place is not None
+    assert pages.get(place) == whole
+    assert [len(piece) for piece in pages.pieces(place)] == [1000, 1000, 1000, 741]
+    assert b"".join(pages.pieces(place)) == whole
+    begin, size, checksum = place
+    with pytest.raises(StoreFailed, match="not what was written there"):
+        list(pages.pieces((begin, size, checksum ^ 1)))
+
+
+def test_a_disk_that_fills_up_between_two_parts_takes_none(
+    pages: PageFile, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    taken: list[int] = []
+
+    def pwrite(_file: int, data: bytes, _at: int) -> int:
+        taken.append(len(data) if len(taken) < 2 else 10)
+        return taken[-1]
+
+    monkeypatch.setattr(os, "pwrite", pwrite)
+    assert pages.put([bytes(100)] * 5) is None
+    assert taken == [100, 100, 10]
+    pages.tidy()
+    assert pages.held_bytes == 0

@@ -47,7 +47,7 @@ def test_a_long_queue_goes_to_disk_and_comes_back(
     ready.blocks[0].ask()
     until(pages, "ahead", before + 1)
     waited = pages.counters["at_once"], pages.counters["waited"]
-    assert [message[-1][0] for message in ready.blocks[0]] == [4, 5, 6, 7]
+    assert [bytes(message[-1])[0] for message in ready.blocks[0]] == [4, 5, 6, 7]
     assert waited == (pages.counters["at_once"], pages.counters["waited"])
     for _ in range(6):
         client.get("q")

@@ -20,7 +20,7 @@ def client() -> Client:
 
 
 def bodies(client: Client, queue: str) -> list[bytes]:
-    return [message[BODY] for message in client.rig.machine.vhosts["/"].queues[queue].ready]
+    return [bytes(message[BODY]) for message in client.rig.machine.vhosts["/"].queues[queue].ready]
 
 
 def test_declare_says_what_there_is(client: Client) -> None:

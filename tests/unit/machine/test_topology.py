@@ -23,7 +23,7 @@ def with_headers(headers: c.Table) -> bytes:
 
 
 def bodies(client: Client, queue: str) -> list[bytes]:
-    return [message[BODY] for message in client.rig.machine.vhosts["/"].queues[queue].ready]
+    return [bytes(message[BODY]) for message in client.rig.machine.vhosts["/"].queues[queue].ready]
 
 
 def test_predeclared_exchanges_are_there_and_cannot_be_made_or_deleted(client: Client) -> None:

@@ -100,7 +100,9 @@ def flip_body(machine: Machine) -> None:
     queue = queue_of(machine)
     message = list(queue.ready)[17]
     replace_message(
-        queue.ready, 17, (*message[:BODY], bytes([message[BODY][0] ^ 1]) + message[BODY][1:])
+        queue.ready,
+        17,
+        (*message[:BODY], bytes([bytes(message[BODY])[0] ^ 1]) + bytes(message[BODY])[1:]),
     )
 
 

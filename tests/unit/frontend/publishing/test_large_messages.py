@@ -2,9 +2,9 @@
 
 from broker.frontend.channel import TX_BYTES_MAX
 from broker.frontend.gateway import ONE_COMMAND_BYTES_MAX
-from broker.machine.commands import BODY_PART, PUBLISH
+from broker.machine.commands import BODY_PART, PUBLISH, SENT
 from broker.machine.version import BODIES_IN_PARTS
-from tests.support.amqp_peer import publish
+from tests.support.amqp_peer import methods_in, publish
 from tests.support.gateway_loop import Loop, Peer
 
 WHOLE = bytes(range(256)) * 8192  # 2 MiB
@@ -99,3 +99,27 @@ def test_who_sends_large_messages_is_not_read_while_their_lane_is_full() -> None
     assert (large.client.may_be_read, other.client.may_be_read) == (False, True)
     loop.gateway.connection_lost(large.client)
     assert loop.gateway.large_senders == {}
+
+
+def test_a_consumer_gets_it_as_it_reads_and_costs_no_copy() -> None:
+    loop = Loop()
+    sender, reader = connected(loop), connected(loop)
+    for body in (WHOLE, b"small", WHOLE + b"2"):
+        sender.send(publish(1, "", "q", body))
+    reader.reads = False
+    reader.send_method("basic.consume", "q", "c", False, True, False, False, {})
+    connection = reader.client.connection
+    assert connection.ahead
+    assert len(connection.out) < 1000
+    assert reader.client.is_full
+    pieces: list[bytes] = []
+    while connection.ahead:
+        assert not loop.gateway.commands
+        pieces.append(bytes(reader.client.take_output()))
+    assert 4 <= len(pieces) <= 6
+    assert [command[0] for command in loop.gateway.commands] == [SENT]
+    reader.received += methods_in(b"".join(pieces))
+    reader.reads = True
+    loop.turn()
+    bodies = [one.body for one in reader.take() if one.method == "basic.deliver"]
+    assert bodies == [WHOLE, b"small", WHOLE + b"2"]

@@ -25,7 +25,7 @@ def body_of(client: Client, queue: str = "q") -> bytes:
     client.get(queue, no_ack=True)
     got = client.got()
     assert isinstance(got, GetOk)
-    return got.body
+    return bytes(got.body)
 
 
 def test_parts_and_the_rest_are_one_message(client: Client) -> None:

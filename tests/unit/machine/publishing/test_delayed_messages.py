@@ -44,7 +44,7 @@ def waiting(rig: Rig) -> int:
 def taken(client: Client, queue: str = "q") -> list[bytes]:
     bodies = []
     while client.get(queue, no_ack=True) == c.OK and isinstance(got := client.got(), GetOk):
-        bodies.append(got.body)
+        bodies.append(bytes(got.body))
     return bodies
 
 

@@ -65,7 +65,7 @@ class World:
             got = client.got()
             if isinstance(got, GetOk):
                 client.ack(got.delivery_tag)
-                self.read.append(got.body)
+                self.read.append(bytes(got.body))
         elif verb == "time":
             self.rig.pass_time(LETTERS_RETRY_US // 2)
         elif verb == "restore":

@@ -9,7 +9,7 @@ import pytest
 from broker.machine import commands as c
 from broker.machine.command_codec import pack_blob
 from broker.machine.commands import Command, Table
-from broker.machine.digest import body_hash
+from broker.machine.digest import bytes_hash
 from broker.machine.handlers.consumers import apply_acks
 from broker.machine.machine import Machine
 from broker.machine.move_log import ACKED
@@ -194,7 +194,7 @@ def test_the_command_that_fails_in_a_run_is_named(monkeypatch: pytest.MonkeyPatc
     commands: list[Command] = [
         c.Publish(c.PUBLISH, 1, 1, no, "", "plain", 0, b"", b"%d" % no) for no in range(1, 9)
     ]
-    monkeypatch.setattr("broker.machine.publishing.runs.body_hash", fails_at(b"5", body_hash))
+    monkeypatch.setattr("broker.machine.publishing.runs.bytes_hash", fails_at(b"5", bytes_hash))
     with pytest.raises(ExecutionFailed) as caught:
         replica.execute(Item(1, RING, 1, "a", pack_blob(session, 1, 1, commands)))
     assert caught.value.index == 4
@@ -266,7 +266,7 @@ def test_the_ack_that_fails_in_a_run_is_named(monkeypatch: pytest.MonkeyPatch) -
     machine, session, position = held("a", waits=True)
     replica = Replica("a", machine, History(1, position - 1))
     commands: list[Command] = [c.Ack(c.ACK, 1, 2, tag, False) for tag in range(1, 9)]
-    monkeypatch.setattr("broker.machine.state.body_hash", fails_at(b"5", body_hash))
+    monkeypatch.setattr("broker.machine.state.body_hash", fails_at(b"5", bytes_hash))
     with pytest.raises(ExecutionFailed) as caught:
         replica.execute(Item(1, RING, 1, "a", pack_blob(session, 1, 1, commands)))
     assert caught.value.index == 5

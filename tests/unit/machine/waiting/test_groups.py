@@ -327,7 +327,7 @@ def test_of_each_group_one_has_messages_in_their_order(seed: int) -> None:
     def watch() -> None:
         for one in rig.effects:
             if isinstance(one, DeliverEffect):
-                text = one.body.decode()
+                text = bytes(one.body).decode()
                 judge.delivered((one.chan, one.delivery_tag), text, one.consumer_tag)
 
     for step in range(300):

@@ -42,14 +42,14 @@ def queue_of(rig: Rig, name: str = "q") -> Queue:
 
 
 def waiting(rig: Rig, name: str = "q") -> list[str]:
-    return [message[BODY].decode() for message in queue_of(rig, name).returned.values()]
+    return [bytes(message[BODY]).decode() for message in queue_of(rig, name).returned.values()]
 
 
 def get(client: Client, queue: str = "q") -> tuple[int, str, bool]:
     client.get(queue)
     got = client.got()
     assert isinstance(got, GetOk)
-    return got.delivery_tag, got.body.decode(), got.redelivered
+    return got.delivery_tag, bytes(got.body).decode(), got.redelivered
 
 
 def whats(rig: Rig) -> list[int]:

@@ -50,7 +50,7 @@ def queue_of(machine: Machine) -> Queue:
 
 
 def bodies(machine: Machine) -> list[bytes]:
-    return [message[BODY] for message in queue_of(machine).ready]
+    return [bytes(message[BODY]) for message in queue_of(machine).ready]
 
 
 def items(chunks: list[bytes]) -> Items:
@@ -192,7 +192,7 @@ def test_ones_own_messages_are_hashed_before_anybody_has_them(
     with pytest.raises(PageDamaged, match="not what was published: message"):
         take_all()
     assert 0 < len(taken) < MESSAGES
-    assert all(message[BODY].startswith(b"body") for message in taken)
+    assert all(bytes(message[BODY]).startswith(b"body") for message in taken)
     with pytest.raises(PageDamaged, match="not what was published"):
         list(again(whole, pager(), own=True).snapshot())
     with pytest.raises(SnapshotError, match="not what was published"):
@@ -230,5 +230,6 @@ def test_the_bytes_of_a_page_stay_what_they_are() -> None:
     assert unpack(several) == rows
     assert list(contents_of(several)) == [row[0] for row in rows]
     one = pack(rows[:1])
+    assert isinstance(one, bytes)
     assert one.hex() == "000000000d980102a178a16b0405ffc401706f6e65"
     assert list(contents_of(one)) == [1]

@@ -32,7 +32,9 @@ ROWS: tuple[tuple[Message, ...], ...] = (
 
 @pytest.mark.parametrize("messages", ROWS)
 def test_what_is_packed_comes_back_as_it_was(messages: tuple[Message, ...]) -> None:
-    found = unpack(pack(messages))
+    packed = pack(messages)
+    assert isinstance(packed, bytes)
+    found = unpack(packed)
     assert found == messages
     for name in (EXCHANGE, KEY):
         assert len({id(one[name]) for one in found}) == len({one[name] for one in found})
