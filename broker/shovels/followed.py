@@ -41,6 +41,7 @@ from broker.shovels.place_ranges import (
     union,
     without,
 )
+from broker.waiting.bodies import Body
 from vsync.totem.events import Direct
 
 BEGIN, GONE, LEVEL = "begin", "gone", "level"
@@ -74,7 +75,7 @@ class _Told:
     due: float = 0.0
     position: int = 0
     """At which `batch` was true."""
-    batch: list[tuple[str, str, bytes, bytes]] = field(default_factory=list)
+    batch: list[tuple[str, str, bytes, Body]] = field(default_factory=list)
 
 
 class Followers:

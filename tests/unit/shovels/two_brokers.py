@@ -102,7 +102,7 @@ class Wired(Loop):
         """The bodies of all messages of a queue, waiting or not, in their order."""
         there = There(self.machine, self.queue(name))
         all_of_them = union(there.in_line, ranges_of(there.out_of_line))
-        return [there.message(place)[BODY] for place in places(all_of_them)]
+        return [bytes(there.message(place)[BODY]) for place in places(all_of_them)]
 
 
 def step(brokers: tuple[Wired, ...]) -> None:
