@@ -71,11 +71,13 @@ class Machine(State):
             else:
                 outcome = on_channel(self, channel, command)
         if self.ending:
-            sessions.go_on_ending(self)
+            sessions.end_what_ended(self)
         if self.leaving or self.stale or self.trimming:
             definitions.go_on(self)
         if self.dead_letters or self.late_letters:
             publish_dead_letters(self)
+        if self.freed:
+            consumers.serve_freed(self)
         if self.reading:
             streams.read(self)
         return outcome

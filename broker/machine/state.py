@@ -594,6 +594,8 @@ class State:
     trimming: dict[int, Queue] = field(default_factory=dict)
     # queues with a reader that may have something to read, and credit
     reading: dict[int, Queue] = field(default_factory=dict)
+    # queues with groups that this command freed; none between commands
+    freed: dict[int, Queue] = field(default_factory=dict)
     # to publish: those of this position, and those that were too many at earlier ones
     dead_letters: list[Letter] = field(default_factory=list)
     late_letters: deque[Letter] = field(default_factory=deque)

@@ -174,6 +174,10 @@ def is_browsed(queue: Queue) -> bool:
     return queue.stream is None and queue.readers is not None
 
 
+def has_groups(queue: Queue) -> bool:
+    return queue.groups is not None
+
+
 def _ready(queue: Queue) -> int:
     return len(queue.ready) + len(queue.returned)
 
@@ -191,6 +195,15 @@ QUEUE = (
     QueueMetric("queue_consumer_count", "queue_browsers", "gauge",
                 "Those of them that browse: they take nothing from the queue",
                 lambda q: q.readers.count if q.readers is not None else 0, is_browsed),
+    QueueMetric("queue_coarse_metrics", "queue_groups", "gauge",
+                "Message groups of the queue of which something waits, is held or is kept",
+                lambda q: len(q.groups.by_key) if q.groups is not None else 0, has_groups),
+    QueueMetric("queue_coarse_metrics", "queue_groups_held", "gauge",
+                "Those of them of which somebody holds messages",
+                lambda q: len(q.groups.held) if q.groups is not None else 0, has_groups),
+    QueueMetric("queue_coarse_metrics", "queue_groups_kept", "gauge",
+                "Those of them that stay with a consumer",
+                lambda q: len(q.groups.kept) if q.groups is not None else 0, has_groups),
     QueueMetric("queue_coarse_metrics", "queue_messages_dlx", "gauge",
                 "Dead letters of the queue that wait, as their exchange cannot pass them on",
                 lambda q: ready_count(q.letters) if q.letters is not None else 0),

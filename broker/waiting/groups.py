@@ -4,6 +4,11 @@ Keys are 16 bytes, or none for the messages without a group, which are one group
 the first message that waits may go: to whoever holds messages of the group, or, while nobody does,
 to anybody. All of this follows from what waits and what is held, so it is no state of its own.
 Decision: docs/decisions/0087-a-group-has-one-holder.md.
+
+In a queue that *keeps* its groups, one that a consumer has got a message of stays with it until it
+is gone. That is a state: `kept`. Keys are numbers of `KEPT_GROUPS_MAX` then, so that it is bounded,
+and messages without a group go to anybody, each by itself. Decision:
+docs/decisions/0094-a-kept-group-stays-with-its-consumer.md.
 """
 
 from heapq import heappop, heappush
@@ -12,6 +17,9 @@ from typing import Generic, TypeVar
 from broker.waiting.places import Places
 
 _C = TypeVar("_C")
+
+KEPT_GROUPS_MAX = 1024
+"""Of a queue that keeps its groups: those with the same number are one. A power of two."""
 
 
 class Group(Generic[_C]):
@@ -23,30 +31,40 @@ class Group(Generic[_C]):
         self.key = key
         self.places: list[int] = []  # of those that wait, a heap
         self.held = 0  # messages that a channel holds
-        self.holder: _C | None = None  # by this consumer; None, and some held: by a get
+        # By this consumer, or it is kept for it; None, and some held: by a get.
+        self.holder: _C | None = None
 
 
 class Groups(Generic[_C]):
     """The groups of a queue; each step costs hardly more with a million of them than with one."""
 
-    __slots__ = ("by_key", "free", "header", "held", "pending", "raw_header", "wanted")
+    __slots__ = (
+        "by_key", "free", "header", "held", "keeps", "kept", "kept_by", "loose", "pending",
+        "raw_header", "wanted",
+    )  # fmt: skip
 
-    def __init__(self, header: str) -> None:
-        self.header = header  # whose value is the key
+    def __init__(self, header: str, *, keeps: bool) -> None:
+        self.header, self.keeps = header, keeps  # whose value is the key
         name = header.encode()
         self.raw_header = bytes((len(name),)) + name
-        self.by_key: dict[bytes, Group[_C]] = {}  # of which something waits, or is held
+        self.by_key: dict[bytes, Group[_C]] = {}  # of which something waits, is held, or kept
         self.held: dict[bytes, Group[_C]] = {}  # those of which something is
         # By the places of their first messages: the groups that nobody holds, and of each consumer
         # those that it holds and of which more waits.
         self.free: Places[Group[_C]] = Places()
         self.wanted: dict[_C, Places[Group[_C]]] = {}
+        self.loose: Group[_C] = Group(b"")  # stands in `free` for each message without a group
+        self.kept: dict[bytes, _C] = {}  # the consumers with which groups stay
+        self.kept_by: dict[_C, list[bytes]] = {}
         # Consumers that may have credit and something of their own to get: this command's, and none
         # of an earlier one but those without credit, which say nothing.
         self.pending: dict[_C, None] = {}
 
     def waits(self, key: bytes, place: int) -> _C | None:
-        """A message waits at this place; return who holds others of its group."""
+        """A message waits at this place; return who holds others of its group, or keeps it."""
+        if self.keeps and not key:
+            self.free.put(place, self.loose)
+            return None
         group = self._group(key)
         self._unlist(group)
         heappush(group.places, place)
@@ -55,6 +73,9 @@ class Groups(Generic[_C]):
 
     def leaves(self, key: bytes, place: int) -> None:
         """The first of its group does not wait any more."""
+        if self.keeps and not key:
+            self.free.remove(place)
+            return
         group = self.by_key[key]
         self._unlist(group)
         first = heappop(group.places)
@@ -63,6 +84,8 @@ class Groups(Generic[_C]):
 
     def hold(self, key: bytes, holder: _C | None) -> None:
         """A consumer has got a message of the group, or a get."""
+        if self.keeps and not key:
+            return
         group = self._group(key)
         self._unlist(group)
         if not group.held:
@@ -70,15 +93,47 @@ class Groups(Generic[_C]):
         group.held += 1
         self._list(group)
 
-    def let_go(self, key: bytes) -> None:
-        """A message of the group is not held any more, whether it comes back or not."""
+    def let_go(self, key: bytes) -> bool:
+        """A message of the group is not held any more, whether it comes back or not. Return whether
+        others may have those that wait now."""
+        if self.keeps and not key:
+            return False
         group = self.held[key]
         self._unlist(group)
         group.held -= 1
         if not group.held:
-            group.holder = None
             del self.held[key]
+            if key not in self.kept:
+                group.holder = None
         self._list(group)
+        return group.holder is None and not group.held and bool(group.places)
+
+    def keep(self, key: bytes, consumer: _C) -> bool:
+        """The group stays with this consumer, which holds messages of it; False if it did."""
+        if not self.keeps or not key or key in self.kept:
+            return False
+        group = self._group(key)
+        self._unlist(group)
+        group.holder = self.kept[key] = consumer
+        self.kept_by.setdefault(consumer, []).append(key)
+        self._list(group)
+        return True
+
+    def keep_no_more(self, consumer: _C) -> list[bytes]:
+        """It is gone, and holds what it still holds; return what it kept."""
+        keys = self.kept_by.pop(consumer, [])
+        for key in keys:
+            group = self.by_key[key]
+            self._unlist(group)
+            del self.kept[key]
+            if not group.held:
+                group.holder = None
+            self._list(group)
+        return keys
+
+    def count_kept_by(self, consumer: _C) -> int:
+        """How many groups stay with it."""
+        return len(self.kept_by.get(consumer, ()))
 
     def next_of(self, consumer: _C | None) -> int | None:
         """The place of what this consumer may get next; None stands for a get, and for nothing."""
@@ -90,9 +145,10 @@ class Groups(Generic[_C]):
     def forget_waiting(self) -> tuple[dict[bytes, Group[_C]], Places[Group[_C]]]:
         """Nothing waits any more; return what is to be let go of."""
         gone = self.by_key, self.free
-        self.by_key, self.free = self.held.copy(), Places()
+        stay = {**self.held, **{key: self.by_key[key] for key in self.kept}}
+        self.by_key, self.free = stay, Places()
         self.wanted.clear()
-        for group in self.held.values():
+        for group in stay.values():
             group.places = []
         return gone
 
@@ -104,22 +160,22 @@ class Groups(Generic[_C]):
 
     def _list(self, group: Group[_C]) -> None:
         if not group.places:
-            if not group.held:
+            if not group.held and group.holder is None:
                 del self.by_key[group.key]
-        elif not group.held:
-            self.free.put(group.places[0], group)
         elif group.holder is not None:
             if group.holder not in self.wanted:
                 self.wanted[group.holder] = Places()
             self.wanted[group.holder].put(group.places[0], group)
+        elif not group.held:
+            self.free.put(group.places[0], group)
 
     def _unlist(self, group: Group[_C]) -> None:
         if not group.places:
             return
-        if not group.held:
-            self.free.remove(group.places[0])
-        elif group.holder is not None:
+        if group.holder is not None:
             wanted = self.wanted[group.holder]
             wanted.remove(group.places[0])
             if not wanted:
                 del self.wanted[group.holder]
+        elif not group.held:
+            self.free.remove(group.places[0])

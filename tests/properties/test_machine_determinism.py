@@ -22,8 +22,10 @@ NAMES = ("alpha", "beta", "gamma", "delta")
 TYPES = dict(zip(NAMES, ("topic", "topic", "x-modulus-hash", "x-random"), strict=True))
 LINK: c.Table = {"x-max-hops": 2, "x-downstream-name": "beta"}
 LATEST, LAST_KEY = "latest", "qpid.last_value_queue_key"
-GROUPED = "grouped"
-GROUPS: c.Table = {"qpid.group_header_key": "key", "qpid.shared_msg_group": True}
+GROUPS: dict[str, c.Table] = {
+    "shared groups": {"qpid.group_header_key": "key", "qpid.shared_msg_group": True},
+    "kept groups": {"qpid.group_header_key": "key"},
+}
 BROWSE: c.Table = {"x-filter-no-consume": True}
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -46,7 +48,7 @@ def history(seed: int, count: int) -> Iterator[Command]:
         conn, chan = rng.choice((1, 2)), rng.choice((1, 2))
         name, other = rng.choice(NAMES), rng.choice(NAMES)
         at = (conn, chan)
-        yes = rng.random() < 0.5
+        yes, of = rng.random() < 0.5, rng.choice([*GROUPS])
         header: c.Table = {other: rng.randrange(3), name: "x"}
         choices: list[Command] = [
             c.QueueDeclare(
@@ -87,9 +89,9 @@ def history(seed: int, count: int) -> Iterator[Command]:
             c.Consume(c.CONSUME, *at, LATEST, f"t{number}", False, yes, False, False, {}, 2),
             c.Consume(c.CONSUME, *at, LATEST, f"b{number}", False, yes, False, False, BROWSE, 3),
             c.Get(c.GET, *at, LATEST, False),
-            c.QueueDeclare(c.QUEUE_DECLARE, *at, GROUPED, False, True, False, False, False, GROUPS),
-            c.Publish(c.PUBLISH, *at, 1, "", GROUPED, 4, keyed(name), other.encode()),
-            c.Consume(c.CONSUME, *at, GROUPED, f"g{number}", False, yes, False, False, {}, 2),
+            c.QueueDeclare(c.QUEUE_DECLARE, *at, of, False, True, False, False, False, GROUPS[of]),
+            c.Publish(c.PUBLISH, *at, 1, "", of, 4, keyed(name), other.encode()),
+            c.Consume(c.CONSUME, *at, of, f"g{number}", False, yes, False, False, {}, 2),
         ]
         weights = (
             *(3, 3, 5, 5, 20, 20, 10, 5, 5, 5, 5, 5, 0.2, 3, 3, 1, 0.1, 0.1),

@@ -231,7 +231,8 @@ class Clients:
             return
         arguments = self.some(QUEUE_ARGUMENTS, 0.2)
         if self.chance(0.15) and "x-max-priority" not in arguments:
-            arguments |= {"qpid.group_header_key": "g", "qpid.shared_msg_group": True}
+            arguments |= {"qpid.group_header_key": "g"}
+            arguments |= self.one(({"qpid.shared_msg_group": True}, {}))
         self.on_channel(
             lambda _at, conn, chan: c.QueueDeclare(
                 c.QUEUE_DECLARE, conn, chan, self.one(QUEUES), False, durable, exclusive,

@@ -216,10 +216,13 @@ ARGUMENT = click.option(
 @click.option(
     "--group-header",
     metavar="HEADER",
-    help="Messages with the same HEADER are a group, of which one consumer has some at a time; "
-    "with --shared-groups.",
+    help="Messages with the same HEADER are a group, which stays with one consumer while it lives.",
 )
-@click.option("--shared-groups", is_flag=True, help="A group is free when none of it is held.")
+@click.option(
+    "--shared-groups",
+    is_flag=True,
+    help="With --group-header: a group is free when no consumer holds any of it.",
+)
 @click.option("--generate-queue-events", type=int, hidden=True)
 @ARGUMENT
 @click.pass_context
@@ -254,10 +257,11 @@ def queue_arguments(given: Mapping[str, Any]) -> Object:
         found["x-overflow"] = overflow
     if given["lvq_key"] is not None:
         found["qpid.last_value_queue_key"] = given["lvq_key"]
-    if given["shared_groups"] is not (given["group_header"] is not None):
-        raise click.UsageError("--group-header and --shared-groups go together: all are shared")
-    if given["shared_groups"]:
+    if given["group_header"] is not None:
         found["qpid.group_header_key"] = given["group_header"]
+    if given["shared_groups"]:
+        if given["group_header"] is None:
+            raise click.UsageError("--shared-groups needs --group-header: which header says it")
         found["qpid.shared_msg_group"] = True
     if given["alternate_exchange"] is not None:
         found["x-dead-letter-exchange"] = given["alternate_exchange"]

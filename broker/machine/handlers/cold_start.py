@@ -97,7 +97,7 @@ def _survivors(queue: Queue, returned: Places[Message]) -> Survivors:
     parts = chain(iter(lambda: tuple(islice(came_back, PART)), ()), queue.ready.parts())
     found = Survivors(queue.number, fits, packed_ahead(parts, _all_stay), iter(returned))
     if queue.groups is not None:
-        found.groups = Groups(queue.groups.header)
+        found.groups = Groups(queue.groups.header, keeps=queue.groups.keeps)
     return found
 
 

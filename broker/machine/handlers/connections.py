@@ -26,6 +26,7 @@ from broker.machine.queueing.deletion import delete_queue, deletion_work
 from broker.machine.queueing.dispatch import active_consumer, dispatch, offer, requeue
 from broker.machine.queueing.queue import (
     consumer_element,
+    keep_no_groups,
     mark_used,
 )
 from broker.machine.queueing.refusals import METHODS, Refusal, no_vhost, second_open
@@ -156,7 +157,12 @@ def end_later(state: State, connection: ConnectionRecord) -> None:
 def channel_work(channel: Channel) -> int:
     """Units of ending the channel (limits.py)."""
     held = len(channel.unacked) + len(channel.unsent)
-    return 8 + HELD_WORK * held + CONSUMER_WORK * len(channel.consumers)
+    kept = sum(
+        one.queue.groups.count_kept_by(one)
+        for one in channel.consumers.values()
+        if one.queue.groups is not None
+    )
+    return 8 + HELD_WORK * held + CONSUMER_WORK * len(channel.consumers) + kept
 
 
 def end_some_channels(state: State, connection: ConnectionRecord, what: int, work_max: int) -> int:
@@ -259,8 +265,7 @@ def _take_out(state: State, consumer: Consumer) -> None:
     if consumer.reader is not None:
         assert queue.readers is not None
         queue.readers.count -= 1
-    if queue.groups is not None:
-        queue.groups.pending.pop(consumer, None)
+    keep_no_groups(state, consumer)
     del queue.consumers[(*channel.key, consumer.tag)]
     if not queue.consumers:
         mark_used(state, queue)

@@ -255,8 +255,6 @@ def on_ack(state: State, channel: Channel, command: Ack) -> int:
     elif consumer is not None and not consumer.waiting:
         offer(consumer)
         dispatch(state, consumer.queue)
-    if queue.groups is not None:
-        dispatch(state, queue)  # others may have its group now
     return OK
 
 
@@ -350,21 +348,22 @@ def on_sent(state: State, channel: Channel, command: Sent) -> int:
             break
         tags.append(tag)
     at = repeat(state.position)
-    grouped: dict[int, Queue] = {}
-    released = release_all(state, channel, unsent, zip(at, tags, strict=False), SENT)
-    for queue, consumer, _ in released:
+    for _, consumer, _ in release_all(state, channel, unsent, zip(at, tags, strict=False), SENT):
         if consumer is not None and not consumer.waiting:
             credited[consumer.tag] = consumer
-        if queue.groups is not None:
-            grouped[queue.number] = queue
     for consumer in credited.values():
         offer(consumer)
         dispatch(state, consumer.queue)
     if was_full:
         offer_all(state, channel)
-    for queue in grouped.values():
-        dispatch(state, queue)
     return OK
+
+
+def serve_freed(state: State) -> None:
+    """Queues of which a group was freed in this command, whoever held it: others may have it."""
+    freed, state.freed = state.freed, {}
+    for queue in freed.values():
+        dispatch(state, queue)
 
 
 def tags_up_to(channel: Channel, tag: int, multiple: bool) -> list[int] | None:

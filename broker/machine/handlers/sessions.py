@@ -112,7 +112,7 @@ def on_activate(state: State, session: int, command: Activate) -> int:
     ]
     _end_sessions(state, ending)
     if cold:
-        end_what_ended(state, sys.maxsize)  # nobody is served yet
+        end_what_ended(state, at_once=True)  # nobody is served yet
         forget_volatile(state)
         forget_poison(state)
     if not state.epoch:
@@ -162,14 +162,10 @@ def find_ended(state: State) -> None:
             end_later(state, connection)
 
 
-def go_on_ending(state: State) -> None:
-    """At each position, as long as there is something."""
-    end_what_ended(state, ENDING_WORK_MAX)
-
-
-def end_what_ended(state: State, work_max: int) -> None:
-    """Connections that ended, as much of them as one position may cost. Nothing is delivered to
-    them meanwhile, so what they hold may go back in parts."""
+def end_what_ended(state: State, *, at_once: bool = False) -> None:
+    """Connections that ended: as much of them as one position may cost, unless it is to be all at
+    once. Nothing is delivered to them meanwhile, so what they hold may go back in parts."""
+    work_max = sys.maxsize if at_once else ENDING_WORK_MAX
     live = {record.session: True for record in state.sessions.values()}
     work = 0
     while state.ending and work < work_max:

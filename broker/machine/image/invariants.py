@@ -20,6 +20,7 @@ from broker.machine.image.queue_invariants import (
     check_delays,
     check_letters,
     check_queue,
+    kept_sum,
     ready_sum,
     returns_sum,
     superseded_sum,
@@ -76,6 +77,8 @@ def recompute_root(state: State, fresh: bool = False) -> int:
                 total += window.sum if fresh else recomputed_sum_of_keys(window, window.order)
             if queue.last_values is not None:
                 total += superseded_sum(queue, queue.last_values)
+            if queue.groups is not None:
+                total += kept_sum(queue.groups)
             if queue.stream is not None:
                 total += recomputed_times(queue, queue.stream)
             total += queue.salt * queue.next_seq

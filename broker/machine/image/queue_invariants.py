@@ -12,6 +12,7 @@ from broker.machine.queueing.queue import (
     group_key,
     is_in_time,
     is_over,
+    kept_element,
     last_value_key,
     returns_element,
     seq_at,
@@ -36,7 +37,7 @@ from broker.machine.state import (
     ready_count,
     rehash_wholly,
 )
-from broker.waiting.groups import Groups
+from broker.waiting.groups import KEPT_GROUPS_MAX, Groups
 from broker.waiting.last_values import LastValues
 
 HeldOfQueue: TypeAlias = dict[int, list[tuple[int, Message]]]
@@ -93,6 +94,10 @@ def superseded_sum(queue: Queue, last: LastValues) -> int:
     return sum(superseded_element(queue, seq) for seq in last.superseded) & MASK
 
 
+def kept_sum(groups: Groups[Consumer]) -> int:
+    return sum(kept_element(one, key) for key, one in groups.kept.items()) & MASK
+
+
 def _check_last_values(queue: Queue, last: LastValues, held: dict[int, Message]) -> None:
     """`held`: those of this queue, by their numbers."""
     assert last.elements == superseded_sum(queue, last)
@@ -109,17 +114,26 @@ def _check_last_values(queue: Queue, last: LastValues, held: dict[int, Message])
 
 
 def _check_groups(state: State, queue: Queue, groups: Groups[Consumer]) -> None:
-    """All that is known of groups follows from what waits and who holds what."""
+    """All that is known of groups follows from what waits, who holds what, and what is kept."""
     waiting: dict[bytes, list[int]] = {}
     for place, message in queue.returned.items():
         waiting.setdefault(group_key(groups, message), []).append(place)
+    free = waiting.pop(b"", []) if groups.keeps else []  # each by itself
     holders: dict[bytes, list[Consumer | None]] = {}
     for channel in state.channels.values():
         for held in (*channel.unacked.values(), *channel.unsent.values()):
             if held[0] is queue and held[2][NUMBER]:
                 holders.setdefault(group_key(groups, held[2]), []).append(held[3])
-    assert sorted(groups.by_key) == sorted({**waiting, **holders})
-    free: list[int] = []
+    if groups.keeps:
+        holders.pop(b"", None)
+    assert sorted(groups.by_key) == sorted({**waiting, **holders, **groups.kept})
+    assert groups.keeps or not groups.kept
+    assert len(groups.kept) <= KEPT_GROUPS_MAX
+    by_consumer: dict[Consumer, list[bytes]] = {}
+    for key, consumer in groups.kept.items():
+        by_consumer.setdefault(consumer, []).append(key)
+        assert queue.consumers.get(_who(consumer)) is consumer, "it is there"
+    assert groups.kept_by == by_consumer
     wanted: dict[Consumer, list[int]] = {}
     for key, group in groups.by_key.items():
         held_by = holders.get(key, [])
@@ -127,7 +141,9 @@ def _check_groups(state: State, queue: Queue, groups: Groups[Consumer]) -> None:
         assert group.held == len(held_by)
         assert (groups.held.get(key) is group) == bool(held_by)
         assert all(one is group.holder for one in held_by), "a group has one holder"
-        if group.places and not held_by:
+        assert held_by or group.holder is groups.kept.get(key)
+        assert group.holder is groups.kept.get(key, group.holder), "and stays with it"
+        if group.places and group.holder is None and not held_by:
             free.append(group.places[0])
         elif group.places and group.holder is not None:
             wanted.setdefault(group.holder, []).append(group.places[0])

@@ -524,6 +524,14 @@ class _Reader:
         for consumer in queue.service:
             consumer.waiting = True
 
+    def _on_kept_groups(
+        self, number: int, rows: tuple[tuple[bytes, int, int, int, str], ...]
+    ) -> None:
+        queue = self.queues[number]
+        assert queue.groups is not None
+        for key, *of in rows:
+            queue.groups.keep(key, queue.consumers[tuple(of)])  # type: ignore[index]
+
     def _on_reader_turns(
         self,
         number: int,

@@ -195,6 +195,7 @@ class Scrub:
             things += sum(
                 len(one.last_values.superseded) for one in vhost.queues.values() if one.last_values
             )
+            things += sum(len(one.groups.kept) for one in vhost.queues.values() if one.groups)
             things += sum(1 + len(e.bindings) for e in vhost.exchanges.values())
         if things > REST_MAX:
             self.left_out = True

@@ -94,6 +94,7 @@ class _VhostCut:
             q.number: list(q.last_values.superseded) for q in queues if q.last_values is not None
         }
         self._grouped = {q.number for q in queues if q.groups is not None}
+        self._kept = {q.number: q.groups.kept.copy() for q in queues if q.groups is not None}
         # Their columns are made again from the messages.
         self._filtered = {q.number for q in queues if q.stream is not None and q.stream.column}
         self._times = {
@@ -255,6 +256,14 @@ class _VhostCut:
             yield ("producer", self._name, *producer, entries.tolist())
             yield None
 
+    def kept_groups(self) -> Iterator[_Item | None]:
+        """The groups that stay with consumers, in the order in which they came to them."""
+        for number, kept in self._kept.items():
+            if kept:
+                rows = [(key, *one.channel.key, one.tag) for key, one in kept.items()]
+                yield ("kept_groups", number, rows)
+                yield None
+
 
 def _numbered(number: int, runs: list[Sequence[int]]) -> Iterator[_Item | None]:
     for part in _parts(chain.from_iterable(runs)):
@@ -365,6 +374,8 @@ class Cut:
         for at, *names, message, reason in self._letters:
             yield ("letter", at.name, *names, message[NUMBER], reason)
         yield from self._services
+        for vhost in self._vhosts:
+            yield from vhost.kept_groups()
         for name, times in self._schedules:
             for pairs in _parts(times.items()):
                 yield (name, pairs)

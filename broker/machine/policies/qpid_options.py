@@ -42,7 +42,8 @@ BROWSE_ONLY = "qpid.browse-only"
 GROUP_KEY = "qpid.group_header_key"
 SHARED_GROUPS = "qpid.shared_msg_group"
 """The header whose value is the group of a message, and that a group belongs to a consumer only
-while it holds messages of it, which is all that Qpid's C++ broker has, too."""
+while it holds messages of it, which is all that Qpid's C++ broker has. Without that it stays with
+its consumer, as in Qpid's Java broker."""
 HINTS = (
     "qpid.file_count",
     "qpid.file_size",
@@ -56,6 +57,7 @@ _FLOW = "publishers are slowed for all queues alike: use qpid.max_count or qpid.
 _SEQUENCE = "consumers ask for numbers, by their argument x-queue-numbers"
 _SHARES = "levels of priority are served strictly, the highest first"
 _TRACE = "messages are not traced"
+_NO_NAME = "messages without the header are one group, which has no name"
 REFUSED = {
     "qpid.alert_count": _ALERTS,
     "qpid.alert_count_down": _ALERTS,
@@ -64,7 +66,8 @@ REFUSED = {
     "qpid.alert_size": _ALERTS,
     "qpid.alert_size_down": _ALERTS,
     "qpid.alert_size_up": _ALERTS,
-    "qpid.default_msg_group": "messages without the header are one group, which has no name",
+    "qpid.default-message-group": _NO_NAME,
+    "qpid.default_msg_group": _NO_NAME,
     "qpid.fairshare": _SHARES,
     "qpid.filter": "use a headers exchange",
     "qpid.flow_resume_count": _FLOW,
@@ -125,10 +128,9 @@ def in_our_words(given: Table, *, auto_delete: bool, exclusive: bool) -> InOurWo
     if LAST_VALUE_KEY in given:
         meant[LAST_VALUE_KEY] = (LAST_VALUE_KEY, given[LAST_VALUE_KEY])
     if GROUP_KEY in given:
-        if not given.get(SHARED_GROUPS):
-            return Fault(GROUP_KEY, f"groups are shared only: give {SHARED_GROUPS}, too")
         meant[GROUP_KEY] = (GROUP_KEY, given[GROUP_KEY])
-        meant[SHARED_GROUPS] = (SHARED_GROUPS, True)
+        if given.get(SHARED_GROUPS):
+            meant[SHARED_GROUPS] = (SHARED_GROUPS, True)
     elif given.get(SHARED_GROUPS):
         return Fault(SHARED_GROUPS, f"{GROUP_KEY} says by which header, and is missing")
     if given.get(BROWSE_ONLY):

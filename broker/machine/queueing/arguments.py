@@ -244,7 +244,8 @@ def keep_groups(queue: Queue) -> None:
     """The same for a queue whose messages have groups."""
     header = queue.arguments.get(GROUP_KEY)
     if isinstance(header, str):
-        queue.groups, queue.takes_all = Groups(header), False
+        shared = queue.arguments.get(SHARED_GROUPS) is True
+        queue.groups, queue.takes_all = Groups(header, keeps=not shared), False
 
 
 def _fault_of_promise(arg: str, value: Value) -> str | None:

@@ -14,6 +14,7 @@ from broker.machine.queueing.queue import (
     consumer_element,
     drop_letters,
     forget_all_returns,
+    keep_no_groups,
     lease_element,
     purge,
     queue_element,
@@ -27,7 +28,9 @@ from broker.waiting.backlog import Backlog
 
 def deletion_work(queue: Queue) -> int:
     """Units of deleting the queue (limits.py), but for what its consumers hold."""
-    return QUEUE_WORK + BINDING_WORK * len(queue.bindings) + CONSUMER_WORK * len(queue.consumers)
+    kept = len(queue.groups.kept) if queue.groups is not None else 0
+    consumers = CONSUMER_WORK * len(queue.consumers)
+    return QUEUE_WORK + BINDING_WORK * len(queue.bindings) + consumers + kept
 
 
 def delete_queue(state: State, queue: Queue) -> int:
@@ -44,6 +47,7 @@ def delete_queue(state: State, queue: Queue) -> int:
         consumer.waiting = False
         del channel.consumers[consumer.tag]
         state.remove(consumer_element(consumer))
+        keep_no_groups(state, consumer)
         if channel.local:
             _, conn, chan = channel.key
             state.effects.append(CancelNotify(conn, chan, consumer.tag))

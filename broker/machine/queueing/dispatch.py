@@ -40,6 +40,7 @@ from broker.machine.queueing.queue import (
     group_key,
     hold_last_value,
     is_full,
+    let_go_of_group,
     let_go_of_last_value,
     next_seq,
     put_back,
@@ -561,7 +562,7 @@ def release(
         if queue.last_values is not None:
             let_go_of_last_value(state, queue, queue.last_values, seq, message)
         if queue.groups is not None:
-            queue.groups.let_go(group_key(queue.groups, message))
+            let_go_of_group(state, queue, queue.groups, message)
     elif queue.stream is not None:
         queue.unacked -= 1
     if consumer is not None:

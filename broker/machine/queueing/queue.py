@@ -70,7 +70,7 @@ from broker.machine.state import (
 )
 from broker.machine.version import LAST_VALUES, MESSAGE_GROUPS
 from broker.waiting.backlog import Backlog
-from broker.waiting.groups import Groups
+from broker.waiting.groups import KEPT_GROUPS_MAX, Groups
 from broker.waiting.last_values import LastValues
 from broker.waiting.places import Places
 
@@ -289,6 +289,8 @@ def take_of_group(
     key = group_key(groups, message)
     groups.leaves(key, place)
     groups.hold(key, holder)
+    if holder is not None and groups.keep(key, holder):
+        state.add(kept_element(holder, key))
     seq, redelivered = seq_at(queue, place)
     _count_left(state, queue, seq, message, redelivered)
     return seq, message, redelivered
@@ -296,7 +298,30 @@ def take_of_group(
 
 def group_key(groups: Groups[Consumer], message: Message) -> bytes:
     """Of the group of a message; the same, empty one for all that name none."""
-    return key_by(message[PROPERTIES], groups.raw_header)
+    key = key_by(message[PROPERTIES], groups.raw_header)
+    if not groups.keeps or not key:
+        return key
+    return (int.from_bytes(key[:2], "big") % KEPT_GROUPS_MAX).to_bytes(2, "big")
+
+
+def kept_element(consumer: Consumer, key: bytes) -> int:
+    return item_hash("kept", consumer.queue.number, *consumer.channel.key, consumer.tag, key)
+
+
+def let_go_of_group(state: State, queue: Queue, groups: Groups[Consumer], message: Message) -> None:
+    """No channel holds the message any more. Whom the others of its group may go to now have them
+    when the command is done."""
+    if groups.let_go(group_key(groups, message)):
+        state.freed[queue.number] = queue
+
+
+def keep_no_groups(state: State, consumer: Consumer) -> None:
+    """The consumer is gone: its groups go to others when nothing of them is held."""
+    groups = consumer.queue.groups
+    if groups is not None:
+        groups.pending.pop(consumer, None)
+        for key in groups.keep_no_more(consumer):
+            state.remove(kept_element(consumer, key))
 
 
 def _wait_in_group(groups: Groups[Consumer], place: int, message: Message) -> None:

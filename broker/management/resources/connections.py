@@ -244,7 +244,14 @@ def consumer_row(call: Call, one: Consumer) -> Object:
         "prefetch_count": one.prefetch,
         "queue": {"name": queue.name, "vhost": queue.vhost.name},
         **(_reading(queue, one.reader) if one.reader is not None else {}),
+        **_keeping(one),
     }
+
+
+def _keeping(one: Consumer) -> Object:
+    """Of a queue whose groups stay with consumers: how many do with this one."""
+    groups = one.queue.groups
+    return {"groups_kept": groups.count_kept_by(one)} if groups is not None and groups.keeps else {}
 
 
 def _reading(queue: Queue, reader: Reader) -> Object:

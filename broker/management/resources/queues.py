@@ -89,6 +89,8 @@ def _special(queue: Queue) -> Object:
         row["replaced"] = queue.tally.replaced
     if queue.groups is not None:
         row["groups"], row["groups_held"] = len(queue.groups.by_key), len(queue.groups.held)
+        if queue.groups.keeps:
+            row["groups_kept"] = len(queue.groups.kept)
     if queue.stream is None and queue.readers is not None:
         row["browsers"], row["max_offset_lag"] = queue.readers.count, max_lag(queue)
     if queue.stream is not None:

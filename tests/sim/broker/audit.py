@@ -58,6 +58,8 @@ class Witness:
         self.delayed: set[MessageId] = set()  # they come in another order
         self.replaced: set[MessageId] = set()  # by a newer one of its key
         self._latest: dict[object, MessageId] = {}  # by key
+        # Who got the last message of each group that stays with its consumer.
+        self._keepers: dict[object, tuple[int, int, int, str]] = {}
         self._firsts: dict[tuple[str, int], int] = {}
         self.stream = StreamWitness(judge.broken, self._count)
         self.letters = LetterWitness(judge.broken, self._count)
@@ -154,7 +156,7 @@ class Witness:
             seen[conn, 0] = number
 
     def _of_group(self, machine: Machine, position: int, d: DeliverEffect) -> None:
-        """G32: one consumer holds messages of a group."""
+        """G32: one consumer holds messages of a group.  G34: it stays with that one."""
         self.judge.counters["of_groups"] += 1
         group = headers_of(d.properties)[GROUP]
         queue = machine.vhosts["/"].queues[GROUPED]
@@ -166,6 +168,14 @@ class Witness:
         }
         if len(holders) > 1:
             self._broken("G32", f"group {group!r} is held by {sorted(holders)} at {position}")
+        if queue.groups is None or not queue.groups.keeps:
+            return
+        self.judge.counters["of_kept_groups"] += 1
+        (taker,) = [one for one in queue.consumers if one[1:] == (d.conn, d.chan, d.consumer_tag)]
+        keeper = self._keepers.get(group)
+        if keeper not in (None, taker) and keeper in queue.consumers:
+            self._broken("G34", f"group {group!r} leaves {keeper} for {taker} at {position}")
+        self._keepers[group] = taker
 
     def _delivery(self, position: int, d: DeliverEffect) -> None:
         queue = d.consumer_tag.partition("/")[0]

@@ -139,6 +139,7 @@ class SimClients:
         self.replacing = self._last_values.chance(0.4)
         self._groups = tape.fork("groups")
         self.grouping = self._groups.chance(0.4)
+        self._keeping = of_all.fork("kept groups").chance(0.5)
         self._browsing = tape.fork("browsing")
         self.browsing = self._browsing.chance(0.4)
 
@@ -236,7 +237,7 @@ class SimClients:
         if queue.name == LATEST:
             letters["qpid.last_value_queue_key"] = KEY
         if queue.name == GROUPED:
-            letters |= {"qpid.group_header_key": GROUP, "qpid.shared_msg_group": 1}
+            letters |= {"qpid.group_header_key": GROUP, "qpid.shared_msg_group": not self._keeping}
         return QueueDeclare(
             QUEUE_DECLARE, conn, chan, queue.name, False, queue.durable, False, False, False,
             letters if queue.name != GRAVE else {},

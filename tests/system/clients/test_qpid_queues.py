@@ -27,8 +27,8 @@ def test_rings_and_limits_by_qpids_names(cluster: LocalCluster) -> None:
         with pytest.raises(pika.exceptions.NackError):
             channel.basic_publish("", "qpid.full", b"3")
         reader.queue_declare("qpid.ring", arguments=ring)
-        with pytest.raises(pika.exceptions.ChannelClosedByBroker, match=r"qpid\.group_header_key"):
-            other.channel().queue_declare("qpid.groups", arguments={"qpid.group_header_key": "key"})
+        with pytest.raises(pika.exceptions.ChannelClosedByBroker, match=r"qpid\.shared_msg_group"):
+            other.channel().queue_declare("qpid.groups", arguments={"qpid.shared_msg_group": 1})
 
 
 def test_dead_letters_wait_until_their_exchange_is_there(cluster: LocalCluster) -> None:

@@ -88,6 +88,11 @@ def test_a_queue_is_shown_with_who_browses_it_and_with_its_groups() -> None:
             properties = codec.encode_properties({"headers": {"g": group}})
             client.publish("grouped", properties=properties)
         client.get("grouped")
+        client.queue("kept", {"qpid.group_header_key": "g"})
+        keeper = client.channel(2)
+        keeper.consume("kept", "keeps", 1)
+        client.publish("kept", properties=codec.encode_properties({"headers": {"g": "a"}}))
+        keeper.ack(1)
         async with Http() as http:
             await http.serve(made)
 
@@ -103,9 +108,14 @@ def test_a_queue_is_shown_with_who_browses_it_and_with_its_groups() -> None:
                 "name": "browsed", "messages_unacknowledged": 0, "browsers": 1,
                 "max_offset_lag": 2, "consumers": 1,
             }  # fmt: skip
-            assert queues[3] == {"name": "plain", "messages_unacknowledged": 3, "consumers": 1}
+            assert queues[4] == {"name": "plain", "messages_unacknowledged": 3, "consumers": 1}
             of_groups = await ask("/api/queues/%2F/grouped?columns=groups,groups_held")
             assert of_groups == {"groups": 2, "groups_held": 1}
+            of_kept = await ask("/api/queues/%2F/kept?columns=groups,groups_held,groups_kept")
+            assert of_kept == {"groups": 1, "groups_held": 0, "groups_kept": 1}
+            asked = "/api/consumers/%2F?columns=consumer_tag,groups_kept"
+            consumers = await ask(asked)
+            assert {"consumer_tag": "keeps", "groups_kept": 1} in consumers  # type: ignore[operator]
             shown = await ask("/api/queues/%2F/browsed?columns=consumer_details")
             assert isinstance(shown, dict)
             (one,) = shown["consumer_details"]
@@ -129,6 +139,26 @@ def test_a_scrape_counts_those_that_browse() -> None:
     found = [line for line in lines if line.startswith("rabbitmq_queue_browsers")]
     assert found
     assert all(line.endswith(" 1") and "plain" not in line for line in found)
+
+
+def test_a_scrape_counts_groups() -> None:
+    seen = Observed()
+    client = seen.rig.client()
+    for queue in ("q", "q2", "q3"):  # one of them is this member's to report
+        client.queue(queue, {"qpid.group_header_key": "g"})
+        for group in "abc":
+            properties = codec.encode_properties({"headers": {"g": group}})
+            client.publish(queue, properties=properties)
+        client.consume(queue, queue, 1)
+    client.queue("plain")
+    seen.sweep()
+    lines = [line for line in "".join(seen.metrics().per_object()).splitlines() if line[0] != "#"]
+    found = [line for line in lines if line.startswith("rabbitmq_queue_groups")]
+    assert {line.partition("{")[0]: line.rsplit(" ", 1)[1] for line in found} == {
+        "rabbitmq_queue_groups": "3", "rabbitmq_queue_groups_held": "1",
+        "rabbitmq_queue_groups_kept": "1",
+    }  # fmt: skip
+    assert all("plain" not in line for line in found)
 
 
 def test_a_scrape_has_the_offsets_of_streams_only() -> None:

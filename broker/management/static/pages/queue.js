@@ -42,7 +42,7 @@ export function queue(vhost, name) {
       ["Ready", count(one.messages_ready ?? 0)], ["Unacknowledged", count(one.messages_unacknowledged ?? 0)],
       one.replaced !== undefined && ["Replaced by newer ones", count(one.replaced)],
       one.messages_dlx !== undefined && ["Dead letters that wait", count(one.messages_dlx)],
-      one.groups !== undefined && ["Message groups", `${count(one.groups)}, of which consumers hold ${count(one.groups_held)}`],
+      one.groups !== undefined && ["Message groups", `${count(one.groups)}, of which consumers hold ${count(one.groups_held)}${one.groups_kept === undefined ? "" : ` and ${count(one.groups_kept)} stay with theirs`}`],
       one.browsers !== undefined && ["Browsed by", `${count(one.browsers)}, the one furthest behind by ${count(one.max_offset_lag)} messages`],
       one.type === "stream" && ["Offsets", one.messages ? `${count(one.first_offset)} to ${count(one.next_offset - 1)}` : `none; the next one is ${count(one.next_offset)}`],
       one.type === "stream" && ["Reader furthest behind", one.consumers ? `${count(one.max_offset_lag)} messages` : "nobody reads"],

@@ -9,11 +9,19 @@ from broker.amqp import codec
 from broker.machine import commands as c
 from broker.machine.effects import DeliverEffect
 from broker.machine.machine import Machine
-from broker.machine.state import BODY, Queue
+from broker.machine.state import BODY
 from broker.machine.version import MESSAGE_GROUPS
 from tests.support.three_machines import Client, Rig
-
-GROUPS: c.Table = {"qpid.group_header_key": "g", "qpid.shared_msg_group": 1}
+from tests.unit.machine.waiting.message_groups import (
+    GROUPS,
+    KEPT,
+    Judge,
+    consume,
+    fill,
+    queue_of,
+    restore,
+    seen,
+)
 
 
 @pytest.fixture
@@ -26,36 +34,6 @@ def client(rig: Rig) -> Client:
     client = rig.client()
     assert client.queue("q", GROUPS) == c.OK
     return client
-
-
-def fill(client: Client, *texts: str, queue: str = "q", persistent: bool = False) -> None:
-    """Messages of the groups that their first letters name; `-`: of none."""
-    for text in texts:
-        headers: c.Table = {"g": text[0]} if text[0] != "-" else {}
-        properties = codec.encode_properties({"headers": headers})
-        flags = c.PERSISTENT if persistent else 0
-        client.publish(queue, text.encode(), properties=properties, flags=flags)
-
-
-def seen(client: Client) -> list[str]:
-    return [body.decode() for _, body, _ in client.deliveries()]
-
-
-def consume(client: Client, chan: int, prefetch: int = 10, *, no_ack: bool = False) -> Client:
-    one = client.channel(chan)
-    assert one.consume("q", f"t{chan}", prefetch, no_ack=no_ack) == c.OK
-    return one
-
-
-def queue_of(rig: Rig, name: str = "q") -> Queue:
-    return rig.machine.vhosts["/"].queues[name]
-
-
-def restore(rig: Rig) -> None:
-    for name in ("b", "c"):
-        rig.machines[name] = Machine.restore(name, rig.machines["a"].snapshot())
-        rig.machines[name].invariants()
-        assert list(rig.machines[name].snapshot()) == list(rig.machines["a"].snapshot())
 
 
 # -- declaring -----------------------------------------------------------------------------------
@@ -72,8 +50,7 @@ def test_it_is_kept_by_its_names(rig: Rig, client: Client) -> None:
 @pytest.mark.parametrize(
     ("given", "words"),
     [
-        ({"qpid.group_header_key": "g"}, "groups are shared only: give qpid.shared_msg_group, too"),
-        ({**GROUPS, "qpid.shared_msg_group": 0}, "groups are shared only"),
+        ({**GROUPS, "qpid.shared_msg_group": 2}, "a whole number from 0 to 1 is needed"),
         ({"qpid.shared_msg_group": 1}, "qpid.group_header_key says by which header"),
         ({**GROUPS, "qpid.group_header_key": ""}, "of 1 to 255 bytes"),
         ({**GROUPS, "x-max-priority": 3}, "both this and x-max-priority"),
@@ -81,6 +58,7 @@ def test_it_is_kept_by_its_names(rig: Rig, client: Client) -> None:
         ({**GROUPS, "qpid.last_value_queue": 1}, "both this and qpid.group_header_key"),
         ({**GROUPS, "x-queue-type": "stream"}, "rabbit_stream_queue"),
         ({"qpid.default_msg_group": "d"}, "are one group, which has no name"),
+        ({"qpid.default-message-group": "d"}, "are one group, which has no name"),
     ],
 )
 def test_what_does_not_go_together_is_refused(rig: Rig, given: c.Table, words: str) -> None:
@@ -296,33 +274,15 @@ def test_blocked_groups_cost_nothing_to_who_passes_them(rig: Rig, client: Client
     assert _calls_of_a_publish(rig, client, "A") <= before + 5
 
 
-class Judge:
-    """Who holds what of each group, from what clients saw."""
-
-    def __init__(self) -> None:
-        self.waiting: dict[str, list[int]] = {}
-        self.held: dict[tuple[int, int], tuple[str, int, str]] = {}  # by channel and tag
-
-    def delivered(self, key: tuple[int, int], text: str, consumer: str) -> None:
-        group, number = text[0], int(text[1:])
-        holders = {by for one, _, by in self.held.values() if one == group}
-        assert holders <= {consumer}, f"{group} is held by {holders}"
-        assert number == min(self.waiting[group]), "the first of its group"
-        self.waiting[group].remove(number)
-        self.held[key] = group, number, consumer
-
-    def back(self, key: tuple[int, int]) -> None:
-        group, number, _ = self.held.pop(key)
-        self.waiting[group].append(number)
-
-
+@pytest.mark.parametrize("keeps", [False, True], ids=["shared", "kept"])
 @pytest.mark.parametrize("seed", range(4))
-def test_of_each_group_one_has_messages_in_their_order(seed: int) -> None:
-    """Random consumers, prefetches, acks, returns and snapshots."""
+def test_of_each_group_one_has_messages_in_their_order(seed: int, keeps: bool) -> None:
+    """Random consumers, prefetches, acks, returns and snapshots; groups of both kinds."""
     chance, rig = random.Random(seed), Rig()
-    client, judge, number = rig.client(), Judge(), 0
-    client.queue("q", GROUPS)
+    client, judge, number = rig.client(), Judge(keeps=keeps), 0
+    client.queue("q", KEPT if keeps else GROUPS)
     channels: dict[int, Client] = {}
+    cancelled: set[int] = set()
 
     def watch() -> None:
         for one in rig.effects:
@@ -335,14 +295,14 @@ def test_of_each_group_one_has_messages_in_their_order(seed: int) -> None:
         mine = [key for key in judge.held if key[0] in channels]
         if roll < 0.4:
             number += 1
-            text = f"{chance.choice('abcdef')}{number}"
+            text = f"{chance.choice('abcdef-')}{number}"
             judge.waiting.setdefault(text[0], []).append(number)
             fill(client, text)
         elif roll < 0.5 and len(channels) < 6:
             chan = step + 2
             channels[chan] = client.channel(chan)
             channels[chan].consume("q", f"t{chan}", chance.choice((0, 1, 2, 5)))
-        elif roll < 0.9 and mine:
+        elif roll < 0.88 and mine:
             chan, tag = chance.choice(mine)
             if chance.random() < 0.7:
                 del judge.held[chan, tag]
@@ -352,9 +312,14 @@ def test_of_each_group_one_has_messages_in_their_order(seed: int) -> None:
                 channels[chan].nack(tag)
         elif roll < 0.93 and channels:
             chan = chance.choice(list(channels))
-            for key in [key for key in judge.held if key[0] == chan]:
-                judge.back(key)
-            channels.pop(chan).close_channel()
+            judge.gone(f"t{chan}")
+            if roll < 0.9 and chan not in cancelled:
+                cancelled.add(chan)
+                channels[chan].cancel(f"t{chan}")
+            else:
+                for key in [key for key in judge.held if key[0] == chan]:
+                    judge.back(key)
+                channels.pop(chan).close_channel()
         elif roll < 0.96:
             restore(rig)
             continue

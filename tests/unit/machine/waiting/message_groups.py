@@ -1,0 +1,70 @@
+"""A queue with message groups at three machines: how it is filled, and who may hold what."""
+
+from broker.amqp import codec
+from broker.machine import commands as c
+from broker.machine.machine import Machine
+from broker.machine.state import Queue
+from tests.support.three_machines import Client, Rig
+
+KEPT: c.Table = {"qpid.group_header_key": "g"}
+"""Groups that stay with their consumers."""
+GROUPS: c.Table = {**KEPT, "qpid.shared_msg_group": 1}
+
+
+def fill(client: Client, *texts: str, queue: str = "q", persistent: bool = False) -> None:
+    """Messages of the groups that their first letters name; `-`: of none."""
+    for text in texts:
+        headers: c.Table = {"g": text[0]} if text[0] != "-" else {}
+        properties = codec.encode_properties({"headers": headers})
+        flags = c.PERSISTENT if persistent else 0
+        client.publish(queue, text.encode(), properties=properties, flags=flags)
+
+
+def seen(client: Client) -> list[str]:
+    return [body.decode() for _, body, _ in client.deliveries()]
+
+
+def consume(client: Client, chan: int, prefetch: int = 10, *, no_ack: bool = False) -> Client:
+    one = client.channel(chan)
+    assert one.consume("q", f"t{chan}", prefetch, no_ack=no_ack) == c.OK
+    return one
+
+
+def queue_of(rig: Rig, name: str = "q") -> Queue:
+    return rig.machine.vhosts["/"].queues[name]
+
+
+def restore(rig: Rig) -> None:
+    for name in ("b", "c"):
+        rig.machines[name] = Machine.restore(name, rig.machines["a"].snapshot())
+        rig.machines[name].invariants()
+        assert list(rig.machines[name].snapshot()) == list(rig.machines["a"].snapshot())
+
+
+class Judge:
+    """Who holds what of each group, from what clients saw; `keeps`: a group stays with a consumer,
+    and what has no group is anybody's."""
+
+    def __init__(self, *, keeps: bool) -> None:
+        self.keeps = keeps
+        self.waiting: dict[str, list[int]] = {}
+        self.held: dict[tuple[int, int], tuple[str, int, str]] = {}  # by channel and tag
+        self.kept: dict[str, str] = {}
+
+    def delivered(self, key: tuple[int, int], text: str, consumer: str) -> None:
+        group, number = text[0], int(text[1:])
+        holders = {by for one, _, by in self.held.values() if one == group}
+        if not self.keeps or group != "-":
+            assert holders <= {consumer}, f"{group} is held by {holders}"
+        assert number == min(self.waiting[group]), "the first of its group"
+        self.waiting[group].remove(number)
+        self.held[key] = group, number, consumer
+        if self.keeps and group != "-":
+            assert self.kept.setdefault(group, consumer) == consumer, f"{group} stays"
+
+    def back(self, key: tuple[int, int]) -> None:
+        group, number, _ = self.held.pop(key)
+        self.waiting[group].append(number)
+
+    def gone(self, consumer: str) -> None:
+        self.kept = {group: by for group, by in self.kept.items() if by != consumer}

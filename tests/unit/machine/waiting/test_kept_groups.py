@@ -1,0 +1,231 @@
+"""G34: a message group stays with the consumer that has got a message of it, while that lives."""
+
+import pytest
+
+from broker.amqp import codec
+from broker.machine import commands as c
+from broker.machine.effects import DeliverEffect
+from broker.machine.machine import Machine
+from broker.machine.version import MESSAGE_GROUPS
+from broker.waiting.groups import KEPT_GROUPS_MAX
+from tests.support.three_machines import Client, Rig
+from tests.unit.machine.waiting.message_groups import (
+    GROUPS,
+    KEPT,
+    consume,
+    fill,
+    queue_of,
+    restore,
+    seen,
+)
+
+
+@pytest.fixture
+def rig() -> Rig:
+    return Rig()
+
+
+@pytest.fixture
+def client(rig: Rig) -> Client:
+    client = rig.client()
+    assert client.queue("q", KEPT) == c.OK
+    return client
+
+
+def kept(rig: Rig, queue: str = "q") -> list[str]:
+    """The consumers with which groups stay, in the order in which they came to them."""
+    groups = queue_of(rig, queue).groups
+    assert groups is not None
+    return [consumer.tag for consumer in groups.kept.values()]
+
+
+def test_it_is_kept_by_its_name_and_is_another_queue_than_a_shared_one(
+    rig: Rig, client: Client
+) -> None:
+    assert queue_of(rig).arguments == KEPT
+    assert client.queue("q", {**KEPT, "qpid.shared_msg_group": 0}) == c.OK
+    restore(rig)
+    assert client.queue("q", GROUPS) == 406
+    assert "inequivalent arg 'qpid.shared_msg_group'" in client.error()
+
+
+def test_before_version_15_it_is_refused() -> None:
+    assert Rig(MESSAGE_GROUPS - 1).client().queue("one", KEPT) == 406
+
+
+def test_a_group_stays_when_all_of_it_is_settled(rig: Rig, client: Client) -> None:
+    one, two = consume(client, 2), consume(client, 3)
+    fill(client, "a1")
+    assert seen(one) == ["a1"]
+    one.ack(1)
+    fill(client, "b1")
+    assert seen(two) == ["b1"], "it is next"
+    fill(client, "a2")
+    assert (seen(one), seen(two)) == (["a2"], [])
+    restore(rig)
+    for _ in range(3):
+        fill(client, "b2", "a3")
+        two.ack(0, multiple=True)
+        one.ack(0, multiple=True)
+    fill(client, "a4")
+    assert (seen(one), seen(two)) == (["a4"], []), "whoever is next"
+    assert kept(rig) == ["t2", "t3"]
+
+
+def test_it_waits_for_its_consumer_and_others_pass(rig: Rig, client: Client) -> None:
+    fill(client, "a1", "a2", "b1", "a3", "c1")
+    one = consume(client, 2, 1)
+    assert seen(one) == ["a1"]
+    two = consume(client, 3, 1)
+    assert seen(two) == ["b1"]
+    two.ack(1)
+    assert seen(two) == ["c1"]
+    two.ack(2)
+    assert (seen(two), rig.depth("q")) == ([], 2)
+    restore(rig)
+    one.ack(1)
+    assert (seen(one), seen(two)) == (["a2"], [])
+
+
+def test_it_goes_to_another_one_with_what_waits_when_its_consumer_is_gone(
+    rig: Rig, client: Client
+) -> None:
+    other = rig.client("b")
+    held = consume(other, 2, 2)
+    fill(client, "a1", "a2", "a3", "b1")
+    one = consume(client, 2)
+    assert seen(one) == ["b1"]
+    restore(rig)
+    held.close_channel()
+    assert seen(one) == ["a1", "a2", "a3"]
+    assert kept(rig) == ["t2", "t2"]
+
+
+def test_the_loss_of_a_member_moves_its_groups(rig: Rig, client: Client) -> None:
+    other = rig.client("b")
+    consume(other, 2)
+    fill(client, "a1", "a2", "b1")
+    one = consume(client, 2)
+    assert (seen(one), kept(rig)) == ([], ["t2", "t2"])
+    del rig.machines["b"]
+    rig.activate("b", members=("a", "c"))
+    assert one.deliveries() == [(1, b"a1", True), (2, b"a2", True), (3, b"b1", True)]
+    restored = queue_of(rig).groups
+    assert restored is not None
+    assert all(consumer.channel.key[0] == one.session for consumer in restored.kept.values())
+
+
+def test_one_that_is_cancelled_holds_them_until_it_has_settled(rig: Rig, client: Client) -> None:
+    """Nobody gets the next one while the last one may still be worked on."""
+    one, two = consume(client, 2, 1), consume(client, 3)
+    fill(client, "a1", "a2")
+    one.cancel("t2")
+    assert (seen(two), kept(rig)) == ([], [])
+    restore(rig)
+    one.ack(1)
+    assert (seen(two), kept(rig)) == (["a2"], ["t3"])
+
+
+def test_what_has_no_group_goes_to_anybody(rig: Rig, client: Client) -> None:
+    one, two = consume(client, 2), consume(client, 3)
+    got = []
+    for text in ("-1", "-2", "-3"):
+        fill(client, text)
+        got.append((seen(one), seen(two)))
+    assert got == [(["-1"], []), ([], ["-2"]), (["-3"], [])], "in turn"
+    restore(rig)
+    one.nack(1)
+    assert seen(two) == ["-1"]
+    assert kept(rig) == []
+
+
+def test_what_has_no_group_waits_in_its_place(rig: Rig, client: Client) -> None:
+    fill(client, "-1", "a1", "-2")
+    client.get("q")
+    assert client.got().body == b"-1"  # type: ignore[union-attr]
+    restore(rig)
+    one = consume(client, 2)
+    assert seen(one) == ["a1", "-2"]
+    client.nack(1)
+    assert seen(one) == ["-1"]
+
+
+def test_a_get_holds_and_does_not_keep(rig: Rig, client: Client) -> None:
+    fill(client, "a1", "a2")
+    client.get("q")
+    assert client.got().body == b"a1"  # type: ignore[union-attr]
+    one = consume(client, 2)
+    assert (seen(one), kept(rig)) == ([], [])
+    client.ack(1)
+    assert (seen(one), kept(rig)) == (["a2"], ["t2"])
+    one.ack(1)
+    fill(client, "a3")
+    one.cancel("t2")
+    client.get("q")
+    assert not hasattr(client.got(), "body"), "a3 is held still"
+
+
+def test_without_acks_it_stays_as_well(rig: Rig, client: Client) -> None:
+    one, two = consume(client, 2, no_ack=True), consume(client, 3)
+    fill(client, "a1")
+    one.sent(1)
+    fill(client, "b1")
+    fill(client, "a2")
+    assert (seen(one), seen(two)) == (["a2"], [])
+    one.sent(2)
+    assert kept(rig) == ["t2", "t3"]
+
+
+def test_a_purge_an_expiry_and_a_deletion(rig: Rig, client: Client) -> None:
+    client.queue("s", {**KEPT, "x-message-ttl": 1000})
+    one = client.channel(2)
+    one.consume("s", "t", 1)
+    fill(client, "a1", "a2", "-1", "b1", queue="s")
+    client.purge("s")
+    assert kept(rig, "s") == ["t"], "a group stays, whatever becomes of its messages"
+    fill(client, "a3", "-2", queue="s")
+    restore(rig)
+    rig.pass_time(5_000_000)
+    assert queue_of(rig, "s").groups.by_key.keys() == queue_of(rig, "s").groups.kept.keys()  # type: ignore[union-attr]
+    client.delete("s")
+    one.ack(1)
+
+
+def test_a_cold_start_leaves_no_group_with_anybody(rig: Rig, client: Client) -> None:
+    consume(client, 2, 1)
+    fill(client, "a1", "a2", "-1", "b1", persistent=True)
+    assert kept(rig) == ["t2"]
+    rig.activate(*"abc", cold=True)
+    assert (rig.depth("q"), kept(rig)) == (4, [])
+    one = consume(rig.client(), 2)
+    assert seen(one) == ["a1", "a2", "-1", "b1"]
+
+
+def test_there_are_no_more_of_them_than_a_queue_can_keep(rig: Rig, client: Client) -> None:
+    """Groups of the same number are one: they stay together."""
+    one, two = consume(client, 2), consume(client, 3)
+    machine, by = Machine.restore("a", rig.machine.snapshot()), dict[bytes, int]()
+    for number in range(2 * KEPT_GROUPS_MAX):
+        body = b"%d" % (number % 1500)
+        properties = codec.encode_properties({"headers": {"g": f"customer {number % 1500}"}})
+        publish = c.Publish(c.PUBLISH, client.conn, client.chan, 0, "", "q", 0, properties, body)
+        machine.apply(machine.position + 1, client.session, 0, publish)
+        (sent,) = [one for one in machine.take_effects() if isinstance(one, DeliverEffect)]
+        assert by.setdefault(body, sent.chan) == sent.chan, "it stayed"
+        ack = c.Ack(c.ACK, sent.conn, sent.chan, sent.delivery_tag, False)
+        machine.apply(machine.position + 1, client.session, 0, ack)
+    machine.invariants()
+    groups = machine.vhosts["/"].queues["q"].groups
+    assert groups is not None
+    assert 500 < len(groups.kept) < KEPT_GROUPS_MAX
+    assert {*by.values()} == {one.chan, two.chan}
+    again = Machine.restore("b", machine.snapshot())
+    again.invariants()
+    assert list(again.snapshot()) == list(machine.snapshot())
+    cancel = c.Cancel(c.CANCEL, one.conn, one.chan, "t2", False)
+    position = machine.position + 1
+    for each in (machine, again):
+        each.apply(position, client.session, 0, cancel)
+        each.invariants()
+    assert machine.root() == again.root()
+    assert {consumer.tag for consumer in groups.kept.values()} == {"t3"}
