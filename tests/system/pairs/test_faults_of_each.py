@@ -23,6 +23,7 @@ from tests.system.roles.hardship import Clients
 from tests.system.support.clusters import wait_until
 from tests.system.support.tcp_relay import RelayedCluster
 from tests.system.test_network_faults import findings
+from tests.system.test_sick_members import FROZEN, sick
 from tools.demo.local_cluster import BrokerProcess, LocalCluster
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(360)]
@@ -118,12 +119,13 @@ def test_cut_off_from_each_other(tmp_path: Path, mode: str, record_property: Rec
         judged(cluster, publisher, tmp_path, record_property)
 
 
+@MODES
 @ROLES
-def test_its_disk_is_full(tmp_path: Path, victim: int, record_property: Record) -> None:
+def test_its_disk_is_full(tmp_path: Path, mode: str, victim: int, record_property: Record) -> None:
     """G21, G28.  It ends with code 72, the other one goes on, and it comes back with more room."""
     with contextlib.ExitStack() as stack:
         stack.enter_context(small_disk(tmp_path / f"broker-{victim + 1}"))
-        cluster = stack.enter_context(pair(tmp_path, "hac"))
+        cluster = stack.enter_context(pair(tmp_path, mode))
         begin(cluster)
         member = cluster[victim]
         with Publisher(*cluster.members) as publisher:
@@ -140,4 +142,28 @@ def test_its_disk_is_full(tmp_path: Path, victim: int, record_property: Record) 
             member.start()
             serving(cluster)
             publisher.goes_on(60)
+        judged(cluster, publisher, tmp_path, record_property)
+
+
+@pytest.mark.parametrize("mode", ["master-slave"])
+@ROLES
+def test_its_disk_hangs(tmp_path: Path, mode: str, victim: int, record_property: Record) -> None:
+    """G28.  Nothing that it writes comes to an end: it leaves with code 74, the other one goes on,
+    and it comes back when its disk does."""
+    with pair(tmp_path, mode, disk_lag_max="3") as cluster:
+        member, other = cluster[victim], cluster[1 - victim]
+        other.start()
+        with sick(member, FROZEN) as process:
+            stands(cluster[0], "active")
+            stands(cluster[1], "passive")
+            with Publisher(*cluster.members) as publisher:
+                sign = member.data_dir.with_name(member.data_dir.name + ".frozen")
+                sign.touch()
+                wait_until(lambda: not process.alive, 60, "the member to leave")
+                assert process.exit_code == Exit.DISK
+                publisher.goes_on(60)
+                sign.unlink()
+                member.start()
+                serving(cluster)
+                publisher.goes_on(60)
         judged(cluster, publisher, tmp_path, record_property)
