@@ -220,7 +220,9 @@ class Mover:
                 "again: take this upstream out of its set, or name another one of its own"
             )
         if shovel.link.kind == EXCHANGE and self._upstream is None:
-            self._upstream = UpstreamExchange(shovel, cluster, vhost, task.here or {})
+            self._upstream = UpstreamExchange(
+                shovel, cluster, vhost, task.here or {}, task.cluster_id
+            )
         return Way(shovel, cluster, vhost)
 
     def _source_queue(self, source: AmqpConnection) -> tuple[str, int]:

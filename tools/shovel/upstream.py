@@ -26,13 +26,15 @@ from broker.machine.queueing.exchange_types import (
     VHOST,
     has_been_at,
 )
-from broker.shovels.definition import Link, Shovel, Table
+from broker.shovels.definition import NAME_BYTES_MAX, Link, Shovel, Table
 from tools.cli.failures import ToolError
 from tools.client.amqp_client import AmqpConnection, BrokerRefused, ConnectionLost
 
 BOUND_FROM = "x-bound-from"
 HOPS = "hops"
 SUFFIXES = ("A", "B")
+OWNER = "owner"
+ACCESS_REFUSED, PRECONDITION_FAILED = 403, 406
 NO_SUCH_TYPE = 503
 """COMMAND_INVALID, with which brokers answer."""
 OUT_BYTES_MAX = 1 << 20
@@ -50,12 +52,19 @@ class UpstreamExchange:
     """An exchange that a link takes from."""
 
     def __init__(
-        self, shovel: Shovel, cluster: str, vhost: str, here: Mapping[str, object]
+        self,
+        shovel: Shovel,
+        cluster: str,
+        vhost: str,
+        here: Mapping[str, object],
+        own_id: str = "",
     ) -> None:
-        """`cluster` and `vhost`: the upstream's; `here`: the first of `change`."""
+        """`cluster` and `vhost`: the upstream's; `here`: the first of `change`; `own_id`: of this
+        cluster, empty if it is not known."""
         assert shovel.link is not None
         self._shovel, self._link = shovel, shovel.link
         self._there = cluster, vhost
+        self._own_id = own_id
         self._bound: dict[tuple[str, str], None] = dict.fromkeys(_rows(here, "bind"))
         self._next = 0  # which of them is bound again next
         self._exchange = ""
@@ -69,7 +78,8 @@ class UpstreamExchange:
         old, new = SUFFIXES if _is_there(source, f"{queue} A") else reversed(SUFFIXES)
         arguments = dict(self._shovel.source_queue_arguments)
         made: tuple[Value, ...] = (queue, False, True, False, False, False, arguments)
-        waiting = source.call("queue.declare", made, "queue.declare-ok")[1]
+        _, waiting, consumers = source.call("queue.declare", made, "queue.declare-ok")
+        self._claim(source, in_use=bool(waiting or consumers))
         self._exchange = f"{queue} {new}"
         _delete_exchange(source, self._exchange)
         self._declare(source)
@@ -80,6 +90,38 @@ class UpstreamExchange:
         _delete_exchange(source, f"{queue} {old}")
         assert isinstance(waiting, int)
         return queue, waiting
+
+    def _claim(self, source: AmqpConnection, *, in_use: bool) -> None:
+        """Make sure that the queue is this cluster's, and not another one's of the same name: an
+        exchange that nothing is published to says whose, by an argument that all brokers compare.
+
+        One that nobody consumes from, and that holds nothing, is taken over: its cluster was made
+        anew.  Raises ToolError.
+        """
+        name = f"{self._shovel.source_queue} {OWNER}"
+        if not self._own_id or len(name.encode()) > NAME_BYTES_MAX:
+            return
+        arguments: Table = {"alternate-exchange": f"federation: {self._own_id}"}
+        made: tuple[Value, ...] = name, "fanout", False, True, False, True, False, arguments
+        for is_last in (in_use, True):
+            try:
+                source.call("exchange.declare", made, "exchange.declare-ok")
+            except BrokerRefused as refused:
+                source.open_channel()
+                if refused.code == ACCESS_REFUSED:
+                    return  # who may not write there has been served so far
+                if refused.code != PRECONDITION_FAILED:
+                    raise
+                if is_last:
+                    raise ToolError(
+                        f"the queue '{self._shovel.source_queue}' there is of another cluster that "
+                        f"is named '{self._link.cluster}', too, and takes from it or has messages "
+                        "in it: give one of them another --cluster-name; or, if that cluster is no "
+                        f"more, delete the exchange '{name}' there to go on with its queue"
+                    ) from None
+                _delete_exchange(source, name)
+            else:
+                return
 
     def _declare(self, source: AmqpConnection) -> None:
         link = self._link
@@ -125,9 +167,9 @@ class UpstreamExchange:
         if refused.code != 404 or not self._exchange or f"'{self._exchange}'" not in str(refused):
             return ""
         return (
-            f": another link uses the queue '{self._shovel.source_queue}' there, of a cluster that "
-            f"is named '{self._link.cluster}', too (give one of them another --cluster-name), or "
-            "of another upstream here that is the same broker (list its places in one 'uri')"
+            f": another link uses the queue '{self._shovel.source_queue}' there: of another "
+            "upstream here that is the same broker (list its places in one 'uri'), or of a cluster "
+            f"of an older release that is named '{self._link.cluster}', too"
         )
 
     def _bind(self, source: AmqpConnection, method: str, key: str, arguments_text: str) -> None:
@@ -167,6 +209,7 @@ class UpstreamExchange:
         try:
             for suffix in SUFFIXES:
                 _delete_exchange(source, f"{queue} {suffix}")
+            _delete_exchange(source, f"{queue} {OWNER}")
             source.call("queue.delete", (queue, False, True, False), "queue.delete-ok")
         except BrokerRefused as refused:
             return f"its queue '{queue}' is left at the upstream, with its messages: {refused}"

@@ -266,7 +266,7 @@ def test_bindings_follow_while_it_runs_and_go_when_the_link_does() -> None:
 
 
 def test_a_link_whose_exchange_another_one_deletes_says_who_that_may_be() -> None:
-    """Two clusters of one name share a queue at the upstream, and each undoes the other's."""
+    """Two upstreams that are one broker share a queue there, and each undoes the other's."""
     run = LinkRun("exchange", {"bind": [], "unbind": []})
     run.wait_for(lambda: "basic.consume" in run.source.names())
     own = next(str(args[1]) for name, args in run.source.did if name == "queue.bind")
@@ -274,7 +274,7 @@ def test_a_link_whose_exchange_another_one_deletes_says_who_that_may_be() -> Non
     run.wait_for(lambda: bool(run.ended))
     why = str(run.ended["why"])
     assert why.startswith("source: ")
-    assert "a cluster that is named 'near', too (give one of them another --cluster-name)" in why
+    assert "another upstream here that is the same broker" in why
     run.close()
 
 

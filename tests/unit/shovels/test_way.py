@@ -12,6 +12,7 @@ from broker.amqp.fields import Value, encode_table
 from broker.machine.commands import Table
 from broker.shovels.definition import Link, Shovel
 from broker.shovels.upstreams import link_of, parse_upstream
+from tools.cli.failures import ToolError
 from tools.client.amqp_client import AmqpConnection, BrokerRefused, Delivery
 from tools.shovel.content import Content, Outgoing
 from tools.shovel.doubts import Doubts
@@ -91,6 +92,9 @@ class Source:
         self.exchanges, self.filters = set(exchanges), filters
         self.did: list[tuple[Value, ...]] = []
         self.out, self.opened = bytearray(), 0
+        self.owner: Value = None
+        self.counts = 5, 0
+        self.refuses_owner = False
 
     def call(self, name: str, args: tuple[Value, ...], _answer: str) -> tuple[Value, ...]:
         match name:
@@ -99,10 +103,19 @@ class Source:
                     raise BrokerRefused(404, "NOT_FOUND")
                 if args[1] == "x-federation-upstream" and not self.filters:
                     raise BrokerRefused(503, "COMMAND_INVALID")
-                if not args[2]:
+                if str(args[0]).endswith(" owner"):
+                    claimed = cast("Table", args[7])["alternate-exchange"]
+                    if self.refuses_owner:
+                        raise BrokerRefused(403, "ACCESS_REFUSED")
+                    if self.owner not in (None, claimed):
+                        raise BrokerRefused(406, "PRECONDITION_FAILED")
+                    self.owner = claimed
+                elif not args[2]:
                     self.exchanges.add(str(args[0]))
                     self.did.append((name, args[0], args[1]))
             case "exchange.delete":
+                if str(args[0]).endswith(" owner"):
+                    self.owner = None
                 if args[0] in self.exchanges:
                     self.exchanges.remove(str(args[0]))
                     self.did.append((name, args[0]))
@@ -110,7 +123,7 @@ class Source:
                 self.did.append((name, *args))
             case _:
                 self.did.append((name, args[0]))
-        return ("", 5, 0)
+        return ("", *self.counts)
 
     def send(self, name: str, args: tuple[Value, ...]) -> None:
         self.did.append((name, *args[:3], args[4]))
@@ -159,6 +172,28 @@ def test_an_exchange_of_an_attempt_before_is_replaced(
     assert gone == [f"{QUEUE} {one}" for one in deleted]
     if made not in deleted:
         assert source.did[-1][0] == "exchange.delete", "when the new one is bound"
+
+
+def claimed(source: Source, own_id: str) -> None:
+    here: dict[str, object] = {"bind": [], "unbind": []}
+    upstream = UpstreamExchange(link(), "far", "/", here, own_id)
+    upstream.prepare(cast("AmqpConnection", source))
+
+
+def test_two_clusters_of_one_name_do_not_share_a_queue() -> None:
+    source = Source("x")
+    claimed(source, "one")
+    claimed(source, "one")  # another attempt
+    for counts in ((5, 0), (0, 1)):
+        source.counts, source.did = counts, []
+        with pytest.raises(ToolError, match="another cluster that is named 'near', too"):
+            claimed(source, "two")
+        assert source.did == [("queue.declare", QUEUE)], "nothing of the other one's is touched"
+    source.counts = 0, 0  # nobody is there, and nothing is lost
+    claimed(source, "two")
+    assert source.owner == "federation: two"
+    source.counts, source.refuses_owner = (5, 0), True
+    claimed(source, "three")
 
 
 def test_a_broker_without_such_exchanges_gets_a_fanout() -> None:
