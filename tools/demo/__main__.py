@@ -218,7 +218,8 @@ class Demo:
     def verify(self) -> None:
         """The check of the members' logs and of their clients' histories."""
         self.output.step(
-            "qpid-cluster-verify reads the logs of all three members and their clients with Spark"
+            "qpid-cluster-verify reads the logs of all three members and their clients (Spark would"
+            " take over from 12 million rows on)"
         )
         logs = [str(member.data_dir / "memberlog") for member in self.cluster.members]
         shown = self.tool(
