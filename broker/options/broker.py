@@ -357,7 +357,8 @@ def _pair(text: Mapping[str, str], bind: Address, size: int) -> PairOptions | No
 
 def _with_peer(given: Mapping[str, str]) -> Mapping[str, str]:
     """Add what follows from being one of a pair: how many members there are, and where."""
-    if not (given.get("hac") or given.get("master-slave")) or not given.get("cluster-name"):
+    is_one = given.get("hac") or given.get("master-slave")
+    if not is_one or not given.get("cluster-name") or given.get("shared-store"):
         return given
     option, peer = peer_text(given)
     found = {"cluster-size": "2"}

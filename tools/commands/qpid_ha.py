@@ -11,12 +11,14 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
+from urllib.parse import quote
 
 import click
 
 from broker.admin.roles import Role
 from broker.exit_codes import Exit
 from tools.cli.options import run_command
+from tools.client.broker_url import AMQP, parse_url
 from tools.client.credentials import Credentials, with_credentials
 from tools.client.management import Askable, Json, ManagementError
 from tools.client.target_options import answered, with_json, with_timeout
@@ -164,7 +166,7 @@ def replicate(
         raise click.UsageError("Wrong number of arguments: replicate QUEUE URL, or QUEUE --stop")
     value: dict[str, Json] | None = None
     if not wanted.stop:
-        value = {"src-uri": urls[0] if "://" in urls[0] else f"amqp://{urls[0]}"}
+        value = {"src-uri": _as_uri(urls[0])}
         if wanted.source:
             value["src-queue"] = wanted.source
         if wanted.arguments:
@@ -181,6 +183,19 @@ def replicate(
         if time.monotonic() > deadline:
             raise ManagementError("it was ordered, and is not in force yet: ask again")
         time.sleep(POLL_S)
+
+
+def _as_uri(text: str) -> str:
+    """A broker as Qpid's tools write it, [user/password@]host[:port], as a URI; one stays."""
+    if "://" in text:
+        return text
+    try:
+        url = parse_url(text, AMQP)
+    except ValueError as problem:
+        raise click.UsageError(f"URL: {problem}") from None
+    secret = "" if url.password is None else f":{quote(url.password, safe='')}"
+    login = "" if url.user is None else f"{quote(url.user, safe='')}{secret}@"
+    return f"{'amqps' if url.tls else 'amqp'}://{login}{url.address}"
 
 
 def _replicas(target: Target) -> list[dict[str, Json]]:

@@ -112,10 +112,16 @@ def test_replicas_are_defined_and_listed(broker: Broker) -> None:
     broker.answers["replicate"] = b'{"ok": true}\n'
     broker.answers["replicas"] = json.dumps({"ok": True, "replicas": [REPLICA]}).encode() + b"\n"
     assert broker.ha("replicate").output == "/ orders: 'orders' of amqp://far, at a: level\n"
-    done = broker.ha("replicate", "orders", "u:p@far", "--source", "o", "--arguments", '{"a": 1}')
+    done = broker.ha(
+        "replicate", "orders", "u/p@ss@far", "--source", "o", "--arguments", '{"a": 1}'
+    )
     assert (done.return_value, done.output) == (0, "")
     asked = next(one for one in broker.requests if one["op"] == "replicate")
-    assert asked["value"] == {"src-uri": "amqp://u:p@far", "src-queue": "o", "queue-args": {"a": 1}}
+    assert asked["value"] == {
+        "src-uri": "amqp://u:p%40ss@far:5672",
+        "src-queue": "o",
+        "queue-args": {"a": 1},
+    }
     broker.answers["replicas"] = b'{"ok": true, "replicas": []}\n'
     assert broker.ha("replicate", "orders", "--stop").return_value == 0
     assert broker.requests[-2]["value"] is None
