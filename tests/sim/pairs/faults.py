@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from tests.sim.world.world import World
 
 
+SPLITS_FROM = 2200
+"""Seeds below this one are as they were when what they found was written down."""
+
+
 class PairFaults:
     """Begins each kind at random times until all faults are over."""
 
@@ -36,6 +40,9 @@ class PairFaults:
         }
         for kind in self.tape.some(tuple(kinds), 1, len(kinds)):
             self._later(kinds[kind])
+        self._split_tape: Tape = world.tape.fork("pair splits")
+        if world.plan.seed >= SPLITS_FROM and self._split_tape.chance(0.5):
+            self._later_split()
 
     def _later(self, fault: Callable[[], None]) -> None:
         self.world.during(self.tape.gap(2 * self._calm_s), self._begin, fault)
@@ -78,6 +85,37 @@ class PairFaults:
         self._tell("pair_side", name, name)
         self.stack.cut |= cut
         self.world.during(length_s, self.stack.cut.difference_update, cut)
+
+    def _later_split(self) -> None:
+        self.world.during(self._split_tape.gap(2 * self._calm_s), self.split)
+
+    def split(self) -> None:
+        """Each has clients of its own and not the other one: both may go on alone.  Then they meet,
+        one of them after a crash or not at all for a while, with its clients or before them."""
+        tape, names = self._split_tape, self.world.plan.names
+        length_s = self._token_s * tape.pick((3.0, 8.0, 30.0)) * tape.between(0.5, 1.5)
+        swapped = tape.chance(0.5)
+        cut = {
+            (actor.name, names[(place + swapped) % 2])
+            for place, actor in enumerate(self.stack.actors)
+        }
+        self._tell("pair_split", f"{length_s:.1f} s", *names)
+        self.stack.cut |= cut
+        clients_s = length_s * tape.pick((0.5, 1.0, 2.0))
+        self.world.during(clients_s, self.stack.cut.difference_update, cut)
+        self._cut_link(length_s)
+        for name in names:
+            if tape.chance(0.3):
+                self.world.during(length_s * tape.between(0.2, 1.2), self._split_down, name)
+        self._later_split()
+
+    def _split_down(self, name: str) -> None:
+        member, tape = self.world.members[name], self._split_tape
+        if member.running:
+            self._tell("split_down", name, name)
+            member.crash()
+            down_s = self._token_s * tape.pick((0.5, 3.0, 8.0)) * tape.between(0.5, 1.5)
+            self.world.after(down_s, self.world.revive, name)
 
     def clients_away(self) -> None:
         """Nobody wants anything; for so long that one that went on alone notices."""
