@@ -2,7 +2,9 @@
 
 Everything applied goes to the writer in order; a promise goes behind it, so that a durable promise
 implies a durable state at its base.  A checkpoint is made when the log since the last one has grown
-large, so that its cost stays a constant share of the writing.
+large, so that its cost stays a constant share of the writing. Bodies that are not whole yet do not
+count: a checkpoint would write them again, and let go of no more, while who sends a large message
+takes the disk from all others as it is.
 """
 
 from __future__ import annotations
@@ -124,7 +126,7 @@ class Persister(Generic[StoreT, WriterT]):
         if self._feed is not None or self.hold_checkpoints or replica.broken or replica.half_way:
             return  # of a state that an item left half-way, nothing may be kept
         limit = max(self._checkpoint_bytes_min, 2 * self._checkpoint_bytes)
-        if self._log_bytes > limit or self._requested:
+        if self._log_bytes > limit + replica.machine.unfinished_bytes or self._requested:
             self._checkpoint(replica)
 
     def request_checkpoint(self) -> None:

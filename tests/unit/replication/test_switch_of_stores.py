@@ -1,4 +1,4 @@
-"""A received store takes the place of the old one while its member goes on."""
+"""A received store takes the place of the old one while its member goes on; checkpoints of it."""
 
 from __future__ import annotations
 
@@ -6,7 +6,10 @@ import asyncio
 from collections.abc import Callable
 from dataclasses import replace
 
+from broker.machine import commands as c
+from broker.machine.command_codec import pack_blob
 from broker.machine.machine import Machine
+from broker.machine.version import MACHINE_VERSION
 from broker.replication.chain import History, Promise
 from broker.replication.persister import CheckpointFeed, Persister
 from broker.replication.replica import Item, Replica
@@ -15,6 +18,7 @@ from store.memory import MemoryDisk, MemoryStore
 from vsync.primary.events import Activation
 from vsync.types import RingId
 
+RING = RingId(1, "a", 1)
 PROMISE = Promise("cluster", ("a", "b"), 3)
 OLD = Meta("prod", "a", "1", cluster_id="cluster", voters=("a", "b"), promised_epoch=7)
 
@@ -207,3 +211,58 @@ def test_who_ends_meanwhile_waits_for_the_switch() -> None:
     asyncio.run(it.persister.settled(1.0))
     assert not it.persister.switching
     assert it.persister.meta.marker is Marker.DIRTY
+
+
+class CountingWriter(SlowWriter):
+    """Takes checkpoints, and does not write them."""
+
+    checkpoints = 0
+
+    def checkpoint(
+        self, replica: Replica, done: Callable[[], None], given_up: Callable[[], None]
+    ) -> CheckpointFeed:
+        self.checkpoints += 1
+        return EmptyFeed()
+
+
+class EmptyFeed:
+    bytes = 0
+
+    def cancel(self) -> None: ...
+
+
+class CountingDevice(SlowDevice):
+    def open_writer(self, store: MemoryStore, on_durable: Callable[[int], None]) -> SlowWriter:
+        self.writers.append(CountingWriter(store, on_durable))
+        return self.writers[-1]
+
+
+def test_a_large_message_that_comes_is_not_written_twice_meanwhile() -> None:
+    device = CountingDevice()
+    persister = Persister(
+        device, MemoryStore(MemoryDisk(), OLD), OLD, lambda _: None, checkpoint_bytes_min=5000
+    )
+    replica = Replica("a", Machine("a"), History())
+    activation = Activation(1, (("a", 1, True),), False, ("a",), "cluster", version=MACHINE_VERSION)
+    replica.apply(Item(1, RING, 1, "a", activation))
+    session, number = replica.machine.local_session, 0
+
+    def apply(*commands: c.Command) -> None:
+        nonlocal number
+        number += 1
+        blob = pack_blob(session, number, 0, list(commands))
+        replica.apply(Item(1, RING, number + 1, "a", blob))
+        persister.keep(replica, PROMISE)
+
+    apply(
+        c.ConnectionOpen(c.CONNECTION_OPEN, 1, "/", "guest", "peer"),
+        c.ChannelOpen(c.CHANNEL_OPEN, 1, 1),
+    )
+    writer = device.writers[0]
+    assert isinstance(writer, CountingWriter)
+    for _ in range(20):
+        apply(c.BodyPart(c.BODY_PART, 1, 1, bytes(1000)))
+    assert replica.machine.unfinished_bytes == 20_000
+    assert writer.checkpoints == 0
+    apply(c.Publish(c.PUBLISH, 1, 1, 0, "", "q", 4 | c.IN_PARTS, b"", b"rest"))
+    assert writer.checkpoints == 1
