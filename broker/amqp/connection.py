@@ -220,7 +220,8 @@ class ServerConnection(FrameReader):
             self.ahead.release()
 
     def _cut_contents(self) -> None:
-        """The end must not wait until a large message has gone out."""
+        """The end must not wait until a large message has gone out, and nothing comes behind it."""
+        self.ahead.drop_held()
         if self.ahead:
             self.out = self.ahead.cut()
 

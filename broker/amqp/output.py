@@ -54,7 +54,6 @@ class Ahead:
                 break
             before += piece
         self._pieces.clear()
-        self._held.clear()
         return before
 
     def hold(self, out: bytearray) -> None:

@@ -94,6 +94,15 @@ def test_what_is_held_goes_on_where_it_was() -> None:
     ]  # fmt: skip
 
 
+def test_nothing_that_was_held_follows_our_close() -> None:
+    connection = sent_large()
+    connection.hold_output()
+    connection.close(320, "CONNECTION_FORCED - bye")
+    connection.release_output()
+    assert [one.method for one in methods_in(connection.take_output())] == ["connection.close"]
+    assert not connection.ahead
+
+
 def test_what_was_held_is_not_for_whoever_has_ended() -> None:
     connection = sent_large()
     connection.hold_output()
