@@ -4,10 +4,11 @@ After every command: outcome and state as the model says, deliveries legal, inva
 at three members. And at some point of every history: a snapshot whose machine continues alike.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import NamedTuple
 
+import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from hypothesis.strategies import SearchStrategy
@@ -20,16 +21,19 @@ from broker.machine.move_log import spelled_out
 from broker.machine.queueing.properties import with_header
 from broker.machine.state import BODY
 from broker.machine.version import MACHINE_VERSION
-from tests.properties.models.machine_model import Chan, Model, ModelQueue, key_of
+from tests.properties.models.machine_model import Chan, Model, ModelQueue, group_of, key_of
 from tests.support.move_ledger import Ledger
 
-QUEUES = ("plain", "short", "mine", "auto", "last", "stream")
+GROUPED = ("shared", "kept")
+QUEUES = ("plain", "short", "mine", "auto", *GROUPED, "last", "stream")
 SHORT_MAX = 2
 STREAM_BYTES_MAX = 20
 VALUED = (b"\x00\x00", with_header(b"\x00\x00", "x-stream-filter-value", "persistent"))
 ARGUMENTS: dict[str, c.Table] = {
     "short": {"x-max-length": SHORT_MAX},
     "last": {"qpid.last_value_queue": 1},
+    "shared": {"qpid.group_header_key": "group", "qpid.shared_msg_group": True},
+    "kept": {"qpid.group_header_key": "group"},
     "stream": {"x-queue-type": "stream", "x-max-length-bytes": STREAM_BYTES_MAX},
 }
 PART = b"part+"
@@ -57,13 +61,22 @@ VERBS = (
 )
 
 
+OF_GROUPS = (
+    ["publish"] * 6
+    + ["consume", "ack"] * 4
+    + ["nack", "get", "cancel", "restore"]
+    + ["sent", "recover", "close channel", "member lost", "purge", "commit"]
+)
+"""More of what a group can come from one consumer to another by."""
+
+
 def histories(
-    places: list[tuple[str, int, int]], queues: tuple[str, ...]
+    places: list[tuple[str, int, int]], queues: tuple[str, ...], verbs: Sequence[str] = VERBS
 ) -> SearchStrategy[list[Op]]:
     """Of clients at these places, that use these queues."""
     op = st.builds(
         Op,
-        st.sampled_from(VERBS),
+        st.sampled_from(verbs),
         st.sampled_from(places),
         st.sampled_from(queues),
         st.integers(0, 6),
@@ -102,12 +115,16 @@ def new_queue(name: str, at: Chan) -> ModelQueue:
         SHORT_MAX if name == "short" else -1,
         stays=name == "stream",
         last=name == "last",
+        grouped=name in GROUPED,
+        keeps=name == "kept",
     )
 
 
 def keyed(body: bytes, has_value: bool = False) -> bytes:
     """The properties of a message with this body, with a value to filter by or without."""
-    return with_header(VALUED[has_value], "qpid.LVQ_key", key_of(body))
+    properties = with_header(VALUED[has_value], "qpid.LVQ_key", key_of(body))
+    group = group_of(body)
+    return with_header(properties, "group", group) if group else properties
 
 
 def publish_to(at: tuple[int, int], exchange: str, key: str, flags: int, body: bytes) -> c.Publish:
@@ -194,7 +211,8 @@ class World:
                 self.go_on()
         self.go_on()
         if any(isinstance(effect, GetEmpty) for _, effect in effects):
-            assert not self.model.queues[self.queue].ready, "get of a queue that is not empty"
+            queue = self.model.queues[self.queue]
+            assert self.model.head(queue, None) < 0, "get of a queue that is not empty"
         self.model.judge()
         self.compare()
 
@@ -213,7 +231,8 @@ class World:
         if consumer.queue.stays or consumer.browses:
             at = self.model.to_read(consumer)
             return at in ready and ready[at][0] == effect.body
-        return bool(ready) and ready[min(ready)][0] == effect.body
+        at = self.model.head(consumer.queue, consumer)
+        return at in ready and ready[at][0] == effect.body
 
     def compare(self) -> None:
         machine = self.machines["c"]
@@ -226,13 +245,15 @@ class World:
             first = there.next_seq - len(there.ready)
             waiting += [(seq, m[BODY]) for seq, m in enumerate(there.ready, first)]
             expected = sorted(queue.ready.items())
-            assert waiting == [(2 * seq + m[1] if queue.last else seq, m[0]) for seq, m in expected]
+            assert waiting == [
+                (2 * seq + m[1] if queue.ranked else seq, m[0]) for seq, m in expected
+            ]
         assert sorted(machine.channels) == sorted(self.model.channels)
         for at, channel in self.model.channels.items():
             held = {**machine.channels[at].unacked, **machine.channels[at].unsent}
             for tag, one in channel.held.items():
                 _, seq, message, _, _ = held.pop(tag)
-                place = 2 * one.seq if one.queue.last else one.seq
+                place = 2 * one.seq if one.queue.ranked else one.seq
                 assert (seq, message[BODY]) == (place, b"" if one.stays else one.message[0])
             assert not held
 
@@ -445,6 +466,15 @@ RETURNS_BEFORE_IT_PUBLISHES = [
     Op("consume", PLACES[0], "plain", 4, False, False),
     Op("commit", PLACES[0], "plain", 1, True, False),
 ]
+
+
+@pytest.mark.slow
+@given(st.one_of(*(histories(PLACES, (name,), OF_GROUPS) for name in GROUPED)))
+@settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_groups_go_where_the_model_says(ops: list[Op]) -> None:
+    world = World()
+    for op in ops:
+        world.run(op)
 
 
 @given(OPS)

@@ -3,7 +3,8 @@
 It predicts every outcome and what waits and is held after each command. It does not predict which
 consumer gets a message: it watches the deliveries and judges them. Each must be the head of its
 queue, flagged truly, to a consumer with credit, under the next delivery tag; and afterwards no
-message may wait while a consumer of its queue has credit.
+message may wait while a consumer of its queue has credit. In a queue with message groups each
+consumer has a head of its own (G32, G34): who has the groups follows from what the model saw.
 """
 
 from dataclasses import dataclass, field
@@ -13,11 +14,17 @@ from broker.machine.effects import DeliverEffect, GetOk
 
 Chan = tuple[int, int, int]
 KEYS = 3
+GROUPS = 3
 
 
 def key_of(body: bytes) -> int:
     """What a message replaces an older one by: its number, which its body ends with."""
     return int(body.rpartition(b"+")[2]) % KEYS
+
+
+def group_of(body: bytes) -> int:
+    """The group of a message, by its number; 0: it names none."""
+    return int(body.rpartition(b"+")[2]) % GROUPS
 
 
 @dataclass(eq=False)
@@ -30,6 +37,14 @@ class ModelQueue:
     ready: dict[int, tuple[bytes, bool, bool]] = field(default_factory=dict)  # redelivered, keep
     stays: bool = False  # a stream: what is read stays
     last: bool = False  # of each key it keeps the last one
+    grouped: bool = False  # its messages have groups
+    keeps: bool = False  # which stay with consumers
+    kept: dict[int, "ModelConsumer"] = field(default_factory=dict)
+
+    @property
+    def ranked(self) -> bool:
+        """A message that comes back has another place than before."""
+        return self.last or self.grouped
 
 
 @dataclass(eq=False)
@@ -132,7 +147,9 @@ class Model:
         return code
 
     def cancel(self, channel: ModelChannel, tag: str) -> None:
-        queue = channel.consumers.pop(tag).queue
+        gone = channel.consumers.pop(tag)
+        queue = gone.queue
+        queue.kept = {group: one for group, one in queue.kept.items() if one is not gone}
         names = [name for name, one in self.queues.items() if one is queue]
         if queue.auto_delete and names and not self.consumers_of(queue):
             self.drop(names[0])
@@ -225,7 +242,7 @@ class Model:
         for queue in self.queues.values():
             if queue.stays:
                 continue
-            if queue.last:  # as with priorities, places stay
+            if queue.ranked:  # as with priorities, places stay
                 queue.ready = {
                     seq: (body, True, True) for seq, (body, _, keep) in queue.ready.items() if keep
                 }
@@ -255,12 +272,32 @@ class Model:
             body, redelivered, _ = message = queue.ready[seq]
             redelivered = False
         else:
-            seq = min(queue.ready)
+            seq = self.head(queue, consumer)
             body, redelivered, _ = message = queue.ready.pop(seq)
+            group = group_of(body)
+            if queue.keeps and group and consumer is not None:
+                queue.kept[group] = consumer
         told = (effect.body, effect.redelivered)
         assert (body, redelivered) == told, "not the head of the queue, or flagged falsely"
         held = ModelHeld(queue, seq, message, consumer, effect.no_ack)
         channel.held[effect.delivery_tag] = held
+
+    def head(self, queue: ModelQueue, consumer: ModelConsumer | None) -> int:
+        """What this consumer gets next, or a get; nothing if it is no place of a message."""
+        if not queue.grouped:
+            return min(queue.ready, default=-1)
+        others = {group for group, one in queue.kept.items() if one is not consumer}
+        for channel in self.channels.values():
+            others |= {
+                group_of(one.message[0])
+                for one in channel.held.values()
+                if one.queue is queue and not one.stays
+                and (consumer is None or one.consumer is not consumer)
+            }  # fmt: skip
+        if queue.keeps:
+            others.discard(0)
+        own = (seq for seq, (body, *_) in queue.ready.items() if group_of(body) not in others)
+        return min(own, default=-1)
 
     def reader(
         self, name: str, no_ack: bool, limit: int, offset: str | int, wants: bool, browses: bool
@@ -285,6 +322,7 @@ class Model:
             if queue.ready:
                 for channel, consumer in self.consumers_of(queue):
                     reads = queue.stays or consumer.browses
-                    if reads and self.to_read(consumer) not in queue.ready:
+                    wanted = self.to_read(consumer) if reads else self.head(queue, consumer)
+                    if wanted not in queue.ready:
                         continue
                     assert not channel.has_credit(consumer), "a message waits beside credit"
