@@ -46,10 +46,10 @@ from vsync.totem.events import Direct
 
 BEGIN, GONE, LEVEL = "begin", "gone", "level"
 PLACES, COUNT = "x-queue-places", "x-queue-count"
-MESSAGES_MAX, BYTES_MAX = 1_000, 1 << 20
+MESSAGES_MAX, BYTES_MAX = 500, 1 << 20
 """Told at once, about ten times a second."""
 RANGES_PER_MESSAGE = 2_000
-OUT_OF_LINE_MAX = 50_000
+OUT_OF_LINE_MAX = 20_000
 """Messages that came back, have a priority or are unacknowledged: each is looked at each time."""
 LOOKED_AT_PER_S = 100_000
 """Of those, so that a queue with many is looked at less often."""
@@ -151,8 +151,7 @@ class Followers:
         if refusal := _refusal(client, queue, one.queue):
             return refusal
         assert queue is not None
-        told.due = now + _out_of_line(queue) / LOOKED_AT_PER_S
-        _look(state, queue, one, told)
+        told.due = now + _look(state, queue, one, told) / LOOKED_AT_PER_S
         told.position = state.position
         return None
 
@@ -185,8 +184,8 @@ def _out_of_line(queue: Queue) -> int:
     return len(queue.returned) + queue.unacked
 
 
-def _look(state: State, queue: Queue, one: Following, told: _Told) -> None:
-    """Put into the batch what differs from what is told."""
+def _look(state: State, queue: Queue, one: Following, told: _Told) -> int:
+    """Put into the batch what differs from what is told; return at how much was looked for it."""
     queue_id = f"{state.cluster_id}/{queue.number}"
     seen = (
         queue.next_seq, len(queue.ready), len(queue.returned), queue.ready_sum, queue.unacked,
@@ -197,7 +196,7 @@ def _look(state: State, queue: Queue, one: Following, told: _Told) -> None:
         known = _known(one.known) if not told.queue_id else {}
         told.queue_id, told.places, told.was_level = queue_id, known.get(queue_id, []), False
     elif seen == told.seen:
-        return
+        return 0
     there = There(state, queue)
     present = union(there.in_line, ranges_of(there.out_of_line))
     new, gone = without(present, told.places), without(told.places, present)
@@ -223,6 +222,7 @@ def _look(state: State, queue: Queue, one: Following, told: _Told) -> None:
             _leave(queue_id, gone, told)
         batch.append(_word(queue_id, LEVEL, {COUNT: count(present)}))
         told.was_level, told.seen = True, seen
+    return there.looked_at
 
 
 def _known(text: str) -> dict[str, Ranges]:

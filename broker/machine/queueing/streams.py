@@ -387,11 +387,17 @@ def check_readers(state: State, queue: Queue) -> list[Consumer]:
 # -- looking -------------------------------------------------------------------------------------
 
 
+_IN_RANK = (1 << RANK_SHIFT) - 1
+
+
 def arrival_of(queue: Queue, seq: int) -> tuple[int, int]:
     """The rank of a message's priority, 0 the highest, and the how manyth it was to come in."""
-    if queue.max_priority < 0:
-        return 0, seq
-    return seq >> RANK_SHIFT, (seq & ((1 << RANK_SHIFT) - 1)) >> 1
+    return (0, seq) if queue.max_priority < 0 else (seq >> RANK_SHIFT, _arrival(seq))
+
+
+def _arrival(place: int) -> int:
+    """The same of a place in a queue with priorities, whether it came back or not."""
+    return (place & _IN_RANK) >> 1
 
 
 class There:
@@ -400,15 +406,19 @@ class There:
 
     def __init__(self, state: State, queue: Queue) -> None:
         self._state, self._queue = state, queue
-        self._held = {arrival_of(queue, seq)[1]: one for seq, one in _held(state, queue).items()}
-        self._waiting = {
-            arrival_of(queue, seq_at(queue, place)[0])[1]: place for place in queue.returned
-        }
+        held, self.looked_at = _held(state, queue)
+        """How many messages were looked at, those of other queues in the same channels included."""
+        waiting = {place: place for place in queue.returned}
+        if queue.max_priority >= 0:  # what they are found by begins with their priority
+            held = {_arrival(seq): one for seq, one in held.items()}
+            waiting = {_arrival(place): place for place in waiting}
+        self._held, self._waiting = held, waiting
         self.in_line: list[tuple[int, int]] = []
         """First and last of those that were never taken."""
         if queue.ready:
             self.in_line = [(first_offset(queue), queue.next_seq - 1)]
         self.out_of_line = sorted((*self._held, *self._waiting))
+        self.looked_at += len(self._waiting)
 
     def message(self, place: int) -> Message:
         """The one that was so manyth to come in."""
@@ -421,25 +431,29 @@ class There:
         return _message_at(self._state, queue, self._waiting.get(place, place))
 
 
-def _held(state: State, queue: Queue) -> dict[int, Message]:
-    """What channels hold of a queue, by places."""
+def _held(state: State, queue: Queue) -> tuple[dict[int, Message], int]:
+    """What channels hold of a queue, by places, and how many they hold of all queues."""
     found: dict[int, Message] = {}
+    looked_at = 0
     if queue.unacked:
         of_consumers = {one.channel.key: one.channel for one in queue.consumers.values()}
-        _collect(of_consumers.values(), queue, found)
+        looked_at = _collect(of_consumers.values(), queue, found)
         if len(found) < queue.unacked:  # by basic.get, or by consumers that are cancelled
-            _collect(state.channels.values(), queue, found)
-    return found
+            looked_at += _collect(state.channels.values(), queue, found)
+    return found, looked_at
 
 
-def _collect(channels: Iterable[Channel], queue: Queue, found: dict[int, Message]) -> None:
+def _collect(channels: Iterable[Channel], queue: Queue, found: dict[int, Message]) -> int:
+    looked_at = 0
     for channel in channels:
         for by_tag in (channel.unacked, channel.unsent):
+            looked_at += 1 + len(by_tag)
             found |= {
                 seq: message
                 for of, seq, message, _, _ in by_tag.values()
                 if of is queue and message is not STAYS
             }
+    return looked_at
 
 
 # -- times ---------------------------------------------------------------------------------------
