@@ -11,6 +11,7 @@ import pytest
 from broker.amqp import codec
 from broker.machine.commands import Table
 from broker.machine.publishing.queue_numbers import FOLLOW
+from broker.shovels import followed
 from broker.shovels.followed import COUNT, PLACES
 from tests.support.amqp_peer import ServerMethod, publish
 from tests.support.gateway_loop import Peer
@@ -133,6 +134,45 @@ def test_who_asks_otherwise_is_refused(source: Wired, arguments: Table, no_ack: 
         1, "basic.consume", "q", "f", False, no_ack, False, False, arguments
     )
     assert (closed, code) == ("channel.close", 406)
+
+
+@pytest.mark.parametrize(
+    ("exclusive", "arguments", "code", "says"),
+    [
+        (True, {}, 405, "it goes with its connection"),
+        (False, {"x-queue-type": "stream"}, 406, "which is read by offsets"),
+    ],
+)
+def test_what_cannot_be_followed_is_told(
+    source: Wired,
+    exclusive: bool,
+    arguments: Table,
+    code: int,
+    says: str,
+) -> None:
+    peer = source.connect().open(1)
+    peer.call(1, "queue.delete", "q", False, False, False)
+    peer.call(1, "queue.declare", "q", False, True, exclusive, False, False, arguments)
+    follower = follow(source)
+    source.beat()
+    (closed,) = follower.take()
+    assert (closed.method, closed.args[0]) == ("channel.close", code)
+    assert says in str(closed.args[1])
+
+
+def test_a_queue_with_too_much_to_look_at_is_not_followed(
+    source: Wired, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(followed, "OUT_OF_LINE_MAX", 1)
+    peer = source.connect().open(1)
+    peer.call(1, "basic.get", "q", False)
+    follower = follow(source)
+    assert told_next(source, follower)[0] == ("begin", 5)
+    peer.call(1, "basic.get", "q", False)
+    source.beat()
+    (closed,) = follower.take()
+    assert (closed.method, closed.args[0]) == ("channel.close", 506)
+    assert "has 2 messages that are unacknowledged" in str(closed.args[1])
 
 
 def test_who_cancels_is_told_no_more(source: Wired) -> None:
