@@ -229,6 +229,14 @@ LISTINGS: dict[str, Listing] = {
         ),
         per_vhost=False, help="Links of federation in all virtual hosts, and what they do.",
     ),
+    "replica_status": Listing(
+        "queue-replicas", ("queue", "vhost", "state", "level", "behind", "node", "reason"),
+        fields(
+            "queue", "vhost", "state", "level", "behind", "node", "timestamp", "reason",
+            "forwarded", "src_uri", "src_queue",
+        ),
+        per_vhost=False, help="Queues that are kept the same as ones elsewhere.",
+    ),
     "list_global_parameters": Listing(
         "global-parameters", ("name", "value"), fields("name", "value"), per_vhost=False,
         help="Parameters of the cluster.",
