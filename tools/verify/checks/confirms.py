@@ -10,7 +10,7 @@ from collections.abc import Callable
 from tools.verify.checks.views_and_segments import IncarnationId
 from tools.verify.findings import Finding
 from tools.verify.format.records import RecordKind
-from tools.verify.input.rows import ACCEPTED, UNPAIRED
+from tools.verify.input.rows import ACCEPTED, EARLY, UNPAIRED
 from tools.verify.sql.kept import Kept
 
 FINDINGS_MAX = 20
@@ -36,6 +36,12 @@ _UNFOUNDED = f"""
     )
     ORDER BY position LIMIT {FINDINGS_MAX}
 """
+_EARLY = f"""
+    SELECT member, incarnation, explode(positions) AS position FROM kept WHERE kind = {EARLY}"""
+_PERSISTENT = f"""
+    SELECT DISTINCT early.member, early.incarnation, position
+    FROM early JOIN kept USING (position) WHERE op = 1 AND kept.flag
+    ORDER BY position LIMIT {FINDINGS_MAX}"""
 _LOST = f"""
     SELECT gap, MIN(position) AS position, MIN_BY(member, position) AS member
     FROM (
@@ -60,6 +66,16 @@ def check_unpaired(scan: Kept, begins: dict[IncarnationId, int]) -> list[Finding
         Finding("G9", row["member"], row["incarnation"], row["position"], what)
         for row in scan.ask(_UNFOUNDED, begins=unread).to_pylist()
     ]
+
+
+def check_early(scan: Kept, moves: Callable[[], Kept]) -> list[Finding]:
+    """G9: what is confirmed above the durable mark is transient, as its PUBLISHED says."""
+    early = scan.ask(_EARLY)
+    return [
+        Finding("G9", row["member"], row["incarnation"], row["position"], "a persistent message is "
+                "confirmed above the durable mark, as if it were transient")
+        for row in moves().ask(_PERSISTENT, early=early).to_pylist()
+    ]  # fmt: skip
 
 
 def check_gaps(records: Callable[[], Kept], findings: list[Finding]) -> list[Finding]:

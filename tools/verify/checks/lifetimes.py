@@ -40,6 +40,7 @@ class Incarnation:
     votes: int = 0
     records: int = 0
     unpaired: int = 0
+    early: int = 0
     unjudged: int = 0
     stopped: bool = False
 
@@ -141,6 +142,7 @@ def _add(one: Incarnation, ends: SegmentEnds) -> None:
     one.votes += ends["votes"]
     one.records += ends["records"]
     one.unpaired += ends["unpaired"]
+    one.early += ends["early"]
     one.unjudged += ends["unjudged"]
 
 

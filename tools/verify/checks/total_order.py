@@ -87,6 +87,18 @@ _COMPARE = f"""
     FROM compared"""  # fmt: skip
 
 
+_NAMES_MAX = 20  # findings
+_NAMES = f"""
+    SELECT seq, decided, member, incarnation, MAX(CONCAT(origin, ' ', text)) AS name
+    FROM kept SEMI JOIN (
+        SELECT seq, decided FROM kept WHERE kind = {int(RecordKind.QUEUES)}
+        GROUP BY seq, decided
+        HAVING MIN(CONCAT(origin, ' ', text)) <> MAX(CONCAT(origin, ' ', text))
+    ) AS disputed USING (seq, decided)
+    WHERE kind = {int(RecordKind.QUEUES)}
+    GROUP BY seq, decided, member, incarnation ORDER BY seq, decided, member, incarnation"""
+
+
 def _there(cutoffs: dict[int, int]) -> str:
     """Return the SELECT of batches and of records that state a state, with the epoch where it is of
     what a later primary superseded, else 0; and whether the member was in the primary.
@@ -150,6 +162,22 @@ def describe_differences(
         else:
             findings += _minority(here if _COMPARED[name].of_states else batches, name, count)
     return findings
+
+
+def check_names(scan: Kept) -> list[Finding]:
+    """G14: in the history of one epoch a number is one queue in all logs."""
+    rows = scan.ask(_NAMES).to_pylist()
+    reports: dict[tuple[int, int], dict[tuple[str, int], str]] = defaultdict(dict)
+    for row in rows:
+        reports[row["seq"], row["decided"]][row["member"], row["incarnation"]] = row["name"]
+    findings = []
+    for (number, _), names in reports.items():
+        usual = Counter(names.values()).most_common(1)[0][0]
+        for key, name in sorted(names.items()):
+            if name != usual:
+                what = f"calls queue number {number} {name}, which is {usual} in other logs"
+                findings.append(Finding("G14", *key, -1, what))
+    return findings[:_NAMES_MAX]
 
 
 def _outside_primary(row: Row) -> Finding:

@@ -65,6 +65,7 @@ from tools.verify.input.log_sequence import (
 )
 from tools.verify.input.rows import (
     ACCEPTED,
+    EARLY,
     FAULT,
     SEGMENT,
     UNPAIRED,
@@ -477,6 +478,7 @@ class Parser:
             waited: Sequence[int] = [p for p in positions if p <= mark]
         elif transient:
             waited = sorted(set(positions) - set(transient))
+            self._confirmed_early(lsn, [position for position in transient if position > mark])
         else:
             waited = positions
         sums = self._sums(epoch)
@@ -504,6 +506,11 @@ class Parser:
             row = self._empty_row(lsn, UNPAIRED)._replace(epoch=epoch)
             self._rows.append(row._replace(positions=unpaired))
         self._unconfirmed.difference_update(positions)
+
+    def _confirmed_early(self, lsn: int, positions: list[int]) -> None:
+        self.ends["early"] += len(positions)
+        if positions:
+            self._rows.append(self._empty_row(lsn, EARLY)._replace(positions=positions))
 
     def _sums(self, epoch: int) -> EpochSums:
         sums = self.ends["epochs"].get(str(epoch))

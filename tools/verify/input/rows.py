@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, TypedDict
 
-SEGMENT, FAULT, UNREADABLE, UNPAIRED, ACCEPTED, SUMS = 100, 101, 102, 103, 104, 105
+SEGMENT, FAULT, UNREADABLE, UNPAIRED, ACCEPTED, SUMS, EARLY = range(100, 107)
 _U64 = 1 << 64
 
 
@@ -13,7 +13,8 @@ class Row(NamedTuple):
 
     Some kinds are no records: SEGMENT, one per file; FAULT, one per broken promise that the segment
     alone shows; UNPAIRED, confirms whose publish is not before them in the segment; ACCEPTED,
-    publishes of a segment that are not confirmed in it.
+    publishes of a segment that are not confirmed in it; EARLY, confirms above the durable mark, as
+    of transient messages.
     """
 
     file: str
@@ -183,6 +184,7 @@ class SegmentEnds(TypedDict):
     roles: list[RoleChange]
     origins: dict[str, dict[str, int]]  # by epoch, who submitted, with its first position
     unpaired: int
+    early: int  # confirms above the durable mark, as of transient messages
     unjudged: int  # confirms above the durable mark; the log does not record if they may be
 
 
@@ -193,7 +195,7 @@ def empty_ends() -> SegmentEnds:
         torn_tail=False, closed=False, first_batch=None, entry_primary=[], entry_confirm=None,
         chain="", primary=None, active=None, deciding=None,
         epochs={}, runs=[], durable=-1, confirms=0, publishes=0, votes=0,
-        voters_at=[], activations=[], roles=[], origins={}, unpaired=0, unjudged=0,
+        voters_at=[], activations=[], roles=[], origins={}, unpaired=0, early=0, unjudged=0,
     )  # fmt: skip
 
 

@@ -8,12 +8,23 @@ import pytest
 
 pytest.importorskip("numpy")
 
+from broker.machine import commands as c
 from broker.machine.commands import PUBLISH, VOTERS
-from broker.memberlog.records import Active, Decided, Start, Stop
+from broker.memberlog.records import (
+    Active,
+    ConfirmRecord,
+    Decided,
+    Queues,
+    Start,
+    Stop,
+)
 from tests.system.verify.support.checks_without_spark import rows_in
 from tests.system.verify.support.make_logs import LogMaker, good_history
+from tests.system.verify.support.make_moves import MoveMaker
+from tests.system.verify.support.recorded_history import plain_history
 from tools.verify.checks.control_checks import check_control_rows
 from tools.verify.input.rows import Row
+from tools.verify.job import verify
 
 A, B, C, C2 = ("a", 1), ("b", 1), ("c", 1), ("c", 2)
 
@@ -108,6 +119,39 @@ class TestVoters:
         rows = rows_of(maker, tmp_path, 700)
         later = [row for row in rows if row.segment >= 2]
         assert not [one for one in check_control_rows(later).findings if "no command" in one.what]
+
+
+def test_a_queue_has_one_name_in_all_logs(tmp_path: Path) -> None:
+    """G14: nothing but QUEUES has it, and findings and clients' histories go by it."""
+    maker = plain_history()
+    records = maker.logs[B]
+    for at, record in enumerate(records):
+        if isinstance(record, Queues):
+            renamed = ((n, v, f"{q}x" if q == "ranked" else q, *o) for n, v, q, *o in record.queues)
+            records[at] = record._replace(queues=tuple(renamed))  # type: ignore[arg-type]
+    maker.write_all(tmp_path)
+    (found,) = verify(None, [tmp_path]).findings
+    assert (found.property, found.member) == ("G14", "b")
+    assert "/ rankedx, which is / ranked in other logs" in found.what
+
+
+def test_what_is_confirmed_early_is_transient(tmp_path: Path) -> None:
+    """G9: a confirm above the durable mark needs a message that no disk keeps."""
+    for name, of in (("persistent", c.PERSISTENT), ("transient", 0)):
+        maker = MoveMaker()
+        client = maker.rig.client("b")
+        client.queue("q")
+        client.publish("q", b"m", flags=of, no=1)
+        at = maker.machine.position
+        maker.end()
+        for place, record in enumerate(maker.logs[B]):
+            if isinstance(record, ConfirmRecord):
+                early = record._replace(durable_mark=at - 1, transient=record.positions)
+                maker.logs[B][place] = early
+        maker.write_all(tmp_path / name)
+    found = verify(None, [tmp_path / "persistent"]).findings
+    assert [(one.property, one.member, one.position) for one in found] == [("G9", "b", at)]
+    assert verify(None, [tmp_path / "transient"]).findings == []
 
 
 def test_a_state_after_an_orderly_stop_is_that_of_the_stop(tmp_path: Path) -> None:

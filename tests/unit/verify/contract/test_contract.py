@@ -37,11 +37,17 @@ from tests.system.verify.corruption.contract_violations import (
 from tests.system.verify.support.make_moves import (
     INCARNATIONS,
     MoveMaker,
+    MoveTuple,
     check_records,
     contract_breaches,
 )
 from tests.system.verify.support.read_back import read_back
-from tests.system.verify.support.recorded_history import checkpoint_of, plain_history
+from tests.system.verify.support.recorded_history import (
+    checkpoint_of,
+    plain_history,
+    put,
+    rewrite_at,
+)
 from tools.commands.qpid_cluster_verify import main
 from tools.verify.checks.canonical_history import Stretch
 from tools.verify.contract.job import RULES, tasks_for
@@ -240,6 +246,29 @@ def test_a_return_that_nothing_caused_is_found_where_the_channel_goes_on() -> No
     client.get("q")
     at = maker.edit(lambda row: (CLOSED, *row[1:]) if row[0] == TAKEN_BACK else None)
     assert [(one.rule, one.position) for one in maker.breaches()] == [("return without cause", at)]
+
+
+def test_an_activation_takes_nothing_from_a_channel_that_goes_on() -> None:
+    """The session of its member has ended, as the log says, and cannot act any more."""
+    maker = MoveMaker()
+    client = maker.rig.client("a")
+    client.queue("q")
+    client.publish("q", b"m")
+    client.get("q")
+    maker.rig.activate(members=("a", "b"))
+    at = maker.machine.position
+    client.ack(1)
+    held = next(row for row in _moves_of(maker) if row[0] & 15 == Op.DELIVERED)
+    given, back = FLAG | Op.DELIVERED, Op.RETURNED | 3 << 4
+    taken = [put(held, what=what, index=at) for what in (back, given)]
+    assert maker.breaches() == []
+    rewrite_at(maker, at, lambda rows: [*rows, *taken])
+    assert [(one.rule, one.position) for one in maker.breaches()] == [("return without cause", at)]
+
+
+def _moves_of(maker: MoveMaker) -> list[MoveTuple]:
+    batches = (one for one in maker.logs[INCARNATIONS[0]] if isinstance(one, Batch))
+    return [row for batch in batches for row in MOVE.iter_unpack(batch.moves)]
 
 
 def breaks_in_lives() -> list[Record]:
