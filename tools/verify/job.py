@@ -149,7 +149,7 @@ def _verify(
     for lack in unexamined(control.incarnations, contract_result):
         raise BadInput(f"the check itself failed: {lack}")
     findings += contract.explain(spark, contract_result, read)
-    notes = [*control.notes, *contract.limits(contract_result)]
+    notes = [*control.notes, *contract.limits(contract_result, saved)]
     checks = measure_coverage(rows, control.incarnations, batches, contract_result)
     all_segments = segments + logs.settled
     absent = absent_logs.find_absent(rows)

@@ -341,3 +341,12 @@ def ends_of(row: Row) -> SegmentEnds:
 def runs_of(row: Row) -> list[Run]:
     """Return the runs of positions in a SEGMENT row."""
     return [Run(*one) for one in ends_of(row)["runs"]]
+
+
+def covers(runs: list[Run], first: int, last: int) -> bool:
+    """Return whether each of these positions is in one of the runs."""
+    for run in sorted(runs):
+        if run.first > first:
+            break
+        first = max(first, run.last + 1)
+    return first > last

@@ -20,7 +20,13 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
-from tools.verify.checks.views_and_segments import IncarnationId, PrimaryView, ends_of, runs_of
+from tools.verify.checks.views_and_segments import (
+    IncarnationId,
+    PrimaryView,
+    covers,
+    ends_of,
+    runs_of,
+)
 from tools.verify.findings import Finding
 from tools.verify.format.records import RecordKind
 from tools.verify.input.rows import SEGMENT, Activated, RoleChange, Row, Run
@@ -61,7 +67,7 @@ def check_voter_changes(rows: list[Row]) -> Iterator[Finding]:
             since = min(one.counted_at for one in known if one.voters == known[-1].voters)
             ordered = any(since < position <= primary.base for position in changed_at)
             went = _goes_on_alone(primary.voters, known[-1].voters)
-            if not ordered and not went and _covers(recorded, since + 1, primary.base):
+            if not ordered and not went and covers(recorded, since + 1, primary.base):
                 yield _finding(reports[epoch], primary, known[-1])
         earlier.append(primary)
 
@@ -138,15 +144,6 @@ def _primary(epoch: int, reports: list[Row], runs: Mapping[IncarnationId, list[R
     return _Primary(epoch, base, voters, min(base, max(counted_at, default=base)))
 
 
-def _covers(runs: list[Run], first: int, last: int) -> bool:
-    """Whether each of these positions is in one of the runs."""
-    for run in sorted(runs):
-        if run.first > first:
-            break
-        first = max(first, run.last + 1)
-    return first > last
-
-
 def _finding(reports: list[Row], primary: _Primary, before: _Primary) -> Finding:
     row = next(row for row in reports if tuple(row.voters or []) == primary.voters)
     what = (
@@ -175,7 +172,7 @@ def check_active_member(
     holder: str | None = None  # name and incarnation; "": nobody; None: not known
     since = seen = -1
     for event, row in sorted(events.items(), key=lambda pair: pair[0].position):
-        if not _covers(recorded, seen + 1, event.position):
+        if not covers(recorded, seen + 1, event.position):
             holder = None
         seen = event.position
         if isinstance(event, Activated):

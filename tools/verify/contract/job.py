@@ -13,7 +13,7 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tools.verify.checks.canonical_history import Gap, Stretch, gaps, plan
-from tools.verify.checks.views_and_segments import PrimaryView
+from tools.verify.checks.views_and_segments import PrimaryView, covers, runs_of
 from tools.verify.contract import arrivals, causes, explanation, lives, order, replay
 from tools.verify.contract.rules import Breach, broken, first_of_each
 from tools.verify.contract.segment import ALL_TIME, SCHEMAS, SegmentTask, Slices, read_segment
@@ -173,12 +173,16 @@ def explain(
     return explanation.describe_breaches(found.breaches, RULES, context, rows)
 
 
-def limits(found: ContractResult) -> Iterator[str]:
-    """Yield, for people, what of the contract could not be checked."""
-    for gap in found.gaps[:_GAPS_TOLD]:
+def limits(found: ContractResult, settled: Iterable[Row] = ()) -> Iterator[str]:
+    """Yield, for people, what of the contract could not be checked; `settled`: rows of what was
+    checked before.
+    """
+    runs = [run for row in settled if row.kind == SEGMENT for run in runs_of(row)]
+    unknown = [gap for gap in found.gaps if not covers(runs, *gap)]
+    for gap in unknown[:_GAPS_TOLD]:
         yield (
             f"positions {gap.first} to {gap.last} are in no log at hand: "
             "what happened to messages there is not known"
         )
-    if len(found.gaps) > _GAPS_TOLD:
-        yield f"{len(found.gaps) - _GAPS_TOLD} more such gaps"
+    if len(unknown) > _GAPS_TOLD:
+        yield f"{len(unknown) - _GAPS_TOLD} more such gaps"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import random
 from dataclasses import replace
 from functools import cache
@@ -49,8 +50,8 @@ from tests.system.verify.support.recorded_history import (
     rewrite_at,
 )
 from tools.commands.qpid_cluster_verify import main
-from tools.verify.checks.canonical_history import Stretch
-from tools.verify.contract.job import RULES, tasks_for
+from tools.verify.checks.canonical_history import Gap, Stretch
+from tools.verify.contract.job import RULES, ContractResult, limits, tasks_for
 from tools.verify.contract.replay import Replay
 from tools.verify.contract.segment import COLUMNS_OF_ORDER, SegmentParts
 from tools.verify.input.ranges_of_file import FileRange
@@ -496,6 +497,16 @@ def test_of_each_rule_the_first_breach_is_told_and_how_many_there_are() -> None:
     ]
     assert found["other holder"].n == len(where) > 5
     assert found["other holder"].position == where[0][0]
+
+
+def test_what_was_checked_before_is_not_called_unknown() -> None:
+    """--since told of each position that it left out as of one that no log has."""
+    ends = {"runs": [(1, 5, 1, 0), (6, 20, 1, 0)]}
+    settled = Row("f", "a", 1, 0, 9, SEGMENT, text=json.dumps(ends))
+    found = ContractResult(gaps=[Gap(3, 20), Gap(30, 40)])
+    assert len(list(limits(found))) == 2
+    (note,) = limits(found, [settled])
+    assert "positions 30 to 40" in note
 
 
 def test_an_invalid_number_of_replays() -> None:
