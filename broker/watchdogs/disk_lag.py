@@ -7,6 +7,10 @@ Where they do not, because no majority (of a pair: the other one) has anything d
 member that is late waits with them: a storage system that stands still for a minute must not end a
 whole cluster.
 
+A disk that does not give back messages that wait there is late, too: what needs them cannot be
+applied, nor what is ordered behind it.  It is told apart, as such a disk may take all that it is
+given; a broker that is alone waits for it and says so.
+
 Pure: the lag and the time are handed in.
 Decision: docs/decisions/0009-a-disk-that-lags-slows-all-down-then-leaves.md.
 """
@@ -26,6 +30,9 @@ HOLD_S_MIN = 0.002
 """How long a token is kept: at the first bound, and from half of the last bound on."""
 PAUSE_S = 0.5
 """When nobody looked for so long this process was stopped: the disk is not to blame."""
+
+
+NO_LAG = CommitLag(0, 0, 0.0)
 
 
 class PrimaryMark(Protocol):
@@ -56,7 +63,7 @@ class PageLag:
         if not unapplied.waits_for_disk or self._pause != unapplied.execution.pauses:
             self._pause, self._since = unapplied.execution.pauses, now
         if not unapplied.waits_for_disk and not unapplied.held_back:
-            return CommitLag(0, 0, 0.0)
+            return NO_LAG
         return CommitLag(1, unapplied.work.bytes, min(self._since, self._held_back_since))
 
 
@@ -82,27 +89,41 @@ class DiskLag:
         self, seconds_max: float, bytes_max: int, throttle: Callable[[float], None]
     ) -> None:
         self.seconds_max, self.bytes_max = seconds_max, bytes_max
-        self.counters = {"throttled": 0, "worst_bytes": 0, "worst_ms": 0}
+        self.counters = {"throttled": 0, "worst_bytes": 0, "worst_ms": 0, "unread": 0,
+                         "worst_read_ms": 0}  # fmt: skip
         self.alarm = ""
         self.age_s = 0.0
         self._throttle = throttle
         self._hold_s = 0.0
+        self._unread = False
         self._looked_at: float | None = None
         self._ran_since = 0.0
 
-    def look(self, lag: CommitLag, now: float, stuck_s: float = 0.0) -> str:
+    def look(
+        self, commits: CommitLag, now: float, stuck_s: float = 0.0, pages: CommitLag = NO_LAG
+    ) -> str:
         """Throttle as the lag demands; return why this member must leave, or nothing.
 
         `stuck_s`: for so long nobody has made more durable who can go on without this member.
+        `pages`: the lag of what cannot be applied, as the disk does not give it back.
         """
+        lag = commits.beside(pages)
         if self._looked_at is None or now - self._looked_at > PAUSE_S:
             self._ran_since = now
         self._looked_at = now
         self.age_s = max(0.0, now - max(lag.since, self._ran_since)) if lag.waiting else 0.0
         self.counters["worst_bytes"] = max(self.counters["worst_bytes"], lag.bytes)
         self.counters["worst_ms"] = max(self.counters["worst_ms"], int(self.age_s * 1000))
+        unread_s = max(0.0, now - max(pages.since, self._ran_since)) if pages.waiting else 0.0
+        self.counters["worst_read_ms"] = max(self.counters["worst_read_ms"], int(unread_s * 1000))
         part = max(self.age_s / self.seconds_max, lag.bytes / self.bytes_max)
         behind = f"{lag.bytes} bytes wait, the oldest for {self.age_s:.1f} s"
+        unread = unread_s > SOFT_SHARE * self.seconds_max
+        self.counters["unread"] += unread and not self._unread
+        self._unread = unread
+        if unread:
+            behind += f"; for {unread_s:.1f} s it has not given back messages that wait there, "
+            behind += "and nothing is applied until it does"
         self._hold(part, behind)
         if part <= 1 or (lag.bytes <= self.bytes_max and stuck_s >= self.age_s):
             return ""

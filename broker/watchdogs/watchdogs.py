@@ -201,8 +201,8 @@ class Watchdogs:
         stuck_s = self._progress.look(self._controller().primary, now)
         if self._controller().unapplied.held_back:
             stuck_s = 0.0  # the others wait for this member: it is the one that is late
-        lag = self._disk_lag().beside(self._page_lag.look())
-        late = "" if full else self.disk.look(lag, now, stuck_s)
+        pages = self._page_lag.look()
+        late = "" if full else self.disk.look(self._disk_lag(), now, stuck_s, pages)
         self._log.report(self.alarms)
         if leave:
             self._stop(Exit.FULL, leave)

@@ -419,6 +419,42 @@ def test_a_frozen_disk_changes_no_view_until_its_member_leaves(two_of_three: Loc
         two_of_three.wait_active(two_of_three.members[:2])
 
 
+def test_a_lone_broker_waits_for_pages_that_do_not_come_back(tmp_path: Path) -> None:
+    """It says for what, and goes on with all that its clients asked meanwhile."""
+    illness = FROZEN_PAGES, "--disk-lag-max", "2", "--page-memory", "16KiB"
+    with running_cluster(tmp_path, 1) as cluster:
+        cluster[0].terminate()
+        sign = cluster[0].data_dir.with_name(cluster[0].data_dir.name + ".frozen")
+        with sick(cluster[0], *illness) as process:
+            with_backlog(process, 3_000)
+            parameters = pika.ConnectionParameters(*process.address, heartbeat=60)
+            with contextlib.closing(pika.BlockingConnection(parameters)) as connection:
+                channel, left = connection.channel(), 3_000
+
+                def take(*got: object) -> None:
+                    nonlocal left
+                    left -= 1
+                    if left == 2_900:
+                        sign.touch()
+                    channel.basic_ack(3_000 - left)  # tags are counted from 1
+
+                def said() -> bool:
+                    connection.process_data_events(0.1)
+                    return "has not given back messages" in process.log_path.read_text()
+
+                channel.basic_qos(prefetch_count=50)
+                channel.basic_consume("long", take)
+                wait_until(said, 60, "the alarm")
+                assert process.alive
+                assert left
+                sign.unlink()
+                while left:
+                    connection.process_data_events(0.1)
+            counters = ask(process.address, {"op": "counters"})["counters"]
+            assert isinstance(counters, dict)
+            assert counters["disk.unread"] == 1
+
+
 def test_pages_that_do_not_come_back_change_no_view_until_their_member_leaves(
     two_of_three: LocalCluster,
 ) -> None:

@@ -143,6 +143,37 @@ def test_what_waits_for_a_page_is_behind_since_this_wait_began() -> None:
     assert lag.look() == CommitLag(0, 0, 0.0)
 
 
+def test_a_disk_that_gives_nothing_back_is_told_apart() -> None:
+    """A broker that is alone waits for it: whoever looks must see for what."""
+    bench = Bench()
+    began = bench.now
+    for _ in range(round(3 * SECONDS / BEAT_S)):
+        bench.now += BEAT_S
+        pages = CommitLag(1, 70, began)
+        assert not bench.watch.look(CommitLag(0, 0, 0.0), bench.now, bench.now - began, pages)
+        if bench.now - began < SECONDS / 10 - BEAT_S:
+            assert not bench.watch.alarm
+    assert "has not given" in bench.watch.alarm
+    assert "70 bytes wait" in bench.watch.alarm
+    assert bench.watch.counters["unread"] == 1
+    assert bench.watch.counters["worst_read_ms"] > 2.9 * SECONDS * 1000
+    assert not bench.run(CommitLag(0, 0, 0.0), BEAT_S)
+    assert not bench.watch.alarm
+    reason = bench.run(CommitLag(1, 1, bench.now), 2 * SECONDS)
+    assert "has not given" not in reason
+    assert "does not keep up" in reason
+
+
+def test_where_others_go_on_it_leaves_and_says_why() -> None:
+    bench, reason = Bench(), ""
+    pages = CommitLag(1, 70, bench.now)
+    while not reason:
+        bench.now += BEAT_S
+        reason = bench.watch.look(CommitLag(0, 0, 0.0), bench.now, 0.0, pages)
+    assert "does not keep up" in reason
+    assert "it has not given back messages" in reason
+
+
 def test_a_view_waits_for_pages_no_longer_than_for_one() -> None:
     """All other members wait with it, however many pages it is for."""
     now = [5.0]
