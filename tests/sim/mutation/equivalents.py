@@ -49,12 +49,6 @@ EQUIVALENT: dict[str, str] = {
     "f11b7535": (
         "the last frame before a token that is being held is dropped, and asked for with the next"
     ),
-    "aa85df43": (
-        "when the one who holds an idle ring's token is woken; it goes on by itself soon after"
-    ),
-    "94512667": (
-        "when the one who holds an idle ring's token is woken; it goes on by itself soon after"
-    ),
     "88d98591": "with nothing waiting anywhere there is nothing to share, before as after",
     "0471f16b": (
         "only the share of a visit; what the store and the window can take is bounded apart"
