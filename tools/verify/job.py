@@ -12,7 +12,6 @@ from tools.verify.checks import (
     difference_search,
     digest_votes,
     lifetimes,
-    total_order,
     views_and_segments,
 )
 from tools.verify.checks.control_checks import ControlResult, check_control_rows
@@ -137,7 +136,6 @@ def _verify(
         findings += confirms.check_unpaired(scan, begins)
     if any(one.early for one in control.incarnations):
         findings += confirms.check_early(scan, lambda: read_kept(spark, "moves", segments))
-    findings += total_order.check_names(scan)
     findings += confirms.check_gaps(lambda: read_kept(spark, "records", segments), findings)
     timeline = build_timeline(scan, rows) if options.timeline else None
     contract_result = contract.check_contract(

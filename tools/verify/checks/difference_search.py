@@ -17,6 +17,7 @@ from tools.verify.checks.control_checks import ControlResult
 from tools.verify.checks.total_order import (
     ANCHORS,
     begun_inactive,
+    check_names,
     describe_differences,
     find_differences,
 )
@@ -63,7 +64,9 @@ _STATES_THERE = f"""
 def compare_members(
     spark: SparkSession | None, scan: Kept, control: ControlResult, begin: int, *, little: bool
 ) -> tuple[int, int, list[Finding]]:
-    """Compare the batches of all members; return how many, of how many positions, and findings."""
+    """Compare batches and names of queues; return how many batches, of how many positions, and
+    findings.
+    """
     import pyarrow as pa
 
     inactive, cutoffs = control.begin_inactive, control.cutoffs
@@ -75,12 +78,13 @@ def compare_members(
         sum(row["positions"] for row in alike),
     )
     if len(alike) == len(spans):
-        return batches, positions, []
+        return batches, positions, check_names(scan)
     left = pa.table({"span": pa.array([row["span"] for row in spans if row["differ"]], pa.int64())})
     sums, states = scan.ask(_SUMS_THERE, spans=left), scan.ask(_STATES_THERE, spans=left)
     with _records(spark, sums, states, little=little) as records:
         differences = find_differences(records, inactive, cutoffs, begin)
         findings = describe_differences(records, differences, inactive, cutoffs)
+        findings += check_names(scan)
     return batches + differences.batches, positions + differences.positions, findings
 
 
