@@ -48,6 +48,8 @@ class Side(BrokerJudge):
         self.nodes, self.logs, self.counters = judge.nodes, judge.logs, judge.counters
         self.broken = judge.broken  # type: ignore[method-assign]
         if of is not None:
+            # What was undecided when they parted may be confirmed by one alone (0091).
+            self.asked = {one for one in of.asked if not of.has_confirmed(one)}
             self.children, self.epochs = of.children, of.epochs
             self.latest_epoch, self.confirmed = of.latest_epoch, of.confirmed
             self._go_back_to(chain)
@@ -88,6 +90,10 @@ class Side(BrokerJudge):
     def has_more(self, chain: bytes) -> bool:
         """Whether anything was applied first here that this history has not, be it transient."""
         return any(not self.has(chain, self.nodes[own]) for own in self.own)
+
+    def has_confirmed(self, chain: bytes) -> bool:
+        """Whether this item was confirmed here."""
+        return self.confirmed is not None and self.has(self.confirmed.chain, self.nodes[chain])
 
     def confirmed_more(self, chain: bytes) -> bool:
         """Whether anything was confirmed here that this history has not."""

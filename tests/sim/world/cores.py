@@ -12,7 +12,7 @@ from tests.sim.world.tap import Core
 from vsync.totem.config import RingConfig
 from vsync.totem.events import Output
 from vsync.totem.node import Node
-from vsync.totem.ordering.tempo import Tempo
+from vsync.totem.ordering.tempo import LEASE_ROTATIONS, Tempo
 from vsync.totem.phases import Phase
 from vsync.types import Guarantee, Member, RingId
 from vsync.wire.codec import WIRE_VERSION, Versions
@@ -91,7 +91,8 @@ def make_node(me: Member, plan: Plan, chance: random.Random) -> Core:
 
 
 class ErraticTempo(Tempo):
-    """Measures nothing: as representative it wants another lease with each rotation."""
+    """As representative it wants another lease with each rotation, if none so short that the token
+    does not come back in time in good weather (broker seed 700151)."""
 
     def __init__(self, config: RingConfig, tape: Tape) -> None:
         super().__init__(config)
@@ -100,7 +101,9 @@ class ErraticTempo(Tempo):
 
     def pace(self, token: Token, *, first: bool, idle: int = 0) -> Pace:
         if self._tape.chance(0.3):
-            self.lease_ms = self.busy_lease_ms = int(self._tape.between(*self._bounds))
+            low, high = self._bounds
+            low = min(max(low, int(1000 * LEASE_ROTATIONS * self.smoothed_s)), high)
+            self.lease_ms = self.busy_lease_ms = int(self._tape.between(low, high))
         return super().pace(token, first=first, idle=idle)
 
 

@@ -29,9 +29,10 @@ from vsync.quorum.voter_set import Terms
 BOTH = "a", "b", "@pair=a"
 A_ALONE = "a", "b", "@away=b", "@pair=a"
 COUNTED_AGAIN = change_to(A_ALONE, BOTH)
-SEEDS = (1, 119, 201489279011)
-"""The second is of two that went apart, the third of two of which one had a full disk then."""
-MORE = (*range(2, 40), *SEEDS)
+SEEDS = (1, 119, 2603, 201489279011)
+"""The second is of two that went apart; in the third the one that was kept had confirmed alone what
+both had, as it was undecided when they parted; in the fourth one had a full disk then."""
+MORE = (*range(2, 40), 900056, *SEEDS)
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 
