@@ -16,58 +16,55 @@ TAKEN_BYTES = 512 << 10
 _Piece: TypeAlias = bytearray | Iterator[bytes]
 
 
-class Ahead:
-    """Bytes, and contents whose frames are made later, in their order; true while there are any."""
+class Ahead(deque[_Piece]):
+    """Bytes, and contents whose frames are made later, in their order; true while there are any,
+    as all deques: that is asked for each delivery."""
 
-    __slots__ = ("_held", "_pieces")
+    __slots__ = ("held",)
 
     def __init__(self) -> None:
-        self._pieces: deque[_Piece] = deque()
-        self._held: deque[_Piece] = deque()
-
-    def __bool__(self) -> bool:
-        return bool(self._pieces)
+        super().__init__()
+        self.held: deque[_Piece] = deque()  # set aside while no client is replied to
 
     def put(self, before: bytearray, frames: Iterator[bytes]) -> None:
         """Add a content behind these bytes."""
-        self._pieces += (before, frames)
+        self.extend((before, frames))
 
     def take(self) -> bytearray:
         """Return what goes out next: whole frames, and not much more than `TAKEN_BYTES` of them."""
         out = bytearray()
-        pieces = self._pieces
-        while pieces and len(out) < TAKEN_BYTES:
-            first = pieces[0]
+        while self and len(out) < TAKEN_BYTES:
+            first = self[0]
             if isinstance(first, bytearray):
                 out += first
             elif (frame := next(first, None)) is not None:
                 out += frame
                 continue
-            pieces.popleft()
+            self.popleft()
         return out
 
     def cut(self) -> bytearray:
         """Forget the contents and all that follows the first of them; return what came before."""
         before = bytearray()
-        for piece in self._pieces:
+        for piece in self:
             if not isinstance(piece, bytearray):
                 break
             before += piece
-        self._pieces.clear()
+        self.clear()
         return before
 
     def hold(self, out: bytearray) -> None:
         """Set all aside, and these bytes behind it."""
-        self._held += self._pieces
+        self.held += self
         if out:
-            self._held.append(out)
-        self._pieces.clear()
+            self.held.append(out)
+        self.clear()
 
     def release(self) -> None:
         """What was set aside goes first again."""
-        self._pieces.extendleft(reversed(self._held))
-        self._held.clear()
+        self.extendleft(reversed(self.held))
+        self.held.clear()
 
     def drop_held(self) -> None:
         """It is too late for what was set aside."""
-        self._held.clear()
+        self.held.clear()

@@ -213,7 +213,8 @@ class ClientLink:
         client = self.client
         if not self._owner.may_reply:
             return client.connection.take_output()  # nothing that counts as sent
-        client.connection.release_output()
+        if client.connection.ahead.held:
+            client.connection.release_output()
         return client.take_output()
 
     def probe(self) -> None:

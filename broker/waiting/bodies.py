@@ -31,6 +31,9 @@ class LargeBody:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, LargeBody | bytes) and bytes(self) == bytes(other)
 
+    def __repr__(self) -> str:
+        return f"LargeBody({self._size} bytes, {self.hashed:016x})"
+
     def __bytes__(self) -> bytes:
         """A whole copy: for those that are not large."""
         return b"".join(self.parts)
