@@ -422,7 +422,6 @@ def test_a_member_of_the_other_mode_is_refused(tmp_path: Path) -> None:
         (("--ha-cluster", "yes"), "--ha-cluster: it needs --cluster-name"),
         (("--ha-promotion", "manual"), "--ha-promotion: it needs --ha-cluster yes"),
         (("--ha-username", "u"), "give --cluster-username instead"),
-        (("--ha-queue-replication", "yes"), "make the brokers members of one cluster"),
     ],
 )
 def test_what_is_wrong_changes_nothing(tmp_path: Path, given: tuple[str, ...], says: str) -> None:
