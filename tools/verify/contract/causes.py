@@ -88,7 +88,7 @@ CAUSED = {
         SELECT logged.*, kind < 0 AS beyond, own IS NOT NULL AS allowed, own
         FROM logged LEFT JOIN causes USING (op, cause, kind)""",
     # Returns that only an end explains, which may be one of an earlier position: that of a channel,
-    # or of the session of its member, which is over.
+    # which may be opened anew under its number, or of its connection or session, which are over.
     "acts": """
         SELECT of, MAX(nth) AS last_act FROM logged LEFT JOIN causes USING (op, cause, kind)
         WHERE op IN (1, 3, 4, 5, 12) AND (own IS NOT FALSE OR op IN (3, 12)) GROUP BY of""",
@@ -96,7 +96,7 @@ CAUSED = {
         SELECT logged.*, last_act
         FROM logged JOIN causes USING (op, cause, kind) JOIN acts USING (of)
         WHERE (op = 5 AND cause = 2 OR op = 13 AND cause = 3)
-                AND kind NOT IN (2, 4) AND outcome < 300
+                AND kind <> 4 AND outcome < 300
             OR op = 5 AND cause = 3 OR op = 13 AND cause = 4""",
     "of_queues": """
         SELECT logged.*, named.queue IS NULL AS nameless,

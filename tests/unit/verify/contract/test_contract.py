@@ -267,6 +267,25 @@ def test_an_activation_takes_nothing_from_a_channel_that_goes_on() -> None:
     assert [(one.rule, one.position) for one in maker.breaches()] == [("return without cause", at)]
 
 
+def test_the_end_of_a_connection_takes_nothing_from_a_channel_that_goes_on() -> None:
+    """It is another one's: a connection never comes again. (Of a channel that is closed the log has
+    no number, and it may be opened anew under the same mark.)"""
+    maker = MoveMaker()
+    client, other = maker.rig.client("a"), maker.rig.client("a")
+    client.queue("q")
+    client.publish("q", b"m")
+    client.get("q")
+    other.close()
+    at = maker.machine.position
+    client.ack(1)
+    held = next(row for row in _moves_of(maker) if row[0] & 15 == Op.DELIVERED)
+    given, back = FLAG | Op.DELIVERED, Op.RETURNED | 2 << 4
+    taken = [put(held, what=what, index=at) for what in (back, given)]
+    assert maker.breaches() == []
+    rewrite_at(maker, at, lambda rows: [*rows, *taken])
+    assert [(one.rule, one.position) for one in maker.breaches()] == [("return without cause", at)]
+
+
 def _moves_of(maker: MoveMaker) -> list[MoveTuple]:
     batches = (one for one in maker.logs[INCARNATIONS[0]] if isinstance(one, Batch))
     return [row for batch in batches for row in MOVE.iter_unpack(batch.moves)]
