@@ -186,10 +186,17 @@ class Shovel:
         return row | {name: value for name, value in optional.items() if value}
 
 
-def shovel_name(parameter: str) -> str | None:
-    """Return the shovel's name of a parameter `COMPONENT/NAME`; None if it is of another one."""
-    component, _, name = parameter.partition("/")
-    return name if component == COMPONENT else None
+def name_in(component: str, parameter: str) -> str | None:
+    """Return the name of a parameter `COMPONENT/NAME`; None if it is of another component."""
+    of, _, name = parameter.partition("/")
+    return name if of == component else None
+
+
+def is_one_too_many(machine: Machine, vhost: str, parameter: str, most: int) -> bool:
+    """Whether this parameter is a new one, and its component has so many in the cluster."""
+    parameters, component = machine.definitions["parameter"], parameter.partition("/")[0]
+    defined = sum(1 for _, one in parameters if name_in(component, one) is not None)
+    return defined >= most and (vhost, parameter) not in parameters
 
 
 def parameter_fault(machine: Machine, vhost: str, parameter: str, value: object) -> str:
@@ -204,9 +211,7 @@ def parameter_fault(machine: Machine, vhost: str, parameter: str, value: object)
             f"shovels need version {SHOVELS} of the machine, and {machine.version} is in force: "
             "members of older releases run none; qpid-cluster --upgrade raises it"
         )
-    parameters = machine.definitions["parameter"]
-    defined = sum(1 for _, one in parameters if shovel_name(one) is not None)
-    if defined >= SHOVELS_MAX and (vhost, parameter) not in parameters:
+    if is_one_too_many(machine, vhost, parameter, SHOVELS_MAX):
         return f"there are {SHOVELS_MAX} shovels, each of which is a process"
     return ""
 

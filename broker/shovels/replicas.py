@@ -21,18 +21,13 @@ from broker.shovels.definition import (
     Machine,
     Reader,
     Shovel,
+    is_one_too_many,
     parse_shovel,
 )
 
 COMPONENT = REPLICA
 REPLICAS_MAX = 100
 """In a cluster: each is a process of some 25 MB."""
-
-
-def replica_name(parameter: str) -> str | None:
-    """Return the queue's name of a parameter `COMPONENT/NAME`; None if it is of another one."""
-    component, _, name = parameter.partition("/")
-    return name if component == COMPONENT else None
 
 
 def replica_fault(machine: Machine, vhost: str, parameter: str, value: object) -> str:
@@ -48,9 +43,7 @@ def replica_fault(machine: Machine, vhost: str, parameter: str, value: object) -
             f"{machine.version} is in force: members of older releases keep none; "
             "qpid-cluster --upgrade raises it"
         )
-    parameters = machine.definitions["parameter"]
-    defined = sum(1 for _, one in parameters if replica_name(one) is not None)
-    if defined >= REPLICAS_MAX and (vhost, parameter) not in parameters:
+    if is_one_too_many(machine, vhost, parameter, REPLICAS_MAX):
         return f"there are {REPLICAS_MAX} replicas of queues, each of which is a process"
     return ""
 

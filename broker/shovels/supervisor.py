@@ -24,16 +24,18 @@ from broker.machine.commands import Table
 from broker.machine.version import SHOVELS
 from broker.shovels.amqp_uri import bare, parse_uri
 from broker.shovels.definition import (
+    COMPONENT,
     REPLICA,
     BadShovel,
     NotDefined,
     Shovel,
+    name_in,
     parse_shovel,
-    shovel_name,
 )
 from broker.shovels.federation import Change, Found, LocalSide
 from broker.shovels.handover import Attempt, Handover
-from broker.shovels.replicas import parse_replica, replica_name
+from broker.shovels.replicas import COMPONENT as QUEUE_REPLICA
+from broker.shovels.replicas import parse_replica
 from broker.shovels.status import (
     HEARD_S,
     RESTART,
@@ -246,9 +248,9 @@ class Shovels:
         self._looked_at = seen
         bodies: dict[Key, Table] = {}
         for (vhost, parameter), body in machine.definitions["parameter"].items():
-            if (name := shovel_name(parameter)) is not None:
+            if (name := name_in(COMPONENT, parameter)) is not None:
                 bodies[vhost, name] = body
-            elif (name := replica_name(parameter)) is not None:
+            elif (name := name_in(QUEUE_REPLICA, parameter)) is not None:
                 bodies[vhost, REPLICA, name] = body
         self._shovels = {
             key: self._shovels[key] if self._bodies.get(key) == body else _read(key, body)

@@ -11,7 +11,6 @@ Decision: docs/decisions/0096-a-replica-holds-what-its-source-holds.md.
 from __future__ import annotations
 
 import os
-import select
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -26,7 +25,7 @@ from broker.shovels.place_ranges import as_text, parse, places, ranges_of
 from tools.cli.failures import ToolError
 from tools.client.amqp_client import AmqpConnection, BrokerRefused, ConnectionLost, Delivery
 from tools.shovel.content import relabelled
-from tools.shovel.task import Failed, Task, in_words_of_uris, opened, pump
+from tools.shovel.task import Failed, Task, in_words_of_uris, opened, poll_of, turn
 
 OF, PLACE = IDENTITY = "x-replica-of", "x-replica-place"
 """Headers of what is here: the id of the queue there, and the place of the message in it."""
@@ -154,33 +153,16 @@ class Copier:
     # -- copying ---------------------------------------------------------------------------------
 
     def _loop(self, source: AmqpConnection, destination: AmqpConnection) -> None:
-        poll = select.poll()
-        poll.register(self._control, select.POLLIN)
-        for one in (source, destination):
-            poll.register(one.fileno(), 0)
+        poll = poll_of(self._control, source, destination)
         self._tell({"event": "running"})
         self._report(at_once=True)
         while not self._is_finished(destination):
             full = destination.congested or len(self._pending) > UNCONFIRMED_MAX
             reading = not (full or destination.blocked or self._ends)
-            out_of = select.POLLOUT
-            poll.modify(source.fileno(), select.POLLIN * reading | out_of * bool(source.out))
-            poll.modify(destination.fileno(), select.POLLIN | out_of * bool(destination.out))
-            for descriptor, what in poll.poll(REPORT_S * 1000):
-                if descriptor == self._control:
-                    if not os.read(self._control, 1 << 20):
-                        poll.unregister(self._control)
-                        self._ends, self._deadline = True, time.monotonic() + FINISH_S
-                elif descriptor == source.fileno():
-                    with self._of("source"):
-                        pump(source, what)
-                else:
-                    with self._of("destination"):
-                        pump(destination, what)
-            with self._of("source"):
-                source.keep_alive(reading=reading)
-            with self._of("destination"):
-                destination.keep_alive()
+            for _ in turn(poll, source, destination, self._of, reading=reading):
+                if not os.read(self._control, 1 << 20):
+                    poll.unregister(self._control)
+                    self._ends, self._deadline = True, time.monotonic() + FINISH_S
             with self._of("source"):
                 self._take_source(source, destination)
             with self._of("destination"):

@@ -11,7 +11,6 @@ import json
 import math
 import os
 import re
-import select
 import time
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
@@ -34,7 +33,7 @@ from tools.client.amqp_client import (
 )
 from tools.shovel.content import Content, number_of
 from tools.shovel.doubts import Doubts
-from tools.shovel.task import Failed, Task, in_words_of_uris, opened, pump
+from tools.shovel.task import Failed, Task, in_words_of_uris, opened, poll_of, turn
 from tools.shovel.upstream import NoSuchType, UpstreamExchange
 from tools.shovel.way import Way
 
@@ -263,33 +262,16 @@ class Mover:
             self._begin(source, destination)
 
     def _loop(self, source: AmqpConnection, destination: AmqpConnection) -> None:
-        poll = select.poll()
-        poll.register(self._control, select.POLLIN)
-        for one in (source, destination):
-            poll.register(one.fileno(), 0)
+        poll = poll_of(self._control, source, destination)
         self._take_changes(source, b"")
         if not destination.blocked:
             self._forward(source, destination)  # what came together with the answers
         while not self._is_finished(source, destination):
             reading = not (destination.congested or destination.blocked or self._held)
-            out_of = select.POLLOUT
-            poll.modify(source.fileno(), select.POLLIN * reading | out_of * bool(source.out))
-            poll.modify(destination.fileno(), select.POLLIN | out_of * bool(destination.out))
-            for descriptor, what in poll.poll(REPORT_S * 1000):
-                if descriptor == self._control:
-                    if not self._listen(source):
-                        poll.unregister(self._control)
-                        self._finish("it is stopped")
-                elif descriptor == source.fileno():
-                    with self._of("source"):
-                        pump(source, what)
-                else:
-                    with self._of("destination"):
-                        pump(destination, what)
-            with self._of("source"):
-                source.keep_alive(reading=reading)
-            with self._of("destination"):
-                destination.keep_alive()
+            for _ in turn(poll, source, destination, self._of, reading=reading):
+                if not self._listen(source):
+                    poll.unregister(self._control)
+                    self._finish("it is stopped")
             self._settle(source, destination)
             if not destination.blocked:
                 self._forward(source, destination)

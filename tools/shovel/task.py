@@ -5,7 +5,8 @@ from __future__ import annotations
 import select
 import socket
 import ssl
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 from broker.shovels.amqp_uri import AmqpUri
@@ -14,6 +15,8 @@ from tools.client.amqp_client import AmqpConnection, Login
 from tools.client.tls import TlsFiles, client_context
 from vsync.types import record
 
+TURN_S = 1.0
+"""The longest that a turn waits: reports and heartbeats are due then."""
 _OPTIONS = {
     "--ssl-verify ca": "verify=verify_none", "--ssl-ca FILE": "cacertfile",
     "--ssl-ca": "cacertfile", "--ssl-cert": "certfile", "--ssl-key": "keyfile",
@@ -79,7 +82,45 @@ def _context(uri: AmqpUri) -> ssl.SSLContext | None:
     return client_context(TlsFiles(ca, certificate, key, "full" if uri.verify else "none"))
 
 
-def pump(connection: AmqpConnection, what: int) -> None:
+def poll_of(control: int, *connections: AmqpConnection) -> select.poll:
+    """What `turn` waits with: for both ends, and for what comes by `control`."""
+    poll = select.poll()
+    poll.register(control, select.POLLIN)
+    for one in connections:
+        poll.register(one.fileno(), 0)
+    return poll
+
+
+def turn(
+    poll: select.poll,
+    source: AmqpConnection,
+    destination: AmqpConnection,
+    of: Callable[[str], AbstractContextManager[None]],
+    *,
+    reading: bool,
+) -> Iterator[None]:
+    """Wait for both ends, carry out what their sockets are ready for, and keep them alive; each
+    time that something is to be read from the control, yield.  The source is read if `reading`;
+    `of` takes what goes wrong at an end."""
+    out_of = select.POLLOUT
+    poll.modify(source.fileno(), select.POLLIN * reading | out_of * bool(source.out))
+    poll.modify(destination.fileno(), select.POLLIN | out_of * bool(destination.out))
+    for descriptor, what in poll.poll(TURN_S * 1000):
+        if descriptor == source.fileno():
+            with of("source"):
+                _pump(source, what)
+        elif descriptor == destination.fileno():
+            with of("destination"):
+                _pump(destination, what)
+        else:
+            yield
+    with of("source"):
+        source.keep_alive(reading=reading)
+    with of("destination"):
+        destination.keep_alive()
+
+
+def _pump(connection: AmqpConnection, what: int) -> None:
     """Carry out what poll said of its socket."""
     if what & select.POLLOUT:
         connection.send_now()

@@ -259,11 +259,8 @@ def test_an_activation_takes_nothing_from_a_channel_that_goes_on() -> None:
     maker.rig.activate(members=("a", "b"))
     at = maker.machine.position
     client.ack(1)
-    held = next(row for row in _moves_of(maker) if row[0] & 15 == Op.DELIVERED)
-    given, back = FLAG | Op.DELIVERED, Op.RETURNED | 3 << 4
-    taken = [put(held, what=what, index=at) for what in (back, given)]
     assert maker.breaches() == []
-    rewrite_at(maker, at, lambda rows: [*rows, *taken])
+    take_and_give_again(maker, at, cause=3)
     assert [(one.rule, one.position) for one in maker.breaches()] == [("return without cause", at)]
 
 
@@ -278,12 +275,17 @@ def test_the_end_of_a_connection_takes_nothing_from_a_channel_that_goes_on() -> 
     other.close()
     at = maker.machine.position
     client.ack(1)
-    held = next(row for row in _moves_of(maker) if row[0] & 15 == Op.DELIVERED)
-    given, back = FLAG | Op.DELIVERED, Op.RETURNED | 2 << 4
-    taken = [put(held, what=what, index=at) for what in (back, given)]
     assert maker.breaches() == []
-    rewrite_at(maker, at, lambda rows: [*rows, *taken])
+    take_and_give_again(maker, at, cause=2)
     assert [(one.rule, one.position) for one in maker.breaches()] == [("return without cause", at)]
+
+
+def take_and_give_again(maker: MoveMaker, at: int, cause: int) -> None:
+    """The first delivery is returned by this cause at a position, and delivered once more there."""
+    held = next(row for row in _moves_of(maker) if row[0] & 15 == Op.DELIVERED)
+    given, back = FLAG | Op.DELIVERED, Op.RETURNED | cause << 4
+    taken = [put(held, what=what, index=at) for what in (back, given)]
+    rewrite_at(maker, at, lambda rows: [*rows, *taken])
 
 
 def _moves_of(maker: MoveMaker) -> list[MoveTuple]:
