@@ -90,6 +90,19 @@ def test_while_no_majority_goes_on_a_disk_that_stands_still_is_waited_for() -> N
     assert "--disk-lag-max" in run(BEAT_S)
 
 
+def test_where_nobody_makes_anything_durable_since_the_disk_stands_still_nobody_leaves() -> None:
+    """Both may have begun before the same look: which was first is not known, so it waits."""
+    bench, progress, view = Bench(), DurableProgress(), View()
+    assert progress.look(view, bench.now) == 0.0
+    view.position += 1
+    lag = CommitLag(1, 10, bench.now)
+    for _ in range(round(3 * SECONDS / BEAT_S)):
+        assert not bench.watch.look(lag, bench.now, progress.look(view, bench.now))
+        bench.now += BEAT_S
+    view.position += 1
+    assert bench.watch.look(lag, bench.now, progress.look(view, bench.now))
+
+
 def test_outside_of_a_primary_view_the_others_wait_for_this_member() -> None:
     """It cannot promise: they form a view without it when it has left."""
     progress, view = DurableProgress(), View()
