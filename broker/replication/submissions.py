@@ -41,7 +41,7 @@ from broker.machine.queueing.properties import HAS_HEADERS
 BLOB_BYTES_TARGET = 96_000
 """Of a blob of many small commands: a few ring frames.
 Decision: docs/decisions/0088-a-run-is-few-steps.md."""
-FEW_COMMANDS, FEW_COMMANDS_BYTES_MAX = 64, 2 * BLOB_BYTES_TARGET
+FEW_COMMANDS, FEW_COMMANDS_BYTES_MAX = 64, 4 * BLOB_BYTES_TARGET
 """So few commands with larger bodies share a blob of more frames, since an ordered item costs
 every member as much as several commands do.  The ring sends larger single commands in pieces, too.
 Decision: docs/decisions/0047-large-bodies-share-an-item.md."""
@@ -53,7 +53,7 @@ BLOB_WORK_MAX = 24_000
 """500 commands, or 3,000 units, some six milliseconds, fill a blob: it is applied in one go."""
 ON_THE_RING_COMMANDS_MAX = 512
 ON_THE_RING_WORK_MAX = 8 * BLOB_WORK_MAX
-ON_THE_RING_BYTES_MAX = 8 * FEW_COMMANDS_BYTES_MAX
+ON_THE_RING_BYTES_MAX = 4 * FEW_COMMANDS_BYTES_MAX
 ON_THE_RING_BLOBS_MIN = 2
 """On the ring nothing can overtake: what waits there makes an ack's round trip longer, by the time
 that all members take to apply it.  That time is one of commands and their work; a body costs a
@@ -61,7 +61,7 @@ copy or two, so of bytes there may be more.  So much is enough for a full token 
 may be under way however large they are."""
 UNFILLED_BLOBS_MAX = 4
 """While so many blobs are under way, the next one waits until it is full or one is applied."""
-LARGE_ON_THE_RING_MAX = 4
+LARGE_ON_THE_RING_MAX = 2
 """Blobs of parts of large messages: what else is sent waits behind no more."""
 LARGE_WAITING_BYTES_MAX = 1_000_000
 """Above this many bytes of these that wait, who sends large messages waits."""

@@ -24,7 +24,7 @@ TARGETS_US = {"agreed": {"p50": 500.0, "p99": 5000.0}, "safe": {"p50": 1000.0, "
 AXES = {
     "hold": ("hold_after", (10, 3, 30, 1_000_000)),
     "lead": ("lead", (2, 0)),
-    "frame": ("frame", (32768, 8192)),
+    "frame": ("frame", (262144, 32768)),
     "curve": ("curve", (False, True)),
     "size": ("size", (64, 1024, 8192)),
 }

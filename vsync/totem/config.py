@@ -60,7 +60,7 @@ class RingConfig:
     wanted_max: int = 256
     store_frames_max: int = 1024
     # sizes
-    frame_bytes_max: int = 32768
+    frame_bytes_max: int = 262144
     message_bytes_max: int = 64 * 1024 * 1024
     queue_bytes_max: int = 8 * 1024 * 1024
     queue_messages_max: int = 10000

@@ -104,7 +104,7 @@ def other(**values: int) -> RingConfig:
     [
         (hello(cluster="shpo"), ("cluster 'shpo'", "cluster 'test'", "b:1")),
         (hello(version=9), ("another version", "(9)", f"(version {WIRE_VERSION})")),
-        (hello(other(frame_bytes_max=16_384)), ("frame_bytes_max 16384", "32768")),
+        (hello(other(frame_bytes_max=16_384)), ("frame_bytes_max 16384", "262144")),
         (hello(other(window_frames=32, personal_frames=20)), ("window_frames 32", "64")),
         (
             hello(other(payload_version=4, payload_version_min=2)),
@@ -211,7 +211,7 @@ class Two:
 @pytest.mark.parametrize(
     ("config", "cluster", "expected"),
     [
-        (other(frame_bytes_max=16_384), "test", "frame_bytes_max 32768, and this one with 16384"),
+        (other(frame_bytes_max=16_384), "test", "frame_bytes_max 262144, and this one with 16384"),
         (other(token_timeout_ms=20_000), "test", "do not go together"),
         (other(), "tset", "of cluster 'test', and this one was started for cluster 'tset'"),
     ],
