@@ -41,7 +41,7 @@ from broker.machine.commands import (
 )
 from broker.machine.commands import BodyPart as BodyPartCommand
 from broker.machine.publishing.copies import copies_of, may_name_copies
-from broker.machine.queueing.refusals import Refusal
+from broker.machine.requests.refusals import Refusal
 
 REPLY_SUCCESS = 200
 _new = tuple.__new__  # half the cost of calling the class

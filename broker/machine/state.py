@@ -131,7 +131,7 @@ Ranked: TypeAlias = tuple[tuple[Policy, ...], tuple[Policy, ...]]  # of each, th
 
 
 DELAYED_MESSAGE = "x-delayed-message"
-"""The type of exchanges that hold messages back until their delay is over (queueing/delays.py)."""
+"""The type of exchanges that hold messages back until their delay is over (delay_header.py)."""
 DELAYED_TYPE = "x-delayed-type"
 """Their argument: the type by which they route."""
 
@@ -271,7 +271,7 @@ class Queue:
     policy: Policy | None = None
     operator_policy: Policy | None = None
     stale: bool = False  # is in state.stale
-    # From the arguments and the policies (queueing/arguments.py).
+    # From the arguments and the policies (requests/arguments.py).
     max_length: int = -1
     max_bytes: int = -1
     max_priority: int = -1

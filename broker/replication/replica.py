@@ -49,7 +49,7 @@ from broker.machine.handlers.cold_start import find_survivors
 from broker.machine.handlers.consumers import apply_acks
 from broker.machine.machine import Machine
 from broker.machine.publishing.runs import apply_run
-from broker.machine.queueing.refusals import INTERNAL_ERROR
+from broker.machine.requests.refusals import INTERNAL_ERROR
 from broker.machine.state import Queue
 from broker.replication.chain import History, item_hash, next_order, steps_to
 from broker.waiting.pager import PageLost

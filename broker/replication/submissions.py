@@ -36,7 +36,7 @@ from broker.machine.commands import (
     TxCommit,
 )
 from broker.machine.digest import canonical
-from broker.machine.queueing.properties import HAS_HEADERS
+from broker.machine.requests.properties import HAS_HEADERS
 
 BLOB_BYTES_TARGET = 96_000
 """Of a blob of many small commands: a few ring frames.

@@ -27,8 +27,8 @@ from broker.machine.limits import (
 )
 from broker.machine.machine import Machine
 from broker.machine.publishing.copies import KEY_WORK, Copies, copies_of, may_name_copies
-from broker.machine.queueing.exchange_types import CHOOSING
 from broker.machine.queueing.routing import leads_to
+from broker.machine.requests.exchange_types import CHOOSING
 from broker.machine.state import Channel, Exchange, Vhost, ready_count
 
 LOOKED_AT_MAX = 8

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from broker.amqp.codec import inspect_properties
 from broker.amqp.errors import SYNTAX_ERROR, ProtocolFault
 from broker.amqp.fields import DEPTH_MAX, Value, decode_table
-from broker.machine.queueing.dead_letter import bury
-from broker.machine.queueing.properties import headers_of, raw_headers
+from broker.machine.requests.death_headers import bury
+from broker.machine.requests.properties import headers_of, raw_headers
 
 Raw = st.SearchStrategy[bytes]
 

@@ -15,7 +15,7 @@ from broker.machine import commands as c
 from broker.machine.commands import Command
 from broker.machine.machine import Machine
 from broker.machine.move_log import FLAG, MOVE, READ, REPLACED
-from broker.machine.queueing.properties import with_header
+from broker.machine.requests.properties import with_header
 from broker.machine.version import MACHINE_VERSION
 
 NAMES = ("alpha", "beta", "gamma", "delta")

@@ -9,8 +9,8 @@ from broker.machine import commands as c
 from broker.machine.command_codec import pack_blob, unpack_blob
 from broker.machine.commands import Command, Value
 from broker.machine.machine import Machine
-from broker.machine.queueing.dead_letter import bury
-from broker.machine.queueing.properties import encode_value, expiration_of, headers_of, short_string
+from broker.machine.requests.death_headers import bury
+from broker.machine.requests.properties import encode_value, expiration_of, headers_of, short_string
 from broker.machine.version import MACHINE_VERSION
 
 INTS = st.sampled_from([0, 1, 1, 1, 2, 3, -1, -(1 << 63), (1 << 63) - 1, (1 << 64) - 1])

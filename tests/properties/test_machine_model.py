@@ -18,7 +18,7 @@ from broker.machine.commands import Command
 from broker.machine.effects import DeliverEffect, Effect, GetEmpty, GetOk
 from broker.machine.machine import Machine
 from broker.machine.move_log import spelled_out
-from broker.machine.queueing.properties import with_header
+from broker.machine.requests.properties import with_header
 from broker.machine.state import BODY
 from broker.machine.version import MACHINE_VERSION
 from tests.properties.models.machine_model import Chan, Model, ModelQueue, group_of, key_of

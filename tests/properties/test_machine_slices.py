@@ -17,7 +17,7 @@ import pytest
 from broker.machine import commands as c
 from broker.machine.clock.cluster_time import goes_on
 from broker.machine.commands import Command, Table
-from broker.machine.queueing.properties import with_header
+from broker.machine.requests.properties import with_header
 from broker.machine.state import Channel
 from tests.support.three_machines import EMPTY, MEMBERS, PAGERS, Rig
 

@@ -22,7 +22,7 @@ from broker.machine.publishing.producers import ID as PRODUCER_ID
 from broker.machine.publishing.producers import SEQUENCE as PRODUCER_SEQUENCE
 from broker.machine.publishing.queue_numbers import HEADERS as QUEUE_HEADERS
 from broker.machine.publishing.queue_numbers import QUEUE_ID, SEQUENCE
-from broker.machine.queueing.properties import (
+from broker.machine.requests.properties import (
     decode_value,
     encode_value,
     entry,

@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from typing import cast
 
 from broker.amqp.fields import Long, Value, decode_table
-from broker.machine.queueing.exchange_types import (
+from broker.machine.requests.exchange_types import (
     CLUSTER_NAME,
     DOWNSTREAM_NAME,
     DOWNSTREAM_VHOST,

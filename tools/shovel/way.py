@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker.machine.queueing.exchange_types import (
+from broker.machine.requests.exchange_types import (
     CLUSTER_NAME,
     RECEIVED_FROM,
     VHOST,
     has_been_at,
 )
-from broker.machine.queueing.properties import Entry, decode_value, encode_value, entry, items_of
+from broker.machine.requests.properties import Entry, decode_value, encode_value, entry, items_of
 from broker.shovels.amqp_uri import bare
 from broker.shovels.definition import Shovel, Table
 from broker.shovels.upstreams import EXCHANGE

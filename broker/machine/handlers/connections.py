@@ -29,8 +29,8 @@ from broker.machine.queueing.queue import (
     keep_no_groups,
     mark_used,
 )
-from broker.machine.queueing.refusals import METHODS, Refusal, no_vhost, second_open
 from broker.machine.queueing.streams import forget_readers
+from broker.machine.requests.refusals import METHODS, Refusal, no_vhost, second_open
 from broker.machine.state import Channel, ConnectionRecord, Consumer, Held, Queue, State
 
 

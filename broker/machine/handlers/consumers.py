@@ -52,7 +52,6 @@ from broker.machine.move_log import (
     row,
 )
 from broker.machine.publishing.runs import is_at_rest
-from broker.machine.queueing.arguments import check_consume, is_browse_only
 from broker.machine.queueing.deletion import delete_queue
 from broker.machine.queueing.dispatch import (
     dispatch,
@@ -74,7 +73,9 @@ from broker.machine.queueing.queue import (
     take,
     take_of_group,
 )
-from broker.machine.queueing.refusals import (
+from broker.machine.queueing.streams import browses, consume_refusal, open_reader
+from broker.machine.requests.arguments import check_consume, is_browse_only
+from broker.machine.requests.refusals import (
     Refusal,
     exclusive_use,
     not_implemented,
@@ -83,7 +84,6 @@ from broker.machine.queueing.refusals import (
     too_much,
     unknown_tag,
 )
-from broker.machine.queueing.streams import browses, consume_refusal, open_reader
 from broker.machine.state import (
     BODY,
     CONTENT_HASH,

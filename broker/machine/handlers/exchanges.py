@@ -14,17 +14,24 @@ from broker.machine.commands import (
 )
 from broker.machine.digest import canonical
 from broker.machine.handlers.connections import refuse, reply
-from broker.machine.queueing.arguments import check_binding, check_exchange, compare_exchange
-from broker.machine.queueing.delays import check_type
-from broker.machine.queueing.exchange_types import (
+from broker.machine.queueing.queue import accessible_queue, delay_by
+from broker.machine.queueing.routing import (
+    add_binding,
+    add_exchange,
+    remove_bindings,
+    remove_exchange,
+    types_of,
+)
+from broker.machine.requests.arguments import check_binding, check_exchange, compare_exchange
+from broker.machine.requests.delay_header import check_type
+from broker.machine.requests.exchange_types import (
     CONSISTENT_HASH,
     FEDERATION_UPSTREAM,
     check_arguments,
     check_link_arguments,
     check_weight,
 )
-from broker.machine.queueing.queue import accessible_queue, delay_by
-from broker.machine.queueing.refusals import (
+from broker.machine.requests.refusals import (
     NOT_FOUND,
     Refusal,
     default_exchange,
@@ -33,13 +40,6 @@ from broker.machine.queueing.refusals import (
     no_exchange,
     reserved_name,
     unknown_exchange_type,
-)
-from broker.machine.queueing.routing import (
-    add_binding,
-    add_exchange,
-    remove_bindings,
-    remove_exchange,
-    types_of,
 )
 from broker.machine.state import (
     DELAYED_MESSAGE,

@@ -22,7 +22,7 @@ from broker.machine import commands as c
 from broker.machine.clock.voters import voter_names
 from broker.machine.commands import IGNORED, OK, Command, Poisoned, Value
 from broker.machine.digest import item_hash, ordered
-from broker.machine.queueing.refusals import Refusal, poisonous
+from broker.machine.requests.refusals import Refusal, poisonous
 from broker.machine.state import State
 
 CONTENT_BYTES = 16

@@ -48,10 +48,11 @@ from broker.machine.publishing.producers import (
     without_number,
 )
 from broker.machine.publishing.unfinished import keep_part, whole_body
-from broker.machine.queueing.delays import check_delay, may_be_delayed, with_turned_delay
 from broker.machine.queueing.dispatch import take_due
-from broker.machine.queueing.properties import expiration_of
-from broker.machine.queueing.refusals import (
+from broker.machine.queueing.routing import find_route
+from broker.machine.requests.delay_header import check_delay, may_be_delayed, with_turned_delay
+from broker.machine.requests.properties import expiration_of
+from broker.machine.requests.refusals import (
     NO_ROUTE,
     Refusal,
     gave_way,
@@ -60,7 +61,6 @@ from broker.machine.queueing.refusals import (
     no_exchange,
     not_implemented,
 )
-from broker.machine.queueing.routing import find_route
 from broker.machine.state import (
     FAILOVER,
     NO_TTL,

@@ -4,7 +4,6 @@ from broker.machine.commands import OK, QueueDeclare, QueueDelete, QueuePurge, T
 from broker.machine.handlers.connections import refuse, reply
 from broker.machine.move_log import FLAG, PURGED
 from broker.machine.policies.qpid_options import Fault, has_options, in_our_words
-from broker.machine.queueing.arguments import check_queue, compare_queue, window_refusal
 from broker.machine.queueing.deletion import delete_queue
 from broker.machine.queueing.queue import (
     accessible_queue,
@@ -13,7 +12,9 @@ from broker.machine.queueing.queue import (
     purge,
     purge_letters,
 )
-from broker.machine.queueing.refusals import (
+from broker.machine.queueing.windows import empty_window
+from broker.machine.requests.arguments import check_queue, compare_queue, window_refusal
+from broker.machine.requests.refusals import (
     Refusal,
     in_use,
     inequivalent,
@@ -27,7 +28,6 @@ from broker.machine.queueing.refusals import (
     reserved_name,
     too_many_queues,
 )
-from broker.machine.queueing.windows import empty_window
 from broker.machine.state import STREAM, Channel, Queue, State, ready_count
 from broker.machine.version import ANSWERS_AS_RABBITMQ, BOUNDED_WINDOWS, QPID_OPTIONS
 

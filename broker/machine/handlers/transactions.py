@@ -28,7 +28,7 @@ from broker.machine.move_log import BY_TX, REJECTED, TX_ACKED, TX_REQUEUED
 from broker.machine.publishing.copies import may_name_copies
 from broker.machine.publishing.entering import publish_to, turn_of, with_copies
 from broker.machine.publishing.producers import attempt_of, may_be_numbered, not_in_a_transaction
-from broker.machine.queueing.refusals import Refusal, too_much, unknown_tag
+from broker.machine.requests.refusals import Refusal, too_much, unknown_tag
 from broker.machine.state import Channel, Held, Route, State
 from broker.machine.version import ANSWERS_AS_RABBITMQ, NUMBERED_PUBLISHES
 

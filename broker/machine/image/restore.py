@@ -26,14 +26,6 @@ from broker.machine.image.snapshot import BY_CONSUMER, BY_GONE, VERSION
 from broker.machine.policies.choice import policy_of
 from broker.machine.publishing.numbers import restore as restore_numbers
 from broker.machine.publishing.unfinished import RestoredBodies, keep_part
-from broker.machine.queueing.arguments import (
-    apply_settings,
-    keep_groups,
-    keep_last_values,
-    open_window,
-)
-from broker.machine.queueing.dead_letter import letters_name
-from broker.machine.queueing.delays import queue_name
 from broker.machine.queueing.routing import binding_element, index_binding
 from broker.machine.queueing.streams import (
     column_entry,
@@ -47,6 +39,14 @@ from broker.machine.queueing.windows import (
     restore_last_value,
     restore_waiting,
 )
+from broker.machine.requests.arguments import (
+    apply_settings,
+    keep_groups,
+    keep_last_values,
+    open_window,
+)
+from broker.machine.requests.death_headers import letters_name
+from broker.machine.requests.delay_header import queue_name
 from broker.machine.state import (
     BODY,
     Binding,

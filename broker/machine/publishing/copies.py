@@ -8,14 +8,14 @@ docs/decisions/0048-arguments-that-nobody-knows-are-taken.md.
 from typing import NamedTuple
 
 from broker.machine.limits import FANOUT_MAX, ROUTE_WORK_MAX
-from broker.machine.queueing.properties import (
+from broker.machine.queueing.routing import find_route
+from broker.machine.requests.properties import (
     HAS_HEADERS,
     decode_value,
     raw_headers,
     with_headers,
 )
-from broker.machine.queueing.refusals import Refusal, invalid_header, too_much
-from broker.machine.queueing.routing import find_route
+from broker.machine.requests.refusals import Refusal, invalid_header, too_much
 from broker.machine.state import Queue, Route, Vhost
 
 KEY_WORK = 3

@@ -10,9 +10,9 @@ from broker.machine.queueing.dispatch import (
     enqueue_in_group,
     enqueue_last,
 )
-from broker.machine.queueing.refusals import Refusal
 from broker.machine.queueing.streams import enter
 from broker.machine.queueing.windows import enqueue_once, key_of
+from broker.machine.requests.refusals import Refusal
 from broker.machine.state import Route, State, Vhost
 from broker.waiting.bodies import Body
 

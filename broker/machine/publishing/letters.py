@@ -23,11 +23,11 @@ from broker.machine.limits import (
 from broker.machine.move_log import BY_DEAD_LETTER, BY_LETTER, SENT_ON
 from broker.machine.publishing.copies import copies_of, may_name_copies, widened, without_header
 from broker.machine.publishing.entering import publish_to, turn_of
-from broker.machine.queueing.dead_letter import Buried, bury, dug_up
 from broker.machine.queueing.dispatch import would_refuse
 from broker.machine.queueing.queue import keep_letters_of, remove_head
-from broker.machine.queueing.refusals import Refusal
 from broker.machine.queueing.routing import find_route
+from broker.machine.requests.death_headers import Buried, bury, dug_up
+from broker.machine.requests.refusals import Refusal
 from broker.machine.state import (
     BODY,
     CONTENT_HASH,

@@ -19,8 +19,8 @@ from broker.machine.publishing.numbers import (
     forget_volatile,
     put,
 )
-from broker.machine.queueing.properties import decode_value, raw_headers, with_headers
-from broker.machine.queueing.refusals import PRECONDITION_FAILED, Refusal
+from broker.machine.requests.properties import decode_value, raw_headers, with_headers
+from broker.machine.requests.refusals import PRECONDITION_FAILED, Refusal
 from broker.machine.state import Channel, Producer, State, Vhost
 from broker.waiting.bodies import Body
 

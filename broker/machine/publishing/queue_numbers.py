@@ -16,8 +16,8 @@ Decision: docs/decisions/0069-a-shovel-numbers-messages-by-their-places.md.
 from __future__ import annotations
 
 from broker.machine.commands import Table
-from broker.machine.queueing.properties import with_new_header
 from broker.machine.queueing.streams import arrival_of
+from broker.machine.requests.properties import with_new_header
 from broker.machine.state import Held
 
 ASKED = "x-queue-numbers"

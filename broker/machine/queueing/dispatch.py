@@ -30,7 +30,6 @@ from broker.machine.move_log import (
     is_return,
     row,
 )
-from broker.machine.queueing.properties import with_header
 from broker.machine.queueing.queue import (
     append,
     count_return,
@@ -51,6 +50,7 @@ from broker.machine.queueing.queue import (
     trim,
     waiting_last_value,
 )
+from broker.machine.requests.properties import with_header
 from broker.machine.state import (
     BODY,
     CONTENT_HASH,

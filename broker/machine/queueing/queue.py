@@ -33,16 +33,16 @@ from broker.machine.move_log import (
     row,
 )
 from broker.machine.policies.choice import policies_element, policies_of_queue
-from broker.machine.queueing.arguments import (
+from broker.machine.requests.arguments import (
     apply_settings,
     keep_groups,
     keep_last_values,
     open_window,
 )
-from broker.machine.queueing.dead_letter import letters_name
-from broker.machine.queueing.delays import due_ms_of, place_when_due, queue_name
-from broker.machine.queueing.properties import key_by, priority_of
-from broker.machine.queueing.refusals import Refusal, locked, no_queue
+from broker.machine.requests.death_headers import letters_name
+from broker.machine.requests.delay_header import due_ms_of, place_when_due, queue_name
+from broker.machine.requests.properties import key_by, priority_of
+from broker.machine.requests.refusals import Refusal, locked, no_queue
 from broker.machine.state import (
     BODY,
     CONTENT_HASH,

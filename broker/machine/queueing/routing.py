@@ -17,17 +17,17 @@ from broker.machine.limits import (
     WORDS_PER_UNIT,
 )
 from broker.machine.policies.choice import effective_definition, policies_of_exchange
-from broker.machine.queueing.delays import delay_ms_of
-from broker.machine.queueing.exchange_types import (
+from broker.machine.queueing.queue import drop_delayed
+from broker.machine.requests.delay_header import delay_ms_of
+from broker.machine.requests.exchange_types import (
     CHOOSING,
     FEDERATION_UPSTREAM,
     chosen,
     goes_by_key,
     may_go_on,
 )
-from broker.machine.queueing.properties import headers_of
-from broker.machine.queueing.queue import drop_delayed
-from broker.machine.queueing.refusals import Refusal, too_much
+from broker.machine.requests.properties import headers_of
+from broker.machine.requests.refusals import Refusal, too_much
 from broker.machine.state import (
     DELAYED_MESSAGE,
     FAILOVER,

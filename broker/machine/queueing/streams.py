@@ -30,11 +30,11 @@ from broker.machine.limits import (
 )
 from broker.machine.move_log import ENQUEUED, FLAG, INDEX_MASK, MARK_MASK, READ, READER, row
 from broker.machine.policies.settings import age_us, erlang
-from broker.machine.queueing.arguments import NO_CONSUME, filter_of, is_browse_only
 from broker.machine.queueing.dispatch import has_room, properties_for
-from broker.machine.queueing.properties import headers_of, with_new_header
 from broker.machine.queueing.queue import place_of, seq_at, wake_readers
-from broker.machine.queueing.refusals import (
+from broker.machine.requests.arguments import NO_CONSUME, filter_of, is_browse_only
+from broker.machine.requests.properties import headers_of, with_new_header
+from broker.machine.requests.refusals import (
     Refusal,
     invalid_argument,
     needs_prefetch,

@@ -18,7 +18,8 @@ from broker.machine.digest import MASK, window_element
 from broker.machine.limits import WINDOW_KEYS_WORK
 from broker.machine.move_log import FLAG, INDEX_MASK, MARK_MASK, REPEATED, row
 from broker.machine.queueing.dispatch import enqueue
-from broker.machine.queueing.properties import (
+from broker.machine.queueing.queue import group_key, last_place
+from broker.machine.requests.properties import (
     HAS_HEADERS,
     header_of,
     key_by,
@@ -27,7 +28,6 @@ from broker.machine.queueing.properties import (
     property_of,
     raw_headers,
 )
-from broker.machine.queueing.queue import group_key, last_place
 from broker.machine.schedule import NEVER_US
 from broker.machine.state import (
     CONTENT_HASH,

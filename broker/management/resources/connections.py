@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from aiohttp.web import StreamResponse
 
 from broker.frontend.connections import CLIENT_TEXTS
-from broker.machine.queueing.arguments import NO_CONSUME
 from broker.machine.queueing.streams import first_offset, lag
+from broker.machine.requests.arguments import NO_CONSUME
 from broker.machine.state import Channel, ConnectionRecord, Consumer, Queue, Reader
 from broker.management.call import Call, Problem, Reply, Route, not_found
 from broker.management.json_values import Json, Object, figures

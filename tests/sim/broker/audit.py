@@ -23,7 +23,7 @@ from broker.machine.commands import (
 from broker.machine.effects import Confirm, DeliverEffect
 from broker.machine.handlers.consumers import tags_up_to
 from broker.machine.machine import Machine
-from broker.machine.queueing.properties import headers_of
+from broker.machine.requests.properties import headers_of
 from broker.machine.state import BODY, NUMBER, PROPERTIES, Held, all_queues
 from broker.replication.chain import History
 from broker.replication.replica import Replica

@@ -46,8 +46,8 @@ from broker.machine.commands import (
 )
 from broker.machine.effects import ChannelError, Confirm, DeliverEffect, Effect, Reply
 from broker.machine.publishing.producers import ID, SEQUENCE
-from broker.machine.queueing.delays import DELAY
-from broker.machine.queueing.properties import with_header
+from broker.machine.requests.delay_header import DELAY
+from broker.machine.requests.properties import with_header
 from tests.sim.broker.operator import GRAVE, SimOperator
 from tests.sim.clients.letters import KEPT, MAIL, WAYS_CHAN, LetterPlan, SimWays
 from tests.sim.clients.messages import MESSAGE, MessageId, message_id

@@ -36,9 +36,9 @@ from broker.machine.commands import (
     Value,
 )
 from broker.machine.effects import DeliverEffect, Effect, Reply
-from broker.machine.queueing.arguments import FILTER, MATCH_UNFILTERED
-from broker.machine.queueing.properties import headers_of, with_header
 from broker.machine.queueing.streams import FILTER_VALUE, OFFSET
+from broker.machine.requests.arguments import FILTER, MATCH_UNFILTERED
+from broker.machine.requests.properties import headers_of, with_header
 from tests.sim.world.random_tape import Tape
 
 STREAM = "log"

@@ -14,9 +14,9 @@ from broker.machine import commands as c
 from broker.machine.commands import OK, Command, Table, Value
 from broker.machine.effects import DeliverEffect
 from broker.machine.machine import Machine
-from broker.machine.queueing.arguments import FILTER, MATCH_UNFILTERED
-from broker.machine.queueing.properties import headers_of
 from broker.machine.queueing.streams import FILTER_VALUE, OFFSET
+from broker.machine.requests.arguments import FILTER, MATCH_UNFILTERED
+from broker.machine.requests.properties import headers_of
 from broker.machine.state import NO_TTL, Queue
 from tests.sim.clients.messages import MessageId, message_id
 from tests.sim.clients.readers import STREAM, offset_of

@@ -19,7 +19,7 @@ from broker.machine.effects import Effect
 from broker.machine.handlers import publish
 from broker.machine.publishing import letters
 from broker.machine.queueing import streams
-from broker.machine.queueing.dead_letter import Buried
+from broker.machine.requests.death_headers import Buried
 from broker.machine.state import Message, Queue, State
 from broker.process.arbiter import Arbiter
 from broker.process.arbitrator_record import ArbiterRecord

@@ -26,7 +26,7 @@ def main() -> None:
     version.MACHINE_VERSION = NEXT_VERSION  # before anything else reads it
     connections = importlib.import_module("broker.machine.handlers.connections")
     machines = importlib.import_module("broker.machine.machine")
-    refusals = importlib.import_module("broker.machine.queueing.refusals")
+    refusals = importlib.import_module("broker.machine.requests.refusals")
     as_before = machines._ON_CHANNEL[QUEUE_PURGE]
 
     def on_queue_purge(state: State, channel: Channel, command: Command) -> int:

@@ -8,7 +8,7 @@ import pytest
 from broker.amqp.handshake import CAPABILITIES
 from broker.amqp.spec import METHODS
 from broker.machine.policies import qpid_options
-from broker.machine.queueing import arguments
+from broker.machine.requests import arguments
 
 PAGE = Path(__file__).resolve().parents[3] / "docs" / "COMPATIBILITY.md"
 

@@ -9,7 +9,7 @@ from broker.machine.effects import DeliverEffect, GetOk
 from broker.machine.machine import Machine
 from broker.machine.move_log import GIVEN_UP, MOVE
 from broker.machine.queueing import queue as queueing
-from broker.machine.queueing.properties import headers_of
+from broker.machine.requests.properties import headers_of
 from tests.support.three_machines import Client, Rig
 
 ARGUMENTS: c.Table = {

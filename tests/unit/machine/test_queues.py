@@ -7,7 +7,7 @@ import pytest
 from broker.machine import commands as c
 from broker.machine.effects import GetEmpty, GetOk
 from broker.machine.machine import Machine
-from broker.machine.queueing.properties import headers_of
+from broker.machine.requests.properties import headers_of
 from broker.machine.state import BODY
 from tests.support.three_machines import Client, Rig
 

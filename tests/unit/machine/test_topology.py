@@ -5,8 +5,8 @@ from collections.abc import Callable
 import pytest
 
 from broker.machine import commands as c
-from broker.machine.queueing.properties import encode_value, short_string
 from broker.machine.queueing.routing import topic_matches
+from broker.machine.requests.properties import encode_value, short_string
 from broker.machine.state import BODY, FAILOVER
 from broker.machine.version import FAILOVER_EXCHANGE
 from tests.support.three_machines import EMPTY, Client, Rig

@@ -39,7 +39,7 @@ VOCABULARY = {
     "broker.amqp.errors", "broker.amqp.fields", "broker.exit_codes",
     "broker.machine.commands", "broker.machine.effects",
     "broker.machine.limits", "broker.machine.move_log", "broker.machine.version",
-    "broker.machine.queueing.refusals",
+    "broker.machine.requests.refusals",
     "broker.machine.state", "broker.machine.digest", "broker.memberlog.records",
     "tools.cli.failures", "tools.verify.findings", "tools.verify.input.rows",
     "tools.verify.format.moves", "tools.verify.format.records",

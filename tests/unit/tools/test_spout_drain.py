@@ -16,7 +16,7 @@ import click
 import pytest
 
 from broker.amqp.fields import Timestamp
-from broker.machine.queueing.properties import headers_of
+from broker.machine.requests.properties import headers_of
 from tests.support.toy_broker import Stored, ToyCluster
 from tools.cli.progress import Progress
 from tools.client import failover

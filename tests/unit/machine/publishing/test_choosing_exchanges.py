@@ -8,9 +8,9 @@ from broker.amqp import codec
 from broker.machine import commands as c
 from broker.machine.effects import ChannelError, ConnectionError_
 from broker.machine.machine import Machine
-from broker.machine.queueing.exchange_types import WEIGHT_MAX
-from broker.machine.queueing.properties import property_of
 from broker.machine.queueing.routing import find_route
+from broker.machine.requests.exchange_types import WEIGHT_MAX
+from broker.machine.requests.properties import property_of
 from broker.machine.state import Route
 from broker.machine.version import EXCHANGES_THAT_CHOOSE
 from tests.support.three_machines import Client, Rig

@@ -6,7 +6,7 @@ from broker.machine import commands as c
 from broker.machine.image.invariants import check
 from broker.machine.limits import WINDOW_KEYS_DEFAULT
 from broker.machine.machine import Machine
-from broker.machine.queueing import arguments as of_queues
+from broker.machine.requests import arguments as of_queues
 from broker.machine.version import BOUNDED_WINDOWS
 from tests.support.three_machines import Rig
 from tests.unit.machine.publishing.test_deduplication import ONCE, depth, send, tally

@@ -10,8 +10,8 @@ from broker.machine import commands as c
 from broker.machine.effects import ChannelError, ConnectionError_, GetOk
 from broker.machine.machine import Machine
 from broker.machine.move_log import BY_DELAY, DUE, FLAG, MOVE
-from broker.machine.queueing.delays import DELAY, DELAY_MS_MAX, delay_ms_of, with_turned_delay
-from broker.machine.queueing.properties import headers_of
+from broker.machine.requests.delay_header import DELAY, DELAY_MS_MAX, delay_ms_of, with_turned_delay
+from broker.machine.requests.properties import headers_of
 from broker.machine.version import DELAYED_MESSAGES
 from tests.support.three_machines import EMPTY, Client, Rig
 
@@ -503,7 +503,7 @@ def test_what_is_due_is_published_in_the_next_move_by_the_number_it_had() -> Non
 def test_messages_whose_low_numbers_are_equal_keep_places_of_their_own(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("broker.machine.queueing.delays._ARRIVALS", 1)
+    monkeypatch.setattr("broker.machine.requests.delay_header._ARRIVALS", 1)
     client = client_with("q")
     for place in range(6):
         later(client, 100, b"%d" % place)

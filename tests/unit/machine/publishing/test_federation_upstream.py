@@ -5,7 +5,7 @@ import pytest
 from broker.amqp import codec
 from broker.machine import commands as c
 from broker.machine.effects import ChannelError, ConnectionError_
-from broker.machine.queueing.exchange_types import FEDERATION_UPSTREAM
+from broker.machine.requests.exchange_types import FEDERATION_UPSTREAM
 from broker.machine.version import FEDERATION
 from tests.support.three_machines import Client, Rig
 

@@ -9,7 +9,7 @@ from broker.machine.image.scrub import Scrub
 from broker.machine.limits import LETTERS_RETRY_US
 from broker.machine.machine import Machine
 from broker.machine.move_log import BY_DEAD_LETTER, BY_LETTER, FLAG, MOVE, SENT_ON
-from broker.machine.queueing.properties import headers_of
+from broker.machine.requests.properties import headers_of
 from broker.machine.state import BODY, Queue, ready_count
 from broker.machine.version import KEPT_LETTERS
 from tests.support.three_machines import Client, Rig

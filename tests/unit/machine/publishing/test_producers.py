@@ -10,7 +10,7 @@ from broker.machine.effects import GetOk
 from broker.machine.image.scrub import Scrub
 from broker.machine.machine import Machine
 from broker.machine.move_log import MOVE
-from broker.machine.queueing.properties import headers_of
+from broker.machine.requests.properties import headers_of
 from broker.machine.version import NUMBERED_PUBLISHES
 from tests.support.three_machines import Client, Rig
 

@@ -15,7 +15,7 @@ from broker.machine.machine import Machine
 from broker.machine.move_log import ACKED
 from broker.machine.publishing.runs import apply_run
 from broker.machine.queueing.dispatch import RUN_TRAITS, release, release_all
-from broker.machine.queueing.properties import with_header
+from broker.machine.requests.properties import with_header
 from broker.machine.state import Queue, rehash
 from broker.machine.tally import Tally
 from broker.machine.version import MACHINE_VERSION

@@ -10,7 +10,7 @@ from broker.machine.effects import DeliverEffect
 from broker.machine.machine import Machine
 from broker.machine.move_log import FLAG, MOVE, Op
 from broker.machine.queueing import streams
-from broker.machine.queueing.arguments import filter_of
+from broker.machine.requests.arguments import filter_of
 from broker.waiting.filter_column import NONE, FilterColumn, entry_of
 from tests.support.three_machines import Client, Rig
 

@@ -24,7 +24,7 @@ from broker.machine.move_log import (
     TAKEN_BACK,
     Op,
 )
-from broker.machine.queueing.properties import with_header
+from broker.machine.requests.properties import with_header
 from broker.memberlog.records import Batch, Checkpoint, Queues, Readers, Record, Snapshot
 from tests.support.three_machines import Client
 from tests.system.verify.corruption.contract_violations import (

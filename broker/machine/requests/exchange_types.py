@@ -16,8 +16,8 @@ from itertools import accumulate
 
 from broker.machine.commands import Table, Value
 from broker.machine.digest import MASK, bytes_hash, item_hash
-from broker.machine.queueing.properties import headers_of, property_of, raw_headers
-from broker.machine.queueing.refusals import PRECONDITION_FAILED, Refusal, plain
+from broker.machine.requests.properties import headers_of, property_of, raw_headers
+from broker.machine.requests.refusals import PRECONDITION_FAILED, Refusal, plain
 from broker.machine.state import Binding, Exchange
 
 CONSISTENT_HASH, MODULUS_HASH, RANDOM = "x-consistent-hash", "x-modulus-hash", "x-random"

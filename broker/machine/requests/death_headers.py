@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from broker.machine.commands import Value
-from broker.machine.queueing.properties import (
+from broker.machine.requests.properties import (
     Entry,
     decode_value,
     encode_value,

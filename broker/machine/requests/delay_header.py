@@ -12,14 +12,14 @@ import struct
 from math import isnan
 
 from broker.machine.commands import Table
-from broker.machine.queueing.properties import (
+from broker.machine.requests.properties import (
     decode_value,
     encode_value,
     entry,
     raw_headers,
     with_headers,
 )
-from broker.machine.queueing.refusals import (
+from broker.machine.requests.refusals import (
     PRECONDITION_FAILED,
     Refusal,
     plain,

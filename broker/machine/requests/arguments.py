@@ -24,7 +24,7 @@ from broker.machine.policies.qpid_options import (
     fault_of_key,
 )
 from broker.machine.policies.settings import MAX_AGE, SEGMENT_BYTES_MAX, age_us
-from broker.machine.queueing.refusals import (
+from broker.machine.requests.refusals import (
     Refusal,
     inequivalent_table,
     invalid_argument,

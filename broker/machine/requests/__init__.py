@@ -1,0 +1,1 @@
+"""What clients say in arguments and headers, and what they are refused."""
