@@ -46,9 +46,8 @@ from broker.machine.commands import (
 )
 from broker.machine.effects import Effect
 from broker.machine.handlers.cold_start import find_survivors
-from broker.machine.handlers.consumers import apply_acks
 from broker.machine.machine import Machine
-from broker.machine.publishing.runs import apply_run
+from broker.machine.publishing.runs import apply_acks, apply_publishes
 from broker.machine.requests.refusals import INTERNAL_ERROR
 from broker.machine.state import Queue
 from broker.replication.chain import History, item_hash, next_order, steps_to
@@ -59,7 +58,7 @@ from vsync.types import RingId
 RECORD_VERSION = 3
 _ITEM_BLOB, _ITEM_ACTIVATION = 0, 1
 _IN_RUNS = {
-    PUBLISH: (bytes([PUBLISH, PUBLISH]), apply_run),
+    PUBLISH: (bytes([PUBLISH, PUBLISH]), apply_publishes),
     ACK: (bytes([ACK, ACK]), apply_acks),
 }
 UNAWAITED = frozenset((ACK, NACK, SENT, TICK, DIGEST))

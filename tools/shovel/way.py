@@ -4,12 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from broker.machine.requests.exchange_types import (
-    CLUSTER_NAME,
-    RECEIVED_FROM,
-    VHOST,
-    has_been_at,
-)
+from broker.machine.requests.exchange_types import CLUSTER_NAME, RECEIVED_FROM, VHOST, has_been_at
 from broker.machine.requests.properties import Entry, decode_value, encode_value, entry, items_of
 from broker.shovels.amqp_uri import bare
 from broker.shovels.definition import Shovel, Table

@@ -22,13 +22,11 @@ from broker.machine.effects import ChannelError, ConnectionError_, Reply
 from broker.machine.limits import CONSUMER_WORK, ENDING_WORK_MAX, HELD_WORK
 from broker.machine.move_log import CLOSED
 from broker.machine.publishing.unfinished import forget_parts
+from broker.machine.queueing.declaration import consumer_element, mark_used
 from broker.machine.queueing.deletion import delete_queue, deletion_work
-from broker.machine.queueing.dispatch import active_consumer, dispatch, offer, requeue
-from broker.machine.queueing.queue import (
-    consumer_element,
-    keep_no_groups,
-    mark_used,
-)
+from broker.machine.queueing.dispatch import active_consumer, dispatch, offer
+from broker.machine.queueing.groups import keep_no_groups
+from broker.machine.queueing.settlement import requeue
 from broker.machine.queueing.streams import forget_readers
 from broker.machine.requests.refusals import METHODS, Refusal, no_vhost, second_open
 from broker.machine.state import Channel, ConnectionRecord, Consumer, Held, Queue, State

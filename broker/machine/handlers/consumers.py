@@ -1,8 +1,6 @@
 """Consuming: consume, cancel, get, qos, and the settlement of what was delivered."""
 
-from collections.abc import Iterator, Sequence
-from itertools import islice, repeat
-from typing import cast
+from itertools import repeat
 
 from broker.machine.clock.cluster_time import unlease
 from broker.machine.commands import (
@@ -14,7 +12,6 @@ from broker.machine.commands import (
     RECOVER,
     Ack,
     Cancel,
-    Command,
     Consume,
     Get,
     Nack,
@@ -51,28 +48,13 @@ from broker.machine.move_log import (
     is_return,
     row,
 )
-from broker.machine.publishing.runs import is_at_rest
+from broker.machine.queueing.declaration import accessible_queue, consumer_element, mark_used
 from broker.machine.queueing.deletion import delete_queue
-from broker.machine.queueing.dispatch import (
-    dispatch,
-    is_plain,
-    offer,
-    offer_all,
-    properties_for,
-    release,
-    release_all,
-    requeue,
-)
-from broker.machine.queueing.queue import (
-    accessible_queue,
-    consumer_element,
-    dead_letter,
-    expire,
-    hold_last_value,
-    mark_used,
-    take,
-    take_of_group,
-)
+from broker.machine.queueing.dispatch import dispatch, offer, offer_all, properties_for
+from broker.machine.queueing.last_values import hold_last_value
+from broker.machine.queueing.queue import take, take_of_group
+from broker.machine.queueing.queue_limits import dead_letter, expire
+from broker.machine.queueing.settlement import release, release_all, requeue, tags_up_to
 from broker.machine.queueing.streams import browses, consume_refusal, open_reader
 from broker.machine.requests.arguments import check_consume, is_browse_only
 from broker.machine.requests.refusals import (
@@ -258,70 +240,6 @@ def on_ack(state: State, channel: Channel, command: Ack) -> int:
     return OK
 
 
-def apply_acks(
-    state: State,
-    position: int,
-    session: int,
-    time_us: int,
-    commands: Sequence[Command],
-    begin: int,
-) -> int:
-    """Apply acks of these commands from `begin` on, at positions that rise by one, as
-    `Machine.apply` does, in less time: those after which nothing can be delivered, as their
-    consumers had credit before and nothing waits in their queues. Return how many; 0: none. All
-    have the outcome OK, and no effects. Where it raises, `state.position` is of the command."""
-    first = cast("Ack", commands[begin])
-    channel = state.channels.get((session, first[1], first[2]))
-    if channel is None or not channel.open or not is_at_rest(state):
-        return 0
-    if channel.outstanding >= channel.limit:
-        return 0  # its consumers would take turns
-    state.time_us = time_us
-    settled = _in_a_run(channel, islice(cast("Sequence[Ack]", commands), begin, None), position)
-    acked = 0
-    for queue, _, count in release_all(state, channel, channel.unacked, settled, ACKED):
-        queue.tally.ack += count
-        acked += count
-    channel.tally.ack += acked
-    channel.total.ack += acked
-    return state.position - position + 1 if acked else 0
-
-
-def _in_a_run(channel: Channel, acks: Iterator[Ack], position: int) -> Iterator[tuple[int, int]]:
-    """Positions and tags that are settled, as far as the run goes. What was yielded is gone from
-    the channel when the next one is looked for."""
-    conn, chan, unacked = channel.key[1], channel.key[2], channel.unacked
-    queue: Queue | None = None
-    consumer: Consumer | None = None
-    for command in acks:
-        if command[0] != ACK:
-            return
-        _, of_conn, of_chan, tag, multiple = command
-        held = unacked.get(tag)
-        if held is None or of_chan != chan or of_conn != conn:
-            return
-        if multiple and next(iter(unacked)) != tag:
-            tags = tags_up_to(channel, tag, True) or []
-            if not all(_changes_nothing(unacked[one]) for one in tags):
-                return
-            for one in tags:
-                yield position, one
-        else:
-            if held[0] is not queue or held[3] is not consumer:
-                if not _changes_nothing(held):
-                    return
-                queue, consumer = held[0], held[3]
-            yield position, tag
-        position += 1
-
-
-def _changes_nothing(held: Held) -> bool:
-    """Whether nobody gets anything because this one is settled."""
-    queue, _, _, consumer, _ = held
-    has_credit = consumer is None or consumer.waiting
-    return has_credit and not (queue.ready or queue.returned) and is_plain(queue)
-
-
 def on_nack(state: State, channel: Channel, command: Nack) -> int:
     _, _, _, tag, multiple, wants_requeue = command
     return _settle(state, channel, NACK, tag, multiple, NACKED if wants_requeue else REJECTED)
@@ -364,23 +282,6 @@ def serve_freed(state: State) -> None:
     freed, state.freed = state.freed, {}
     for queue in freed.values():
         dispatch(state, queue)
-
-
-def tags_up_to(channel: Channel, tag: int, multiple: bool) -> list[int] | None:
-    """The delivery tags that a settlement names, ascending; None if it names an unknown one."""
-    unacked = channel.unacked
-    if not multiple:
-        return [tag] if tag in unacked else None
-    if tag == 0:
-        return list(unacked)
-    if tag not in unacked:
-        return None
-    tags = []
-    for one in unacked:
-        tags.append(one)
-        if one == tag:
-            break
-    return tags
 
 
 def _settle(state: State, channel: Channel, kind: int, tag: int, multiple: bool, what: int) -> int:

@@ -11,7 +11,7 @@ from itertools import islice
 
 from broker.machine.limits import POLICIES_WORK_MAX, POLICY_WORK, TRIMMED_MAX
 from broker.machine.policies.choice import NOTHING, policy_of, ranked
-from broker.machine.queueing.queue import apply_policies, trim
+from broker.machine.queueing.queue_limits import apply_policies, trim
 from broker.machine.state import Policy, Ranked, State, Vhost
 
 POLICIES = ("policy", "operator_policy")

@@ -26,15 +26,7 @@ from broker.machine.limits import (
     UNFINISHED_BYTES_MAX,
     WORDS_PER_UNIT,
 )
-from broker.machine.move_log import (
-    AGAIN,
-    BY_CLIENT,
-    BY_DELAY,
-    FLAG,
-    INDEX_MASK,
-    MARK_MASK,
-    row,
-)
+from broker.machine.move_log import AGAIN, BY_CLIENT, BY_DELAY, FLAG, INDEX_MASK, MARK_MASK, row
 from broker.machine.publishing.copies import may_name_copies
 from broker.machine.publishing.entering import publish_to, turn_of, with_copies
 from broker.machine.publishing.producers import (
@@ -48,7 +40,7 @@ from broker.machine.publishing.producers import (
     without_number,
 )
 from broker.machine.publishing.unfinished import keep_part, whole_body
-from broker.machine.queueing.dispatch import take_due
+from broker.machine.queueing.queue_limits import take_due
 from broker.machine.queueing.routing import find_route
 from broker.machine.requests.delay_header import check_delay, may_be_delayed, with_turned_delay
 from broker.machine.requests.properties import expiration_of
@@ -61,16 +53,7 @@ from broker.machine.requests.refusals import (
     no_exchange,
     not_implemented,
 )
-from broker.machine.state import (
-    FAILOVER,
-    NO_TTL,
-    Channel,
-    Message,
-    Queue,
-    Route,
-    State,
-    Vhost,
-)
+from broker.machine.state import FAILOVER, NO_TTL, Channel, Message, Queue, Route, State, Vhost
 from broker.machine.version import ANSWERS_AS_RABBITMQ, BODIES_IN_PARTS, NUMBERED_PUBLISHES
 from broker.waiting.bodies import Body
 

@@ -4,14 +4,14 @@ from broker.machine.commands import OK, QueueDeclare, QueueDelete, QueuePurge, T
 from broker.machine.handlers.connections import refuse, reply
 from broker.machine.move_log import FLAG, PURGED
 from broker.machine.policies.qpid_options import Fault, has_options, in_our_words
-from broker.machine.queueing.deletion import delete_queue
-from broker.machine.queueing.queue import (
+from broker.machine.queueing.declaration import (
     accessible_queue,
     create_queue,
     mark_used,
-    purge,
     purge_letters,
 )
+from broker.machine.queueing.deletion import delete_queue
+from broker.machine.queueing.queue import purge
 from broker.machine.queueing.windows import empty_window
 from broker.machine.requests.arguments import check_queue, compare_queue, window_refusal
 from broker.machine.requests.refusals import (

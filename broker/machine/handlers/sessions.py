@@ -55,21 +55,13 @@ from broker.machine.limits import (
     EXPIRED_WORK,
     LEASES_WORK_MAX,
 )
-from broker.machine.move_log import (
-    CLOSED,
-    MEMBER_LOST,
-)
+from broker.machine.move_log import CLOSED, MEMBER_LOST
 from broker.machine.publishing.letters import send_kept_letters
 from broker.machine.queueing.deletion import delete_queue, deletion_work
-from broker.machine.queueing.queue import (
-    expire,
-)
+from broker.machine.queueing.queue_limits import expire
 from broker.machine.queueing.routing import add_failover_exchanges
 from broker.machine.queueing.windows import forget_what_ended
-from broker.machine.state import (
-    SessionRecord,
-    State,
-)
+from broker.machine.state import SessionRecord, State
 from broker.machine.version import (
     ACTIVE_MEMBER,
     DUE_TAKE_TURNS,

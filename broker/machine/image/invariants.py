@@ -1,14 +1,8 @@
 """The root computed anew, and the invariants that hold between commands."""
 
-from broker.machine.clock.cluster_time import (
-    check_horizons,
-    clock_element,
-)
+from broker.machine.clock.cluster_time import check_horizons, clock_element
 from broker.machine.clock.horizons import horizon_element, span_element
-from broker.machine.digest import (
-    MASK,
-    held_element,
-)
+from broker.machine.digest import MASK, held_element
 from broker.machine.handlers.alarms import alarm_element
 from broker.machine.handlers.connections import channel_element, connection_element
 from broker.machine.handlers.definitions import definition_element
@@ -31,22 +25,11 @@ from broker.machine.publishing.numbers import check as check_numbers
 from broker.machine.publishing.numbers import recomputed_sum
 from broker.machine.publishing.producers import element as producer_sum
 from broker.machine.publishing.unfinished import check_parts, parts_sum
-from broker.machine.queueing.queue import (
-    consumer_element,
-    lease_element,
-    queue_element,
-)
+from broker.machine.queueing.declaration import consumer_element, lease_element, queue_element
 from broker.machine.queueing.routing import binding_element, exchange_element
 from broker.machine.queueing.streams import recomputed_times
 from broker.machine.queueing.windows import recomputed_sum as recomputed_sum_of_keys
-from broker.machine.state import (
-    NUMBER,
-    Channel,
-    State,
-    Vhost,
-    all_queues,
-    rehash_wholly,
-)
+from broker.machine.state import NUMBER, Channel, State, Vhost, all_queues, rehash_wholly
 
 
 def recompute_root(state: State, fresh: bool = False) -> int:

@@ -8,16 +8,10 @@ from typing import TypeAlias
 from broker.machine.clock.cluster_time import lease_end, look_us
 from broker.machine.digest import MASK, ready_element, ready_elements
 from broker.machine.queueing.dispatch import has_room
-from broker.machine.queueing.queue import (
-    group_key,
-    is_in_time,
-    is_over,
-    kept_element,
-    last_value_key,
-    returns_element,
-    seq_at,
-    superseded_element,
-)
+from broker.machine.queueing.groups import group_key, kept_element
+from broker.machine.queueing.last_values import last_value_key, superseded_element
+from broker.machine.queueing.queue import is_in_time, returns_element, seq_at
+from broker.machine.queueing.queue_limits import is_over
 from broker.machine.queueing.streams import check as check_stream
 from broker.machine.queueing.streams import check_readers
 from broker.machine.queueing.windows import check as check_window

@@ -26,27 +26,17 @@ from broker.machine.image.snapshot import BY_CONSUMER, BY_GONE, VERSION
 from broker.machine.policies.choice import policy_of
 from broker.machine.publishing.numbers import restore as restore_numbers
 from broker.machine.publishing.unfinished import RestoredBodies, keep_part
+from broker.machine.queueing.declaration import new_delays, new_letters
+from broker.machine.queueing.queue import restore_key_of_held, restore_returned
 from broker.machine.queueing.routing import binding_element, index_binding
-from broker.machine.queueing.streams import (
-    column_entry,
-    first_offset,
-    readers_of,
-    restore_times,
-)
-from broker.machine.queueing.windows import (
-    restore_holder,
-    restore_keys,
-    restore_last_value,
-    restore_waiting,
-)
+from broker.machine.queueing.streams import column_entry, first_offset, readers_of, restore_times
+from broker.machine.queueing.windows import restore_keys
 from broker.machine.requests.arguments import (
     apply_settings,
     keep_groups,
     keep_last_values,
     open_window,
 )
-from broker.machine.requests.death_headers import letters_name
-from broker.machine.requests.delay_header import queue_name
 from broker.machine.state import (
     BODY,
     Binding,
@@ -318,20 +308,18 @@ class _Reader:
     def _on_delays(
         self, vhost: str, exchange: str, number: int, durable: bool, next_seq: int
     ) -> None:
-        at, name = self.state.vhosts[vhost], queue_name(exchange)
-        queue = Queue(at, name, number, durable, False, None, {}, delays=exchange)
+        queue = new_delays(self.state.vhosts[vhost], exchange, number, durable)
         queue.salt = item_hash("next seq", number)
         queue.next_seq = next_seq
-        at.delays[exchange] = self.queues[number] = queue
+        self.queues[number] = queue
 
     def _on_kept(
         self, vhost: str, source: str, number: int, durable: bool, next_seq: int, recovered: int
     ) -> None:
-        at, name = self.state.vhosts[vhost], letters_name(source)
-        queue = Queue(at, name, number, durable, False, None, {}, letters_of=source)
+        queue = new_letters(self.state.vhosts[vhost].queues[source], number, durable)
         queue.salt = item_hash("next seq", number)
         queue.next_seq, queue.recovered_seq = next_seq, recovered
-        at.kept_letters[source] = at.queues[source].letters = self.queues[number] = queue
+        self.queues[number] = queue
 
     def _on_last_values(self, number: int, superseded: tuple[int, ...]) -> None:
         queue = self.queues[number]
@@ -377,17 +365,8 @@ class _Reader:
         if len(seqs) != len(found):
             msg = f"{len(seqs)} places for {len(found)} messages of queue {number}"
             raise SnapshotError(msg)
-        queue.returned.extend(seqs, found)
+        restore_returned(queue, seqs, found)
         self._count(queue, found)
-        last = queue.last_values
-        if last is not None:
-            for place, message in zip(seqs, found, strict=True):
-                # As `seq_at`, but settings come later.
-                restore_last_value(last, last.waiting, place & ~1, message)
-        groups = queue.groups
-        if groups is not None:
-            for place, message in zip(seqs, found, strict=True):
-                restore_waiting(groups, place, message)
 
     def _count(self, queue: Queue, found: list[Message]) -> None:
         queue.ready_bytes += bytes_of(found)
@@ -493,11 +472,8 @@ class _Reader:
             (channel.unsent if unsent else channel.unacked)[tag] = held
             queue.unacked += message != 0 or queue.stream is not None
             queue.unacked_bytes += len(held[2][BODY])
-            last = queue.last_values
-            if message and last is not None and seq not in last.superseded:
-                restore_last_value(last, last.held, seq, held[2])
-            if message and queue.groups is not None:
-                restore_holder(queue.groups, consumer, held[2])
+            if message:
+                restore_key_of_held(queue, seq, held[2], consumer)
             if consumer is not None:
                 consumer.outstanding += 1
                 channel.outstanding += not unsent

@@ -1,1 +1,1 @@
-"""What a message brings along as it is published: numbers, further keys, parts of its body."""
+"""What a message brings along as it is published, and publishes and acks that come in runs."""

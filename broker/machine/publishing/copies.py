@@ -9,12 +9,7 @@ from typing import NamedTuple
 
 from broker.machine.limits import FANOUT_MAX, ROUTE_WORK_MAX
 from broker.machine.queueing.routing import find_route
-from broker.machine.requests.properties import (
-    HAS_HEADERS,
-    decode_value,
-    raw_headers,
-    with_headers,
-)
+from broker.machine.requests.properties import HAS_HEADERS, decode_value, raw_headers, with_headers
 from broker.machine.requests.refusals import Refusal, invalid_header, too_much
 from broker.machine.state import Queue, Route, Vhost
 

@@ -4,14 +4,15 @@ from broker.machine.commands import PERSISTENT
 from broker.machine.digest import MASK, body_hash, message_hash
 from broker.machine.move_log import BY_DELAY, FLAG, INDEX_MASK, MARK_MASK, row
 from broker.machine.publishing.copies import copies_of, widened
-from broker.machine.queueing.dispatch import (
+from broker.machine.queueing.enqueue import (
     die_refused,
     enqueue,
     enqueue_in_group,
     enqueue_last,
+    enqueue_once,
 )
 from broker.machine.queueing.streams import enter
-from broker.machine.queueing.windows import enqueue_once, key_of
+from broker.machine.requests.message_keys import key_of_repeat
 from broker.machine.requests.refusals import Refusal
 from broker.machine.state import Route, State, Vhost
 from broker.waiting.bodies import Body
@@ -72,7 +73,7 @@ def publish_to(
             enter(state, queue, queue.stream, message)
             entered = True
         else:
-            known_by = key_of(properties) if known_by is None else known_by
+            known_by = key_of_repeat(properties) if known_by is None else known_by
             entered = enqueue_once(state, queue, queue.window, known_by, message)
         if not entered:
             accepted = False

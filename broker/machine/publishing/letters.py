@@ -23,8 +23,9 @@ from broker.machine.limits import (
 from broker.machine.move_log import BY_DEAD_LETTER, BY_LETTER, SENT_ON
 from broker.machine.publishing.copies import copies_of, may_name_copies, widened, without_header
 from broker.machine.publishing.entering import publish_to, turn_of
-from broker.machine.queueing.dispatch import would_refuse
-from broker.machine.queueing.queue import keep_letters_of, remove_head
+from broker.machine.queueing.declaration import keep_letters_of
+from broker.machine.queueing.enqueue import would_refuse
+from broker.machine.queueing.queue import remove_head
 from broker.machine.queueing.routing import find_route
 from broker.machine.requests.death_headers import Buried, bury, dug_up
 from broker.machine.requests.refusals import Refusal

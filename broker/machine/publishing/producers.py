@@ -12,13 +12,7 @@ from typing import NamedTuple
 from broker.machine.digest import body_hash, item_hash, message_hash, producer_element
 from broker.machine.limits import NUMBERS_MAX, PRODUCERS_MAX
 from broker.machine.move_log import MARK_MASK
-from broker.machine.publishing.numbers import (
-    VOLATILE,
-    entry_of,
-    forget_all,
-    forget_volatile,
-    put,
-)
+from broker.machine.publishing.numbers import VOLATILE, entry_of, forget_all, forget_volatile, put
 from broker.machine.requests.properties import decode_value, raw_headers, with_headers
 from broker.machine.requests.refusals import PRECONDITION_FAILED, Refusal
 from broker.machine.state import Channel, Producer, State, Vhost

@@ -1,18 +1,20 @@
-"""Publishes in runs: many at once from one channel to one queue, as a busy producer sends them.
+"""Publishes and acks in runs: many of one channel at once, as busy programs send them.
 
-A run is no other way to be published: state, moves and effects are those of the same publishes one
-at a time (`tests/unit/machine/publishing/test_runs.py`), so nobody has to agree on what makes one.
+A run is no other way to do it: state, moves and effects are those of the same commands one at a
+time (`tests/unit/machine/publishing/test_runs.py`), so nobody has to agree on what makes one.
 Decision: docs/decisions/0083-a-busy-member-works-in-runs.md.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from itertools import islice
 from operator import itemgetter
 from typing import cast
 
-from broker.machine.commands import PERSISTENT, PUBLISH, Command, Publish
+from broker.machine.commands import ACK, PERSISTENT, PUBLISH, Ack, Command, Publish
 from broker.machine.digest import MASK, bytes_hash, content_of, head, ready_elements
 from broker.machine.effects import Confirm
 from broker.machine.move_log import (
+    ACKED,
     BY_CLIENT,
     ENQUEUED,
     FLAG,
@@ -21,12 +23,16 @@ from broker.machine.move_log import (
     PASSED,
     two_rows,
 )
-from broker.machine.queueing.dispatch import deliver_all, next_consumer, room_of, takes_runs
+from broker.machine.queueing.dispatch import deliver_all, next_consumer, room_of
+from broker.machine.queueing.enqueue import is_plain, takes_runs
+from broker.machine.queueing.settlement import release_all, tags_up_to
 from broker.machine.state import (
     BODY,
     CONTENT_HASH,
     NO_TTL,
     Channel,
+    Consumer,
+    Held,
     Message,
     Queue,
     Route,
@@ -37,7 +43,7 @@ _new = tuple.__new__  # half the cost of calling the class
 _PUBLISH_NO, _CONTENT = itemgetter(3), itemgetter(CONTENT_HASH)
 
 
-def apply_run(
+def apply_publishes(
     state: State,
     position: int,
     session: int,
@@ -184,3 +190,67 @@ def _count(channel: Channel, route: Route, count: int, confirmed: int) -> None:
     for tally in (route.queues[0].tally, route.source.tally):
         tally.publish += count
     route.source.tally.routed += count
+
+
+def apply_acks(
+    state: State,
+    position: int,
+    session: int,
+    time_us: int,
+    commands: Sequence[Command],
+    begin: int,
+) -> int:
+    """Apply acks of these commands from `begin` on, at positions that rise by one, as
+    `Machine.apply` does, in less time: those after which nothing can be delivered, as their
+    consumers had credit before and nothing waits in their queues. Return how many; 0: none. All
+    have the outcome OK, and no effects. Where it raises, `state.position` is of the command."""
+    first = cast("Ack", commands[begin])
+    channel = state.channels.get((session, first[1], first[2]))
+    if channel is None or not channel.open or not is_at_rest(state):
+        return 0
+    if channel.outstanding >= channel.limit:
+        return 0  # its consumers would take turns
+    state.time_us = time_us
+    settled = _in_a_run(channel, islice(cast("Sequence[Ack]", commands), begin, None), position)
+    acked = 0
+    for queue, _, count in release_all(state, channel, channel.unacked, settled, ACKED):
+        queue.tally.ack += count
+        acked += count
+    channel.tally.ack += acked
+    channel.total.ack += acked
+    return state.position - position + 1 if acked else 0
+
+
+def _in_a_run(channel: Channel, acks: Iterator[Ack], position: int) -> Iterator[tuple[int, int]]:
+    """Positions and tags that are settled, as far as the run goes. What was yielded is gone from
+    the channel when the next one is looked for."""
+    conn, chan, unacked = channel.key[1], channel.key[2], channel.unacked
+    queue: Queue | None = None
+    consumer: Consumer | None = None
+    for command in acks:
+        if command[0] != ACK:
+            return
+        _, of_conn, of_chan, tag, multiple = command
+        held = unacked.get(tag)
+        if held is None or of_chan != chan or of_conn != conn:
+            return
+        if multiple and next(iter(unacked)) != tag:
+            tags = tags_up_to(channel, tag, True) or []
+            if not all(_changes_nothing(unacked[one]) for one in tags):
+                return
+            for one in tags:
+                yield position, one
+        else:
+            if held[0] is not queue or held[3] is not consumer:
+                if not _changes_nothing(held):
+                    return
+                queue, consumer = held[0], held[3]
+            yield position, tag
+        position += 1
+
+
+def _changes_nothing(held: Held) -> bool:
+    """Whether nobody gets anything because this one is settled."""
+    queue, _, _, consumer, _ = held
+    has_credit = consumer is None or consumer.waiting
+    return has_credit and not (queue.ready or queue.returned) and is_plain(queue)

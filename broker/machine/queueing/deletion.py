@@ -8,17 +8,15 @@ from broker.machine.effects import CancelNotify
 from broker.machine.limits import BINDING_WORK, CONSUMER_WORK, QUEUE_WORK
 from broker.machine.move_log import QUEUE_DELETED
 from broker.machine.policies.choice import policies_element
-from broker.machine.queueing.queue import (
-    all_ready,
-    close_last_values,
+from broker.machine.queueing.declaration import (
     consumer_element,
     drop_letters,
-    forget_all_returns,
-    keep_no_groups,
     lease_element,
-    purge,
     queue_element,
 )
+from broker.machine.queueing.groups import keep_no_groups
+from broker.machine.queueing.last_values import close_last_values
+from broker.machine.queueing.queue import all_ready, forget_all_returns, purge
 from broker.machine.queueing.routing import remove_bindings
 from broker.machine.queueing.streams import close_readers, close_stream
 from broker.machine.queueing.windows import close_window

@@ -8,57 +8,20 @@ Between commands a queue never has both a ready message and a consumer with cred
 readers is only noted for them: what they get is sent when the command is done (streams.py).
 """
 
-from collections.abc import Iterable, Sequence
-from operator import attrgetter, itemgetter
-from typing import Final
+from collections.abc import Sequence
 
-from broker.machine.clock.cluster_time import head, next_deadline, time_to_live
 from broker.machine.digest import MASK, element_of, held_element, place
 from broker.machine.effects import DeliverEffect
-from broker.machine.limits import CHANNEL_HELD_MAX, TRIMMED_PER_MESSAGE_MAX
-from broker.machine.move_log import (
-    DELIVERED,
-    DUE,
-    END_OF_READ,
-    FLAG,
-    GIVEN_UP,
-    INDEX_MASK,
-    LAPSED,
-    MEMBER_LOST,
-    PASSED,
-    SUPERSEDED,
-    is_return,
-    row,
-)
-from broker.machine.queueing.queue import (
-    append,
-    count_return,
-    dead_letter,
-    drop_head,
-    forget_returns,
-    group_key,
-    hold_last_value,
-    is_full,
-    let_go_of_group,
-    let_go_of_last_value,
-    next_seq,
-    put_back,
-    remove_head,
-    replace,
-    take,
-    take_of_group,
-    trim,
-    waiting_last_value,
-)
+from broker.machine.limits import CHANNEL_HELD_MAX
+from broker.machine.move_log import DELIVERED, FLAG, INDEX_MASK, row
+from broker.machine.queueing.last_values import hold_last_value
+from broker.machine.queueing.queue import take, take_of_group
 from broker.machine.requests.properties import with_header
 from broker.machine.state import (
     BODY,
     CONTENT_HASH,
     EXCHANGE,
-    IS_PERSISTENT,
     KEY,
-    NO_TTL,
-    NUMBER,
     PROPERTIES,
     Channel,
     Consumer,
@@ -67,146 +30,12 @@ from broker.machine.state import (
     Queue,
     State,
     bytes_of,
-    rehash,
-    rehash_all,
 )
 from broker.machine.tally import count_delivery
 from broker.machine.version import ANSWERS_AS_RABBITMQ
 from broker.waiting.groups import Groups
-from broker.waiting.last_values import LastValues
 
 _new = tuple.__new__  # half the cost of calling the class
-
-
-def enqueue(state: State, queue: Queue, message: Message) -> bool:
-    """Append it, or deliver it at once; False if the queue refuses it (reject-publish)."""
-    if queue.service:
-        consumer = next_consumer(queue)
-        if consumer is not None:
-            seq = next_seq(queue, message)
-            state.add(queue.salt)
-            what = PASSED | FLAG if message[IS_PERSISTENT] else PASSED
-            deliver(state, queue, consumer, seq, message, False, what)
-            return True
-    if queue.max_length >= 0 or queue.max_bytes >= 0:
-        if queue.overflow != "drop-head" and is_full(queue, len(message[BODY])):
-            if queue.overflow == "reject-publish-dlx":
-                dead_letter(state, queue, message, "maxlen")
-            return False
-        append(state, queue, message)
-        trim(state, queue, TRIMMED_PER_MESSAGE_MAX)
-    else:
-        append(state, queue, message)
-    if queue.expiring:
-        _expire_at_once(state, queue)
-    return True
-
-
-def enqueue_last(state: State, queue: Queue, last: LastValues, message: Message) -> bool:
-    """The same in a last-value queue: in the place of the one of its key that waits, but at the
-    end. What the queue refuses replaces nothing."""
-    older = waiting_last_value(queue, last, message)
-    if older is not None:
-        place, replaced = older
-        size = len(message[BODY]) - len(replaced[BODY])
-        if queue.overflow != "drop-head" and is_full(queue, size, 0):
-            if queue.overflow == "reject-publish-dlx":
-                dead_letter(state, queue, message, "maxlen")
-            return False
-        replace(state, queue, place, message)
-    return enqueue(state, queue, message)
-
-
-def enqueue_in_group(
-    state: State, queue: Queue, groups: Groups[Consumer], message: Message
-) -> bool:
-    """The same in a queue whose messages have groups: it waits, unless it may go at once."""
-    full = queue.overflow != "drop-head" and is_full(queue, len(message[BODY]))
-    if full and not _goes_at_once(queue, groups, message):
-        if queue.overflow == "reject-publish-dlx":
-            dead_letter(state, queue, message, "maxlen")
-        return False
-    append(state, queue, message)
-    dispatch(state, queue)
-    trim(state, queue, TRIMMED_PER_MESSAGE_MAX)
-    if queue.expiring:
-        _expire_at_once(state, queue)
-    return True
-
-
-def _goes_at_once(queue: Queue, groups: Groups[Consumer], message: Message) -> bool:
-    """Whether somebody with credit may have it."""
-    group = groups.by_key.get(group_key(groups, message))
-    if group is None:
-        return any(has_room(one.channel, one) for one in queue.service)
-    holder = group.holder
-    if group.places or holder is None or not holder.waiting:
-        return False
-    return has_room(holder.channel, holder)
-
-
-RUN_TRAITS: Final[dict[str, object]] = {
-    "expiring": False,
-    "takes_all": True,
-    "readers": None,
-    "max_priority": -1,
-    "max_length": -1,
-    "max_bytes": -1,
-    "ttl_us": NO_TTL,
-}
-"""What a queue must be like to take messages in runs. A test has a list of all that does not matter
-to runs, so that a new trait of queues is in one of the two."""
-_traits, _wanted_traits = attrgetter(*RUN_TRAITS), tuple(RUN_TRAITS.values())
-_number = itemgetter(NUMBER)
-
-
-def takes_runs(queue: Queue) -> bool:
-    """Whether all that `enqueue` does with a message without a time to live is to append it, or
-    to deliver it to the only consumer with credit."""
-    return len(queue.service) < 2 and is_plain(queue)
-
-
-def is_plain(queue: Queue) -> bool:
-    """Whether it has no trait that needs to be thought of with each message."""
-    return bool(_traits(queue) == _wanted_traits)
-
-
-def would_refuse(queue: Queue, size: int, *, leaves: bool) -> bool:
-    """Whether `enqueue` would, a body of so many bytes; `leaves`: it is one of the letters that the
-    queue keeps, and makes its own room."""
-    if queue.overflow == "drop-head" or max(queue.max_length, queue.max_bytes) < 0:
-        return False
-    if queue.stream is not None:  # it drops its oldest
-        return False
-    if not (is_full(queue, 0, 0) if leaves else is_full(queue, size)):
-        return False
-    if queue.groups is not None:  # whose message is another one is not known here
-        return True
-    return not any(has_room(consumer.channel, consumer) for consumer in queue.service)
-
-
-def _expire_at_once(state: State, queue: Queue) -> None:
-    """What has no time to live was delivered at once, or is dead. No more here than came in and
-    one: the others, which a new policy may bring, expire by tick."""
-    if state.version < ANSWERS_AS_RABBITMQ or queue.delays is not None:
-        return
-    for _ in range(TRIMMED_PER_MESSAGE_MAX):
-        if not queue.expiring or time_to_live(queue, head(queue)) != 0:
-            return
-        drop_head(state, queue, "expired")
-
-
-def die_refused(state: State, queue: Queue, message: Message) -> None:
-    """The queue refused a message, as it is full, and there is no publisher to be told."""
-    if queue.overflow == "reject-publish":
-        dead_letter(state, queue, message, "maxlen")
-
-
-def take_due(state: State, queue: Queue) -> Message | None:
-    """Remove the first message of a queue that delays, if it is due."""
-    if not queue.expiring or next_deadline(queue) > state.now_us:
-        return None
-    return remove_head(state, queue, DUE)[1]
 
 
 def next_consumer(queue: Queue) -> Consumer | None:
@@ -497,149 +326,3 @@ def offer_all(state: State, channel: Channel) -> None:
             for queue in turns
             if queue.service and _dispatch_next(state, queue, in_runs=False)
         ]
-
-
-def requeue(
-    state: State, channel: Channel, tag: int, held: Held, what: int, *, counts: bool = True
-) -> None:
-    """Put a held message back in its place; the caller dispatches. A deleted queue takes none.
-    `counts`: it comes nearer to the queue's limit of deliveries."""
-    queue, seq, message, _, _ = held
-    content = message[CONTENT_HASH]
-    if queue.deleted:
-        release(state, channel, tag, held, content, LAPSED, tag)
-        return
-    if not message[NUMBER]:  # it is there still
-        release(state, channel, tag, held, content, what, tag)
-        return
-    if queue.last_values is not None and seq in queue.last_values.superseded:
-        queue.tally.replaced += 1
-        release(state, channel, tag, held, rehash(message), SUPERSEDED, tag)
-        return
-    if counts and _came_back_too_often(state, queue, seq, what):
-        release(state, channel, tag, held, rehash(message), GIVEN_UP, tag)
-        dead_letter(state, queue, message, "delivery_limit")
-        return
-    release(state, channel, tag, held, content, what, content)
-    put_back(state, queue, seq, message)
-    trim(state, queue, TRIMMED_PER_MESSAGE_MAX)
-    if queue.expiring:
-        _expire_at_once(state, queue)
-
-
-def _came_back_too_often(state: State, queue: Queue, seq: int, what: int) -> bool:
-    """That the broker lost a member is no fault of the message's, and does not count."""
-    if queue.delivery_limit < 0 or what == MEMBER_LOST:
-        return False
-    return count_return(state, queue, seq) > queue.delivery_limit
-
-
-def release(
-    state: State, channel: Channel, tag: int, held: Held, content: int, what: int, detail: int
-) -> None:
-    """Take a message from the channel that held it: the one place where credit comes back.
-
-    `content` is its hash, computed anew by the caller when the message leaves for good; `what` and
-    `detail` are the kind and the last field of the move to record.
-    """
-    queue, seq, message, consumer, redelivered = held
-    state.moves.append(
-        row(
-            what if message[NUMBER] else END_OF_READ[what],
-            state.position & INDEX_MASK,
-            queue.mark,
-            seq,
-            channel.mark,
-            detail,
-        )
-    )
-    state.remove(held_element(content, queue.number, seq, channel.salt, tag + tag + redelivered))
-    if message[NUMBER]:
-        queue.unacked -= 1
-        queue.unacked_bytes -= len(message[BODY])
-        if queue.returns and not is_return(what):
-            forget_returns(state, queue, seq)
-        if queue.last_values is not None:
-            let_go_of_last_value(state, queue, queue.last_values, seq, message)
-        if queue.groups is not None:
-            let_go_of_group(state, queue, queue.groups, message)
-    elif queue.stream is not None:
-        queue.unacked -= 1
-    if consumer is not None:
-        consumer.outstanding -= 1
-        if not consumer.no_ack:
-            channel.outstanding -= 1
-
-
-def release_all(
-    state: State,
-    channel: Channel,
-    unsettled: dict[int, Held],
-    settled: Iterable[tuple[int, int]],
-    what: int,
-) -> list[tuple[Queue, Consumer | None, int]]:
-    """`release` messages that leave for good, by their positions and tags, in less time: what those
-    of one plain queue and consumer have in common is looked up and counted once. Return these, in
-    order, with how many it were."""
-    runs: list[tuple[Queue, Consumer | None, int]] = []
-    run: list[tuple[int, int, Held]] = []
-    of: Queue | None = None
-    by: Consumer | None = None
-    pop = unsettled.pop
-    for position, tag in settled:
-        held = pop(tag)
-        if held[0] is not of or held[3] is not by:
-            if of is not None:
-                runs.append((of, by, len(run)))
-                _release_run(state, channel, of, by, run, what)
-            of, by, run = held[0], held[3], []
-        run.append((position, tag, held))
-    if of is not None:
-        runs.append((of, by, len(run)))
-        _release_run(state, channel, of, by, run, what)
-    return runs
-
-
-def _release_run(
-    state: State,
-    channel: Channel,
-    queue: Queue,
-    consumer: Consumer | None,
-    run: list[tuple[int, int, Held]],
-    what: int,
-) -> None:
-    """Release messages of one queue and consumer, by position and tag."""
-    messages = [held[2] for _, _, held in run]
-    if not (is_plain(queue) and all(map(_number, messages))):  # without one: read, and not taken
-        for state.position, tag, held in run:
-            release(state, channel, tag, held, rehash(held[2]), what, tag)
-        return
-    try:
-        contents = rehash_all(messages)
-    except Exception:
-        for state.position, _, held in run:  # which one is to blame
-            rehash(held[2])
-        raise
-    rows, mark, salt = state.moves, channel.mark, channel.salt
-    number, queue_mark = queue.number, queue.mark
-    elements = 0
-    for (position, tag, held), content in zip(run, contents, strict=True):
-        seq = held[1]
-        rows.append(row(what, position & INDEX_MASK, queue_mark, seq, mark, tag))
-        elements += element_of(place(content, number, seq, salt, tag + tag + held[4]))
-        if queue.returns:
-            forget_returns(state, queue, seq)
-    state.position = run[-1][0]
-    state.remove(elements)
-    _released(channel, queue, consumer, len(run), bytes_of(messages))
-
-
-def _released(
-    channel: Channel, queue: Queue, consumer: Consumer | None, count: int, size: int
-) -> None:
-    queue.unacked -= count
-    queue.unacked_bytes -= size
-    if consumer is not None:
-        consumer.outstanding -= count
-        if not consumer.no_ack:
-            channel.outstanding -= count

@@ -17,7 +17,7 @@ from broker.machine.limits import (
     WORDS_PER_UNIT,
 )
 from broker.machine.policies.choice import effective_definition, policies_of_exchange
-from broker.machine.queueing.queue import drop_delayed
+from broker.machine.queueing.declaration import drop_delayed
 from broker.machine.requests.delay_header import delay_ms_of
 from broker.machine.requests.exchange_types import (
     CHOOSING,

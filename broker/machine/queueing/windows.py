@@ -17,83 +17,50 @@ from collections.abc import Iterable
 from broker.machine.digest import MASK, window_element
 from broker.machine.limits import WINDOW_KEYS_WORK
 from broker.machine.move_log import FLAG, INDEX_MASK, MARK_MASK, REPEATED, row
-from broker.machine.queueing.dispatch import enqueue
-from broker.machine.queueing.queue import group_key, last_place
-from broker.machine.requests.properties import (
-    HAS_HEADERS,
-    header_of,
-    key_by,
-    key_of_text,
-    key_of_value,
-    property_of,
-    raw_headers,
-)
 from broker.machine.schedule import NEVER_US
 from broker.machine.state import (
     CONTENT_HASH,
     IS_PERSISTENT,
     NO_TTL,
     NUMBER,
-    PROPERTIES,
-    Consumer,
     Message,
     Noted,
     Queue,
     State,
     Window,
 )
-from broker.waiting.groups import Groups
-from broker.waiting.last_values import LastValues
 
-HEADER = "x-deduplication-header"
-DEATHS = "x-death"
-_HEADER_BYTES = bytes((len(HEADER),)) + HEADER.encode()
-_DEATHS_BYTES = bytes((len(DEATHS),)) + DEATHS.encode()
 _FORGOTTEN_PER_MESSAGE = 2
 
 
-def key_of(properties: bytes) -> bytes:
-    """What a message is known by, 16 bytes of a hash; none if it says nothing, or is a dead letter.
-    A text is the same key in either place."""
-    if len(properties) < 3:
-        return b""
-    value = None
-    if properties[0] & (HAS_HEADERS >> 8):
-        if _DEATHS_BYTES in properties and any(
-            name == DEATHS for name, _, _ in raw_headers(properties)
-        ):
-            return b""
-        value = header_of(properties, _HEADER_BYTES)
-    if value not in (None, "", b""):
-        return key_of_value(value)
-    text = property_of(properties, "message_id")
-    return key_of_text(text) if text else b""
-
-
-def enqueue_once(state: State, queue: Queue, window: Window, key: bytes, message: Message) -> bool:
-    """Put it into the queue, unless the window has its key; False if the queue refuses it, and then
-    its key is not noted."""
-    if not key:
-        return enqueue(state, queue, message)
+def is_repeat(state: State, queue: Queue, window: Window, key: bytes, message: Message) -> bool:
+    """Whether the window has the key of a message that comes in: then it is dropped."""
     _forget_ended(state, queue, window, _FORGOTTEN_PER_MESSAGE)
     noted = window.by_key.get(key)
-    if noted is not None and _is_known(state, window, noted, message):
-        what = REPEATED | FLAG if message[IS_PERSISTENT] else REPEATED
-        at, low = state.position & INDEX_MASK, message[NUMBER] & MARK_MASK
-        state.moves.append(row(what, at, queue.mark, noted[1], low, message[CONTENT_HASH]))
-        queue.tally.drop_duplicate += 1
-        return True
-    if not enqueue(state, queue, message):
+    if noted is None or not _stands_for(state, window, noted, message):
         return False
-    if len(window.order) == window.size:
-        _forget_first(state, window)
-    volatile = not message[IS_PERSISTENT]
-    _note(state, window, (key, last_place(queue, message), state.horizon_us, volatile))
-    _recheck(state, queue, window)
+    what = REPEATED | FLAG if message[IS_PERSISTENT] else REPEATED
+    at, low = state.position & INDEX_MASK, message[NUMBER] & MARK_MASK
+    state.moves.append(row(what, at, queue.mark, noted[1], low, message[CONTENT_HASH]))
+    queue.tally.drop_duplicate += 1
     return True
 
 
-def _is_known(state: State, window: Window, noted: Noted, message: Message) -> bool:
+def note_key(
+    state: State, queue: Queue, window: Window, key: bytes, seq: int, message: Message
+) -> None:
+    """The message has entered the queue: another one with its key is a repeat from here on."""
+    if len(window.order) == window.size:
+        _forget_first(state, window)
+    noted = (key, seq, state.horizon_us, not message[IS_PERSISTENT])
+    window.order.append(noted)
+    window.by_key[key] = noted
+    window.volatile += noted[3]
+    _count(state, window, element(window, noted))
+    _recheck(state, queue, window)
+
+
+def _stands_for(state: State, window: Window, noted: Noted, message: Message) -> bool:
     """What a cold start would take stands for no message that it would keep."""
     _, _, noted_us, volatile = noted
     if volatile and message[IS_PERSISTENT]:
@@ -108,13 +75,6 @@ def element(window: Window, noted: Noted) -> int:
 def recomputed_sum(window: Window, noted: Iterable[Noted]) -> int:
     """The sum of the elements of these, computed anew."""
     return sum([element(window, one) for one in noted]) & MASK
-
-
-def _note(state: State, window: Window, noted: Noted) -> None:
-    window.order.append(noted)
-    window.by_key[noted[0]] = noted
-    window.volatile += noted[3]
-    _count(state, window, element(window, noted))
 
 
 def _count(state: State, window: Window, elements: int) -> None:
@@ -217,25 +177,6 @@ def restore_keys(state: State, queue: Queue, noted: Iterable[Noted]) -> None:
     window.sum = (window.sum + recomputed_sum(window, noted)) & MASK
     if _end_us(window) < NEVER_US:
         state.remembering[queue.number] = queue
-
-
-def restore_last_value(
-    last: LastValues, live: dict[bytes, int], number: int, message: Message
-) -> None:
-    """Find it again by its key: `live` are those that wait, or that channels hold."""
-    key = key_by(message[PROPERTIES], last.raw_header)
-    if key:
-        live[key] = number
-
-
-def restore_waiting(groups: Groups[Consumer], place: int, message: Message) -> None:
-    """It waits in a queue with message groups."""
-    groups.waits(group_key(groups, message), place)
-
-
-def restore_holder(groups: Groups[Consumer], holder: Consumer | None, message: Message) -> None:
-    """A channel holds it, of such a queue."""
-    groups.hold(group_key(groups, message), holder)
 
 
 def check(state: State, queue: Queue) -> None:

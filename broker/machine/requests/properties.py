@@ -6,11 +6,9 @@ properties read as if the property were absent: the gateway has refused them lon
 """
 
 import struct
-from hashlib import blake2b
 from typing import TypeAlias
 
 from broker.machine.commands import Table, Value
-from broker.machine.digest import canonical
 
 HAS_HEADERS = 0x2000
 HAS_DELIVERY_MODE = 0x1000
@@ -216,24 +214,6 @@ def header_of(properties: bytes, raw_name: bytes) -> Value:
         return None
     raws = [raw for _, found, raw in raw_headers(properties) if found == raw_name]
     return decode_value(raws[-1]) if raws else None
-
-
-def key_by(properties: bytes, raw_name: bytes) -> bytes:
-    """What a message is known by, as the value of this header says; none if it says nothing."""
-    value = header_of(properties, raw_name)
-    return key_of_value(value) if value not in (None, "", b"") else b""
-
-
-def key_of_text(text: bytes) -> bytes:
-    """What a message is known by that has this key: 16 bytes of a hash."""
-    return blake2b(text, digest_size=16).digest()
-
-
-def key_of_value(value: Value) -> bytes:
-    """The same of a header's value; a text is the same key whether it came as one or as bytes."""
-    if isinstance(value, str | bytes):
-        return key_of_text(value.encode() if isinstance(value, str) else value)
-    return blake2b(canonical({"": value}), digest_size=16, person=b"value").digest()
 
 
 def _spans(properties: bytes) -> tuple[int, int, int, int] | None:

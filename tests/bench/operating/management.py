@@ -28,7 +28,7 @@ from broker.access.backends import Login
 from broker.machine.commands import Table
 from broker.machine.handlers.definitions import define_first
 from broker.machine.machine import Machine
-from broker.machine.queueing.queue import create_queue
+from broker.machine.queueing.declaration import create_queue
 from broker.management.access import Logins
 from broker.management.call import Broker
 from broker.management.server import ManagementServer

@@ -21,8 +21,8 @@ from broker.machine.commands import (
     Command,
 )
 from broker.machine.effects import Confirm, DeliverEffect
-from broker.machine.handlers.consumers import tags_up_to
 from broker.machine.machine import Machine
+from broker.machine.queueing.settlement import tags_up_to
 from broker.machine.requests.properties import headers_of
 from broker.machine.state import BODY, NUMBER, PROPERTIES, Held, all_queues
 from broker.replication.chain import History

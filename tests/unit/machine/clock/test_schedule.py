@@ -7,7 +7,7 @@ import pytest
 
 from broker.machine.clock.cluster_time import LEAD_US
 from broker.machine.machine import Machine
-from broker.machine.queueing import queue as queueing
+from broker.machine.queueing import queue_limits
 from broker.machine.schedule import NEVER_US, Schedule
 from broker.machine.state import Queue, State
 from tests.support.three_machines import Rig
@@ -60,7 +60,7 @@ def test_a_tick_looks_only_at_what_is_due(monkeypatch: pytest.MonkeyPatch) -> No
 
     def watched(state: State, queue: Queue, count_max: int) -> int:
         looked.append(queue.name)
-        return queueing.expire(state, queue, count_max)
+        return queue_limits.expire(state, queue, count_max)
 
     monkeypatch.setattr("broker.machine.handlers.sessions.expire", watched)
     rig = Rig()

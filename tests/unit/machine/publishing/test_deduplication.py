@@ -13,7 +13,7 @@ from broker.machine.limits import WINDOW_KEYS_MAX
 from broker.machine.machine import Machine
 from broker.machine.move_log import BY_DEAD_LETTER, FLAG, MOVE, REPEATED
 from broker.machine.queueing import windows
-from broker.machine.queueing.windows import HEADER, key_of
+from broker.machine.requests.message_keys import HEADER, key_of_repeat
 from broker.machine.version import DEDUPLICATION
 from tests.support.three_machines import Client, Rig
 
@@ -109,11 +109,11 @@ def test_what_has_no_key_is_no_repeat(client: Client) -> None:
 
 def test_keys_differ_by_type_and_value() -> None:
     keys: list[c.Value] = [1, "1", True, 1.0, "", "one", b"\xff", {"a": 1}, (1,), 2**62]
-    found = [key_of(known_as(key)) for key in keys]
-    assert not key_of(known_as(""))
+    found = [key_of_repeat(known_as(key)) for key in keys]
+    assert not key_of_repeat(known_as(""))
     assert len(set(found)) == len(keys)
     assert all(len(one) in (0, 16) for one in found)
-    assert key_of(known_as("x" * 10_000)) != key_of(known_as("x" * 10_001))
+    assert key_of_repeat(known_as("x" * 10_000)) != key_of_repeat(known_as("x" * 10_001))
 
 
 def test_a_key_stays_when_its_message_was_consumed(client: Client) -> None:

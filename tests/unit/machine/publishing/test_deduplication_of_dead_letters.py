@@ -5,7 +5,7 @@ import pytest
 from broker.amqp import codec
 from broker.machine import commands as c
 from broker.machine.effects import GetOk
-from broker.machine.queueing.windows import DEATHS, key_of
+from broker.machine.requests.message_keys import DEATHS, key_of_repeat
 from tests.support.three_machines import Client, Rig
 
 ONCE: c.Table = {"x-message-deduplication": True}
@@ -74,12 +74,14 @@ def test_only_a_header_of_this_name_says_that_it_died() -> None:
     """Not its name in a value, or as a part of another one."""
     others: list[c.Table] = [{"other": f"\x07{DEATHS}"}, {f"{DEATHS}s": 1}, {"t": {DEATHS: ()}}]
     for headers in others:
-        assert key_of(codec.encode_properties({"headers": headers, "message_id": "one"}))
-    assert not key_of(codec.encode_properties({"headers": {DEATHS: ()}, "message_id": "one"}))
+        assert key_of_repeat(codec.encode_properties({"headers": headers, "message_id": "one"}))
+    assert not key_of_repeat(
+        codec.encode_properties({"headers": {DEATHS: ()}, "message_id": "one"})
+    )
 
 
 @pytest.mark.parametrize("empty", ["", b""])
 def test_an_empty_header_does_not_hide_the_message_id(empty: c.Value) -> None:
     headers: c.Table = {"x-deduplication-header": empty}
     properties = codec.encode_properties({"headers": headers, "message_id": "one"})
-    assert key_of(properties) == key_of(ID)
+    assert key_of_repeat(properties) == key_of_repeat(ID)

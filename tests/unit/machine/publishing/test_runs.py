@@ -10,11 +10,11 @@ from broker.machine import commands as c
 from broker.machine.command_codec import pack_blob
 from broker.machine.commands import Command, Table
 from broker.machine.digest import bytes_hash
-from broker.machine.handlers.consumers import apply_acks
 from broker.machine.machine import Machine
 from broker.machine.move_log import ACKED
-from broker.machine.publishing.runs import apply_run
-from broker.machine.queueing.dispatch import RUN_TRAITS, release, release_all
+from broker.machine.publishing.runs import apply_acks, apply_publishes
+from broker.machine.queueing.enqueue import RUN_TRAITS
+from broker.machine.queueing.settlement import release, release_all
 from broker.machine.requests.properties import with_header
 from broker.machine.state import Queue, rehash
 from broker.machine.tally import Tally
@@ -220,10 +220,10 @@ def test_a_run_is_taken_where_there_is_one() -> None:
         commands: list[Command] = [
             c.Publish(c.PUBLISH, 1, 1, no, "", name, 0, b"", b"x") for no in range(1, 9)
         ]
-        taken.append(apply_run(machine, position + 2, session, 0, commands, 0))
+        taken.append(apply_publishes(machine, position + 2, session, 0, commands, 0))
         machine.apply(position + 2, session, 0, commands[0])
-        taken.append(apply_run(machine, position + 3, session, 0, commands, 1))
-        taken.append(apply_run(machine, position + 3, session, 0, commands, 1))
+        taken.append(apply_publishes(machine, position + 3, session, 0, commands, 1))
+        taken.append(apply_publishes(machine, position + 3, session, 0, commands, 1))
     assert taken == [0, 7, 7, 0, 2, 7]
 
 

@@ -9,7 +9,7 @@ from broker.machine.effects import Confirm, DeliverEffect
 from broker.machine.limits import READS_PER_TURN
 from broker.machine.machine import Machine
 from broker.machine.move_log import MOVE, Op
-from broker.machine.publishing.runs import apply_run
+from broker.machine.publishing.runs import apply_publishes
 from broker.machine.queueing import streams
 from broker.machine.version import STREAMS
 from tests.support.three_machines import Client, Rig
@@ -297,7 +297,7 @@ def test_a_long_one_is_sent_in_parts(rig: Rig, monkeypatch: pytest.MonkeyPatch) 
         collect()
     assert rig.machine.reading
     busy = c.Publish(c.PUBLISH, client.conn, 1, 0, "", "q", 0, b"\0\0", b"x")
-    run = apply_run(rig.machine, rig.position + 1, client.session, 0, [busy, busy], 0)
+    run = apply_publishes(rig.machine, rig.position + 1, client.session, 0, [busy, busy], 0)
     assert run == 0, "no run of publishes passes over the positions at which it goes on"
     parts = []
     while rig.machine.reading:

@@ -14,16 +14,7 @@ pytest.importorskip("duckdb")
 
 from broker.amqp import codec
 from broker.machine import commands as c
-from broker.machine.move_log import (
-    BY_LETTER,
-    CLOSED,
-    FLAG,
-    MOVE,
-    REPLACED,
-    SENT_ON,
-    TAKEN_BACK,
-    Op,
-)
+from broker.machine.move_log import BY_LETTER, CLOSED, FLAG, MOVE, REPLACED, SENT_ON, TAKEN_BACK, Op
 from broker.machine.requests.properties import with_header
 from broker.memberlog.records import Batch, Checkpoint, Queues, Readers, Record, Snapshot
 from tests.support.three_machines import Client

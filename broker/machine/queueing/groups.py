@@ -1,0 +1,44 @@
+"""Queues with message groups: who has which group, and what waits of it.
+
+What `broker.waiting.groups` knows by keys, here by messages, and counted in the digest.
+"""
+
+from broker.machine.digest import item_hash
+from broker.machine.requests.message_keys import key_by
+from broker.machine.state import PROPERTIES, Consumer, Message, Queue, State
+from broker.waiting.groups import KEPT_GROUPS_MAX, Groups
+
+
+def group_key(groups: Groups[Consumer], message: Message) -> bytes:
+    """Of the group of a message; the same, empty one for all that name none."""
+    key = key_by(message[PROPERTIES], groups.raw_header)
+    if not groups.keeps or not key:
+        return key
+    return (int.from_bytes(key[:2], "big") % KEPT_GROUPS_MAX).to_bytes(2, "big")
+
+
+def wait_in_group(groups: Groups[Consumer], place: int, message: Message) -> None:
+    """It waits at this place; who has its group may be served."""
+    holder = groups.waits(group_key(groups, message), place)
+    if holder is not None and holder.waiting:
+        groups.pending[holder] = None
+
+
+def let_go_of_group(state: State, queue: Queue, groups: Groups[Consumer], message: Message) -> None:
+    """No channel holds the message any more. Whom the others of its group may go to now have them
+    when the command is done."""
+    if groups.let_go(group_key(groups, message)):
+        state.freed[queue.number] = queue
+
+
+def keep_no_groups(state: State, consumer: Consumer) -> None:
+    """The consumer is gone: its groups go to others when nothing of them is held."""
+    groups = consumer.queue.groups
+    if groups is not None:
+        groups.pending.pop(consumer, None)
+        for key in groups.keep_no_more(consumer):
+            state.remove(kept_element(consumer, key))
+
+
+def kept_element(consumer: Consumer, key: bytes) -> int:
+    return item_hash("kept", consumer.queue.number, *consumer.channel.key, consumer.tag, key)

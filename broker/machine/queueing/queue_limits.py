@@ -1,0 +1,119 @@
+"""What a queue drops by itself: what is too much for its limits, and what is too old."""
+
+from broker.machine.clock.cluster_time import (
+    deadline,
+    head,
+    lease,
+    next_deadline,
+    recheck_deadlines,
+    time_to_live,
+    unlease,
+)
+from broker.machine.limits import TRIMMED_PER_MESSAGE_MAX
+from broker.machine.move_log import DUE, EXPIRED, OVER_LIMIT
+from broker.machine.policies.choice import policies_element, policies_of_queue
+from broker.machine.queueing.declaration import lease_element
+from broker.machine.queueing.queue import forget_all_returns, forget_returns, remove_head
+from broker.machine.requests.arguments import apply_settings
+from broker.machine.state import KEY, Letter, Message, Queue, State, ready_count
+from broker.machine.version import ANSWERS_AS_RABBITMQ
+
+
+def is_full(queue: Queue, bytes_more: int, more: int = 1) -> bool:
+    """Would so many more messages be too many?  Dead letters that it keeps count."""
+    count, size, kept = ready_count(queue), queue.ready_bytes, queue.letters
+    if kept is not None:
+        count, size = count + ready_count(kept), size + kept.ready_bytes
+    return (0 <= queue.max_length < count + more) or (0 <= queue.max_bytes < size + bytes_more)
+
+
+def is_over(queue: Queue) -> bool:
+    """It holds more than it may. A stream keeps its last message: nobody may have read it yet."""
+    return (ready_count(queue) > queue.max_length >= 0) or (
+        queue.ready_bytes > queue.max_bytes >= 0 and (queue.stream is None or len(queue.ready) > 1)
+    )
+
+
+def trim(state: State, queue: Queue, count_max: int) -> int:
+    """Drop messages from the head until the limits hold, at most `count_max`, so that one position
+    stays cheap: the others follow at the next ones. Return how many. A queue that refuses
+    publishes instead drops nothing."""
+    count = 0
+    while queue.overflow == "drop-head" and is_over(queue):
+        if count == count_max:
+            state.trimming[queue.number] = queue
+            return count
+        drop_head(state, queue, "maxlen")
+        count += 1
+    state.trimming.pop(queue.number, None)
+    return count
+
+
+def expire(state: State, queue: Queue, count_max: int) -> int:
+    """Drop expired messages at the head, at most `count_max`, so that one position stays cheap;
+    return how many. Others wait behind the first, as AMQP brokers do it."""
+    now_us = state.now_us
+    count = 0
+    while count < count_max and queue.expiring and deadline(queue, head(queue)) <= now_us:
+        drop_head(state, queue, "expired")
+        count += 1
+    return count
+
+
+def expire_at_once(state: State, queue: Queue) -> None:
+    """What has no time to live was delivered at once, or is dead. No more here than came in and
+    one: the others, which a new policy may bring, expire by tick."""
+    if state.version < ANSWERS_AS_RABBITMQ or queue.delays is not None:
+        return
+    for _ in range(TRIMMED_PER_MESSAGE_MAX):
+        if not queue.expiring or time_to_live(queue, head(queue)) != 0:
+            return
+        drop_head(state, queue, "expired")
+
+
+def take_due(state: State, queue: Queue) -> Message | None:
+    """Remove the first message of a queue that delays, if it is due."""
+    if not queue.expiring or next_deadline(queue) > state.now_us:
+        return None
+    return remove_head(state, queue, DUE)[1]
+
+
+def drop_head(state: State, queue: Queue, reason: str) -> None:
+    """Remove the first ready message; dead-letter it if the queue has an exchange for that."""
+    seq, message = remove_head(state, queue, EXPIRED if reason == "expired" else OVER_LIMIT)
+    if queue.returns:
+        forget_returns(state, queue, seq)
+    dead_letter(state, queue, message, reason)
+
+
+def dead_letter(state: State, queue: Queue, message: Message, reason: str) -> None:
+    """To be published to the queue's dead-letter exchange, if it has one, after the command."""
+    exchange = queue.dead_letter_exchange
+    if exchange is not None and not queue.deleted:
+        key = message[KEY] if queue.dead_letter_key is None else queue.dead_letter_key
+        state.dead_letters.append(Letter(queue.vhost, exchange, key, queue.name, message, reason))
+
+
+def apply_policies(state: State, queue: Queue) -> bool:
+    """The policies that apply may be others now. Return whether they are."""
+    applied = policies_of_queue(queue.vhost, queue.name, queue.arguments)
+    if applied == (queue.policy, queue.operator_policy):
+        return False
+    ttl_us, expires_us = queue.ttl_us, queue.expires_us
+    state.remove(policies_element(queue) + lease_element(queue))
+    queue.policy, queue.operator_policy = applied
+    apply_settings(queue)
+    if queue.expires_us != expires_us:  # what was unused before counts from now
+        queue.used_us = state.horizon_us
+        if queue.expires_us >= 0 and not queue.consumers:
+            lease(state, queue)
+        else:
+            unlease(state, queue)
+    state.add(policies_element(queue) + lease_element(queue))
+    if queue.ttl_us != ttl_us:
+        recheck_deadlines(state, queue)
+    if queue.delivery_limit < 0:
+        forget_all_returns(state, queue)
+    if is_over(queue):
+        state.trimming[queue.number] = queue
+    return True
