@@ -22,6 +22,7 @@ from broker.machine.state import State
 from broker.machine.version import ACTIVE_MEMBER
 from broker.options.active_passive import AUTOMATIC, MANUAL, ActivePassiveOptions
 from broker.replication.chain import Promise
+from broker.replication.durable_gate import Backups
 from vsync.admin.protocol import Json, QueryRefused
 from vsync.primary.component import Primary
 from vsync.quorum.voter_set import parse
@@ -56,6 +57,7 @@ class Followed(Protocol):
     promise: Promise
     primary: Primary
     serving: bool
+    backups: Backups | None
 
     @property
     def transfer_donor(self) -> str:
@@ -294,11 +296,19 @@ class ActivePassive:
             "replicate": "all",
             "id": controller.me.name,
             **({"pair": self._pair.status()} if self._pair is not None else {}),
+            **self._waited_for(),
             "members": [
                 {"id": name, "url": labels.get(name, ""), "status": one.value}
                 for name, one in self._roles(role).items()
             ],
         }
+
+    def _waited_for(self) -> Json:
+        """For how long its confirms wait for the disks of all, and for whose they do not."""
+        backups = self._controller.backups
+        if backups is None:
+            return {}
+        return {"backup_timeout_s": backups.timeout_s, "not_waited_for": sorted(backups.late)}
 
     def _waits_for_the_ring(self) -> bool:
         return self._options.automatic and bool(self._candidates())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -29,6 +30,7 @@ from broker.exit_codes import Exit
 from broker.machine.commands import SHUTDOWN, UPGRADE, Shutdown, Table, Upgrade
 from broker.options.broker import BrokerOptions
 from broker.replication.controller import Controller
+from broker.replication.durable_gate import Backups
 from broker.replication.voter_changes import ChangeRefused, VoterChanges
 from vsync.admin.protocol import Json, QueryRefused
 from vsync.io.traced_driver import Tracer, trace_op
@@ -86,6 +88,9 @@ class Operations:
         self.follow_roles: Callable[[float], None] | None = None
         """To be called after each turn of work; None: this member is in no such cluster."""
         if (mode := options.active_passive) is not None:
+            if mode.backup_timeout_s:
+                waited = Backups(mode.backup_timeout_s, time.monotonic, log.warning)
+                controller.backups = waited
             pair = options.pair and PairRoles(
                 options.pair, controller, clients, machine=lambda: controller.replica.machine,
                 drained=lambda: self._maintenance.drained, stop=stop, note=log.info, warn=log.error,

@@ -28,18 +28,21 @@ from vsync.types import record
 AUTOMATIC, MANUAL = "automatic", "manual"
 NO_EFFECT: Mapping[str, str] = {
     "ha-replicate": "every queue, exchange and message is on every member",
-    "ha-backup-timeout": "a confirm waits for the members of the view and the disks of a majority "
-    "of the voters, never for a member that is away",
     "link-heartbeat-interval": "the ring sees within a second that a member is lost",
     "link-maintenance-interval": "the ring finds a member that is back by itself",
 }
 """Options that are taken, and why they change nothing."""
-INSTEAD: Mapping[str, str] = {
-    "ha-username": "--cluster-username",
-    "ha-password": "--cluster-password",
-    "ha-mechanism": "--cluster-mechanism",
+STANDS_FOR: Mapping[str, str] = {
+    "ha-username": "cluster-username",
+    "ha-password": "cluster-password",
+    "ha-mechanism": "cluster-mechanism",
 }
-"""Options that are refused, and what to use: members prove who they are on the ring."""
+"""Members prove who they are on the ring, not over AMQP: where nothing is said of the ring, what a
+backup was to show to the primary is what each member shows to the others."""
+OF_RING = (*STANDS_FOR.values(), "cluster-key", "cluster-allow")
+LEVELS = ("none", "configuration", "all")
+"""What Qpid replicates of an object.  Each is taken, as each asks for no more than is given."""
+MECHANISMS = ("PLAIN", "ANONYMOUS")
 NOT_LISTED = (
     "as ring addresses (each port + 20000) it lists {0}, and this member's, {1}, is not among "
     "them: list all members, this one by its --interface and --port, or give --cluster-nodes and "
@@ -116,8 +119,9 @@ DEFAULTS: Mapping[str, str] = {
     "ha-brokers-url": "",
     "ha-public-url": "",
     "ha-queue-replication": "no",
+    "ha-backup-timeout": "0",
     **dict.fromkeys(NO_EFFECT, ""),
-    **dict.fromkeys(INSTEAD, ""),
+    **dict.fromkeys(STANDS_FOR, ""),
     **PAIR_DEFAULTS,
 }
 HELP: Mapping[str, tuple[str, str]] = {
@@ -157,12 +161,19 @@ HELP: Mapping[str, tuple[str, str]] = {
         "Where backups send clients: the address that moves with the active member. Default: the "
         "--cluster-url of that member.",
     ),
-    "ha-replicate": ("all", "Taken for Qpid's sake: everything is replicated."),
+    "ha-replicate": (
+        "none|configuration|all",
+        "Taken for Qpid's sake, without effect: everything is replicated.",
+    ),
     "ha-queue-replication": ("no", "Taken for Qpid's sake: qpid-ha replicate needs none."),
-    "ha-backup-timeout": ("SECONDS", "Taken for Qpid's sake, without effect: nothing waits."),
-    "ha-username": ("NAME", "Refused: give --cluster-username."),
-    "ha-password": ("WORD", "Refused: give --cluster-password."),
-    "ha-mechanism": ("WHICH", "Refused: give --cluster-mechanism."),
+    "ha-backup-timeout": (
+        "SECONDS",
+        "How long a confirm at most waits for the disks of all backups, where a majority of the "
+        "voters has it. Default 0: it does not.",
+    ),
+    "ha-username": ("NAME", "Stands for --cluster-username."),
+    "ha-password": ("WORD", "Stands for --cluster-password."),
+    "ha-mechanism": ("PLAIN|ANONYMOUS", "Stands for --cluster-mechanism."),
     "link-heartbeat-interval": ("SECONDS", "Taken for Qpid's sake, without effect."),
     "link-maintenance-interval": ("SECONDS", "Taken for Qpid's sake, without effect."),
     **PAIR_HELP,
@@ -176,7 +187,8 @@ _USER = re.compile(r"\w+://[^@/]*@", re.ASCII)
 """As libpq takes it from a URL."""
 _QUOTED = re.compile(r'"([^"]*)"')
 """What libpq quotes of a URL may be of its password."""
-_SECONDS = re.compile(r"\d+(\.\d+)?(s|ms|us|ns)?", re.ASCII)
+_SECONDS = re.compile(r"(\d+(?:\.\d+)?)(s|ms|us|ns)?", re.ASCII)
+_UNITS = {None: 1.0, "s": 1.0, "ms": 1e-3, "us": 1e-6, "ns": 1e-9}
 
 
 @record
@@ -189,6 +201,8 @@ class ActivePassiveOptions:
     """Where clients are sent; empty: to the active member."""
     needless: tuple[str, ...]
     """Sentences about options that were given and have no effect."""
+    backup_timeout_s: float = 0.0
+    """For how long confirms wait for the disks of all members; 0: for those of a majority."""
 
 
 ONE_OF_PAIR = ActivePassiveOptions(automatic=True, public_url="", needless=())
@@ -200,12 +214,6 @@ def read_active_passive(text: Mapping[str, str], public_url: str) -> ActivePassi
 
     `public_url` is read already.
     """
-    for option, instead in INSTEAD.items():
-        if text[option]:
-            raise OptionError(
-                option,
-                f"members prove who they are on the ring, not over AMQP: give {instead} instead",
-            )
     yes("ha-queue-replication", text["ha-queue-replication"])
     if not yes("ha-cluster", text["ha-cluster"]):
         for option in DEFAULTS:
@@ -220,22 +228,48 @@ def read_active_passive(text: Mapping[str, str], public_url: str) -> ActivePassi
             "it needs --cluster-name, the same at all members, and a way to find them: "
             "--ha-brokers-url or --cluster-nodes",
         )
-    if text["ha-replicate"] not in ("", "all"):
+    if text["ha-replicate"]:
+        choice("ha-replicate", text["ha-replicate"].lower(), LEVELS)
+    if (wanted := text["ha-mechanism"]) and wanted.upper() not in MECHANISMS:
         raise OptionError(
-            "ha-replicate",
-            f"'{text['ha-replicate']}' is not possible, as {NO_EFFECT['ha-replicate']}: say all, "
-            "or nothing; keep what is not to be replicated on a broker of its own",
+            "ha-mechanism",
+            f"members do not speak '{wanted}' to each other: say PLAIN, or drop it and give each "
+            "member keys (--cluster-key and --cluster-allow; qpid-cluster-keys makes them)",
         )
-    for option in NO_EFFECT:
-        if option != "ha-replicate" and text[option] and not _SECONDS.fullmatch(text[option]):
-            raise OptionError(option, f"'{text[option]}' is no number of seconds (10, 0.5, 100ms)")
+    timeout_s, *_ = (
+        _seconds(option, text[option])
+        for option in ("ha-backup-timeout", "link-heartbeat-interval", "link-maintenance-interval")
+    )
     promotion = choice("ha-promotion", text["ha-promotion"].lower(), (AUTOMATIC, MANUAL))
-    given = [option for option in NO_EFFECT if text[option]]
+    needless = [
+        f"--{option} has no effect: {NO_EFFECT[option]}" for option in NO_EFFECT if text[option]
+    ]
+    for option, of_ring in STANDS_FOR.items():
+        if text[option] and text[option] != text[of_ring]:
+            needless.append(
+                f"--{option} has no effect: members show each other what --cluster-... say"
+            )
     return ActivePassiveOptions(
         automatic=promotion == AUTOMATIC,
         public_url=public_url,
-        needless=tuple(f"--{option} has no effect: {NO_EFFECT[option]}" for option in given),
+        needless=tuple(needless),
+        backup_timeout_s=timeout_s,
     )
+
+
+def _seconds(option: str, text: str) -> float:
+    """Read a time as Qpid's options have it; nothing: 0."""
+    found = _SECONDS.fullmatch(text or "0")
+    if found is None:
+        raise OptionError(option, f"'{text}' is no number of seconds (10, 0.5, 100ms)")
+    return float(found[1]) * _UNITS[found[2]]
+
+
+def ring_credentials(given: Mapping[str, str]) -> dict[str, str]:
+    """Return what the ring is told by Qpid's names for it, unless it is told anything itself."""
+    if any(map(given.get, OF_RING)):
+        return {}
+    return {of_ring: given[option] for option, of_ring in STANDS_FOR.items() if given.get(option)}
 
 
 @record

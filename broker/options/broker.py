@@ -33,6 +33,7 @@ from broker.options.active_passive import (
     read_active_passive,
     read_pair,
     read_shared_store,
+    ring_credentials,
 )
 from broker.options.bounds import Bounds, read_bounds
 from broker.options.client_ports import (
@@ -100,8 +101,9 @@ DEFAULTS: Mapping[str, str] = {
 }
 """Every option that an option file may set, with its default."""
 _NO_PAIR = (
-    "ha-cluster", "ha-promotion", "ha-brokers-url", "ha-public-url", "shared-store",
-    "cluster-mcastaddr", "cluster-mcastport",
+    "ha-cluster", "ha-promotion", "ha-brokers-url", "ha-public-url", "ha-replicate",
+    "ha-backup-timeout", *ha_options.STANDS_FOR, "shared-store", "cluster-mcastaddr",
+    "cluster-mcastport",
 )  # fmt: skip
 _RING_ONLY = (
     "cluster-size", "cluster-bind", "cluster-nodes", "cluster-mcastaddr", "cluster-mcastport",
@@ -374,12 +376,18 @@ def _with_peer(given: Mapping[str, str]) -> Mapping[str, str]:
 
 
 def _with_ring(given: Mapping[str, str]) -> Mapping[str, str]:
-    """Add the members of an active-passive cluster, by the addresses of their client ports."""
+    """Add the members of an active-passive cluster, by the addresses of their client ports, and
+    what they show each other."""
     for name in given:
         if name not in DEFAULTS:
             raise OptionError(name, "there is no such option")
+    if not given.get("cluster-name", "").strip() or given.get("shared-store"):
+        return given
+    if given.get("ha-cluster", "").strip().lower() != "yes":
+        return given
+    given = {**given, **ring_credentials(given)}
     url = given.get("ha-brokers-url", "").strip()
-    if not url or not given.get("cluster-name", "").strip():
+    if not url:
         return given
     clients = _url_addresses("ha-brokers-url", url)
     of_tls = [f"{scheme}:{address}" for scheme, address in clients if scheme == "ssl"]

@@ -83,7 +83,7 @@ KINDS: Mapping[str, Kind] = {
     "ha-public-url": Kind.OWN,
     "ha-replicate": Kind.OWN,
     "ha-queue-replication": Kind.OWN,
-    "ha-backup-timeout": Kind.OWN,
+    "ha-backup-timeout": Kind.ALIKE,
     "ha-username": Kind.OWN,
     "ha-password": Kind.OWN,
     "ha-mechanism": Kind.OWN,

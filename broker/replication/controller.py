@@ -16,6 +16,7 @@ from broker.machine.command_codec import blob_version, pack_blob
 from broker.machine.commands import DIGEST, TICK, Command, DigestClaim
 from broker.machine.version import MACHINE_VERSION, MACHINE_VERSION_MIN
 from broker.replication.chain import History, Promise
+from broker.replication.durable_gate import Backups
 from broker.replication.ports import Shell
 from broker.replication.replica import Applied, Divergence, Item, Recorded, Replica
 from broker.replication.side import Side
@@ -97,6 +98,8 @@ class Controller:
         self._decided_by = 0  # the last epoch that decided something older
         self.before_commands: Callable[[], object] = lambda: None
         """Called before commands are submitted: a tick may have to come before them."""
+        self.backups: Backups | None = None
+        """Whom this member's confirms wait for beyond the quorum."""
 
     def _pack(self, session: int, number: int, time_us: int, commands: list[Command]) -> bytes:
         version = blob_version(self.replica.machine.version)
@@ -307,12 +310,22 @@ class Controller:
     def _release(self) -> None:
         """Acknowledge what is durable, by the voters of what was applied: others may be further."""
         position = min(self.primary.durable(), self.replica.history.position)
+        if self.backups is not None:
+            position = self.backups.reached(position, self.primary.marks_with_state())
         if position > self._released:
             self._released = position
             if self._side.took_nothing:
                 self._side.released(position)
             self.shell.release(position)
         self._serve_when_durable()
+
+    def release_late(self) -> bool:
+        """Release what waited for backups only, as one came up or its time is over; return whether
+        anything waits still."""
+        if self.backups is None or not self.backups.waits:
+            return False
+        self._release()
+        return self.backups.waits
 
     def _claim(self) -> None:
         """Order a claim of what this member computed, for the others to compare."""

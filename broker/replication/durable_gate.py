@@ -1,6 +1,7 @@
 """Holds back what acknowledges a change until the position of the change is released.
 
-A position is released when it is durable at a majority of the voters, by the primary layer's mark.
+A position is released when it is durable at a majority of the voters, by the primary layer's mark,
+and where `Backups` are waited for at all members, or after a time without those that lag.
 Everything that writes to clients asks here, so that nothing is acknowledged that the loss of one
 member could take back (docs/GUARANTEES.md, G9).
 """
@@ -8,7 +9,7 @@ member could take back (docs/GUARANTEES.md, G9).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Generic, TypeVar
 
 from broker.machine.effects import Confirm, Effect, Reply
@@ -52,6 +53,85 @@ class DurableGate(Generic[T]):
         """Forget what was released as well: positions are of another history from here on."""
         self.clear()
         self.released = 0
+
+
+class Backups:
+    """What a release waits for beyond the quorum: the disk of each member that has the state, for a
+    time at most (`--ha-backup-timeout`).
+
+    A member that lags for longer is not waited for until it is less than that behind.  It is for
+    whoever releases alone: to release later, for any reason, harms nothing.
+    """
+
+    STEPS = 16
+    """Positions of a sixteenth of the time share a beginning, so that few are kept; each waits
+    for less by that, and never for more."""
+
+    def __init__(
+        self, timeout_s: float, clock: Callable[[], float], note: Callable[[str], None]
+    ) -> None:
+        self.timeout_s = timeout_s
+        self._clock, self._note = clock, note
+        self._since: deque[tuple[int, float]] = deque()
+        """Positions that a quorum has and not all, rising, and since when."""
+        self._late: dict[str, tuple[int, float]] = {}
+        """Who is not waited for: what it has to reach to be so again, and since when."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether anything is held for a member that may yet be late."""
+        return bool(self._since)
+
+    @property
+    def late(self) -> frozenset[str]:
+        """Who is not waited for."""
+        return frozenset(self._late)
+
+    def reached(self, quorum: int, marks: Mapping[str, int]) -> int:
+        """Return the position to release: `quorum` has it, and each of `marks` but who is late."""
+        if not quorum:
+            self._since.clear()  # no primary view: what they lag in it begins with it
+            return 0
+        now = self._clock()
+        self._look_at_late(quorum, marks, now)
+        position = self._of_all(quorum, marks)
+        since = self._since
+        while since and since[0][0] <= position:
+            since.popleft()
+        if position < quorum:
+            self._remember(quorum, now)
+        if since and now - since[0][1] >= self.timeout_s:
+            for name, mark in marks.items():
+                if mark < since[0][0] and name not in self._late:
+                    self._late[name] = quorum, now
+                    self._note(
+                        f"confirms do not wait for the disk of {name} any more, which has been "
+                        f"behind for {self.timeout_s:g} s (--ha-backup-timeout)"
+                    )
+            position = self._of_all(quorum, marks)
+            while since and since[0][0] <= position:
+                since.popleft()
+        return position
+
+    def _of_all(self, quorum: int, marks: Mapping[str, int]) -> int:
+        return min([quorum, *(mark for name, mark in marks.items() if name not in self._late)])
+
+    def _remember(self, quorum: int, now: float) -> None:
+        since = self._since
+        if not since or now - since[-1][1] >= self.timeout_s / self.STEPS:
+            since.append((quorum, now))
+        else:
+            since[-1] = quorum, since[-1][1]
+
+    def _look_at_late(self, quorum: int, marks: Mapping[str, int], now: float) -> None:
+        for name, (goal, since) in list(self._late.items()):
+            if name not in marks:
+                del self._late[name]
+            elif marks[name] >= goal and now - since < self.timeout_s:
+                del self._late[name]
+                self._note(f"confirms wait for the disk of {name} again")
+            elif marks[name] >= goal:
+                self._late[name] = quorum, now
 
 
 def acknowledges_durable(effect: Effect) -> bool:

@@ -34,6 +34,7 @@ from broker.machine.clock.voters import voter_names
 from broker.machine.effects import Effect
 from broker.replication.chain import History, Promise
 from broker.replication.controller import Controller
+from broker.replication.durable_gate import Backups
 from broker.replication.persister import Persister, StoreDevice, StoreT, WriterT
 from broker.replication.ports import Ports, Shell
 from broker.replication.replica import Recorded, Replica
@@ -108,6 +109,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         self._entered = False  # something from outside is being dealt with
         self._failed = False  # something of that raised: nothing more is done here
         self._merged = 0  # turns whose work is not handed over yet
+        self._waits_for_backups = self._looks_again = False
         self._handed_later = False  # a timer runs for what nobody waits for
         self._made: list[tuple[int, Effect]] = []  # for clients, and not handed to the log yet
         self._unlogged: deque[tuple[int, list[tuple[int, Effect]]]] = deque()
@@ -131,8 +133,8 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         busy = self.controller.busy
         if not isinstance(output, Deliver) or not busy:
             self.controller.flush()
-        if busy or not isinstance(output, Marks):  # most marks change nothing here
-            self._host.schedule()
+        if busy or self._waits_for_backups or not isinstance(output, Marks):
+            self._host.schedule()  # else: most marks change nothing here
 
     @_or_end
     def turn(self, in_slice: Callable[[], bool]) -> None:
@@ -158,6 +160,8 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
             self._keep()
         else:
             self._hand_over_later()
+        if controller.backups is not None:
+            self._look_at(controller.backups)
         self._reply()
         self._clients.throttle(
             full=controller.submissions.full or bool(controller.halted),
@@ -173,6 +177,19 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         persister.keep(controller.replica, controller.promise, counts=controller.filled)
         if controller.filled and not persister.switching:
             self._ring.expect_mark(persister.meta.position)
+
+    def _look_at(self, backups: Backups) -> None:
+        """Release what waited for them, and come again while anything does."""
+        self._waits_for_backups = self.controller.release_late()
+        if self._waits_for_backups and not self._looks_again:
+            self._looks_again = True
+            self._clock.later(backups.timeout_s / backups.STEPS, self._look_again_at_backups)
+
+    @_or_end
+    def _look_again_at_backups(self) -> None:
+        self._looks_again = False
+        if not self._host.stopping:
+            self._host.schedule()
 
     def _hand_over_later(self) -> None:
         if not self._handed_later:

@@ -280,6 +280,11 @@ def described(found: dict[str, Json]) -> list[str]:
         "Promotion": found.get("promotion", ""),
         "Active": found.get("active", ""),
     }
+    if "backup_timeout_s" in found:
+        late = found.get("not_waited_for")
+        names = ", ".join(map(str, late)) if isinstance(late, list) else ""
+        rows["Backup timeout"] = f"{found['backup_timeout_s']} s"
+        rows["Not waited for"] = names or "nobody: confirms wait for the disks of all"
     pair = found.get("pair")
     if isinstance(pair, dict):
         rows |= {

@@ -181,6 +181,12 @@ def add() -> None:
     """Declare a queue or an exchange."""
 
 
+REPLICATE = click.option(
+    "--replicate",
+    type=click.Choice(["none", "configuration", "all"]),
+    expose_value=False,
+    help="Taken, without effect: everything is at every member, messages too.",
+)
 ARGUMENT = click.option(
     "--argument", "arguments", multiple=True, metavar="NAME=VALUE",
     help="A further argument of the declaration; may be given again.",
@@ -201,8 +207,7 @@ ARGUMENT = click.option(
 )
 @click.option("--alternate-exchange", metavar="NAME", help="Where dead messages go.")
 @click.option("--cluster-durable", is_flag=True, help="Taken: every queue is at every member.")
-@click.option("--replicate", type=click.Choice(["none", "configuration", "all"]),
-              help="Taken when it is all: every queue is at every member.")  # fmt: skip
+@REPLICATE
 @click.option("--file-size", type=int, hidden=True)
 @click.option("--file-count", type=int, hidden=True)
 @click.option("--flow-stop-size", type=int, hidden=True)
@@ -230,8 +235,6 @@ def add_queue(
     ctx: click.Context, /, name: str, durable: bool, auto_delete: bool, **given: object
 ) -> None:
     """Declare a queue; the same again is no error, another one is."""
-    if given.pop("replicate") in ("none", "configuration"):
-        raise ToolError("--replicate: every queue is at every member with its messages", Exit.USAGE)
     refuse(given)
     body: Object = {
         "durable": durable, "auto_delete": auto_delete, "arguments": queue_arguments(given),
@@ -298,6 +301,7 @@ KINDS = (
 @click.option("--durable", is_flag=True, help="Outlives a restart of all members.")
 @click.option("--auto-delete", is_flag=True, help="Deleted when its last binding is gone.")
 @click.option("--alternate-exchange", metavar="NAME", help="Where it sends what it cannot route.")
+@REPLICATE
 @click.option("--sequence", "msg_sequence", is_flag=True, hidden=True)
 @click.option("--ive", is_flag=True, hidden=True)
 @ARGUMENT

@@ -259,6 +259,11 @@ class Primary:
         """Return the position that every caught up member of the view has made durable."""
         return self.mark.everywhere()
 
+    def marks_with_state(self) -> dict[str, int]:
+        """Return what each member that holds data and has caught up has made durable, by name."""
+        mark = self.mark
+        return {name: mark.marks.get(name, 0) for name in mark.caught_up - mark.without_data}
+
     def durable_elsewhere(self) -> int:
         """Return the position that those have made durable who can go on without this member: a
         quorum of the voters, or the other one of a pair."""

@@ -52,6 +52,9 @@ HINTS = (
     "qpid.paging",
 )
 """How Qpid's broker keeps a queue; these keep what is long on disk, and have no journal files."""
+_REPLICATE, _LEVELS = "qpid.replicate", ("none", "configuration", "all")
+"""What Qpid has of a queue on its backups. Here every queue is on every member, with its messages,
+so whoever asks for less gets more."""
 _ALERTS = "no events are sent: alert on the metric rabbitmq_queue_messages"
 _FLOW = "publishers are slowed for all queues alike: use qpid.max_count or qpid.max_size"
 _SEQUENCE = "consumers ask for numbers, by their argument x-queue-numbers"
@@ -79,13 +82,12 @@ REFUSED = {
     "qpid.persist_last_node": "declare the queue durable, and publish persistent messages",
     "qpid.queue_msg_group_timestamp": "groups have no times",
     "qpid.queue_msg_sequence": _SEQUENCE,
-    "qpid.replicate": "every queue is on every member, with its messages",
     "qpid.trace.exclude": _TRACE,
     "qpid.trace.id": _TRACE,
 }
 NAMES = (
     *LIMITS, POLICY_TYPE, PRIORITIES, AUTO_DELETE_TIMEOUT, LAST_VALUE_KEY, *_OLD_LAST_VALUES,
-    BROWSE_ONLY, GROUP_KEY, SHARED_GROUPS, *HINTS, *REFUSED,
+    BROWSE_ONLY, GROUP_KEY, SHARED_GROUPS, *HINTS, _REPLICATE, *REFUSED,
 )  # fmt: skip
 
 
@@ -178,8 +180,9 @@ def _fault_of(option: str, value: Value, *, exclusive: bool) -> str | None:
         if exclusive and value:
             return "an exclusive queue goes with its connection: declare it without exclusive"
         return _fault_of_number(value, 0, _SECONDS_MAX)
-    if option == "qpid.replicate" and value == "all":
-        return None
+    if option == _REPLICATE:
+        words = ", ".join(_LEVELS)
+        return None if value in _LEVELS else f"invalid replication value {value!r}: one of {words}"
     why = REFUSED.get(option)
     return "not known to this broker" if why is None else f"not supported by this broker: {why}"
 

@@ -17,6 +17,7 @@ from broker.admin.roles import Role
 from broker.machine.commands import DEFINE, Define, Table, Value
 from broker.machine.version import ACTIVE_MEMBER
 from broker.options.active_passive import ActivePassiveOptions
+from broker.replication.durable_gate import Backups
 from tests.sim.world.random_tape import Tape
 from vsync.admin.protocol import QueryRefused
 
@@ -88,6 +89,12 @@ class SimRole:
         of_all = upper.world.tape.fork("roles")
         self.has_mode = of_all.chance(0.5)
         self.automatic = of_all.chance(0.7)
+        waits = upper.world.tape.fork("backups")  # of its own: other seeds have what they had
+        if self.has_mode and waits.chance(0.5):
+            timeout_s = waits.pick((0.01, 0.2, 5.0))
+            upper.controller.backups = Backups(
+                timeout_s, lambda: upper.world.now, lambda text: upper.note("backups", text)
+            )
         self._eager = 0.3 if self._tape.chance(0.7) else 0.0
         self._drained: frozenset[str] = frozenset()  # as known here
         self._lets_in = False

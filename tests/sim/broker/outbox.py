@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from broker.machine.commands import Command
 from broker.machine.effects import Confirm, DeliverEffect, Effect
 from broker.replication.durable_gate import DurableGate, acknowledges_durable
+from store.memory import MemoryDisk
 from tests.sim.broker.judge import BrokerJudge, ConfirmSent, DeliverySent
 from tests.sim.clients.messages import message_id
 from tests.sim.clients.programs import SimClients
@@ -33,8 +34,9 @@ class SimOutbox:
         judge: BrokerJudge,
         controller: Callable[[], Controller],
         released: Callable[[int, bytes, Terms], None],
+        disks: Callable[[str], list[MemoryDisk]],
     ) -> None:
-        self.clients, self.judge = clients, judge
+        self.clients, self.judge, self._disks = clients, judge, disks
         self._controller, self._on_released = controller, released
         self._fresh: deque[Entry] = deque()
         self._gate: DurableGate[Entry] = DurableGate()
@@ -57,8 +59,22 @@ class SimOutbox:
             self._fresh.append((position, item.chain, effect))
 
     def release(self, position: int) -> None:
-        self._releases.append((position, self._controller().promise.voters))
+        controller = self._controller()
+        self._look_at_backups(controller, position)
+        self._releases.append((position, controller.promise.voters))
         self._gate.release(position)
+
+    def _look_at_backups(self, controller: Controller, position: int) -> None:
+        """Where confirms wait for all, each that has the state has it on disk, or lags."""
+        backups = controller.backups
+        if backups is None:
+            return
+        self.judge.counters["released_by_all" if not backups.late else "released_without_some"] += 1
+        for name in controller.primary.marks_with_state().keys() - backups.late:
+            metas = [disk.meta for disk in self._disks(name)]
+            if not any(meta is not None and meta.position >= position for meta in metas):
+                text = f"{self.clients.member} releases {position}, and {name}, which it waits for"
+                self.judge.broken("G37", f"{text}, does not have it on its disk")
 
     def flush(self, *, may_reply: bool, soon: bool) -> list[int]:
         """Write at once, but for what must be durable first."""

@@ -134,7 +134,9 @@ class BrokerUpper:
         meta = replace(store.meta, incarnation=member.incarnation)
         store.put_meta(meta)
         self.clients = self._clients_of(tape.fork("clients"))
-        self.outbox = SimOutbox(self.clients, self.judge, lambda: self.controller, self._released)
+        self.outbox = SimOutbox(
+            self.clients, self.judge, lambda: self.controller, self._released, stack.disks_of
+        )
         self.log = SimLog(
             self.name, self.judge, replica.history.chain, self._activated,
             self._recorder(replica, meta), self._applied, self._write_log,

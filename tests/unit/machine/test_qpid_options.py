@@ -45,6 +45,8 @@ def arguments_of(client: Client, name: str = "q") -> c.Table:
         ({"qpid.browse-only": False}, {}),
         ({"qpid.replicate": "all", "qpid.file_count": 8, "qpid.paging": True, "mine": 1},
          {"mine": 1}),
+        ({"qpid.replicate": "configuration"}, {}),
+        ({"qpid.replicate": "none"}, {}),
     ],
 )  # fmt: skip
 def test_what_an_option_stands_for_is_kept(client: Client, given: c.Table, kept: c.Table) -> None:
@@ -80,7 +82,10 @@ def test_another_declaration_is_refused_by_the_argument_that_it_stands_for(
         ({"qpid.priorities": 257}, "a whole number from 9 to 256"),
         ({"qpid.priorities": True}, "a whole number from 9 to 256"),
         ({"qpid.auto_delete_timeout": 1 << 60}, "a whole number from 0"),
-        ({"qpid.replicate": "none"}, "every queue is on every member"),
+        (
+            {"qpid.replicate": "some"},
+            "invalid replication value 'some': one of none, configuration",
+        ),
         ({"qpid.nothing": 1}, "not known to this broker"),
     ],
 )

@@ -6,6 +6,7 @@ import pytest
 
 from broker.options.active_passive import DEFAULTS, HELP, ActivePassiveOptions
 from broker.options.broker import Address, BrokerOptions, broker_options
+from broker.options.security import SecurityOptions
 from broker.options.values import OptionError
 
 NODES = "127.0.0.1:5672,tcp:127.0.0.1:5673,127.0.0.1:60000"
@@ -71,11 +72,37 @@ def test_everything_set() -> None:
     mode = found.active_passive
     assert mode is not None
     assert not mode.automatic
+    assert mode.backup_timeout_s == 5.5
     assert mode.public_url == "amqp:tcp:10.0.0.9:5672"
     assert [sentence.partition(" has")[0] for sentence in mode.needless] == [
-        "--ha-replicate", "--ha-backup-timeout",
-        "--link-heartbeat-interval", "--link-maintenance-interval",
+        "--ha-replicate", "--link-heartbeat-interval", "--link-maintenance-interval",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize("level", ["none", "Configuration", "all"])
+def test_every_level_of_replication_is_taken_and_said_to_change_nothing(level: str) -> None:
+    mode = options(ha_cluster="yes", ha_replicate=level).active_passive
+    assert mode is not None
+    assert mode.needless == (
+        "--ha-replicate has no effect: every queue, exchange and message is on every member",
+    )
+
+
+def test_the_credentials_of_backups_are_those_of_the_ring() -> None:
+    """As they stand in the original's option file; what is said of the ring itself wins."""
+    of_qpid = {"ha_username": "ha", "ha_password": "word", "ha_mechanism": "PLAIN"}
+    found = options(ha_cluster="yes", interface="10.0.0.1", **of_qpid)
+    assert found.security == SecurityOptions("PLAIN", "ha", "word")
+    assert found.active_passive is not None
+    assert found.active_passive.needless == ()
+    keys = {"cluster_key": "/k", "cluster_allow": "/a", "cluster_mechanism": "CURVE"}
+    found = options(ha_cluster="yes", **of_qpid, **keys)
+    assert found.security.mechanism == "CURVE"
+    assert found.active_passive is not None
+    assert found.active_passive.needless == tuple(
+        f"--{option} has no effect: members show each other what --cluster-... say"
+        for option in ("ha-username", "ha-password", "ha-mechanism")
+    )
 
 
 def test_it_is_compared_with_the_other_members() -> None:
@@ -98,12 +125,16 @@ def test_it_is_compared_with_the_other_members() -> None:
             "it needs --cluster-name",
         ),
         ({"ha_cluster": "yes", "ha_promotion": "me"}, "ha-promotion", "automatic, manual"),
-        ({"ha_cluster": "yes", "ha_replicate": "none"}, "ha-replicate", "say all, or nothing"),
+        ({"ha_cluster": "yes", "ha_replicate": "some"}, "ha-replicate", "none, configuration, all"),
         ({"ha_cluster": "yes", "ha_backup_timeout": "soon"}, "ha-backup-timeout", "0.5, 100ms"),
         ({"ha_queue_replication": "often"}, "ha-queue-replication", "neither yes nor no"),
-        ({"ha_cluster": "yes", "ha_username": "u"}, "ha-username", "give --cluster-username"),
-        ({"ha_cluster": "yes", "ha_password": "p"}, "ha-password", "give --cluster-password"),
-        ({"ha_cluster": "yes", "ha_mechanism": "x"}, "ha-mechanism", "give --cluster-mechanism"),
+        ({"ha_username": "u", "ha_password": "p"}, "ha-username", "it needs --ha-cluster yes"),
+        ({"ha_cluster": "yes", "ha_username": "u"}, "cluster-password", "PLAIN needs it"),
+        (
+            {"ha_cluster": "yes", "ha_mechanism": "DIGEST-MD5"},
+            "ha-mechanism",
+            "members do not speak 'DIGEST-MD5' to each other: say PLAIN, or .* keys",
+        ),
         ({"ha_cluster": "yes", "ha_brokers_url": "rdma:h"}, "ha-brokers-url", "tcp and ssl only"),
         (
             {"ha_cluster": "yes", "ha_brokers_url": "amqp:127.0.0.1:5673,127.0.0.1:5674"},

@@ -10,6 +10,7 @@ from broker.replication.member import MERGED_TURNS_MAX, UNAWAITED_S, ReplicatedM
 from broker.replication.ports import Ports
 from store.api import Meta
 from store.memory import MemoryDisk, MemoryStore
+from vsync.totem.events import Marks
 
 
 class Turns:
@@ -25,6 +26,7 @@ class Turns:
         self.controller: Any = SimpleNamespace(
             busy=items > 0, halted="", replica=Mock(), promise=None, filled=True,
             serving=False, may_serve_soon=False, submissions=Mock(), submit=Mock(),
+            backups=None,
         )  # fmt: skip
         self.items = items
         self.controller.step = self._step
@@ -150,3 +152,25 @@ def test_the_ring_is_told_what_the_disk_has_begun_on() -> None:
     member.member.persister.switching = member.controller.filled = True
     member.turn()
     member.ring.expect_mark.assert_called_once()
+
+
+def test_a_member_that_waits_for_a_backup_looks_at_each_mark_and_when_time_has_passed() -> None:
+    turns = Turns(items=0)
+    turns.controller.on_output = turns.controller.flush = Mock()
+    turns.member.on_output(Marks({}))
+    turns.host.schedule.assert_not_called()
+    turns.controller.backups = Mock(timeout_s=8.0, STEPS=16)
+    turns.controller.release_late = Mock(return_value=True)
+    turns.turn()
+    turns.turn()
+    turns.clock.later.assert_called_once()
+    delay_s, again = turns.clock.later.call_args.args
+    assert delay_s == 0.5
+    turns.member.on_output(Marks({}))
+    assert turns.host.schedule.call_count == 1
+    again()
+    assert turns.host.schedule.call_count == 2
+    turns.controller.release_late.return_value = False
+    turns.turn()
+    turns.member.on_output(Marks({}))
+    assert (turns.host.schedule.call_count, turns.clock.later.call_count) == (2, 1)
