@@ -111,6 +111,7 @@ def test_the_rest_of_the_methods_are_replied_to() -> None:
     assert peer.call(1, "basic.recover", True) == [("basic.recover-ok",)]
     assert peer.call(1, "channel.flow", True) == [("channel.flow-ok", True)]
     assert peer.call(1, "channel.flow-ok", True) == []
+    assert peer.call(1, "basic.cancel-ok", "nobody's") == []
     assert peer.call(1, "confirm.select", True) == []
     assert peer.call(1, "confirm.select", False) == [("confirm.select-ok",)]
 

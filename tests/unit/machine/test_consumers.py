@@ -216,6 +216,15 @@ def test_consumer_arguments_that_we_do_not_honour(client: Client) -> None:
     assert again.consume("q", arguments={"x-priority": "high"}) == 406
 
 
+def test_a_wish_about_failover_is_taken(client: Client) -> None:
+    """No queue moves, so there is nothing to cancel: a consumer goes with its own member only."""
+    wish: c.Table = {"x-cancel-on-ha-failover": True}
+    assert client.consume("q", arguments=wish) == c.OK
+    client.rig.activate(members=("a", "c"))
+    client.publish("q", b"m")
+    assert client.deliveries() == [(1, b"m", False)]
+
+
 def test_a_second_open_of_a_channel_ends_the_connection(client: Client) -> None:
     assert client.do(c.ChannelOpen(c.CHANNEL_OPEN, client.conn, 1)) == 504
     assert "second 'channel.open' seen" in client.error()

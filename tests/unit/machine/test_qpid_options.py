@@ -104,6 +104,12 @@ def test_what_is_not_there_is_refused_by_name(client: Client, option: str) -> No
     assert f"invalid arg '{option}' for queue 'q' in vhost '/': not supported" in client.error()
 
 
+@pytest.mark.parametrize("option", qpid_options.HINTS)
+def test_what_changes_nothing_is_taken_and_not_kept(client: Client, option: str) -> None:
+    assert client.queue("q", {option: 1}) == c.OK
+    assert arguments_of(client) == {}
+
+
 def test_a_queue_that_is_only_looked_for_has_no_options(client: Client) -> None:
     client.queue("q")
     assert client.queue("q", {"qpid.nothing": 1}, passive=True) == c.OK

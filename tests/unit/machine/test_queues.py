@@ -90,8 +90,24 @@ def test_promises_are_honoured_or_refused(client: Client, arguments: c.Table, wo
     assert not client.rig.has_queue("q")
 
 
-def test_hints_are_accepted(client: Client) -> None:
-    assert client.queue("q", {"x-queue-type": "quorum", "x-queue-mode": "lazy", "mine": 1}) == c.OK
+@pytest.mark.parametrize(
+    ("hint", "value", "other"),
+    [
+        ("x-queue-mode", "lazy", "default"),
+        ("x-queue-version", 2, 1),
+        ("x-queue-leader-locator", "balanced", "client-local"),
+        ("x-queue-master-locator", "min-masters", "client-local"),
+        ("x-quorum-initial-group-size", 3, 5),
+    ],
+)
+def test_hints_are_accepted_and_compared(
+    client: Client, hint: str, value: c.Value, other: c.Value
+) -> None:
+    hinted: c.Table = {"x-queue-type": "quorum", hint: value, "mine": 1}
+    assert client.queue("q", hinted) == c.OK
+    assert client.queue("q", {**hinted, "mine": 2}) == c.OK
+    assert client.queue("q", {**hinted, hint: other}) == 406
+    assert f"inequivalent arg '{hint}' for queue 'q'" in client.error()
 
 
 def test_exclusive_queues_are_their_connections(client: Client) -> None:

@@ -18,7 +18,9 @@ _CODE = re.compile(
 )
 
 
-@pytest.mark.parametrize("page", ["security-tests.md", "dashboard-tests.md"])
+@pytest.mark.parametrize(
+    "page", ["security-tests.md", "dashboard-tests.md", "compatibility-tests.md"]
+)
 def test_every_named_test_exists(page: str) -> None:
     rows = [
         line for line in (PAGES / page).read_text(encoding="utf-8").splitlines() if "::" in line
@@ -29,6 +31,24 @@ def test_every_named_test_exists(page: str) -> None:
         for path, name in _TEST.findall(row):
             text = (ROOT / path).read_text(encoding="utf-8")
             assert f"def {name}(" in text, (path, name)
+
+
+def first_column(page: str) -> list[str]:
+    """Of all tables, where they name something."""
+    return [line.split("|")[1].strip() for line in page.splitlines() if line.startswith("| `")]
+
+
+def test_all_that_clients_get_is_shown_by_a_test() -> None:
+    """But for the sections about a kind of queue, which name the tests of their rows themselves."""
+    page = (ROOT / "docs" / "COMPATIBILITY.md").read_text(encoding="utf-8")
+    names, kinds = page.split("\n## Browsing\n")
+    kinds, more_names = kinds.split("\n## Headers and properties of messages\n")
+    tests = (PAGES / "compatibility-tests.md").read_text(encoding="utf-8")
+    assert first_column(names + more_names) == first_column(tests)
+    for kind in kinds.split("\n## "):
+        paths = re.findall(r"`(tests/[\w/]+\.py)`", kind.partition("\n| --- |")[0])
+        assert paths, kind[:40]
+        assert [path for path in paths if not (ROOT / path).exists()] == []
 
 
 def test_nothing_that_is_read_becomes_code() -> None:
