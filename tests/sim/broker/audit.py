@@ -10,8 +10,10 @@ from __future__ import annotations
 from broker.machine.commands import (
     ACK,
     ACTIVATE,
+    BODY_PART,
     CONNECTION_OPEN,
     DEFINE,
+    IN_PARTS,
     NACK,
     OK,
     PUBLISH,
@@ -19,6 +21,7 @@ from broker.machine.commands import (
     SENT,
     UNROUTABLE,
     Command,
+    Publish,
 )
 from broker.machine.effects import Confirm, DeliverEffect
 from broker.machine.machine import Machine
@@ -63,6 +66,7 @@ class Witness:
         self._firsts: dict[tuple[str, int], int] = {}
         self.stream = StreamWitness(judge.broken, self._count)
         self.letters = LetterWitness(judge.broken, self._count)
+        self._parts: dict[tuple[object, ...], bytes] = {}  # of bodies, by connection and channel
         # By connection and tag of who browses: what it was shown, and the last of each publisher.
         self._seen: dict[tuple[int, str], dict[MessageId, int]] = {}
 
@@ -84,6 +88,17 @@ class Witness:
             for queue, _, message, _, _ in held
             if message[NUMBER]  # else it was read, and is there still
         ]
+
+    def whole(self, command: Command) -> Command:
+        """A publish with all of its body, of which parts may have come before."""
+        kind, where = command[0], command[1:3]
+        if kind == BODY_PART:
+            self._parts[where] = self._parts.get(where, b"") + command[3]  # type: ignore[misc, operator]
+            self._count("body_parts")
+        elif kind == PUBLISH and command[6] & IN_PARTS:  # type: ignore[misc, operator]
+            body = self._parts.pop(where, b"") + command[8]  # type: ignore[misc, operator]
+            return Publish(*command[:8], body)  # type: ignore[call-arg]
+        return command
 
     def applied(
         self, machine: Machine, position: int, session: int, command: Command, outcome: int,
@@ -244,7 +259,8 @@ class WatchedMachine(Machine):
                 self.witness.settled[copy] = position
                 if command[0] == NACK:
                     self.witness.rejected.add(copy)
-        self.witness.applied(self, position, session, command, outcome, self.moves[before:])
+        whole = self.witness.whole(command)
+        self.witness.applied(self, position, session, whole, outcome, self.moves[before:])
         return outcome
 
 

@@ -5,22 +5,25 @@ numbers are unique in the whole run, so a connection and the number of a message
 message for good.  Some publishers number their messages: they send again, by another connection,
 what was not confirmed, and what a member's publisher had unconfirmed as it crashed is sent again by
 that of another one.  Some have messages delayed, some publish to a queue of last values, or to one
-whose messages have groups, and some of the consumers only browse.
+whose messages have groups, some send bodies in parts, and some of the consumers only browse.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from typing import NamedTuple
 
 from broker.machine.commands import (
     ACK,
+    BODY_PART,
     CHANNEL_CLOSE,
     CHANNEL_OPEN,
     CONNECTION_CLOSE,
     CONNECTION_OPEN,
     CONSUME,
     EXCHANGE_DECLARE,
+    IN_PARTS,
     NACK,
     PERSISTENT,
     PUBLISH,
@@ -29,6 +32,7 @@ from broker.machine.commands import (
     RECOVER,
     SENT,
     Ack,
+    BodyPart,
     ChannelClose,
     ChannelOpen,
     Command,
@@ -140,6 +144,8 @@ class SimClients:
         self._groups = tape.fork("groups")
         self.grouping = self._groups.chance(0.4)
         self._keeping = of_all.fork("kept groups").chance(0.5)
+        self._bodies = tape.fork("bodies")
+        self.parting = of_all.fork("bodies in parts").chance(0.25)
         self._browsing = tape.fork("browsing")
         self.browsing = self._browsing.chance(0.4)
 
@@ -309,7 +315,19 @@ class SimClients:
         self.publish_no += 1
         sent = sent._replace(conn=self.publisher, publish_no=self.publish_no)
         self.unconfirmed[self.publish_no] = sent
-        self.commands.append(sent)
+        self.commands += self._in_parts(sent) if self.parting else (sent,)
+
+    def _in_parts(self, sent: Publish) -> list[Command]:
+        """Perhaps the beginnings of its body ahead of it, as of a large one."""
+        _, conn, chan, *_, body = sent
+        cuts = sorted(
+            {self._bodies.number(1, len(body) - 1) for _ in range(self._bodies.number(0, 3))}
+        )
+        if not cuts:
+            return [sent]
+        parts = [bytes(body[start:end]) for start, end in pairwise((0, *cuts))]
+        rest = sent._replace(flags=sent.flags | IN_PARTS, body=body[cuts[-1] :])
+        return [*(BodyPart(BODY_PART, conn, chan, part) for part in parts), rest]
 
     def crashed(self) -> None:
         """A publisher that numbers its messages goes on at another member."""
