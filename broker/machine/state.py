@@ -280,8 +280,9 @@ class Queue:
     expires_us: int = -1  # the queue itself, unused for so long
     used_us: int = 0  # kept only if it expires
     delivery_limit: int = -1  # so often a message may come back; then it is dead-lettered
+    is_quorum: bool = False  # by its type: counts without a limit, too
     # How often they came back, by sequence number, and the sum of the elements; kept only while
-    # there is a limit.
+    # the queue counts.
     returns: dict[int, int] = field(default_factory=dict)
     returns_sum: int = 0
     window: Window | None = None  # it takes no message twice

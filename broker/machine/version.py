@@ -108,3 +108,7 @@ cluster. Decision: docs/decisions/0096-a-replica-holds-what-its-source-holds.md.
 BROWSING = 15
 """From this version on: consumers that look at what waits in a queue and take nothing. Decision:
 docs/decisions/0085-a-browser-is-a-reader.md."""
+
+QUORUM_QUEUES_COUNT = 15
+"""From this version on: deliveries of queues with a delivery limit say with 0, too, how often the
+message came back, and queues of the type quorum count without a limit, as RabbitMQ's."""

@@ -52,6 +52,7 @@ TABLES = st.one_of(
     st.just({}),
     st.just({"x-dead-letter-exchange": "", "x-max-length": 1}),
     st.just({"x-dead-letter-exchange": "", "x-delivery-limit": 1}),
+    st.just({"x-queue-type": "quorum"}),
     st.just(
         {
             "x-dead-letter-exchange": "e1",

@@ -51,6 +51,7 @@ QUEUE_ARGUMENTS: tuple[tuple[str, tuple[c.Value, ...]], ...] = (
     ("x-message-ttl", (100, 500)), ("x-max-length", (2,)), ("x-expires", (300, 900)),
     ("x-max-priority", (3,)), ("x-delivery-limit", (0, 1, 2)),
     ("x-dead-letter-exchange", ("", "e1", "amq.fanout")), ("x-single-active-consumer", (True,)),
+    ("x-queue-type", ("quorum",)),
     ("x-dead-letter-strategy", ("at-least-once",)), ("x-overflow", ("reject-publish",)),
 )  # fmt: skip
 POLICY: tuple[tuple[str, tuple[c.Value, ...]], ...] = (

@@ -192,7 +192,7 @@ def on_get(state: State, channel: Channel, command: Get) -> int:
     state.add(element + channel.salt)
     if channel.local:
         _, _, exchange, key, _, _, _, _, body = message
-        properties = properties_for(queue, seq, message)
+        properties = properties_for(state, queue, seq, message)
         count = ready_count(queue)
         state.effects.append(
             GetOk(conn, chan, tag, redelivered, exchange, key, count, properties, body, no_ack)

@@ -10,7 +10,7 @@ from broker.machine.digest import MASK, ready_element, ready_elements
 from broker.machine.queueing.dispatch import has_room
 from broker.machine.queueing.groups import group_key, kept_element
 from broker.machine.queueing.last_values import last_value_key, superseded_element
-from broker.machine.queueing.queue import is_in_time, returns_element, seq_at
+from broker.machine.queueing.queue import counts_returns, is_in_time, returns_element, seq_at
 from broker.machine.queueing.queue_limits import is_over
 from broker.machine.queueing.streams import check as check_stream
 from broker.machine.queueing.streams import check_readers
@@ -193,7 +193,7 @@ def check_queue(state: State, queue: Queue, held_of_queue: HeldOfQueue) -> None:
     assert not unused or state.lease_ends.times[queue.number] <= lease_end(queue)
     assert queue.returns_sum == returns_sum(queue)
     check_window(state, queue)
-    assert queue.delivery_limit >= 0 or not queue.returns, "nobody counts"
+    assert counts_returns(state, queue) or not queue.returns, "nobody counts"
     if queue.stream is not None:
         check_stream(state, queue, queue.stream)
     else:

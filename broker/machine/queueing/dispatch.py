@@ -16,7 +16,7 @@ from broker.machine.limits import CHANNEL_HELD_MAX
 from broker.machine.move_log import DELIVERED, FLAG, INDEX_MASK, row
 from broker.machine.queueing.last_values import hold_last_value
 from broker.machine.queueing.queue import take, take_of_group
-from broker.machine.requests.properties import with_header
+from broker.machine.requests.properties import with_new_header
 from broker.machine.state import (
     BODY,
     CONTENT_HASH,
@@ -32,7 +32,7 @@ from broker.machine.state import (
     bytes_of,
 )
 from broker.machine.tally import count_delivery
-from broker.machine.version import ANSWERS_AS_RABBITMQ
+from broker.machine.version import ANSWERS_AS_RABBITMQ, QUORUM_QUEUES_COUNT
 from broker.waiting.groups import Groups
 
 _new = tuple.__new__  # half the cost of calling the class
@@ -118,7 +118,7 @@ def _show(state: State, tag: int, held: Held) -> None:
                 redelivered,
                 message[EXCHANGE],
                 message[KEY],
-                properties_for(queue, seq, message),
+                properties_for(state, queue, seq, message),
                 message[BODY],
                 consumer.no_ack,
             ),
@@ -126,12 +126,14 @@ def _show(state: State, tag: int, held: Held) -> None:
     )
 
 
-def properties_for(queue: Queue, seq: int, message: Message) -> bytes:
+def properties_for(state: State, queue: Queue, seq: int, message: Message) -> bytes:
     """With how often it came back, as RabbitMQ's quorum queues tell it."""
-    count = queue.returns.get(seq, 0) if queue.returns else 0
-    if not count:
+    if queue.delivery_limit < 0 and not queue.is_quorum:
         return message[PROPERTIES]
-    return with_header(message[PROPERTIES], "x-delivery-count", count)
+    count = queue.returns.get(seq, 0)
+    if not count and state.version < QUORUM_QUEUES_COUNT:
+        return message[PROPERTIES]
+    return with_new_header(message[PROPERTIES], "x-delivery-count", count)
 
 
 def has_room(channel: Channel, consumer: Consumer) -> bool:

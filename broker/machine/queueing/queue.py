@@ -40,6 +40,7 @@ from broker.machine.state import (
     ready_count,
     rehash,
 )
+from broker.machine.version import QUORUM_QUEUES_COUNT
 from broker.waiting.backlog import Backlog
 from broker.waiting.groups import Groups
 from broker.waiting.last_values import LastValues
@@ -317,8 +318,12 @@ def restore_key_of_held(
 # -- how often a message came back ----------------------------------------------------------------
 
 
+def counts_returns(state: State, queue: Queue) -> bool:
+    return queue.delivery_limit >= 0 or (queue.is_quorum and state.version >= QUORUM_QUEUES_COUNT)
+
+
 def count_return(state: State, queue: Queue, seq: int) -> int:
-    """A message came back to a queue with a delivery limit: how often by now."""
+    """A message came back to a queue that counts: how often by now."""
     count = queue.returns.get(seq, 0) + 1
     forget_returns(state, queue, seq)
     queue.returns[seq] = count

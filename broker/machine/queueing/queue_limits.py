@@ -13,7 +13,12 @@ from broker.machine.limits import TRIMMED_PER_MESSAGE_MAX
 from broker.machine.move_log import DUE, EXPIRED, OVER_LIMIT
 from broker.machine.policies.choice import policies_element, policies_of_queue
 from broker.machine.queueing.declaration import lease_element
-from broker.machine.queueing.queue import forget_all_returns, forget_returns, remove_head
+from broker.machine.queueing.queue import (
+    counts_returns,
+    forget_all_returns,
+    forget_returns,
+    remove_head,
+)
 from broker.machine.requests.arguments import apply_settings
 from broker.machine.state import KEY, Letter, Message, Queue, State, ready_count
 from broker.machine.version import ANSWERS_AS_RABBITMQ
@@ -112,7 +117,7 @@ def apply_policies(state: State, queue: Queue) -> bool:
     state.add(policies_element(queue) + lease_element(queue))
     if queue.ttl_us != ttl_us:
         recheck_deadlines(state, queue)
-    if queue.delivery_limit < 0:
+    if not counts_returns(state, queue):
         forget_all_returns(state, queue)
     if is_over(queue):
         state.trimming[queue.number] = queue

@@ -18,7 +18,7 @@ from broker.machine.move_log import (
 from broker.machine.queueing.enqueue import is_plain
 from broker.machine.queueing.groups import let_go_of_group
 from broker.machine.queueing.last_values import let_go_of_last_value
-from broker.machine.queueing.queue import count_return, forget_returns, put_back
+from broker.machine.queueing.queue import count_return, counts_returns, forget_returns, put_back
 from broker.machine.queueing.queue_limits import dead_letter, expire_at_once, trim
 from broker.machine.state import (
     BODY,
@@ -67,9 +67,10 @@ def requeue(
 
 def _came_back_too_often(state: State, queue: Queue, seq: int, what: int) -> bool:
     """That the broker lost a member is no fault of the message's, and does not count."""
-    if queue.delivery_limit < 0 or what == MEMBER_LOST:
+    if what == MEMBER_LOST or not counts_returns(state, queue):
         return False
-    return count_return(state, queue, seq) > queue.delivery_limit
+    count = count_return(state, queue, seq)
+    return 0 <= queue.delivery_limit < count
 
 
 def release(

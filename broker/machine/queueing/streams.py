@@ -318,7 +318,7 @@ def _deliver(
     if queue.stream is not None:
         properties = with_new_header(message[PROPERTIES], OFFSET, seq)
     else:
-        properties = properties_for(queue, seq, message)
+        properties = properties_for(state, queue, seq, message)
     _, conn, chan = channel.key
     state.effects.append(
         DeliverEffect(

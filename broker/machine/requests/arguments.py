@@ -272,6 +272,7 @@ def apply_settings(queue: Queue) -> None:
     expires_ms = _number(arguments, definition, "expires")
     queue.expires_us = expires_ms * 1000 if expires_ms >= 0 else -1
     queue.delivery_limit = _number(arguments, definition, "delivery-limit")
+    queue.is_quorum = arguments.get("x-queue-type") == "quorum"
     queue.overflow = _name(arguments, definition, "overflow") or "drop-head"
     queue.dead_letter_exchange = _name(arguments, definition, "dead-letter-exchange")
     queue.dead_letter_key = _name(arguments, definition, "dead-letter-routing-key")

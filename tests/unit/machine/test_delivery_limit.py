@@ -4,12 +4,14 @@ from unittest.mock import Mock
 
 import pytest
 
+from broker.amqp import codec
 from broker.machine import commands as c
 from broker.machine.effects import DeliverEffect, GetOk
 from broker.machine.machine import Machine
 from broker.machine.move_log import GIVEN_UP, MOVE
 from broker.machine.queueing import queue as queueing
 from broker.machine.requests.properties import headers_of
+from broker.machine.version import QUORUM_QUEUES_COUNT
 from tests.support.three_machines import Client, Rig
 
 ARGUMENTS: c.Table = {
@@ -38,7 +40,7 @@ def get_and_return(client: Client) -> c.Value:
 
 
 def test_the_limit_counts_returns_and_the_client_is_told(client: Client) -> None:
-    assert [get_and_return(client) for _ in range(2)] == [None, 1]
+    assert [get_and_return(client) for _ in range(2)] == [0, 1]
     client.consume("q", "t", 1)
     (delivery,) = [one for one in client.rig.effects if isinstance(one, DeliverEffect)]
     assert headers_of(delivery.properties) == {"x-delivery-count": 2}
@@ -71,7 +73,7 @@ def test_what_was_sent_without_acknowledgement_and_comes_back_does_not_count(
         third.get("q", no_ack=True)
         third.close_channel()
     assert (client.rig.depth("q"), client.rig.depth("grave")) == (1, 0)
-    assert get_and_return(client) is None
+    assert get_and_return(client) == 0
 
 
 def test_that_a_member_was_lost_does_not_count(client: Client) -> None:
@@ -82,7 +84,7 @@ def test_that_a_member_was_lost_does_not_count(client: Client) -> None:
         lost.get("q")
         rig.activate("c")
     assert (rig.depth("q"), rig.depth("grave")) == (1, 0)
-    assert get_and_return(watcher) is None
+    assert get_and_return(watcher) == 0
 
 
 def test_counts_go_with_what_they_count(client: Client) -> None:
@@ -133,8 +135,9 @@ def test_a_purge_hashes_only_the_counts_that_stay(
     assert list(queue.returns.values()) == [2]
 
 
-def test_without_a_limit_nothing_is_counted(client: Client) -> None:
-    client.queue("free")
+@pytest.mark.parametrize("kind", ["classic", None])
+def test_other_queues_without_a_limit_count_nothing(client: Client, kind: c.Value) -> None:
+    client.queue("free", {} if kind is None else {"x-queue-type": kind})
     client.publish("free", b"m")
     client.get("free")
     client.nack(1)
@@ -143,3 +146,47 @@ def test_without_a_limit_nothing_is_counted(client: Client) -> None:
     got = client.got()
     assert isinstance(got, GetOk)
     assert headers_of(got.properties) == {}
+
+
+def test_a_quorum_queue_counts_without_a_limit(client: Client) -> None:
+    """As RabbitMQ's does: who wants to give up after some attempts looks at the header."""
+    rig = client.rig
+    client.queue("many", {"x-queue-type": "quorum"})
+    sent = codec.encode_properties({"headers": {"x-delivery-count": 7, "a": 1}})
+    client.publish("many", b"m", properties=sent)
+    for count in range(4):
+        client.get("many")
+        got = client.got()
+        assert isinstance(got, GetOk)
+        assert headers_of(got.properties) == {"x-delivery-count": count, "a": 1}
+        assert client.nack(got.delivery_tag) == c.OK
+        rig.machines["b"] = Machine.restore("b", rig.machine.snapshot())
+    policy: c.Table = {
+        "pattern": "many", "apply-to": "queues", "priority": 0, "definition": {"delivery-limit": 9},
+    }  # fmt: skip
+    assert rig.define("policy", "/", "limit", policy)[0] == 201
+    assert rig.define("policy", "/", "limit", None)[0] == 204
+    assert list(rig.machine.vhosts["/"].queues["many"].returns.values()) == [4]
+    client.get("many")
+    client.ack(5)
+    assert not rig.machine.vhosts["/"].queues["many"].returns
+
+
+def test_before_version_15_only_a_limit_counts_and_nothing_says_none() -> None:
+    rig = Rig(QUORUM_QUEUES_COUNT - 1)
+    client = rig.client()
+    client.queue("grave")
+    client.queue("q", ARGUMENTS)
+    client.publish("q", b"m")
+    assert [get_and_return(client) for _ in range(2)] == [None, 1]
+    client = client.channel(2)
+    client.queue("many", {"x-queue-type": "quorum"})
+    client.publish("many", b"m")
+    client.get("many")
+    client.nack(1)
+    assert not rig.machine.vhosts["/"].queues["many"].returns
+    upgrade = c.Upgrade(c.UPGRADE, rig.machine.epoch, QUORUM_QUEUES_COUNT)
+    assert rig.apply(0, upgrade) == c.OK
+    client.get("many")
+    client.nack(2)
+    assert list(rig.machine.vhosts["/"].queues["many"].returns.values()) == [1]

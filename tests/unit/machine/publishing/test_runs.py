@@ -320,8 +320,8 @@ INDIFFERENT = frozenset((
     "next_seq", "ready", "returned", "recovered_seq", "ready_sum", "ready_bytes", "unacked",
     "unacked_bytes", "returns", "returns_sum",
     # Only where something expires, is refused or comes back: not in a run.
-    "timed", "expires_us", "used_us", "overflow", "delivery_limit", "dead_letter_exchange",
-    "dead_letter_key", "at_least_once", "letters", "letters_of", "stale",
+    "timed", "expires_us", "used_us", "overflow", "delivery_limit", "is_quorum",
+    "dead_letter_exchange", "dead_letter_key", "at_least_once", "letters", "letters_of", "stale",
     # Those queues have a trait: a priority, or they do not take all.
     "delays", "window", "last_values", "stream", "groups",
 ))  # fmt: skip
