@@ -13,7 +13,14 @@ from typing import NamedTuple, TypeAlias
 
 from broker.amqp.fields import Value
 from broker.machine.commands import TxPublish, TxSettle
-from broker.machine.effects import ChannelError, DeliverEffect, GetEmpty, GetOk, Reply
+from broker.machine.effects import (
+    CancelNotify,
+    ChannelError,
+    DeliverEffect,
+    GetEmpty,
+    GetOk,
+    Reply,
+)
 from broker.machine.state import Held
 
 TX_BYTES_MAX = 32 * 1024 * 1024
@@ -39,7 +46,9 @@ class LocalReply(NamedTuple):
     args: tuple[Value, ...]
 
 
-Outgoing: TypeAlias = Reply | DeliverEffect | GetOk | GetEmpty | ChannelError | LocalReply
+Outgoing: TypeAlias = (
+    Reply | DeliverEffect | GetOk | GetEmpty | CancelNotify | ChannelError | LocalReply
+)
 
 
 class HeldReply(NamedTuple):

@@ -389,11 +389,13 @@ class Outbox:
             client.send_content(number, "basic.return", about, properties, body)
 
     def _on_cancel(self, _position: int, effect: CancelNotify) -> None:
+        """Behind the deliveries and replies that wait, perhaps the consume-ok of this consumer."""
         client = self._clients.get(effect.conn)
-        if client is None or effect.chan not in client.channels:
+        channel = None if client is None else client.channels.get(effect.chan)
+        if client is None or channel is None:
             return
         if has_capability(client.connection.client_properties, "consumer_cancel_notify"):
-            client.send(effect.chan, "basic.cancel", (effect.consumer_tag, True))
+            self._in_order(client, effect.chan, channel, 0, effect)
 
     def _on_defined(self, position: int, effect: Defined) -> None:
         """Not for a client: for whoever defined it, when it is durable."""
@@ -431,6 +433,8 @@ class Outbox:
                     client.unreported[number] = channel
             case GetEmpty():
                 client.send(number, "basic.get-empty")
+            case CancelNotify(consumer_tag=tag):
+                client.send(number, "basic.cancel", (tag, True))
             case ChannelError(_, _, code, text, class_id, method_id):
                 self._end(client, number, channel, PendingClose(code, text, class_id, method_id))
             case Reply(method=method, args=args) | LocalReply(method=method, args=args):

@@ -150,7 +150,9 @@ def on_queue_delete(state: State, channel: Channel, command: QueueDelete) -> int
             refusal = not_empty(name, connection.vhost.name)
         if refusal is not None:
             return refuse(state, channel, kind, refusal)
-        count = delete_queue(state, queue)
-    if not nowait:
+        count = ready_count(queue)
+    if not nowait:  # ahead of what the queue's consumers are told, as with RabbitMQ
         reply(state, channel, "queue.delete-ok", (count,), queue is not None and queue.durable)
+    if queue is not None:
+        delete_queue(state, queue)
     return OK

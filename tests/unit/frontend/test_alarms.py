@@ -91,7 +91,7 @@ def test_consuming_purging_and_deleting_go_on_also_on_a_blocked_connection() -> 
     peer.send(method(2, "basic.ack", 3, True))
     assert loop.machine.vhosts["/"].queues["q"].unacked == 0
     assert peer.call(2, "queue.purge", "q", False) == [("queue.purge-ok", 0)]
-    assert peer.call(2, "queue.delete", "q", False, False, False)[-1][0] == "queue.delete-ok"
+    assert peer.call(2, "queue.delete", "q", False, False, False)[0][0] == "queue.delete-ok"
     assert peer.client.may_be_read
 
 

@@ -346,8 +346,28 @@ def test_a_cancel_is_sent_to_consumers_with_the_capability() -> None:
     for peer, tag in ((one, "a"), (two, "b")):
         peer.call(1, "basic.consume", "q", tag, False, False, False, False, {})
     received = one.call(1, "queue.delete", "q", False, False, False)
-    assert ("basic.cancel", "a", True) in received
+    assert received == [("queue.delete-ok", 0), ("basic.cancel", "a", True)]
     assert two.take() == []
+
+
+def test_a_cancel_does_not_overtake_what_waits() -> None:
+    """Its consume-ok, or the delete-ok of a durable queue: the client would not know its tag, or
+    take the queue for lost."""
+    loop = Loop()
+    one = loop.connect().open(1)
+    loop.durable = False
+    one.send(
+        method(1, "queue.declare", "q", False, True, False, False, False, {}),
+        method(1, "basic.consume", "q", "a", False, False, False, False, {}),
+    )
+    two = loop.connect().open(1)
+    two.call(1, "queue.delete", "q", False, False, False)
+    assert one.take() == []
+    loop.durable = True
+    loop.settle()
+    assert [(reply.method, reply.args[0]) for reply in one.take()] == [
+        ("queue.declare-ok", "q"), ("basic.consume-ok", "a"), ("basic.cancel", "a"),
+    ]  # fmt: skip
 
 
 def test_nothing_is_sent_without_a_lease() -> None:
