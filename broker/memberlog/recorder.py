@@ -55,7 +55,7 @@ class Recorder:
         root = machine.root()
         self._writer.append(Start(history.epoch, history.position, history.chain, root))
         self._checkpoint(history.position, machine)
-        self._writer.begins_with = self._checkpoint_records
+        self._writer.begins_with = self._beginning
 
     def view(self, ring: RingId, members: tuple[Member, ...], *, regular: bool) -> None:
         """The ring delivered a configuration."""
@@ -149,25 +149,29 @@ class Recorder:
     def _checkpoint(self, position: int, machine: Machine) -> None:
         self._machine, self._position, self._root = machine, position, machine.root()
         self._checked = position
-        for record in self._checkpoint_records():
+        for record in self._checkpoint_records(machine):
             self._writer.append(record)
 
     def _checkpoint_again(self) -> None:
         """Append how the queues stand here, unless the log has just said it; all are named."""
         if self._position != self._checked:
-            self._checked = self._position
-            for record in self._checkpoint_records():
+            for record in self._beginning() or ():
+                self._checked = self._position
                 if isinstance(record, Checkpoint | Readers):
                     self._writer.append(record)
 
-    def _checkpoint_records(self) -> Iterator[Record]:
-        """Yield the names and the state of all queues, for a reader that begins here.
+    def _beginning(self) -> Iterator[Record] | None:
+        """Return the names and the state of all queues, for a reader that begins here.
 
-        Nothing, where a command failed half-way: the machine then has no state to record.
+        None where the machine is in the midst of an item, which waits for messages that are on disk
+        or has failed: it has no state that the log has recorded.
         """
         machine = self._machine
         if machine is None or machine.root() != self._root:
-            return
+            return None
+        return self._checkpoint_records(machine)
+
+    def _checkpoint_records(self, machine: Machine) -> Iterator[Record]:
         queues = [queue for vhost in machine.vhosts.values() for queue in all_queues(vhost)]
         queues.sort(key=lambda queue: queue.number)
         for first in range(0, len(queues), QUEUES_PER_RECORD):

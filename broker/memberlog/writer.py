@@ -73,8 +73,9 @@ class MemberLogWriter:
         self._closed = False
         self._totals = SegmentTotals()
         self._begun_us, self._empty = 0, True
-        self.begins_with: Callable[[], Iterable[Record]] | None = None
-        """The records after the header of each further segment, so that it can be read alone."""
+        self.begins_with: Callable[[], Iterable[Record] | None] = lambda: ()
+        """The records after the header of each further segment, so that it can be read alone; None:
+        it cannot be said now, and the present segment goes on."""
         self.closed: Callable[[Path], None] | None = None
         """Called with each segment that was closed; has to fsync it."""
         try:
@@ -123,9 +124,10 @@ class MemberLogWriter:
         old = not self._empty and self._is_old()
         if self._buffer or old:
             self._cut()
-            if old or self._size >= self._segment_bytes:
+            due = old or self._size >= self._segment_bytes
+            if due and (beginning := self.begins_with()) is not None:
                 self._end_segment(sync=self.closed is None)
-                self._begin_segment()
+                self._begin_segment(beginning)
             self._write(self._take_steps())
         return self._lsn
 
@@ -172,7 +174,7 @@ class MemberLogWriter:
         self._size += len(data)
         self._steps.append(data)
 
-    def _begin_segment(self) -> None:
+    def _begin_segment(self, beginning: Iterable[Record] = ()) -> None:
         self._segment += 1
         name = segment_name(self._member, self._incarnation, self._segment)
         self._steps.append(Begin(self._directory / name))
@@ -194,7 +196,7 @@ class MemberLogWriter:
                 self._role,
             )
         )
-        for record in self.begins_with() if self.begins_with is not None else ():
+        for record in beginning:
             self.append(record)
         self._cut()
         self._empty = True

@@ -185,6 +185,25 @@ def test_more_queues_than_one_record_holds(tmp_path: Path, monkeypatch: pytest.M
     assert [row[0] for row in rows] == [1, 2, 3, 4, 5]
 
 
+def test_a_segment_does_not_end_in_the_midst_of_an_item(tmp_path: Path) -> None:
+    """Seed 8731051 of the broker stack: the next one did not say which queues there were."""
+    scene = Scene(tmp_path, segment_us=1000)
+    scene.declare("one")
+    scene.book.flush()
+    session = scene.replica.machine.sessions["a"]
+    get = c.Get(c.GET, 1, 1, "one", False)
+    publish = c.Publish(c.PUBLISH, 1, 1, 1, "", "one", c.PERSISTENT, b"", b"x")
+    blob = pack_blob(session.session, session.last_blob_no + 1, 5, [publish, get])
+    applied = scene.replica.execute(Item(1, RING, scene.seq + 1, "a", blob))
+    scene.now_us += 1000
+    scene.book.durable(1)
+    scene.book.flush()  # the item waits for a page, say
+    assert scene.kinds()[-1] == Durable
+    scene.replica.record(applied)
+    scene.book.flush()
+    assert scene.kinds()[-5:] == [Batch, End, Header, Queues, Checkpoint]
+
+
 def test_a_command_that_breaks_off_leaves_no_checkpoint_of_half_a_change(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -196,9 +215,9 @@ def test_a_command_that_breaks_off_leaves_no_checkpoint_of_half_a_change(
         scene.run(c.Get(c.GET, 1, 1, "one", False), c.Nack(c.NACK, 1, 1, 1, False, True))
     scene.now_us += 1
     scene.book.durable(1)
-    assert scene.kinds()[-1:] == [Header]
+    assert scene.kinds()[-2:] == [Batch, Durable]
     scene.book.stop("a command failed", scene.replica.history)
-    assert scene.kinds()[-2:] == [Header, Stop]
+    assert scene.kinds()[-2:] == [Durable, Stop]
 
 
 def test_what_goes_straight_to_a_consumer_is_one_row_and_reads_as_two(tmp_path: Path) -> None:
