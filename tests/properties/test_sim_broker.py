@@ -43,18 +43,21 @@ def check(seed: int, options: Options) -> None:
     assert stack.judge.confirmed is not None, "a run in which nothing is confirmed shows nothing"
 
 
-def test_a_run_does_not_depend_on_the_hash_seed() -> None:
+def test_a_run_does_not_depend_on_the_hash_seed_nor_on_whether_logs_are_written(
+    tmp_path: Path,
+) -> None:
     command = [
         sys.executable, "-m", "tests.sim", "--stack", "broker", "--seeds", str(REPEATED_SEED),
     ]  # fmt: skip
     traces: set[str] = set()
-    for hash_seed in ("1", "2"):
+    for hash_seed, logs in (("1", []), ("2", ["--memberlog", str(tmp_path)])):
         environment = {**os.environ, "PYTHONHASHSEED": hash_seed, "PYTHONPATH": str(ROOT)}
         done = subprocess.run(
-            command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True
+            [*command, *logs], cwd=ROOT, env=environment, capture_output=True, text=True, check=True
         )
         traces.add(done.stdout.splitlines()[0].rpartition(" ")[2])
     assert len(traces) == 1
+    assert list(tmp_path.glob("*.qml"))
 
 
 @pytest.mark.spark

@@ -1,7 +1,7 @@
 """The member log of a simulated member: the judge reads along, a file gets it if one is wanted.
 
 As with the real one, what was flushed is written later, by somebody else, all that has gathered at
-once; a crash loses the rest.
+once; a crash loses the rest.  Whether there is a file changes nothing of what a member does.
 """
 
 from __future__ import annotations
@@ -10,11 +10,36 @@ from collections.abc import Callable
 
 from broker.machine.machine import Machine
 from broker.memberlog.recorder import Recorder
+from broker.memberlog.segment_file import Step
+from broker.memberlog.writer import MemberLogWriter
 from broker.replication.chain import History
 from broker.replication.replica import Applied
 from tests.sim.broker.judge import BrokerJudge
+from tests.sim.world.random_tape import Tape
 from vsync.primary.events import Activated
 from vsync.types import Member, RingId
+
+
+class SimLogFile(MemberLogWriter):
+    """The file: what is flushed waits until a simulated write is done."""
+
+    waiting: tuple[Step, ...] = ()
+
+    def _write(self, steps: list[Step]) -> None:
+        self.waiting += tuple(steps)
+
+    def carry_out(self, count: int) -> None:
+        """Write the first ones of what waits."""
+        steps, self.waiting = self.waiting[:count], self.waiting[count:]
+        self._file.carry_out(list(steps))
+
+    def crash(self, tape: Tape) -> None:
+        """Write some of what waits, the last of it perhaps in part, and give the file up."""
+        self.carry_out(tape.number(0, len(self.waiting)))
+        for step in self.waiting[:1]:
+            if isinstance(step, bytes):
+                self._file.carry_out([step[: tape.number(0, len(step))]])
+        self._file.give_up()
 
 
 class SimLog:
@@ -26,12 +51,13 @@ class SimLog:
         judge: BrokerJudge,
         chain: bytes,
         on_activated: Callable[[Activated], frozenset[str]],
-        recorder: Recorder | None,
+        file: SimLogFile | None,
         on_applied: Callable[[Applied], None],
         write: Callable[[Callable[[], None]], None],
     ) -> None:
         """`write` has the call made when a write that begins now is done."""
-        self.name, self.judge, self.recorder = name, judge, recorder
+        self.name, self.judge, self.file = name, judge, file
+        self.recorder = None if file is None else Recorder(file)
         self._tip = chain
         self._on_activated, self._on_applied = on_activated, on_applied
         self.written = 0  # of the flushes, which are numbered
@@ -39,6 +65,11 @@ class SimLog:
         self._unflushed: list[bytes] = []
         self._unwritten: list[bytes] = []
         judge.logs[name] = set()
+
+    def start(self, history: History, machine: Machine) -> None:
+        if self.recorder is not None:
+            self.recorder.start(history, machine)
+            self.flush()
 
     @property
     def idle(self) -> bool:
@@ -54,30 +85,33 @@ class SimLog:
 
     @property
     def unflushed(self) -> bool:
-        recorded = self.recorder is not None and self.recorder.unflushed
-        return bool(self._unflushed) or recorded
+        return bool(self._unflushed)
 
     def flush(self) -> int:
+        if self.recorder is not None:
+            self.recorder.flush()
         if self._unflushed:
             self._flushes += 1
             self._unwritten += self._unflushed
             self._unflushed.clear()
             self._begin()
-        if self.recorder is not None:
-            self.recorder.flush()
+        elif self.file is not None and not self._writing:
+            self.file.carry_out(len(self.file.waiting))
         return self._flushes
 
     def _begin(self) -> None:
         if self._unwritten and not self._writing:
             self._writing = True
             gathered, self._unwritten = self._unwritten, []
-            upto = self._flushes
-            self._write(lambda: self._done(gathered, upto))
+            upto, steps = self._flushes, 0 if self.file is None else len(self.file.waiting)
+            self._write(lambda: self._done(gathered, upto, steps))
 
-    def _done(self, gathered: list[bytes], upto: int) -> None:
+    def _done(self, gathered: list[bytes], upto: int, steps: int) -> None:
         self._writing = False
         self.judge.logs[self.name].update(gathered)
         self.written = upto
+        if self.file is not None:
+            self.file.carry_out(steps)
         self._begin()
 
     def view(self, ring: RingId, members: tuple[Member, ...], *, regular: bool) -> None:
@@ -111,7 +145,19 @@ class SimLog:
         if self.recorder is not None:
             self.recorder.confirmed(epoch, durable_mark, positions)
 
-    def close(self) -> None:
-        """The process is gone; what was recorded and not flushed is gone with it."""
+    def voted(self, position: int, chain: bytes, root: int, verdict: str) -> None:
         if self.recorder is not None:
+            self.recorder.vote(position, chain, root, verdict)
+
+    def stop(self, reason: str, history: History) -> None:
+        """The process ends in order."""
+        if self.recorder is not None and self.file is not None:
+            self.recorder.stop(reason, history)
             self.recorder.close()
+            self.file.carry_out(len(self.file.waiting))
+        self.file = self.recorder = None
+
+    def crash(self, tape: Tape) -> None:
+        """The process is gone; what was recorded and not written is gone with it."""
+        if self.file is not None:
+            self.file.crash(tape)

@@ -22,8 +22,6 @@ from broker.exit_codes import Exit
 from broker.machine.commands import Command
 from broker.machine.queueing.streams import max_lag
 from broker.machine.state import all_queues
-from broker.memberlog.recorder import Recorder
-from broker.memberlog.writer import MemberLogWriter
 from broker.replication.chain import Promise
 from broker.replication.controller import Controller
 from broker.replication.member import ReplicatedMember
@@ -35,7 +33,7 @@ from store.errors import StoreError, StoreStuck
 from store.memory import MemoryDisk, MemoryStore
 from tests.sim.broker.describe import why_not
 from tests.sim.broker.disk import SimWriter, run_to_end
-from tests.sim.broker.evidence import SimLog
+from tests.sim.broker.evidence import SimLog, SimLogFile
 from tests.sim.broker.lease import lease_of
 from tests.sim.broker.operator import MemberRole, SimRole
 from tests.sim.broker.outbox import SimOutbox
@@ -139,8 +137,9 @@ class BrokerUpper:
         )
         self.log = SimLog(
             self.name, self.judge, replica.history.chain, self._activated,
-            self._recorder(replica, meta), self._applied, self._write_log,
+            self._log_file(meta), self._applied, self._write_log,
         )  # fmt: skip
+        self.log.start(replica.history, replica.machine)
         self.transfer = SimTransfer(self)
         retry_s = tape.fork("retry").gap(0.5 * self.world.plan.transfer_s)
         lease = lease_of(tap.core, self.world)
@@ -173,17 +172,13 @@ class BrokerUpper:
             executor=self.pages.executor,
         )  # fmt: skip
 
-    def _recorder(self, replica: Replica, meta: Meta) -> Recorder | None:
+    def _log_file(self, meta: Meta) -> SimLogFile | None:
         if self.stack.memberlog is None:
             return None
-        writer = MemberLogWriter(
+        return SimLogFile(
             self.stack.memberlog, "simulated", meta.cluster_id * bool(meta.position),
             self.name, self.member.incarnation, self.now_us,
         )  # fmt: skip
-        recorder = Recorder(writer)
-        recorder.start(replica.history, replica.machine)
-        recorder.flush()
-        return recorder
 
     @property
     def controller(self) -> Controller:
@@ -256,6 +251,7 @@ class BrokerUpper:
             run_to_end(close_store(member.persister, self.controller.replica, marker, "leaves"))
         except StoreError as error:
             self.note("store_not_closed", str(error))
+        self.log.stop("leaves", self.controller.replica.history)
 
     def crashed(self) -> None:
         self.dead = True
@@ -263,7 +259,7 @@ class BrokerUpper:
         self.clients.crashed()
         self.replicated.persister.writer.crash(self.tape.chance(0.5))
         self.stack.disks[self.name].crash()
-        self.log.close()
+        self.log.crash(self.log_tape)
 
     def on_output(self, output: Output, now: float) -> None:
         if self.dead or self.stopping or isinstance(output, Note):
@@ -453,7 +449,6 @@ class BrokerUpper:
         self.judge.counters["votes"] += 1
         if verdict.divergent or verdict.split:
             self.judge.broken("G10", f"{self.name}: {verdict}")
-        if self.log.recorder is not None:
-            word = "undecided" if verdict.split else "divergent" if verdict.divergent else "agreed"
-            _, chain, root = verdict.value or (0, bytes(16), 0)
-            self.log.recorder.vote(verdict.position, chain, root, word)
+        word = "undecided" if verdict.split else "divergent" if verdict.divergent else "agreed"
+        _, chain, root = verdict.value or (0, bytes(16), 0)
+        self.log.voted(verdict.position, chain, root, word)

@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 import traceback
 from collections import Counter
+from collections.abc import Iterable
 from unittest.mock import patch
 
 from broker.waiting import backlog
@@ -335,8 +336,12 @@ class Runner:
         live = world.live()
         ring = _ring(live[0])
         # What was ordered last may still be on its way to a slow disk, or wait for what is there.
+        # And clients answer what they are sent, message by message, which may be ordered each time.
         bound = 20 * self.plan.fsync_s + BLOCK_S * self.stack.blocks_to_fetch(live)
-        world.run_until(lambda: all(map(_ready, live)), world.now + bound)
+        latest, ordered = world.now + DRAIN_S, -1
+        while ordered != (ordered := _own_delivered(live)) and world.now < latest:
+            if world.run_until(lambda: all(map(_ready, live)), world.now + bound):
+                break
         world.run_until(lambda: False, world.now + REST_S)
         for member in live:
             if _ring(member) != ring or not self._settled():
@@ -376,6 +381,10 @@ class Runner:
 
 def _ready(member: SimMember) -> bool:
     return member.upper is not None and member.upper.ready
+
+
+def _own_delivered(members: Iterable[SimMember]) -> int:
+    return sum(m.tap.own_delivered for m in members if m.tap is not None)
 
 
 def _ring(member: SimMember) -> object:
