@@ -173,13 +173,10 @@ def check_unfounded_states(
     """G14: a state comes from the store of this member, or by a SNAPSHOT from another that had it.
 
     A START holds nothing that no earlier incarnation of the member recorded, of epochs in whose
-    primaries none was; a SNAPSHOT nothing that no log reached.  Yields as text what is not known.
+    primaries none was, and of which none met a member; a SNAPSHOT nothing that no log reached.
+    Yields as text what is not known.
     """
-    was_in: dict[str, list[tuple[int, int]]] = defaultdict(list)  # incarnation, epoch, by name
-    for epoch, primary in primaries.items():
-        for member in primary.members:
-            name, number = incarnation_of(member)
-            was_in[name].append((number, epoch))
+    was_in = _epochs_within_reach(rows, primaries)
     had: dict[str, list[tuple[int, int]]] = defaultdict(list)  # incarnation, position, by name
     reached = 0  # by any log, without what it received
     for row in rows:
@@ -187,7 +184,6 @@ def check_unfounded_states(
             had[row.member].append((row.incarnation, row.position or 0))
             for run in runs_of(row):
                 had[row.member].append((row.incarnation, run.last))
-                was_in[row.member].append((row.incarnation, run.decided))
                 reached = max(reached, run.last)
         elif row.kind == RecordKind.START:
             reached = max(reached, row.position or 0)
@@ -224,6 +220,32 @@ def check_unfounded_states(
                 f"{member} (incarnation {incarnation}): begins with a state at position "
                 f"{position}, and no earlier log of it is here: where it is from is not known"
             )
+
+
+def _epochs_within_reach(
+    rows: list[Row], primaries: dict[int, PrimaryView]
+) -> dict[str, set[tuple[int, int]]]:
+    """Return, by member, the incarnations and epochs of which these may have a state.
+
+    They were in the primary, or applied what it ordered, or were in a view with such a one: a crash
+    may lose what they took from it, as a log may be behind the store.
+    """
+    found: dict[str, set[tuple[int, int]]] = defaultdict(set)
+    for epoch, primary in primaries.items():
+        for member, incarnation in map(incarnation_of, primary.members):
+            found[member].add((incarnation, epoch))
+    for row in rows:
+        for run in runs_of(row) if row.kind == SEGMENT else ():
+            found[row.member].add((row.incarnation, run.decided))
+    for _, _, records in records_by_incarnation(rows):
+        newest, met = 0, list[IncarnationId]()
+        for row in records:
+            if row.kind == RecordKind.VIEW:
+                met = [incarnation_of(name) for name in row.names or ()]
+            newest = max(newest, row.epoch or 0)  # of START, SNAPSHOT, DECIDED, ACTIVE
+            for member, incarnation in met:
+                found[member].add((incarnation, newest))
+    return found
 
 
 def _first_beyond(epoch: int, primaries: dict[int, PrimaryView]) -> PrimaryView | None:

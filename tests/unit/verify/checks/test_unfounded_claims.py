@@ -171,3 +171,28 @@ def test_after_a_crash_the_log_may_be_behind_the_store(tmp_path: Path) -> None:
     last = maker.history
     maker.logs["c", 3] = [Start(3, last.position + 4, last.chain, 1)]
     assert named(rows_of(maker, tmp_path)) == []
+
+
+@pytest.mark.parametrize("meets", [True, False])
+def test_a_crash_may_lose_what_was_taken_from_a_member_of_the_view(
+    tmp_path: Path, meets: bool
+) -> None:
+    """Seed 8740015 of the broker stack: the store had it, the log not yet."""
+    maker = LogMaker()
+    for incarnation in (A, B, C):
+        maker.start(incarnation)
+    maker.view(1, A, B, C)
+    maker.activate(A, B, C)
+    maker.traffic(2, A, B, C)
+    held_by_c = maker.history
+    maker.leave(A, B)
+    maker.view(2, A, B)
+    maker.activate(A, B)
+    maker.traffic(2, A, B)
+    maker.start(C2, held_by_c)
+    maker.leave(A, B)
+    maker.view(3, *([A, B, C2] if meets else [A, B]))
+    maker.stop(A, B)
+    maker.start(("c", 3), maker.history)
+    expected = [] if meets else [("G14", "c", maker.history.position)]
+    assert named(rows_of(maker, tmp_path)) == expected
