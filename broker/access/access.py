@@ -365,7 +365,7 @@ class Access:
     def is_copy(self, vhost: str, queue: str) -> bool:
         """Whether this queue is kept the same as another broker's (broker/shovels/replicas.py)."""
         parameters = self._state().definitions.get("parameter")
-        return parameters is not None and (vhost, f"{REPLICA}/{queue}") in parameters
+        return (vhost, f"{REPLICA}/{queue}") in parameters if parameters else False
 
     def alternate(self, vhost: str, exchange: str) -> Value:
         """Where an exchange sends what it cannot route, as it was declared; None: there is none."""

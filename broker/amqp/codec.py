@@ -3,9 +3,8 @@
 A sender appends to a bytearray of its own (one per connection and loop turn). A receiver uses
 `split_frames`, or walks its buffer itself, as `frame_reader` does.
 
-A load client needs: `append_publish` (or `publish_bytes` once for many equal messages),
-`append_method` for all the rest, `split_frames`, `decode_deliver`, `decode_ack`,
-`decode_content_header`, and `spec.decode_method` for replies.
+A load client needs: `append_publish`, `append_method` for all the rest, `split_frames`,
+`decode_deliver`, `decode_ack`, `decode_content_header`, and `spec.decode_method` for replies.
 """
 
 import struct
@@ -146,13 +145,6 @@ def append_publish(
     )
     append_frame(out, METHOD, channel, payload)
     append_content(out, channel, properties, body, frame_max)
-
-
-def publish_bytes(channel: int, exchange: str, key: str, properties: bytes, body: bytes) -> bytes:
-    """The bytes of one publish, for a client that sends the same message many times."""
-    out = bytearray()
-    append_publish(out, channel, exchange, key, properties, body)
-    return bytes(out)
 
 
 def append_deliver(

@@ -26,8 +26,6 @@ from broker.machine.queueing.streams import AT_TIME, OFFSET
 Handler: TypeAlias = Callable[[Client, int, LocalChannel, Args], None]
 
 GENERATED_TAG = "amq.ctag-"
-COPY_OF = "copy of queue "
-"""How the purpose of a client begins that keeps a queue the same as another broker's."""
 REQUESTS_LIGHT_MAX = 256
 """A client that requests more than this is treated like a publisher when the member is full."""
 
@@ -145,8 +143,7 @@ def _follow(client: Client, number: int, channel: LocalChannel, tag: str, args: 
 def _is_copy(client: Client, number: int, queue: str, method: str) -> bool:
     """Whether this queue follows another broker's: then its channel is closed, as nobody but the
     copying may take from it."""
-    is_copy = client.port.access.is_copy(client.vhost, queue)
-    if not is_copy or client.purpose.startswith(COPY_OF):
+    if client.keeps_copy or not client.port.access.is_copy(client.vhost, queue):
         return False
     text = (
         f"queue '{queue}' in vhost '{client.vhost}' is kept the same as one of another broker; "

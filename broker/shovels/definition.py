@@ -14,7 +14,6 @@ from typing import Protocol, cast
 
 from broker.amqp.codec import encode_properties
 from broker.amqp.fields import Value, encode_table
-from broker.frontend.methods import COPY_OF
 from broker.machine.version import SHOVELS
 from broker.shovels.amqp_uri import AmqpUri, BadUri, bare, obfuscated, parse_uri
 from vsync.types import record
@@ -146,7 +145,7 @@ class Shovel:
     def title(self) -> str:
         """What it is, for logs and lists of connections."""
         if self.is_replica:
-            return f"{COPY_OF}'{self.source_queue}' as '{self.name}' of vhost '{self.vhost}'"
+            return f"copy of queue '{self.source_queue}' as '{self.name}' of vhost '{self.vhost}'"
         if self.link is None:
             return f"shovel '{self.name}' of vhost '{self.vhost}'"
         link = self.link

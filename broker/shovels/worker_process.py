@@ -30,7 +30,7 @@ from broker.access.backends import REFUSED
 from broker.amqp.fields import Value, encode_table
 from broker.frontend.connections import ClientLink, Connections
 from broker.shovels.amqp_uri import AmqpUri
-from broker.shovels.definition import Link, ends
+from broker.shovels.definition import Link, Shovel, ends
 from broker.shovels.status import printable
 from broker.shovels.supervisor import Event, Job
 
@@ -49,23 +49,24 @@ LOCAL_PEER = "127.0.0.1:0"
 class LocalSocket(asyncio.Protocol):
     """The member's side of an end at this cluster."""
 
-    def __init__(self, clients: Connections, user: str, purpose: str, name: str) -> None:
-        self._clients, self._user, self._purpose, self._name = clients, user, purpose, name
+    def __init__(self, clients: Connections, user: str, shovel: Shovel, which: str) -> None:
+        """`which`: source or destination."""
+        self._clients, self._user, self._shovel, self._which = clients, user, shovel, which
         self._link: ClientLink | None = None
         self.transport: asyncio.Transport | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The pair is there."""
         self.transport = cast("asyncio.Transport", transport)
-        self._link = self._clients.attach(
-            LOCAL_PEER, self._user, self._purpose, self.transport, REFUSED
-        )
+        purpose = f"{self._shovel.title}, {self._which}"
+        self._link = self._clients.attach(LOCAL_PEER, self._user, purpose, self.transport, REFUSED)
         # It begins with connection.open, so what else it would announce is said here.
         able: dict[str, Value] = {"consumer_cancel_notify": True, "connection.blocked": True}
         self._link.client.connection.client_properties = {
-            "connection_name": self._name, "capabilities": able,
+            "connection_name": self._shovel.connection_name, "capabilities": able,
         }  # fmt: skip
         self._link.client.stays = True
+        self._link.client.keeps_copy = self._shovel.is_replica
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the process."""
@@ -253,9 +254,7 @@ class WorkerProcess:
         ours, other = socket.socketpair()
         theirs.append(other)
         ours.setblocking(False)
-        shovel = self._job.shovel
-        purpose = f"{shovel.title}, {which}"
-        link = LocalSocket(self._clients, uri.user or SYSTEM, purpose, shovel.connection_name)
+        link = LocalSocket(self._clients, uri.user or SYSTEM, self._job.shovel, which)
         self._locals.append(link)
         await self._loop.create_unix_connection(lambda: link, sock=ours)
         return {"descriptor": other.fileno()}

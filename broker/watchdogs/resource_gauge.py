@@ -101,14 +101,12 @@ def own_bytes() -> int:
     return (resident - of_files) * _PAGE_BYTES
 
 
-def memory_used() -> int:
-    """Bytes of memory that hold something of this process. What is idle does not count: else small
-    messages that were drained would block publishers until a restart."""
-    return max(0, own_bytes() - idle_bytes())
-
-
 def idle_bytes() -> int:
-    """Return the bytes of the arenas in which no object is; 0 if the interpreter does not say."""
+    """Return the bytes of the arenas in which no object is; 0 if the interpreter does not say.
+
+    They do not count as used: else small messages that were drained would block publishers until a
+    restart.
+    """
     return idle_in(_report())
 
 

@@ -1,9 +1,18 @@
 """What tests of the machine's time have in common."""
 
+from broker.machine.state import CREATED_US
 from tests.support.three_machines import Client, Rig
 
 SECOND = 1_000_000
 EXPIRES_IN_A_SECOND = b"\x01\x00\x041000"
+WILD_US = 10**14
+"""What no clock may claim."""
+
+
+def created_us(rig: Rig, queue: str) -> int:
+    """When the last message of a queue was created."""
+    *_, last = rig.machine.vhosts["/"].queues[queue].ready
+    return last[CREATED_US]
 
 
 def expiring(rig: Rig, queue: str = "q", member: str = "a") -> Client:

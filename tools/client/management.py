@@ -63,10 +63,6 @@ class ClusterStatus:
     raw: dict[str, Json]
     """The whole answer, for --json: newer brokers may say more than this client knows."""
 
-    def local_member(self) -> MemberStatus | None:
-        """The member that answered."""
-        return next((member for member in self.members if member.local), None)
-
 
 class Askable(Protocol):
     """A member that can be asked, with credentials."""

@@ -12,8 +12,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from typing import cast
 
 from broker.amqp import codec
@@ -22,12 +21,11 @@ from broker.machine.limits import CHANNEL_HELD_MAX
 from broker.machine.publishing.queue_numbers import FOLLOW, QUEUE_ID, SEQUENCE
 from broker.shovels.followed import BEGIN, COUNT, GONE, LEVEL, PLACES
 from broker.shovels.place_ranges import as_text, parse, places, ranges_of
-from tools.cli.failures import ToolError
-from tools.client.amqp_client import AmqpConnection, BrokerRefused, ConnectionLost, Delivery
+from tools.client.amqp_client import AmqpConnection, ConnectionLost, Delivery
 from tools.shovel.content import relabelled
-from tools.shovel.task import Failed, Task, in_words_of_uris, opened, poll_of, turn
+from tools.shovel.task import Failed, Task, doing_of, opened, poll_of, turn
 
-OF, PLACE = IDENTITY = "x-replica-of", "x-replica-place"
+OF, PLACE = "x-replica-of", "x-replica-place"
 """Headers of what is here: the id of the queue there, and the place of the message in it."""
 EXCHANGE, KEY = "x-replica-exchange", "x-replica-routing-key"
 """How it was published there."""
@@ -81,11 +79,11 @@ class Copier:
         ends: list[AmqpConnection] = []
         why = "it is stopped"
         try:
-            with self._of("destination"):
+            with doing_of("destination"):
                 destination = opened(self._task, "destination")
                 ends.append(destination)
                 self._read_here(destination)
-            with self._of("source"):
+            with doing_of("source"):
                 source = opened(self._task, "source")
                 ends.append(source)
                 self._check(source)
@@ -159,13 +157,13 @@ class Copier:
         while not self._is_finished(destination):
             full = destination.congested or len(self._pending) > UNCONFIRMED_MAX
             reading = not (full or destination.blocked or self._ends)
-            for _ in turn(poll, source, destination, self._of, reading=reading):
+            for _ in turn(poll, source, destination, doing_of, reading=reading):
                 if not os.read(self._control, 1 << 20):
                     poll.unregister(self._control)
                     self._ends, self._deadline = True, time.monotonic() + FINISH_S
-            with self._of("source"):
+            with doing_of("source"):
                 self._take_source(source, destination)
-            with self._of("destination"):
+            with doing_of("destination"):
                 self._take_confirms(destination)
                 self._take_back(destination)
                 destination.send_now()
@@ -331,16 +329,6 @@ class Copier:
         if why != self._blocked:
             self._blocked = why
             self._tell({"event": "blocked", "why": why})
-
-    @contextmanager
-    def _of(self, which: str) -> Iterator[None]:
-        """What goes wrong in here is that end's doing."""
-        try:
-            yield
-        except BrokerRefused as refused:
-            raise Failed(f"{which}: {refused}") from None
-        except (ConnectionLost, ToolError) as problem:
-            raise Failed(f"{which}: {in_words_of_uris(str(problem))}") from None
 
 
 def _headers(one: Delivery) -> Mapping[str, Value]:

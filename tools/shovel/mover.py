@@ -13,8 +13,9 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from functools import partial
 from itertools import takewhile
 from typing import NamedTuple
 
@@ -22,18 +23,16 @@ from broker.amqp.fields import Value
 from broker.machine.publishing.queue_numbers import ASKED
 from broker.shovels.definition import NEVER, NO_ACK, ON_CONFIRM, QUEUE_LENGTH, ends
 from broker.shovels.upstreams import EXCHANGE
-from tools.cli.failures import ToolError
 from tools.client.amqp_client import (
     AmqpConnection,
     BrokerRefused,
-    ConnectionLost,
     Delivery,
     PublisherConfirm,
     Returned,
 )
 from tools.shovel.content import Content, number_of
 from tools.shovel.doubts import Doubts
-from tools.shovel.task import Failed, Task, in_words_of_uris, opened, poll_of, turn
+from tools.shovel.task import Failed, Task, doing_of, opened, poll_of, turn
 from tools.shovel.upstream import NoSuchType, UpstreamExchange
 from tools.shovel.way import Way
 
@@ -437,18 +436,14 @@ class Mover:
             self._blocked = why
             self._tell({"event": "blocked", "why": why})
 
-    @contextmanager
-    def _of(self, which: str) -> Iterator[None]:
+    def _of(self, which: str) -> AbstractContextManager[None]:
         """What goes wrong in here is that end's doing."""
-        try:
-            yield
-        except BrokerRefused as refused:
-            if which == "destination" and refused.code == NUMBER_REFUSED:
-                self._take_refusal(str(refused))
-            why = self._upstream.undone(refused) if self._upstream is not None else ""
-            raise Failed(f"{which}: {refused}{why}") from None
-        except (ConnectionLost, ToolError) as problem:
-            raise Failed(f"{which}: {in_words_of_uris(str(problem))}") from None
+        return doing_of(which, partial(self._refused_by, which))
+
+    def _refused_by(self, which: str, refused: BrokerRefused) -> str:
+        if which == "destination" and refused.code == NUMBER_REFUSED:
+            self._take_refusal(str(refused))
+        return self._upstream.undone(refused) if self._upstream is not None else ""
 
     def _take_refusal(self, text: str) -> None:
         """Doubt the number that was refused, and all that the destination remembers no more.

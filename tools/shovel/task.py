@@ -6,12 +6,13 @@ import select
 import socket
 import ssl
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from broker.shovels.amqp_uri import AmqpUri
 from broker.shovels.definition import Shovel, ends
-from tools.client.amqp_client import AmqpConnection, Login
+from tools.cli.failures import ToolError
+from tools.client.amqp_client import AmqpConnection, BrokerRefused, ConnectionLost, Login
 from tools.client.tls import TlsFiles, client_context
 from vsync.types import record
 
@@ -66,7 +67,19 @@ def opened(task: Task, which: str) -> AmqpConnection:
     return admitted
 
 
-def in_words_of_uris(text: str) -> str:
+@contextmanager
+def doing_of(which: str, more: Callable[[BrokerRefused], str] = lambda _: "") -> Iterator[None]:
+    """What goes wrong in here is that end's doing: it becomes `Failed`. `more` is asked for what
+    to add to a refusal, and may raise something else."""
+    try:
+        yield
+    except BrokerRefused as refused:
+        raise Failed(f"{which}: {refused}{more(refused)}") from None
+    except (ConnectionLost, ToolError) as problem:
+        raise Failed(f"{which}: {_in_words_of_uris(str(problem))}") from None
+
+
+def _in_words_of_uris(text: str) -> str:
     """What our client says of TLS, with the parameters of a URI in place of a command's options."""
     for option, parameter in _OPTIONS.items():
         text = text.replace(option, parameter)

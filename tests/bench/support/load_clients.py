@@ -73,10 +73,12 @@ class Producer(AmqpConnection):
         self.select_confirms()
         properties = PROPERTIES[load.persistent]
         self._padding = bytes(load.body_bytes - STAMP.size)
-        whole = codec.publish_bytes(CHANNEL, "", key, properties, bytes(load.body_bytes))
-        stamp_at = len(codec.publish_bytes(CHANNEL, "", key, properties, b"")) + BODY_FRAME_HEAD
-        self._prefix = whole[:stamp_at]
-        self._suffix = whole[stamp_at + STAMP.size :]
+        whole, head = bytearray(), bytearray()
+        codec.append_publish(whole, CHANNEL, "", key, properties, bytes(load.body_bytes))
+        codec.append_publish(head, CHANNEL, "", key, properties, b"")
+        stamp_at = len(head) + BODY_FRAME_HEAD
+        self._prefix = bytes(whole[:stamp_at])
+        self._suffix = bytes(whole[stamp_at + STAMP.size :])
 
     def fill(self, count: int, now: float) -> None:
         """Append `count` messages."""

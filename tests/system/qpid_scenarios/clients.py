@@ -21,11 +21,13 @@ class Clients:
         self.cluster = cluster
         self._opened: list[pika.BlockingConnection] = []
 
-    def channel(self, member: int, *, confirms: bool = True) -> BlockingChannel:
-        """A channel on a connection of its own."""
-        host, port = self.cluster[member].address
-        parameters = pika.ConnectionParameters(host, port, heartbeat=0)
-        connection = admitted(lambda: pika.BlockingConnection(parameters))
+    def channel(self, member: int | None = None, *, confirms: bool = True) -> BlockingChannel:
+        """A channel on a connection of its own, to this member, or to whichever lets clients in."""
+        to = self.cluster.members if member is None else [self.cluster[member]]
+        listed = [
+            pika.ConnectionParameters(*one.address, heartbeat=0, socket_timeout=5) for one in to
+        ]
+        connection = admitted(lambda: pika.BlockingConnection(listed))
         self._opened.append(connection)
         channel: BlockingChannel = connection.channel()
         if confirms:

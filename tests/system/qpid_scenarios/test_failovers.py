@@ -8,7 +8,6 @@ The list of all scenarios is docs/reference/qpid-scenarios.md.
 
 from __future__ import annotations
 
-import contextlib
 import signal
 import time
 from collections.abc import Callable, Iterator
@@ -17,9 +16,8 @@ from pathlib import Path
 import pika
 import pika.exceptions
 import pytest
-from pika.adapters.blocking_connection import BlockingChannel
 
-from tests.system.qpid_scenarios.clients import closing_code, count_of, hold, send, take
+from tests.system.qpid_scenarios.clients import Clients, closing_code, count_of, hold, send, take
 from tests.system.qpid_scenarios.test_active_passive import (
     active_of,
     becomes,
@@ -37,45 +35,18 @@ MANY = 300
 TTL_MS = 300
 
 
-class Active:
-    """Clients of the active member, whichever that is."""
-
-    def __init__(self, cluster: LocalCluster) -> None:
-        self.cluster = cluster
-        self._opened: list[pika.BlockingConnection] = []
-
-    def channel(self, *, confirms: bool = True) -> BlockingChannel:
-        """On a connection of its own."""
-        listed = [
-            pika.ConnectionParameters(*one.address, heartbeat=0, socket_timeout=5)
-            for one in self.cluster.members
-        ]
-        connection = pika.BlockingConnection(listed)
-        self._opened.append(connection)
-        channel: BlockingChannel = connection.channel()
-        if confirms:
-            channel.confirm_delivery()
-        return channel
-
-    def close(self) -> None:
-        """Also those to members that are gone."""
-        for connection in self._opened:
-            with contextlib.suppress(pika.exceptions.AMQPError):
-                connection.close()
-
-
 Parts = Iterator[None]
-AROUND_A_FAILOVER: dict[str, Callable[[Active], Parts]] = {}
+AROUND_A_FAILOVER: dict[str, Callable[[Clients], Parts]] = {}
 
 
-def around_a_failover(scenario: Callable[[Active], Parts]) -> Callable[[Active], Parts]:
+def around_a_failover(scenario: Callable[[Clients], Parts]) -> Callable[[Clients], Parts]:
     """Enter a scenario in the table."""
     AROUND_A_FAILOVER[scenario.__name__] = scenario
     return scenario
 
 
 @around_a_failover
-def replication(active: Active) -> Parts:
+def replication(active: Clients) -> Parts:
     """Queues, exchanges, bindings, messages; what was unbound, deleted or taken; done before the
     backup went, while it was away, and half and half."""
     channel = active.channel()
@@ -106,7 +77,7 @@ def replication(active: Active) -> Parts:
 
 
 @around_a_failover
-def missed_recreate(active: Active) -> Parts:
+def missed_recreate(active: Clients) -> Parts:
     """A queue that is deleted and declared again while the backup is away: what was in the old one
     does not come back (catchup_store: its own store has it still)."""
     channel = active.channel()
@@ -121,7 +92,7 @@ def missed_recreate(active: Active) -> Parts:
 
 
 @around_a_failover
-def reject(active: Active) -> Parts:
+def reject(active: Clients) -> Parts:
     """What was rejected is in the queue for dead letters, and nowhere else."""
     channel = active.channel()
     channel.queue_declare("graves", durable=True)
@@ -141,7 +112,7 @@ def reject(active: Active) -> Parts:
 
 
 @around_a_failover
-def ring(active: Active) -> Parts:
+def ring(active: Clients) -> Parts:
     """A ring queue goes on to keep the newest."""
     channel = active.channel()
     arguments = {"qpid.max_count": 3, "qpid.policy_type": "ring"}
@@ -156,7 +127,7 @@ def ring(active: Active) -> Parts:
 
 
 @around_a_failover
-def priority(active: Active) -> Parts:
+def priority(active: Clients) -> Parts:
     """The order of priorities goes on; priority_ring: at its limit a queue drops its head."""
     channel = active.channel()
     channel.queue_declare("ranks", durable=True, arguments={"x-max-priority": 9})
@@ -177,7 +148,7 @@ def priority(active: Active) -> Parts:
 
 
 @around_a_failover
-def backup_acquired(active: Active) -> Parts:
+def backup_acquired(active: Clients) -> Parts:
     """What a consumer held when the active member died is there again, in its place and flagged."""
     channel = active.channel()
     kinds: dict[str, dict[str, object]] = {
@@ -201,7 +172,7 @@ def backup_acquired(active: Active) -> Parts:
 
 
 @around_a_failover
-def exclusive_queue(active: Active) -> Parts:
+def exclusive_queue(active: Clients) -> Parts:
     """auto_delete_exclusive, auto_delete_failover: what belongs to a connection goes with it, what
     is deleted with its last consumer goes with that; one that was never consumed from stays."""
     channel = active.channel()
@@ -218,7 +189,7 @@ def exclusive_queue(active: Active) -> Parts:
 
 
 @around_a_failover
-def auto_delete_close(active: Active) -> Parts:
+def auto_delete_close(active: Clients) -> Parts:
     """The consumer goes while the backup is away: it knows of it when it is back."""
     channel = active.channel()
     channel.queue_declare("closed", auto_delete=True, durable=True)
@@ -230,7 +201,7 @@ def auto_delete_close(active: Active) -> Parts:
 
 
 @around_a_failover
-def alternate_exchange(active: Active) -> Parts:
+def alternate_exchange(active: Clients) -> Parts:
     """What an exchange cannot route goes to its alternate exchange."""
     channel = active.channel()
     channel.exchange_declare("spare-x", "fanout", durable=True)
@@ -247,7 +218,7 @@ def alternate_exchange(active: Active) -> Parts:
 
 
 @around_a_failover
-def expired(active: Active) -> Parts:
+def expired(active: Clients) -> Parts:
     """What expired while the backup was away is not there, what did not is."""
     channel = active.channel()
     channel.queue_declare("brief", durable=True)
@@ -260,7 +231,7 @@ def expired(active: Active) -> Parts:
 
 
 @around_a_failover
-def tx_simple_commit(active: Active) -> Parts:
+def tx_simple_commit(active: Clients) -> Parts:
     """tx_simple_rollback, tx_simple_failover: what was committed is there, what was rolled back, or
     was open as the active member died, is not."""
     outside, inside = active.channel(), active.channel(confirms=False)
@@ -285,7 +256,7 @@ def tx_simple_commit(active: Active) -> Parts:
 
 
 @around_a_failover
-def resource_limit_bug(active: Active) -> Parts:
+def resource_limit_bug(active: Clients) -> Parts:
     """A limit that refuses a publish at the active member is no fault of a backup; what was refused
     is nowhere."""
     channel = active.channel()
@@ -305,7 +276,7 @@ def resource_limit_bug(active: Active) -> Parts:
 
 
 @around_a_failover
-def max_queues(active: Active) -> Parts:
+def max_queues(active: Clients) -> Parts:
     """Many queues, half of them declared while the backup is away."""
     channel = active.channel()
     for number in range(MANY):
@@ -342,7 +313,7 @@ def failed_over(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, 
         becomes("ready", *cluster.members)
         assert ha(old, "promote").returncode == 0
         becomes("active", old)
-        clients = Active(cluster)
+        clients = Clients(cluster)
         parts = {name: scenario(clients) for name, scenario in AROUND_A_FAILOVER.items()}
         for scenario in parts.values():
             next(scenario)
@@ -374,7 +345,7 @@ def test_stalled_backup(tmp_path: Path) -> None:
         cluster.wait_active()
         told = [one.status().raw for one in cluster.members]
         assert len({str(one["cluster_id"]) for one in told}) == 1
-        clients = Active(cluster)
+        clients = Clients(cluster)
         channel = clients.channel()
         channel.queue_declare("q", durable=True)
         send(channel, "q", b"before")
@@ -395,7 +366,7 @@ def test_stalled_backup(tmp_path: Path) -> None:
 def test_store_recovery(tmp_path: Path) -> None:
     """All are stopped in order and start again: the messages are there, at whoever is active."""
     with ha_cluster(tmp_path) as cluster:
-        clients = Active(cluster)
+        clients = Clients(cluster)
         active_of(cluster)
         channel = clients.channel()
         channel.queue_declare("stored", durable=True)
@@ -405,7 +376,7 @@ def test_store_recovery(tmp_path: Path) -> None:
         cluster.wait_stopped()
         cluster.start()
         active_of(cluster)
-        clients = Active(cluster)
+        clients = Clients(cluster)
         channel = clients.channel()
         assert take(channel, "stored") == [b"1", b"2"]
         clients.close()

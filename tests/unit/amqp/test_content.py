@@ -263,10 +263,6 @@ def test_bytes_that_are_no_frames_are_not_split(data: bytes) -> None:
         codec.split_frames(data, 0, 4096)
 
 
-def test_one_publish_for_many() -> None:
-    assert codec.publish_bytes(1, "e", "k", PERSISTENT, b"x") == publish(1, "e", "k", b"x")
-
-
 def test_tables_keep_what_only_some_clients_know() -> None:
     entries = (
         b"\x01aL" + b"\xff" * 8 + b"\x01bB\xff" + b"\x01cu\xff\xff" + b"\x01di\xff\xff\xff\xff"

@@ -11,11 +11,6 @@ from tests.support.three_machines import EMPTY, MEMBERS, Client, Rig
 
 
 @pytest.fixture
-def rig() -> Rig:
-    return Rig()
-
-
-@pytest.fixture
 def client(rig: Rig) -> Client:
     client = rig.client()
     client.queue("q")

@@ -18,7 +18,7 @@ from tests.support.gateway_loop import Peer
 from tests.unit.shovels.two_brokers import WAIT_S, Attempt, Wired, step
 from tools.client.amqp_client import AmqpConnection
 from tools.shovel import copier
-from tools.shovel.copier import IDENTITY
+from tools.shovel.copier import OF, PLACE
 from tools.shovel.task import Task, opened
 
 
@@ -359,7 +359,7 @@ def test_what_is_here_says_which_message_it_is_and_how_it_was_published(
     found = here.connect().open(1).send_method("basic.get", "q", True)[0]
     headers = headers_of(found)
     queue_id = f"{there.machine.cluster_id}/{there.queue().number}"
-    assert [headers[name] for name in IDENTITY] == [queue_id, 0]
+    assert [headers[name] for name in (OF, PLACE)] == [queue_id, 0]
     assert headers["x-replica-routing-key"] == "q"
 
 

@@ -10,7 +10,6 @@ from typing import cast
 
 from broker.frontend.client import Client
 from broker.frontend.connections import Connections
-from broker.frontend.methods import COPY_OF
 from broker.machine.queueing.streams import There
 from broker.machine.state import BODY, Queue
 from broker.shovels.followed import Controller, Followers
@@ -41,7 +40,7 @@ class Wired(Loop):
         """A client of this process that is let in; return the descriptor of its end."""
         ours, theirs = socket.socketpair()
         client = self.gateway.connect("127.0.0.1:0", True, self.now)
-        client.purpose, client.stays = f"{COPY_OF}'q'", True
+        client.purpose, client.stays, client.keeps_copy = "copy of queue 'q'", True, True
         client.connection.trust("")
         self.links[client] = ours
         return theirs.detach()

@@ -8,29 +8,23 @@ import pytest
 from broker.machine import commands as c
 from broker.machine.clock.cluster_time import LEAD_US, LIMIT_US_MAX
 from broker.machine.machine import Machine
-from broker.machine.state import CREATED_US
 from broker.machine.version import TICKS_NAME_POSITIONS
 from tests.support.clocks import (
     EXPIRES_IN_A_SECOND,
     SECOND,
+    WILD_US,
     all_sent_something,
+    created_us,
     expiring,
     long_lived,
     tick_all,
 )
 from tests.support.three_machines import Rig
 
-WILD_US = 10**14
-
 
 @pytest.fixture
 def rig() -> Rig:
     return Rig(TICKS_NAME_POSITIONS - 1)
-
-
-def created_us(rig: Rig, queue: str) -> int:
-    *_, last = rig.machine.vhosts["/"].queues[queue].ready
-    return last[CREATED_US]
 
 
 def test_a_message_lives_for_its_time_and_what_a_clock_may_claim_already(rig: Rig) -> None:

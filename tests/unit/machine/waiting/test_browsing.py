@@ -19,11 +19,6 @@ LAST: c.Table = {"qpid.last_value_queue_key": "k"}
 
 
 @pytest.fixture
-def rig() -> Rig:
-    return Rig()
-
-
-@pytest.fixture
 def client(rig: Rig) -> Client:
     client = rig.client()
     assert client.queue("q") == c.OK

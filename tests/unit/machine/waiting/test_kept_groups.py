@@ -21,11 +21,6 @@ from tests.unit.machine.waiting.message_groups import (
 
 
 @pytest.fixture
-def rig() -> Rig:
-    return Rig()
-
-
-@pytest.fixture
 def client(rig: Rig) -> Client:
     client = rig.client()
     assert client.queue("q", KEPT) == c.OK

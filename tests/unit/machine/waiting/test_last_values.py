@@ -16,11 +16,6 @@ LAST: c.Table = {"qpid.last_value_queue_key": KEY}
 
 
 @pytest.fixture
-def rig() -> Rig:
-    return Rig()
-
-
-@pytest.fixture
 def client(rig: Rig) -> Client:
     client = rig.client()
     assert client.queue("q", LAST) == c.OK

@@ -18,11 +18,6 @@ STREAM: c.Table = {"x-queue-type": "stream"}
 UNFILTERED: c.Table = {"x-stream-match-unfiltered": True}
 
 
-@pytest.fixture
-def rig() -> Rig:
-    return Rig()
-
-
 def valued(value: c.Value) -> bytes:
     headers: c.Table = {} if value is None else {"x-stream-filter-value": value}
     return codec.encode_properties({"headers": headers})

@@ -19,11 +19,6 @@ ENDS = ["first", "last", "next"]
 
 
 @pytest.fixture
-def rig() -> Rig:
-    return Rig()
-
-
-@pytest.fixture
 def client(rig: Rig) -> Client:
     return rig.client()
 
