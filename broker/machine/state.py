@@ -622,6 +622,15 @@ class State:
         if block is not None and self.pager is not None:
             self.pager.full(block)
 
+    def schedules(self) -> dict[str, Schedule]:
+        """All of them, by the names that they have in a snapshot."""
+        return {
+            "expiry": self.expiry,
+            "lease_ends": self.lease_ends,
+            "key_ends": self.key_ends,
+            "letter_times": self.letter_times,
+        }
+
     def totals_of(self, session: int, vhost: str) -> Totals:
         """Where it is counted what clients of this session do there."""
         found = [name for name, record in self.sessions.items() if record.session == session]

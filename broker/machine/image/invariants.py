@@ -126,11 +126,8 @@ def check(state: State) -> None:
         assert all(one.open != connection.ended for one in connection.channels.values())
     assert len(ending) == len(state.ending)
     queues = [queue for vhost in state.vhosts.values() for queue in all_queues(vhost)]
-    scheduled = {**state.expiry.times, **state.lease_ends.times, **state.key_ends.times}
-    scheduled |= state.letter_times.times
-    assert scheduled.keys() <= dict.fromkeys(one.number for one in queues).keys(), (
-        "nobody looks for queues that are gone"
-    )
+    scheduled = {number for one in state.schedules().values() for number in one.times}
+    assert scheduled <= {one.number for one in queues}, "nobody looks for queues that are gone"
     assert state.window_keys == sum(one.window.size for one in queues if one.window)
     _check_definitions(state)
     _check_policies(state)

@@ -105,7 +105,7 @@ def _untrack() -> None:
 
 
 class _Reader:
-    """One method per item name, in the order in which the items come."""
+    """One method per item name, in the order in which the items come; one for all schedules."""
 
     def __init__(self, state: State, *, own: bool) -> None:
         self.state = state
@@ -117,6 +117,7 @@ class _Reader:
         self.strings: dict[str, str] = {}
         self.policies: dict[int, Policy] = {}  # by content
         self.applied: dict[int, tuple[int, int]] = {}  # to the queue of this number
+        self.schedules = state.schedules()
         self.started = False
         self.claimed_root: int | None = None
 
@@ -125,6 +126,8 @@ class _Reader:
         if self.claimed_root is not None or (name == "snapshot") == self.started:
             msg = f"item {name!r} out of place"
             raise SnapshotError(msg)
+        if name in self.schedules:
+            name, fields = "schedule", list(item)
         getattr(self, f"_on_{name}")(*fields)
 
     def finish(self) -> None:
@@ -532,21 +535,9 @@ class _Reader:
         at.letters += 1
         self.state.late_letters.append(Letter(at, exchange, key, queue, found, reason))
 
-    def _on_expiry(self, times: tuple[tuple[int, int], ...]) -> None:
+    def _on_schedule(self, name: str, times: tuple[tuple[int, int], ...]) -> None:
         for number, at_us in times:
-            self.state.expiry.note(number, at_us)
-
-    def _on_lease_ends(self, times: tuple[tuple[int, int], ...]) -> None:
-        for number, at_us in times:
-            self.state.lease_ends.note(number, at_us)
-
-    def _on_key_ends(self, times: tuple[tuple[int, int], ...]) -> None:
-        for number, at_us in times:
-            self.state.key_ends.note(number, at_us)
-
-    def _on_letter_times(self, times: tuple[tuple[int, int], ...]) -> None:
-        for number, at_us in times:
-            self.state.letter_times.note(number, at_us)
+            self.schedules[name].note(number, at_us)
 
     def _on_ending(self, keys: tuple[tuple[int, int], ...]) -> None:
         for key in keys:
