@@ -26,7 +26,7 @@ from broker.amqp.handshake import (
 from broker.amqp.spec import METHODS
 from broker.frontend.channel import HeldReply, LocalChannel, LocalReply, PendingClose
 from broker.frontend.encryption import Encryption
-from broker.frontend.kept import KeptEvents
+from broker.frontend.kept_events import KeptEvents
 from broker.machine.commands import (
     CHANNEL_CLOSE,
     CONNECTION_CLOSE,

@@ -75,7 +75,7 @@ def run(
     """Run one broker until it is stopped; return the exit code of the process.
 
     `reread` reads the options again, on a thread; what it raises is for the operator.
-    `make_shovels`: as `broker.shovels.of_member.shovels_of`, for a command that is known.
+    `make_shovels`: as `broker.shovels.member_shovels.shovels_of`, for a command that is known.
     """
     try:
         messages = Messages(options.log)

@@ -497,7 +497,7 @@ def qpidd(config: str | None, truncate: bool, **typed: str | None) -> int:
         print(f"qpidd: {sentence}", file=sys.stderr)
     # Imported late: --help and a bad option need neither the ring nor the store.
     from broker.process.server import run
-    from broker.shovels.of_member import shovels_of
+    from broker.shovels.member_shovels import shovels_of
 
     try:
         made = partial(shovels_of, SHOVEL_COMMAND)

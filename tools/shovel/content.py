@@ -33,7 +33,7 @@ from broker.machine.requests.properties import (
 from broker.shovels.definition import Shovel, Table
 from tools.client.amqp_client import Delivery
 from tools.shovel.doubts import Doubts
-from tools.shovel.way import Way
+from tools.shovel.received_from import Way
 
 HAS_USER_ID = 0x10
 """A flag in the second byte of properties."""

@@ -32,9 +32,9 @@ from tools.client.amqp_client import (
 )
 from tools.shovel.content import Content, number_of
 from tools.shovel.doubts import Doubts
+from tools.shovel.received_from import Way
 from tools.shovel.task import Failed, Task, doing_of, opened, poll_of, turn
 from tools.shovel.upstream import NoSuchType, UpstreamExchange
-from tools.shovel.way import Way
 
 UNCONFIRMED_MAX = 2000
 """Messages under way at once: half of the numbers that a destination remembers of a producer."""

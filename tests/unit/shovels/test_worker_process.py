@@ -15,7 +15,7 @@ from typing import cast
 from broker.frontend.connections import Connections
 from broker.machine.commands import Table
 from broker.machine.version import SHOVELS
-from broker.shovels.of_member import Controller, shovels_of
+from broker.shovels.member_shovels import Controller, shovels_of
 
 VALUE: Table = {
     "src-uri": "amqp://a", "src-queue": "a", "dest-uri": "amqp://b", "dest-queue": "b",

@@ -16,8 +16,8 @@ from tools.cli.failures import ToolError
 from tools.client.amqp_client import AmqpConnection, BrokerRefused, Delivery
 from tools.shovel.content import Content, Outgoing
 from tools.shovel.doubts import Doubts
+from tools.shovel.received_from import Way
 from tools.shovel.upstream import NoSuchType, UpstreamExchange
-from tools.shovel.way import Way
 
 STEP = {"uri": "amqp://far", "exchange": "x", "cluster-name": "far", "vhost": "/"}
 
