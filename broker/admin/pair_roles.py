@@ -1,4 +1,4 @@
-"""One of a pair: follows the order, its peer and its clients, and carries out the rows that apply.
+"""The roles of one member of a pair: active or passive by its peer, its clients and the order.
 
 What is decided is in `pair_table`; here is what a member looks at for it, and what follows.  It
 takes the vote of the pair (`vsync.primary.component.Primary.take_vote`) only for a standing that is

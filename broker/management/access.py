@@ -1,4 +1,4 @@
-"""Who asks: HTTP's basic authentication against the broker's own users, kept for a moment."""
+"""Authentication of HTTP requests: basic, against the broker's own users; kept for a moment."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What clients have of one of a pair that went on alone: whether it is a side of its own (G28).
+"""Whether clients have anything of one of a pair that went on alone: then it is a *side* (G28).
 
 Before a client has anything of it, the other one's history has all that anybody knows, and this one
 can be given up without a loss.  A client has what was sent to it, and may count on what it sent

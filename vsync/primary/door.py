@@ -1,4 +1,4 @@
-"""The ring's door, for what members compare above the ring: a newcomer is judged before any view.
+"""The ring's *door*: by what members compare above the ring a newcomer is judged before any view.
 
 Whoever differs from the members that have run in what must be equal could enter the ring, be
 refused in the exchange of states, and leave: two changes of the view at each try.  So every frame
