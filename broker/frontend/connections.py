@@ -467,7 +467,8 @@ class Connections:
         """
         if self.may_reply and not may_reply:
             for client in self._links:
-                client.connection.hold_output()
+                if client.conn_was:  # who is not let in yet is told nothing of the machine's
+                    client.connection.hold_output()
         elif may_reply and not self.may_reply:
             for client in self._links:
                 self.gateway.mark_writable(client)

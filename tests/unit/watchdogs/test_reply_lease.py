@@ -8,7 +8,7 @@ from typing import cast
 
 import pytest
 
-from broker.frontend.connections import ClientPorts, Connections, Options
+from broker.frontend.connections import ClientLink, ClientPorts, Connections, Options
 from broker.machine.machine import Machine
 from broker.options.access import AccessOptions
 from broker.options.client_ports import ClientLimits
@@ -86,8 +86,8 @@ class Wire:
         """Nothing is read here."""
 
 
-def test_what_was_put_into_words_before_a_pause_is_said_only_with_leave() -> None:
-    """G7: a process that was stopped between formatting and writing."""
+def one_client() -> tuple[Connections, ClientLink, Wire]:
+    """A member that may reply, and a client that has only just connected."""
     machine = Machine("a")
     options = cast(
         "Options", SimpleNamespace(cluster_name="c", access=AccessOptions(), clients=ClientLimits())
@@ -100,6 +100,23 @@ def test_what_was_put_into_words_before_a_pause_is_said_only_with_leave() -> Non
     wire = Wire()
     link = clients.connect("127.0.0.1:1", cast("asyncio.Transport", wire))
     clients.flush(may_reply=True)
+    return clients, link, wire
+
+
+def test_who_only_just_connects_is_greeted_whether_or_not_the_lease_is_over() -> None:
+    """Its first bytes are what wakes a member to which no token comes, so it has the turn in which
+    the lease is found to be over; the attempt may be what the member of a pair waits for."""
+    clients, link, wire = one_client()
+    link.client.connection.out += b"<start>"
+    clients.gateway.mark_writable(link.client)
+    clients.flush(may_reply=False)
+    assert wire.written == b"<start>"
+
+
+def test_what_was_put_into_words_before_a_pause_is_said_only_with_leave() -> None:
+    """G7: a process that was stopped between formatting and writing."""
+    clients, link, wire = one_client()
+    link.client.conn_was = 1
 
     def put(data: bytes) -> None:
         link.client.connection.out += data
