@@ -66,7 +66,7 @@ PAIR_DEFAULTS: Mapping[str, str] = {
     "master-slave": "",
     "master-connector": "",
     "shutdown-on-master-failure": "no",
-    "master-failure-timeout": "1000",
+    "master-failure-timeout": "300",
 }
 PAIR_HELP: Mapping[str, tuple[str, str]] = {
     "hac": (
@@ -97,7 +97,7 @@ PAIR_HELP: Mapping[str, tuple[str, str]] = {
     "master-failure-timeout": (
         "MS",
         "With --master-slave: how long the master must be lost before the slave takes over, or "
-        "ends. Default 1000.",
+        "ends. Default 300.",
     ),
 }
 """A placeholder and a sentence for each option."""

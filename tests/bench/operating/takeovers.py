@@ -8,8 +8,9 @@ At every broker there is a client that goes to no other one, publishes every few
 waits for its confirms; where it is not let in it tries again.  A figure is the longest time without
 a confirm to any of them, from the signal on.  So it has what a client with the list of all brokers
 would see, but for its own patience with one that says nothing.  `active-active` has one client, at
-another member than the one that is lost.  Then the lost one comes back, and the next turn begins
-when all is as before.  PostgreSQL is left out where it is not installed.
+another member than the one that is lost.  Each turn has brokers of its own: one is killed and comes
+back, and then one stands still, so that no ring is more patient for what befell it before.
+PostgreSQL is left out where it is not installed.
 """
 
 from __future__ import annotations
@@ -91,10 +92,10 @@ def flows(told: Sequence[object]) -> None:
     wait_until(lambda: len(told) >= goal, WAIT_S, f"{STEADY} confirms more")
 
 
-def turn(brokers: Sequence[BrokerProcess], number: int, back: Back, fault: str, one: bool) -> float:
-    """Have one broker be lost, and come back; return how long nobody was served.
+def lost(brokers: Sequence[BrokerProcess], fault: str, *, one: bool) -> tuple[float, BrokerProcess]:
+    """Have one broker be lost; return how long nobody was served, and which it was.
 
-    `one`: a client at one broker, and another one is lost; else who served last is.
+    `one`: a client at the first broker, and another one is lost; else who served last is.
     """
     told: list[tuple[float, BrokerProcess]] = []
     clients = [Client(broker, told) for broker in brokers][: 1 if one else None]
@@ -103,22 +104,17 @@ def turn(brokers: Sequence[BrokerProcess], number: int, back: Back, fault: str, 
     try:
         flows(told)
         time.sleep(random.uniform(*RESTS_S))  # in step with no timer
-        victim = brokers[1 + number % (len(brokers) - 1)] if one else told[-1][1]
-        since = time.monotonic()
+        victim = brokers[-1] if one else told[-1][1]
+        since, seen = time.monotonic(), len(told)
         victim.signal(FAULTS[fault])
-        goal = len(told) + STEADY
         wait_until(
-            lambda: sum(who is not victim for _, who in told[goal - STEADY :]) >= STEADY,
+            lambda: sum(who is not victim for _, who in told[seen:]) >= STEADY,
             WAIT_S, "another one to serve",
         )  # fmt: skip
-        found = silence(told, since)
+        return silence(told, since), victim
     finally:
         for client in clients:
             client.ended.set()
-    back(victim)
-    for client in clients:
-        client.join()
-    return found
 
 
 @contextlib.contextmanager
@@ -151,25 +147,20 @@ def shared(root: Path, lock: str) -> Iterator[tuple[Sequence[BrokerProcess], Bac
         sharing.start()
 
         def back(victim: BrokerProcess) -> None:
+            victim.wait()
             begun = victim.log_path.stat().st_size
-
-            def waits() -> bool:
-                """A former leader ends when it goes on; started again, it waits."""
-                if not victim.alive:
-                    victim.start()
-                return b" waits: " in victim.log_path.read_bytes()[begun:]
-
-            victim.signal(signal.SIGCONT)
-            wait_until(waits, WAIT_S, f"{victim} to wait")
+            victim.start()
+            wait_until(
+                lambda: b" waits: " in victim.log_path.read_bytes()[begun:], WAIT_S, "it to wait"
+            )
 
         yield sharing.brokers, back
 
 
 def comes_back(victim: BrokerProcess, whole: Callable[[], object]) -> None:
-    """Start it again, or have it go on, and wait for all."""
-    victim.signal(signal.SIGCONT)
-    if not victim.alive:
-        victim.start()
+    """Start it again, and wait for all."""
+    victim.wait()
+    victim.start()
     whole()
 
 
@@ -200,14 +191,16 @@ def main() -> None:
             if name == "postgresql" and programs() is None:
                 print("postgresql: not installed", file=sys.stderr)
                 continue
-            with (
-                tempfile.TemporaryDirectory(prefix="qpid-takeovers-") as root,
-                MODES[name](Path(root)) as (brokers, back),
-            ):
-                for number in range(2 * options.runs):
-                    fault = list(FAULTS)[number % 2]
-                    found = turn(brokers, number // 2, back, fault, name == "active-active")
-                    times[f"{name}: {fault}"].append(found)
+            for _ in range(options.runs):
+                with (
+                    tempfile.TemporaryDirectory(prefix="qpid-takeovers-") as root,
+                    MODES[name](Path(root)) as (brokers, back),
+                ):
+                    for fault in FAULTS:
+                        found, victim = lost(brokers, fault, one=name == "active-active")
+                        times[f"{name}: {fault}"].append(found)
+                        if fault == "kill -9":
+                            back(victim)
     print(f"milliseconds without a confirm, load {os.getloadavg()[0]:.1f}")
     print(f"{'':45}{'runs':>5}{'p50':>9}{'p95':>9}{'max':>9}")
     for name, seconds in times.items():
