@@ -268,13 +268,26 @@ class PairRoles:
             record is not None and session == record.session for session, _ in machine.connections
         )
 
+    @property
+    def _why(self) -> str:
+        """Why it stands so, and what it waits for where the other one is gone."""
+        if self._peer is not Peer.GONE or self.standing is Standing.ACTIVE:
+            return self.reason
+        primary, peer = self._controller.primary, self.peer or "the other one"
+        if not (primary.active or primary.lacks_its_peer):
+            return (
+                f"{self.reason}; {peer} is gone, and may have gone on without this member: start "
+                "it (one that is lost for good: the log has the command)"
+            )
+        return f"{self.reason}; waits for a client" if self.options.mode == HAC else self.reason
+
     def status(self) -> dict[str, str | bool | int]:
         """Return what is said of the pair."""
         return {
             "mode": self.options.mode,
             "seat": self.options.seat,
             "standing": self.standing.value,
-            "reason": self.reason,
+            "reason": self._why,
             "peer": self.peer,
             "peer_seen": self._peer.value if self._peer is not None else "",
             "alone": self.peer in voter_set(self._controller.promise.voters).away,

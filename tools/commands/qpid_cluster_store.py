@@ -19,6 +19,7 @@ from store.lmdb_environment import inspect
 from store.swap import find_store
 from tools.stores.backups import backup_request, carry_out, with_backup_options
 from tools.stores.declarations import StoreRefused, declare_clean, declare_quarantined
+from vsync.quorum.voter_set import parse
 
 OK, FAILURE, MISSING, UNREADABLE, BUSY = 0, 1, 3, 4, 5
 
@@ -26,6 +27,10 @@ PROMPT_SOLE_VOTER = (
     "Warning: {others} will have no vote any more, and what only they confirmed is given up. "
     "If one of them still runs or is started again, there are two clusters. "
     "Are they gone for good? [N]: "
+)
+PROMPT_ONE_OF_PAIR = (
+    "Warning: what only {others} confirmed is given up: if it is started again, its store is set "
+    "aside and it takes the state from here. Is it gone for good? [N]: "
 )
 MEANING = {
     Marker.EMPTY: "never held a cluster's state; the member takes it from the others",
@@ -143,10 +148,12 @@ def main(
 def _confirm_sole_voter(path: Path) -> None:
     """Go on only with an answer that starts with y: two such stores make two clusters."""
     meta = inspect(path)
-    others = [voter for voter in meta.voters if voter != meta.member]
+    voters = parse(meta.voters)
+    others = [voter for voter in voters.names if voter != meta.member]
     if not others:
         return
-    click.echo(PROMPT_SOLE_VOTER.format(others=", ".join(others)), nl=False, err=True)
+    prompt = PROMPT_ONE_OF_PAIR if voters.latest.pair else PROMPT_SOLE_VOTER
+    click.echo(prompt.format(others=", ".join(others)), nl=False, err=True)
     if not sys.stdin.readline().strip().lower().startswith("y"):
         raise StoreRefused("Operation canceled")
 

@@ -218,6 +218,7 @@ def test_the_order_in_which_they_start_does_not_matter(mode: str, order: str) ->
     assert pair.stand() == f"{order[0]}:pending"
     assert clients.holds
     assert "is pending, and waits for" in clients.reason
+    assert "may have gone on without this member" in str(pair.roles[order[0]].status()["reason"])
     pair.client(order[0])
     assert pair.serving() == []
     pair.start(order[1])
@@ -235,6 +236,7 @@ def test_the_backup_takes_over_when_a_client_comes_and_not_before() -> None:
     pair.crash("a")
     pair.beat(1.0)
     assert (pair.stand(), pair.serving()) == ("b:passive", [])
+    assert pair.roles["b"].status()["reason"] == "the primary is here; waits for a client"
     assert pair.clients["b"].holds, "its attempt is the vote: it waits for what comes of it"
     pair.client("b")
     assert (pair.stand(), pair.serving()) == ("b:active", ["b"])

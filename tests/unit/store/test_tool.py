@@ -90,6 +90,16 @@ def test_whether_the_others_are_gone_for_good_is_asked(data_dir: Path) -> None:
         assert ("Operation canceled" in result.output) is (code == 1)
 
 
+def test_of_a_pair_the_other_one_is_asked_about_and_stays_one(tmp_path: Path) -> None:
+    """It gets the state from here; the rule of the voters is nobody who is gone."""
+    LmdbStore(
+        tmp_path / "store", replace(META, voters=("a:5672", "b:5672", "@pair=b:5672"))
+    ).close()
+    result = CliRunner().invoke(main, ["-c", "--sole-voter", str(tmp_path)], input="y\n")
+    asked = result.output.partition(" [N]: ")[0]
+    assert asked.startswith("Warning: what only b:5672 confirmed is given up: if it is started")
+
+
 @pytest.mark.parametrize("marker", [Marker.EMPTY, Marker.JOINING])
 def test_a_store_without_state_cannot_be_kept(tmp_path: Path, marker: Marker) -> None:
     LmdbStore(tmp_path / "store", replace(META, marker=marker)).close()
