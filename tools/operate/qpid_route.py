@@ -270,6 +270,7 @@ def route_map(ctx: click.Context, broker: str | None, places: tuple[str, ...]) -
     known = dict(one.partition("=")[::2] for one in places)
     api, _ = _asked(ctx, broker)
     pending, seen = [(str(api.address), api)], {str(api.address)}
+    places_asked = {str(api.address): str(api.address)}
     found: list[tuple[str, Route]] = []
     asked: list[tuple[str, str]] = []
     for here, at in pending:  # grows while it runs
@@ -284,6 +285,11 @@ def route_map(ctx: click.Context, broker: str | None, places: tuple[str, ...]) -
             if peer not in seen:
                 seen.add(peer)
                 where = known.get(peer) or f"{peer.rpartition(':')[0]}:{api.address.port}"
+                if where in places_asked:
+                    whose = places_asked[where]
+                    asked.append((peer, f"Not asked: {where} is {whose}; give --at {peer}=..."))
+                    continue
+                places_asked[where] = peer
                 pending.append((peer, api_of(where, ctx.obj["credentials"], ctx.obj["timeout"])))
     if ctx.obj["as_json"]:
         print_json({"brokers": [{"name": name, "result": said} for name, said in asked],

@@ -110,6 +110,9 @@ def test_static_routes_pull_and_push(pair: Pair) -> None:
     mapped = qpid_route("route", "map", at(near), "--at", f"{far.address}={far.management}")
     assert f"{far.address}... Ok" in mapped
     assert f"{here} <= {there}  exchange logs  key warn.far" in mapped
+    alone = qpid_route("route", "map", at(near))  # all of one machine have one port there
+    assert f"{there}... Not asked: {here} is {here}; give --at {there}=..." in alone
+    assert f"{there} <= {there}" not in alone
     assert "no such route" in qpid_route(
         "route", "del", at(near), peer(far), "logs", "warn.near", code=64
     )
