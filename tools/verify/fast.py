@@ -7,18 +7,19 @@ believed, and most promises are not checked.
 
 from __future__ import annotations
 
+import json
 from collections import defaultdict
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from dataclasses import dataclass, field
-from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
-from tools.verify.checks.views_and_segments import IncarnationId
+from tools.verify.checks.views_and_segments import IncarnationId, check_input, false_joints
 from tools.verify.findings import BadInput
 from tools.verify.format.files import ends_of
 from tools.verify.format.reader import Ends, LogError
 from tools.verify.format.records import ROLE_CLIENT, marks_of
+from tools.verify.input.rows import SEGMENT, Row, empty_ends
 from tools.verify.input.segments import find_segments, size_of
 
 
@@ -81,7 +82,8 @@ def compare_ends(places: list[Path]) -> FastReport:
     segments = [one for one in found if one.ends.header.role != ROLE_CLIENT]
     if not segments:
         raise BadInput("these are histories of clients only: name the members' logs as well")
-    _check_clusters(segments)
+    rows = [_row(one) for one in segments]
+    check_input(rows)
     report = FastReport(
         segments=len(segments),
         bytes=sum(one.size for one in segments),
@@ -90,16 +92,10 @@ def compare_ends(places: list[Path]) -> FastReport:
         members=len({one.ends.header.member for one in segments}),
         unread=[one.file for one in segments if one.ends.end is None],
     )
-    by_incarnation: dict[IncarnationId, list[Closed]] = defaultdict(list)
-    for one in segments:
-        by_incarnation[one.key].append(one)
     suspects: set[Path] = set()
-    for key, own in sorted(by_incarnation.items()):
-        own.sort(key=lambda one: one.ends.header.segment)
-        for before, after in pairwise(own):
-            for what in _discontinuities(before, after):
-                report.differences.append(f"{key[0]} (incarnation {key[1]}): {what}")
-                suspects.update((before.file, after.file))
+    for before, after, what in false_joints(rows):
+        report.differences.append(f"{after.member} (incarnation {after.incarnation}): {what}")
+        suspects.update(Path(one.file) for one in (before, after) if one is not None)
     suspects.update(_compare_chains(report, segments))
     report.suspects = sorted(suspects)
     return report
@@ -114,28 +110,15 @@ def _ends(path: Path) -> Closed:
         raise BadInput(str(error)) from error
 
 
-def _check_clusters(segments: list[Closed]) -> None:
-    seen: dict[str, Path] = {}
-    for one in segments:
-        if one.ends.header.cluster_id:
-            seen.setdefault(one.ends.header.cluster_id, one.file)
-    if len(seen) > 1:
-        listed = "; ".join(f"{file} is of {of}" for of, file in sorted(seen.items()))
-        raise BadInput(f"these logs are of more than one cluster: {listed}")
-
-
-def _discontinuities(before: Closed, after: Closed) -> Iterator[str]:
-    """Yield how a segment does not go on where the one before it ended."""
-    earlier, later = before.ends, after.ends
-    number = earlier.header.segment
-    if later.header.segment == number:
-        yield f"{before.file} and {after.file} both claim to be segment {number}"
-    elif later.header.segment != number + 1:
-        yield f"segment {number + 1} is missing between {before.file} and {after.file}"
-    elif earlier.end is not None and (
-        later.header.prev_link != earlier.link or later.first_lsn != earlier.last_lsn + 1
-    ):
-        yield f"{after.file} does not continue the last record of {before.file}"
+def _row(one: Closed) -> Row:
+    """Return what the ends of a segment tell of its SEGMENT row."""
+    header, first_lsn, end, last_lsn, link = one.ends
+    ends = empty_ends()
+    ends["cluster"], ends["records"] = (header.cluster_name, header.cluster_id), 1
+    ends["first_lsn"], ends["closed"] = first_lsn, end is not None
+    ends["prev_link"], ends["link"] = header.prev_link.hex(), link.hex()
+    row = Row(str(one.file), *one.key, header.segment, last_lsn, SEGMENT, text=json.dumps(ends))
+    return row._replace(position=1 if end is None else end.position)
 
 
 def _written_chains(segments: Iterable[Closed]) -> dict[int, dict[bytes, list[Closed]]]:

@@ -80,11 +80,10 @@ def check_segments(rows: list[Row]) -> Iterator[Finding | str]:
             until = -1 if row.last is None else row.last
             yield Finding(row.origin or "LOG", row.member, row.incarnation, position, what, until)
     stopped = {(row.member, row.incarnation) for row in rows if row.kind == RecordKind.STOP}
+    for _, after, what in false_joints(rows):
+        position = -1 if after.position is None else after.position
+        yield Finding("LOG", after.member, after.incarnation, position, what)
     for (member, incarnation), segments in segments_of(rows).items():
-        for before, after in zip([None, *segments], segments, strict=False):
-            for what in _continues(before, after):
-                position = -1 if after.position is None else after.position
-                yield Finding("LOG", member, incarnation, position, what)
         if segments[0].segment > 0:
             yield (
                 f"{member} (incarnation {incarnation}): the log begins with segment "
@@ -101,6 +100,14 @@ def check_segments(rows: list[Row]) -> Iterator[Finding | str]:
         if first.segment == 0 and first.kind != RecordKind.START:
             what = f"{first.file} does not begin with what recovery found"
             yield Finding("LOG", member, incarnation, -1, what)
+
+
+def false_joints(rows: list[Row]) -> Iterator[tuple[Row | None, Row, str]]:
+    """Yield segments that do not continue the ones before them, None: there is none, and how."""
+    for segments in segments_of(rows).values():
+        for before, after in zip([None, *segments], segments, strict=False):
+            for what in _continues(before, after):
+                yield before, after, what
 
 
 def _continues(before: Row | None, after: Row) -> Iterator[str]:
@@ -128,7 +135,7 @@ def _continues(before: Row | None, after: Row) -> Iterator[str]:
         return
     if not prior["closed"]:
         yield f"{before.file} has no closing record, but {after.file} follows it"
-    if not ends["records"]:
+    if not ends["records"] or before.lsn < 0:
         return
     if ends["first_lsn"] != before.lsn + 1:
         yield f"{after.file} begins with lsn {ends['first_lsn']} after lsn {before.lsn}"
