@@ -11,12 +11,12 @@ from pathlib import Path
 from typing import Protocol
 
 from broker.access.access import REPLICA
-from broker.access.backends import Login
 from broker.admin import active_passive, pair_roles
 from broker.admin.active_passive import ActivePassive, Standalone
 from broker.admin.definitions import Definitions
 from broker.admin.first_administrator import see_to_it
 from broker.admin.maintenance import Clients, Maintenance
+from broker.admin.operator_logins import OperatorLogins
 from broker.admin.pair_roles import PairRoles
 from broker.admin.status import (
     ViewHistory,
@@ -27,6 +27,7 @@ from broker.admin.status import (
     status_of,
 )
 from broker.exit_codes import Exit
+from broker.frontend.gateway import Gateway
 from broker.machine.commands import SHUTDOWN, UPGRADE, Shutdown, Table, Upgrade
 from broker.options.broker import BrokerOptions
 from broker.replication.controller import Controller
@@ -49,12 +50,9 @@ log = logging.getLogger("qpidd")
 class KnownClients(Clients, active_passive.Clients, pair_roles.Clients, Protocol):
     """The clients of this member, and who may log in."""
 
-    def operator_login(
-        self, user: str, password: str, peer: str, then: Callable[[Login, float], None]
-    ) -> Login | None:
-        """What becomes of these credentials, from there; None: `then` takes it later.
-
-        Raises QueryRefused while too many logins have failed from there."""
+    @property
+    def gateway(self) -> Gateway:
+        """It."""
 
 
 class Operations:
@@ -107,7 +105,8 @@ class Operations:
         self._defining: set[asyncio.Task[object]] = set()
         self.definitions = Definitions(controller)
         self.defined = self.definitions.done
-        self.login = clients.operator_login
+        self.logins = OperatorLogins(clients.gateway)
+        self.login = self.logins.at_once
         self.all_counters = lambda: counters_of(**counters())
         tracer.watch(lambda: primary_fact(controller))
 

@@ -8,22 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import ipaddress
-import math
 import socket
 import struct
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Protocol
 
 from broker.access.access import Access
-from broker.access.asked_rights import AskedRights, Origin
-from broker.access.auth_server import AT_ONCE_MAX, Answer, AuthQuestion, AuthServer
-from broker.access.backends import HTTP, INTERNAL, Backends, Login
-from broker.access.login_delays import LONGEST_S
-from broker.access.logins import Claim
+from broker.access.backends import Backends, Login
 from broker.frontend.client import Client
 from broker.frontend.encryption import Encryption
-from broker.frontend.gateway import Gateway, host_of
+from broker.frontend.gateway import Gateway
 from broker.frontend.outbox import Outbox
 from broker.histogram import Histogram
 from broker.machine.commands import Command
@@ -31,7 +26,6 @@ from broker.machine.effects import Defined, Effect
 from broker.machine.state import State
 from broker.options.access import AccessOptions
 from broker.options.client_ports import ClientLimits
-from vsync.admin.protocol import QueryRefused
 
 CLIENT_TEXTS = ("product", "version", "platform", "connection_name")
 """What clients say of themselves that operators are shown."""
@@ -55,12 +49,6 @@ def is_loopback(peer: str) -> bool:
         return ipaddress.ip_address(peer.rsplit(":", 1)[0].strip("[]")).is_loopback
     except ValueError:
         return False
-
-
-async def _answer(server: AuthServer, question: AuthQuestion) -> Answer:
-    told: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
-    server.ask(question, lambda answer, _: None if told.done() else told.set_result(answer))
-    return await told
 
 
 HEARTBEAT = b"\x08\x00\x00\x00\x00\x00\x00\xce"
@@ -314,77 +302,6 @@ class Connections:
     def forget(self, link: ClientLink) -> None:
         """A socket is gone."""
         self._links.pop(link.client, None)
-
-    def login(
-        self, user: str, password: str, peer: str, then: Callable[[Login, float], None]
-    ) -> Login | None:
-        """What becomes of the login of an operator; None: `then` takes it later, and the time.
-
-        A member that has no state yet knows no users, and does nothing but answer: to who could
-        log in at any new cluster, and to others that it cannot tell.  Raises QueryRefused.
-        """
-        if not self.gateway.access.has_state:
-            if user == password == "guest" and is_loopback(peer):
-                return Login(INTERNAL, ("administrator",))
-            raise QueryRefused(
-                "not-active", "this member has no state yet, so it does not know who may log in"
-            )
-        claim = Claim(user, password, host_of(peer), is_loopback(peer))
-        return self.gateway.logins.judge(claim, time.monotonic(), then)
-
-    def operator_login(
-        self, user: str, password: str, peer: str, then: Callable[[Login, float], None]
-    ) -> Login | None:
-        """As `login`, for whom nobody delays: where a verdict would be, there is none.
-
-        Raises QueryRefused.
-        """
-        if wait := self.gateway.logins.wait_s(host_of(peer), user, time.monotonic()):
-            self.gateway.counters["slowed"] += 1
-            text = f"too many logins failed from {host_of(peer)}: try again in {math.ceil(wait)} s"
-            raise QueryRefused("access-refused", text)
-        return self.login(user, password, peer, then)
-
-    async def patient_login(self, user: str, password: str, peer: str) -> Login:
-        """As `login`, when it is this one's turn. Raises QueryRefused, too, where too many wait."""
-        logins, host = self.gateway.logins, host_of(peer)
-        turn_s = logins.turn_s(host, user, time.monotonic())
-        if turn_s != 0.0:
-            self.gateway.counters["slowed"] += 1
-        if turn_s is not None:
-            await asyncio.sleep(turn_s)
-        if turn_s is None or logins.is_full(host, user):
-            text = f"too many logins failed from {host}: try again in {LONGEST_S:g} s"
-            raise QueryRefused("access-refused", text)
-        told: asyncio.Future[Login] = asyncio.get_running_loop().create_future()
-        login = self.login(
-            user, password, peer, lambda login, _: None if told.done() else told.set_result(login)
-        )
-        return await told if login is None else login
-
-    async def entered(
-        self, user: str, login: Login, peer: str, vhosts: Sequence[str]
-    ) -> frozenset[str]:
-        """Those of the virtual hosts that this user may enter, whom a server let in."""
-        server = self.gateway.access.server
-        if server is None or login.backend != HTTP:
-            return frozenset()
-        origin = Origin(login.tags, host_of(peer))
-
-        async def enters(vhost: str) -> bool:
-            told: dict[AuthQuestion, Answer] = {}
-            rights = AskedRights(self.gateway.access, user, vhost, server, origin, told)
-            while (refused := rights.refuses_entry()) is None:
-                for question in rights.missing:
-                    told[question] = await _answer(server, question)
-            return not refused
-
-        found: list[str] = []
-        for at in range(0, len(vhosts), AT_ONCE_MAX):
-            some = vhosts[at : at + AT_ONCE_MAX]
-            good = await asyncio.gather(*map(enters, some))
-            found += [vhost for vhost, is_good in zip(some, good, strict=True) if is_good]
-        return frozenset(found)
 
     def disconnect(self, address: str, reason: str) -> None:
         """Close the connection from `address`."""

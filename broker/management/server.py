@@ -17,6 +17,7 @@ from urllib.parse import urlsplit
 from aiohttp import web
 
 from broker.access.backends import HTTP
+from broker.admin.operator_logins import entered
 from broker.amqp.errors import ProtocolFault
 from broker.management.access import Identity, Logins, credentials
 from broker.management.amqp_client import AmqpRefused
@@ -182,7 +183,8 @@ class ManagementServer:
             return user
         assert self._broker is not None
         asked = [names["vhost"]] if "vhost" in names else list(self._broker.machine.vhosts)
-        vhosts = await self._broker.clients.entered(user.name, user.login, user.address, asked)
+        gateway = self._broker.clients.gateway
+        vhosts = await entered(gateway, user.name, user.login, user.address, asked)
         return Identity(user.name, user.tags, user.address, user.login, vhosts)
 
     def _refuse(self, problem: Problem) -> web.Response:

@@ -169,7 +169,8 @@ class ManagementPort:
             self._loading = asyncio.create_task(self._load(broker, self._document))
         if self._server is None:
             return
-        logins = Logins(member.clients.patient_login, lambda: member.clients.gateway.access.version)
+        access = member.clients.gateway.access
+        logins = Logins(member.operations.logins.in_turn, lambda: access.version)
         await self._server.serve(broker, logins)
         for scheme, where, port in self._ports:
             log.info("management API on %s://%s:%d/", scheme, where, port)

@@ -20,6 +20,7 @@ from yarl import URL
 from broker.access.backends import Backends, Login
 from broker.admin.definitions import Definitions
 from broker.admin.operations import Operations
+from broker.admin.operator_logins import OperatorLogins
 from broker.frontend.connections import ClientPorts, Connections, Options
 from broker.frontend.gateway import Gateway
 from broker.frontend.outbox import Outbox
@@ -179,7 +180,7 @@ class Http:
         """Show this member from here on."""
 
         async def check(user: str, password: str, address: str) -> Login:
-            login = member.connections.login(user, password, address, lambda *_: None)
+            login = OperatorLogins(member.gateway).judge(user, password, address, lambda *_: None)
             assert login is not None
             return login
 

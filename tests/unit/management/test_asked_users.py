@@ -6,6 +6,7 @@ import asyncio
 import json
 from collections.abc import Awaitable, Callable
 
+from broker.admin.operator_logins import OperatorLogins
 from broker.management.access import Logins
 from tests.support.auth_wire import AuthWire
 from tests.support.management.member import ApiMember, Http
@@ -39,7 +40,7 @@ def run(work: Callable[[Http, Server], Awaitable[None]]) -> None:
             member = ApiMember(wire.backends())
             for name in ("his", "another"):
                 member.define("vhost", "", name, {"description": "", "tags": ()})
-            check = member.connections.patient_login
+            check = OperatorLogins(member.gateway).in_turn
             logins = Logins(check, lambda: member.gateway.access.version)
             await http.server.serve(member.broker, logins)
             await asyncio.wait_for(work(http, wire), PATIENCE_S)

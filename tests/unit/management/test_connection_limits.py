@@ -15,6 +15,7 @@ import pytest
 import uvloop
 
 from broker.access.backends import Login
+from broker.admin.operator_logins import OperatorLogins
 from broker.management import connections as limits
 from broker.management import server as service
 from broker.management.access import Logins
@@ -85,7 +86,7 @@ def run(
         member = ApiMember()
 
         async def check(user: str, password: str, address: str) -> Login:
-            login = member.connections.login(user, password, address, lambda *_: None)
+            login = OperatorLogins(member.gateway).judge(user, password, address, lambda *_: None)
             assert login is not None
             return login
 

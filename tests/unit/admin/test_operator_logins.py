@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import time
 from contextlib import suppress
-from functools import partial
 from types import SimpleNamespace
 from typing import cast
 
@@ -16,7 +15,8 @@ from broker.access.access import Access
 from broker.access.backends import REFUSED, Backends, FileUser, Login
 from broker.access.login_delays import FIRST_S, USER_FREE
 from broker.access.logins import LoginChecks
-from broker.frontend.connections import Connections
+from broker.admin.operator_logins import OperatorLogins
+from broker.frontend.gateway import Gateway
 from broker.frontend.management import Managed, ManagementSession
 from broker.machine.machine import Machine
 from broker.machine.state import State
@@ -41,9 +41,7 @@ def at_once(_login: Login, _now: float) -> None:
 
 
 def login_at(gateway: SimpleNamespace, user: str, password: str, peer: str) -> Login | None:
-    return Connections.login(
-        cast("Connections", SimpleNamespace(gateway=gateway)), user, password, peer, at_once
-    )
+    return OperatorLogins(cast("Gateway", gateway)).judge(user, password, peer, at_once)
 
 
 def test_a_member_without_state_answers_guest_on_its_own_machine_and_tells_others_why() -> None:
@@ -82,13 +80,10 @@ def test_who_asked_before_there_was_a_state_is_not_slowed_as_one_who_guesses() -
 
 def test_who_guesses_an_operators_password_is_not_heard_for_a_while() -> None:
     """A right one is not either: else guessing goes on, and only failures are slow."""
-    loop = Loop({"ada": "right"})
-    clients = SimpleNamespace(gateway=loop.gateway)
-    clients.login = partial(Connections.login, cast("Connections", clients))
+    logins = OperatorLogins(Loop({"ada": "right"}).gateway)
 
     def ask(password: str, peer: str = ELSEWHERE) -> Login | None:
-        connections = cast("Connections", clients)
-        return Connections.operator_login(connections, "ada", password, peer, at_once)
+        return logins.at_once("ada", password, peer, at_once)
 
     for _ in range(USER_FREE):
         assert ask("wrong") == REFUSED
@@ -101,11 +96,10 @@ def test_who_guesses_an_operators_password_is_not_heard_for_a_while() -> None:
 def test_an_operator_whom_a_server_knows_is_told_when_it_has_answered() -> None:
     wire = AuthWire()
     gateway = Loop(backends=wire.backends("http", "internal")).gateway
-    clients = SimpleNamespace(gateway=gateway)
-    clients.login = partial(Connections.login, cast("Connections", clients))
+    logins = OperatorLogins(gateway)
     written: list[bytes] = []
     member = SimpleNamespace(
-        login=partial(Connections.operator_login, cast("Connections", clients)),
+        login=logins.at_once,
         status=lambda: {"is": "fine"},
     )
     session = ManagementSession(cast("Managed", member), ELSEWHERE, written.append)
@@ -124,11 +118,8 @@ def test_a_password_that_no_text_can_be_is_refused_and_keeps_nobody_out() -> Non
     """JSON may have half of a pair of surrogates, which cannot be asked about."""
     wire = AuthWire()
     gateway = Loop({"ada": "right"}, backends=wire.backends("http", "internal")).gateway
-    clients = SimpleNamespace(gateway=gateway)
-    clients.login = partial(Connections.login, cast("Connections", clients))
-    member = SimpleNamespace(
-        login=partial(Connections.operator_login, cast("Connections", clients))
-    )
+    logins = OperatorLogins(gateway)
+    member = SimpleNamespace(login=logins.at_once)
     session = ManagementSession(cast("Managed", member), ELSEWHERE, lambda _: None)
     for number in range(USER_FREE):
         asked = b'{"op": "status", "user": "ada", "password": "\\ud80%d"}\n' % number
@@ -141,16 +132,11 @@ def test_a_password_that_no_text_can_be_is_refused_and_keeps_nobody_out() -> Non
 def test_over_http_guesses_that_come_at_one_moment_are_no_more_under_way() -> None:
     wire = AuthWire()
     gateway = Loop(backends=wire.backends()).gateway
-    clients = SimpleNamespace(gateway=gateway)
-    clients.login = partial(Connections.login, cast("Connections", clients))
+    logins = OperatorLogins(gateway)
 
     async def ask_all() -> list[Login | BaseException]:
         asked = [
-            asyncio.ensure_future(
-                Connections.patient_login(
-                    cast("Connections", clients), "ada", f"guess {number}", ELSEWHERE
-                )
-            )
+            asyncio.ensure_future(logins.in_turn("ada", f"guess {number}", ELSEWHERE))
             for number in range(3 * USER_FREE)
         ]
         for _ in range(3):  # each has come as far as it gets without an answer
@@ -172,14 +158,12 @@ def test_over_http_who_is_slowed_waits_in_line_and_past_its_end_is_told_so(
     async def sleep(seconds: float) -> None:
         waited.append(seconds)
 
-    monkeypatch.setattr("broker.frontend.connections.asyncio.sleep", sleep)
+    monkeypatch.setattr("broker.admin.operator_logins.asyncio.sleep", sleep)
     gateway = Loop({"ada": "right"}).gateway
-    clients = SimpleNamespace(gateway=gateway)
-    clients.login = partial(Connections.login, cast("Connections", clients))
+    logins = OperatorLogins(gateway)
 
     def ask(password: str) -> Login:
-        work = Connections.patient_login(cast("Connections", clients), "ada", password, ELSEWHERE)
-        return asyncio.run(work)
+        return asyncio.run(logins.in_turn("ada", password, ELSEWHERE))
 
     for _ in range(USER_FREE + 2):
         assert ask("wrong") == REFUSED
