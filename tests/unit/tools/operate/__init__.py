@@ -1,0 +1,1 @@
+"""qpidctl, qpid-stat and qpid-config against prepared answers: output, requests, exit codes."""

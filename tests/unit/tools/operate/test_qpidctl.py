@@ -1,0 +1,270 @@
+"""qpidctl against prepared answers: lists, changes, the state of the cluster."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from types import SimpleNamespace
+from typing import cast
+from urllib.parse import quote
+
+import pytest
+
+from broker.exit_codes import Exit
+from tests.support.dashboard.canned_api import CONNECTION, HOSTILE, CannedApi
+from tests.unit.tools.operate.commands import Run
+from tools.cli.failures import ToolError
+from tools.client.http_api import Api
+from tools.operate import states
+from tools.operate.listings import LISTINGS
+from tools.operate.output import aligned, plain
+from tools.operate.qpid_stat import qpid_stat
+from tools.operate.qpidctl import qpidctl
+
+
+def test_a_list_is_parted_by_tabs_for_a_filter(run: Run) -> None:
+    ended = run(qpidctl, "list_queues", "name", "messages", "durable")
+    assert ended.code == 0
+    lines = ended.out.splitlines()
+    assert lines[:2] == ["name\tmessages\tdurable", "orders\t120\ttrue"]
+    assert ended.err == "Listing queues of virtual host / ...\n"
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [("-q", "list_queues"), ("list_queues", "-q"), ("list_queues", "name", "messages", "--quiet")],
+)
+def test_options_stand_before_the_verb_or_behind_it(run: Run, arguments: tuple[str, ...]) -> None:
+    ended = run(qpidctl, *arguments)
+    assert (ended.code, ended.err) == (0, "")
+    assert ended.out.startswith("name\tmessages\norders\t120\n")
+
+
+def test_silent_leaves_out_the_heads(run: Run) -> None:
+    assert run(qpidctl, "-s", "list_users").out == (
+        f"ada\t[administrator]\n{HOSTILE}\t[]\n"
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("how", [("--formatter", "json"), ("--json",)])
+def test_json_is_one_document(run: Run, how: tuple[str, ...]) -> None:
+    found = json.loads(run(qpidctl, "list_queues", "name,consumers", *how).out)
+    assert found[1] == {"name": HOSTILE, "consumers": 0}
+
+
+def test_a_frame_and_csv(run: Run) -> None:
+    framed = run(qpidctl, "list_vhosts", "name", "--formatter", "pretty_table").out
+    assert framed == "+------+\n| name |\n+------+\n| /    |\n| shop |\n+------+\n"
+    assert run(qpidctl, "list_vhosts", "--formatter", "csv").out == "name\n/\nshop\n"
+
+
+@pytest.mark.parametrize("verb", [verb for verb in LISTINGS if verb.startswith("list_")])
+def test_every_list_has_all_its_columns(run: Run, api: CannedApi, verb: str) -> None:
+    listing = LISTINGS[verb]
+    user = ("ada",) if listing.of_user else ()
+    api.answers.setdefault(
+        "/".join(("users", *user, listing.path) if user else (listing.path,)), []
+    )
+    ended = run(qpidctl, verb, *user, *listing.columns, "--json")
+    assert ended.code == 0, ended.err
+    assert isinstance(json.loads(ended.out), list)
+
+
+def test_an_unknown_column_is_answered_by_those_there_are(run: Run) -> None:
+    ended = run(qpidctl, "list_queues", "nmae")
+    assert ended.code == Exit.USAGE
+    assert "there is no column 'nmae'; there are: ack_rate, arguments" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("typed", "change"),
+    [
+        (("add_user", "bob", "pw2"), ("PUT", "users/bob", {"password": "pw2", "tags": ""})),
+        (("delete_user", "bob"), ("DELETE", "users/bob", None)),
+        (
+            ("set_permissions", "-p", "a/b", "bob", "^c", "^w", ""),
+            ("PUT", "permissions/a%2Fb/bob", {"configure": "^c", "write": "^w", "read": ""}),
+        ),
+        (("clear_permissions", "bob"), ("DELETE", "permissions/%2F/bob", None)),
+        (("add_vhost", "v"), ("PUT", "vhosts/v", {})),
+        (("delete_vhost", "v"), ("DELETE", "vhosts/v", None)),
+        (
+            ("set_policy", "caps", "^o", '{"max-length": 5}', "--priority", "2"),
+            (
+                "PUT", "policies/%2F/caps",
+                {"pattern": "^o", "definition": {"max-length": 5}, "priority": 2,
+                 "apply-to": "all"},
+            ),
+        ),
+        (("-p", "v", "clear_policy", "caps"), ("DELETE", "policies/v/caps", None)),
+        (
+            ("close_connection", CONNECTION, "go", "away"),
+            ("DELETE", f"connections/{quote(CONNECTION, safe='')}", None),
+        ),
+        (("purge_queue", ".."), ("DELETE", "queues/%2F/../contents", None)),
+        (
+            ("set_vhost_limits", "-p", "v", '{"max-queues": 7}'),
+            ("PUT", "vhost-limits/v/max-queues", {"value": 7}),
+        ),
+        (
+            ("set_topic_permissions", "bob", "amq.topic", "^a", "^b"),
+            ("PUT", "topic-permissions/%2F/bob",
+             {"exchange": "amq.topic", "write": "^a", "read": "^b"}),
+        ),
+        (
+            ("set_parameter", "federation", "up", "3"),
+            ("PUT", "parameters/federation/%2F/up",
+             {"component": "federation", "name": "up", "value": 3}),
+        ),
+        (("sync_queue", "q"), ("POST", "queues/%2F/q/actions", {"action": "sync"})),
+        (
+            ("close_all_user_connections", "bob", "go", "away"),
+            ("DELETE", "connections/username/bob", None),
+        ),
+        (("rebalance", "all"), ("POST", "rebalance/queues", {})),
+        (("restart_vhost", "-p", "shop"), ("POST", "vhosts/shop/start/a", {})),
+        (("drain", "--force"), ("PUT", "qpid/members/a/drain", {})),
+        (("revive",), ("DELETE", "qpid/members/a/drain", None)),
+        (("set_vhost_tags", "shop", "a", "b"), ("PUT", "vhosts/shop", {"tags": "a,b"})),
+        (
+            ("update_vhost_metadata", "shop", "--description", "sold"),
+            ("PUT", "vhosts/shop", {"description": "sold"}),
+        ),
+    ],
+)  # fmt: skip
+def test_each_change_is_one_request(
+    run: Run, api: CannedApi, typed: tuple[str, ...], change: tuple[str, str, object]
+) -> None:
+    api.answers["vhosts/shop"] = {"name": "shop"}
+    ended = run(qpidctl, *typed)
+    assert (ended.code, ended.out) == (0, ""), ended.err
+    assert api.changes == [change]
+
+
+def test_permissions_in_all_virtual_hosts(run: Run, api: CannedApi) -> None:
+    assert run(qpidctl, "set_permissions_globally", "bob", "^c", "^w", "").code == 0
+    body = {"configure": "^c", "write": "^w", "read": ""}
+    assert api.changes == [
+        ("PUT", "permissions/%2F/bob", body), ("PUT", "permissions/shop/bob", body)
+    ]  # fmt: skip
+
+
+def test_a_virtual_host_that_is_not_there_is_not_made_by_its_tags(run: Run, api: CannedApi) -> None:
+    ended = run(qpidctl, "set_vhost_tags", "absent", "a")
+    assert (ended.code, api.changes) == (Exit.USAGE, [])
+    assert "there is no virtual host 'absent'" in ended.err
+
+
+def test_lists_of_one_user_and_of_all_virtual_hosts(run: Run, api: CannedApi) -> None:
+    api.answers["users/ada/permissions"] = [
+        {"user": "ada", "vhost": "shop", "configure": "", "write": "^w", "read": ".*"}
+    ]
+    assert run(qpidctl, "-q", "list_user_permissions", "ada").out == (
+        "vhost\tconfigure\twrite\tread\nshop\t\t^w\t.*\n"
+    )
+    api.answers["vhost-limits"] = [{"vhost": "shop", "value": {"max-queues": 7}}]
+    shown = 'vhost\tlimits\nshop\t{"max-queues": 7}\n'
+    assert run(qpidctl, "-q", "list_vhost_limits").out == "vhost\tlimits\n"
+    assert run(qpidctl, "-q", "list_vhost_limits", "--global").out == shown
+    api.answers["user-limits/ada"] = [{"user": "ada", "value": {"max-channels": 7}}]
+    ended = run(qpidctl, "-q", "list_user_limits", "--user", "ada", "--json")
+    assert json.loads(ended.out) == [{"user": "ada", "limits": {"max-channels": 7}}]
+
+
+def test_every_queue_is_on_every_member(run: Run) -> None:
+    every = run(qpidctl, "-q", "list_queues", "name").out
+    for where in ("--online", "--local"):
+        assert run(qpidctl, "-q", "list_queues", where, "name").out == every
+    assert run(qpidctl, "-q", "list_queues", "--offline", "name").out == "name\n"
+
+
+def test_a_password_is_changed_and_the_tags_stay(run: Run, api: CannedApi) -> None:
+    api.answers["users/ada"] = {
+        "name": "ada", "tags": ["administrator", "monitoring"], "password_hash": "h",
+        "hashing_algorithm": "rabbit_password_hashing_sha256",
+    }  # fmt: skip
+    assert run(qpidctl, "change_password", "ada", "new").code == 0
+    assert run(qpidctl, "set_user_tags", "ada", "management").code == 0
+    assert api.changes == [
+        ("PUT", "users/ada", {"password": "new", "tags": "administrator,monitoring"}),
+        (
+            "PUT", "users/ada",
+            {"password_hash": "h", "hashing_algorithm": "rabbit_password_hashing_sha256",
+             "tags": "management"},
+        ),
+    ]  # fmt: skip
+
+
+def test_what_is_purged_is_named(run: Run) -> None:
+    assert run(qpidctl, "purge_queue", "orders").err.startswith(
+        "Deleting the messages of queue orders of virtual host / ..."
+    )
+
+
+def test_a_user_who_is_there_is_not_added_again(run: Run, api: CannedApi) -> None:
+    ended = run(qpidctl, "add_user", "ada", "pw")
+    assert (ended.code, api.changes) == (Exit.USAGE, [])
+    assert "is there already; see change_password" in ended.err
+
+
+def test_the_state_of_the_cluster(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    ended = run(qpidctl, "cluster_status")
+    assert ended.code == 0
+    assert "Votes: 3 of 3\nQuorate: true\n" in ended.out
+    assert "a (local)\tACTIVE\ttrue\t1\t4711" in ended.out
+    assert "Cluster: shop\n" in run(qpidctl, "status").out
+    assert run(qpidctl, "await_startup").code == 0
+    looks = itertools.count(0, 20)  # at a clock of its own: an answer may take its time
+    clock = SimpleNamespace(monotonic=lambda: next(looks), sleep=lambda _: None)
+    monkeypatch.setattr(states, "time", clock)
+    late = run(qpidctl, "await_online_nodes", "4", "-t", "30")
+    assert (late.code, "3 of 4 members serve" in late.err) == (Exit.UNAVAILABLE, True)
+
+
+def test_who_waits_for_one_member_is_told_of_that_one() -> None:
+    joining = {"status": "JOINING"}
+    api = SimpleNamespace(rows=lambda _: [], fields=lambda *_: joining, timeout_seconds=0.0)
+    with pytest.raises(ToolError, match=r": this member is JOINING$"):
+        states.await_serving(cast("Api", api), members=1)
+
+
+@pytest.mark.parametrize(
+    ("verb", "check"),
+    [
+        ("await_online_quorum_plus_one", "node-is-quorum-critical"),
+        ("await_online_synchronized_mirror", "node-is-mirror-sync-critical"),
+    ],
+)
+def test_a_script_waits_until_a_member_may_be_stopped(
+    run: Run, api: CannedApi, monkeypatch: pytest.MonkeyPatch, verb: str, check: str
+) -> None:
+    api.answers[f"health/checks/{check}"] = {"status": "ok"}
+    assert run(qpidctl, verb).code == 0
+    api.refusals[f"health/checks/{check}"] = (503, "too few are there")
+    looks = itertools.count(0, 20)
+    clock = SimpleNamespace(monotonic=lambda: next(looks), sleep=lambda _: None)
+    monkeypatch.setattr(states, "time", clock)
+    late = run(qpidctl, verb, "-t", "30")
+    assert (late.code, late.err) == (
+        Exit.UNAVAILABLE, "qpidctl: not in 30 s: too few are there\n"
+    )  # fmt: skip
+
+
+def test_a_name_cannot_steer_a_terminal() -> None:
+    assert plain("a\x1b[2Jb\nc") == "a\\x1b[2Jb\\nc"
+    assert aligned([["name", "n"], ["a", "5"], ["bb", "12"]], [["a", 5], ["bb", 12]]) == [
+        "name   n", "a      5", "bb    12"
+    ]  # fmt: skip
+
+
+def test_a_list_asks_for_the_fields_of_its_columns_only(run: Run, api: CannedApi) -> None:
+    """A hundred thousand queues with all that is known of each are a hundred megabytes."""
+    api.queries.clear()
+    assert run(qpidctl, "list_queues", "name", "pid", "publish_rate").code == 0
+    assert api.queries == [
+        ("queues/%2F", {"columns": "name,node,message_stats.publish_details.rate,vhost"})
+    ]
+    api.queries.clear()
+    assert run(qpid_stat, "-u").code == 0
+    (query,) = api.queries
+    assert query[1]["columns"].startswith("consumer_tag,queue.name,queue.vhost,")

@@ -1,0 +1,313 @@
+"""How the commands are used: options, passwords, refusals, exit codes, help."""
+
+from __future__ import annotations
+
+import io
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import click
+import pytest
+from click.shell_completion import BashComplete, ShellComplete, ZshComplete
+
+from broker.access import passwords
+from broker.exit_codes import Exit
+from tests import verbs_page
+from tests.support.dashboard.canned_api import CannedApi
+from tests.support.generated_blocks import renewed
+from tests.unit.tools.operate.commands import Run
+from tools.client.credentials import Credentials, typed_password
+from tools.client.http_api import Api, Json, absent, parse_api
+from tools.client.http_api import plain as plain_text
+from tools.operate.output import FORMATS
+from tools.operate.qpid_config import qpid_config
+from tools.operate.qpid_stat import qpid_stat
+from tools.operate.qpidctl import qpidctl
+from tools.operate.refused import REFUSED
+from tools.operate.settings import CHANGES
+
+
+def test_a_hash_lets_the_password_in_and_nobody_is_asked(run: Run) -> None:
+    ended = run(qpidctl, "--broker", "127.0.0.1:1", "hash_password", "s3cret")
+    assert (ended.code, ended.err) == (0, "")
+    algorithm = passwords.DEFAULT_ALGORITHM
+    assert passwords.matches("s3cret", ended.out.strip(), algorithm)
+    assert not passwords.matches("other", ended.out.strip(), algorithm)
+
+
+def test_options_of_the_connection_stand_behind_the_verb_as_well(
+    run: Run, api: CannedApi, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    secret = tmp_path / "secret"
+    secret.write_text("pw\n")
+    secret.chmod(0o600)
+    monkeypatch.setenv("QPID_BROKER", "127.0.0.1:1")
+    monkeypatch.delenv("QPID_PASSWORD")
+    login = ("--user", "ada", "--password-file", str(secret))
+    ended = run(qpidctl, "--password", "wrong", "list_vhosts", "--broker",
+                f"127.0.0.1:{api.port}", "-s", *login)  # fmt: skip
+    assert (ended.code, ended.out) == (0, "/\nshop\n"), ended.err
+    ended = run(qpidctl, "set_user_tags", "ada", "--ssl-ca", "no such file", *login)
+    assert (ended.code, "would be asked in clear" in ended.err) == (Exit.USAGE, True)
+
+
+def test_a_member_that_is_typed_counts_and_not_that_of_the_environment(
+    run: Run, api: CannedApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or `drain` goes to another member than the one that was named."""
+    monkeypatch.setenv("QPID_BROKER", "127.0.0.1:1")
+    named = f"qpid@127.0.0.1:{api.port}"
+    assert run(qpidctl, "-n", named, "-s", "list_vhosts").out == "/\nshop\n"
+    assert run(qpidctl, "-n", "127.0.0.1:1", "list_vhosts", "-n", named).code == 0
+
+
+@pytest.mark.parametrize("where", [0, 1])
+def test_two_passwords_are_one_too_many_wherever_they_stand(run: Run, where: int) -> None:
+    words = ["list_vhosts"]
+    words[where:where] = ["--password", "pw", "--password-file", "secret"]
+    ended = run(qpidctl, *words)
+    assert ended.code == Exit.USAGE
+    assert ended.err.endswith("give --password or --password-file, not both\n")
+
+
+@pytest.mark.parametrize("arguments", [("-t", "0", "ping"), ("ping", "-t", "0")])
+def test_no_limit_of_time_may_stand_behind_the_verb_as_well(
+    run: Run, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...]
+) -> None:
+    limits: list[float | None] = []
+
+    def fields(api: Api, *_: str, **__: str) -> dict[str, str]:
+        limits.append(api.timeout_seconds)
+        return {"node": "a"}
+
+    monkeypatch.setattr(Api, "fields", fields)
+    assert run(qpidctl, *arguments).code == 0
+    assert limits == [None]
+
+
+def test_a_connection_that_leaves_by_itself_does_not_keep_the_others(
+    run: Run, api: CannedApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there: Json = [{"name": name, "vhost": "/"} for name in ("one", "two")]
+    monkeypatch.setitem(api.answers, "connections", there)
+    api.refusals["connections/one"] = (404, "Not Found")
+    ended = run(qpidctl, "-q", "close_all_connections", "maintenance")
+    assert (ended.code, ended.out) == (0, "1 closed\n"), ended.err
+    assert api.changes == [("DELETE", "connections/two", None)]
+
+
+def test_a_password_is_asked_for_only_at_a_terminal(
+    run: Run, api: CannedApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("QPID_PASSWORD")
+    typed_password.cache_clear()
+    for stdin in (io.StringIO("pw\n"), None):  # None: it is closed, as under cron
+        monkeypatch.setattr("sys.stdin", stdin)
+        ended = run(qpidctl, "list_vhosts", "-q")
+        assert (ended.code, ended.err) == (
+            Exit.USAGE,
+            "qpidctl: there is no password of user 'ada', and no terminal to ask for it: give "
+            "--password-file FILE, or set QPID_PASSWORD\n",
+        )
+    asked: list[tuple[str, bool]] = []
+
+    def prompt(text: str, *, hide_input: bool, err: bool) -> str:
+        asked.append((text, hide_input and err))
+        return "pw"
+
+    monkeypatch.setattr("sys.stdin", SimpleNamespace(isatty=lambda: True))
+    monkeypatch.setattr(click, "prompt", prompt)
+    assert run(qpidctl, "-s", "list_vhosts").out == "/\nshop\n"
+    assert asked == [("Password of ada", True)]
+    typed_password.cache_clear()
+
+
+def test_a_script_pipes_a_password_in(
+    run: Run, api: CannedApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("sys.stdin", io.StringIO("s3cret\n"))
+    assert run(qpidctl, "add_user", "bob").code == 0
+    assert api.changes == [("PUT", "users/bob", {"password": "s3cret", "tags": ""})]
+    for stdin in (io.StringIO(""), None):
+        monkeypatch.setattr("sys.stdin", stdin)
+        ended = run(qpidctl, "add_user", "eve")
+        assert ended.code == Exit.DATA
+        assert ended.err.endswith("no password was given, neither as an argument nor on stdin\n")
+
+
+@pytest.mark.parametrize("verb", REFUSED)
+def test_what_cannot_be_is_refused_with_what_to_do_instead(
+    run: Run, api: CannedApi, verb: str
+) -> None:
+    ended = run(qpidctl, verb, "whatever")
+    assert ended.code == Exit.USAGE
+    assert f"qpidctl: {verb} is refused: " in ended.err
+    assert ended.err.rstrip("\n")[-1] not in ".; "
+    assert api.changes == []
+
+
+def test_the_page_of_verbs_and_columns_is_what_the_command_does() -> None:
+    """Every verb of RabbitMQ's is known, or refused; making the table fails for another one."""
+    text = verbs_page.PAGE.read_text(encoding="utf-8")
+    assert renewed(text, verbs_page.BLOCKS) == text, "python -m tests.verbs_page --write"
+    known = {verb for verbs in verbs_page.VERBS.values() for verb in verbs.split()}
+    assert known >= REFUSED.keys()
+    assert not REFUSED.keys() & qpidctl.commands.keys()
+
+
+@pytest.mark.parametrize("verb", REFUSED)
+def test_the_verb_to_use_instead_is_there(verb: str) -> None:
+    for named in re.findall(r"qpidctl ([a-z_]{3,})", REFUSED[verb]):
+        assert named in qpidctl.commands
+    assert not REFUSED[verb].endswith(".")
+
+
+def test_exit_codes_are_those_that_scripts_know(run: Run, api: CannedApi) -> None:
+    api.refusals["policies/%2F/p"] = (400, "Validation failed: max-length must be a number")
+    bad = run(qpidctl, "set_policy", "p", "^", '{"max-length": "x"}')
+    assert (bad.code, bad.err.splitlines()[-1]) == (
+        Exit.DATA, "qpidctl: Validation failed: max-length must be a number"
+    )  # fmt: skip
+    assert run(qpidctl, "set_policy", "p", "^", "{").code == Exit.DATA
+    api.refusals["users/x"] = (404, "Not Found")
+    ended = run(qpidctl, "delete_user", "x")
+    assert (ended.code, "there is no user 'x'" in ended.err) == (Exit.USAGE, True)
+    assert run(qpidctl, "--password", "wrong", "list_users").code == Exit.DATA
+    api.answers["healthchecks/node"] = {"status": "failed", "reason": "not serving"}
+    ill = run(qpidctl, "-q", "node_health_check")
+    assert (ill.code, ill.err) == (Exit.UNAVAILABLE, "qpidctl: not serving\n")
+    api.answers["health/checks/port-listener/5672"] = {"status": "ok", "port": 5672}
+    assert run(qpidctl, "check_port_listener", "5672").out == "port-listener 5672: passed\n"
+    api.answers["health/checks/certificate-expiration/2/days"] = {"status": "ok"}
+    assert run(qpidctl, "check_certificate_expiration", "--within", "2", "--unit", "days").code == 0
+    api.refusals["health/checks/alarms"] = (503, "b has an alarm")
+    assert run(qpidctl, "check_alarms").code == Exit.UNAVAILABLE
+    assert run(qpidctl, "check_local_alarms").code == Exit.OK
+    away = run(qpidctl, "--broker", "127.0.0.1:1", "ping")
+    assert away.code == Exit.UNAVAILABLE
+    assert "is this its management port?" in away.err
+    assert run(qpidctl, "no_such_verb").code == Exit.USAGE
+
+
+def test_who_lacks_a_tag_is_told_which_and_how_to_get_it(run: Run, api: CannedApi) -> None:
+    api.refusals["users"] = (401, "Not administrator user")
+    ended = run(qpidctl, "-q", "list_users")
+    assert (ended.code, ended.err) == (
+        Exit.DATA,
+        "qpidctl: user 'ada' may not do this: it takes the tag administrator, which an "
+        "administrator gives by qpidctl set_user_tags\n",
+    )
+
+
+def test_a_tag_that_means_nothing_is_named(run: Run) -> None:
+    assert "(the brokers know no tag amdin)" in run(
+        qpidctl, "set_user_tags", "ada", "amdin", "monitoring"
+    ).err  # fmt: skip
+    assert "know no tag" not in run(qpidctl, "set_user_tags", "ada", "management").err
+
+
+def test_where_json_is_wrong_is_said(run: Run) -> None:
+    ended = run(qpidctl, "set_policy", "p", "^", '{"max-length": 5')
+    assert "line 1 column 17" in ended.err
+
+
+def test_a_question_ends_with_its_mark_alone(run: Run) -> None:
+    ended = run(qpidctl, "list_queues", "--formater", "json")
+    assert "'--formatter'? Try 'qpidctl list_queues --help'.\n" in ended.err
+
+
+def test_wrong_usage_of_a_verb_leads_to_the_help_of_that_verb(run: Run) -> None:
+    ended = run(qpidctl, "set_policy", "caps")
+    assert ended.code == 64
+    assert ended.err == ("qpidctl: Missing argument 'PATTERN'. Try 'qpidctl set_policy --help'.\n")
+
+
+def test_a_command_without_a_verb_is_answered_by_its_help(run: Run) -> None:
+    ended = run(qpidctl)
+    assert ended.code == 64
+    assert ended.err.startswith("Usage: qpidctl [OPTIONS] COMMAND")
+    assert "Try 'qpidctl" not in ended.err
+
+
+def test_every_verb_explains_itself(run: Run) -> None:
+    assert CHANGES.keys() <= qpidctl.commands.keys()
+    for verb in qpidctl.commands:
+        ended = run(qpidctl, verb, "--help")
+        assert ended.code == 0
+        assert len(ended.out) > 200
+    assert 'eval "$(_QPIDCTL_COMPLETE=bash_source qpidctl)"' in run(qpidctl, "--help").out
+
+
+def test_addresses_and_credentials() -> None:
+    one = parse_api("bob/s3:c@[::1]:99", 5.0)
+    assert (one.address, one.user, one.password, one.tls) == (("::1", 99), "bob", "s3:c", None)
+    other = Credentials("of an option", "of an option")
+    two = parse_api("https://bob@broker", None, other)
+    assert (two.address, two.user, two.password) == (("broker", 15671), "bob", "of an option")
+    assert two.tls is not None
+    three = parse_api("bob/word@broker", None, other)
+    assert (three.user, three.password) == ("bob", "word")
+
+
+@pytest.mark.parametrize(
+    ("request_line", "says"),
+    [
+        ("DELETE queues shop work", "no queue 'work' in virtual host 'shop'"),
+        ("GET queues shop", "no virtual host 'shop'"),
+        ("PUT policies shop short", "no virtual host 'shop'"),
+        ("DELETE policies shop short", "no policy 'short' in virtual host 'shop'"),
+        ("DELETE users ada", "no user 'ada'"),
+        ("PUT user-limits ada max-channels", "no user 'ada'"),
+        ("PUT permissions shop ghost", "no user 'ghost' or no virtual host 'shop'"),
+        ("DELETE permissions shop ada", "user 'ada' has no permissions in virtual host 'shop'"),
+        ("POST bindings shop e news q work", "no exchange 'news' or no queue 'work'"),
+        ("DELETE bindings shop e news q work k", "binding of exchange 'news' to queue 'work'"),
+        ("GET something else", "nothing at /api/something/else"),
+    ],
+)
+def test_what_is_not_there_is_named(request_line: str, says: str) -> None:
+    method, *names = request_line.split()
+    assert says in absent(method, tuple(names))
+
+
+def test_a_refusal_is_shown_without_erlangs_brackets() -> None:
+    """The API keeps them: programs compare RabbitMQ's sentences."""
+    given = 'Validation failed\n\n<<"x">> is not a valid ha-mode value, nor <<"a\\"b">>\n'
+    assert plain_text(given) == ('Validation failed: "x" is not a valid ha-mode value, nor "a\\"b"')
+    given = 'Validation failed\n\n[{<<"max-lenth">>,5}] are not recognised policy settings\n'
+    assert plain_text(given) == (
+        'Validation failed: ["max-lenth": 5] are not recognised policy settings'
+    )
+
+
+def test_the_member_may_be_named_behind_the_verb(
+    run: Run, api: CannedApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As scripts for rabbitmqctl do."""
+    monkeypatch.setenv("QPID_BROKER", "127.0.0.1:1")
+    ended = run(qpidctl, "list_vhosts", "-q", "-n", f"rabbit@127.0.0.1:{api.port}")
+    assert (ended.code, ended.out) == (0, "name\n/\nshop\n")
+
+
+@pytest.mark.parametrize("command", [qpidctl, qpid_stat, qpid_config], ids=lambda one: one.name)
+@pytest.mark.parametrize(("shell", "kind"), [("bash", BashComplete), ("zsh", ZshComplete)])
+def test_the_shell_is_told_verbs_options_and_values(
+    command: click.Command, shell: str, kind: type[ShellComplete]
+) -> None:
+    """What _NAME_COMPLETE=bash_source makes of these is click's; here is what it is given."""
+    name = str(command.name)
+    variable = f"_{name.upper().replace('-', '_')}_COMPLETE"
+    told = kind(command, {}, name, variable)
+    assert f"{variable}={shell}_complete" in told.source()
+    assert f'eval "$({variable}={shell}_source {name})"' in str(command.epilog)
+
+    def offered(words: list[str], begun: str) -> set[str]:
+        return {str(one.value) for one in told.get_completions(words, begun)}
+
+    assert {"--ssl-ca", "--ssl-cert", "--ssl-key", "--ssl-verify"} <= offered([], "--ssl")
+    assert offered(["--ssl-verify"], "") == {"full", "ca", "none"}
+    if command is qpidctl:
+        assert offered([], "list_q") == {"list_queues"}
+        assert offered(["list_queues", "--formatter"], "") == {*FORMATS}
+        assert "messages_ready" in offered(["list_queues", "name"], "messages_r")
