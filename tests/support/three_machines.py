@@ -28,6 +28,7 @@ from broker.machine.effects import (
 from broker.machine.handlers.cold_start import find_survivors
 from broker.machine.machine import Machine
 from broker.machine.move_log import spelled_out
+from broker.machine.state import Queue
 from broker.machine.version import MACHINE_VERSION, TICKS_NAME_POSITIONS
 from broker.waiting.pager import Pager
 from tests.properties.models.memory_shelf import pager
@@ -94,6 +95,17 @@ class Rig:
         self.ledger.agrees_with(self.machine)
         assert len({machine.root() for machine in self.machines.values()}) == 1
         return outcomes.pop()
+
+    def queue(self, name: str = "q") -> Queue:
+        return self.machine.vhosts["/"].queues[name]
+
+    def restore(self) -> None:
+        """The other two go on from a snapshot of the first one."""
+        whole = list(self.machine.snapshot())
+        for name in MEMBERS[1:]:
+            self.machines[name] = Machine.restore(name, whole)
+            self.machines[name].invariants()
+            assert list(self.machines[name].snapshot()) == whole
 
     def tick(self, name: str, reached_us: int, limit_us: int = 0) -> int:
         """Apply the tick of one member, until version 12 with a limit."""

@@ -2,9 +2,7 @@
 
 from broker.amqp import codec
 from broker.machine import commands as c
-from broker.machine.machine import Machine
-from broker.machine.state import Queue
-from tests.support.three_machines import Client, Rig
+from tests.support.three_machines import Client
 
 KEPT: c.Table = {"qpid.group_header_key": "g"}
 """Groups that stay with their consumers."""
@@ -28,17 +26,6 @@ def consume(client: Client, chan: int, prefetch: int = 10, *, no_ack: bool = Fal
     one = client.channel(chan)
     assert one.consume("q", f"t{chan}", prefetch, no_ack=no_ack) == c.OK
     return one
-
-
-def queue_of(rig: Rig, name: str = "q") -> Queue:
-    return rig.machine.vhosts["/"].queues[name]
-
-
-def restore(rig: Rig) -> None:
-    for name in ("b", "c"):
-        rig.machines[name] = Machine.restore(name, rig.machines["a"].snapshot())
-        rig.machines[name].invariants()
-        assert list(rig.machines[name].snapshot()) == list(rig.machines["a"].snapshot())
 
 
 class Judge:

@@ -5,10 +5,8 @@ import pytest
 from broker.amqp import codec
 from broker.machine import commands as c
 from broker.machine.limits import NO_ACK_HELD_MAX, READS_PER_TURN
-from broker.machine.machine import Machine
 from broker.machine.move_log import FLAG, MOVE, READ_SENT, Op
 from broker.machine.queueing import streams
-from broker.machine.state import Queue
 from broker.machine.version import BROWSING
 from broker.waiting import backlog
 from tests.properties.models.memory_shelf import MemoryShelf, pager
@@ -54,16 +52,6 @@ def take(client: Client, queue: str = "q") -> int:
     return tag
 
 
-def queue_of(rig: Rig) -> Queue:
-    return rig.machine.vhosts["/"].queues["q"]
-
-
-def restore(rig: Rig) -> None:
-    for name in ("b", "c"):
-        rig.machines[name] = Machine.restore(name, rig.machines["a"].snapshot())
-        assert list(rig.machines[name].snapshot()) == list(rig.machines["a"].snapshot())
-
-
 def test_it_sees_what_waits_and_then_what_comes(rig: Rig, client: Client) -> None:
     fill(client, "1", "2")
     looker = client.channel(2)
@@ -71,7 +59,7 @@ def test_it_sees_what_waits_and_then_what_comes(rig: Rig, client: Client) -> Non
     fill(client, "3")
     assert seen(looker) == ["3"]
     assert rig.depth("q") == 3
-    assert queue_of(rig).unacked == 0, "what is browsed waits"
+    assert rig.queue().unacked == 0, "what is browsed waits"
     assert browse(client.channel(3)) == ["1", "2", "3"], "another one begins anew"
 
 
@@ -105,7 +93,7 @@ def test_what_comes_back_ahead_is_seen_and_behind_is_not(rig: Rig, client: Clien
     assert browse(looker) == []
     client.nack(two)
     assert seen(looker) == ["2"]
-    restore(rig)
+    rig.restore()
     client.nack(one)
     assert seen(looker) == []
     client.nack(three)
@@ -154,7 +142,7 @@ def test_without_acknowledgement_it_goes_on_as_its_member_has_sent(
     looker = client.channel(2)
     assert looker.consume("q", "b", 0, BROWSE, no_ack=True) == c.OK
     assert seen(looker) == ["1", "2"]
-    restore(rig)
+    rig.restore()
     looker.sent(2)
     assert READ_SENT in [what & ~FLAG for what, *_ in MOVE.iter_unpack(rig.moves)]
     assert rig.depth("q") == 2
@@ -174,7 +162,7 @@ def test_a_last_value_queue_is_a_table_that_is_followed(rig: Rig) -> None:
     looker.ack(2, multiple=True)
     keyed(client, "b2")
     assert seen(looker) == ["b2"]
-    restore(rig)
+    rig.restore()
     tag = take(client)
     client.nack(tag)
     assert seen(looker) == [], "what came back was seen"
@@ -193,7 +181,7 @@ def test_a_browser_supersedes_nothing_and_lets_go_of_nothing(rig: Rig) -> None:
     looker.ack(1)
     client.nack(held)
     assert rig.depth("q") == 1
-    assert [message[-1] for message in queue_of(rig).returned.values()] == [b"a2"]
+    assert [message[-1] for message in rig.queue().returned.values()] == [b"a2"]
 
 
 def test_a_long_queue_is_sent_in_parts(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -209,7 +197,7 @@ def test_a_long_queue_is_sent_in_parts(rig: Rig, monkeypatch: pytest.MonkeyPatch
     found = browse(looker, 1000)
     assert len(found) == 2 * READS_PER_TURN
     assert rig.machine.wants_tick
-    restore(rig)
+    rig.restore()
     for _ in range(10):
         rig.tick("a", 0)
         found += seen(looker)
@@ -248,7 +236,7 @@ def test_a_backlog_on_disk_stays_there(rig: Rig, monkeypatch: pytest.MonkeyPatch
     body = bytes(1000)
     for _ in range(100):
         client.publish("q", body)
-    queue, recent = queue_of(rig), rig.machines["a"].recent
+    queue, recent = rig.queue(), rig.machines["a"].recent
     recent._bytes_max = 20_000
     on_disk = sum(block.on_disk for block in queue.ready.blocks)
     assert on_disk > 9
@@ -300,9 +288,9 @@ def test_who_is_gone_leaves_the_queue_as_it_was(rig: Rig, client: Client) -> Non
     fill(client, "1")
     other = rig.client("b")
     assert browse(other) == ["1"]
-    assert queue_of(rig).readers is not None
+    assert rig.queue().readers is not None
     rig.activate("b")
-    assert queue_of(rig).readers is None
+    assert rig.queue().readers is None
     assert rig.depth("q") == 1
     assert client.consume("q", prefetch=1) == c.OK
     assert client.deliveries() == [(1, b"1", False)]
@@ -315,11 +303,11 @@ def test_what_it_held_is_settled_beside_what_others_took(rig: Rig, client: Clien
     assert client.consume("q", "t", 2) == c.OK
     client.cancel("b")
     client.cancel("t")
-    assert queue_of(rig).readers is None
-    restore(rig)
+    assert rig.queue().readers is None
+    rig.restore()
     client.ack(3)
     client.ack(4, multiple=True)
-    queue = queue_of(rig)
+    queue = rig.queue()
     assert (rig.depth("q"), queue.unacked, queue.unacked_bytes) == (1, 0, 0)
     assert rig.machine.channels[client.session, client.conn, client.chan].outstanding == 0
 
@@ -330,7 +318,7 @@ def test_of_a_queue_that_is_browsed_only_nobody_takes(rig: Rig) -> None:
     keyed(client, "a1", "b1", "a2")
     assert client.consume("q", "t", 10) == c.OK
     assert seen(client) == ["b1", "a2"]
-    restore(rig)
+    rig.restore()
     client.ack(0, multiple=True)
     assert rig.depth("q") == 2
     looker = client.channel(2)
@@ -346,7 +334,7 @@ def test_a_deleted_queue_cancels_it(rig: Rig, client: Client) -> None:
     assert browse(looker) == ["1"]
     client.delete("q")
     assert looker.cancelled() == ["b"]
-    restore(rig)
+    rig.restore()
     assert looker.ack(1) == c.OK
 
 

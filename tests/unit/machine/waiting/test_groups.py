@@ -18,8 +18,6 @@ from tests.unit.machine.waiting.message_groups import (
     Judge,
     consume,
     fill,
-    queue_of,
-    restore,
     seen,
 )
 
@@ -36,9 +34,9 @@ def client(rig: Rig) -> Client:
 
 def test_it_is_kept_by_its_names(rig: Rig, client: Client) -> None:
     kept: c.Table = {"qpid.group_header_key": "g", "qpid.shared_msg_group": True}
-    assert queue_of(rig).arguments == kept
+    assert rig.queue().arguments == kept
     assert client.queue("q", kept) == c.OK
-    restore(rig)
+    rig.restore()
     assert client.queue("q", {**GROUPS, "qpid.group_header_key": "h"}) == 406
 
 
@@ -70,8 +68,8 @@ def test_an_argument_that_meant_nothing_before_means_nothing_after_an_upgrade() 
     rig = Rig(9)
     client = rig.client()
     assert client.queue("q", {**GROUPS, "qpid.shared_msg_group": True}) == c.OK
-    restore(rig)
-    assert queue_of(rig).groups is None
+    rig.restore()
+    assert rig.queue().groups is None
 
 
 # -- who gets what -------------------------------------------------------------------------------
@@ -85,7 +83,7 @@ def test_who_holds_one_of_a_group_gets_the_next_ones(rig: Rig, client: Client) -
     assert (seen(one), seen(two)) == (["a2"], [])
     fill(client, "b1")
     assert seen(two) + seen(one) == ["b1"]
-    restore(rig)
+    rig.restore()
     fill(client, "a3")
     assert (seen(one), seen(two)) == (["a3"], [])
 
@@ -101,7 +99,7 @@ def test_a_group_waits_for_who_holds_it_and_others_pass(rig: Rig, client: Client
     two.ack(2)
     assert seen(two) == []
     assert rig.depth("q") == 2
-    restore(rig)
+    rig.restore()
     one.ack(1)
     assert seen(one) + seen(two) == ["a2"], "the group is free, the first who waits has it"
     assert rig.depth("q") == 1, "and holds it now"
@@ -149,7 +147,7 @@ def test_a_get_holds_a_group_against_all(rig: Rig, client: Client) -> None:
     assert not hasattr(client.got(), "body"), "a2 waits for who holds a1"
     one = consume(client, 2)
     assert seen(one) == []
-    restore(rig)
+    rig.restore()
     client.ack(1)
     assert seen(one) == ["a2"]
 
@@ -204,15 +202,15 @@ def test_limits_age_and_a_purge(rig: Rig, client: Client) -> None:
     fill(client, "b1", queue="r")
     assert seen(two) == ["b1"], "it never waits"
     client.purge("r")
-    assert not queue_of(rig, "r").groups.free  # type: ignore[union-attr]
+    assert not rig.queue("r").groups.free  # type: ignore[union-attr]
     fill(client, "a5", queue="r")
     one.ack(1)
     assert seen(one) == ["a5"]
     client.queue("s", {**GROUPS, "x-max-length": 1, "x-message-ttl": 1000})
     fill(client, "a1", "b1", queue="s")
-    assert [message[BODY] for message in queue_of(rig, "s").returned.values()] == [b"b1"]
+    assert [message[BODY] for message in rig.queue("s").returned.values()] == [b"b1"]
     rig.pass_time(5_000_000)
-    assert not queue_of(rig, "s").groups.by_key  # type: ignore[union-attr]
+    assert not rig.queue("s").groups.by_key  # type: ignore[union-attr]
     client.delete("r")
     one.ack(2)
 
@@ -316,7 +314,7 @@ def test_of_each_group_one_has_messages_in_their_order(seed: int, keeps: bool) -
                     judge.back(key)
                 channels.pop(chan).close_channel()
         elif roll < 0.96:
-            restore(rig)
+            rig.restore()
             continue
         else:
             continue

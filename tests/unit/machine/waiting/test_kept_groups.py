@@ -14,8 +14,6 @@ from tests.unit.machine.waiting.message_groups import (
     KEPT,
     consume,
     fill,
-    queue_of,
-    restore,
     seen,
 )
 
@@ -29,7 +27,7 @@ def client(rig: Rig) -> Client:
 
 def kept(rig: Rig, queue: str = "q") -> list[str]:
     """The consumers with which groups stay, in the order in which they came to them."""
-    groups = queue_of(rig, queue).groups
+    groups = rig.queue(queue).groups
     assert groups is not None
     return [consumer.tag for consumer in groups.kept.values()]
 
@@ -37,9 +35,9 @@ def kept(rig: Rig, queue: str = "q") -> list[str]:
 def test_it_is_kept_by_its_name_and_is_another_queue_than_a_shared_one(
     rig: Rig, client: Client
 ) -> None:
-    assert queue_of(rig).arguments == KEPT
+    assert rig.queue().arguments == KEPT
     assert client.queue("q", {**KEPT, "qpid.shared_msg_group": 0}) == c.OK
-    restore(rig)
+    rig.restore()
     assert client.queue("q", GROUPS) == 406
     assert "inequivalent arg 'qpid.shared_msg_group'" in client.error()
 
@@ -57,7 +55,7 @@ def test_a_group_stays_when_all_of_it_is_settled(rig: Rig, client: Client) -> No
     assert seen(two) == ["b1"], "it is next"
     fill(client, "a2")
     assert (seen(one), seen(two)) == (["a2"], [])
-    restore(rig)
+    rig.restore()
     for _ in range(3):
         fill(client, "b2", "a3")
         two.ack(0, multiple=True)
@@ -77,7 +75,7 @@ def test_it_waits_for_its_consumer_and_others_pass(rig: Rig, client: Client) -> 
     assert seen(two) == ["c1"]
     two.ack(2)
     assert (seen(two), rig.depth("q")) == ([], 2)
-    restore(rig)
+    rig.restore()
     one.ack(1)
     assert (seen(one), seen(two)) == (["a2"], [])
 
@@ -90,7 +88,7 @@ def test_it_goes_to_another_one_with_what_waits_when_its_consumer_is_gone(
     fill(client, "a1", "a2", "a3", "b1")
     one = consume(client, 2)
     assert seen(one) == ["b1"]
-    restore(rig)
+    rig.restore()
     held.close_channel()
     assert seen(one) == ["a1", "a2", "a3"]
     assert kept(rig) == ["t2", "t2"]
@@ -105,7 +103,7 @@ def test_the_loss_of_a_member_moves_its_groups(rig: Rig, client: Client) -> None
     del rig.machines["b"]
     rig.activate("b", members=("a", "c"))
     assert one.deliveries() == [(1, b"a1", True), (2, b"a2", True), (3, b"b1", True)]
-    restored = queue_of(rig).groups
+    restored = rig.queue().groups
     assert restored is not None
     assert all(consumer.channel.key[0] == one.session for consumer in restored.kept.values())
 
@@ -116,7 +114,7 @@ def test_one_that_is_cancelled_holds_them_until_it_has_settled(rig: Rig, client:
     fill(client, "a1", "a2")
     one.cancel("t2")
     assert (seen(two), kept(rig)) == ([], [])
-    restore(rig)
+    rig.restore()
     one.ack(1)
     assert (seen(two), kept(rig)) == (["a2"], ["t3"])
 
@@ -128,7 +126,7 @@ def test_what_has_no_group_goes_to_anybody(rig: Rig, client: Client) -> None:
         fill(client, text)
         got.append((seen(one), seen(two)))
     assert got == [(["-1"], []), ([], ["-2"]), (["-3"], [])], "in turn"
-    restore(rig)
+    rig.restore()
     one.nack(1)
     assert seen(two) == ["-1"]
     assert kept(rig) == []
@@ -138,7 +136,7 @@ def test_what_has_no_group_waits_in_its_place(rig: Rig, client: Client) -> None:
     fill(client, "-1", "a1", "-2")
     client.get("q")
     assert client.got().body == b"-1"  # type: ignore[union-attr]
-    restore(rig)
+    rig.restore()
     one = consume(client, 2)
     assert seen(one) == ["a1", "-2"]
     client.nack(1)
@@ -179,9 +177,9 @@ def test_a_purge_an_expiry_and_a_deletion(rig: Rig, client: Client) -> None:
     client.purge("s")
     assert kept(rig, "s") == ["t"], "a group stays, whatever becomes of its messages"
     fill(client, "a3", "-2", queue="s")
-    restore(rig)
+    rig.restore()
     rig.pass_time(5_000_000)
-    assert queue_of(rig, "s").groups.by_key.keys() == queue_of(rig, "s").groups.kept.keys()  # type: ignore[union-attr]
+    assert rig.queue("s").groups.by_key.keys() == rig.queue("s").groups.kept.keys()  # type: ignore[union-attr]
     client.delete("s")
     one.ack(1)
 

@@ -5,9 +5,8 @@ import pytest
 from broker.amqp import codec
 from broker.machine import commands as c
 from broker.machine.effects import GetOk
-from broker.machine.machine import Machine
 from broker.machine.move_log import FLAG, MOVE, REPLACED, SUPERSEDED, Op
-from broker.machine.state import BODY, Queue
+from broker.machine.state import BODY
 from broker.machine.version import LAST_VALUES
 from tests.support.three_machines import Client, Rig
 
@@ -32,12 +31,8 @@ def publish(client: Client, *texts: str, flags: int = c.PERSISTENT, queue: str =
         client.publish(queue, text.encode(), flags=flags, properties=named(text[0]))
 
 
-def queue_of(rig: Rig, name: str = "q") -> Queue:
-    return rig.machine.vhosts["/"].queues[name]
-
-
 def waiting(rig: Rig, name: str = "q") -> list[str]:
-    return [bytes(message[BODY]).decode() for message in queue_of(rig, name).returned.values()]
+    return [bytes(message[BODY]).decode() for message in rig.queue(name).returned.values()]
 
 
 def get(client: Client, queue: str = "q") -> tuple[int, str, bool]:
@@ -50,12 +45,6 @@ def get(client: Client, queue: str = "q") -> tuple[int, str, bool]:
 def whats(rig: Rig) -> list[int]:
     """The moves of the latest command."""
     return [what & ~FLAG for what, *_ in MOVE.iter_unpack(rig.moves)]
-
-
-def restore(rig: Rig) -> None:
-    for name in ("b", "c"):
-        rig.machines[name] = Machine.restore(name, rig.machines["a"].snapshot())
-        assert list(rig.machines[name].snapshot()) == list(rig.machines["a"].snapshot())
 
 
 # -- declaring -----------------------------------------------------------------------------------
@@ -73,9 +62,9 @@ def restore(rig: Rig) -> None:
 def test_the_key_is_shown_by_its_name(rig: Rig, given: c.Table, key: str) -> None:
     client = rig.client()
     assert client.queue("one", given) == c.OK
-    assert queue_of(rig, "one").arguments == {"qpid.last_value_queue_key": key}
+    assert rig.queue("one").arguments == {"qpid.last_value_queue_key": key}
     assert client.queue("one", {"qpid.last_value_queue_key": key}) == c.OK
-    restore(rig)
+    rig.restore()
     assert client.queue("one") == 406
     assert "qpid.last_value_queue_key" in client.error()
 
@@ -83,8 +72,8 @@ def test_the_key_is_shown_by_its_name(rig: Rig, given: c.Table, key: str) -> Non
 def test_what_is_off_is_an_ordinary_queue(rig: Rig) -> None:
     client = rig.client()
     assert client.queue("one", {"qpid.last_value_queue": 0}) == c.OK
-    assert queue_of(rig, "one").arguments == {}
-    assert queue_of(rig, "one").last_values is None
+    assert rig.queue("one").arguments == {}
+    assert rig.queue("one").last_values is None
 
 
 @pytest.mark.parametrize(
@@ -117,9 +106,9 @@ def test_an_argument_that_meant_nothing_before_means_nothing_after_an_upgrade() 
     client = rig.client()
     assert client.queue("one", LAST) == c.OK
     publish(client, "a1", "a2", queue="one")
-    restore(rig)
+    rig.restore()
     publish(client, "a3", queue="one")
-    assert queue_of(rig, "one").last_values is None
+    assert rig.queue("one").last_values is None
     assert [get(client, "one")[1] for _ in range(3)] == ["a1", "a2", "a3"]
 
 
@@ -135,8 +124,8 @@ def test_the_newer_one_takes_a_place_at_the_end(rig: Rig, client: Client) -> Non
     publish(client, "a1", "b1", "a2")
     assert waiting(rig) == ["b1", "a2"]
     assert whats(rig)[-2:] == [REPLACED, Op.ENQUEUED]
-    assert queue_of(rig).tally.replaced == 1
-    assert queue_of(rig).ready_bytes == 4
+    assert rig.queue().tally.replaced == 1
+    assert rig.queue().ready_bytes == 4
 
 
 def test_one_without_a_key_is_like_any_other(rig: Rig, client: Client) -> None:
@@ -154,7 +143,7 @@ def test_a_text_is_the_same_key_as_bytes_and_a_number_is_another(rig: Rig, clien
     client.publish("q", b"long", properties=named("k" * 5000))
     client.publish("q", b"longer", properties=named("k" * 5000))
     assert waiting(rig)[3:] == ["longer"]
-    last = queue_of(rig).last_values
+    last = rig.queue().last_values
     assert last is not None
     assert {len(key) for key in last.waiting} == {16}, "a key takes no more than this"
 
@@ -194,7 +183,7 @@ def test_what_a_newer_one_has_superseded_does_not_come_back(rig: Rig, client: Cl
     old, *_ = get(client)
     other, *_ = get(client)
     publish(client, "a2")
-    restore(rig)
+    rig.restore()
     client.nack(old)
     assert SUPERSEDED in whats(rig)
     client.nack(other)
@@ -208,7 +197,7 @@ def test_nor_when_the_newer_one_was_consumed_meanwhile(rig: Rig, client: Client)
     old, *_ = get(client)
     publish(client, "a2")
     client.ack(get(client)[0])
-    restore(rig)
+    rig.restore()
     client.nack(old)
     assert waiting(rig) == []
 
@@ -218,7 +207,7 @@ def test_what_came_back_is_replaced_too(rig: Rig, client: Client) -> None:
     tag, *_ = get(client)
     client.nack(tag)
     assert waiting(rig) == ["a1", "b1"]
-    restore(rig)
+    rig.restore()
     publish(client, "a2")
     assert waiting(rig) == ["b1", "a2"]
 
@@ -257,7 +246,7 @@ def test_a_purge_takes_the_keys_along(rig: Rig, client: Client) -> None:
     publish(client, "a1", "b1")
     tag, *_ = get(client)
     client.purge("q")
-    restore(rig)
+    rig.restore()
     publish(client, "b2", "a2")
     client.nack(tag)
     assert waiting(rig) == ["b2", "a2"]
@@ -268,7 +257,7 @@ def test_a_deleted_queue_is_gone_with_what_is_superseded(rig: Rig, client: Clien
     tag, *_ = get(client)
     publish(client, "a2")
     client.delete("q")
-    restore(rig)
+    rig.restore()
     client.nack(tag)
     client.queue("q", LAST)
     publish(client, "a1")
@@ -285,7 +274,7 @@ def test_a_cold_start_keeps_the_newest_that_is_persistent(rig: Rig, client: Clie
     other = rig.client()
     publish(other, "c2")
     assert waiting(rig) == ["d1", "a2", "c2"]
-    restore(rig)
+    rig.restore()
     assert get(other)[1:] == ("d1", True)
 
 
@@ -340,7 +329,7 @@ def test_the_last_one_with_a_time_to_live_may_be_replaced(rig: Rig, client: Clie
     client.publish("q", b"a1", properties=named("a", expiration="1000"))
     publish(client, "a2")
     assert not rig.machine.wants_tick
-    assert queue_of(rig).timed == 0
+    assert rig.queue().timed == 0
 
 
 def test_it_counts_how_often_a_message_came_back(rig: Rig) -> None:
@@ -351,7 +340,7 @@ def test_it_counts_how_often_a_message_came_back(rig: Rig) -> None:
     publish(client, "a1", "b1")
     client.nack(get(client)[0])
     publish(client, "a2")
-    assert not queue_of(rig).returns, "the count goes with what is replaced"
+    assert not rig.queue().returns, "the count goes with what is replaced"
     client.nack(get(client)[0])
     client.nack(get(client)[0])
     assert rig.depth("grave") == 1

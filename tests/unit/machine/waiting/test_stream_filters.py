@@ -7,7 +7,6 @@ from hypothesis import strategies as st
 from broker.amqp import codec
 from broker.machine import commands as c
 from broker.machine.effects import DeliverEffect
-from broker.machine.machine import Machine
 from broker.machine.move_log import FLAG, MOVE, Op
 from broker.machine.queueing import streams
 from broker.machine.requests.arguments import filter_of
@@ -167,8 +166,7 @@ def test_a_snapshot_has_filters_and_what_they_need(rig: Rig) -> None:
     fill(client, None, "eu", "us", "eu", **{"x-max-length-bytes": 4})
     client.consume("s", "t", 1, wants("eu"))
     fill(client, "us")
-    for name in ("b", "c"):
-        rig.machines[name] = Machine.restore(name, rig.machine.snapshot())
+    rig.restore()
     fill(client, None, "eu")
     client.ack(1)
     assert offsets(client) == [3]

@@ -369,8 +369,7 @@ def test_a_snapshot_has_all_of_it(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> 
     clients[1].consume("s", "t", 5, begin("first"))
     clients[2].consume("s", "t", 2000, begin("first"))
     assert rig.machine.reading
-    for name in "bc":
-        rig.machines[name] = Machine.restore(name, rig.machine.snapshot())
+    rig.restore()
     client.publish("s", b"100")
     clients[1].ack(1)
     for one in clients:
