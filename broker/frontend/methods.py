@@ -7,7 +7,7 @@ that replies of the gateway's own keep their place.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TypeAlias, cast
 
 from broker.amqp import errors
@@ -23,6 +23,11 @@ from broker.machine import commands as c
 from broker.machine.publishing.queue_numbers import FOLLOW, asked
 from broker.machine.queueing.streams import AT_TIME, OFFSET
 
+AsItIs: TypeAlias = (
+    c.ExchangeDeclare | c.ExchangeDelete | c.ExchangeBind | c.ExchangeUnbind
+    | c.QueueBind | c.QueueUnbind | c.QueueDelete
+)  # fmt: skip
+"""Commands that are what the client said, and from which connection and channel."""
 Handler: TypeAlias = Callable[[Client, int, LocalChannel, Args], None]
 
 GENERATED_TAG = "amq.ctag-"
@@ -30,24 +35,14 @@ REQUESTS_LIGHT_MAX = 256
 """A client that requests more than this is treated like a publisher when the member is full."""
 
 
-def on_exchange_declare(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
-    command = c.ExchangeDeclare._make((c.EXCHANGE_DECLARE, client.conn, number, *args))
-    _request(client, channel, command, command.nowait)
+def _as_it_is(kind: int, make: Callable[[Iterable[object]], AsItIs]) -> Handler:
+    """Of a method whose arguments are those of its command."""
 
+    def handler(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
+        command = make((kind, client.conn, number, *args))
+        _request(client, channel, command, command.nowait)
 
-def on_exchange_delete(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
-    command = c.ExchangeDelete._make((c.EXCHANGE_DELETE, client.conn, number, *args))
-    _request(client, channel, command, command.nowait)
-
-
-def on_exchange_bind(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
-    command = c.ExchangeBind._make((c.EXCHANGE_BIND, client.conn, number, *args))
-    _request(client, channel, command, command.nowait)
-
-
-def on_exchange_unbind(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
-    command = c.ExchangeUnbind._make((c.EXCHANGE_UNBIND, client.conn, number, *args))
-    _request(client, channel, command, command.nowait)
+    return handler
 
 
 def on_queue_declare(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
@@ -62,25 +57,10 @@ def on_queue_declare(client: Client, number: int, channel: LocalChannel, args: A
     _request(client, channel, command, command.nowait)
 
 
-def on_queue_bind(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
-    command = c.QueueBind._make((c.QUEUE_BIND, client.conn, number, *args))
-    _request(client, channel, command, command.nowait)
-
-
-def on_queue_unbind(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
-    command = c.QueueUnbind._make((c.QUEUE_UNBIND, client.conn, number, *args))
-    _request(client, channel, command, command.nowait)
-
-
 def on_queue_purge(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
     command = c.QueuePurge._make((c.QUEUE_PURGE, client.conn, number, *args))
     if _is_copy(client, number, command.queue, "queue.purge"):
         return
-    _request(client, channel, command, command.nowait)
-
-
-def on_queue_delete(client: Client, number: int, channel: LocalChannel, args: Args) -> None:
-    command = c.QueueDelete._make((c.QUEUE_DELETE, client.conn, number, *args))
     _request(client, channel, command, command.nowait)
 
 
@@ -288,15 +268,15 @@ def on_nothing(_client: Client, _number: int, _channel: LocalChannel, _args: Arg
 
 
 _HANDLERS: dict[str, Handler] = {
-    "exchange.declare": on_exchange_declare,
-    "exchange.delete": on_exchange_delete,
-    "exchange.bind": on_exchange_bind,
-    "exchange.unbind": on_exchange_unbind,
+    "exchange.declare": _as_it_is(c.EXCHANGE_DECLARE, c.ExchangeDeclare._make),
+    "exchange.delete": _as_it_is(c.EXCHANGE_DELETE, c.ExchangeDelete._make),
+    "exchange.bind": _as_it_is(c.EXCHANGE_BIND, c.ExchangeBind._make),
+    "exchange.unbind": _as_it_is(c.EXCHANGE_UNBIND, c.ExchangeUnbind._make),
     "queue.declare": on_queue_declare,
-    "queue.bind": on_queue_bind,
-    "queue.unbind": on_queue_unbind,
+    "queue.bind": _as_it_is(c.QUEUE_BIND, c.QueueBind._make),
+    "queue.unbind": _as_it_is(c.QUEUE_UNBIND, c.QueueUnbind._make),
     "queue.purge": on_queue_purge,
-    "queue.delete": on_queue_delete,
+    "queue.delete": _as_it_is(c.QUEUE_DELETE, c.QueueDelete._make),
     "basic.qos": on_qos,
     "basic.consume": on_consume,
     "basic.cancel": on_cancel,

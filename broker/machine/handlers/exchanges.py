@@ -126,27 +126,17 @@ def on_exchange_delete(state: State, channel: Channel, command: ExchangeDelete) 
     return OK
 
 
-def on_exchange_bind(state: State, channel: Channel, command: ExchangeBind) -> int:
+def on_bind(state: State, channel: Channel, command: ExchangeBind | QueueBind) -> int:
     kind, _, _, destination, source, key, nowait, arguments = command
-    ends = _exchange_ends(channel, source, destination)
+    ends_of = _queue_ends if kind == QUEUE_BIND else _exchange_ends
+    ends = ends_of(channel, source, destination)
     return _bind(state, channel, kind, ends, key, arguments, nowait)
 
 
-def on_exchange_unbind(state: State, channel: Channel, command: ExchangeUnbind) -> int:
+def on_unbind(state: State, channel: Channel, command: ExchangeUnbind | QueueUnbind) -> int:
     kind, _, _, destination, source, key, nowait, arguments = command
-    ends = _exchange_ends(channel, source, destination)
-    return _unbind(state, channel, kind, ends, key, arguments, nowait)
-
-
-def on_queue_bind(state: State, channel: Channel, command: QueueBind) -> int:
-    kind, _, _, queue, exchange, key, nowait, arguments = command
-    ends = _queue_ends(channel, exchange, queue)
-    return _bind(state, channel, kind, ends, key, arguments, nowait)
-
-
-def on_queue_unbind(state: State, channel: Channel, command: QueueUnbind) -> int:
-    kind, _, _, queue, exchange, key, nowait, arguments = command
-    ends = _queue_ends(channel, exchange, queue)
+    ends_of = _queue_ends if kind == QUEUE_UNBIND else _exchange_ends
+    ends = ends_of(channel, source, destination)
     return _unbind(state, channel, kind, ends, key, arguments, nowait)
 
 
