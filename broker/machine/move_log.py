@@ -13,6 +13,11 @@ PASSED, which `spelled_out` expands to the two that everybody else knows.
 
 import struct
 from enum import IntEnum
+from typing import Protocol
+
+from xxhash import xxh3_64_intdigest
+
+from broker.machine.version import MOVES_TELL_WHY
 
 MOVE = struct.Struct("<BHIQIQ")
 """What happened, low 16 bits of the command's position, queue, place in the queue, of (mostly the
@@ -24,6 +29,8 @@ INDEX_MASK = 0xFFFF
 MARK_MASK = 0xFFFF_FFFF  # queues, channels and messages are named by the low half of their numbers
 FLAG = 0x80
 CAUSE_SHIFT = 4
+BYTES_COUNT = 1 << 31
+_BY_KEY = ("direct", "topic", "fanout")
 
 
 class Op(IntEnum):
@@ -42,6 +49,7 @@ class Op(IntEnum):
     READER = 11
     READ = 12
     READ_END = 13
+    NOTED = 14
 
 
 # What of each move and cause; FLAG is added for persistent, redelivered and durable ones, and for
@@ -61,6 +69,8 @@ REPEATED = 0x0A
 READER, READ = 0x0B, 0x0C
 READ_ACKED, READ_REFUSED, READ_AGAIN, READ_CLOSED, READ_LOST = 0x0D, 0x1D, 0x2D, 0x3D, 0x4D
 READ_IN_TX, READ_LAPSED, READ_SENT = 0x5D, 0x6D, 0x7D
+IN_GROUP, EXPIRES, CLOCK, REFUSED_TO_GRAVE = 0x0E, 0x1E, 0x2E, 0x3E
+BOUND, UNBOUND, NOWHERE = 0x4E, 0x5E, 0x6E
 END_OF_READ = {
     ACKED: READ_ACKED, REJECTED: READ_REFUSED, NACKED: READ_REFUSED, TAKEN_BACK: READ_AGAIN,
     CLOSED: READ_CLOSED, MEMBER_LOST: READ_LOST, TX_ACKED: READ_IN_TX, TX_REQUEUED: READ_IN_TX,
@@ -75,6 +85,7 @@ _ALL = (
     *(DECLARED, DELAYS_DECLARED, LETTERS_DECLARED, RECOVERED, REPEATED),
     *(READER, READ, READ_ACKED, READ_REFUSED, READ_AGAIN, READ_CLOSED, READ_LOST),
     *(READ_IN_TX, READ_LAPSED, READ_SENT),
+    *(IN_GROUP, EXPIRES, CLOCK, REFUSED_TO_GRAVE, BOUND, UNBOUND, NOWHERE),
 )
 OPS_KNOWN = frozenset({*_ALL, *(what | FLAG for what in _ALL)})
 
@@ -112,3 +123,59 @@ def spelled_out(rows: bytes) -> bytes:
 def is_return(what: int) -> bool:
     """Whether the message goes back to its queue."""
     return what & 15 == Op.RETURNED
+
+
+# -- what moves rest on --------------------------------------------------------------------------
+# Rows of NOTED, from version 15 on, where limits, times, groups or unroutable publishes are. They
+# say to who reads the log why something moved, so that this can be judged, too.
+
+
+class _State(Protocol):
+    version: int
+    position: int
+    now_us: int
+    moves: list[bytes]
+
+
+class _Limits(Protocol):
+    max_length: int
+    max_bytes: int
+
+
+class _Exchange(Protocol):
+    name: str
+    routes_as: str
+
+
+def note(state: _State, what: int, queue: int, seq: int, of: int, detail: int) -> None:
+    if state.version >= MOVES_TELL_WHY:
+        state.moves.append(row(what, state.position & INDEX_MASK, queue, seq, of, detail))
+
+
+def note_clock(state: _State) -> None:
+    """What expires, or is due, next does so by this time."""
+    note(state, CLOCK, 0, 0, 0, state.now_us)
+
+
+def limit_told(state: _State, queue: _Limits) -> int:
+    """How many messages the queue may hold, and one; `BYTES_COUNT` where its bytes do, too."""
+    if state.version < MOVES_TELL_WHY:
+        return 0
+    return BYTES_COUNT if queue.max_bytes >= 0 else min(queue.max_length + 1, BYTES_COUNT - 1)
+
+
+def note_way(
+    state: _State, what: int, queue: int, vhost: str, exchange: _Exchange, key: str
+) -> None:
+    """A way from an exchange by a key: to a queue, or to nowhere. Of those that more than the key
+    decides nothing is told."""
+    if exchange.routes_as in _BY_KEY:
+        mark, way = way_marks(vhost, exchange.name, key if exchange.routes_as != "fanout" else "")
+        note(state, what, queue, 0, mark, way)
+
+
+def way_marks(vhost: str, exchange: str, key: str) -> tuple[int, int]:
+    """Of the exchange, and of the exchange and the key."""
+    name = f"{vhost}\0{exchange}\0"
+    way = xxh3_64_intdigest((name + key).encode(errors="surrogatepass"))
+    return xxh3_64_intdigest(name.encode(errors="surrogatepass")) & MARK_MASK, way

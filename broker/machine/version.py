@@ -112,3 +112,7 @@ docs/decisions/0085-a-browser-is-a-reader.md."""
 QUORUM_QUEUES_COUNT = 15
 """From this version on: deliveries of queues with a delivery limit say with 0, too, how often the
 message came back, and queues of the type quorum count without a limit, as RabbitMQ's."""
+
+MOVES_TELL_WHY = 15
+"""From this version on moves say what they rest on: times, limits, groups, bindings. Decision:
+docs/decisions/0099-moves-tell-what-they-rest-on.md."""

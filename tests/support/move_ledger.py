@@ -47,7 +47,7 @@ class Ledger:
                 self._many(op, cause, queue, seq, of)
             elif op in (Op.READER, Op.READ, Op.READ_END):
                 self._read(op, flag, queue, seq, of, detail)
-            else:
+            elif op is not Op.NOTED:
                 self._one(op, flag, queue, seq, of, detail)
 
     def _one(self, op: Op, flag: bool, queue: int, seq: int, of: int, detail: int) -> None:

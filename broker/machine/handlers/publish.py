@@ -26,7 +26,18 @@ from broker.machine.limits import (
     UNFINISHED_BYTES_MAX,
     WORDS_PER_UNIT,
 )
-from broker.machine.move_log import AGAIN, BY_CLIENT, BY_DELAY, FLAG, INDEX_MASK, MARK_MASK, row
+from broker.machine.move_log import (
+    AGAIN,
+    BY_CLIENT,
+    BY_DELAY,
+    FLAG,
+    INDEX_MASK,
+    MARK_MASK,
+    NOWHERE,
+    note_clock,
+    note_way,
+    row,
+)
 from broker.machine.publishing.copies import may_name_copies
 from broker.machine.publishing.entering import publish_to, turn_of, with_copies
 from broker.machine.publishing.producers import (
@@ -105,7 +116,10 @@ def on_publish(state: State, channel: Channel, command: Publish) -> int:
         if publish_no:
             durable = is_durable(route, flags)
             state.effects.append(_new(Confirm, (conn, chan, publish_no, durable, accepted)))
-    return OK if route.queues else UNROUTABLE
+    if route.queues:
+        return OK
+    note_way(state, NOWHERE, 0, channel.connection.vhost.name, route.source, key)
+    return UNROUTABLE
 
 
 def on_body_part(state: State, channel: Channel, command: BodyPart) -> int:
@@ -215,6 +229,7 @@ def publish_due(state: State, queue: Queue, work_max: int) -> int:
     """Publish what an exchange delayed and is due, in the order of due times, until it costs so
     much; return the units of work."""
     work = 0
+    note_clock(state)
     while work < work_max:
         message = take_due(state, queue)
         if message is None:

@@ -43,7 +43,7 @@ from broker.machine.state import (
     Vhost,
     ready_count,
 )
-from broker.machine.version import ANSWERS_AS_RABBITMQ
+from broker.machine.version import ANSWERS_AS_RABBITMQ, MOVES_TELL_WHY
 
 _NO_WAY = 1
 """Units for a letter whose exchange is not there."""
@@ -84,6 +84,7 @@ def _publish_letter(state: State, letter: Letter) -> int:
     vhost, name, key, queue, message, reason = letter
     _, _, origin, old_key, flags, _, _, properties, body = message
     source = vhost.queues.get(queue)
+    mark = source.mark if source is not None and state.version >= MOVES_TELL_WHY else 0
     if source is not None and source.at_least_once:
         buried = bury(properties, queue, origin, old_key, reason, state.time_us)
         return _publish_or_keep(state, source, buried, message)
@@ -94,7 +95,7 @@ def _publish_letter(state: State, letter: Letter) -> int:
     if isinstance(found, int):
         return found
     route, written = found
-    publish_to(state, route, flags, NO_TTL, written, body, BY_DEAD_LETTER, 0, 0)
+    publish_to(state, route, flags, NO_TTL, written, body, BY_DEAD_LETTER, 0, mark)
     return _work(properties, route)
 
 
@@ -146,13 +147,13 @@ def _publish_or_keep(state: State, source: Queue, buried: Buried, message: Messa
         found = _open_way(state, source, buried, message, is_kept=False)
         if not isinstance(found, int):
             route, written = found
-            publish_to(state, route, flags, NO_TTL, written, body, BY_DEAD_LETTER, 0, 0)
+            publish_to(state, route, flags, NO_TTL, written, body, BY_DEAD_LETTER, 0, source.mark)
             return _work(properties, route)
         work += found
     kept = kept or keep_letters_of(state, source)
     nowhere = source.vhost.exchanges[""]
     route = Route(origin, old_key, (kept,), kept.durable, False, 0, nowhere)
-    publish_to(state, route, flags, NO_TTL, buried.properties, body, BY_DEAD_LETTER, 0, 0)
+    publish_to(state, route, flags, NO_TTL, buried.properties, body, BY_DEAD_LETTER, 0, source.mark)
     nowhere.tally.publish -= 1  # no exchange has published it yet
     nowhere.tally.routed -= 1
     state.keeping[kept.number] = kept

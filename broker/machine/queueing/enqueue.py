@@ -13,7 +13,7 @@ from broker.machine.move_log import FLAG, PASSED
 from broker.machine.queueing.dispatch import deliver, dispatch, has_room, next_consumer
 from broker.machine.queueing.groups import group_key
 from broker.machine.queueing.queue import append, last_place, next_seq, replace, waiting_last_value
-from broker.machine.queueing.queue_limits import dead_letter, expire_at_once, is_full, trim
+from broker.machine.queueing.queue_limits import bury_refused, expire_at_once, is_full, trim
 from broker.machine.queueing.windows import is_repeat, note_key
 from broker.machine.state import (
     BODY,
@@ -42,7 +42,7 @@ def enqueue(state: State, queue: Queue, message: Message) -> bool:
     if queue.max_length >= 0 or queue.max_bytes >= 0:
         if queue.overflow != "drop-head" and is_full(queue, len(message[BODY])):
             if queue.overflow == "reject-publish-dlx":
-                dead_letter(state, queue, message, "maxlen")
+                bury_refused(state, queue, message)
             return False
         append(state, queue, message)
         trim(state, queue, TRIMMED_PER_MESSAGE_MAX)
@@ -62,7 +62,7 @@ def enqueue_last(state: State, queue: Queue, last: LastValues, message: Message)
         size = len(message[BODY]) - len(replaced[BODY])
         if queue.overflow != "drop-head" and is_full(queue, size, 0):
             if queue.overflow == "reject-publish-dlx":
-                dead_letter(state, queue, message, "maxlen")
+                bury_refused(state, queue, message)
             return False
         replace(state, queue, place, message)
     return enqueue(state, queue, message)
@@ -75,7 +75,7 @@ def enqueue_in_group(
     full = queue.overflow != "drop-head" and is_full(queue, len(message[BODY]))
     if full and not _goes_at_once(queue, groups, message):
         if queue.overflow == "reject-publish-dlx":
-            dead_letter(state, queue, message, "maxlen")
+            bury_refused(state, queue, message)
         return False
     append(state, queue, message)
     dispatch(state, queue)
@@ -151,4 +151,4 @@ def would_refuse(queue: Queue, size: int, *, leaves: bool) -> bool:
 def die_refused(state: State, queue: Queue, message: Message) -> None:
     """The queue refused a message, as it is full, and there is no publisher to be told."""
     if queue.overflow == "reject-publish":
-        dead_letter(state, queue, message, "maxlen")
+        bury_refused(state, queue, message)

@@ -3,7 +3,8 @@
 What `broker.waiting.groups` knows by keys, here by messages, and counted in the digest.
 """
 
-from broker.machine.digest import item_hash
+from broker.machine.digest import bytes_hash, item_hash
+from broker.machine.move_log import FLAG, IN_GROUP, note
 from broker.machine.requests.message_keys import key_by
 from broker.machine.state import PROPERTIES, Consumer, Message, Queue, State
 from broker.waiting.groups import KEPT_GROUPS_MAX, Groups
@@ -15,6 +16,16 @@ def group_key(groups: Groups[Consumer], message: Message) -> bytes:
     if not groups.keeps or not key:
         return key
     return (int.from_bytes(key[:2], "big") % KEPT_GROUPS_MAX).to_bytes(2, "big")
+
+
+def note_group(
+    state: State, queue: Queue, groups: Groups[Consumer], seq: int, message: Message
+) -> None:
+    """In the member log. Where groups are kept, a message without a key is of none."""
+    key = group_key(groups, message)
+    if key or not groups.keeps:
+        what = IN_GROUP | FLAG if groups.keeps else IN_GROUP
+        note(state, what, queue.mark, seq, 0, bytes_hash(key))
 
 
 def wait_in_group(groups: Groups[Consumer], place: int, message: Message) -> None:

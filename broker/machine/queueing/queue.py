@@ -6,25 +6,30 @@ first keeps every message in its place. The queue has a digest of its own, `read
 purge costs nothing per message.
 """
 
-from broker.machine.clock.cluster_time import recheck_deadlines
+from broker.machine.clock.cluster_time import recheck_deadlines, time_to_live
 from broker.machine.digest import MASK, item_hash, ready_element
 from broker.machine.move_log import (
     DUE,
     ENQUEUED,
+    EXPIRES,
     FLAG,
     INDEX_MASK,
     MARK_MASK,
+    OVER_LIMIT,
     REPLACED,
     SENT_ON,
+    limit_told,
+    note,
     row,
 )
-from broker.machine.queueing.groups import group_key, kept_element, wait_in_group
+from broker.machine.queueing.groups import group_key, kept_element, note_group, wait_in_group
 from broker.machine.queueing.last_values import last_value_key, wait_as_last
 from broker.machine.requests.delay_header import due_ms_of, place_when_due
 from broker.machine.requests.properties import priority_of
 from broker.machine.state import (
     BODY,
     CONTENT_HASH,
+    CREATED_US,
     DUE_SHIFT,
     IS_PERSISTENT,
     NO_TTL,
@@ -158,10 +163,20 @@ def append(state: State, queue: Queue, message: Message) -> None:
         if queue.last_values is not None:
             wait_as_last(state, queue, queue.last_values, seq, message)
         if queue.groups is not None:
+            note_group(state, queue, queue.groups, seq, message)
             wait_in_group(queue.groups, seq, message)
     state.add(_count_ready(state, queue, seq, message, False) + queue.salt)
+    if queue.expiring:
+        _note_deadline(state, queue, seq, message)
     if queue.readers is not None:
         wake_readers(state, queue, queue.readers)
+
+
+def _note_deadline(state: State, queue: Queue, seq: int, message: Message) -> None:
+    """0: what has no time to live, and goes at once."""
+    ttl_us = time_to_live(queue, message)
+    if ttl_us != NO_TTL and queue.stream is None:
+        note(state, EXPIRES, queue.mark, seq, 0, ttl_us and message[CREATED_US] + ttl_us)
 
 
 def put_back(state: State, queue: Queue, seq: int, message: Message) -> None:
@@ -235,13 +250,16 @@ def replace(state: State, queue: Queue, place: int, newer: Message) -> None:
 def remove_head(state: State, queue: Queue, what: int) -> tuple[int, Message]:
     """`what` is the move.  What is published next is named."""
     seq, message, redelivered = take(state, queue)
+    of = limit_told(state, queue) if what == OVER_LIMIT else 0
+    if what in _PUBLISHED_NEXT:
+        of = message[NUMBER] & MARK_MASK
     state.moves.append(
         row(
             what | FLAG if redelivered else what,
             state.position & INDEX_MASK,
             queue.mark,
             seq,
-            message[NUMBER] & MARK_MASK if what in _PUBLISHED_NEXT else 0,
+            of,
             message[CONTENT_HASH],
         )
     )

@@ -10,7 +10,15 @@ from broker.machine.clock.cluster_time import (
     unlease,
 )
 from broker.machine.limits import TRIMMED_PER_MESSAGE_MAX
-from broker.machine.move_log import DUE, EXPIRED, OVER_LIMIT
+from broker.machine.move_log import (
+    DUE,
+    EXPIRED,
+    MARK_MASK,
+    OVER_LIMIT,
+    REFUSED_TO_GRAVE,
+    note,
+    note_clock,
+)
 from broker.machine.policies.choice import policies_element, policies_of_queue
 from broker.machine.queueing.declaration import lease_element
 from broker.machine.queueing.queue import (
@@ -20,7 +28,7 @@ from broker.machine.queueing.queue import (
     remove_head,
 )
 from broker.machine.requests.arguments import apply_settings
-from broker.machine.state import KEY, Letter, Message, Queue, State, ready_count
+from broker.machine.state import KEY, NUMBER, Letter, Message, Queue, State, ready_count
 from broker.machine.version import ANSWERS_AS_RABBITMQ
 
 
@@ -60,6 +68,8 @@ def expire(state: State, queue: Queue, count_max: int) -> int:
     now_us = state.now_us
     count = 0
     while count < count_max and queue.expiring and deadline(queue, head(queue)) <= now_us:
+        if not count:
+            note_clock(state)
         drop_head(state, queue, "expired")
         count += 1
     return count
@@ -97,6 +107,12 @@ def dead_letter(state: State, queue: Queue, message: Message, reason: str) -> No
     if exchange is not None and not queue.deleted:
         key = message[KEY] if queue.dead_letter_key is None else queue.dead_letter_key
         state.dead_letters.append(Letter(queue.vhost, exchange, key, queue.name, message, reason))
+
+
+def bury_refused(state: State, queue: Queue, message: Message) -> None:
+    """It dies without having entered."""
+    note(state, REFUSED_TO_GRAVE, queue.mark, 0, message[NUMBER] & MARK_MASK, 0)
+    dead_letter(state, queue, message, "maxlen")
 
 
 def apply_policies(state: State, queue: Queue) -> bool:

@@ -16,6 +16,7 @@ from broker.machine.limits import (
     ROUTE_WORK_MAX,
     WORDS_PER_UNIT,
 )
+from broker.machine.move_log import BOUND, FLAG, UNBOUND, note, note_way, way_marks
 from broker.machine.policies.choice import effective_definition, policies_of_exchange
 from broker.machine.queueing.declaration import drop_delayed
 from broker.machine.requests.delay_header import delay_ms_of
@@ -117,6 +118,9 @@ def remove_exchange(state: State, vhost: Vhost, exchange: Exchange) -> None:
     that this leaves unused."""
     pending = [exchange]
     for gone in pending:  # grows while it runs
+        if gone.bindings:
+            mark, _ = way_marks(vhost.name, gone.name, "")
+            note(state, UNBOUND | FLAG, 0, 0, mark, 0)
         state.remove(sum([binding.element for binding in gone.bindings.values()]))
         for identity, binding in gone.bindings.items():
             _forget_at_destination(vhost, identity, binding)
@@ -155,6 +159,9 @@ def add_binding(state: State, vhost: Vhost, binding: Binding) -> Refusal | None:
     source.bindings[identity] = inbound[identity] = binding
     index_binding(source, identity, binding)
     state.add(binding.element)
+    if binding.to_queue:
+        mark = vhost.queues[name].mark
+        note_way(state, BOUND, mark, vhost.name, source, binding.key)
     vhost.routes.clear()
     return None
 
@@ -218,6 +225,9 @@ def _take_out(state: State, vhost: Vhost, source: Exchange, binding: Binding) ->
     if not same_key:
         del source.by_key[binding.key]
         source.patterns.pop(binding.key, None)
+    if taken.to_queue and taken.destination in vhost.queues:
+        mark = vhost.queues[taken.destination].mark
+        note_way(state, UNBOUND, mark, vhost.name, source, taken.key)
     _forget_at_destination(vhost, identity, taken)
     state.remove(taken.element)
     return True

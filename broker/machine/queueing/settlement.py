@@ -7,6 +7,7 @@ from broker.machine.digest import element_of, held_element, place
 from broker.machine.limits import TRIMMED_PER_MESSAGE_MAX
 from broker.machine.move_log import (
     END_OF_READ,
+    FLAG,
     GIVEN_UP,
     INDEX_MASK,
     LAPSED,
@@ -33,6 +34,7 @@ from broker.machine.state import (
     rehash,
     rehash_all,
 )
+from broker.machine.version import MOVES_TELL_WHY
 
 _number = itemgetter(NUMBER)
 
@@ -55,7 +57,9 @@ def requeue(
         release(state, channel, tag, held, rehash(message), SUPERSEDED, tag)
         return
     if counts and _came_back_too_often(state, queue, seq, what):
-        release(state, channel, tag, held, rehash(message), GIVEN_UP, tag)
+        told = state.version >= MOVES_TELL_WHY
+        what, detail = (GIVEN_UP | FLAG, queue.delivery_limit) if told else (GIVEN_UP, tag)
+        release(state, channel, tag, held, rehash(message), what, detail)
         dead_letter(state, queue, message, "delivery_limit")
         return
     release(state, channel, tag, held, content, what, content)

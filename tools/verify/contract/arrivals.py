@@ -22,14 +22,23 @@ ARRIVALS = {
         FROM logged WHERE op = 1 AND seq > 0 AND cause <> 3""",
     "entered": """
         SELECT logged.position, logged.ordinal, logged.queue, logged.seq, logged.of, logged.op,
-            logged.flag, logged.nth, logged.source, messages.flag AS published_flag,
+            logged.flag, logged.nth, logged.source, logged.detail,
+            messages.flag AS published_flag,
             COALESCE(messages.position = logged.position
                 AND messages.seq & 4294967295 = logged.of, FALSE) AS published
         FROM logged LEFT JOIN messages ON messages.nth = logged.source
         WHERE logged.op IN (2, 10)""",
     "copies": """
-        SELECT *, ROW_NUMBER() OVER (PARTITION BY source, queue ORDER BY nth) AS copy
+        SELECT *, ROW_NUMBER() OVER (PARTITION BY source, queue ORDER BY nth) AS copy,
+            FIRST_VALUE(detail) OVER (PARTITION BY source ORDER BY nth) AS content
         FROM entered WHERE published""",
+    # What the same part of the log has under the number that a publish came again with.
+    "again": """
+        SELECT logged.position, logged.ordinal, -1 AS queue, logged.seq, logged.of,
+            logged.detail <> first.detail AS differs
+        FROM logged JOIN logged AS first ON first.seq & 4294967295 = logged.seq
+        WHERE logged.op = 1 AND logged.cause = 3 AND first.op = 1 AND first.cause <> 3
+            AND first.nth < logged.nth""",
     # A cold start renumbers a plain queue, and records no place of a priority queue.
     "placed": """
         SELECT logged.*, op = 9 AND seq = 0 AS silent, max_priority = 256 AS delays,
@@ -139,6 +148,14 @@ RULES = {
     "replaced by nothing": Rule(
         "G30", "C9 last values", "was dropped as replaced, but no newer one entered its queue then",
         "replacements", "op = 6 AND NOT by_newer",
+    ),
+    "other copy": Rule(
+        "G20", "C1 enqueue", "entered one queue as another message than it entered the first one",
+        "copies", "detail <> content",
+    ),
+    "other number": Rule(
+        "G23", "C1 enqueue", "was answered as one that came before by its number, and is another",
+        "again", "differs",
     ),
     "persistence": Rule(
         "G20", "C2 one end",

@@ -64,6 +64,13 @@ _CAUSED_BY: dict[tuple[Op, int], tuple[int, ...]] = {
     (Op.READ_END, 5): (Command.TX_COMMIT,),
     (Op.READ_END, 6): _ANY,
     (Op.READ_END, 7): (Command.SENT,),
+    (Op.NOTED, 0): _ANY,
+    (Op.NOTED, 1): _ANY,
+    (Op.NOTED, 2): _ANY,
+    (Op.NOTED, 3): _ANY,
+    (Op.NOTED, 4): (Command.QUEUE_BIND,),
+    (Op.NOTED, 5): _ANY,
+    (Op.NOTED, 6): (Command.PUBLISH,),
 }
 
 
@@ -109,7 +116,7 @@ CAUSED = {
                 OR (op IN (3, 4, 5, 9, 10) OR op = 7 AND cause <> 1) AND max_priority = 257
                 AS misread,
             (op = 6 AND cause = 4 OR op = 4 AND cause = 6) AND max_priority <> 258 AS misplaced
-        FROM logged LEFT JOIN named USING (queue) WHERE op <> 1""",
+        FROM logged LEFT JOIN named USING (queue) WHERE op <> 1 AND NOT (op = 14 AND queue = 0)""",
 }
 
 RULES = {
@@ -119,11 +126,15 @@ RULES = {
     ),
     "stray": Rule(
         "LOG", "moves", "a move says something that moves of its kind never say",
-        "caused", """op IN (4, 5, 9) AND flag OR op = 7 AND flag AND cause <> 0
+        "caused", """op IN (4, 5, 9) AND flag AND NOT (op = 4 AND cause = 5)
+            OR op = 7 AND flag AND cause <> 0
             OR op = 1 AND cause IN (2, 4, 5) AND of <> 0
-            OR op = 1 AND cause = 2 AND queue <> 0 OR op = 6 AND cause NOT IN (2, 3, 4) AND of <> 0
+            OR op = 6 AND cause = 0 AND of <> 0
             OR op IN (7, 8) AND detail <> 0 OR op = 8 AND seq <> 0
-            OR op IN (12, 13) AND flag""",
+            OR op IN (12, 13) AND flag
+            OR op = 14 AND (flag AND cause NOT IN (0, 5) OR cause < 3 AND of <> 0
+                OR cause > 1 AND seq <> 0 OR cause IN (2, 6) AND queue <> 0
+                OR cause = 3 AND (queue = 0 OR detail <> 0))""",
     ),
     "disorder": Rule(
         "LOG", "moves", "moves are not in the order of their commands",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from tools.verify.checks.canonical_history import Gap, Stretch, gaps, plan
 from tools.verify.checks.views_and_segments import PrimaryView, covers, runs_of
-from tools.verify.contract import arrivals, causes, explanation, lives, order, replay
+from tools.verify.contract import arrivals, causes, explanation, lives, order, reasons, replay
 from tools.verify.contract.rules import Breach, broken, first_of_each
 from tools.verify.contract.segment import ALL_TIME, SCHEMAS, SegmentTask, Slices, read_segment
 from tools.verify.findings import Finding
@@ -37,6 +37,7 @@ RULES = (
     | lives.RULES
     | lives.RULES_OF_COLD_STARTS
     | replay.RULES
+    | reasons.RULES
 )
 BY_MESSAGE = {
     **lives.LIVES,

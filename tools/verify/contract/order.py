@@ -37,6 +37,11 @@ ORDER = {
         FROM (
             SELECT * FROM leaving UNION ALL SELECT * FROM posting UNION ALL SELECT * FROM reading
         ) AS joined""",
+    # A commit settles first, then publishes.
+    "commits": """
+        SELECT *, op IN (4, 5) AND cause IN (2, 4)
+            AND LAG(op) OVER (PARTITION BY position ORDER BY nth) = 2 AS late
+        FROM logged WHERE kind = 23 AND (op IN (4, 5) OR op = 2)""",
     "high_waters": """
         SELECT what, who, MIN(position) AS position, MIN_BY(value, nth) AS first,
             CASE what WHEN 'posted' THEN MAX_BY(value, nth) ELSE MAX(value) END AS highest
@@ -77,8 +82,13 @@ _READER = Rule(
     "G29", "C8 reading", "was sent to a reader behind a later one, or twice",
     "ordered", "what = 'read' AND value <= before",
 )  # fmt: skip
-RULES = {"overtaken": _OVERTAKEN, "publisher order": _PUBLISHER, "reader order": _READER}
-RULES_OF_STRETCHES = {name: rule._replace(table="resumed") for name, rule in RULES.items()}
+_OF_STRETCHES = {"overtaken": _OVERTAKEN, "publisher order": _PUBLISHER, "reader order": _READER}
+RULES_OF_STRETCHES = {name: rule._replace(table="resumed") for name, rule in _OF_STRETCHES.items()}
+_COMMIT = Rule(
+    "G12", "C5 order", "was settled by a commit behind what this published",
+    "commits", "late",
+)  # fmt: skip
+RULES = _OF_STRETCHES | {"commit order": _COMMIT}
 
 RULES_OF_SESSIONS = {
     "blob order": Rule(

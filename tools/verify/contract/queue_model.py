@@ -36,7 +36,8 @@ _DELAYS = 256  # as the highest priority: a queue of delayed messages, by due ti
 _ARRIVAL_BITS = 21  # of the number in which one came, in its place there
 _PUBLISHED, _ENQUEUED, _DELIVERED, _SETTLED, _RETURNED = 1, 2, 3, 4, 5
 _DROPPED, _PURGED, _DECLARED, _RECOVERED, _REPEATED = 6, 7, 8, 9, 10
-_READER, _READ, _READ_END = 11, 12, 13
+_READER, _READ, _READ_END, _NOTED = 11, 12, 13, 14
+_MEMBER_LOST = 3  # a return that a message is not blamed for
 _AGAIN = 3  # a publish that names an earlier message, and makes none
 _REPLACED = 4  # a drop for the message that enters next
 _PURGE_OF_DELETE, _PURGE_OF_COLD_START = 1, 2
@@ -65,10 +66,14 @@ class QueueFigures(NamedTuple):
         )
 
 
-class _Message(NamedTuple):
+class Message(NamedTuple):
+    """What is known of a message."""
+
     content: int
     persistent: bool | None  # None: not known
     redelivered: bool
+    body: int | None = None  # its hash; None: not known, nor are its returns
+    returns: int = 0  # but for those with a lost member
 
 
 @dataclass(slots=True)
@@ -82,9 +87,9 @@ class _ModelQueue:
     floor: int = 0  # unknown messages are before this place
     last_unknown: int = -1  # the unknown one that left last
     unknown_sum: int = 0  # of the unknown ready messages
-    ready: dict[int, _Message] = field(default_factory=dict)
+    ready: dict[int, Message] = field(default_factory=dict)
     order: list[int] = field(default_factory=list)  # the places of `ready`, a heap
-    held: dict[int, tuple[_Message, int]] = field(default_factory=dict)  # with its channel
+    held: dict[int, tuple[Message, int]] = field(default_factory=dict)  # with its channel
     cold: bool = False  # a cold start told what was there, and is to tell what stays
     stream: bool = False
     last_values: bool = False
@@ -125,17 +130,17 @@ class _ModelQueue:
         """Return whether a message at this place may be older than what is known."""
         return self.delays or self.arrival(seq) < self.floor
 
-    def add(self, seq: int, message: _Message) -> None:
+    def add(self, seq: int, message: Message) -> None:
         """Add a ready message."""
         self.ready[seq] = message
         heappush(self.order, seq)
 
-    def _hash(self, seq: int, message: _Message) -> int:
+    def _hash(self, seq: int, message: Message) -> int:
         return xxh3_64_intdigest(
             _PLACE.pack(message.content, self.number, seq, 0, message.redelivered)
         )
 
-    def leave(self, seq: int, content: int, redelivered: bool) -> _Message:
+    def leave(self, seq: int, content: int, redelivered: bool) -> Message:
         """Remove and return the first ready message; `ModelMismatch` when it is another one."""
         known = self.ready.get(seq)
         while self.order and self.order[0] not in self.ready:  # it was replaced
@@ -156,7 +161,7 @@ class _ModelQueue:
             raise ModelMismatch("wrong message", f"place {oldest} was ready")
         if seq <= self.last_unknown and not self.ranked:
             raise ModelMismatch("wrong message", f"place {self.last_unknown} left before")
-        left = _Message(content, None, redelivered)
+        left = Message(content, None, redelivered)
         self.unknown_ready -= 1
         self.unknown_sum -= self._hash(seq, left)
         self.last_unknown = seq
@@ -168,7 +173,7 @@ class _ModelQueue:
             raise ModelMismatch("impossible", "this queue keeps no last values")
         self.leave_anywhere(seq, content, redelivered)
 
-    def leave_anywhere(self, seq: int, content: int, redelivered: bool) -> _Message:
+    def leave_anywhere(self, seq: int, content: int, redelivered: bool) -> Message:
         """Remove and return a ready message, wherever it is."""
         known = self.ready.pop(seq, None)
         if known is not None:
@@ -177,12 +182,12 @@ class _ModelQueue:
             return known
         if not self.unknown_ready or not self.may_be_unknown(seq) or seq in self.held:
             raise ModelMismatch("impossible", "it is not ready")
-        left = _Message(content, None, redelivered)
+        left = Message(content, None, redelivered)
         self.unknown_ready -= 1
         self.unknown_sum -= self._hash(seq, left)
         return left
 
-    def give_up(self, seq: int, channel: int, content: int | None) -> _Message:
+    def give_up(self, seq: int, channel: int, content: int | None) -> Message:
         """Release a message that a channel holds, and return it."""
         if seq in self.held:
             message, holder = self.held.pop(seq)
@@ -194,7 +199,7 @@ class _ModelQueue:
         if not self.unknown_held or not self.may_be_unknown(seq) or seq in self.ready:
             raise ModelMismatch("impossible", "nobody held it")
         self.unknown_held -= 1
-        return _Message(content or 0, None, True)
+        return Message(content or 0, None, True)
 
     def is_read(self) -> bool:
         """Return whether there may be readers: not where what comes may be before where one is."""
@@ -281,6 +286,8 @@ class Model:
 
     def __init__(self, next_message: int) -> None:
         self.next_message = next_message
+        self.moved: Message | None = None  # by the last move, if it left or was let go
+        self._body = 0  # of what was published last
         self.queues: dict[int, _ModelQueue] = {}
 
     def begin(self, number: int, figures: QueueFigures, max_priority: int) -> None:
@@ -294,15 +301,11 @@ class Model:
         self, op: int, flag: bool, cause: int, number: int, seq: int, of: int, detail: int
     ) -> None:
         """Execute a move; `ModelMismatch` when it cannot be."""
-        if op == _PUBLISHED and cause == _AGAIN:
+        self.moved = None
+        if op == _NOTED or (op == _PUBLISHED and cause == _AGAIN):
             return
         if op == _PUBLISHED:
-            if seq and seq != self.next_message:
-                raise ModelMismatch(
-                    "impossible", f"the next message has number {self.next_message}"
-                )
-            self.next_message += 1 if seq else 0
-            return
+            return self._publish(seq, detail)
         if op == _DECLARED:
             if number in self.queues:
                 raise ModelMismatch("impossible", "this queue is there already")
@@ -321,7 +324,7 @@ class Model:
             if queue.arrival(seq) != queue.next_arrival():
                 raise ModelMismatch("impossible", f"the next place is {queue.next_seq}")
             queue.next_seq += 1
-            queue.add(seq, _Message(detail, flag, False))
+            queue.add(seq, Message(detail, flag, False, self._body))
         elif op in (_READER, _READ, _READ_END):
             queue.read(op, flag, seq, of, detail)
         elif op == _DELIVERED:
@@ -330,11 +333,13 @@ class Model:
         elif op == _DROPPED and cause == _REPLACED:
             queue.replace(seq, detail, flag)
         elif op == _DROPPED:
-            queue.leave(seq, detail, flag)
+            self.moved = queue.leave(seq, detail, flag)
         elif op == _SETTLED:
-            queue.give_up(seq, of, None)
+            self.moved = queue.give_up(seq, of, None)
         elif op == _RETURNED:
-            queue.add(seq, queue.give_up(seq, of, detail)._replace(redelivered=True))
+            left = queue.give_up(seq, of, detail)
+            count = left.returns + (cause != _MEMBER_LOST)
+            queue.add(seq, left._replace(redelivered=True, returns=count))
         elif op == _PURGED:
             if (of, seq) != (queue.count(), queue.next_seq):
                 more = f"{queue.count()} were ready, and the next place is {queue.next_seq}"
@@ -349,6 +354,12 @@ class Model:
                 raise ModelMismatch("impossible", f"the next place is {queue.next_seq}")
         elif op == _RECOVERED:
             _recover(queue, seq, of, detail)
+
+    def _publish(self, number: int, body: int) -> None:
+        self._body = body
+        if number and number != self.next_message:
+            raise ModelMismatch("impossible", f"the next message has number {self.next_message}")
+        self.next_message += 1 if number else 0
 
     def misplaced(self, readers: Iterable[ReaderRow]) -> Iterator[tuple[int, str]]:
         """Yield the queues of readers that the log has elsewhere than their moves lead to."""

@@ -5,6 +5,7 @@ checkpoints, whose root is that of the state before them.
 from __future__ import annotations
 
 from tools.verify.contract.queue_model import Model, ModelMismatch, QueueFigures, ReaderRow
+from tools.verify.contract.reasons import Reasons
 from tools.verify.contract.rules import Breach, Rule
 from tools.verify.format.moves import CAUSE_SHIFT, FLAG, MOVE, Op
 from tools.verify.format.records import (
@@ -44,6 +45,7 @@ class Replay:
         self.checkpoints = 0  # that were compared with the model
         self.compared = 0  # queues whose figures were compared
         self._model: Model | None = None
+        self._reasons = Reasons()
         self._priorities: dict[int, int] = {}  # the highest ones, of queues that have some
         self._readers: list[ReaderRow] | None = None  # of the next checkpoint
         self._position = -1
@@ -60,7 +62,8 @@ class Replay:
                 if self._model is not None:
                     self._batch(record, self._model)
             case Queues(queues):
-                for number, _, _, _, max_priority in queues:
+                for number, vhost, name, _, max_priority in queues:
+                    self._reasons.name(number, vhost, name)
                     if max_priority >= 0:
                         self._priorities[number] = max_priority
             case Readers(rows):
@@ -95,24 +98,29 @@ class Replay:
             if not differences:
                 return  # the model, which holds more than these figures, goes on
         self._model = Model(next_message)
+        self._reasons.begin(position)
         self._position, self._root = position, root
         for number, one in logged.items():
             self._model.begin(number, one, self._priorities.get(number, -1))
 
     def _batch(self, batch: Batch, model: Model) -> None:
-        first = batch.first_position
+        first, reasons = batch.first_position, self._reasons
+        reasons.commands(batch.kinds, batch.outcomes)
         for ordinal, row in enumerate(MOVE.iter_unpack(batch.moves)):
             what, index, queue, seq, of, detail = row
             self.moves += 1
+            position = first + ((index - first) & 0xFFFF)
             try:
                 cause = (what & 0x70) >> CAUSE_SHIFT
-                model.move(what & 15, what & FLAG != 0, cause, queue, seq, of, detail)
+                move = what & 15, what & FLAG != 0, cause, queue, seq, of, detail
+                model.move(*move)
+                reasons.take(position, move, model.moved, model)
             except ModelMismatch as mismatch:
-                position = first + ((index - first) & 0xFFFF)
                 of_queue = -1 if what & 15 == Op.PUBLISHED else queue  # else it is a number
                 self._report(mismatch.rule, position, ordinal, of_queue, seq, mismatch.more)
                 self._model = None  # what follows would follow from this
                 return
+        reasons.commands(batch.kinds, batch.outcomes)
 
     def _report(
         self, rule: str, position: int, ordinal: int, queue: int, seq: int, more: str

@@ -27,6 +27,7 @@ class Op(IntEnum):
     READER = 11
     READ = 12
     READ_END = 13
+    NOTED = 14
 
 
 CAUSES: dict[int, tuple[str, ...]] = {
@@ -50,6 +51,7 @@ CAUSES: dict[int, tuple[str, ...]] = {
     Op.READ: ("",),
     Op.READ_END: ("acknowledged", "by a nack or reject", "by a recover", "as its channel closed",
                   "as its member was lost", "by a transaction", "of a deleted queue", "sent"),
+    Op.NOTED: ("group", "deadline", "time", "refused to its grave", "bound", "unbound", "nowhere"),
 }  # fmt: skip
 """The causes of each kind of move by number, in words."""
 WHATS = frozenset(

@@ -356,13 +356,13 @@ def _is_due(row: MoveTuple) -> bool:
 
 def due_is_not_published(maker: MoveMaker) -> tuple[str, int]:
     at, _ = first_move(maker, _is_due)
-    rewrite_at(maker, at, lambda rows: rows[:1])
+    rewrite_at(maker, at, lambda rows: rows[:2])
     return "due unpublished", at
 
 
 def published_without_being_due(maker: MoveMaker) -> tuple[str, int]:
     at, _ = first_move(maker, _is_due)
-    rewrite_at(maker, at, lambda rows: rows[1:])
+    rewrite_at(maker, at, lambda rows: [rows[0], *rows[2:]])
     return "due invented", at
 
 
@@ -370,7 +370,8 @@ def another_one_is_due(maker: MoveMaker) -> tuple[str, int]:
     at, (*_, number, _) = first_move(maker, _is_due)
 
     def change(rows: list[MoveTuple]) -> list[MoveTuple]:
-        return [put(rows[0], of=number + 1), put(rows[1], queue=number + 1), *rows[2:]]
+        time, due, published, *others = rows
+        return [time, put(due, of=number + 1), put(published, queue=number + 1), *others]
 
     rewrite_at(maker, at, change)
     return "other due", at

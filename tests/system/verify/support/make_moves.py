@@ -101,7 +101,7 @@ class MoveMaker(LogMaker):
         )
 
     def _name_queues(self, moves: bytes) -> None:
-        wanted = {row[2] for row in MOVE.iter_unpack(moves) if row[0] & 15 != 1} - {*self._named}
+        wanted = {row[2] for row in MOVE.iter_unpack(moves) if row[0] & 15 != 1} - {0, *self._named}
         if wanted:
             known = {queue.number: queue for queue in self._queues()} | self.rig.gone
             changed = tuple(_queue_row(known[number]) for number in sorted(wanted))

@@ -9,7 +9,7 @@ from broker.amqp import codec
 from broker.machine import commands as c
 from broker.machine.effects import ChannelError, ConnectionError_, GetOk
 from broker.machine.machine import Machine
-from broker.machine.move_log import BY_DELAY, DUE, FLAG, MOVE
+from broker.machine.move_log import BY_DELAY, CLOCK, DUE, FLAG, MOVE
 from broker.machine.requests.delay_header import DELAY, DELAY_MS_MAX, delay_ms_of, with_turned_delay
 from broker.machine.requests.properties import headers_of
 from broker.machine.version import DELAYED_MESSAGES
@@ -496,8 +496,9 @@ def test_what_is_due_is_published_in_the_next_move_by_the_number_it_had() -> Non
                 rig.tick(name, reached_us)
     rows = [(what & ~FLAG, of, queue, seq) for what, _, queue, seq, of, _ in
             MOVE.iter_unpack(rig.moves)]  # fmt: skip
-    assert rows[0][:2] == (DUE, number)
-    assert rows[1] == (BY_DELAY, 0, number, number + 1)
+    assert rows[0][0] == CLOCK
+    assert rows[1][:2] == (DUE, number)
+    assert rows[2] == (BY_DELAY, 0, number, number + 1)
 
 
 def test_messages_whose_low_numbers_are_equal_keep_places_of_their_own(

@@ -26,6 +26,7 @@ from tests.system.verify.corruption.contract_violations import (
     delivered_to_two_at_once,
     older_one_is_overtaken,
 )
+from tests.system.verify.corruption.fresh_lies import BROKEN_BY_LIES
 from tests.system.verify.support.make_moves import (
     INCARNATIONS,
     MoveMaker,
@@ -84,8 +85,9 @@ def test_each_violation_is_named_where_it_is(violation: Violation) -> None:
 
 
 def test_each_rule_is_broken_by_one() -> None:
+    """Those of reasons, and others as new, by a fresh lie."""
     broken = {violation(history())[0] for violation in VIOLATIONS}
-    assert RULES.keys() == broken
+    assert RULES.keys() - BROKEN_BY_LIES == broken
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -49,15 +49,19 @@ ORDER = "neither of the two depends on the other, so either order may be true"
 
 ENDED = "as if the reader had ended, which is not logged"
 
+CLAIM = "a claim, which only what is claimed later contradicts"
+
 REFUSED = "as if the queue had refused the message: clients' histories name it"
 
 UNSEEN: dict[str, str] = {
     "REPEATED.detail +1": ONCE,
     "REPEATED dropped": REFUSED,
     "PUBLISHED.detail +1": BODY,
-    "SETTLED.detail +1": TAG,
     "READ_END.detail +1": TAG,
     "READ_END moved": ORDER,
+    "NOTED.detail +1": CLAIM,
+    "NOTED doubled": "a repetition contradicts nothing",
+    "NOTED moved": ORDER,
     "Queues.vhost changed": NAME,
     "Queues.name changed": NAME,
     "Readers without its first": ENDED,
@@ -68,6 +72,11 @@ UNSEEN: dict[str, str] = {
 # Seen at some places and not at others, and why not there.
 PARTLY: dict[str, str] = {
     "DELIVERED moved": ORDER,
+    "NOTED.queue +1": "of what is bound: only what is called unroutable later contradicts it",
+    "NOTED.of +1": "of what is bound: it names the exchange for when that goes",
+    "NOTED.cause +1": "of what is bound: as if it had been unbound",
+    "NOTED dropped": CLAIM,
+    "SETTLED.detail +1": "of the first that its channel settles, where it settles no other",
     "DELIVERED.of +1": "what a get took, as it has no consumer, where it is not settled later",
     "DROPPED moved": ORDER,
     "READ moved": ORDER,

@@ -1,0 +1,45 @@
+"""Lies of fresh kinds that all members tell alike: each is found, at its place, by its promise."""
+
+from __future__ import annotations
+
+from functools import cache
+
+import pytest
+
+pytest.importorskip("duckdb")
+
+from tests.system.verify.corruption.fresh_lies import BROKEN_BY_LIES, IN_QUEUES, QueueLie
+from tests.system.verify.support.eventful_history import eventful_history
+from tests.system.verify.support.make_moves import MoveMaker
+from tools.verify.contract.job import RULES
+from tools.verify.contract.rules import Breach
+
+
+@cache
+def _recorded() -> MoveMaker:
+    return eventful_history()
+
+
+def test_the_truth_is_consistent() -> None:
+    assert _recorded().breaches() == []
+
+
+@cache
+def _after(lie: QueueLie) -> tuple[tuple[str, int], list[Breach]]:
+    """Return what must be named, and what is found."""
+    maker = _recorded().copy()
+    assert isinstance(maker, MoveMaker)
+    return lie(maker), maker.breaches()
+
+
+@pytest.mark.parametrize("lie", IN_QUEUES, ids=lambda lie: lie.__name__)
+def test_a_lie_about_queues_is_found(lie: QueueLie) -> None:
+    expected, breaches = _after(lie)
+    found = [(RULES[one.rule].promise, one.position) for one in breaches]
+    assert expected in found
+    assert min(where for _, where in found) == expected[1]
+
+
+def test_each_new_rule_is_broken_by_one() -> None:
+    broken = {one.rule for lie in IN_QUEUES for one in _after(lie)[1]}
+    assert BROKEN_BY_LIES - broken == set()

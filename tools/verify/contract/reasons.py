@@ -1,0 +1,310 @@
+"""G17, G20, G32, G34: a message moves for the reason that its move states.
+
+It expires by its deadline and is due by its time, goes over a limit where there are more than that,
+comes back too often where it came back that often; a dead letter is the message that died, a group
+has one holder, and what is bound is not called unroutable.  By the rows NOTED of docs/MEMBERLOG.md;
+where a writer has none (before version 15 of the machine), nothing is judged.
+"""
+
+from __future__ import annotations
+
+from collections import Counter, deque
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from xxhash import xxh3_64_intdigest
+
+from tools.verify.contract.queue_model import Message, Model, ModelMismatch
+from tools.verify.contract.rules import Rule
+from tools.verify.format.commands import Command
+from tools.verify.format.moves import Op
+
+RULES = {
+    "other letter": Rule(
+        "G20", "H3 reasons", "was published as a dead letter, or when due, and is not what died"
+    ),
+    "before its time": Rule(
+        "G17", "H3 reasons", "expired, or was due, before its time, or without one"
+    ),
+    "time went back": Rule("G17", "H3 reasons", "expired by a time before that of an earlier one"),
+    "within the limit": Rule(
+        "G20", "H3 reasons", "was dropped, or given up, for a limit that was not reached"
+    ),
+    "other tag": Rule(
+        "G20", "H3 reasons", "was settled by the tag of another delivery of its channel"
+    ),
+    "bound": Rule("G20", "H3 reasons", "was called unroutable, though a queue was bound"),
+    "two holders": Rule("G32", "H3 reasons", "was delivered while another one held its group"),
+    "group order": Rule("G32", "H3 reasons", "was delivered before an older one of its group"),
+    "group moved": Rule("G34", "H3 reasons", "went to another one than its group was kept for"),
+}
+_GROUP, _DEADLINE, _TIME, _REFUSED, _BOUND, _UNBOUND, _NOWHERE = range(7)
+_EXPIRED, _LIMIT, _DUE, _SENT_ON = range(4)
+_REJECTED, _GIVEN_UP = 2, 5
+_LETTER, _DELAYED, _LATE_LETTER = 2, 4, 5
+_DELETED = 1
+_BYTES = 1 << 31  # as the limit of a queue: bytes count
+_LOST = (2, 3)  # causes of what returns: its channel or member is gone
+_DUE_SHIFT = 22
+_RESERVED = ("amq.delayed.", "amq.dead-letters.")  # no exchange reaches these queues
+_QUIET = 64  # positions without a letter, after which none of an earlier segment is late
+_DEAD_MAX = 1 << 16
+_CHANGES = (Command.DEFINE, Command.UPGRADE)  # of limits and times to live, by policies
+_ENDS = bytes((Command.CONNECTION_CLOSE, Command.CHANNEL_CLOSE, Command.CANCEL, Command.ACTIVATE))
+
+
+def way_of(vhost: str, exchange: str, key: str) -> int:
+    """Return the hash by which a log names an exchange with a key."""
+    return xxh3_64_intdigest(f"{vhost}\0{exchange}\0{key}".encode(errors="surrogatepass"))
+
+
+@dataclass(slots=True)
+class _Noted:
+    """What is noted of a queue."""
+
+    deadlines: dict[int, int] = field(default_factory=dict)  # by place
+    limit: int = 0
+    kept: bool = False  # groups stay
+    ready: dict[int, int] = field(default_factory=dict)  # groups, by place
+    held: dict[int, int] = field(default_factory=dict)
+    waiting: dict[int, list[int]] = field(default_factory=dict)  # heaps of places, by group
+    # By group: the channel, how many it holds, and if the group stays when these are let go.
+    holders: dict[int, tuple[int, int, bool]] = field(default_factory=dict)
+
+    def wait(self, seq: int, group: int) -> None:
+        self.ready[seq] = group
+        heappush(self.waiting.setdefault(group, []), seq)
+
+    def deliver(self, seq: int, channel: int, *, got: bool) -> None:
+        group = self.ready.pop(seq, None)
+        if group is None:
+            return
+        holder, count, stays = self.holders.get(group, (channel, 0, False))
+        if holder != channel:
+            what = "two holders" if count else "group moved"
+            raise ModelMismatch(what, f"channel {holder:08x} had group {group:016x}")
+        places = self.waiting[group]
+        while places[0] != seq and places[0] not in self.ready:  # it was dropped
+            heappop(places)
+        if heappop(places) != seq:
+            raise ModelMismatch("group order", f"others of group {group:016x} wait before it")
+        if not places:
+            del self.waiting[group]
+        self.held[seq] = group
+        self.holders[group] = channel, count + 1, stays or (self.kept and not got)
+
+    def let_go(self, seq: int, *, returns: bool, gone: bool) -> None:
+        group = self.held.pop(seq, None)
+        if group is None:
+            return
+        holder, count, stays = self.holders[group]
+        if count > 1 or (stays and not gone):
+            self.holders[group] = holder, count - 1, stays
+        else:
+            del self.holders[group]
+        if returns:
+            self.wait(seq, group)
+
+    def keep_no_more(self) -> None:
+        """Whom groups are kept for may be gone."""
+        self.holders = {
+            group: (holder, count, False)
+            for group, (holder, count, _) in self.holders.items()
+            if count
+        }
+
+
+class Reasons:
+    """Takes the moves of one segment, each after the model has executed it."""
+
+    def __init__(self) -> None:
+        self._names: dict[int, int] = {}  # queues, by their ways from the default exchange
+        self.begin(0)
+
+    def begin(self, position: int) -> None:
+        """Forget everything: what was before this position is not known."""
+        self._queues: dict[int, _Noted] = {}
+        self._ways: dict[int, Counter[int]] = {}  # queues, by ways that lead there
+        self._from: dict[int, set[int]] = {}  # ways, by exchanges
+        self._dead: deque[tuple[int | None, bool | None]] = deque(maxlen=_DEAD_MAX)
+        self._published: tuple[int, bool] = 0, False
+        self._due: tuple[int | None, bool | None] = None, None
+        self._position, self._gone_on = position, False
+        self._quiet = 0 if position else _QUIET
+        self._clock, self._clock_at = 0, -1
+        self._given: dict[int, int] = {}  # how many deliveries, by channel
+        self._nth: dict[tuple[int, int], int] = {}  # which of these, by queue and place
+        self._ahead: dict[int, int] = {}  # of that a tag is, by channel
+        self._noted = self._keeps = self._changed = self._opens = False
+
+    def name(self, number: int, vhost: str, name: str) -> None:
+        """A queue is named."""
+        if not name.startswith(_RESERVED):
+            self._names[way_of(vhost, "", name)] = number
+
+    def commands(self, kinds: bytes, outcomes: bytes) -> None:
+        """What the commands of a batch end or change, moves or not; before them and after."""
+        self._opens = Command.CHANNEL_OPEN in kinds
+        if self._opens:  # tags begin anew
+            self._ahead.clear()
+        if self._noted and any(kind in kinds for kind in _CHANGES):
+            self._changed = True
+            for one in self._queues.values():
+                one.deadlines, one.limit = {}, 0
+        if self._keeps and (
+            kinds.translate(None, _ENDS) != kinds or any(outcomes[1::2]) or self._changed
+        ):
+            self._keep_no_more()
+
+    def _keep_no_more(self) -> None:
+        for one in self._queues.values():
+            one.keep_no_more()
+
+    def take(
+        self, position: int, row: tuple[int, bool, int, int, int, int, int],
+        moved: Message | None, model: Model,
+    ) -> None:  # fmt: skip
+        """Take a move; `ModelMismatch` where its reason is none."""
+        op, flag, cause, number, seq, of, detail = row
+        if position != self._position:
+            self._go_on(position)
+        if op == Op.PUBLISHED:
+            self._publish(cause, number, detail, flag)
+        elif op == Op.DROPPED and moved is not None:
+            self._drop(cause, number, seq, of, moved, model)
+        elif op == Op.NOTED:
+            self._note(flag, cause, number, seq, of, detail, model)
+        elif op in (Op.DELIVERED, Op.READ):
+            self._given[of] = nth = self._given.get(of, 0) + 1
+            if op == Op.DELIVERED:
+                self._nth[number, seq] = nth
+        elif op == Op.RETURNED:
+            self._nth.pop((number, seq), None)
+        elif op == Op.SETTLED and moved is not None:
+            self._settle(number, seq, of, detail, counts=not flag)
+            if cause in (_REJECTED, _GIVEN_UP):
+                self._dead.append((moved.body, moved.persistent))
+            if cause == _GIVEN_UP and flag and moved.body is not None and moved.returns < detail:
+                more = f"it came back {moved.returns} times, of {detail}"
+                raise ModelMismatch("within the limit", more)
+        if number in self._queues and op != Op.PUBLISHED:
+            self._move_noted(self._queues[number], op, cause, number, seq, of)
+
+    def _settle(self, number: int, seq: int, channel: int, tag: int, *, counts: bool) -> None:
+        nth = self._nth.pop((number, seq), None)
+        if nth is None or not counts or self._opens:
+            return
+        ahead = self._ahead.setdefault(channel, tag - nth)
+        if tag - nth != ahead:
+            raise ModelMismatch("other tag", f"it was delivered with tag {nth + ahead}, not {tag}")
+
+    def _move_noted(
+        self, noted: _Noted, op: int, cause: int, number: int, seq: int, of: int
+    ) -> None:
+        if op == Op.DELIVERED:
+            noted.deadlines.pop(seq, None)
+            noted.deliver(seq, of, got=cause > 0)
+        elif op in (Op.SETTLED, Op.RETURNED):
+            returns = op == Op.RETURNED
+            gone = returns and cause in _LOST
+            noted.let_go(seq, returns=returns, gone=gone)
+            if gone and self._keeps:
+                self._keep_no_more()
+        elif op == Op.DROPPED:
+            noted.ready.pop(seq, None)
+        elif op in (Op.PURGED, Op.RECOVERED):
+            if op == Op.PURGED and cause == _DELETED:
+                del self._queues[number]
+            elif op == Op.RECOVERED or cause:
+                self._queues[number] = _Noted(limit=noted.limit, kept=noted.kept)
+            else:
+                noted.deadlines, noted.ready, noted.waiting = {}, {}, {}
+
+    def _go_on(self, position: int) -> None:
+        """At each position at least one of the letters that are due goes, of the oldest."""
+        passed = position - self._position
+        for _ in range(min(passed - self._gone_on, len(self._dead))):
+            self._dead.popleft()
+        self._quiet += passed - self._gone_on
+        self._position, self._gone_on = position, False
+
+    def _publish(self, cause: int, source: int, body: int, flag: bool) -> None:
+        self._published = body, flag
+        if cause == _LETTER and source:
+            self._gone_on = True
+            while self._dead:
+                if self._dead.popleft() in ((body, flag), (None, None), (None, flag)):
+                    return
+            if self._quiet >= _QUIET:
+                raise ModelMismatch("other letter", f"none of queue {source} with its body died")
+            self._quiet = 0
+        elif cause in (_DELAYED, _LATE_LETTER) and self._due not in ((body, flag), (None, None)):
+            raise ModelMismatch("other letter", "it was another one that was due")
+
+    def _drop(
+        self, cause: int, number: int, seq: int, of: int, moved: Message, model: Model
+    ) -> None:
+        noted, queue = self._queues.get(number), model.queues[number]
+        if cause in (_EXPIRED, _LIMIT):
+            self._dead.append((moved.body, moved.persistent))
+        if cause in (_DUE, _SENT_ON):
+            self._due = moved.body, moved.persistent
+        if cause == _LIMIT and (self._noted or of):
+            self._exceed(number, queue.count() + 1, of)
+        if not self._noted or queue.stream:
+            return
+        here = self._clock if self._clock_at == self._position else -1
+        if cause == _DUE and here < (seq >> _DUE_SHIFT) * 1000:
+            raise ModelMismatch("before its time", f"it is {here} us")
+        if cause == _EXPIRED:
+            known = moved.body is not None and not moved.redelivered and not self._changed
+            deadline = noted.deadlines.pop(seq, None) if noted is not None else None
+            if (deadline is None and known) or (deadline and here < deadline):
+                more = "it had no time to live" if deadline is None else f"at {deadline} us"
+                raise ModelMismatch("before its time", f"{more}; it is {here} us")
+
+    def _exceed(self, number: int, count: int, of: int) -> None:
+        """So many waited, and one is dropped; `of`: how many are allowed, and one."""
+        if not of and self._changed:
+            return
+        noted = self._of(number)
+        if not 0 < of <= _BYTES or count < of < _BYTES or noted.limit not in (0, of):
+            more = f"{count} waited, of {of - 1}; before: {noted.limit - 1}"
+            raise ModelMismatch("within the limit", more)
+        noted.limit = of
+
+    def _of(self, number: int) -> _Noted:
+        return self._queues.setdefault(number, _Noted())
+
+    def _note(
+        self, flag: bool, cause: int, number: int, seq: int, of: int, detail: int, model: Model
+    ) -> None:
+        self._noted = True
+        if cause == _GROUP:
+            noted = self._of(number)
+            noted.kept = flag
+            self._keeps |= flag
+            noted.wait(seq, detail)
+        elif cause == _DEADLINE:
+            self._of(number).deadlines[seq] = detail
+        elif cause == _TIME:
+            if detail < self._clock:
+                raise ModelMismatch("time went back", f"{detail} us, after {self._clock} us")
+            self._clock, self._clock_at = detail, self._position
+        elif cause == _REFUSED:
+            self._dead.append(self._published)
+        elif cause == _BOUND:
+            self._ways.setdefault(detail, Counter())[number] += 1
+            self._from.setdefault(of, set()).add(detail)
+        elif cause == _UNBOUND and flag:
+            for way in self._from.pop(of, ()):
+                self._ways.pop(way, None)
+        elif cause == _UNBOUND:
+            if detail in self._ways:
+                self._ways[detail][number] -= 1
+        elif cause == _NOWHERE:
+            ways = self._ways.get(detail, Counter())
+            ways[self._names.get(detail, 0)] += 1
+            bound = [one for one, count in ways.items() if count > 0 and one in model.queues]
+            if bound:
+                raise ModelMismatch("bound", f"queue {bound[0]} was bound by this key")
