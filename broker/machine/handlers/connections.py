@@ -20,7 +20,7 @@ from broker.machine.commands import (
 from broker.machine.digest import item_hash
 from broker.machine.effects import ChannelError, ConnectionError_, Reply
 from broker.machine.limits import CONSUMER_WORK, ENDING_WORK_MAX, HELD_WORK
-from broker.machine.move_log import CLOSED
+from broker.machine.move_log import CHANNEL_CLOSED, CLOSED, note
 from broker.machine.publishing.unfinished import forget_parts
 from broker.machine.queueing.declaration import consumer_element, mark_used
 from broker.machine.queueing.deletion import delete_queue, deletion_work
@@ -105,6 +105,7 @@ def on_channel_open(state: State, session: int, command: ChannelOpen) -> int:
 
 def on_channel_close(state: State, channel: Channel, _command: ChannelClose) -> int:
     reply(state, channel, "channel.close-ok", (), False)
+    note(state, CHANNEL_CLOSED, 0, 0, channel.mark, 0)
     end_channels(state, [channel], [])
     return OK
 
@@ -129,6 +130,7 @@ def refuse(state: State, channel: Channel, kind: int, refusal: Refusal) -> int:
     else:
         if channel.local:
             state.effects.append(ChannelError(conn, chan, code, text, class_id, method_id))
+        note(state, CHANNEL_CLOSED, 0, 0, channel.mark, 0)
         end_channels(state, [channel], [])
     return code
 

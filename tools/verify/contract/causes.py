@@ -71,6 +71,7 @@ _CAUSED_BY: dict[tuple[Op, int], tuple[int, ...]] = {
     (Op.NOTED, 4): (Command.QUEUE_BIND,),
     (Op.NOTED, 5): _ANY,
     (Op.NOTED, 6): (Command.PUBLISH,),
+    (Op.NOTED, 7): _ANY,
 }
 
 
@@ -99,11 +100,14 @@ CAUSED = {
     "acts": """
         SELECT of, MAX(nth) AS last_act FROM logged LEFT JOIN causes USING (op, cause, kind)
         WHERE op IN (1, 3, 4, 5, 12) AND (own IS NOT FALSE OR op IN (3, 12)) GROUP BY of""",
+    # What closes a channel alone says which (NOTED, from version 15 of the machine on).
+    "closed": "SELECT position, of AS channel FROM logged WHERE op = 14 AND cause = 7",
     "ended": """
         SELECT logged.*, last_act
         FROM logged JOIN causes USING (op, cause, kind) JOIN acts USING (of)
+        LEFT JOIN closed USING (position)
         WHERE (op = 5 AND cause = 2 OR op = 13 AND cause = 3)
-                AND kind <> 4 AND outcome < 300
+                AND CASE WHEN kind = 4 OR outcome >= 300 THEN channel <> of ELSE TRUE END
             OR op = 5 AND cause = 3 OR op = 13 AND cause = 4""",
     "of_queues": """
         SELECT logged.*, named.queue IS NULL AS nameless,
@@ -133,8 +137,8 @@ RULES = {
             OR op IN (7, 8) AND detail <> 0 OR op = 8 AND seq <> 0
             OR op IN (12, 13) AND flag
             OR op = 14 AND (flag AND cause NOT IN (0, 5) OR cause < 3 AND of <> 0
-                OR cause > 1 AND seq <> 0 OR cause IN (2, 6) AND queue <> 0
-                OR cause = 3 AND (queue = 0 OR detail <> 0))""",
+                OR cause > 1 AND seq <> 0 OR cause IN (2, 6, 7) AND queue <> 0
+                OR cause = 3 AND queue = 0 OR cause IN (3, 7) AND detail <> 0)""",
     ),
     "disorder": Rule(
         "LOG", "moves", "moves are not in the order of their commands",

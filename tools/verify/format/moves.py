@@ -51,7 +51,8 @@ CAUSES: dict[int, tuple[str, ...]] = {
     Op.READ: ("",),
     Op.READ_END: ("acknowledged", "by a nack or reject", "by a recover", "as its channel closed",
                   "as its member was lost", "by a transaction", "of a deleted queue", "sent"),
-    Op.NOTED: ("group", "deadline", "time", "refused to its grave", "bound", "unbound", "nowhere"),
+    Op.NOTED: ("group", "deadline", "time", "refused to its grave", "bound", "unbound", "nowhere",
+               "channel closed"),
 }  # fmt: skip
 """The causes of each kind of move by number, in words."""
 WHATS = frozenset(

@@ -16,6 +16,7 @@ from broker.amqp import codec
 from broker.machine import commands as c
 from broker.machine.move_log import BY_LETTER, CLOSED, FLAG, MOVE, REPLACED, SENT_ON, TAKEN_BACK, Op
 from broker.machine.requests.properties import with_header
+from broker.machine.version import MOVES_TELL_WHY
 from broker.memberlog.records import Batch, Checkpoint, Queues, Readers, Record, Snapshot
 from tests.support.three_machines import Client
 from tests.system.verify.corruption.contract_violations import (
@@ -258,8 +259,7 @@ def test_an_activation_takes_nothing_from_a_channel_that_goes_on() -> None:
 
 
 def test_the_end_of_a_connection_takes_nothing_from_a_channel_that_goes_on() -> None:
-    """It is another one's: a connection never comes again. (Of a channel that is closed the log has
-    no number, and it may be opened anew under the same mark.)"""
+    """It is another one's: a connection never comes again."""
     maker = MoveMaker()
     client, other = maker.rig.client("a"), maker.rig.client("a")
     client.queue("q")
@@ -279,6 +279,32 @@ def take_and_give_again(maker: MoveMaker, at: int, cause: int) -> None:
     given, back = FLAG | Op.DELIVERED, Op.RETURNED | cause << 4
     taken = [put(held, what=what, index=at) for what in (back, given)]
     rewrite_at(maker, at, lambda rows: [*rows, *taken])
+
+
+@pytest.mark.parametrize("version", [MOVES_TELL_WHY - 1, MOVES_TELL_WHY])
+@pytest.mark.parametrize("fails", [False, True])
+def test_the_end_of_a_channel_takes_nothing_from_another_one(version: int, fails: bool) -> None:
+    """The log says which was closed, by its client or for an error; until version 14 not."""
+    maker = MoveMaker(version)
+    client, other = maker.rig.client("a"), maker.rig.client("a")
+    client.queue("q")
+    client.publish("q", b"m")
+    client.publish("q", b"n")
+    client.get("q")
+    other.get("q")
+    if fails:
+        other.get("there is none")
+    else:
+        other.close_channel()
+    at = maker.machine.position
+    client.ack(1)
+    held = next(row for row in _moves_of(maker) if row[0] & 15 == Op.DELIVERED)
+    given, back = FLAG | Op.DELIVERED, Op.RETURNED | 2 << 4
+    taken = [put(held, what=what, index=at) for what in (back, given)]
+    assert maker.breaches() == []
+    rewrite_at(maker, at, lambda rows: [*rows, *taken])
+    expected = [("return without cause", at)] * (version >= MOVES_TELL_WHY)
+    assert [(one.rule, one.position) for one in maker.breaches()] == expected
 
 
 def _moves_of(maker: MoveMaker) -> list[MoveTuple]:
