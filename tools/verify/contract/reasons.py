@@ -135,7 +135,8 @@ class Reasons:
         self._given: dict[int, int] = {}  # how many deliveries, by channel
         self._nth: dict[tuple[int, int], int] = {}  # which of these, by queue and place
         self._ahead: dict[int, int] = {}  # of that a tag is, by channel
-        self._noted = self._keeps = self._changed = self._opens = False
+        self._noted = self._keeps = self._opens = False
+        self._changed = self._changing = False  # limits and times to live; in this batch
 
     def name(self, number: int, vhost: str, name: str) -> None:
         """A queue is named."""
@@ -147,7 +148,8 @@ class Reasons:
         self._opens = Command.CHANNEL_OPEN in kinds
         if self._opens:  # tags begin anew
             self._ahead.clear()
-        if self._noted and any(kind in kinds for kind in _CHANGES):
+        self._changing = any(kind in kinds for kind in _CHANGES)
+        if self._changing:
             self._changed = True
             for one in self._queues.values():
                 one.deadlines, one.limit = {}, 0
@@ -259,7 +261,8 @@ class Reasons:
         if cause == _EXPIRED:
             known = moved.body is not None and not moved.redelivered and not self._changed
             deadline = noted.deadlines.pop(seq, None) if noted is not None else None
-            if (deadline is None and known) or (deadline and here < deadline):
+            early = deadline and here < deadline and not self._changing
+            if early or (deadline is None and known):
                 more = "it had no time to live" if deadline is None else f"at {deadline} us"
                 raise ModelMismatch("before its time", f"{more}; it is {here} us")
 
@@ -268,7 +271,8 @@ class Reasons:
         if not of and self._changed:
             return
         noted = self._of(number)
-        if not 0 < of <= _BYTES or count < of < _BYTES or noted.limit not in (0, of):
+        other = noted.limit not in (0, of) and not self._changing
+        if not 0 < of <= _BYTES or count < of < _BYTES or other:
             more = f"{count} waited, of {of - 1}; before: {noted.limit - 1}"
             raise ModelMismatch("within the limit", more)
         noted.limit = of

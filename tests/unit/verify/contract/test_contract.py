@@ -17,7 +17,16 @@ from broker.machine import commands as c
 from broker.machine.move_log import BY_LETTER, CLOSED, FLAG, MOVE, REPLACED, SENT_ON, TAKEN_BACK, Op
 from broker.machine.requests.properties import with_header
 from broker.machine.version import MOVES_TELL_WHY
-from broker.memberlog.records import Batch, Checkpoint, Queues, Readers, Record, Snapshot
+from broker.memberlog.records import (
+    Batch,
+    Checkpoint,
+    ConfirmRecord,
+    Durable,
+    Queues,
+    Readers,
+    Record,
+    Snapshot,
+)
 from tests.support.three_machines import Client
 from tests.system.verify.corruption.contract_violations import (
     VIOLATIONS,
@@ -305,6 +314,41 @@ def test_the_end_of_a_channel_takes_nothing_from_another_one(version: int, fails
     rewrite_at(maker, at, lambda rows: [*rows, *taken])
     expected = [("return without cause", at)] * (version >= MOVES_TELL_WHY)
     assert [(one.rule, one.position) for one in maker.breaches()] == expected
+
+
+def test_a_limit_may_change_in_the_midst_of_a_batch() -> None:
+    """Seed 8740011 of the broker stack: one item drops messages and defines a policy."""
+    maker = MoveMaker()
+    client = maker.rig.client("a")
+    client.queue("q")
+    body: c.Table = {"pattern": "q", "apply-to": "queues", "priority": 0}
+    several: tuple[c.Table, ...] = {"max-length": 2}, {"max-length": 5, "max-length-bytes": 1}
+    for n, definition in enumerate(several):
+        maker.rig.define("policy", "/", "p", {**body, "definition": definition})
+        for i in range(4):
+            client.publish("q", b"%d" % i, no=4 * n + i + 1)
+    maker.end()
+    records = _in_one_batch(maker.logs[INCARNATIONS[0]])
+    assert max(one.commands for one in records if isinstance(one, Batch)) > 8
+    assert [one for one in contract_breaches([records]) if one.rule != "blob order"] == []
+
+
+def _in_one_batch(records: list[Record]) -> list[Record]:
+    """What a session did in one item, as far as nothing else came in between."""
+    merged: list[Record] = []
+    for record in records:
+        last = merged[-1] if merged else None
+        if isinstance(record, Durable | ConfirmRecord):
+            continue
+        if isinstance(record, Batch) and isinstance(last, Batch) and record.session == last.session:
+            fields = ("commands", "kinds", "outcomes", "moves")
+            both = {name: getattr(last, name) + getattr(record, name) for name in fields}
+            merged[-1] = record._replace(
+                first_position=last.first_position, blob_no=last.blob_no, **both
+            )
+        else:
+            merged.append(record)
+    return merged
 
 
 def _moves_of(maker: MoveMaker) -> list[MoveTuple]:
