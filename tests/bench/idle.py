@@ -39,7 +39,6 @@ from vsync.types import Guarantee, Member
 
 SILENCE_S = (0.05, 1.0)
 SETTLE_S = 2.0
-FORM_S = 20.0
 
 
 async def member(name: str, addresses: list[str]) -> None:

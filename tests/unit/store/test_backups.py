@@ -22,6 +22,7 @@ from store.errors import StoreError
 from store.files.directory_lock import DirectoryLock
 from store.lmdb_environment import inspect
 from store.lmdb_store import LmdbStore
+from tests.unit.store.crashing_renames import crash_behind
 from tools.commands.qpid_cluster_store import BUSY, main
 from vsync.primary.state_exchange import ZERO_CHAIN
 
@@ -173,29 +174,12 @@ def test_a_store_in_use_is_not_replaced(tmp_path: Path) -> None:
     assert inspect(tmp_path / "_cluster.bak.0001").marker is Marker.DIRTY
 
 
-class Crash(Exception):
-    """The process ends here."""
-
-
 @pytest.mark.parametrize("renames", [0, 1])
-def test_a_restore_that_a_crash_cut_short_is_done_or_undone(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int
-) -> None:
+def test_a_restore_that_a_crash_cut_short_is_done_or_undone(tmp_path: Path, renames: int) -> None:
     make(tmp_path / "_cluster.bak.0001", [b"a"])
     make(tmp_path / "store", [b"a", b"b"])
-    done: list[Path] = []
-    rename = swap._rename
-
-    def crashing(old: Path, new: Path) -> None:
-        if len(done) == renames:
-            raise Crash
-        rename(old, new)
-        done.append(new)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(swap, "_rename", crashing)
-        with pytest.raises(Crash):
-            swap.restore(tmp_path, tmp_path / "_cluster.bak.0001")
+    with crash_behind(renames):
+        swap.restore(tmp_path, tmp_path / "_cluster.bak.0001")
     assert swap.recover(tmp_path) == (renames == 1)
     assert inspect(tmp_path / "store").position == (1 if renames else 2)
     left = [one.name for one in list_backups(tmp_path)]

@@ -12,6 +12,7 @@ from store.api import Marker, Meta
 from store.errors import StoreMissing, StoreUnreadable
 from store.lmdb_environment import inspect
 from store.lmdb_store import LmdbStore
+from tests.unit.store.crashing_renames import crash_behind
 
 FRESH = Meta(cluster_name="prod", member="b", store_id="b-store")
 
@@ -44,29 +45,12 @@ def test_the_old_store_is_set_aside_and_kept(tmp_path: Path) -> None:
     assert not list(tmp_path.glob("store.joining.*"))
 
 
-class Crash(Exception):
-    """The process ends here."""
-
-
 @pytest.mark.parametrize("renames", [0, 1])
-def test_a_crash_between_the_renames_is_finished_at_start(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: int
-) -> None:
+def test_a_crash_between_the_renames_is_finished_at_start(tmp_path: Path, renames: int) -> None:
     make(tmp_path / "store", "old")
     new = join(tmp_path, "new")
-    done: list[Path] = []
-    rename = swap._rename
-
-    def crashing(old: Path, new: Path) -> None:
-        if len(done) == renames:
-            raise Crash
-        rename(old, new)
-        done.append(new)
-
-    with monkeypatch.context() as patch:
-        patch.setattr(swap, "_rename", crashing)
-        with pytest.raises(Crash):
-            swap.install(tmp_path, new)
+    with crash_behind(renames):
+        swap.install(tmp_path, new)
     assert swap.recover(tmp_path) == (renames == 1)
     store = LmdbStore(tmp_path / "store")
     assert store.meta.note == ("new" if renames else "old")

@@ -8,7 +8,7 @@ import socket
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -18,7 +18,6 @@ from tools.client.member_operations import client_lines
 from tools.commands.qpid_cluster import main, parse_target
 
 ROOT = Path(__file__).resolve().parents[3]
-Answerer = Callable[[dict[str, Json]], bytes]
 
 
 def member(name: str, port: int, **more: Json) -> dict[str, Json]:

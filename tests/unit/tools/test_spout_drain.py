@@ -26,7 +26,6 @@ from tools.client.failover import Reconnect
 from tools.commands.drain import FORMATS, Drain, Offset
 
 ROOT = Path(__file__).resolve().parents[3]
-NO_PROPERTIES = b"\x00\x00"
 
 
 def start(name: str, *arguments: str, stdin: int = subprocess.DEVNULL) -> subprocess.Popen[bytes]:
