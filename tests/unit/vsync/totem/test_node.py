@@ -6,6 +6,7 @@ import pytest
 
 from tests.support.ring.virtual_network import Net
 from vsync.errors import PayloadTooLarge
+from vsync.totem.config import RingConfig
 from vsync.totem.events import Marks, View
 from vsync.totem.phases import Phase
 from vsync.types import Guarantee
@@ -265,9 +266,9 @@ def test_large_payloads_travel_in_pieces_between_small_ones() -> None:
 
 @pytest.mark.parametrize("sender_dies", [False, True])
 def test_a_large_payload_survives_a_view_change_whole_or_vanishes_whole(sender_dies: bool) -> None:
-    net = Net("abc")
+    net = Net("abc", config=RingConfig(frame_bytes_max=32_768))
     net.settle("abc")
-    big = bytes(6_000_000)
+    big = bytes(6_000_000)  # eight visits
     net.submit("b", big)
     net.run(0.003)
     assert net.count("fragments_sent_again") == 0

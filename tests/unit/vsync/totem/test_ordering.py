@@ -348,7 +348,7 @@ def test_datagrams_are_outside_any_order() -> None:
     a.send_direct(b.me, b"to b")
     a.send_direct(a.me, b"to me")
     with pytest.raises(PayloadTooLarge):
-        a.send_direct(b.me, bytes(100_000))
+        a.send_direct(b.me, bytes(2 * a.config.frame_bytes_max + 1))
     net.flush("a")
     net.run(0.01)
     assert [o for o in net.seen["b"] if isinstance(o, Direct)] == [Direct(a.me, b"to b")]

@@ -20,7 +20,7 @@ from vsync.types import Guarantee
 from vsync.wire.messages import FrameKind, Wake
 
 STEP_S = 0.0001
-CONFIG = RingConfig()
+CONFIG = RingConfig(frame_bytes_max=32_768)  # so that several visits are filled by little
 HOLD_S = CONFIG.hold_ms / 1000
 REST_S = CONFIG.rest_ms / 1000
 KEEP_S = CONFIG.keep_ms / 1000
@@ -44,7 +44,7 @@ class Disks(Net):
         self.asleep: set[str] = set()  # what they deliver they commit later, with something else
         self.commits: list[tuple[float, str, int]] = []
         self.kinds: list[int] = []
-        super().__init__(names, seed)
+        super().__init__(names, seed, config=CONFIG)
         self.drop = self._count_kind
         self.settle(names)
         self.run(1.0)
