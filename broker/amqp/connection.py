@@ -322,7 +322,7 @@ class ServerConnection(FrameReader):
             self._on_channel_open(number, channel)
             return
         if channel is None:
-            text = f"{name} on channel {number}, which is not open"
+            text = f"expected 'channel.open'; {name} on channel {number}, which is not open"
             raise ProtocolFault(errors.CHANNEL_ERROR, text, method.class_id, method.method_id)
         if channel.state is ChannelState.CLOSING:
             self._on_closing_channel(number, channel, name)

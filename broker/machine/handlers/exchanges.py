@@ -39,6 +39,7 @@ from broker.machine.requests.refusals import (
     inequivalent,
     no_exchange,
     reserved_name,
+    system_exchange,
     unknown_exchange_type,
 )
 from broker.machine.state import (
@@ -114,7 +115,7 @@ def on_exchange_delete(state: State, channel: Channel, command: ExchangeDelete) 
     if name == "":
         refusal = default_exchange()
     elif name.startswith("amq."):
-        refusal = reserved_name("exchange", name)
+        refusal = system_exchange(name, vhost.name)
     elif exchange is not None and if_unused and exchange.bindings:
         refusal = in_use("exchange", name, vhost.name)
     if refusal is not None:

@@ -28,10 +28,12 @@ from broker.machine.requests.refusals import (
     Refusal,
     inequivalent_table,
     invalid_argument,
+    invalid_type,
     not_implemented,
     not_of_type,
     plain,
     too_many_keys,
+    type_of,
 )
 from broker.machine.state import NO_TTL, STREAM, Queue, State, Window
 from broker.machine.version import (
@@ -70,12 +72,13 @@ _NOT_OF_STREAMS = (
 """As RabbitMQ, and the last five because a stream has no window, keeps all values, and nobody
 takes from it anyway."""
 _NUMBER_MAX = 1 << 53
+_PRIORITY_MAX = 255
 _NUMBERS = {
     "x-max-length": (0, _NUMBER_MAX),
     "x-max-length-bytes": (0, _NUMBER_MAX),
     "x-message-ttl": (0, _NUMBER_MAX),
     "x-expires": (1, _NUMBER_MAX),
-    "x-max-priority": (0, 255),
+    "x-max-priority": (0, _PRIORITY_MAX),
     "x-delivery-limit": (0, _NUMBER_MAX),
 }
 _OF_WINDOW = {_CACHE_SIZE: (1, WINDOW_KEYS_MAX), _CACHE_TTL: (1, _NUMBER_MAX)}
@@ -118,6 +121,8 @@ def check_queue(name: str, vhost: str, arguments: Table, version: int) -> Refusa
     for arg, value in arguments.items():
         if arg in foreign and version >= ANSWERS_AS_RABBITMQ:
             return not_of_type(arg, name, vhost, STREAM if is_stream else _type_of(arguments))
+        if arg == "x-dead-letter-exchange" and type(value) is not str:
+            return invalid_type(arg, "queue", name, vhost, value)
         why = _fault_of(arg, value, version)
         if why is None and arg in _OF_WINDOW and deduplicates(arguments):
             why = _fault_of_number(value, *_OF_WINDOW[arg])
@@ -153,12 +158,11 @@ def _fault_of(arg: str, value: Value, version: int) -> str | None:
         fault = _fault_of_number(value, *_NUMBERS[arg])
     elif arg in _NAMES:
         if type(value) is not str:
-            fault = "unacceptable type: a string is needed"
+            fault = _unacceptable(value)
         elif len(value.encode()) > 255:
             fault = "longer than 255 bytes"
     elif arg == "x-overflow":
-        if value not in _OVERFLOWS:
-            fault = f"invalid overflow '{plain(value)}': one of {', '.join(_OVERFLOWS)} is needed"
+        fault = _fault_of_word(value, _OVERFLOWS, "invalid_overflow")
     elif arg == _AGE:
         fault = None if age_us(value) > 0 else "invalid_max_age"
     elif arg == _SEGMENT:
@@ -166,13 +170,10 @@ def _fault_of(arg: str, value: Value, version: int) -> str | None:
     elif arg == "x-stream-filter-size-bytes":
         fault = _fault_of_number(value, *_FILTER_BYTES)
     elif arg == "x-queue-type":
-        if value not in (*_TYPES, *((STREAM,) if version >= STREAMS else ())):
-            fault = (
-                f"unsupported queue type '{plain(value)}': every queue is replicated to all members"
-            )
+        types = (*_TYPES, STREAM) if version >= STREAMS else _TYPES
+        fault = _fault_of_word(value, types, f"\"unsupported queue type '{plain(value)}'\"")
     elif arg == _STRATEGY and version >= KEPT_LETTERS:
-        if value not in _STRATEGIES:
-            fault = f"invalid strategy '{plain(value)}': one of {', '.join(_STRATEGIES)} is needed"
+        fault = _fault_of_word(value, _STRATEGIES, "invalid_dlx_strategy")
     elif arg == "x-consumer-timeout" and version >= CONSUMER_TIMEOUTS:
         if type(value) is not int or not 1 <= value <= _NUMBER_MAX:
             fault = "unacceptable value: a number of milliseconds above 0 is needed"
@@ -180,7 +181,7 @@ def _fault_of(arg: str, value: Value, version: int) -> str | None:
         fault = "messages are not deduplicated before version 14: upgrade the cluster"
     elif arg in ("x-single-active-consumer", DEDUPLICATION_ARGUMENT):
         if type(value) is not bool:
-            fault = "unacceptable type: a boolean is needed"
+            fault = f"{_unacceptable(value)}; a boolean is needed"
     elif arg in (LAST_VALUE_KEY, GROUP_KEY) and version >= LAST_VALUES:
         fault = fault_of_key(value)
     elif arg in (BROWSE_ONLY, SHARED_GROUPS) and version >= BROWSING:
@@ -193,11 +194,28 @@ def _fault_of(arg: str, value: Value, version: int) -> str | None:
 
 
 def _fault_of_number(value: Value, low: int, high: int) -> str | None:
+    """In RabbitMQ's words."""
     if type(value) is not int:
-        return "unacceptable type: an integer is needed"
-    if not low <= value <= high:
-        return f"value out of range: {value}, from {low} to {high} is needed"
+        return f'"expected integer, got {type_of(value)}"'
+    if value < low:
+        word = "negative" if value < 0 else "zero" if value == 0 else "too_small"
+        return f"{{value_{word},{value}}}; from {low} to {high} is needed"
+    if value > high:
+        word = "max_value_exceeded" if high == _PRIORITY_MAX else "value_too_large"
+        return f"{{{word},{value}}}; from {low} to {high} is needed"
     return None
+
+
+def _fault_of_word(value: Value, words: tuple[str, ...], fault: str) -> str | None:
+    """The same of what is one of some words."""
+    if value in words:
+        return None
+    why = fault if isinstance(value, str) else _unacceptable(value)
+    return f"{why}; one of {', '.join(words)} is needed"
+
+
+def _unacceptable(value: Value) -> str:
+    return f"{{unacceptable_type,{type_of(value)}}}"
 
 
 def deduplicates(arguments: Table) -> bool:
@@ -311,8 +329,7 @@ def check_exchange(name: str, vhost: str, arguments: Table, version: int) -> Ref
     for arg, value in arguments.items():
         if arg == "alternate-exchange":
             if type(value) is not str:
-                why = "unacceptable type: a string is needed"
-                return invalid_argument(arg, "exchange", name, vhost, why)
+                return invalid_type(arg, "exchange", name, vhost, value)
         elif arg.startswith("x-") and version < ANSWERS_AS_RABBITMQ:
             return invalid_argument(arg, "exchange", name, vhost, NOT_HONOURED)
     return None
@@ -329,7 +346,8 @@ def check_consume(queue: Queue, arguments: Table, version: int) -> Refusal | Non
                 return invalid_argument(arg, "queue", name, vhost, why)
         if arg == "x-priority":
             if type(value) is not int:
-                return invalid_argument(arg, "queue", name, vhost, "an integer is needed")
+                why = f'"expected integer, got {type_of(value)}"'
+                return invalid_argument(arg, "queue", name, vhost, why)
         elif version >= BROWSING and (arg == NO_CONSUME or arg in _NOT_OF_BROWSERS):
             refusal = _browse_refusal(queue, arg, value)
             if refusal is not None:
@@ -397,8 +415,11 @@ def check_binding(source_type: str, arguments: Table) -> Refusal | None:
     if source_type == "headers" and mode not in ("all", "any", "all-with-x", "any-with-x"):
         return Refusal(
             406,
-            f"PRECONDITION_FAILED - Invalid x-match field value '{plain(mode)}'; "
-            "expected all, any, all-with-x, or any-with-x",
+            f'PRECONDITION_FAILED - Invalid x-match field value <<"{mode}">>; '
+            "expected all, any, all-with-x, or any-with-x"
+            if isinstance(mode, str)
+            else f"PRECONDITION_FAILED - Invalid x-match field type {type_of(mode)} "
+            f"(value {plain(mode)}); expected longstr",
         )
     return None
 

@@ -48,11 +48,13 @@ def check_arguments(arguments: Table) -> Refusal | None:
 
 def check_weight(key: str) -> Refusal | None:
     """Of a binding to an x-consistent-hash exchange."""
-    if not (key.isascii() and key.isdigit() and len(key) < 10 and 0 < int(key) <= WEIGHT_MAX):
-        return _refused(
-            f"The binding key must be an integer: '{key}'; it is the weight of the binding, "
-            f"from 1 to {WEIGHT_MAX}"
-        )
+    digits, what = key.removeprefix("-"), f"; it is the weight of the binding, 1 to {WEIGHT_MAX}"
+    if not (digits.isascii() and digits.isdigit()):
+        return _refused(f'The binding key must be an integer: <<"{key}">>{what}')
+    if digits != key or not digits.strip("0"):
+        return _refused(f"The binding key must be greater than 0{what}")
+    if len(key) > 9 or int(key) > WEIGHT_MAX:
+        return _refused(f"The binding key must be at most {WEIGHT_MAX}{what}")
     return None
 
 

@@ -87,6 +87,13 @@ def default_exchange() -> Refusal:
     )
 
 
+def system_exchange(name: str, vhost: str) -> Refusal:
+    return Refusal(
+        ACCESS_REFUSED,
+        f"ACCESS_REFUSED - deletion of system exchange '{name}' in vhost '{vhost}' not allowed",
+    )
+
+
 def reserved_name(kind: str, name: str) -> Refusal:
     return Refusal(
         ACCESS_REFUSED, f"ACCESS_REFUSED - {kind} name '{name}' contains reserved prefix 'amq.*'"
@@ -158,6 +165,14 @@ def invalid_argument(arg: str, kind: str, name: str, vhost: str, why: str) -> Re
     )
 
 
+def invalid_type(arg: str, kind: str, name: str, vhost: str, value: Value) -> Refusal:
+    return Refusal(
+        PRECONDITION_FAILED,
+        f"PRECONDITION_FAILED - invalid type '{type_of(value)}' for arg '{arg}' in {kind} '{name}' "
+        f"in vhost '{vhost}'",
+    )
+
+
 def unknown_tag(tag: int) -> Refusal:
     return Refusal(PRECONDITION_FAILED, f"PRECONDITION_FAILED - unknown delivery tag {tag}")
 
@@ -181,9 +196,20 @@ def gave_way(size: int, limit: int) -> Refusal:
 
 def invalid_expiration(text: bytes) -> Refusal:
     shown = text.decode("ascii", "backslashreplace")
+    why = _why_no_number(shown)
     return Refusal(
-        PRECONDITION_FAILED, f"PRECONDITION_FAILED - invalid expiration '{shown}': not an integer"
+        PRECONDITION_FAILED, f"PRECONDITION_FAILED - invalid expiration '{shown}': {why}"
     )
+
+
+def _why_no_number(text: str) -> str:
+    digits = text.removeprefix("-")
+    behind = digits.lstrip("0123456789")
+    if len(behind) == len(digits):
+        return "no_integer"
+    if behind:
+        return f'{{leftover_string,"{behind}"}}'
+    return f"{{{'value_too_large' if digits == text else 'value_negative'},{text}}}"
 
 
 def invalid_header(name: str, kind: str) -> Refusal:
@@ -265,16 +291,26 @@ def plain(value: Value) -> str:
     return value if isinstance(value, str) else repr(value)
 
 
+def type_of(value: Value) -> str:
+    """RabbitMQ's name of the type."""
+    if value is None:
+        return "void"
+    if isinstance(value, bool):
+        return "bool"
+    if isinstance(value, int):
+        return "signedint" if -(1 << 31) <= value < 1 << 31 else "long"
+    if isinstance(value, float):
+        return "double"
+    if isinstance(value, str | bytes):
+        return "longstr"
+    return "table" if isinstance(value, dict) else "array"
+
+
 def _typed(value: Value) -> str:
     if value is None:
         return "none"
-    if isinstance(value, bool):
-        return f"the value '{str(value).lower()}' of type 'bool'"
-    if isinstance(value, int):
-        return f"the value '{value}' of type 'signedint'"
-    if isinstance(value, float):
-        return f"the value '{value!r}' of type 'double'"
-    if isinstance(value, str | bytes):
-        text = value if isinstance(value, str) else value.decode("ascii", "backslashreplace")
-        return f"the value '{text}' of type 'longstr'"
-    return f"a value of type '{'table' if isinstance(value, dict) else 'array'}'"
+    kind = type_of(value)
+    if kind in ("table", "array"):
+        return f"a value of type '{kind}'"
+    shown = value.decode("ascii", "backslashreplace") if isinstance(value, bytes) else value
+    return f"the value {_shown(shown)} of type '{kind}'"

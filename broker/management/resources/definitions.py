@@ -164,9 +164,21 @@ def putter(kind: Kind) -> Handler:
         if kind.in_vhost:
             call.vhost()
         body = kind.body(call, call.json())
-        return await define(call.broker, call.user, kind.what, *_where(call, kind), body)
+        reply = await define(call.broker, call.user, kind.what, *_where(call, kind), body)
+        if kind is VHOST and reply.status == 201:
+            await _open_to_its_maker(call)
+        return reply
 
     return answer
+
+
+async def _open_to_its_maker(call: Call) -> None:
+    """Who makes a virtual host over HTTP may use it, as with RabbitMQ."""
+    everything = dict.fromkeys(("configure", "write", "read"), ".*")
+    if ("", call.user.name) in users(call):
+        await define(
+            call.broker, call.user, PERMISSION.what, call.names["vhost"], call.user.name, everything
+        )
 
 
 def deleter(kind: Kind) -> Handler:

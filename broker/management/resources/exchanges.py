@@ -79,7 +79,8 @@ async def put_exchange(call: Call) -> Reply:
     vhost, name = call.vhost(), call.names["exchange"]
     body = call.json()
     args: tuple[Value, ...] = (
-        short(name, "the exchange's name"), short(text_field(body, "type"), "its type"), False,
+        short(name, "the exchange's name"),
+        short(text_field(body, "type", "direct"), "its type"), False,
         flag_field(body, "durable", True), flag_field(body, "auto_delete"),
         flag_field(body, "internal"), False, to_amqp(table_field(body, "arguments")),
     )  # fmt: skip

@@ -19,6 +19,8 @@ def test_a_virtual_host_comes_and_goes(api: Api) -> None:
     )  # fmt: skip
     assert {"/", "shop"} <= set(api.rows("vhosts"))
     assert "amq.topic" in api.rows("exchanges/shop")
+    everything = {"configure": ".*", "write": ".*", "read": ".*"}
+    assert api.get("vhosts/shop/permissions") == [{"user": "guest", "vhost": "shop", **everything}]
     assert api.ask("DELETE", "vhosts/shop").status == 204
     assert api.ask("DELETE", "vhosts/shop").status == 404
     assert api.ask("GET", "vhosts/shop").status == 404

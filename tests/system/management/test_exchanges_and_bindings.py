@@ -49,9 +49,15 @@ def test_what_waits_in_an_exchange_that_delays(api: Api, amqp: pika.BlockingConn
     assert api.ask("DELETE", "exchanges/%2F/late").status == 204
 
 
+def test_an_exchange_without_a_type_is_direct(api: Api) -> None:
+    assert api.ask("PUT", "exchanges/%2F/plain", {}).status == 201
+    row = api.row("exchanges/%2F/plain")
+    assert (row["type"], row["durable"]) == ("direct", True)
+    assert api.ask("DELETE", "exchanges/%2F/plain").status == 204
+
+
 def test_what_an_exchange_may_not_be(api: Api) -> None:
     for path, body, status in (
-        ("exchanges/%2F/x", {}, 400),
         ("exchanges/%2F/x", {"type": 1}, 400),
         ("exchanges/%2F/x", {"type": "sideways"}, 400),
         ("exchanges/%2F/amq.mine", {"type": "direct"}, 401),

@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from broker.amqp import codec
 from broker.machine import commands as c
 from broker.machine.effects import GetEmpty, GetOk
 from broker.machine.machine import Machine
@@ -64,24 +65,38 @@ def test_reserved_names(client: Client) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ({"x-max-priority": 256}, "value out of range: 256"),
-        ({"x-dead-letter-strategy": "at-best"}, "one of at-most-once, at-least-once is needed"),
+        ({"x-max-priority": 256}, "{max_value_exceeded,256}; from 0 to 255 is needed"),
+        (
+            {"x-dead-letter-strategy": "at-best"},
+            "invalid_dlx_strategy; one of at-most-once, at-least-once",
+        ),
         ({"x-max-age": "1h"}, "of queue type rabbit_classic_queue"),
         ({"qpid.browse-only": 2}, "a whole number from 0 to 1 is needed"),
         (
             {"qpid.browse-only": True, "x-max-priority": 3},
             "a queue with priorities cannot be browsed",
         ),
-        ({"x-expires": 0}, "value out of range: 0"),
-        ({"x-queue-type": "streams"}, "unsupported queue type 'streams'"),
-        ({"x-max-length": -1}, "value out of range: -1"),
-        ({"x-max-length": "many"}, "an integer is needed"),
-        ({"x-message-ttl": True}, "an integer is needed"),
-        ({"x-overflow": "spill"}, "invalid overflow 'spill'"),
-        ({"x-overflow": {"a": 1}}, "invalid overflow"),
-        ({"x-dead-letter-exchange": 1}, "a string is needed"),
+        ({"x-expires": 0}, "{value_zero,0}"),
+        (
+            {"x-queue-type": "streams"},
+            "vhost '/': \"unsupported queue type 'streams'\"; one of classic, quorum, stream",
+        ),
+        ({"x-max-length": -1}, "{value_negative,-1}"),
+        ({"x-max-length": "many"}, '"expected integer, got longstr"'),
+        ({"x-message-ttl": True}, '"expected integer, got bool"'),
+        ({"x-message-ttl": 1 << 60}, "{value_too_large,1152921504606846976}"),
+        ({"x-overflow": "spill"}, "vhost '/': invalid_overflow; one of drop-head"),
+        ({"x-overflow": {"a": 1}}, "{unacceptable_type,table}"),
+        (
+            {"x-dead-letter-exchange": 1},
+            "invalid type 'signedint' for arg 'x-dead-letter-exchange' in queue 'q' in vhost '/'",
+        ),
+        (
+            {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": ()},
+            "'x-dead-letter-routing-key' for queue 'q' in vhost '/': {unacceptable_type,array}",
+        ),
         ({"x-dead-letter-routing-key": "k"}, "routing_key_but_no_dlx_defined"),
-        ({"x-single-active-consumer": 1}, "a boolean is needed"),
+        ({"x-single-active-consumer": 1}, "{unacceptable_type,signedint}; a boolean"),
     ],
 )
 def test_promises_are_honoured_or_refused(client: Client, arguments: c.Table, words: str) -> None:
@@ -261,6 +276,24 @@ def test_an_expiration_that_is_no_number(client: Client) -> None:
     client.queue("q")
     assert client.publish("q", properties=b"\x01\x00\x03abc") == 406
     assert "invalid expiration 'abc'" in client.error()
+
+
+@pytest.mark.parametrize(
+    ("expiration", "why"),
+    [
+        ("soon", "no_integer"), ("", "no_integer"), (" 5", "no_integer"), ("+5", "no_integer"),
+        ("1.5", '{leftover_string,".5"}'), ("-1", "{value_negative,-1}"),
+        ("9" * 20, f"{{value_too_large,{'9' * 20}}}"),
+    ],
+)  # fmt: skip
+def test_what_is_wrong_with_an_expiration_is_said_as_by_rabbitmq(
+    client: Client, expiration: str, why: str
+) -> None:
+    client.queue("q")
+    properties = codec.encode_properties({"expiration": expiration})
+    assert client.publish("q", properties=properties) == 406
+    said = f"PRECONDITION_FAILED - invalid expiration '{expiration}': {why}"
+    assert client.error() == said
 
 
 def test_dead_letters_carry_their_history(client: Client) -> None:

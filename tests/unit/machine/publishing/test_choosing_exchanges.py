@@ -179,13 +179,20 @@ def test_copies_of_messages_and_of_dead_letters_go_one_way_each() -> None:
         assert 1 <= sum(depths(client).values()) - before <= 3
 
 
-@pytest.mark.parametrize("key", ["", "0", "-1", "many", "1.5", str(WEIGHT_MAX + 1), "9" * 30, "²"])
-def test_a_weight_that_is_none_is_refused(key: str) -> None:
+@pytest.mark.parametrize(
+    ("key", "word"),
+    [
+        *((key, f'must be an integer: <<"{key}">>') for key in ("", "many", "1.5", "²", "--1")),
+        *((key, "must be greater than 0") for key in ("0", "-1", "000")),
+        *((key, "must be at most 1000000") for key in (str(WEIGHT_MAX + 1), "9" * 30)),
+    ],
+)
+def test_a_weight_that_is_none_is_refused(key: str, word: str) -> None:
     client = client_with("x-consistent-hash")
     client.queue("q")
     assert client.bind("q", "x", key) == 406
     code, text = refusal(client)
-    assert (code, "The binding key must be an integer" in text) == (406, True)
+    assert (code, f"The binding key {word}; it is the weight" in text) == (406, True)
 
 
 @pytest.mark.parametrize(

@@ -199,7 +199,7 @@ def test_without_what_it_needs_it_is_at_most_once(client: Client, changed: c.Tab
     client.nack(got.delivery_tag, requeue=False)
     assert kept(client, "other") == 0
     assert client.queue("bad", {"x-dead-letter-strategy": "twice"}) == 406
-    assert "invalid strategy 'twice': one of at-most-once, at-least-once" in client.error()
+    assert "invalid_dlx_strategy; one of at-most-once, at-least-once" in client.error()
 
 
 def test_a_policy_sets_the_strategy_and_takes_it_back(client: Client) -> None:
