@@ -2,7 +2,8 @@
 were read.
 
 Each changes the logs of all members alike and returns the promise that must be named and the
-position.  `IN_QUEUES` change `eventful_history`, `IN_VIEWS` that of the members named.
+position.  `IN_QUEUES` change `eventful_history`, `IN_VIEWS` that of `good_history`.  Those about
+clients are in `tests/unit/verify/clients`.
 """
 
 from __future__ import annotations
@@ -12,7 +13,26 @@ from collections.abc import Callable
 
 from broker.machine import commands as c
 from broker.machine.move_log import BOUND, FLAG, MOVE, NOWHERE, Op, way_marks
-from broker.memberlog.records import Batch
+from broker.memberlog.records import (
+    Active,
+    Batch,
+    ConfirmRecord,
+    Durable,
+    Snapshot,
+    ViewSeen,
+    Vote,
+)
+from tests.system.verify.corruption.further_lies import (
+    C2,
+    A,
+    B,
+    C,
+    ViewLie,
+    base_of,
+    batch_of,
+    replace_in,
+)
+from tests.system.verify.support.make_logs import LogMaker
 from tests.system.verify.support.make_moves import INCARNATIONS, MoveMaker, MoveTuple
 from tests.system.verify.support.recorded_history import (
     checkpoint_of,
@@ -448,4 +468,111 @@ IN_QUEUES: tuple[QueueLie, ...] = (
     get_takes_from_what_another_holds, flagged_by_a_wish,
     persistent_one_is_dead_lettered_as_transient, delayed_one_is_published_as_transient,
     dead_letter_overtakes,
+)  # fmt: skip
+
+
+# Views, primaries and disks, by `good_history`.
+
+
+def epoch_twice(maker: LogMaker) -> Named:
+    """Two primaries after one another have the same epoch."""
+    where = base_of(maker, 3)
+    for kind in (Active, Batch, ConfirmRecord):
+        replace_in(maker, kind, lambda r: r.epoch == 3, lambda r: r._replace(epoch=2))
+    return "G7", where
+
+
+def log_of_a_ghost(maker: LogMaker) -> Named:
+    """A member that no view names has b's log."""
+    maker.logs["z", 1] = list(maker.logs[B])
+    return "G6", 0
+
+
+def half_without_its_tie_breaker(maker: LogMaker) -> Named:
+    """Of four voters the two go on that have not the one that decides."""
+    voters = ("a", "b", "c", "d", "@auto_tie_breaker=d")
+    replace_in(maker, Active, lambda r: True, lambda r: r._replace(voters=voters))
+    return "G7", base_of(maker, 2)
+
+
+def votes_that_nobody_has(maker: LogMaker) -> Named:
+    voters = ("a", "b", "c", "@expected_votes=7")
+    replace_in(maker, Active, lambda r: True, lambda r: r._replace(voters=voters))
+    return "G7", 0
+
+
+def new_voters_did_not_agree(maker: LogMaker) -> Named:
+    """While the voters change, only the old ones are a majority."""
+    voters = ("a", "b", "c", "->", "c", "d", "e")
+    replace_in(maker, Active, lambda r: True, lambda r: r._replace(voters=voters))
+    return "G7", 0
+
+
+def arbitrator_with_data(maker: LogMaker) -> Named:
+    """b, which has a log and applies what is ordered, counts as one without data."""
+    voters = ("a", "c", "@arbitrator=b")
+    replace_in(maker, Active, lambda r: True, lambda r: r._replace(voters=voters))
+    return "G7", 0
+
+
+def submission_is_skipped(maker: LogMaker) -> Named:
+    """A session's next number is left out, at all members."""
+    batch = batch_of(maker, 3, 4)
+    replace_in(
+        maker, Batch,
+        lambda r: r.session == batch.session and r.first_position >= batch.first_position,
+        lambda r: r._replace(blob_no=r.blob_no + 1),
+    )  # fmt: skip
+    return "G5", batch.first_position
+
+
+def view_with_the_dead(maker: LogMaker) -> Named:
+    """a and b say that c was in the view after its crash."""
+    replace_in(maker, ViewSeen, lambda r: r.ring_seq == 2, lambda r: r._replace(members=(A, B, C)))
+    return "G7", base_of(maker, 2)
+
+
+def moved_alone(maker: LogMaker) -> Named:
+    """Both say that only a moved on to the second view."""
+    replace_in(
+        maker, ViewSeen, lambda r: r.ring_seq == 1 and not r.regular,
+        lambda r: r._replace(members=(A,)),
+    )  # fmt: skip
+    return "G6", base_of(maker, 2) - 1
+
+
+def restarted_as_an_older_one(maker: LogMaker) -> Named:
+    """c is restarted with a lower incarnation than it had, in all logs."""
+    older = ("c", 0)
+    maker.logs[older] = maker.logs.pop(C2)
+    replace_in(
+        maker, ViewSeen, lambda r: True,
+        lambda r: r._replace(members=tuple(older if one == C2 else one for one in r.members)),
+    )  # fmt: skip
+    members = (("a", 1, False), ("b", 1, False), ("c", 0, True))
+    replace_in(maker, Active, lambda r: r.epoch == 3, lambda r: r._replace(members=members))
+    return "G6", base_of(maker, 3)
+
+
+def on_disk_before_it_was_received(maker: LogMaker) -> Named:
+    """c reports a state to be on disk that it receives only then."""
+    records = maker.logs[C2]
+    at = next(i for i, r in enumerate(records) if isinstance(r, Snapshot))
+    received = records[at]
+    assert isinstance(received, Snapshot)
+    records.insert(at, Durable(received.position))
+    return "G9", received.position
+
+
+def undecided_though_all_agree(maker: LogMaker) -> Named:
+    where = next(r.position for r in maker.logs[A] if isinstance(r, Vote))
+    replace_in(maker, Vote, lambda r: True, lambda r: r._replace(verdict="undecided"))
+    return "G10", where
+
+
+IN_VIEWS: tuple[ViewLie, ...] = (
+    epoch_twice, log_of_a_ghost, half_without_its_tie_breaker, votes_that_nobody_has,
+    new_voters_did_not_agree, arbitrator_with_data, submission_is_skipped, view_with_the_dead,
+    moved_alone, restarted_as_an_older_one,
+    on_disk_before_it_was_received, undecided_though_all_agree,
 )  # fmt: skip

@@ -155,6 +155,53 @@ def settle_and_drop_over_a_cold_start(pair: ClientPair) -> None:
     pair.servers.drop(again)
 
 
+def confirm_twice(pair: ClientPair) -> None:
+    """A client says that one publish was confirmed a second time."""
+    pair.publish("once", pair.queue)
+    again = CLIENT_ROW.pack(ClientOp.CONFIRMED, xxh3_64_intdigest(pair.body("once")), 1)
+    pair.writer.ops.extend(again)
+
+
+def confirm_the_number_of_another(pair: ClientPair) -> None:
+    """The first of two publishes is confirmed, and members have the second one only."""
+    for number, text in ((1, "first"), (2, "second")):
+        pair.writer.published(number, pair.body(text))
+    pair.servers.publish(pair.body("second"), 2, pair.queue)
+    pair.writer.confirmed(1)
+
+
+def swap_two_bodies(pair: ClientPair) -> None:
+    """All members have, of two publishes of equal length, each with the body of the other one."""
+    for number, text in ((1, "x"), (2, "y")):
+        pair.writer.published(number, pair.body(text))
+    for number, text in ((1, "y"), (2, "x")):
+        pair.servers.publish(pair.body(text), number, pair.queue)
+    pair.writer.confirmed(1)
+    pair.writer.confirmed(2)
+
+
+def refuse_what_was_delivered(pair: ClientPair) -> None:
+    """A client was told that its publish was refused; another one has it."""
+    pair.writer.published(1, pair.body("refused"))
+    (message,) = pair.servers.publish(pair.body("refused"), 1, pair.queue)
+    pair.servers.deliver(message)
+    pair.receive("refused")
+    refused = CLIENT_ROW.pack(ClientOp.REFUSED, xxh3_64_intdigest(pair.body("refused")), 1)
+    pair.writer.ops.extend(refused)
+
+
+def receive_from_nowhere(pair: ClientPair) -> None:
+    """A client received what nobody has published."""
+    pair.receive("from nowhere")
+
+
+def flag_a_first_delivery(pair: ClientPair) -> None:
+    """A client has it flagged, and members delivered it once, as new."""
+    (message,) = pair.publish("new", pair.queue)
+    pair.servers.deliver(message)
+    pair.receive("new", redelivered=True)
+
+
 LIES: dict[Callable[[ClientPair], None], list[tuple[str, str]]] = {
     answer_both_ways: [("G8", "(1 confirmed, 1 refused, counting all clients), but the members'")],
     confirm_what_a_transaction_published: [("G8", "have it never")],
@@ -176,6 +223,17 @@ LIES: dict[Callable[[ClientPair], None], list[tuple[str, str]]] = {
         ("G20", "0 of 1 publishes of it reached no queue"),
         ("G8", "did not enter return_what_entered_another_queue"),
     ],
+    confirm_twice: [
+        ("G8", "(2 confirmed, counting all clients), but the members' logs have it once")
+    ],
+    confirm_the_number_of_another: [("G8", "was answered for its publish 1")],
+    swap_two_bodies: [
+        ("G8", "was answered for its publish 1"),
+        ("G8", "was answered for its publish 2"),
+    ],
+    refuse_what_was_delivered: [("G20", "its publish 1 was refused, but it entered")],
+    receive_from_nowhere: [("G20", "received it once (counting all")],
+    flag_a_first_delivery: [("G11", "received it once with the redelivered flag")],
     settle_and_drop_over_a_cold_start: [("G20", "ended 2 times in settle_and_drop")],
 }
 

@@ -3,14 +3,24 @@
 from __future__ import annotations
 
 from functools import cache
+from pathlib import Path
 
 import pytest
 
 pytest.importorskip("duckdb")
 
-from tests.system.verify.corruption.fresh_lies import BROKEN_BY_LIES, IN_QUEUES, QueueLie
+from tests.system.verify.corruption.fresh_lies import (
+    BROKEN_BY_LIES,
+    IN_QUEUES,
+    IN_VIEWS,
+    QueueLie,
+)
+from tests.system.verify.corruption.further_lies import ViewLie
+from tests.system.verify.support.checks_without_spark import contract_findings, rows_in
 from tests.system.verify.support.eventful_history import eventful_history
+from tests.system.verify.support.make_logs import good_history
 from tests.system.verify.support.make_moves import MoveMaker
+from tools.verify.checks.control_checks import check_control_rows
 from tools.verify.contract.job import RULES
 from tools.verify.contract.rules import Breach
 
@@ -38,6 +48,23 @@ def test_a_lie_about_queues_is_found(lie: QueueLie) -> None:
     found = [(RULES[one.rule].promise, one.position) for one in breaches]
     assert expected in found
     assert min(where for _, where in found) == expected[1]
+
+
+@pytest.mark.parametrize("lie", IN_VIEWS, ids=lambda lie: lie.__name__)
+def test_a_lie_about_views_is_found(
+    lie: ViewLie, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("os.fsync", lambda _: None)
+    maker = good_history(4)
+    expected = lie(maker)
+    maker.write(tmp_path, 1 << 30)
+    rows = rows_in(sorted(tmp_path.rglob("*.qml")))
+    control = check_control_rows(rows)
+    found = [(one.property, one.position) for one in control.findings]
+    if expected not in found:
+        contract = contract_findings(rows, control.epochs)
+        found += [(one.property, one.position) for one in contract]
+    assert expected in found
 
 
 def test_each_new_rule_is_broken_by_one() -> None:
