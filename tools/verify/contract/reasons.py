@@ -49,6 +49,7 @@ _DUE_SHIFT = 22
 _RESERVED = ("amq.delayed.", "amq.dead-letters.")  # no exchange reaches these queues
 _QUIET = 64  # positions without a letter, after which none of an earlier segment is late
 _DEAD_MAX = 1 << 16
+_CHANGING_MAX = 1024  # positions over which a change may go on, of very many queues
 _CHANGES = (Command.DEFINE, Command.UPGRADE)  # of limits and times to live, by policies
 _ENDS = bytes((Command.CONNECTION_CLOSE, Command.CHANNEL_CLOSE, Command.CANCEL, Command.ACTIVATE))
 
@@ -136,25 +137,26 @@ class Reasons:
         self._nth: dict[tuple[int, int], int] = {}  # which of these, by queue and place
         self._ahead: dict[int, int] = {}  # of that a tag is, by channel
         self._noted = self._keeps = self._opens = False
-        self._changed = self._changing = False  # limits and times to live; in this batch
+        self._changed = self._changing = False  # limits and times to live; lately
+        self._changed_at = 0
 
     def name(self, number: int, vhost: str, name: str) -> None:
         """A queue is named."""
         if not name.startswith(_RESERVED):
             self._names[way_of(vhost, "", name)] = number
 
-    def commands(self, kinds: bytes, outcomes: bytes) -> None:
+    def commands(self, position: int, kinds: bytes, outcomes: bytes) -> None:
         """What the commands of a batch end or change, moves or not; before them and after."""
         self._opens = Command.CHANNEL_OPEN in kinds
         if self._opens:  # tags begin anew
             self._ahead.clear()
-        self._changing = any(kind in kinds for kind in _CHANGES)
-        if self._changing:
-            self._changed = True
+        if any(kind in kinds for kind in _CHANGES):
+            self._changed, self._changed_at = True, position
             for one in self._queues.values():
                 one.deadlines, one.limit = {}, 0
+        self._changing = self._changed and position - self._changed_at < _CHANGING_MAX
         if self._keeps and (
-            kinds.translate(None, _ENDS) != kinds or any(outcomes[1::2]) or self._changed
+            kinds.translate(None, _ENDS) != kinds or any(outcomes[1::2]) or self._changing
         ):
             self._keep_no_more()
 
@@ -275,7 +277,7 @@ class Reasons:
         if not 0 < of <= _BYTES or count < of < _BYTES or other:
             more = f"{count} waited, of {of - 1}; before: {noted.limit - 1}"
             raise ModelMismatch("within the limit", more)
-        noted.limit = of
+        noted.limit = 0 if self._changing else of
 
     def _of(self, number: int) -> _Noted:
         return self._queues.setdefault(number, _Noted())
@@ -290,7 +292,8 @@ class Reasons:
             self._keeps |= flag
             noted.wait(seq, detail)
         elif cause == _DEADLINE:
-            self._of(number).deadlines[seq] = detail
+            if not self._changing:
+                self._of(number).deadlines[seq] = detail
         elif cause == _TIME:
             if detail < self._clock:
                 raise ModelMismatch("time went back", f"{detail} us, after {self._clock} us")

@@ -105,7 +105,7 @@ class Replay:
 
     def _batch(self, batch: Batch, model: Model) -> None:
         first, reasons = batch.first_position, self._reasons
-        reasons.commands(batch.kinds, batch.outcomes)
+        reasons.commands(first, batch.kinds, batch.outcomes)
         for ordinal, row in enumerate(MOVE.iter_unpack(batch.moves)):
             what, index, queue, seq, of, detail = row
             self.moves += 1
@@ -120,7 +120,7 @@ class Replay:
                 self._report(mismatch.rule, position, ordinal, of_queue, seq, mismatch.more)
                 self._model = None  # what follows would follow from this
                 return
-        reasons.commands(batch.kinds, batch.outcomes)
+        reasons.commands(first, batch.kinds, batch.outcomes)
 
     def _report(
         self, rule: str, position: int, ordinal: int, queue: int, seq: int, more: str

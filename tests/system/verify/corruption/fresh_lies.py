@@ -477,8 +477,9 @@ IN_QUEUES: tuple[QueueLie, ...] = (
 def epoch_twice(maker: LogMaker) -> Named:
     """Two primaries after one another have the same epoch."""
     where = base_of(maker, 3)
-    for kind in (Active, Batch, ConfirmRecord):
-        replace_in(maker, kind, lambda r: r.epoch == 3, lambda r: r._replace(epoch=2))
+    replace_in(maker, Active, lambda r: r.epoch == 3, lambda r: r._replace(epoch=2))
+    replace_in(maker, Batch, lambda r: r.epoch == 3, lambda r: r._replace(epoch=2))
+    replace_in(maker, ConfirmRecord, lambda r: r.epoch == 3, lambda r: r._replace(epoch=2))
     return "G7", where
 
 
