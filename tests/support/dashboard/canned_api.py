@@ -141,6 +141,22 @@ ANSWERS: dict[str, Json] = {
          "definition": {"max-length": 1000}}
     ],
     "operator-policies": [],
+    "federation-links": [
+        {"id": "f1", "vhost": "/", "type": "exchange", "exchange": HOSTILE, "upstream": "far",
+         "uri": "amqps://far.example", "upstream_exchange": HOSTILE, "status": "running",
+         "node": "b", "forwarded": 1234}
+    ],
+    "shovels": [
+        {"name": "away", "vhost": "/", "src_uri": "amqp://", "src_queue": "orders",
+         "dest_uri": "amqps://far.example", "dest_queue": "orders", "state": "error", "node": "a",
+         "forwarded": 0, "reason": HOSTILE}
+    ],
+    "queue-replicas": [
+        {"queue": "spare", "vhost": "/", "src_uri": "amqp://old.example", "src_queue": "orders",
+         "state": "running", "node": "c", "forwarded": 77, "level": True, "behind": ""},
+        {"queue": HOSTILE, "vhost": "/", "src_uri": "amqp://old.example", "src_queue": HOSTILE,
+         "state": "running", "node": "c", "forwarded": 0, "level": False, "behind": "5 to come"},
+    ],
     "queues/%2F/log": STREAM,
     "queues/%2F/orders": queue(
         "orders", 120, policy="caps", effective_policy_definition={"max-length": 1000}

@@ -28,7 +28,7 @@ pytestmark = [
 
 PAGES = (
     "overview", "members", "queues", "queue/%2F/orders", "exchanges", "exchange/%2F/amq.topic",
-    "connections", "channels", "policies", "users", "vhosts", "health",
+    "connections", "channels", "policies", "users", "vhosts", "links", "health",
 )  # fmt: skip
 HOSTILE_PATH = quote(HOSTILE, safe="")
 
@@ -144,6 +144,19 @@ def test_a_stream_shows_its_offsets_and_readers(page: Browser, api: CannedApi) -
         shown = f"one.textContent === '{hidden}' && one.offsetParent !== null"
         page.wait(f"![...document.querySelectorAll('h2,summary,button')].some((one) => {shown})")
     assert api.changes == []
+    assert page.complaints == []
+
+
+def test_links_of_each_kind_are_listed_and_a_replica_is_stopped(
+    page: Browser, api: CannedApi
+) -> None:
+    go(page, "links")
+    for shown in ("amqps://far.example orders", "amqp://old.example orders", "5 to come", "level"):
+        page.wait_text(shown)
+    page.click("tr[data-id='//spare'] button", "Stop")
+    page.click("dialog button", "Stop")
+    page.wait_text("spare is a queue of its own.")
+    assert api.changes == [("DELETE", "parameters/queue-replica/%2F/spare", None)]
     assert page.complaints == []
 
 

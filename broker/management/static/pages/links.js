@@ -1,4 +1,4 @@
-// Links to other brokers: shovels, and federation of exchanges and queues. Both are defined as parameters and policies.
+// Links to other brokers: shovels, federation of exchanges and queues, and replicas of queues. They are defined as parameters and policies.
 
 import { count, h, panel } from "../dom.js";
 import { get, path, remove } from "../api.js";
@@ -35,8 +35,17 @@ const federation = (update) => table({
       () => attempt(() => remove(path("federation-links", "vhost", one.vhost, one.id, "restart")), "The link begins anew.").then(update))),
 });
 
+const replicas = (update) => table({
+  label: "Replicas", id: (one) => `${one.vhost}/${one.queue}`, source: () => get(path("queue-replicas")),
+  empty: "None: qpid-ha replicate QUEUE URL keeps a queue the same as one of a broker elsewhere.",
+  columns: columns([{ name: "Queue", key: "queue", cell: (one) => one.queue }], [{ name: "Of", cell: (one) => end(one.src_uri, one.src_queue) }],
+    [{ name: "Level", cell: (one) => (one.level ? "level" : one.behind) }], "state", "reason",
+    (one) => dangerous("Stop", `Have ${one.queue} be a queue of its own from now on?`,
+      () => attempt(() => remove(path("parameters", "queue-replica", one.vhost, one.queue)), `${one.queue} is a queue of its own.`).then(update))),
+});
+
 export function links() {
-  const update = () => Promise.all([linked.update(), shovelled.update()]);
-  const linked = federation(update), shovelled = shovels(update);
-  return { title: "Links", update, node: h("div", {}, linked.node, panel("Shovels", shovelled.node)) };
+  const update = () => Promise.all([linked.update(), shovelled.update(), replicated.update()]);
+  const linked = federation(update), shovelled = shovels(update), replicated = replicas(update);
+  return { title: "Links", update, node: h("div", {}, linked.node, panel("Shovels", shovelled.node), panel("Replicas of queues elsewhere", replicated.node)) };
 }
