@@ -1,5 +1,5 @@
 """A leader of a shared store and one that waits, each killed, stopped, cut off from the store's
-lease, or with a full disk, with the lease in files and in PostgreSQL (G7, G8).
+lease, or with a full disk, with the lease in files, in PostgreSQL and in SQLite (G7, G8).
 """
 
 from __future__ import annotations
@@ -9,6 +9,7 @@ import signal
 import sys
 import time
 from collections.abc import Iterator
+from itertools import product
 from pathlib import Path
 
 import pytest
@@ -71,8 +72,8 @@ class Reaching(BrokerProcess):
 class Hardship:
     """Some brokers of a store, and what befalls one of them."""
 
-    def __init__(self, root: Path, disk: SmallDisk | None, relay: Relay | None) -> None:
-        self.sharing = Sharing(root, COUNT)
+    def __init__(self, root: Path, disk: SmallDisk | None, relay: Relay | None, *more: str) -> None:
+        self.sharing = Sharing(root, COUNT, *more)
         self._disk, self._relay = disk, relay
         brokers = self.sharing.brokers
         if relay is None:
@@ -133,7 +134,8 @@ def a_store(root: Path, lock: str, fault: str) -> Iterator[Hardship]:
             (port,) = free_ports(1)
             stack.enter_context(running(BIN, port))
             relay = stack.enter_context(Relay([NOBODY] * COUNT + [f"{HOST}:{port}"], 1))
-        made = Hardship(root, disk, relay)
+        more = ("--shared-store-lock", f"sqlite://{root}/lease.db") if lock == "sqlite" else ()
+        made = Hardship(root, disk, relay, *more)
         stack.callback(made.sharing.close)
         made.sharing.start()
         yield made
@@ -142,9 +144,14 @@ def a_store(root: Path, lock: str, fault: str) -> Iterator[Hardship]:
 LOCKS = pytest.mark.parametrize("lock", ["files", "postgresql"])
 
 
-@LOCKS
-@pytest.mark.parametrize("fault", ["kill", "stop", "partition"])
-@pytest.mark.parametrize("which", ["leader", "waiting"])
+@pytest.mark.parametrize(
+    ("which", "fault", "lock"),
+    [
+        *product(("leader", "waiting"), ("kill", "stop", "partition"), ("files", "postgresql")),
+        ("leader", "kill", "sqlite"),
+        ("leader", "stop", "sqlite"),
+    ],
+)
 def test_a_broker(
     tmp_path: Path, which: str, fault: str, lock: str, record_property: Record
 ) -> None:
