@@ -49,11 +49,13 @@ def test_qpid_stat_sorts_sifts_and_cuts(run: Run) -> None:
               "arguments": {"x-max-length-bytes": 9, "x-overflow": "reject-publish"}}),
         ),
         (
-            ("add", "queue", "q", "--max-queue-size", "9", "--limit-policy", "flow-to-disk"),
+            ("add", "queue", "q", "--max-queue-size", "9", "--limit-policy", "flow-to-disk",
+             "--replicate", "none"),
             ("PUT", "queues/%2F/q", {"durable": False, "auto_delete": False, "arguments": {}}),
         ),
         (
-            ("-V", "v", "add", "exchange", "topic", "e", "--alternate-exchange", "lost"),
+            ("-V", "v", "add", "exchange", "topic", "e", "--alternate-exchange", "lost",
+             "--replicate", "all"),
             ("PUT", "exchanges/v/e",
              {"type": "topic", "durable": False, "auto_delete": False,
               "arguments": {"alternate-exchange": "lost"}}),
