@@ -56,7 +56,6 @@ REFUSED = "as if the queue had refused the message: clients' histories name it"
 UNSEEN: dict[str, str] = {
     "REPEATED.detail +1": ONCE,
     "REPEATED dropped": REFUSED,
-    "PUBLISHED.detail +1": BODY,
     "READ_END.detail +1": TAG,
     "READ_END moved": ORDER,
     "NOTED doubled": "a repetition contradicts nothing",
@@ -75,6 +74,7 @@ PARTLY: dict[str, str] = {
     "NOTED.of +1": "of what is bound: it names the exchange for when that goes",
     "NOTED.cause +1": "of what is bound: as if it had been unbound",
     "NOTED.detail +1": CLAIM,
+    "PUBLISHED.detail +1": BODY,
     "NOTED dropped": CLAIM,
     "SETTLED.detail +1": "of the first that its channel settles, where it settles no other",
     "DELIVERED.of +1": "what a get took, as it has no consumer, where it is not settled later",
