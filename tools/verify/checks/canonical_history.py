@@ -10,8 +10,13 @@ from __future__ import annotations
 from collections.abc import Container, Iterable
 from typing import NamedTuple
 
-from tools.verify.checks.views_and_segments import PrimaryView, cutoffs, epoch_bases, runs_of
-from tools.verify.format.records import RecordKind
+from tools.verify.checks.views_and_segments import (
+    PrimaryView,
+    cutoffs,
+    epoch_bases,
+    epochs_of_bases,
+    runs_of,
+)
 from tools.verify.input.ranges_of_file import ANY, FileRange
 from tools.verify.input.rows import FAULT, SEGMENT, Row, Run
 
@@ -47,7 +52,7 @@ def plan(
     """
     rows = list(rows)
     bases = epoch_bases(rows, primaries)
-    lowest = cutoffs(rows, bases)
+    lowest = cutoffs(rows, bases, primaries)
     for epoch, base in _bypassed_epochs(rows, primaries, bases).items():
         lowest[epoch] = min(base, lowest.get(epoch, base))
     damaged: set[str] = set()
@@ -73,19 +78,10 @@ def _bypassed_epochs(
     """Return the epochs that a later primary bypassed, and where they began.
 
     Positions do not show it: of two histories side by side the surviving one may be the longer one.
-    But a state that was of an earlier epoch, when an incarnation began with it, holds nothing that
-    was ordered in between.
     """
-    states: dict[tuple[int, bytes], int] = {}
-    for row in rows:
-        if row.kind == RecordKind.START:
-            state, epoch = (row.position or 0, bytes(row.chain or b"")), row.epoch or 0
-            states[state] = min(epoch, states.get(state, epoch))
     found: dict[int, int] = {}
-    for epoch, primary in primaries.items():
-        known = states.get((primary.base, primary.base_chain)) if primary.base > 0 else None
-        if known is not None:
-            found |= {one: bases[one] for one in bases if known < one < epoch}
+    for epoch, known in epochs_of_bases(rows, primaries).items():
+        found |= {one: bases[one] for one in bases if known < one < epoch}
     return found
 
 

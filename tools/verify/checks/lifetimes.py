@@ -209,7 +209,10 @@ def check_unfounded_states(
             continue
         earlier = [epoch for number, epoch in was_in[member] if number < incarnation]
         beyond = _first_beyond(max(earlier, default=0), primaries)
-        if earlier and beyond is not None and position > beyond.base:
+        # Of the last epoch that it was in it may have more on disk than its log, or that a later
+        # one began with.
+        own = (first.epoch or 0) <= max(earlier, default=0)
+        if earlier and not own and beyond is not None and position > beyond.base:
             what = (
                 f"begins with this state, of epoch {beyond.epoch} or a later one, and no earlier "
                 "incarnation of it was in their primaries: where the state is from, no log tells"

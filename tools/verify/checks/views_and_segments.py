@@ -227,11 +227,14 @@ def epoch_bases(rows: Iterable[Row], primaries: dict[int, PrimaryView]) -> dict[
     return dict(sorted(({epoch: first - 1 for epoch, first in firsts.items()} | reported).items()))
 
 
-def cutoffs(rows: Iterable[Row], bases: dict[int, int]) -> dict[int, int]:
+def cutoffs(
+    rows: list[Row], bases: dict[int, int], primaries: dict[int, PrimaryView]
+) -> dict[int, int]:
     """Return, by epoch, the lowest position that a later epoch started from; `began` is `begun`.
 
     What an epoch applied beyond it is superseded: no later primary has it.  An epoch may have
-    decided something at a member that crashed before it came to what was ordered in it.
+    decided something at a member that crashed before it came to what was ordered in it; if a later
+    one began with a state of an earlier one, that is superseded from where the earlier one began.
     """
     decided = {run.decided for row in rows if row.kind == SEGMENT for run in runs_of(row)}
     lowest: dict[int, int] = {}
@@ -241,7 +244,25 @@ def cutoffs(rows: Iterable[Row], bases: dict[int, int]) -> dict[int, int]:
             lowest[epoch] = cut
         if epoch in bases:
             cut = bases[epoch] if cut is None else min(cut, bases[epoch])
+    for epoch, known in epochs_of_bases(rows, primaries).items():
+        for one in decided - bases.keys() if known in bases else ():
+            if known < one < epoch:
+                lowest[one] = min(bases[known], lowest.get(one, bases[known]))
     return lowest
+
+
+def epochs_of_bases(rows: Iterable[Row], primaries: dict[int, PrimaryView]) -> dict[int, int]:
+    """Return, by epoch, the earlier one whose state it began with, if an incarnation did so, too.
+
+    That state holds nothing that was ordered, or decided, in between.
+    """
+    states: dict[tuple[int, bytes], int] = {}
+    for row in rows:
+        if row.kind == RecordKind.START:
+            state, epoch = (row.position or 0, bytes(row.chain or b"")), row.epoch or 0
+            states[state] = min(epoch, states.get(state, epoch))
+    bases = {epoch: (one.base, one.base_chain) for epoch, one in primaries.items() if one.base > 0}
+    return {epoch: states[base] for epoch, base in bases.items() if base in states}
 
 
 def check_primaries(rows: list[Row]) -> Iterator[Finding]:

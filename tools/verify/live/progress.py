@@ -105,10 +105,10 @@ class ClusterProgress:
 
     def cutoffs(self) -> dict[int, int]:
         """Return, by epoch, the position after which a later one superseded it."""
-        ends = self._segments.values()
-        return views_and_segments.cutoffs(
-            ends, views_and_segments.epoch_bases(ends, views_and_segments.primaries(self._rows))
-        )
+        rows = [*self._segments.values(), *self._rows]
+        primaries = views_and_segments.primaries(self._rows)
+        bases = views_and_segments.epoch_bases(rows, primaries)
+        return views_and_segments.cutoffs(rows, bases, primaries)
 
     def begin(self) -> int:
         """Return the first position at which no incarnation's log is missing."""

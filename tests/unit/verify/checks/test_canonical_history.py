@@ -91,7 +91,7 @@ def test_a_first_epoch_of_which_nothing_was_kept_is_superseded() -> None:
     rows = [segment("a", (1, 14, 3), incarnation=4), segment("a", (1, 11, 4), incarnation=9)]
     bases = epoch_bases(rows, {})
     assert bases == {3: 0, 4: 0}
-    assert cutoffs(rows, bases) == {3: 0}
+    assert cutoffs(rows, bases, {}) == {3: 0}
     assert plan(rows, {}) == [Stretch(rows[1].file, 1, 11)]
 
 
@@ -107,12 +107,12 @@ def test_an_epoch_without_active_records_began_before_its_activation() -> None:
     ]
     bases = epoch_bases(rows, primaries)
     assert bases == {9: 474, 11: 556, 18: 557}
-    assert cutoffs(rows, bases) == {9: 556, 11: 557}
+    assert cutoffs(rows, bases, primaries) == {9: 556, 11: 557}
     a, b, c = (row.file for row in rows)
     planned = plan(rows, primaries)
     assert planned in ([Stretch(one, 475, 556), Stretch(c, 557, 635)] for one in (a, b))
     # What the base of epoch 18 alone says: 557 is of epoch 9, and b's batch from there on is cut.
-    assert cutoffs(rows, {9: 474, 18: 557}) == {9: 557}
+    assert cutoffs(rows, {9: 474, 18: 557}, primaries) == {9: 557}
 
 
 def test_a_last_batch_that_was_not_on_disk_is_no_source() -> None:
@@ -139,10 +139,28 @@ def test_what_an_epoch_without_other_records_decided_is_superseded_too() -> None
         segment("c", (87, 220, 40), (221, 223, 41), ordered={40: 87}),
         segment("a", (180, 204, 46), incarnation=2),
     ]
-    assert cutoffs(rows, epoch_bases(rows, primaries)) == {40: 179, 41: 179}
+    assert cutoffs(rows, epoch_bases(rows, primaries), primaries) == {40: 179, 41: 179}
     planned = plan(rows, primaries)
     assert planned == [Stretch("a.1.qml", 87, 179), Stretch("a.2.qml", 180, 204)]
     assert gaps(planned) == [Gap(1, 86)]
+
+
+def test_what_a_bypassed_epoch_decided_and_never_ordered_is_superseded() -> None:
+    """Broker seed 8760002: epoch 25 began at 263 and got to 337 at b alone.  c and a decided in
+    epoch 27 what a had of epoch 23 beyond that, crashed, and all went on from b's state.
+    """
+    primaries = {23: primary(23, 262, SHORT), 25: primary(25, 263, SHORT)}
+    primaries[34] = primary(34, 337, LONG)
+    rows = [
+        segment("a", (263, 297, 23)),
+        segment("b", (264, 337, 25)),
+        segment("c", (264, 264, 27), ordered={23: 264}),
+        segment("c", (338, 502, 34), incarnation=2),
+    ]
+    bases = epoch_bases(rows, primaries)
+    assert cutoffs(rows, bases, primaries) == {23: 263, 25: 337, 27: 337}
+    rows.append(start("b", 337, LONG, 25))
+    assert cutoffs(rows, bases, primaries) == {23: 263, 25: 337, 27: 263}
 
 
 def test_the_first_batch_after_a_transfer_bounds_the_base_of_an_epoch() -> None:
