@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -195,4 +196,30 @@ def test_a_crash_may_lose_what_was_taken_from_a_member_of_the_view(
     maker.stop(A, B)
     maker.start(("c", 3), maker.history)
     expected = [] if meets else [("G14", "c", maker.history.position)]
+    assert named(rows_of(maker, tmp_path)) == expected
+
+
+@pytest.mark.parametrize("later", [False, True])
+def test_a_crash_may_leave_more_of_an_own_epoch_than_a_later_one_began_with(
+    tmp_path: Path, later: bool
+) -> None:
+    """Seed 8770041 of the broker stack: the log of c ends earlier, and the others had less."""
+    maker = LogMaker()
+    for incarnation in (A, B, C):
+        maker.start(incarnation)
+    maker.view(1, A, B, C)
+    maker.activate(A, B, C)
+    maker.traffic(2, A, B, C)
+    held_by_all = maker.history
+    maker.item("c", bytes([c.PUBLISH]))
+    held_by_c = maker.history
+    maker.leave(A, B)
+    maker.history = held_by_all
+    maker.view(2, A, B)
+    maker.activate(A, B)
+    maker.traffic(2, A, B)
+    epoch = maker.history.epoch if later else held_by_c.epoch
+    maker.start(C2, replace(held_by_c, epoch=epoch))
+    maker.stop(A, B)
+    expected = [("G14", "c", held_by_c.position)] if later else []
     assert named(rows_of(maker, tmp_path)) == expected
