@@ -382,7 +382,7 @@ CHANGES: dict[str, Verb] = {
         deleting("topic permissions of", "topic-permissions", "{vhost}", "{user}"),
     ),
     "add_vhost": Verb(
-        "Add a virtual host.",
+        "Add a virtual host; who adds it gets all permissions there.",
         (
             *arguments("name"),
             click.Option(["--description"], default=""), click.Option(["--tags"], default=""),
