@@ -421,7 +421,7 @@ def test_a_member_of_the_other_mode_is_refused(tmp_path: Path) -> None:
     [
         (("--ha-cluster", "yes"), "--ha-cluster: it needs --cluster-name"),
         (("--ha-promotion", "manual"), "--ha-promotion: it needs --ha-cluster yes"),
-        (("--ha-username", "u"), "give --cluster-username instead"),
+        (("--ha-username", "u"), "--ha-username: it needs --ha-cluster yes"),
     ],
 )
 def test_what_is_wrong_changes_nothing(tmp_path: Path, given: tuple[str, ...], says: str) -> None:
