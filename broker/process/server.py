@@ -10,7 +10,6 @@ import os
 import re
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import replace
 from functools import partial
@@ -282,40 +281,6 @@ async def _arbitrate(
     return code
 
 
-LONG_COLLECTION_S = 0.004
-"""Of the processor's time. What comes before the next one makes it no more than twice as long."""
-_FULL = 2
-_COLLECTIONS = 700, 10, 2
-"""The interpreter's own, but that full ones come more often: every 14,000 objects that stay."""
-
-
-def keep_full_collections_short(
-    freeze: Callable[[], object] = gc.freeze, clock: Callable[[], float] = time.thread_time
-) -> Callable[[str, dict[str, int]], None]:
-    """From now on: what a full garbage collection has found alive is put aside once that took long,
-    and so is what is there now; the next ones look only at what came since. Return what watches.
-
-    Of 100,000 queues a full one takes 0.3 s. Nearly all objects live long and go by their count of
-    references; what is put aside and dies in a cycle is not found any more: clients, channels,
-    queues and messages leave none. Decision: docs/decisions/0100-full-collections-stay-short.md."""
-    began = 0.0
-
-    def watch(phase: str, about: dict[str, int]) -> None:
-        nonlocal began
-        if about["generation"] != _FULL:
-            return
-        if phase == "start":
-            began = clock()
-        elif clock() - began >= LONG_COLLECTION_S:
-            freeze()
-
-    gc.collect()
-    freeze()
-    gc.set_threshold(*_COLLECTIONS)
-    gc.callbacks.append(watch)
-    return watch
-
-
 def _start(
     start: Callable[[], None],
     loop: asyncio.AbstractEventLoop,
@@ -327,7 +292,10 @@ def _start(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, terminate)
     loop.add_signal_handler(signal.SIGHUP, hang_up)
-    keep_full_collections_short()  # modules and a state read from the store are put aside here
+    # The garbage collector passes by modules and a state read from the store from now on: each full
+    # collection would look at all of them, 40 ms for the modules alone.  They are freed by count.
+    gc.collect()
+    gc.freeze()
     start()
 
 
