@@ -52,7 +52,7 @@ class KnownClients(Clients, active_passive.Clients, pair_roles.Clients, Protocol
 
     @property
     def gateway(self) -> Gateway:
-        """It."""
+        """What knows who may log in, and how long failed logins are delayed."""
 
 
 class Operations:

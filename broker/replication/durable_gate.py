@@ -95,11 +95,9 @@ class Backups:
         now = self._clock()
         self._look_at_late(quorum, marks, now)
         position = self._of_all(quorum, marks)
-        since = self._since
-        while since and since[0][0] <= position:
-            since.popleft()
         if position < quorum:
             self._remember(quorum, now)
+        since = self._since
         if since and now - since[0][1] >= self.timeout_s:
             for name, mark in marks.items():
                 if mark < since[0][0] and name not in self._late:
@@ -109,12 +107,14 @@ class Backups:
                         f"behind for {self.timeout_s:g} s (--ha-backup-timeout)"
                     )
             position = self._of_all(quorum, marks)
-            while since and since[0][0] <= position:
-                since.popleft()
         return position
 
     def _of_all(self, quorum: int, marks: Mapping[str, int]) -> int:
-        return min([quorum, *(mark for name, mark in marks.items() if name not in self._late)])
+        """Return what all have who are not late; nothing up to there is waited for any more."""
+        position = min([quorum, *(mark for name, mark in marks.items() if name not in self._late)])
+        while self._since and self._since[0][0] <= position:
+            self._since.popleft()
+        return position
 
     def _remember(self, quorum: int, now: float) -> None:
         since = self._since

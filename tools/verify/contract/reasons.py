@@ -311,7 +311,7 @@ class Reasons:
                 self._ways[detail][number] -= 1
         elif cause == _NOWHERE:
             ways = self._ways.get(detail, Counter())
-            ways[self._names.get(detail, 0)] += 1
-            bound = [one for one, count in ways.items() if count > 0 and one in model.queues]
+            known = *(one for one, count in ways.items() if count > 0), self._names.get(detail, 0)
+            bound = [one for one in known if one in model.queues]
             if bound:
                 raise ModelMismatch("bound", f"queue {bound[0]} was bound by this key")

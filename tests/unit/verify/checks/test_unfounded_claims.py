@@ -174,22 +174,33 @@ def test_after_a_crash_the_log_may_be_behind_the_store(tmp_path: Path) -> None:
     assert named(rows_of(maker, tmp_path)) == []
 
 
-@pytest.mark.parametrize("meets", [True, False])
-def test_a_crash_may_lose_what_was_taken_from_a_member_of_the_view(
-    tmp_path: Path, meets: bool
-) -> None:
-    """Seed 8740015 of the broker stack: the store had it, the log not yet."""
+def all_three() -> LogMaker:
+    """A primary of all members, which applied something."""
     maker = LogMaker()
     for incarnation in (A, B, C):
         maker.start(incarnation)
     maker.view(1, A, B, C)
     maker.activate(A, B, C)
     maker.traffic(2, A, B, C)
-    held_by_c = maker.history
+    return maker
+
+
+def go_on_without_c(maker: LogMaker) -> None:
+    """Its view ends; a and b form the next primary, and apply more."""
     maker.leave(A, B)
     maker.view(2, A, B)
     maker.activate(A, B)
     maker.traffic(2, A, B)
+
+
+@pytest.mark.parametrize("meets", [True, False])
+def test_a_crash_may_lose_what_was_taken_from_a_member_of_the_view(
+    tmp_path: Path, meets: bool
+) -> None:
+    """Seed 8740015 of the broker stack: the store had it, the log not yet."""
+    maker = all_three()
+    held_by_c = maker.history
+    go_on_without_c(maker)
     maker.start(C2, held_by_c)
     maker.leave(A, B)
     maker.view(3, *([A, B, C2] if meets else [A, B]))
@@ -204,20 +215,12 @@ def test_a_crash_may_leave_more_of_an_own_epoch_than_a_later_one_began_with(
     tmp_path: Path, later: bool
 ) -> None:
     """Seed 8770041 of the broker stack: the log of c ends earlier, and the others had less."""
-    maker = LogMaker()
-    for incarnation in (A, B, C):
-        maker.start(incarnation)
-    maker.view(1, A, B, C)
-    maker.activate(A, B, C)
-    maker.traffic(2, A, B, C)
+    maker = all_three()
     held_by_all = maker.history
     maker.item("c", bytes([c.PUBLISH]))
     held_by_c = maker.history
-    maker.leave(A, B)
     maker.history = held_by_all
-    maker.view(2, A, B)
-    maker.activate(A, B)
-    maker.traffic(2, A, B)
+    go_on_without_c(maker)
     epoch = maker.history.epoch if later else held_by_c.epoch
     maker.start(C2, replace(held_by_c, epoch=epoch))
     maker.stop(A, B)
