@@ -33,6 +33,7 @@ from broker.amqp.frame_reader import FrameReader, ReaderPhase
 from broker.amqp.handshake import (
     MECHANISMS,
     Authenticate,
+    Credentials,
     Limits,
     ServerIdentity,
     credentials_of,
@@ -46,6 +47,10 @@ from broker.amqp.spec import Method, decode_method
 UNCONFIRMED_MAX = 2048
 """Channels that we have closed and the client has not confirmed; each new one looks through all."""
 _SETTLE = {codec.ACK_INDEX: "basic.ack"}
+
+
+def _nobody(_: Credentials) -> str:
+    return ""
 
 
 class ServerConnection(FrameReader):
@@ -79,6 +84,11 @@ class ServerConnection(FrameReader):
         client begins with connection.open."""
         self.user, self.phase = user, ReaderPhase.OPENING
         self.frame_bytes_max = self.limits.frame_bytes_max
+
+    def lost(self) -> None:
+        """Its socket is gone: nobody logs in any more. Who judges knows the client, which would
+        stay in memory until the next full garbage collection."""
+        self._authenticate = _nobody
 
     @property
     def mechanism(self) -> str:

@@ -216,6 +216,7 @@ class Gateway:
             why = client.end_reason or "it closed its socket without closing the connection"
             self.tell("disconnected", f"{client.describe()} disconnected: {why}")
         client.deregister()
+        client.connection.lost()
         for clients in (
             self._everyone,
             self._writable,

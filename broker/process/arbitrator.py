@@ -23,6 +23,7 @@ from broker.process.arbiter import Arbiter
 from broker.process.arbitrator_record import ArbiterRecord, RecordFile
 from broker.process.ring_setup import code_of, discovery_for
 from broker.watchdogs.clock_skew import PREFIX, ClockSkew
+from broker.watchdogs.full_collections import COLLECTIONS
 from broker.watchdogs.reply_lease import ReplyLease
 from vsync.io.driver import Driver
 from vsync.io.redundant_transport import SEPARATOR
@@ -85,6 +86,7 @@ class Arbitrator:
 
     def start(self) -> None:
         """Begin to take part."""
+        COLLECTIONS.begin()
         self.driver.closed.add_done_callback(self._ring_closed)
         self.driver.start()
         self._kept_lease.start()

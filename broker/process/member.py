@@ -202,9 +202,9 @@ class BrokerMember:
     def start(self, beside: Sequence[Beside] = ()) -> None:
         """Begin to take part; `beside`: what runs beside it."""
         self._beside = beside
+        self._watchdogs.start()
         self._ring.start(self._controller.primary, self.stop)
         self._log.tend()
-        self._watchdogs.gauge.start()
         gateway = self.clients.gateway
         self._controller.before_commands = self._tick_first
         self._timers.limit_consumers(gateway.refuse_channel, gateway.consumer_timeout_s)

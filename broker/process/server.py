@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import gc
 import logging
 import os
 import re
@@ -292,10 +291,6 @@ def _start(
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, terminate)
     loop.add_signal_handler(signal.SIGHUP, hang_up)
-    # The garbage collector passes by modules and a state read from the store from now on: each full
-    # collection would look at all of them, 40 ms for the modules alone.  They are freed by count.
-    gc.collect()
-    gc.freeze()
     start()
 
 

@@ -20,6 +20,7 @@ from broker.replication.controller import Controller
 from broker.watchdogs.clock_skew import PREFIX, ClockSkew
 from broker.watchdogs.disk_lag import DiskLag, DurableProgress, PageLag
 from broker.watchdogs.freed_memory import FreedMemory
+from broker.watchdogs.full_collections import COLLECTIONS
 from broker.watchdogs.process_pauses import ProcessPauses, page_faults
 from broker.watchdogs.resource_alarms import Limit, Reading, ResourceAlarms, of_all
 from broker.watchdogs.resource_gauge import ResourceGauge
@@ -135,6 +136,11 @@ class Watchdogs:
         self._waiting: list[Callable[[], None]] = []
         self._log = AlarmLog(lambda text: log.warning("%s", text), self._now)
 
+    def start(self) -> None:
+        """Begin to look at space, memory and the interpreter's collections."""
+        self.gauge.start()
+        COLLECTIONS.begin()
+
     def set_limits(self, disk_free: Limit, memory: Limit) -> None:
         """Other limits hold from now on."""
         self._looked = None, ""
@@ -145,7 +151,7 @@ class Watchdogs:
         """Return the counters by part."""
         return {"clock": self.clocks.counters, "disk": self.disk.counters,
                 "loop": self.pauses.counters, "memory": self.memory.counters,
-                "alarms": self.resources.counters}  # fmt: skip
+                "collector": COLLECTIONS.counters, "alarms": self.resources.counters}  # fmt: skip
 
     def wanted_free_bytes(self) -> int:
         """Return what is to be free on the disk, else there is an alarm.  Any thread may ask."""
