@@ -109,6 +109,13 @@ def has_capability(client_properties: Table, name: str) -> bool:
     return isinstance(capabilities, dict) and capabilities.get(name) is True
 
 
+def announced(client_properties: Table) -> list[str]:
+    """The capabilities that the client has declared."""
+    capabilities = client_properties.get("capabilities")
+    found = capabilities if isinstance(capabilities, dict) else {}
+    return [name for name, on in found.items() if on is True]
+
+
 class Credentials(NamedTuple):
     user: str
     password: str

@@ -161,6 +161,23 @@ class Following:
     next_tag: int = 1
 
 
+class ChannelFacts(NamedTuple):
+    """What only its member knows of a channel, as RabbitMQ's management names it."""
+
+    confirm: int = 0
+    transactional: int = 0
+    prefetch_count: int = 0
+    messages_unconfirmed: int = 0
+    messages_uncommitted: int = 0
+    acks_uncommitted: int = 0
+
+    def shown(self) -> dict[str, object]:
+        """Return it as it is shown: the first two are yes or no."""
+        return self._asdict() | {
+            "confirm": bool(self.confirm), "transactional": bool(self.transactional),
+        }  # fmt: skip
+
+
 @dataclass(slots=True, eq=False)
 class LocalChannel:
     """One open channel of a client of this member."""
@@ -194,3 +211,15 @@ class LocalChannel:
     following: dict[str, Following] = field(default_factory=dict)
     """By tag."""
     unreported: int = 0  # highest delivery tag written without acknowledgement, not yet SENT
+
+    def facts(self) -> ChannelFacts:
+        """Return what the other members do not know of it."""
+        open_one = self.transaction
+        return ChannelFacts(
+            int(self.wants_confirms),
+            int(open_one is not None),
+            self.prefetch,
+            self.publish_no - self.confirms.taken if self.wants_confirms else 0,
+            len(open_one.publishes) if open_one is not None else 0,
+            len(open_one.settlements) if open_one is not None else 0,
+        )

@@ -11,11 +11,13 @@ import ipaddress
 import socket
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from broker.access.access import Access
 from broker.access.backends import Backends, Login
+from broker.amqp.handshake import announced
+from broker.frontend.channel import ChannelFacts
 from broker.frontend.client import Client
 from broker.frontend.encryption import Encryption
 from broker.frontend.gateway import Gateway
@@ -27,7 +29,7 @@ from broker.machine.state import State
 from broker.options.access import AccessOptions
 from broker.options.client_ports import ClientLimits
 
-CLIENT_TEXTS = ("product", "version", "platform", "connection_name")
+CLIENT_TEXTS = ("product", "version", "platform", "information", "connection_name")
 """What clients say of themselves that operators are shown."""
 CLIENT_TEXT_MAX = 256
 PIECE_BYTES_MAX = 1 << 20
@@ -124,6 +126,7 @@ class ClientLink:
             "timeout": connection.heartbeat_s,
             "channel_max": connection.channel_max,
             "frame_max": connection.frame_bytes_max,
+            "capabilities": " ".join(announced(connection.client_properties))[:CLIENT_TEXT_MAX],
             **(client.encryption.details() if client.encryption else {"ssl": False}),
             **{
                 name: value[:CLIENT_TEXT_MAX]
@@ -131,6 +134,11 @@ class ClientLink:
                 if isinstance(value := connection.client_properties.get(name), str)
             },
         }
+
+    def channels(self) -> Iterator[tuple[int, ChannelFacts]]:
+        """Return what only this member knows of its channels, by number."""
+        for number, channel in self.client.channels.items():
+            yield number, channel.facts()
 
     def data_received(self, data: bytes) -> None:
         """Bytes of the client."""
@@ -352,6 +360,12 @@ class Connections:
         """Return what only this member knows of its clients, by address."""
         now = time.monotonic()
         return {client.peer: link.details(now) for client, link in self._links.items()}
+
+    def channel(self, conn: int, number: int) -> ChannelFacts | None:
+        """Return what only this member knows of a channel of its clients, if it is open."""
+        client = self.gateway.clients.get(conn)
+        found = client.channels.get(number) if client is not None else None
+        return found.facts() if found is not None else None
 
     def take_commands(self) -> list[Command]:
         """Return what clients requested since the last turn, in order of arrival."""

@@ -255,7 +255,7 @@ def _typed(body: Object, name: str, kind: type[str], default: str | None, what: 
 
 def _wrong(body: Object, name: str, what: str) -> Problem:
     if name not in body:
-        return bad_request(f'["key_missing","{name}"]')
+        return bad_request(f"[{{key_missing,{name}}}]")
     return bad_request(f"{name} is not {what}")
 
 

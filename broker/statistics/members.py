@@ -1,7 +1,8 @@
 """What members tell one another of themselves, in datagrams outside the order.
 
 Each member sends its figures every few seconds, and the bytes of those of its connections on which
-something moved.  Who its clients are (product, encryption, certificate) it tells once in a while.
+something moved.  Who its clients are (product, encryption, certificate) and how their channels are
+set (confirms, prefetch) it tells as that changes, and once in a while.
 A datagram may be lost: the next one says it again, and figures that were not repeated for a while
 are not shown any more.
 """
@@ -14,12 +15,13 @@ from typing import NamedTuple, Protocol
 
 import msgpack
 
+from broker.frontend.channel import ChannelFacts
 from broker.machine.state import ConnectionRecord
 from broker.statistics.figures import FIGURES, Figures
 from vsync.totem.events import Direct
 from vsync.types import Member
 
-FIGURES_ARE, TRAFFIC_IS, CLIENTS_ARE = b"Of", b"Ot", b"Op"
+FIGURES_ARE, TRAFFIC_IS, CLIENTS_ARE, CHANNELS_ARE = b"Of", b"Ot", b"Op", b"Oh"
 """How datagrams begin."""
 TELL_S = 2.0
 HEARD_S = 10.0
@@ -29,6 +31,9 @@ CLIENTS_EVERY, CLIENT_ROWS = 15, 20
 """Who clients are is told in each so many rounds, of new ones at once; so many in a datagram."""
 CLIENTS_BYTES_MAX = 32 * 1024
 """Of such a datagram: clients choose texts of their own, certificates have long names."""
+CHANNEL_ROWS = 500
+"""Channels in one datagram; looked at in one step are those of one connection more than that."""
+UNSET = ChannelFacts()
 
 
 class Link(Protocol):
@@ -43,6 +48,9 @@ class Link(Protocol):
 
     def details(self, now: float) -> Mapping[str, object]:
         """Return what only this member knows of the client."""
+
+    def channels(self) -> Iterator[tuple[int, ChannelFacts]]:
+        """Return what only this member knows of its channels, by number."""
 
 
 class View(Protocol):
@@ -103,6 +111,8 @@ class MemberFigures:
         self._traffic: dict[tuple[int, int], Traffic] = {}
         self._clients: dict[tuple[int, int], Client] = {}  # of the others
         self._told_clients: set[int] = set()  # of this member's connections
+        self._channels: dict[tuple[int, int, int], ChannelFacts] = {}  # of the others
+        self._told_channels: dict[tuple[int, int], ChannelFacts] = {}  # of this member
         self._rounds = 0
         self._round: Iterator[None] = iter(())
         self._now = self._told_at = 0.0
@@ -126,6 +136,14 @@ class MemberFigures:
         found = self._clients.get(connection)
         return found.now(self._now) if found is not None else None
 
+    def channel(self, channel: tuple[int, int, int]) -> ChannelFacts | None:
+        """Return what another member told of a channel; None where it told nothing of its client.
+
+        Only what is not `UNSET` is told, and kept.
+        """
+        found = self._channels.get(channel)
+        return UNSET if found is None and channel[:2] in self._clients else found
+
     def step(self, now: float) -> None:
         """Tell the others what is due, and look at some of the connections."""
         self._now = now
@@ -139,7 +157,7 @@ class MemberFigures:
     def takes(self, direct: Direct) -> bool:
         """Whether this datagram was of here; then it is dealt with."""
         kind, content = direct.payload[:2], direct.payload[2:]
-        if kind not in (FIGURES_ARE, TRAFFIC_IS, CLIENTS_ARE):
+        if kind not in (FIGURES_ARE, TRAFFIC_IS, CLIENTS_ARE, CHANNELS_ARE):
             return False
         try:
             told = msgpack.unpackb(content, strict_map_key=True)
@@ -147,6 +165,8 @@ class MemberFigures:
                 self._heard[direct.sender.name] = self._now, _figures(told)
             elif kind == CLIENTS_ARE:
                 self._hear_clients(told)
+            elif kind == CHANNELS_ARE:
+                self._hear_channels(told)
             else:
                 self._hear_traffic(told)
         except (ValueError, TypeError, msgpack.UnpackException):
@@ -167,6 +187,16 @@ class MemberFigures:
             if (session, conn) in connections:
                 self._clients[session, conn] = Client(details, self._now)
 
+    def _hear_channels(self, told: object) -> None:
+        session, rows = _channels(told)
+        connections = self._connections()
+        for conn, number, facts in rows:
+            record = connections.get((session, conn))
+            if facts == UNSET or record is None or number not in record.channels:
+                self._channels.pop((session, conn, number), None)
+            else:
+                self._channels[session, conn, number] = facts
+
     def _take(self, key: tuple[int, int], received: int, sent: int) -> None:
         before = self._traffic.get(key)
         if before is None:
@@ -186,6 +216,7 @@ class MemberFigures:
         links = self._links()
         began = self._now
         yield from self._tell_clients(session, links)
+        yield from self._tell_channels(session, links)
         for place in range(0, len(links), ROWS):
             rows: list[tuple[int, int, int]] = []
             for link in links[place : place + ROWS]:
@@ -210,8 +241,46 @@ class MemberFigures:
                     self._traffic.pop(key, None)
                     self._clients.pop(key, None)
             yield
+        yield from self._forget_channels()
         while self._now - began < TELL_S:
             yield
+
+    def _forget_channels(self) -> Iterator[None]:
+        keys = list(self._channels)
+        for place in range(0, len(keys), CHANNEL_ROWS):
+            connections = self._connections()
+            for key in keys[place : place + CHANNEL_ROWS]:
+                record = connections.get(key[:2])
+                if record is None or key[2] not in record.channels:
+                    self._channels.pop(key, None)
+            yield
+
+    def _tell_channels(self, session: int, links: list[Link]) -> Iterator[None]:
+        """Tell of those that changed; once in a while of all that are set to something."""
+        before = self._told_channels if self._rounds % CLIENTS_EVERY else {}
+        self._told_channels = told = {}
+        rows: list[tuple[int, ...]] = []
+        looked = 0
+        for link in links:
+            if not (conn := link.conn):
+                continue
+            for number, facts in link.channels():
+                looked += 1
+                if facts != before.get((conn, number), UNSET):
+                    rows.append((conn, number, *facts))
+                if facts != UNSET:
+                    told[conn, number] = facts
+            looked += 1
+            if looked >= CHANNEL_ROWS:
+                self._tell_rows(session, rows)
+                looked = 0
+                yield
+        self._tell_rows(session, rows)
+
+    def _tell_rows(self, session: int, rows: list[tuple[int, ...]]) -> None:
+        while rows:
+            self._tell(CHANNELS_ARE + bytes(msgpack.packb((session, rows[:CHANNEL_ROWS]))))
+            del rows[:CHANNEL_ROWS]
 
     def _tell_clients(self, session: int, links: list[Link]) -> Iterator[None]:
         """Tell of the new ones; once in a while of all: a member may have come, or missed it."""
@@ -258,6 +327,16 @@ def _clients(told: object) -> tuple[int, list[tuple[int, dict[str, object]]]]:
             str(name): one for name, one in details.items() if isinstance(one, str | int)
         }
         rows.append((int(conn), kept))
+    return int(told[0]), rows
+
+
+def _channels(told: object) -> tuple[int, list[tuple[int, int, ChannelFacts]]]:
+    if not isinstance(told, list) or len(told) != 2 or not isinstance(told[1], list):
+        raise ValueError("no channels")
+    rows = [
+        (int(conn), int(number), ChannelFacts._make(map(int, facts)))
+        for conn, number, *facts in told[1]
+    ]
     return int(told[0]), rows
 
 

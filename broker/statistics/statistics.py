@@ -246,9 +246,18 @@ class Statistics:
         return {"message_stats": stats, "queue_totals": totals, "churn_rates": churn}
 
     def node(self, name: str) -> Fragment:
-        """Return what is known of a member."""
+        """Return what is known of a member; what its clients did every member counts."""
+        own = [
+            one
+            for (member, _), one in self._controller.replica.machine.totals.items()
+            if member == name
+        ]
+        churn: Fragment = {
+            shown: sum(getattr(one, counted) for one in own)
+            for counted, shown in CHURN_NAMES.items()
+        }
         figures = self.members.of(name)
-        return _node(figures) if figures is not None else {}
+        return churn | (_node(figures) if figures is not None else {})
 
     # -- sums ------------------------------------------------------------------------------------
 

@@ -120,7 +120,7 @@ def check_queue(name: str, vhost: str, arguments: Table, version: int) -> Refusa
     foreign = _NOT_OF_STREAMS if is_stream else _OF_STREAMS
     for arg, value in arguments.items():
         if arg in foreign and version >= ANSWERS_AS_RABBITMQ:
-            return not_of_type(arg, name, vhost, STREAM if is_stream else _type_of(arguments))
+            return not_of_type(arg, name, vhost, STREAM if is_stream else queue_type(arguments))
         if arg == "x-dead-letter-exchange" and type(value) is not str:
             return invalid_type(arg, "queue", name, vhost, value)
         why = _fault_of(arg, value, version)
@@ -146,7 +146,8 @@ def check_queue(name: str, vhost: str, arguments: Table, version: int) -> Refusa
     return None
 
 
-def _type_of(arguments: Table) -> str:
+def queue_type(arguments: Table) -> str:
+    """What it was declared as, classic or quorum; a stream has rules of its own."""
     kind = arguments.get("x-queue-type")
     return kind if isinstance(kind, str) and kind in _TYPES else "classic"
 
@@ -354,7 +355,7 @@ def check_consume(queue: Queue, arguments: Table, version: int) -> Refusal | Non
                 return refusal
         elif version >= ANSWERS_AS_RABBITMQ:
             if arg in _CONSUME_STREAMS and not is_stream:
-                return not_of_type(arg, name, vhost, _type_of(queue.arguments))
+                return not_of_type(arg, name, vhost, queue_type(queue.arguments))
         elif arg.startswith("x-") and arg not in _CONSUME_HINTS:
             return not_implemented(f"consumer argument '{arg}' is {NOT_HONOURED}")
     return None

@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from aiohttp.web import StreamResponse
 
 from broker.frontend.connections import CLIENT_TEXTS
+from broker.machine.limits import CHANNEL_HELD_MAX
 from broker.machine.queueing.streams import first_offset, lag
 from broker.machine.requests.arguments import NO_CONSUME
 from broker.machine.state import Channel, ConnectionRecord, Consumer, Queue, Reader
@@ -25,6 +26,13 @@ OF_CLIENT = (
     "peer_cert_validity",
 )  # fmt: skip
 """What its own member knows of a client, as it is shown."""
+
+
+OF_ENCRYPTION = (
+    "ssl_protocol", "ssl_cipher", "ssl_key_exchange", "ssl_hash", "peer_cert_subject",
+    "peer_cert_issuer", "peer_cert_validity",
+)  # fmt: skip
+"""None unless there is such a thing."""
 
 
 def _member_of(call: Call, session: int) -> str:
@@ -78,12 +86,16 @@ def connection_row(
         "state": "running",
         "type": "network",
         "client_properties": {},
+        **dict.fromkeys(OF_ENCRYPTION),
         **figures(call.broker.statistics.connection(one)),
     }
     here = member == call.broker.name
     told = known.get(one.peer) if here else call.broker.statistics.members.client(one.key)
     if told:
         properties: Object = {name: str(told[name]) for name in CLIENT_TEXTS if name in told}
+        capabilities = str(told.get("capabilities", "")).split()
+        if capabilities:
+            properties["capabilities"] = dict.fromkeys(capabilities, True)
         row["client_properties"] = properties
         if "connection_name" in properties:
             row["user_provided_name"] = properties["connection_name"]
@@ -168,6 +180,10 @@ def connection_details(call: Call, one: ConnectionRecord) -> Object:
 
 def channel_row(call: Call, one: Channel) -> Object:
     connection = one.connection
+    if one.local:
+        facts = call.broker.clients.channel(connection.key[1], one.key[2])
+    else:
+        facts = call.broker.statistics.members.channel(one.key)
     return {
         "name": _channel_name(call, one),
         "number": one.key[2],
@@ -178,7 +194,9 @@ def channel_row(call: Call, one: Channel) -> Object:
         "connection_details": connection_details(call, connection),
         "consumer_count": len(one.consumers),
         "messages_unacknowledged": len(one.unacked),
+        "global_prefetch_count": one.limit if one.limit < CHANNEL_HELD_MAX else 0,
         "state": "running",
+        **(figures(facts.shown()) if facts is not None else {}),
         **figures(call.broker.statistics.channel(one)),
     }
 
@@ -208,6 +226,7 @@ async def show_channel(call: Call) -> Reply:
         if _channel_name(call, one) == call.names["channel"]:
             row = channel_row(call, one)
             row["consumer_details"] = [consumer_row(call, two) for two in one.consumers.values()]
+            row |= {"publishes": [], "deliveries": []}  # rates of the mode "detailed"
             return chosen(call, row)
     raise not_found()
 

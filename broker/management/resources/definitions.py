@@ -266,7 +266,7 @@ def user_row(call: Call, one: Defined) -> Object:
 
 def _user_body(_call: Call, body: Object) -> Table:
     if "tags" not in body:
-        raise bad_request('["key_missing","tags"]')
+        raise bad_request("[{key_missing,tags}]")
     return _values(body, "password", "password_hash", "hashing_algorithm", "tags")
 
 
@@ -364,7 +364,7 @@ def policy_row(_call: Call, one: Defined) -> Object:
 
 def _policy_body(_call: Call, body: Object) -> Table:
     if "definition" not in body:
-        raise bad_request('["key_missing","definition"]')
+        raise bad_request("[{key_missing,definition}]")
     return {
         "pattern": text_field(body, "pattern"),
         "definition": to_amqp(table_field(body, "definition")),
@@ -387,7 +387,7 @@ def parameter_row(_call: Call, one: Defined, *, secrets: bool = False) -> Object
 
 def _value_body(_call: Call, body: Object) -> Table:
     if "value" not in body:
-        raise bad_request('["key_missing","value"]')
+        raise bad_request("[{key_missing,value}]")
     return {"value": to_amqp(body["value"])}
 
 

@@ -70,7 +70,8 @@ def exchange_of(call: Call, part: str = "exchange") -> tuple[Vhost, Exchange]:
 
 
 async def show_exchange(call: Call) -> Reply:
-    return chosen(call, exchange_row(call, *exchange_of(call)))
+    row = exchange_row(call, *exchange_of(call))
+    return chosen(call, row | {"incoming": [], "outgoing": []})  # rates of the mode "detailed"
 
 
 async def put_exchange(call: Call) -> Reply:

@@ -7,7 +7,8 @@ from collections.abc import Mapping
 from aiohttp.web import StreamResponse
 
 from broker.machine.queueing.routing import types_of
-from broker.management.call import Call, Reply, Route, not_found
+from broker.machine.version import STREAMS
+from broker.management.call import Call, Reply, Route, bad_request, not_found
 from broker.management.json_values import Json, Object, figures
 from broker.management.listing import Listing, chosen
 from broker.management.slices import Slices
@@ -15,6 +16,25 @@ from broker.release import version
 
 API_RELEASE = "3.10.8"
 """The release of RabbitMQ whose API this follows; tools decide by it what they may ask."""
+AS_PLUGINS = (
+    "rabbitmq_consistent_hash_exchange", "rabbitmq_delayed_message_exchange",
+    "rabbitmq_federation", "rabbitmq_federation_management", "rabbitmq_management",
+    "rabbitmq_prometheus", "rabbitmq_random_exchange", "rabbitmq_shovel",
+    "rabbitmq_shovel_management",
+)  # fmt: skip
+"""What tools look for before they ask for something that RabbitMQ has as a plug-in."""
+FEATURE_FLAGS = {
+    "drop_unroutable_metric": ("Count unroutable publishes to be dropped in stats", 0),
+    "empty_basic_get_metric": ("Count AMQP `basic.get` on empty queues in stats", 0),
+    "implicit_default_bindings": (
+        "Default bindings are now implicit, instead of being stored in the database", 0),
+    "maintenance_mode_status": ("Maintenance mode status", 0),
+    "quorum_queue": ("Support queues of type `quorum`", 0),
+    "stream_queue": ("Support queues of type `stream`", STREAMS),
+    "user_limits": ("Configure connection and channel limits for a user", 0),
+    "virtual_host_metadata": ("Virtual host metadata (description, tags, etc)", 0),
+}  # fmt: skip
+"""Those of RabbitMQ 3.10 that mean something here, and the version of the machine they need."""
 SAMPLED = ("msg_rates", "lengths", "data_rates")
 """The parameters by which a chart asks for samples: `msg_rates_age`, `msg_rates_incr`."""
 
@@ -41,10 +61,7 @@ async def show_overview(call: Call) -> Reply:
         "disable_stats": False,
         "enable_queue_totals": False,
         "statistics_db_event_queue": 0,
-        "exchange_types": [
-            {"name": name, "description": f"AMQP {name} exchange", "enabled": True}
-            for name in sorted(types_of(machine.version))
-        ],
+        "exchange_types": _exchange_types(call),
         "object_totals": {
             "channels": channels,
             "connections": connections,
@@ -53,21 +70,32 @@ async def show_overview(call: Call) -> Reply:
             "queues": sum(len(vhost.queues) for vhost in vhosts),
         },
         "listeners": _listeners(call),
-        "contexts": [
-            {
-                "node": broker.name, "description": "management", "path": "/",
-                "port": str(port), "ip": host,
-            }
-            for protocol, host, port in broker.listeners
-            if protocol in ("http", "https")
-        ],
-    }  # fmt: skip
+        "contexts": [{"node": broker.name, **one} for one in _contexts(call)],
+    }
     if call.user.monitors:
         spans = (_seconds(call, f"{what}_age", f"{what}_incr") for what in SAMPLED)
         row |= figures(broker.statistics.overview(*next(filter(any, spans), (0.0, 0.0))))
     else:
         row |= {"message_stats": {}, "queue_totals": _totals(call), "churn_rates": {}}
     return chosen(call, row)
+
+
+def _exchange_types(call: Call) -> list[Json]:
+    return [
+        {"name": name, "description": f"AMQP {name} exchange", "enabled": True}
+        for name in sorted(types_of(call.broker.machine.version))
+    ]
+
+
+def _contexts(call: Call) -> list[Object]:
+    return [
+        {
+            "description": "management", "path": "/", "port": str(port), "ip": host,
+            "protocol": protocol,
+        }
+        for protocol, host, port in call.broker.listeners
+        if protocol in ("http", "https")
+    ]  # fmt: skip
 
 
 def _seconds(call: Call, *names: str) -> tuple[float, float]:
@@ -130,14 +158,30 @@ def node_rows(call: Call) -> list[Object]:
                 "mem_alarm": (name, "memory") in alarms,
                 "disk_free_alarm": (name, "disk") in alarms,
                 "partitions": [],
+                "cluster_links": [],
                 "rates_mode": "basic",
+                "mem_calculation_strategy": "rss",
+                "enabled_plugins": [*AS_PLUGINS],
                 "applications": [
                     {"name": "qpid-cluster-py", "version": version(), "description": "broker"}
                 ],
+                **(_of_asked(call) if name == call.broker.name else {}),
                 **figures(call.broker.statistics.node(name)),
             }
         )
     return rows
+
+
+def _of_asked(call: Call) -> Object:
+    """What a member shows of itself only."""
+    mechanisms = call.broker.clients.gateway.mechanisms
+    return {
+        "contexts": [*_contexts(call)],
+        "exchange_types": _exchange_types(call),
+        "auth_mechanisms": [
+            {"name": name, "description": f"SASL {name}", "enabled": True} for name in mechanisms
+        ],
+    }
 
 
 def roles_in(status: Mapping[str, object]) -> dict[str, str]:
@@ -155,18 +199,57 @@ async def list_nodes(call: Call) -> Reply | StreamResponse:
     ).reply(call)  # fmt: skip
 
 
-async def show_node(call: Call) -> Reply:
+def _node(call: Call) -> Object:
+    """The member of the path."""
     for row in node_rows(call):
         if row["name"] == call.names["node"]:
-            return chosen(call, row)
+            return row
     raise not_found()
 
 
+def _memory_of(node: Object) -> Object:
+    """What the system says; of what it is used for there is no account."""
+    total: Object = {"rss": node["mem_used"]} if "mem_used" in node else {}
+    return {"memory": {"strategy": "rss", "total": total}}
+
+
+async def show_node(call: Call) -> Reply:
+    node = _node(call)
+    return chosen(call, node | _memory_of(node) if call.flag("memory") else node)
+
+
 async def show_memory(call: Call) -> Reply:
+    return Reply(body=_memory_of(_node(call)))
+
+
+async def show_processes(call: Call) -> Reply:
     """What processes of the node take; there is one, so this names it and no more."""
-    reply = await show_node(call)
-    assert isinstance(reply.body, dict)
-    return Reply(body={"node": call.names["node"], "processes": []})
+    return Reply(body={"node": _node(call)["name"], "processes": []})
+
+
+def _flag_rows(call: Call) -> list[Object]:
+    version = call.broker.machine.version
+    return [
+        {
+            "name": name, "desc": text, "doc_url": "", "stability": "stable",
+            "state": "enabled" if version >= since else "disabled", "provided_by": "rabbit",
+        }
+        for name, (text, since) in FEATURE_FLAGS.items()
+    ]  # fmt: skip
+
+
+async def list_flags(call: Call) -> Reply:
+    return Reply(body=[*_flag_rows(call)])
+
+
+async def enable_flag(call: Call) -> Reply:
+    """There is nothing to switch on one by one: what is here, is on."""
+    for row in _flag_rows(call):
+        if row["name"] == call.names["name"]:
+            if row["state"] == "enabled":
+                return Reply(204)
+            raise bad_request("what newer releases can is switched on by qpid-cluster --upgrade")
+    raise bad_request("unsupported")
 
 
 async def who_am_i(call: Call) -> Reply:
@@ -221,7 +304,10 @@ ROUTES = (
     Route("auth", {"GET": auth_kind}),
     Route("nodes", {"GET": list_nodes}, "monitoring"),
     Route("nodes/{node}", {"GET": show_node}, "monitoring"),
-    Route("top/{node}", {"GET": show_memory}, "monitoring"),
+    Route("nodes/{node}/memory", {"GET": show_memory}, "monitoring"),
+    Route("top/{node}", {"GET": show_processes}, "monitoring"),
+    Route("feature-flags", {"GET": list_flags}),
+    Route("feature-flags/{name}/enable", {"PUT": enable_flag}, "administrator"),
     Route("qpid/cluster", {"GET": cluster}, "monitoring"),
     Route("qpid/members/{node}", {"DELETE": force_out}, "administrator"),
     Route("qpid/members/{node}/drain", {"PUT": drain, "DELETE": undrain}, "administrator"),

@@ -10,6 +10,7 @@ from broker.amqp.fields import Value
 from broker.machine.policies.choice import effective_definition
 from broker.machine.queueing.dispatch import active_consumer
 from broker.machine.queueing.streams import first_offset, max_lag
+from broker.machine.requests.arguments import queue_type
 from broker.machine.state import NO_TTL, STREAM, ConnectionRecord, Queue, ready_count
 from broker.management.call import (
     Call,
@@ -25,6 +26,7 @@ from broker.management.json_values import Json, Object, figures, table, to_amqp
 from broker.management.listing import Listing, chosen
 from broker.management.resources.connections import consumer_row
 from broker.management.slices import Slices
+from vsync.quorum.voter_set import parse
 
 DETAILS_MAX = 500
 """Of the consumers that a queue is shown with."""
@@ -36,6 +38,7 @@ def queue_row(call: Call, queue: Queue) -> Object:
     primary = call.broker.controller.primary
     others = sorted(primary.caught_up_names - primary.mark.without_data - {call.broker.name})
     exclusive = next(iter(queue.consumers.values())) if queue.exclusive_consumer else None
+    kind = STREAM if queue.stream is not None else queue_type(queue.arguments)
     row: Object = {
         "arguments": table(queue.arguments),
         "auto_delete": queue.auto_delete,
@@ -62,16 +65,20 @@ def queue_row(call: Call, queue: Queue) -> Object:
         "synchronised_slave_nodes": list(others),
         "recoverable_slaves": list(others),
         "state": "running",
-        "type": "classic" if queue.stream is None else STREAM,
+        "type": kind,
         "vhost": queue.vhost.name,
         **figures(call.broker.statistics.queue(queue)),
     }
     if queue.owner is not None:
         row["owner_pid_details"] = owner_of(call, queue.owner)
+    if kind != "classic":  # under the names that these have
+        online = {call.broker.name, *others}
+        voters = parse(call.broker.controller.promise.voters).data_names
+        row["leader"], row["online"] = call.broker.name, [*sorted(online)]
+        row["members"] = [*sorted(online.union(voters))]
     row |= _special(queue)
-    if queue.single_active:
-        active = active_consumer(queue)
-        row["single_active_consumer_tag"] = active.tag if active is not None else None
+    active = active_consumer(queue) if queue.single_active else None
+    row["single_active_consumer_tag"] = active.tag if active is not None else None
     return row
 
 
@@ -136,7 +143,8 @@ async def show_queue(call: Call) -> Reply:
     for one in islice(list(queue.consumers.values()), DETAILS_MAX):
         details.append(consumer_row(call, one))
         await slices.step()
-    return chosen(call, {**queue_row(call, queue), "consumer_details": details})
+    row = queue_row(call, queue) | {"consumer_details": details, "incoming": [], "deliveries": []}
+    return chosen(call, row)  # the last two are rates of the mode "detailed"
 
 
 async def put_queue(call: Call) -> Reply:

@@ -69,8 +69,11 @@ _TO_QUEUE = "bindings/{vhost}/e/{source}/q/{queue}"
 _TO_EXCHANGE = "bindings/{vhost}/e/{source}/e/{destination}"
 
 DEMANDS: tuple[Demand, ...] = (
-    *_listed("overview", "whoami", "cluster-name", "extensions", "auth"),
-    *_listed("nodes", "nodes/{node}", "top/{node}", "qpid/cluster", tag=_MONITOR),
+    *_listed("overview", "whoami", "cluster-name", "extensions", "auth", "feature-flags"),
+    *_listed("nodes", "nodes/{node}", "nodes/{node}/memory", "top/{node}", "qpid/cluster",
+             tag=_MONITOR),
+    Demand("PUT", "feature-flags/{name}/enable", _ADMIN, good=204,
+           names=(("name", "quorum_queue"),)),
     Demand("DELETE", "qpid/members/{node}", _ADMIN, good=204),
     Demand("PUT", "qpid/members/{node}/drain", _ADMIN, good=204),
     Demand("DELETE", "qpid/members/{node}/drain", _ADMIN, good=204),

@@ -19,6 +19,7 @@ def test_an_exchange_comes_and_goes(api: Api, amqp: pika.BlockingConnection) -> 
     assert api.row("exchanges/%2F/news") == {
         "name": "news", "vhost": "/", "type": "topic", "durable": True, "auto_delete": False,
         "internal": False, "arguments": {"alternate-exchange": "amq.fanout"}, "policy": None,
+        "incoming": [], "outgoing": [],
     }  # fmt: skip
     amqp.channel().exchange_declare("news", passive=True)
     answered = api.ask("PUT", "exchanges/%2F/news", {**body, "type": "direct"})

@@ -1,12 +1,16 @@
 """What members tell one another: heard, outdated, malformed."""
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, field
 
 import msgpack
 import pytest
 
+from broker.frontend.channel import ChannelFacts
 from broker.statistics.figures import FIGURES
 from broker.statistics.members import (
+    CHANNEL_ROWS,
+    CHANNELS_ARE,
     CLIENT_ROWS,
     CLIENTS_ARE,
     CLIENTS_BYTES_MAX,
@@ -16,6 +20,7 @@ from broker.statistics.members import (
     ROWS,
     TELL_S,
     TRAFFIC_IS,
+    UNSET,
 )
 from tests.support.observed import MEMBERS, Observed
 from vsync.totem.events import Direct
@@ -27,9 +32,13 @@ class FakeLink:
     received: int = 0
     sent: int = 0
     product: str = "pika"
+    open: dict[int, ChannelFacts] = field(default_factory=dict)
 
     def details(self, now: float) -> dict[str, object]:
         return {"connected_s": round(now - 1000), "product": self.product, "ssl": True}
+
+    def channels(self) -> Iterator[tuple[int, ChannelFacts]]:
+        yield from self.open.items()
 
 
 def hear(listener: Observed, speaker: Observed) -> None:
@@ -43,13 +52,13 @@ def test_figures_reach_the_others_and_are_forgotten_when_not_repeated() -> None:
     ours = Observed("a")
     theirs = Observed("b", ours.rig)
     theirs.figures["open_fds"] = 7.0
-    assert ours.statistics.node("b") == {}
+    assert "fd_used" not in ours.statistics.node("b")
     theirs.sweep()
     ours.sweep()
     hear(ours, theirs)
     assert ours.statistics.node("b")["fd_used"] == 7
     ours.sweep(HEARD_S + 1)
-    assert ours.statistics.node("b") == {}
+    assert "fd_used" not in ours.statistics.node("b")
     assert ours.statistics.node("a")["fd_used"] == 1
 
 
@@ -97,7 +106,7 @@ def test_many_connections_are_told_in_small_pieces() -> None:
         msgpack.packb([1, 7]),
     ],
 )  # fmt: skip
-@pytest.mark.parametrize("kind", [FIGURES_ARE, TRAFFIC_IS, CLIENTS_ARE])
+@pytest.mark.parametrize("kind", [FIGURES_ARE, TRAFFIC_IS, CLIENTS_ARE, CHANNELS_ARE])
 def test_a_malformed_datagram_is_counted_and_dropped(kind: bytes, content: bytes) -> None:
     seen = Observed()
     assert seen.members.takes(Direct(MEMBERS[1], kind + content))
@@ -175,3 +184,58 @@ def test_who_clients_are_is_told_again_for_members_that_missed_it() -> None:
         hear(ours, theirs)
     for one in clients:
         assert ours.members.client((one.session, one.conn)) is not None
+
+
+def test_how_a_channel_is_set_is_known_at_other_members() -> None:
+    """As it changes, without a word of those that are as they began; gone with the channel."""
+    ours = Observed("a")
+    theirs = Observed("b", ours.rig)
+    client = ours.rig.client("b").channel(2).channel(3)
+    link = FakeLink(client.conn)
+    theirs.links = [link]
+    keys = [(client.session, client.conn, number) for number in (2, 3)]
+
+    def pass_on() -> list[bytes]:
+        for _ in range(3):
+            theirs.sweep()
+            ours.sweep()
+        told = [one for to, one in theirs.sent if to == ours.me and one[:2] == CHANNELS_ARE]
+        hear(ours, theirs)
+        return told
+
+    assert [ours.members.channel(key) for key in keys] == [None, None]
+    confirming = UNSET._replace(confirm=1, messages_unconfirmed=70_000)
+    link.open = {2: confirming, 3: UNSET}
+    [told] = pass_on()
+    assert [row[1] for row in msgpack.unpackb(told[2:])[1]] == [2]
+    assert [ours.members.channel(key) for key in keys] == [confirming, UNSET]
+    assert pass_on() == []
+    link.open = {2: UNSET, 3: UNSET._replace(prefetch_count=9)}
+    assert len(pass_on()) == 1
+    assert [ours.members.channel(key) for key in keys] == [UNSET, link.open[3]]
+    for _ in range(2):  # once in a while again, for members that missed it
+        theirs.sent.clear()
+        for _ in range(3 * CLIENTS_EVERY):
+            theirs.sweep(TELL_S)
+        assert [one for to, one in theirs.sent if to == ours.me and one[:2] == CHANNELS_ARE]
+    client.close()
+    for _ in range(4):
+        ours.sweep(TELL_S)
+    assert ours.members.channel(keys[1]) is None
+
+
+def test_many_channels_are_told_in_small_pieces() -> None:
+    seen = Observed()
+    seen.links = [
+        FakeLink(conn, open={number: UNSET._replace(prefetch_count=1) for number in range(1, 2048)})
+        for conn in (1, 2, 3)
+    ]
+    pieces = []
+    for _ in range(20):
+        seen.members.step(seen.now)
+        pieces.append([one for to, one in seen.sent if to.name == "b" and one[:2] == CHANNELS_ARE])
+        seen.sent.clear()
+    assert max(map(len, pieces)) == -(-2047 // CHANNEL_ROWS)  # one connection in a step
+    told = [piece for some in pieces for piece in some]
+    assert sum(len(msgpack.unpackb(piece[2:])[1]) for piece in told) == 3 * 2047
+    assert max(map(len, told)) <= CLIENTS_BYTES_MAX

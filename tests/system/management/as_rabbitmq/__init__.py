@@ -1,0 +1,1 @@
+"""What tools made for RabbitMQ ask of its management API, asked of ours."""
