@@ -21,20 +21,22 @@ from tools.cli.signals import ended_by
 from tools.verify.fast import FastReport, compare_ends
 from tools.verify.findings import BadInput, shown
 from tools.verify.input.segments import find_segments, is_few, is_little
-from tools.verify.job import CheckOptions, verify
 from tools.verify.live import checkpoint
 from tools.verify.live.alert import alert
 from tools.verify.live.metrics import FollowMetrics, serving
 from tools.verify.live.notify import notifier
-from tools.verify.report.html import page
 from tools.verify.report.progress_bar import progress
-from tools.verify.report.result import Report
 from tools.verify.spark_session import needs, spark_session
 
 CONSISTENT, NOT_CONSISTENT, NO_VERDICT = 0, 1, 2
+ALWAYS = ("pyarrow", "numpy", "duckdb")
+"""What every check but --fast needs besides the brokers' own packages."""
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+    from tools.verify.job import CheckOptions
+    from tools.verify.report.result import Report
 
 
 @click.command(context_settings={"help_option_names": ["-h", "--help"]})
@@ -174,8 +176,12 @@ def main(
         _fast(list(logdir), as_json)
     if follow:
         _follow(list(logdir), as_json, verbose, since, Outlets(**outlets))
-    options = CheckOptions(html is not None, since, save, export, replay == "all")
     with _verdict_only(as_json, verbose):
+        needs(*ALWAYS)
+        # Imported late: --help, --fast and the sentence of `needs` come without the extra, too.
+        from tools.verify.job import CheckOptions, verify
+
+        options = CheckOptions(html is not None, since, save, export, replay == "all")
         started = time.monotonic()
         found = _look_ahead(list(logdir), options, html)
         with _spark(master, verbose, found, options) as spark:
@@ -214,7 +220,6 @@ def _spark(
 ) -> Iterator[SparkSession | None]:
     """Yield Spark, or None where it would take longer to start than the check without it."""
     if is_few(segments) and options.export is None and not _is_given("master"):
-        needs("pyarrow", "numpy", "duckdb")
         yield None
         return
     with spark_session(master, verbose, little=is_little(segments)) as spark:
@@ -279,7 +284,7 @@ def _follow(
     places: list[Path], as_json: bool, verbose: bool, since: Path | None, outlets: Outlets
 ) -> NoReturn:
     with _verdict_only(as_json, verbose):
-        needs("pyarrow", "numpy", "duckdb")
+        needs(*ALWAYS)
         saved = [] if since is None else checkpoint.load(since)
         with (
             notifier(outlets.alert_command, outlets.alert_url) as told,
@@ -339,6 +344,8 @@ def render_fast(report: FastReport, seconds: float) -> str:
 
 
 def _write_page(path: Path, report: Report, title: str, verbose: bool) -> None:
+    from tools.verify.report.html import page
+
     try:
         path.write_text(page(report, title), encoding="utf-8")
     except Exception as error:  # the verdict stands

@@ -19,7 +19,7 @@ from tests.system.verify.corruption.corrupt_logs import change_an_outcome
 from tests.system.verify.support.make_logs import good_history
 from tests.system.verify.support.spark_session import shared_session
 from tools.commands import qpid_cluster_verify
-from tools.verify import spark_session
+from tools.verify import job, spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -77,7 +77,7 @@ class TestVerdicts:
             raise ZeroDivisionError("division by zero")
 
         good_history().write(tmp_path)
-        monkeypatch.setattr(qpid_cluster_verify, "verify", broken)
+        monkeypatch.setattr(job, "verify", broken)
         result = run("--json", str(tmp_path))
         assert result.exit_code == 2
         assert json.loads(result.stdout)["consistent"] is None

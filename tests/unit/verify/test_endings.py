@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,6 +16,8 @@ from click.testing import CliRunner, Result
 
 from tests.system.verify.support.make_logs import good_history
 from tools.commands import qpid_cluster_verify
+from tools.verify import job
+from tools.verify.report import html
 from tools.verify.report.result import Counts, Report
 
 
@@ -80,7 +84,7 @@ class TestEndings:
             assert "--master" not in option or any(logs.parent.glob("scratch*"))
             os.kill(os.getpid(), number)
 
-        monkeypatch.setattr(qpid_cluster_verify, "verify", killed)
+        monkeypatch.setattr(job, "verify", killed)
         monkeypatch.setattr(qpid_cluster_verify, "alert", killed)
         # A shell has what it starts in the background ignore SIGINT, and so these tests perhaps.
         before = signal.default_int_handler if number == signal.SIGINT else signal.SIG_DFL
@@ -99,9 +103,31 @@ class TestEndings:
         def fails(*_: object) -> str:
             raise why
 
-        monkeypatch.setattr(qpid_cluster_verify, "verify", lambda *_: Report(Counts(), [], []))
-        monkeypatch.setattr(qpid_cluster_verify, "page", fails)
+        monkeypatch.setattr(job, "verify", lambda *_: Report(Counts(), [], []))
+        monkeypatch.setattr(html, "page", fails)
         said = run(logs, "--html", logs / "page.html")
         assert said.exit_code == 0
         assert f"cannot write {logs / 'page.html'}: " in said.stderr
         assert "no such lane" in said.stderr or "No space left" in said.stderr
+
+
+WITHOUT_THE_EXTRA = """
+import sys
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.partition(".")[0] in {"pyarrow", "pyspark", "duckdb", "pandas", "numpy"}:
+            raise ModuleNotFoundError(name)
+sys.meta_path.insert(0, Missing())
+from tools.commands.qpid_cluster_verify import main
+main(sys.argv[1:])
+"""
+
+
+@pytest.mark.parametrize("option", ["--help", "--fast"])
+def test_what_needs_no_extra_runs_without_it(logs: Path, option: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-c", WITHOUT_THE_EXTRA, option, str(logs)],
+        capture_output=True, text=True, check=False, cwd=Path(__file__).parents[3],
+    )  # fmt: skip
+    assert "Traceback" not in done.stderr
+    assert done.stdout.startswith("Usage: " if option == "--help" else "fast: members 3")
