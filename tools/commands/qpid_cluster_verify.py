@@ -189,15 +189,19 @@ def main(
             with progress(spark, wanted=not (as_json or verbose)):
                 report = verify(spark, list(logdir), options)
             seconds = time.monotonic() - ready
-        if as_json:
-            document = report.as_document()
-            document["seconds"] = {"start": round(ready - started, 3), "check": round(seconds, 3)}
-            click.echo(json.dumps(document, indent=2))
-        else:
-            click.echo(render(report, seconds, verbose=verbose))
+        _print(report, ready - started, seconds, as_json=as_json, verbose=verbose)
         if html is not None:
             _write_page(html, report, "Consistency of " + ", ".join(map(str, logdir)), verbose)
         sys.exit(CONSISTENT if report.consistent else NOT_CONSISTENT)
+
+
+def _print(report: Report, start_s: float, check_s: float, *, as_json: bool, verbose: bool) -> None:
+    if not as_json:
+        click.echo(render(report, check_s, verbose=verbose))
+        return
+    document = report.as_document()
+    document["seconds"] = {"start": round(start_s, 3), "check": round(check_s, 3)}
+    click.echo(json.dumps(document, indent=2))
 
 
 def _check_mixture(
