@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import sys
+import time
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -23,9 +25,12 @@ from tools.cli.failures import ToolError
 from tools.cli.options import run_command
 from tools.client import credentials
 from tools.client.http_api import Api, Json
+from tools.oncall import report
+from tools.oncall.answers import asked as asked_of
+from tools.oncall.findings import findings
 from tools.operate import states
 from tools.operate.listings import LISTINGS, Listing
-from tools.operate.output import FORMATS, print_rows
+from tools.operate.output import FORMATS, plain, print_json, print_rows
 from tools.operate.questions import QUESTIONS
 from tools.operate.refused import REFUSED
 from tools.operate.settings import CHANGES, Verb, asked_password
@@ -264,6 +269,28 @@ def cluster_status(ctx: click.Context, /, **again: object) -> None:
     found = asked(ctx, again)
     with answered():
         states.print_cluster(found.api(), as_json=found.form == "json")
+
+
+@qpidctl.command(name="check_cluster")
+@with_common
+@click.pass_context
+def check_cluster(ctx: click.Context, /, **again: object) -> None:
+    """Say what is wrong with the cluster, what follows, and what to do: begin here.
+
+    Asks one member for all: who is away, quorum, alarms, views that come and go, certificate,
+    stuck consumers, long queues, shovels and links. 69 when there is anything but notices.
+    """
+    found = asked(ctx, again)
+    with answered():
+        answers = asked_of(found.api(), time.time_ns() // 1_000_000)
+    listed = findings(answers)
+    if found.form == "json":
+        print_json(report.document(answers, listed))
+    else:
+        text = report.text(answers, listed, shutil.get_terminal_size().columns)
+        print("\n".join(plain(line) for line in text.split("\n")))
+    if report.grave(listed):
+        ctx.exit(Exit.UNAVAILABLE)
 
 
 @qpidctl.command()
