@@ -89,6 +89,7 @@ class SimOutbox:
                 self._write(entry)
         for _, entry in self._gate.take():
             self._write(entry)
+        self.clients.history.flush()
         confirmed, self._confirmed = self._confirmed, []
         return confirmed
 
@@ -119,11 +120,11 @@ class SimOutbox:
         judge, clients, name = self.judge, self.clients, self.clients.member
         judge.written(name, self._controller().primary.epoch, position, chain)
         if isinstance(effect, Confirm) and effect.conn == clients.publisher:
-            if effect.durable:
+            if effect.ack:
                 self._confirmed.append(position)
-                if position > self._released_to:
-                    self._released_to = position
-                    self._on_released(position, chain, self._voters_of(position))
+            if effect.durable and position > self._released_to:
+                self._released_to = position
+                self._on_released(position, chain, self._voters_of(position))
             message = message_id(clients.unconfirmed[effect.publish_no].body)
             if effect.ack:
                 judge.confirms_sent.append(

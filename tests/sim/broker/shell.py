@@ -40,6 +40,7 @@ from tests.sim.broker.outbox import SimOutbox
 from tests.sim.broker.pages import SimPages
 from tests.sim.broker.transfer import SimTransfer
 from tests.sim.broker.watchdogs import SimWatchdogs
+from tests.sim.clients.histories import SimHistory
 from tests.sim.clients.programs import SimClients
 from tests.sim.world.member import SimMember
 from tests.sim.world.random_tape import Tape
@@ -154,6 +155,14 @@ class BrokerUpper:
         return SimClients(
             self.name, tape, self.stack.numbers, self.later, self.judge.broken,
             lambda: self.world.healed, self.stack.orphans, self.world.tape,
+            self.history_of_clients(tape),
+        )  # fmt: skip
+
+    def history_of_clients(self, tape: Tape) -> SimHistory:
+        """What they write down."""
+        return SimHistory(
+            self.stack.memberlog, self.name, self.member.incarnation, tape.fork("history"),
+            self.now_us, lambda: self.controller.replica.machine.cluster_id,
         )  # fmt: skip
 
     def _role_of(self) -> MemberRole:
@@ -252,6 +261,7 @@ class BrokerUpper:
         except StoreError as error:
             self.note("store_not_closed", str(error))
         self.log.stop("leaves", self.controller.replica.history)
+        self.clients.history.member_ended(crashed=False)
 
     def crashed(self) -> None:
         self.dead = True

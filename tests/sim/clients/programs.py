@@ -53,6 +53,7 @@ from broker.machine.publishing.producers import ID, SEQUENCE
 from broker.machine.requests.delay_header import DELAY
 from broker.machine.requests.properties import with_header
 from tests.sim.broker.operator import GRAVE, SimOperator
+from tests.sim.clients.histories import SimHistory
 from tests.sim.clients.letters import KEPT, MAIL, WAYS_CHAN, LetterPlan, SimWays
 from tests.sim.clients.messages import MESSAGE, MessageId, message_id
 from tests.sim.clients.readers import STREAM, SimReaders, StreamPlan
@@ -110,8 +111,10 @@ class SimClients:
         calm: Callable[[], bool],
         orphans: Orphans,
         of_all: Tape,
+        history: SimHistory,
     ) -> None:
         """`of_all` is a tape of the run, from which every member draws the same."""
+        self.history = history
         self.member, self.tape, self.numbers = member, tape, numbers
         self.orphans = orphans
         self.later, self.broken = later, broken
@@ -137,7 +140,7 @@ class SimClients:
         self.ways = SimWays(tape.fork("ways"), LetterPlan.draw(of_all.fork("letters")))
         self.readers = SimReaders(
             member, tape.fork("readers"), numbers, later, broken, calm,
-            StreamPlan.draw(of_all.fork("stream")),
+            StreamPlan.draw(of_all.fork("stream")), history,
         )  # fmt: skip
         self._last_values = tape.fork("last values")
         self.replacing = self._last_values.chance(0.4)
@@ -155,12 +158,14 @@ class SimClients:
         """All old connections are gone; the clients come again."""
         self.session = session
         self.commands, self._unsent = [], []
+        self.history.consumers_lost(self.consuming)
         self._connect()
         self._consume()
         self.readers.begin()
 
     def _connect(self) -> None:
         """The publisher comes by a new connection, and declares what it needs."""
+        self.history.publisher_lost()
         again = list(self.unconfirmed.values()) if self.numbering else []
         self.unconfirmed.clear()
         self.published = self.publish_no = 0
@@ -214,6 +219,7 @@ class SimClients:
     def _consume(self) -> None:
         """A new connection with some consumers."""
         tape = self.tape
+        self.history.consumers_lost(self.consuming)
         self.consuming = next(self.numbers)
         self.consumers = {}
         if self.calm():
@@ -252,6 +258,7 @@ class SimClients:
     def _open(self, consumer: Consumer) -> list[Command]:
         consumer.generation += 1
         consumer.forget()
+        self.history.consumes(self.consuming, consumer.chan, consumer.queue.name)
         kind = BROWSER if consumer.browses else ""
         tag = f"{kind}{consumer.queue.name}/{consumer.chan}.{consumer.generation}"
         arguments: Table = {"x-filter-no-consume": True} if consumer.browses else {}
@@ -315,6 +322,7 @@ class SimClients:
         self.publish_no += 1
         sent = sent._replace(conn=self.publisher, publish_no=self.publish_no)
         self.unconfirmed[self.publish_no] = sent
+        self.history.publishes(sent)
         self.commands += self._in_parts(sent) if self.parting else (sent,)
 
     def _in_parts(self, sent: Publish) -> list[Command]:
@@ -331,10 +339,12 @@ class SimClients:
 
     def crashed(self) -> None:
         """A publisher that numbers its messages goes on at another member."""
+        self.history.member_ended(crashed=True)
         if self.numbering:
             self.orphans += self.unconfirmed.values()
 
     def take_commands(self) -> list[Command]:
+        self.history.flush()
         commands, self.commands = self.commands, []
         return commands + self.readers.take_commands()
 
@@ -348,8 +358,9 @@ class SimClients:
 
     def receive(self, effect: Effect) -> None:
         match effect:
-            case Confirm(conn, _, number, _, _) if conn == self.publisher:
+            case Confirm(conn, _, number, _, ack) if conn == self.publisher:
                 self.unconfirmed.pop(number, None)
+                self.history.answered(number, ack=ack)
             case DeliverEffect() if effect.conn == self.consuming:
                 self._delivered(self.consumers[effect.chan], effect)
             case DeliverEffect() | Reply() if effect.conn == self.readers.conn:
@@ -373,6 +384,7 @@ class SimClients:
 
     def _delivered(self, consumer: Consumer, d: DeliverEffect) -> None:
         tape, conn, chan, tag = self.tape, self.consuming, consumer.chan, d.delivery_tag
+        self.history.received(d)
         if consumer.no_ack and not consumer.closing:
             self._send(Sent(SENT, conn, chan, tag))
         if consumer.no_ack:
@@ -387,7 +399,7 @@ class SimClients:
             return
         what = tape.random.random()
         if what < 0.70:
-            self._send(Ack(ACK, conn, chan, tag, False))
+            self._ack(consumer, tag, multiple=False)
         elif what < 0.82:
             self._send(Nack(NACK, conn, chan, tag, False, what < 0.79))
         else:
@@ -407,7 +419,7 @@ class SimClients:
         chan, tags = consumer.chan, list(consumer.unacked)
         if what < 0.7:
             tag = self.tape.pick(tags)
-            self._send(Ack(ACK, conn, chan, tag, True))
+            self._ack(consumer, tag, multiple=True)
             for one in [one for one in tags if one <= tag]:
                 del consumer.unacked[one]
         elif what < 0.8:
@@ -426,6 +438,10 @@ class SimClients:
             self._consume()
         if consumer.unacked:
             self.later(self.tape.between(0.0, 0.1), lambda: self._tidy(conn, consumer, generation))
+
+    def _ack(self, consumer: Consumer, tag: int, *, multiple: bool) -> None:
+        self.history.acks(self.consuming, consumer.chan, tag, multiple=multiple)
+        self._send(Ack(ACK, self.consuming, consumer.chan, tag, multiple))
 
     def _send(self, command: Command) -> None:
         self._unsent.append(command)

@@ -39,6 +39,7 @@ from broker.machine.effects import DeliverEffect, Effect, Reply
 from broker.machine.queueing.streams import FILTER_VALUE, OFFSET
 from broker.machine.requests.arguments import FILTER, MATCH_UNFILTERED
 from broker.machine.requests.properties import headers_of, with_header
+from tests.sim.clients.histories import SimHistory
 from tests.sim.world.random_tape import Tape
 
 STREAM = "log"
@@ -99,7 +100,9 @@ class SimReaders:
         broken: Callable[[str, str], None],
         calm: Callable[[], bool],
         plan: StreamPlan,
+        history: SimHistory,
     ) -> None:
+        self.history = history
         self.member, self.tape, self.numbers, self.plan = member, tape, numbers, plan
         self.later, self.broken, self.calm = later, broken, calm
         self.conn = 0
@@ -134,6 +137,7 @@ class SimReaders:
         return commands
 
     def _connect(self) -> None:
+        self.history.consumers_lost(self.conn)
         self.conn = next(self.numbers)
         self._readers = {}
         self.commands.append(ConnectionOpen(CONNECTION_OPEN, self.conn, "/", "guest", "p:3"))
@@ -145,6 +149,7 @@ class SimReaders:
     def _open(self, reader: _Reader) -> None:
         reader.held.clear()
         reader.closing = False
+        self.history.consumes(self.conn, reader.chan, STREAM)
         self.commands += [
             ChannelOpen(CHANNEL_OPEN, self.conn, reader.chan),
             self.plan.declare(self.conn, reader.chan),
@@ -187,6 +192,7 @@ class SimReaders:
                 pass
 
     def _delivered(self, reader: _Reader, d: DeliverEffect) -> None:
+        self.history.received(d)
         if reader.closing:
             return
         offset = offset_of(d)
@@ -203,6 +209,7 @@ class SimReaders:
             self.later(self.tape.between(0.0, 0.1), lambda: self._change(conn, reader, generation))
 
     def _settle_all(self, reader: _Reader) -> None:
+        self.history.acks(self.conn, reader.chan, reader.held[-1], multiple=True)
         self.commands.append(Ack(ACK, self.conn, reader.chan, reader.held[-1], True))
         reader.held.clear()
         if not self._saying:  # the member takes what there is when the call returns
@@ -221,6 +228,7 @@ class SimReaders:
             self._settle_all(reader)
         elif what < 0.6:
             tag = reader.held.pop(self.tape.number(0, len(reader.held) - 1))
+            self.history.acks(conn, chan, tag, multiple=False)
             self.commands.append(Ack(ACK, conn, chan, tag, False))
         elif what < 0.75:
             goes_back = self.tape.chance(0.5)

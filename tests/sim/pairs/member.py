@@ -33,6 +33,7 @@ class PairClients(SimClients):
         super().__init__(
             upper.name, tape, upper.stack.numbers, upper.later, upper.judge.broken,
             lambda: upper.world.healed, upper.stack.orphans, upper.world.tape,
+            upper.history_of_clients(tape),
         )  # fmt: skip
         self._upper = upper
         self.numbering = False  # what was taken of a history that is set aside leaves a gap
@@ -64,6 +65,8 @@ class PairClients(SimClients):
         self._forget()
 
     def _forget(self) -> None:
+        self.history.publisher_lost()
+        self.history.consumers_lost(self.consuming)
         self.publisher = self.consuming = self.published = self.publish_no = 0
         self.consumers, self._unsent = {}, []
         self.unconfirmed.clear()

@@ -235,6 +235,7 @@ def cutoffs(
     What an epoch applied beyond it is superseded: no later primary has it.  An epoch may have
     decided something at a member that crashed before it came to what was ordered in it; if a later
     one began with a state of an earlier one, that is superseded from where the earlier one began.
+    Of an epoch that is in no log but by its state, the activation at least is in that state.
     """
     decided = {run.decided for row in rows if row.kind == SEGMENT for run in runs_of(row)}
     lowest: dict[int, int] = {}
@@ -245,7 +246,11 @@ def cutoffs(
         if epoch in bases:
             cut = bases[epoch] if cut is None else min(cut, bases[epoch])
     for epoch, known in epochs_of_bases(rows, primaries).items():
-        for one in decided - bases.keys() if known in bases else ():
+        if known not in bases:
+            began = bases[epoch] - 1
+            lowest |= {one: min(began, lowest.get(one, began)) for one in decided if one < known}
+            continue
+        for one in decided - bases.keys():
             if known < one < epoch:
                 lowest[one] = min(bases[known], lowest.get(one, bases[known]))
     return lowest

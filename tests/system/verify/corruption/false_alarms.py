@@ -1,101 +1,187 @@
 """Run the check over the logs of simulated clusters under faults: there must be no finding.
 
     python -m tests.system.verify.corruption.false_alarms --seeds 1-1000 [--stack oracle]
-    [--jobs N] [--keep DIR]
+    [--jobs N] [--keep DIR] [--ledger FILE]
 
-Each seed's brokers write their member logs, which are checked as `qpid-cluster-verify` checks logs
-that are few.  A seed whose simulation fails does not count.  Prints the findings, and the number of
-clusters, incarnations, records, positions, publishes and confirms.  Exit status 1 when there was a
-finding.
+Each seed's brokers write their member logs, and their clients histories, which are checked as
+`qpid-cluster-verify` checks logs that are few.  A seed whose simulation fails does not count; of a
+pair neither does one in which both went on alone, as two histories are no false alarm.  Prints the
+findings, and how many clusters, incarnations, records, ... were checked.  With `--ledger` a line
+of JSON is kept for each seed: one that has its line is not run again, and counts in the sums.  With
+`--fresh N` the seeds follow from the commit.  Exit status 1 when there was a finding.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import shutil
 import sys
 import tempfile
 import time
 from collections import Counter
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, field
 from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
-from typing import NamedTuple
 
-from tests.sim.run.campaign import Options, run_seed
-from tools.verify.findings import BadInput, Finding
+from tests.sim.pairs.stack import PairStack
+from tests.sim.run.campaign import Options, collect_seldom, run_seed
+from tests.sim.run.gate import commit, fresh_start
+from tools.verify.findings import BadInput
 from tools.verify.job import verify
 
-EVERY = 50
-"""So many seeds after which the sums are printed, for who looks in on a long run."""
+EVERY_S = 60.0
+"""So often the sums are printed, for who looks in on a long run."""
+TOLD = 4
+"""So many findings of a cluster are printed."""
+Seed = tuple[str, int]
 
 
-class Outcome(NamedTuple):
-    """What the check said of one cluster."""
+@dataclass(frozen=True)
+class Outcome:
+    """What the check said of one cluster: a line of the ledger."""
 
+    stack: str
     seed: int
-    counts: Counter[str]
-    findings: list[Finding]
+    counts: dict[str, int] = field(default_factory=dict)
+    findings: list[str] = field(default_factory=list)
     unjudged: str = ""  # why it does not count
 
     def print(self) -> None:
         """Print what is not as it should be."""
+        name = f"seed {self.seed} of {self.stack}"
         if self.unjudged:
-            print(f"seed {self.seed}: {self.unjudged}", flush=True)
+            print(f"{name}: {self.unjudged}", flush=True)
         elif self.findings:
-            print(f"seed {self.seed}: {len(self.findings)} findings")
-            for finding in self.findings[:4]:
+            print(f"{name}: {len(self.findings)} findings")
+            for finding in self.findings[:TOLD]:
                 print(f"    {finding}", flush=True)
 
 
-def main() -> int:
+class Sums:
+    """What was checked so far, in all and since this run began."""
+
+    def __init__(self, wanted: int) -> None:
+        self.wanted, self.seen, self.now = wanted, 0, 0
+        self.totals: Counter[str] = Counter(clusters=0, alarms=0)
+        self.unjudged: Counter[str] = Counter()
+        self._began = self._told = time.monotonic()
+
+    def add(self, outcome: Outcome, *, now: bool) -> None:
+        """Take what the check said; `now`: in this run."""
+        self.seen += 1
+        self.now += now
+        if outcome.unjudged:
+            self.unjudged[outcome.unjudged.partition(":")[0]] += 1
+            return
+        self.totals.update(outcome.counts)
+        self.totals["clusters"] += 1
+        self.totals["alarms"] += bool(outcome.findings)
+
+    def print(self) -> None:
+        """Print the sums, and how long the rest will take."""
+        took = time.monotonic() - self._began
+        left = took / max(1, self.now) * (self.wanted - self.seen)
+        counted = ", ".join(f"{count:,} {name}" for name, count in self.totals.items())
+        without = "".join(f"; {count} not judged: {why}" for why, count in self.unjudged.items())
+        to_go = f", {left:.0f} s to go" if left else ""
+        print(f"{counted}{without} ({self.now} in {took:.0f} s{to_go})", flush=True)
+
+    def print_seldom(self) -> None:
+        """Print the sums when it is time."""
+        if time.monotonic() - self._told >= EVERY_S:
+            self._told = time.monotonic()
+            self.print()
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", default="1-20", help="A-B, both included")
-    parser.add_argument("--stack", choices=("broker", "oracle"), default="oracle")
+    parser.add_argument("--fresh", type=int, help="so many seeds that follow from the commit")
+    parser.add_argument("--stack", choices=("broker", "oracle", "pair"), default="broker")
     parser.add_argument("--jobs", type=int, default=1, help="processes, each with its own clusters")
     parser.add_argument("--keep", type=Path, help="keep the logs of alarms in this directory")
-    options = parser.parse_args()
+    parser.add_argument("--ledger", type=Path, help="what was checked, to go on from there")
+    options = parser.parse_args(arguments)
     first, _, last = options.seeds.partition("-")
     seeds = range(int(first), int(last or first) + 1)
-    totals: Counter[str] = Counter(clusters=0, alarms=0)
-    began = time.monotonic()
+    if options.fresh is not None:
+        seeds = range(fresh_start(commit()), fresh_start(commit()) + options.fresh)
+        print(f"fresh seeds from {seeds.start} (commit {commit() or 'none: the date'})")
+    known = {} if options.ledger is None else read_ledger(options.ledger)
+    before = [known[options.stack, seed] for seed in seeds if (options.stack, seed) in known]
+    sums = Sums(len(seeds))
+    for outcome in before:
+        outcome.print()
+        sums.add(outcome, now=False)
+    wanted = [seed for seed in seeds if (options.stack, seed) not in known]
     one = partial(judge, stack=options.stack, keep=options.keep)
-    with get_context("spawn").Pool(options.jobs) as pool:
-        for number, outcome in enumerate(pool.imap_unordered(one, seeds), 1):
+    with get_context("spawn").Pool(options.jobs, collect_seldom) as pool:
+        for outcome in pool.imap_unordered(one, wanted):
             outcome.print()
-            totals.update(outcome.counts)
-            totals["clusters"] += not outcome.unjudged
-            totals["alarms"] += bool(outcome.findings)
-            if number % EVERY == 0:
-                _summary(totals, began)
-    _summary(totals, began)
-    return 1 if totals["alarms"] else 0
+            if options.ledger is not None:
+                append(options.ledger, outcome)
+            sums.add(outcome, now=True)
+            sums.print_seldom()
+    sums.print()
+    return 1 if sums.totals["alarms"] else 0
+
+
+def read_ledger(path: Path) -> dict[Seed, Outcome]:
+    """Return what is in a ledger; its last line may have been cut off."""
+    known: dict[Seed, Outcome] = {}
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        try:
+            outcome = Outcome(**json.loads(line))
+        except ValueError:
+            continue
+        known[outcome.stack, outcome.seed] = outcome
+    return known
+
+
+def append(path: Path, outcome: Outcome) -> None:
+    """Add a line to a ledger."""
+    with path.open("a", encoding="utf-8") as ledger:
+        ledger.write(json.dumps(asdict(outcome)) + "\n")
 
 
 def judge(seed: int, stack: str, keep: Path | None) -> Outcome:
     """Simulate a cluster and check its logs."""
     with tempfile.TemporaryDirectory(prefix="false-alarms-") as scratch:
         logs = Path(scratch)
-        if not run_seed(seed, Options(stack=stack, memberlog=scratch)).ok:
-            return Outcome(seed, Counter(), [], "the simulation itself failed")
+        result = run_seed(seed, Options(stack=stack, memberlog=scratch))
+        above = result.world.stack
+        if not result.ok:
+            return Outcome(stack, seed, unjudged="the simulation itself failed")
+        if isinstance(above, PairStack) and above.judge.counters["went_apart"]:
+            return Outcome(stack, seed, unjudged="both went on alone")
         try:
             report = verify(None, [logs])
         except BadInput as error:
-            return Outcome(seed, Counter(), [], f"no verdict: {error}")
-        if report.findings and keep is not None:
-            shutil.copytree(logs, keep / str(seed), dirs_exist_ok=True)
+            _keep(logs, keep, seed)
+            return Outcome(stack, seed, unjudged=f"no verdict: {error}")
+        if report.findings:
+            _keep(logs, keep, seed)
         c = report.counts
-        counts = Counter(
-            incarnations=c.lives, records=c.records, positions=c.positions,
-            publishes=c.publishes, confirms=c.confirms,
-        )  # fmt: skip
-        return Outcome(seed, counts, report.findings)
+        counts = {
+            "incarnations": c.lives, "records": c.records, "positions": c.positions,
+            "publishes": c.publishes, "confirms": c.confirms,
+        }  # fmt: skip
+        if report.clients is not None:
+            of = report.clients.counts
+            counts |= {
+                "histories": of.clients, "confirmed": of.confirmed, "refused": of.refused,
+                "received": of.received,
+            }  # fmt: skip
+        return Outcome(stack, seed, counts, list(map(str, report.findings)))
 
 
-def _summary(totals: Counter[str], began: float) -> None:
-    counted = ", ".join(f"{count} {name}" for name, count in totals.items())
-    print(f"{counted} in {time.monotonic() - began:.0f} s", flush=True)
+def _keep(logs: Path, keep: Path | None, seed: int) -> None:
+    if keep is not None:
+        shutil.copytree(logs, keep / str(seed), dirs_exist_ok=True)
 
 
 if __name__ == "__main__":

@@ -163,6 +163,23 @@ def test_what_a_bypassed_epoch_decided_and_never_ordered_is_superseded() -> None
     assert cutoffs(rows, bases, primaries) == {23: 263, 25: 337, 27: 263}
 
 
+def test_an_epoch_that_is_known_by_its_state_alone_supersedes_what_was_there() -> None:
+    """Broker seed 8900053: a went on to 2630 in epoch 22, and had 2592 on its disk.  Of epoch 23 it
+    had the activation there, and not in its log, as it crashed again.
+    """
+    primaries = {22: primary(22, 2451, SHORT), 24: primary(24, 2593, LONG)}
+    rows = [
+        segment("a", (2452, 2630, 22)),
+        segment("a", (2594, 2633, 24), incarnation=3),
+        start("a", 2593, LONG, 23),
+    ]
+    bases = epoch_bases(rows, primaries)
+    assert cutoffs(rows, bases, primaries) == {22: 2592}
+    assert gaps(plan(rows, primaries)) == [Gap(1, 2451), Gap(2593, 2593)]
+    rows[-1] = start("a", 2593, LONG, 22)
+    assert cutoffs(rows, bases, primaries) == {22: 2593}
+
+
 def test_the_first_batch_after_a_transfer_bounds_the_base_of_an_epoch() -> None:
     """Only members that had the state before record the base; of others the first batch is used."""
     late = primary(9, 0, b"")
