@@ -1,0 +1,151 @@
+"""Programs of other people's clients that publish numbers with confirms, and consume them, and fail
+over as their manuals say; a number whose publish failed is published again."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextlib import suppress
+
+import aio_pika
+import aio_pika.abc
+import aio_pika.exceptions
+import pika
+import pika.exceptions
+from kombu.connection import Connection
+from kombu.entity import Queue
+from kombu.message import Message
+from kombu.mixins import ConsumerMixin
+
+PAUSE_S = 0.01
+KOMBU_RETRIES = {"interval_start": 0.1, "interval_step": 0.1, "interval_max": 0.5}
+
+
+class Numbers:
+    """What was confirmed to a client, and what arrived."""
+
+    def __init__(self, urls: list[str]) -> None:
+        self.urls = urls
+        self.confirmed: set[int] = set()
+        self.arrived: set[int] = set()
+        self.enough = threading.Event()
+        """Publish no more."""
+        self.stop = threading.Event()
+        """Consume no more."""
+        self.ended: BaseException | None = None
+        """Why a program ended before it was told to."""
+
+    def next(self) -> int:
+        """The number to publish, again if it was not confirmed."""
+        return len(self.confirmed)
+
+
+def pika_publishes(numbers: Numbers) -> None:
+    members = [pika.URLParameters(url) for url in numbers.urls]
+    while not numbers.enough.is_set():
+        with suppress(pika.exceptions.AMQPError, OSError):
+            connection = pika.BlockingConnection(members)
+            channel = connection.channel()
+            channel.queue_declare("pika", durable=True)
+            channel.confirm_delivery()
+            while not numbers.enough.wait(PAUSE_S):
+                body = b"%d" % numbers.next()
+                channel.basic_publish("", "pika", body, pika.BasicProperties(delivery_mode=2))
+                numbers.confirmed.add(int(body))
+            connection.close()
+        numbers.enough.wait(0.1)
+
+
+def pika_consumes(numbers: Numbers) -> None:
+    members = [pika.URLParameters(url) for url in numbers.urls]
+    while not numbers.stop.is_set():
+        with suppress(pika.exceptions.AMQPError, OSError):
+            connection = pika.BlockingConnection(members)
+            channel = connection.channel()
+            channel.queue_declare("pika", durable=True)
+            channel.basic_qos(prefetch_count=10)
+            for method, _, body in channel.consume("pika", inactivity_timeout=0.2):
+                if method is not None:
+                    numbers.arrived.add(int(body))
+                    channel.basic_ack(method.delivery_tag)
+                if numbers.stop.is_set():
+                    break
+            connection.close()
+        numbers.stop.wait(0.1)
+
+
+def kombu_publishes(numbers: Numbers) -> None:
+    options = {"confirm_publish": True}
+    queue = Queue("kombu", routing_key="kombu")
+    with Connection(";".join(numbers.urls), transport_options=options) as connection:
+        producer = connection.Producer()
+        while not numbers.enough.wait(PAUSE_S):
+            number = numbers.next()
+            producer.publish(
+                number, routing_key="kombu", declare=[queue], delivery_mode=2, retry=True,
+                retry_policy=KOMBU_RETRIES, serializer="json",
+            )  # fmt: skip
+            numbers.confirmed.add(number)
+
+
+class KombuWorker(ConsumerMixin):
+    """Connects again by itself."""
+
+    def __init__(self, connection: Connection, numbers: Numbers) -> None:
+        self.connection, self.numbers = connection, numbers
+
+    @property
+    def should_stop(self) -> bool:
+        return self.numbers.stop.is_set()
+
+    @should_stop.setter
+    def should_stop(self, value: bool) -> None:
+        """It clears this as it begins."""
+
+    def get_consumers(self, consumer: type, _channel: object) -> list[object]:
+        return [consumer([Queue("kombu")], callbacks=[self.on_number], prefetch_count=10)]
+
+    def on_number(self, body: int, message: Message) -> None:
+        self.numbers.arrived.add(body)
+        message.ack()
+
+
+def kombu_consumes(numbers: Numbers) -> None:
+    with Connection(";".join(numbers.urls)) as connection:
+        KombuWorker(connection, numbers).run(timeout=1)  # type: ignore[no-untyped-call]
+
+
+def aio_pika_runs(numbers: Numbers) -> None:
+    """Both in one loop; its robust connection waits for the member that it was at."""
+
+    async def publish() -> None:
+        connection = await aio_pika.connect_robust(numbers.urls[0], reconnect_interval=0.2)
+        channel = await connection.channel(publisher_confirms=True)
+        await channel.declare_queue("aio", durable=True)
+        while not numbers.enough.is_set():
+            number = numbers.next()
+            message = aio_pika.Message(b"%d" % number, delivery_mode=2)
+            with suppress(aio_pika.exceptions.AMQPError, OSError, RuntimeError, TimeoutError):
+                await channel.default_exchange.publish(message, "aio", timeout=5)
+                numbers.confirmed.add(number)
+            await asyncio.sleep(PAUSE_S)
+        await connection.close()
+
+    async def on_message(message: aio_pika.abc.AbstractIncomingMessage) -> None:
+        numbers.arrived.add(int(message.body))
+        with suppress(aio_pika.exceptions.AMQPError, OSError, RuntimeError):
+            await message.ack()
+
+    async def consume() -> None:
+        connection = await aio_pika.connect_robust(numbers.urls[0], reconnect_interval=0.2)
+        channel = await connection.channel()
+        await channel.set_qos(prefetch_count=10)
+        queue = await channel.declare_queue("aio", durable=True)
+        await queue.consume(on_message)
+        await asyncio.to_thread(numbers.stop.wait)
+        await connection.close()
+
+    async def both() -> None:
+        await asyncio.gather(publish(), consume())
+
+    asyncio.run(both())

@@ -1,0 +1,234 @@
+"""Other people's clients while their member is killed and rejoins: what was confirmed arrives.
+
+Each fails over as its manual says (`failing_over.py`).  A number may come twice: when its confirm
+was lost with the connection, or its ack.  One that was confirmed comes at least once (G1), and all
+go on: without the member, and when it is back.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import pytest
+
+from tests.system.clients.failing_over import (
+    PAUSE_S,
+    Numbers,
+    aio_pika_runs,
+    kombu_consumes,
+    kombu_publishes,
+    pika_consumes,
+    pika_publishes,
+)
+from tests.system.clients.test_clients_node import amqplib
+from tests.system.support.clusters import START_SECONDS, running_cluster, wait_until
+from tools.demo.local_cluster import ROOT
+
+__all__ = ["amqplib"]  # the fixture
+
+pytest.importorskip("celery", reason="celery is not installed: pip install -e .[test]")
+pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(600)]
+
+MORE = 40
+"""So many numbers must arrive before, during and after the time without the member."""
+STEP_S = 120.0
+NODE = """
+const amqp = require('amqplib');
+const urls = process.argv.slice(2);
+const pause = (ms) => new Promise((resolve) => setTimeout(resolve, ms));
+const say = (what) => console.log(JSON.stringify(what));
+let turn = 0;
+let enough = false;
+process.stdin.once('data', () => { enough = true; });
+const connect = async () => {
+  for (;;) {
+    try {
+      const connection = await amqp.connect(urls[turn % urls.length]);
+      connection.on('error', () => {});
+      return connection;
+    } catch (error) { turn++; await pause(100); }
+  }
+};
+const publish = async () => {
+  let next = 0;
+  while (!enough) {
+    const connection = await connect();
+    try {
+      const channel = await connection.createConfirmChannel();
+      channel.on('error', () => {});
+      await channel.assertQueue('node', { durable: true });
+      while (!enough) {
+        channel.sendToQueue('node', Buffer.from(String(next)), { persistent: true });
+        await channel.waitForConfirms();
+        say({ confirmed: next++ });
+        await pause(10);
+      }
+    } catch (error) { turn++; }
+  }
+};
+const consume = async () => {
+  for (;;) {
+    const connection = await connect();
+    try {
+      const channel = await connection.createChannel();
+      const ended = new Promise((resolve) => connection.on('close', resolve));
+      channel.on('error', () => {});
+      await channel.assertQueue('node', { durable: true });
+      await channel.prefetch(10);
+      await channel.consume('node', (message) => {
+        if (message === null) return;
+        say({ arrived: Number(message.content) });
+        channel.ack(message);
+      });
+      await ended;
+    } catch (error) { /* again */ }
+  }
+};
+publish();
+consume();
+"""
+
+
+class Clients:
+    """Those that run, and what each has got."""
+
+    def __init__(self, urls: list[str]) -> None:
+        self.urls = urls
+        self.numbers: dict[str, Numbers] = {}
+        self._threads: list[threading.Thread] = []
+
+    def run(self, name: str, *programs: Callable[[Numbers], None]) -> Numbers:
+        """Start a client's programs."""
+        numbers = self.numbers.setdefault(name, Numbers(self.urls))
+
+        def guarded(program: Callable[[Numbers], None]) -> None:
+            try:
+                program(numbers)
+            except BaseException as error:
+                numbers.ended = error
+                raise
+
+        for program in programs:
+            thread = threading.Thread(target=guarded, args=[program], name=name, daemon=True)
+            thread.start()
+            self._threads.append(thread)
+        return numbers
+
+    def stop(self) -> None:
+        """End all programs."""
+        for numbers in self.numbers.values():
+            numbers.enough.set()
+            numbers.stop.set()
+        for thread in self._threads:
+            thread.join(STEP_S)
+
+    def wait(self, true_now: Callable[[Numbers, int], bool], what: str) -> None:
+        """Wait until this is true for all; they are given what had arrived before."""
+        before = {name: len(numbers.arrived) for name, numbers in self.numbers.items()}
+
+        def all_now() -> bool:
+            for name, numbers in self.numbers.items():
+                assert numbers.ended is None, (what, name, numbers.ended)
+            return all(true_now(numbers, before[name]) for name, numbers in self.numbers.items())
+
+        try:
+            wait_until(all_now, STEP_S, what)
+        except AssertionError as error:
+            now = {name: (len(n.confirmed), len(n.arrived)) for name, n in self.numbers.items()}
+            raise AssertionError(f"{error}: {before} had arrived, now {now}") from error
+
+
+def more_came(numbers: Numbers, before: int) -> bool:
+    return len(numbers.arrived) >= before + MORE
+
+
+@contextmanager
+def process(log: Path, program: list[str], **more: str) -> Iterator[subprocess.Popen[str]]:
+    """A process, which is gone at the end."""
+    with log.open("w") as errors:
+        running = subprocess.Popen(
+            program, cwd=ROOT, env={**os.environ, **more}, text=True, stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE, stderr=errors,
+        )  # fmt: skip
+    with running:
+        try:
+            yield running
+        finally:
+            running.kill()
+
+
+def node_told(node: subprocess.Popen[str], numbers: Numbers) -> None:
+    """Read what the node program says, and tell it to publish no more when that is enough."""
+    assert node.stdout is not None
+    assert node.stdin is not None
+    for line in node.stdout:
+        told = json.loads(line)
+        if "confirmed" in told:
+            numbers.confirmed.add(told["confirmed"])
+        else:
+            numbers.arrived.add(told["arrived"])
+        if numbers.enough.is_set() and not node.stdin.closed:
+            node.stdin.write("enough\n")
+            node.stdin.close()
+
+
+def celery_calls(numbers: Numbers) -> None:
+    """Call tasks; their worker is a process."""
+    from tests.system.clients.celery_tasks import note
+
+    while not numbers.enough.wait(PAUSE_S):
+        number = numbers.next()
+        note.apply_async((number,), retry=True)
+        numbers.confirmed.add(number)
+
+
+def celery_done(done: Path, numbers: Numbers) -> None:
+    """Read what the worker wrote down."""
+    while not numbers.stop.wait(0.1):
+        numbers.arrived |= {int(line) for line in done.read_text().split()}
+
+
+def test_what_was_confirmed_arrives_whoever_is_killed(
+    amqplib: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with ExitStack() as stack:
+        cluster = stack.enter_context(running_cluster(tmp_path / "cluster"))
+        urls = [f"amqp://guest:guest@{member.address}" for member in cluster.members]
+        clients = Clients(urls)
+        stack.callback(clients.stop)  # when the processes are gone
+        clients.run("pika", pika_publishes, pika_consumes)
+        clients.run("kombu", kombu_publishes, kombu_consumes)
+        script = amqplib / "failing-over.js"
+        script.write_text(NODE)
+        node = stack.enter_context(process(tmp_path / "node.log", ["node", str(script), *urls]))
+        clients.run("amqplib", lambda numbers: node_told(node, numbers))
+        done = tmp_path / "done"
+        done.touch()
+        monkeypatch.setenv("CELERY_URLS", ";".join(urls))
+        monkeypatch.setenv("CELERY_DONE", str(done))
+        celery = [sys.executable, "-m", "celery", "-A", "tests.system.clients.celery_tasks",
+                  "worker", "--pool=solo", "--without-gossip", "--without-mingle"]  # fmt: skip
+        stack.enter_context(process(tmp_path / "celery.log", celery))
+        clients.run("celery", celery_calls, lambda numbers: celery_done(done, numbers))
+        # Its robust connection waits for the member that it was at.
+        patient = clients.run("aio-pika", aio_pika_runs)
+        clients.wait(more_came, "the beginning")
+        cluster[0].kill()
+        clients.wait(
+            lambda numbers, before: numbers is patient or more_came(numbers, before),
+            "going on without the member",
+        )
+        cluster.start(START_SECONDS)
+        clients.wait(more_came, "going on with the member")
+        for numbers in clients.numbers.values():
+            numbers.enough.set()
+        clients.wait(
+            lambda numbers, _: numbers.confirmed <= numbers.arrived, "all that was confirmed"
+        )
