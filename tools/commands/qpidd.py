@@ -10,6 +10,7 @@ import sys
 import traceback
 from functools import partial
 from pathlib import Path
+from typing import ClassVar
 
 import click
 
@@ -17,6 +18,7 @@ from broker.exit_codes import Exit
 from broker.options import active_passive
 from tools.cli.failures import ToolError
 from tools.cli.options import ignored, read_options, run_command, with_options
+from tools.cli.sections import OptionsInSections
 
 SHOVEL_COMMAND = (sys.executable, "-P", "-m", "tools.shovel")
 """How a shovel is started; -P: nothing of the working directory is taken for it."""
@@ -57,8 +59,36 @@ Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken
 """
 
 
+class InSections(OptionsInSections):
+    """The options by their subjects."""
+
+    sections: ClassVar = {
+        "cluster_name": "Cluster",
+        "cluster_key": "Who may take part in the ring",
+        "cluster_votes": "Who votes, and which members may act",
+        "cluster_url": "Clients",
+        "loopback_users": "Users",
+        "management_port": "Management, dashboard, metrics",
+        "tls_cert": "TLS",
+        "max_connections": "Limits of clients",
+        "data_dir": "Data",
+        "clock_bound": "Clock, disk, memory",
+        "backups_keep": "Backups",
+        "memberlog_segment_size": "Member log",
+        "trace": "Log",
+        "truncate": "Data",
+        "shared_store": "A store that several brokers share",
+        "ha_cluster": "Active-passive clusters",
+        "hac": "Pairs",
+        "config": "This command",
+    }
+
+
 @click.command(
-    name="qpidd", epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]}
+    cls=InSections,
+    name="qpidd",
+    epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.option(
     "--cluster-name",

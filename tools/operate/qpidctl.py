@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import sys
 import time
@@ -23,6 +24,7 @@ from broker.access import passwords
 from broker.exit_codes import Exit
 from tools.cli.failures import ToolError
 from tools.cli.options import run_command
+from tools.cli.sections import VerbsInSections
 from tools.client import credentials
 from tools.client.http_api import Api, Json
 from tools.oncall import report
@@ -50,8 +52,24 @@ Examples:
 """
 
 
-class VerbGroup(click.Group):
+class VerbGroup(VerbsInSections):
     """Says what to do instead of a verb that cannot be."""
+
+    sections = tuple(
+        (title, re.compile(names))
+        for title, names in (
+            ("When something is wrong, begin here", "check_cluster|cluster_status|status"),
+            ("Checks and waiting", "check_.*|await_.*|is_running|node_health_check|ping"),
+            ("Queues, exchanges, consumers",
+             "list_(queues|exchanges|bindings|consumers)|(delete|purge|sync|cancel_sync)_queue"),
+            ("Connections", "list_(connections|channels)|close_.*"),
+            ("Users and permissions", ".*(user|password|permission).*"),
+            ("Virtual hosts", ".*vhost.*"),
+            ("Policies and parameters", ".*(polic|parameter).*"),
+            ("Links to other brokers", ".*(shovel|federation|replica).*"),
+            ("Maintenance and definitions", "drain|revive|rebalance|.*definitions|.*version"),
+        )
+    )  # fmt: skip
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

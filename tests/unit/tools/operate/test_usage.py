@@ -17,9 +17,11 @@ from tests import verbs_page
 from tests.support.dashboard.canned_api import CannedApi
 from tests.support.generated_blocks import renewed
 from tests.unit.tools.operate.commands import Run
+from tools.cli.sections import VerbsInSections
 from tools.client.credentials import Credentials, typed_password
 from tools.client.http_api import Api, Json, absent, parse_api
 from tools.client.http_api import plain as plain_text
+from tools.commands.qpidd import InSections, qpidd
 from tools.operate.output import FORMATS
 from tools.operate.qpid_config import qpid_config
 from tools.operate.qpid_stat import qpid_stat
@@ -311,3 +313,21 @@ def test_the_shell_is_told_verbs_options_and_values(
         assert offered([], "list_q") == {"list_queues"}
         assert offered(["list_queues", "--formatter"], "") == {*FORMATS}
         assert "messages_ready" in offered(["list_queues", "name"], "messages_r")
+
+
+def test_every_verb_stands_under_a_heading(run: Run) -> None:
+    assert isinstance(qpidctl, VerbsInSections)
+    listed = [name for name, one in qpidctl.commands.items() if not one.hidden]
+    assert [name for name in listed if not qpidctl.section_of(name)] == []
+    shown = run(qpidctl, "--help").out
+    assert shown.index("begin here:\n  check_cluster") < shown.index(
+        "Queues, exchanges, consumers:"
+    )
+    assert "..." not in shown.partition("begin here:")[2].partition("Examples:")[0]
+
+
+def test_every_option_of_the_broker_stands_under_a_heading(run: Run) -> None:
+    assert {one.name for one in qpidd.params} >= set(InSections.sections)
+    shown = run(qpidd, "--help").out
+    assert "\nOptions:" not in shown
+    assert shown.index("\nTLS:\n  --tls-cert FILE") < shown.index("\nLimits of clients:\n")
