@@ -4,6 +4,7 @@ import { h, link, pill, replace } from "./dom.js";
 import { get, logout, loggedIn, login, onUnauthorised, path } from "./api.js";
 import { field } from "./forms.js";
 import { now, onLive, poll, run } from "./live.js";
+import { needs } from "./needs.js";
 import { tell } from "./notices.js";
 import { overview } from "./pages/overview.js";
 import { members } from "./pages/members.js";
@@ -48,8 +49,8 @@ function heading() {
       member.textContent = overview.node ?? "";
       document.title = `${overview.cluster_name || "stand-alone"} – message broker cluster`;
     }
-    const state = problem ? ["bad", problem] : cluster?.status && cluster.status !== "ACTIVE" ? ["warn", cluster.status]
-      : cluster?.alarms?.length ? ["warn", `${cluster.alarms.length} alarm${cluster.alarms.length > 1 ? "s" : ""}`]
+    const [first] = cluster ? needs(cluster) : [];
+    const state = problem ? ["bad", problem] : first ? [first.kind, first.short]
       : overview ? ["good", "ACTIVE"] : ["off", "asking"];
     replace(health, pill(...state));
   } };

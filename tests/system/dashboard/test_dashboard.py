@@ -325,8 +325,46 @@ def test_alarms_and_lost_quorum_are_seen_at_a_glance(page: Browser, api: CannedA
     }  # fmt: skip
     page.wait_text("not quorate")
     page.wait_text("INQUORATE")
+    page.wait_text("This member does not serve: 1 of 3 votes.")
     go(page, "health")
     page.wait_text("b: disk_free 12 MB is below 50 MB")
+
+
+OVERLAPS = """(() => {
+  const boxes = [...document.querySelectorAll('svg.ring text')].map((one) => [one.textContent, one.getBoundingClientRect()]);
+  const ring = document.querySelector('svg.ring').getBoundingClientRect();
+  const out = boxes.filter(([, a]) => a.left < ring.left - 1 || a.right > ring.right + 1).map(([name]) => name);
+  return out.concat(boxes.flatMap(([name, a], i) => boxes.slice(i + 1).filter(([, b]) =>
+    a.left < b.right - 1 && b.left < a.right - 1 && a.top < b.bottom - 3 && b.top < a.bottom - 3).map(([other]) => `${name} / ${other}`)));
+})()"""  # noqa: E501
+
+
+def test_of_nine_members_two_that_are_down_are_seen_and_explained(
+    page: Browser, api: CannedApi
+) -> None:
+    cluster = api.answers["qpid/cluster"]
+    assert isinstance(cluster, dict)
+    names = [f"10.0.0.{number}:25672" for number in range(1, 10)]
+    api.answers["qpid/cluster"] = {
+        **cluster,
+        "members": [
+            member(name, state="DOWN" if name in (names[2], names[7]) else "ACTIVE")
+            for name in names
+        ],
+        "quorum": {"expected_votes": 9, "total_votes": 7, "quorum": 5, "quorate": True},
+    }
+    page.wait_text("2 members down")
+    page.wait_text("10.0.0.3:25672 is down.")
+    page.wait_text("can lose 2 more votes")
+    go(page, "members")
+    page.wait_text("10.0.0.8:25672 is down.")
+    for width in (1280, 360):
+        page.screen(width, 900)
+        assert page.evaluate(OVERLAPS) == []
+        assert page.evaluate(FAULTS) == []
+    api.answers["qpid/cluster"] = {**cluster, "members": [member("a"), member("b")]}
+    page.wait("document.querySelector('.needs').offsetParent === null")
+    page.screen()
 
 
 def test_the_ring_is_a_picture_and_its_views_a_history(page: Browser, api: CannedApi) -> None:

@@ -3,6 +3,7 @@
 import { bytes, count, duration, h, panel, pill, replace, when } from "../dom.js";
 import { get, path, put, remove } from "../api.js";
 import { now, poll } from "../live.js";
+import { needsPanel } from "../needs.js";
 import { attempt, dangerous } from "../notices.js";
 import { KINDS, ringPicture } from "../ring.js";
 import { table } from "../table.js";
@@ -33,7 +34,7 @@ export function members() {
       { name: "Actions", cell: (one) => (one.state === "DOWN" ? "" : h("div", { class: "actions tight" }, drain(one, !drained(one)), stop(one))) },
     ],
   });
-  const picture = h("div", { class: "beside" }), joins = h("div"), history = h("ol", { class: "history" });
+  const picture = h("div", { class: "beside" }), joins = h("div"), history = h("ol", { class: "history" }), attention = needsPanel();
 
   async function update() {
     nodes = await get(path("nodes"));
@@ -44,6 +45,7 @@ export function members() {
   function live() {
     const cluster = now.cluster;
     if (!cluster) return;
+    attention.draw(cluster);
     replace(picture, ringPicture(cluster));
     const joining = cluster.members.filter((one) => one.state === "JOINING");
     replace(joins, joining.map((one) => h("div", { class: "transfer" },
@@ -62,6 +64,6 @@ export function members() {
   }
 
   return { title: "Members", update, live, node: h("div", { class: "grid" },
-    h("div", { class: "wide" }, list.node),
+    attention.node, h("div", { class: "wide" }, list.node),
     panel("Ring and quorum", picture), h("div", {}, panel("Joins", joins), panel("View history", history))) };
 }

@@ -3,6 +3,7 @@
 import { count, duration, facts, h, link, panel, pill, replace } from "../dom.js";
 import { chart } from "../chart.js";
 import { messages, now, rates } from "../live.js";
+import { needsPanel } from "../needs.js";
 import { ringPicture } from "../ring.js";
 
 const RATES = [["publish", "published"], ["deliver", "delivered"], ["ack", "acknowledged"], ["confirm", "confirmed"]];
@@ -12,7 +13,7 @@ const LINKED = new Set(["queues", "exchanges", "connections", "channels"]);
 export function overview() {
   const depth = chart("Messages in queues", "", [["ready", "ready"], ["unacked", "unacknowledged"]], messages);
   const flow = chart("Message rates", "/s", RATES, rates);
-  const tiles = h("ul", { class: "tiles", "aria-label": "Totals" }), ring = h("div", { class: "beside" }), about = h("div");
+  const tiles = h("ul", { class: "tiles", "aria-label": "Totals" }), ring = h("div", { class: "beside" }), about = h("div"), attention = needsPanel();
 
   function live() {
     const { overview: found, cluster } = now;
@@ -23,13 +24,13 @@ export function overview() {
       TOTALS.map(([key, title]) => h("li", {}, h("b", {}, count(totals[key] ?? 0)), LINKED.has(key) ? link(title, key) : h("span", {}, title))));
     depth.draw();
     flow.draw();
+    if (cluster) attention.draw(cluster);
     if (cluster) replace(ring, ringPicture(cluster), h("div", {},
       facts([
         ["State", pill(cluster.status === "ACTIVE" ? "good" : "warn", cluster.status)],
-        cluster.reason && ["Why", cluster.reason],
         ["Position", count(cluster.position)],
-        ["Members", `${cluster.size} here`],
-        ["Alarms", cluster.alarms?.length ? link(cluster.alarms.join("; "), "health") : "none"],
+        ["Members", `${cluster.size} of ${cluster.members.length} here`],
+        ["Alarms", cluster.alarms?.length ? link(count(cluster.alarms.length), "health") : "none"],
       ])));
     replace(about, facts([
       ["Product", `${found.product_name ?? ""} ${found.product_version ?? ""}`.trim()],
@@ -41,7 +42,7 @@ export function overview() {
   }
 
   return { title: "Overview", live, update: async () => live(), node: h("div", { class: "grid" },
-    h("div", { class: "wide" }, tiles),
+    attention.node, h("div", { class: "wide" }, tiles),
     h("section", { class: "panel", "aria-label": "Messages in queues" }, depth.figure),
     h("section", { class: "panel", "aria-label": "Message rates" }, flow.figure),
     panel("Ring and quorum", ring), panel("This broker", about)) };
