@@ -70,6 +70,7 @@ class ServerConnection(FrameReader):
         self.ahead = Ahead()  # goes out before it
         self.client_properties: Table = {}
         self.user = ""
+        self.closed_by_client = False  # and it was told so: it is the one that closes the socket
         self._authenticate, self._identity = authenticate, identity
         self._channel_max = limits.channel_max
         self._rest = bytearray()  # the beginning of a frame that has not come whole
@@ -259,6 +260,7 @@ class ServerConnection(FrameReader):
             self._cut_contents()
             self.send(0, "connection.close-ok")
             self.phase = ReaderPhase.CLOSED
+            self.closed_by_client = True
 
     def discard_channel(self, number: int) -> None:
         """Discard what the client still sends on this channel; `close_channel` follows."""

@@ -195,11 +195,17 @@ class ClientLink:
             self._rest = self._rest[PIECE_BYTES_MAX:]
 
     def _end(self) -> None:
-        """Close our side; who never logged in is not waited for."""
+        """Close our side; who never logged in is not waited for.
+
+        Who closed the connection closes the socket as well: libraries that see our end while they
+        still deal with our close-ok tell of a lost connection (the one for Go does).
+        """
         self._ended = True
-        if self.client.conn_was and self.transport.can_write_eof():
+        by_client = self.client.connection.closed_by_client
+        if self.client.conn_was and (by_client or self.transport.can_write_eof()):
             self.read(on=True)
-            self.transport.write_eof()
+            if not by_client:
+                self.transport.write_eof()
             self._owner.later(LINGER_S, self.transport.close)
         else:
             self.transport.close()

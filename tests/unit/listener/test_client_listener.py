@@ -189,36 +189,44 @@ def test_a_client_over_tls_and_one_without(run: Callable[[Story], None], files: 
     run(story)
 
 
+async def closed_by_client(
+    here: Here, client: Client, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+) -> None:
+    writer.write(method(0, "connection.close", 200, "bye", 0, 0))
+    await until(lambda: bool(client.end_reason))
+    client.connection.close_ok()
+    here.member.clients.gateway.mark_writable(client)
+    received = await reader.readexactly(12)
+    assert [one.method for one in methods_in(received)] == ["connection.close-ok"]
+
+
 @pytest.mark.parametrize("tls", [False, True])
-def test_a_client_may_write_on_after_its_close_was_answered(
+def test_who_closes_the_connection_closes_the_socket(
     run: Callable[[Story], None], files: Files, tls: bool
 ) -> None:
-    """To close while something is unread would reset the connection under the last replies."""
+    """It may write on meanwhile: what it still sends is read and dropped.  Our end behind our
+    close-ok would be a lost connection to some, and a reset to who writes."""
 
     async def story() -> None:
         async with serving(ClientLimits(), files) as here:
             trusted = trusting(files) if tls else None
             reader, writer = await opened(here.tls if tls else here.plain, trusted)
             (client,) = here.member.all
-            writer.write(method(0, "connection.close", 200, "bye", 0, 0))
-            await until(lambda: bool(client.end_reason))
-            client.connection.close_ok()
-            here.member.clients.gateway.mark_writable(client)
-            received = await reader.read()
-            assert [one.method for one in methods_in(received)] == ["connection.close-ok"]
-            if not tls:  # asyncio's client ends TLS both ways with our end
-                for _ in range(20):
-                    writer.write(publish(1, "", "q", b"x" * 65_536))
-                    await writer.drain()
-                assert here.member.all == [client]
+            await closed_by_client(here, client, reader, writer)
+            for _ in range(20):
+                writer.write(publish(1, "", "q", b"x" * 65_536))
+                await writer.drain()
+            assert here.member.all == [client]
+            assert not reader.at_eof()
             writer.close()
             await until(lambda: not here.member.all)
 
     run(story)
 
 
+@pytest.mark.parametrize("by_client", [False, True])
 def test_who_does_not_close_after_the_end_is_closed(
-    run: Callable[[Story], None], files: Files, monkeypatch: pytest.MonkeyPatch
+    run: Callable[[Story], None], files: Files, monkeypatch: pytest.MonkeyPatch, by_client: bool
 ) -> None:
     monkeypatch.setattr("broker.frontend.connections.LINGER_S", 0.2)
 
@@ -226,8 +234,11 @@ def test_who_does_not_close_after_the_end_is_closed(
         async with serving(ClientLimits(), files) as here:
             reader, writer = await opened(here.plain)
             (client,) = here.member.all
-            client.send_away("an operator wants it")
-            writer.write(method(0, "connection.close-ok"))
+            if by_client:
+                await closed_by_client(here, client, reader, writer)
+            else:
+                client.send_away("an operator wants it")
+                writer.write(method(0, "connection.close-ok"))
             await gone(reader)
             await until(lambda: not here.member.all)
             writer.close()
