@@ -119,15 +119,16 @@ class ActivePassive:
 
     # -- followed --------------------------------------------------------------------------------
 
-    def follow(self, now: float) -> None:
-        """Do what follows from what was applied, from the view, and from the time."""
+    def follow(self, now: float) -> float | None:
+        """Do what follows from what was applied, from the view, and from the time; return in how
+        many seconds to come again, where that is known from this call on."""
         try:
             for role in way(self.role, self._role_now()):
                 self._note(f"role: {role.value}, was {self.role.value}")
                 self.role = role
         except IllegalMove as error:
             self._stop(Exit.INTERNAL, str(error))
-            return
+            return None
         self._log_active()
         if self._pair is not None:
             self._pair.follow(now)
@@ -137,6 +138,7 @@ class ActivePassive:
             self._told = told
             holds = told[1] and self._pair is not None
             self._clients.stand_by(told[0], briefly=told[1] and not holds, holds=holds)
+        return self._pair.look_again if self._pair is not None else None
 
     def _role_now(self) -> Role:
         controller, primary = self._controller, self._controller.primary

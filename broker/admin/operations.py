@@ -83,8 +83,9 @@ class Operations:
         self._views = ViewHistory(controller)
         self._pair = options.pair
         self.roles: ActivePassive | Standalone = Standalone()
-        self.follow_roles: Callable[[float], None] | None = None
-        """To be called after each turn of work; None: this member is in no such cluster."""
+        self.follow_roles: Callable[[float], float | None] | None = None
+        """To be called after each turn of work, and when it says; None: this member is in no such
+        cluster."""
         if (mode := options.active_passive) is not None:
             if mode.backup_timeout_s:
                 waited = Backups(mode.backup_timeout_s, time.monotonic, log.warning)

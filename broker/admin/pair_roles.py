@@ -65,7 +65,8 @@ class Clients(Protocol):
 
 
 class PairRoles:
-    """The standing of one member of a pair; `follow` is called after each turn of work."""
+    """The standing of one member of a pair; `follow` is called after each turn of work, and when
+    `look_again` says."""
 
     def __init__(
         self,
@@ -86,6 +87,8 @@ class PairRoles:
         self.reason = "started"
         self._peer: Peer | None = None  # as seen last; None: the view is changing
         self._gone_since: float | None = None
+        self.look_again: float | None = None
+        """In how many seconds from the last call on the other one has been gone for long."""
         self._meetings = 0  # of the two: what was seen before one counts no more after it
         self._vacant_since: float | None = None
         self._client_at = 0.0  # when a client was connected last, or this member became active
@@ -97,7 +100,7 @@ class PairRoles:
 
     def follow(self, now: float) -> None:
         """Do what follows from the view, the order, the clients and the time."""
-        primary = self._controller.primary
+        primary, self.look_again = self._controller.primary, None
         if primary.apart != self._apart:
             self._apart = primary.apart
             self._warn(f"{self._apart} (exception 1 of G28)")
@@ -160,6 +163,7 @@ class PairRoles:
             self._ends_absence()
         elif self._gone_since is None:
             self._gone_since = self._client_at = now
+            self.look_again = self.options.timeout_s
             if self.options.mode == HAC:
                 self._clients.watch(on=True)
         if self._machine().active or not self._controller.serving:

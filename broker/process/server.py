@@ -16,6 +16,7 @@ from functools import partial
 from broker.durability.data_directory import DataDirectory, truncated
 from broker.exit_codes import Exit
 from broker.listener.client_listener import AccessFileError, ClientListener, PortTaken, TlsFileError
+from broker.listener.own_address import reachable
 from broker.management.failover import FailoverExchange
 from broker.memberlog.writer import LogWriteFailed
 from broker.options.broker import BrokerOptions
@@ -141,7 +142,7 @@ async def _serve(
         if options.clustered:
             log.info("ring on %s, %s", transport.address, transport.security.describe())
         schemes = _schemes(options)
-        url = _with_ports(options.cluster_url, zip(schemes, ports, strict=True))
+        url = _with_ports(reachable(options.cluster_url), zip(schemes, ports, strict=True))
         if shared is not None:
             manager.ready(lambda: shared.waiting_for)
             with _opening():

@@ -67,8 +67,13 @@ class Database(ABC):
         self._lock = threading.Lock()
         self._connected = False
 
-    def execute(self, statement: str, values: Sequence[Value] = ()) -> Answer:
-        """Have one statement done; `%s` stands for each value.  Raises DatabaseTrouble."""
+    def execute(
+        self, statement: str, values: Sequence[Value] = (), *, durable: bool = True
+    ) -> Answer:
+        """Have one statement done; `%s` stands for each value.  Raises DatabaseTrouble.
+
+        `durable`: what it changes has to survive a loss of power.
+        """
         with self._lock:
             try:
                 if not self._connected:
@@ -77,6 +82,7 @@ class Database(ABC):
                     if not self._do(self.finds_table, [self._table.name]).rows:
                         self._do(self._table.create, ())
                     self._connected = True
+                self._set_durable(durable)
                 return self._do(statement, values)
             except self._errors() as error:
                 self._drop()
@@ -103,12 +109,20 @@ class Database(ABC):
     @abstractmethod
     def _disconnect(self) -> None: ...
 
+    def _set_durable(self, durable: bool) -> None:  # noqa: B027
+        """Say of the next statement whether it has to be; a server need not be told."""
+
     @abstractmethod
     def _do(self, statement: str, values: Sequence[Value]) -> Answer: ...
 
 
 class SQLite(Database):
-    """A file of SQLite, for brokers of one machine: its clock is that machine's."""
+    """A file of SQLite, for brokers of one machine: its clock is that machine's.
+
+    With a write-ahead log nobody waits for who reads, and who writes holds the file's lock for as
+    long as it takes to hand one page to the kernel, some 0.1 ms; what is durable for a flush of the
+    disk besides.  Who is stopped in just that time keeps all others from writing.
+    """
 
     seconds = SQLITE_SECONDS
     finds_table = "SELECT 1 FROM sqlite_master WHERE name = %s"
@@ -117,6 +131,7 @@ class SQLite(Database):
         super().__init__(f"SQLite {path}", table)
         self._path, self._patience_s = path, patience_s
         self._connection: sqlite3.Connection | None = None
+        self._has_log, self._synchronous = False, ""
 
     def _errors(self) -> tuple[type[Exception], ...]:
         return (sqlite3.Error, OSError)
@@ -125,12 +140,24 @@ class SQLite(Database):
         self._connection = sqlite3.connect(
             self._path, timeout=self._patience_s, isolation_level=None, check_same_thread=False
         )
-        self._connection.execute("PRAGMA synchronous = EXTRA")
+        self._synchronous = ""
+        # Refused while another one is just doing that, or is connected in the former way.
+        with contextlib.suppress(sqlite3.OperationalError):
+            self._connection.execute("PRAGMA journal_mode = WAL")
+        mode = self._connection.execute("PRAGMA journal_mode").fetchone()
+        self._has_log = mode == ("wal",)
 
     def _disconnect(self) -> None:
         connection, self._connection = self._connection, None
         if connection is not None:
             connection.close()
+
+    def _set_durable(self, durable: bool) -> None:
+        assert self._connection is not None
+        wanted = "EXTRA" if durable or not self._has_log else "NORMAL"
+        if wanted != self._synchronous:
+            self._connection.execute(f"PRAGMA synchronous = {wanted}")
+            self._synchronous = wanted
 
     def _do(self, statement: str, values: Sequence[Value]) -> Answer:
         assert self._connection is not None

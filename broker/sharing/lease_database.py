@@ -190,14 +190,13 @@ class LeaseDatabase(StoreLeases):
             lease.count, lease.held.value, lease.lease_ms, lease.lease_ms / 1000, lease.generation,
             self._store, lease.token, lease.holder, lease.count,
         ]  # fmt: skip
-        if not self._change(_RENEW, values):
+        # Not durable: a loss of power ends the holder, too, and with it what it had renewed.
+        if not self._change(_RENEW, values, durable=False):
             raise LeaseGone(f"row {self._store} of {TABLE} is this broker's no more")
 
-    def _change(self, statement: str, values: list[Value]) -> bool:
-        return (
-            self._database.execute(statement.format(seconds=self._database.seconds), values).changed
-            == 1
-        )
+    def _change(self, statement: str, values: list[Value], *, durable: bool = True) -> bool:
+        timed = statement.format(seconds=self._database.seconds)
+        return self._database.execute(timed, values, durable=durable).changed == 1
 
     def tidy(self, token: int) -> None:
         """There is nothing: one row is all."""

@@ -10,8 +10,7 @@ a confirm to any of them, from the signal on.  So it has what a client with the 
 would see, but for its own patience with one that says nothing.  `active-active` has one client, at
 another member than the one that is lost.  Each turn has brokers of its own: one is killed and comes
 back, and then one stands still, so that no ring is more patient for what befell it before.
-PostgreSQL is left out where it is not installed, and a leader with SQLite is killed only: one that
-is stopped in a renewal keeps the file locked.
+PostgreSQL is left out where it is not installed.
 """
 
 from __future__ import annotations
@@ -197,7 +196,7 @@ def main() -> None:
                     tempfile.TemporaryDirectory(prefix="qpid-takeovers-") as root,
                     MODES[name](Path(root)) as (brokers, back),
                 ):
-                    for fault in FAULTS if name != "sqlite" else ["kill -9"]:
+                    for fault in FAULTS:
                         found, victim = lost(brokers, fault, one=name == "active-active")
                         times[f"{name}: {fault}"].append(found)
                         if fault == "kill -9":

@@ -336,3 +336,17 @@ def test_of_another_cluster_name(sharing: Sharing) -> None:
     assert "cluster 'shop'" in done.stderr
     assert "cluster 'bank'" in done.stderr
     assert sorted(path.name for path in sharing.store.iterdir()) == before
+
+
+def test_who_listens_everywhere_names_an_address_that_clients_can_use(sharing: Sharing) -> None:
+    one = sharing.brokers[0]
+    one.arguments = tuple("0.0.0.0" if word == HOST else word for word in one.arguments)
+    one.start()
+    assert sharing.leader() is one
+    with contextlib.closing(connect(one)) as connection:
+        hosts = connection._impl.known_hosts
+    assert hosts.endswith(f":{one.address.port}")
+    assert "0.0.0.0" not in hosts
+    typed = [*command("qpid-cluster"), str(one.address)]
+    told = subprocess.run(typed, capture_output=True, text=True, check=True).stdout
+    assert f"amqp:tcp:{hosts} (token 1)" in told

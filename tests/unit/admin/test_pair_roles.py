@@ -399,6 +399,18 @@ def test_a_slave_takes_over_after_the_time_and_the_master_goes_on_at_once() -> N
     assert pair.clients["a"].connected, "its clients stay"
 
 
+def test_a_slave_asks_to_be_called_at_the_time_at_which_it_takes_over() -> None:
+    """Not at the next turn that something else has: that cost a fifth of a second."""
+    pair = together(MASTER_SLAVE)
+    del pair.side["a"]
+    pair._view("b")
+    assert pair.members["b"].follow(pair.now) == 1.0
+    assert pair.members["b"].follow(pair.now + 0.5) is None, "it was said"
+    assert pair.stand() == "b:passive"
+    assert pair.members["b"].follow(pair.now + 1.01) is None
+    assert pair.stand() == "b:active"
+
+
 def test_a_slave_that_is_to_end_with_its_master_does() -> None:
     """A3: and one that starts without its master waits."""
     pair = together(MASTER_SLAVE, ends=True)

@@ -8,10 +8,13 @@ from pathlib import Path
 import pytest
 
 from broker.options.active_passive import DatabaseLock
-from broker.sharing.databases import DatabaseTrouble
+from broker.sharing.databases import DatabaseTrouble, SQLite
 from broker.sharing.leases import MARK
 from store.errors import StoreUnreadable
 from tests.unit.sharing.lease_database_contract import LeaseDatabaseContract, lease
+
+NORMAL = 1
+"""The level of `PRAGMA synchronous` at which a commit to a write-ahead log is not flushed."""
 
 
 class TestSqlite(LeaseDatabaseContract):
@@ -41,6 +44,39 @@ class TestSqlite(LeaseDatabaseContract):
             one.claim(lease(1))
         other.close()
         assert one.claim(lease(1))
+
+    def test_who_stands_still_as_it_reads_keeps_nobody_from_renewing(
+        self, store: Path, lock: DatabaseLock
+    ) -> None:
+        one = self.of(store, lock)
+        one.newest()
+        assert one.claim(lease(1))
+        assert lock.file is not None
+        other = sqlite3.connect(lock.file, isolation_level=None)
+        other.execute("BEGIN")
+        assert other.execute("SELECT token FROM qpidd_store_lease").fetchall() == [(1,)]
+        one.renew(lease(1, count=1))
+        other.close()
+
+    def test_the_file_is_locked_over_a_flush_of_the_disk_for_claims_only(
+        self, store: Path, lock: DatabaseLock
+    ) -> None:
+        one = self.of(store, lock)
+        one.newest()
+
+        def durable() -> bool:
+            assert isinstance(one._database, SQLite)
+            assert one._database._connection is not None
+            (level,) = one._database._connection.execute("PRAGMA synchronous").fetchone()
+            return bool(level > NORMAL)
+
+        assert one.claim(lease(1))
+        assert durable()
+        one.renew(lease(1, count=1))
+        assert not durable()
+        one.newest()
+        assert one.claim(lease(2, "b")) is False
+        assert durable()
 
     def test_a_mark_of_another_release_is_named(self, store: Path, lock: DatabaseLock) -> None:
         (store / MARK).write_text("qpidd-lease-database 2 x\n")

@@ -1,0 +1,52 @@
+"""What others are told of a broker that listens everywhere."""
+
+from __future__ import annotations
+
+import socket
+
+import pytest
+
+from broker.listener.own_address import reachable
+
+
+class Route:
+    """A socket that finds a way, or none."""
+
+    way: str = ""
+
+    def __init__(self, family: int, _kind: int) -> None:
+        self._family = family
+
+    def __enter__(self) -> Route:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """There is nothing to close."""
+
+    def connect(self, _address: tuple[str, int]) -> None:
+        if not self.way:
+            raise OSError("Network is unreachable")
+
+    def getsockname(self) -> tuple[str, int]:
+        return ("fd00::7" if self._family == socket.AF_INET6 else self.way), 1
+
+
+def test_all_addresses_are_none_for_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "socket", Route)
+    monkeypatch.setattr(Route, "way", "10.0.0.7")
+    assert (
+        reachable("amqp:tcp:0.0.0.0:5672,ssl:0.0.0.0:0") == "amqp:tcp:10.0.0.7:5672,ssl:10.0.0.7:0"
+    )
+    assert reachable("amqp:tcp:[::]:5672") == "amqp:tcp:[fd00::7]:5672"
+    for other in ("amqp:tcp:10.0.0.0:5672", "amqp:tcp:[::1]:5672,tcp:b.example:5672"):
+        assert reachable(other) == other
+
+
+def test_a_machine_without_a_way_out_gives_its_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(socket, "socket", Route)
+    monkeypatch.setattr(socket, "gethostname", lambda: "north")
+    assert reachable("amqp:tcp:0.0.0.0:5672") == "amqp:tcp:north:5672"
+
+
+def test_of_this_machine_something_is_found() -> None:
+    assert "0.0.0.0" not in reachable("amqp:tcp:0.0.0.0:5672")
