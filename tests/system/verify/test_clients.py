@@ -133,10 +133,47 @@ def begin_with_a_full_queue(pair: ClientPair) -> None:
     pair.receive("older")
 
 
+def lose_what_is_held(pair: ClientPair) -> None:
+    """As a connection breaks, what was acked is settled, or comes back; so does what was not acked.
+    What nobody acks is settled as it is written.
+    """
+    held = [
+        message
+        for text in ("acked", "acked in vain", "held", "no ack")
+        for message in pair.publish(text, pair.queue)
+    ]
+    for text, message in zip(("acked", "acked in vain", "held", "no ack"), held, strict=True):
+        pair.servers.deliver(message)
+        pair.receive(text, acks=text.startswith("acked"))
+    pair.servers.settle(held[0])
+    pair.servers.give_back(held[1])
+    pair.servers.give_back(held[2])
+    pair.servers.settle(held[3], cause=1)
+    pair.reader.lost()
+
+
+def hold_what_others_ack(pair: ClientPair) -> None:
+    """One that holds a message loses its connection; the next one acks it, or keeps no history."""
+    for text in ("held", "taken by somebody"):
+        (message,) = pair.publish(text, pair.queue)
+        pair.servers.deliver(message)
+        pair.receive(text, acks=False)
+        pair.servers.give_back(message)
+        pair.servers.deliver(message, redelivered=True)
+        if text == "held":
+            other = pair.clients.client(f"next of {pair.name}", pair.name)
+            other.received(1, pair.body(text), redelivered=True)
+            other.acked(1)
+            other.lost()
+        pair.servers.settle(message)
+    pair.reader.lost()
+
+
 CORRECT = [
     send_four, be_refused_and_unroutable, lose_the_connection, send_again_by_number,
     send_again_by_key, redeliver_flagged,
     consume_without_history, fan_out, lose_all_members, begin_with_a_full_queue,
+    lose_what_is_held, hold_what_others_ack,
 ]  # fmt: skip
 
 # Lies
@@ -287,6 +324,16 @@ def end_twice(pair: ClientPair) -> None:
     pair.servers.drop(pair.send("two ends"))
 
 
+def settle_what_was_held(pair: ClientPair) -> None:
+    """A client had acked one of two as its connection broke; members say that it had both."""
+    for text in ("acked", "held"):
+        (message,) = pair.publish(text, pair.queue)
+        pair.servers.deliver(message)
+        pair.receive(text, acks=text == "acked")
+        pair.servers.settle(message)
+    pair.reader.lost()
+
+
 FAULTS: dict[Callable[[ClientPair], None], tuple[str, str]] = {
     confirm_what_is_not_there: ("G8", "publish 9 (1 confirmed, counting all clients)"),
     confirm_under_another_number: ("G8", "have it never"),
@@ -313,6 +360,7 @@ FAULTS: dict[Callable[[ClientPair], None], tuple[str, str]] = {
     invent_a_flag: ("G11", "received it once with the redelivered flag"),
     receive_from_another_queue: ("G20", "delivered never"),
     end_twice: ("G20", "ended 2 times in end_twice"),
+    settle_what_was_held: ("G20", "connection was lost, and acked it never (counting all clients)"),
 }
 
 
@@ -388,12 +436,12 @@ def test_what_was_looked_at_is_counted() -> None:
     report = everything()
     counts = report.counts
     assert counts.operations > counts.published + counts.confirmed + counts.received > 70
-    assert (counts.clients, counts.refused) == (50, 2)
+    assert (counts.clients, counts.refused) == (57, 2)
     assert report.notes == [
         "1 bodies that clients received are not judged, as messages were in their queues before "
         "the logs begin"
     ]  # begin_with_a_full_queue
-    assert str(report.outcomes).startswith("38 confirmed by clients, 4 NOT accounted for")
+    assert str(report.outcomes).startswith("46 confirmed by clients, 4 NOT accounted for")
 
 
 def test_incomplete_logs() -> None:

@@ -36,7 +36,10 @@ SURVIVORS = {
     *(f"{did} {operator}" for did in ("PUBLISHED", "ACKED", "LOST") for operator in OPERATORS),
     *(f"{did} dropped" for did in ("CONFIRMED", "REFUSED", "RECEIVED")),
     "RECEIVED number +1",
-} - {f"{did} flag negated" for did in ("PUBLISHED", "ACKED", "LOST")}
+} - {
+    *(f"{did} flag negated" for did in ("PUBLISHED", "ACKED", "LOST")),
+    *(f"ACKED {operator}" for operator in ("dropped", "another body")),
+}
 
 
 def truth(pair: ClientPair) -> None:

@@ -254,6 +254,13 @@ def received_what_nobody_delivered(logs: SimulatedLogs) -> int:
     return other
 
 
+def settled_though_nobody_acked_it(logs: SimulatedLogs) -> int:
+    """Members say that they were acked what a client held as its connection was lost."""
+    body = logs.body(ClientOp.ACKED)
+    logs.clients_say(body, ClientOp.ACKED)
+    return body
+
+
 Lie = Callable[[SimulatedLogs], int]
 LIES: dict[Lie, str] = {
     removed_by_all: "G8",
@@ -265,6 +272,7 @@ LIES: dict[Lie, str] = {
     received_with_a_flag: "G11",
     received_twice: "G11",
     received_what_nobody_delivered: "G20",
+    settled_though_nobody_acked_it: "G20",
 }
 
 

@@ -7,7 +7,7 @@ those that no file records are gaps.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Sequence
 from typing import NamedTuple
 
 from tools.verify.checks.views_and_segments import (
@@ -51,10 +51,7 @@ def plan(
     sources, None: all.
     """
     rows = list(rows)
-    bases = epoch_bases(rows, primaries)
-    lowest = cutoffs(rows, bases, primaries)
-    for epoch, base in _bypassed_epochs(rows, primaries, bases).items():
-        lowest[epoch] = min(base, lowest.get(epoch, base))
+    lowest = _ends(rows, primaries)
     damaged: set[str] = set()
     recorded: list[tuple[str, Run]] = []
     for row in rows:
@@ -72,8 +69,24 @@ def plan(
     return _cover(sorted(runs))
 
 
+def superseded(rows: Sequence[Row], primaries: dict[int, PrimaryView]) -> bool:
+    """Return whether a log has anything that a later primary superseded."""
+    lowest = _ends(rows, primaries)
+    runs = (run for row in rows if row.kind == SEGMENT for run in runs_of(row))
+    return any(run.last > lowest.get(run.decided, run.last) for run in runs)
+
+
+def _ends(rows: Sequence[Row], primaries: dict[int, PrimaryView]) -> dict[int, int]:
+    """Return, by epoch, the last position of it that no later primary superseded."""
+    bases = epoch_bases(rows, primaries)
+    lowest = cutoffs(rows, bases, primaries)
+    for epoch, base in _bypassed_epochs(rows, primaries, bases).items():
+        lowest[epoch] = min(base, lowest.get(epoch, base))
+    return lowest
+
+
 def _bypassed_epochs(
-    rows: list[Row], primaries: dict[int, PrimaryView], bases: dict[int, int]
+    rows: Sequence[Row], primaries: dict[int, PrimaryView], bases: dict[int, int]
 ) -> dict[int, int]:
     """Return the epochs that a later primary bypassed, and where they began.
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from tools.verify.findings import BadInput, Finding
@@ -228,7 +228,7 @@ def epoch_bases(rows: Iterable[Row], primaries: dict[int, PrimaryView]) -> dict[
 
 
 def cutoffs(
-    rows: list[Row], bases: dict[int, int], primaries: dict[int, PrimaryView]
+    rows: Sequence[Row], bases: dict[int, int], primaries: dict[int, PrimaryView]
 ) -> dict[int, int]:
     """Return, by epoch, the lowest position that a later epoch started from; `began` is `begun`.
 

@@ -40,6 +40,8 @@ SCHEMAS = {
     "operations": "client string, life bigint, session bigint, place bigint, queue string, "
     "op bigint, flag boolean, body bigint, number bigint",
     "did": "client string, life bigint, op bigint, n bigint",
+    "acks": "body bigint, queue string, n bigint",
+    "lost": "client string, life bigint, session bigint",
     "damage": "client string, life bigint, what string",
 }
 
@@ -78,6 +80,8 @@ _CLIENTS = {
             op, flag, body, CASE WHEN op <= 3 THEN aux & 4294967295 ELSE aux END AS number
         FROM logged WHERE op <= 5""",
     "did": "SELECT client, life, op, COUNT(*) AS n FROM logged GROUP BY client, life, op",
+    "acks": "SELECT body, queue, COUNT(*) AS n FROM logged WHERE op = 6 GROUP BY body, queue",
+    "lost": "SELECT DISTINCT client, life, session FROM logged WHERE op = 7",
 }
 
 

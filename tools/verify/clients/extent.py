@@ -13,6 +13,7 @@ class HistoryExtent(NamedTuple):
     whole: bool  # no position in between is missing
     confirms: Confirms | None = None  # None: some of what members confirmed is not known
     routes: bool = False  # queues are of one virtual host, so that a name is at most one queue
+    sole: bool = False  # no log has anything that a later primary superseded
 
 
 class Confirms(NamedTuple):

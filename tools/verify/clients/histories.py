@@ -8,7 +8,7 @@ from collections.abc import Container, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tools.verify.checks.canonical_history import Gap, Stretch, gaps, plan
+from tools.verify.checks.canonical_history import Gap, Stretch, gaps, plan, superseded
 from tools.verify.checks.lifetimes import BEYOND_ALL
 from tools.verify.checks.views_and_segments import (
     IncarnationId,
@@ -114,7 +114,7 @@ def told_history(
     recorded = max((row.position or 0 for row in rows if row.kind == SEGMENT), default=0)
     if stretches and recorded > last and plan(rows, primaries)[-1].last > last:
         missing.append(Gap(last + 1, recorded))
-    extent = extent_of(rows, missing)
+    extent = extent_of(rows, missing)._replace(sole=not absent and not superseded(rows, primaries))
     if extent.begin and not absent:
         files = {str(path) for path in segments}
         extent = extent._replace(confirms=confirms_in(rows, primaries, files))

@@ -2,8 +2,8 @@
 """The rules about what clients published and received, by body, and their results together.
 
 Findings have a promise, an operation of a client that shows it, and a scope: they count only
-`within` what the members' logs surely hold of the client, or of a connection that surely `routed`
-a publish to a queue; else always.
+`within` what the members' logs surely hold of the client's publishes, or of what it `held`, or of a
+connection that surely `routed` a publish to a queue; else always.
 """
 
 from __future__ import annotations
@@ -54,6 +54,7 @@ _RESULTS = {
             SELECT * FROM of_answers
             UNION ALL SELECT * FROM of_returns
             UNION ALL SELECT * FROM of_ends
+            UNION ALL SELECT * FROM of_acks
         ) AS broken JOIN ops ON nth = who""",
     "spans": """
         SELECT name, client, life, MIN(place) AS place, MAX(place) AS until
@@ -80,10 +81,14 @@ TOGETHER = {
                 PARTITION BY promise ORDER BY client, place, what) AS rank
             FROM findings
             LEFT JOIN (SELECT * FROM sure WHERE name = 'publish') AS sure USING (client, life)
+            LEFT JOIN (
+                SELECT client, life, till AS held_till FROM sure WHERE name = 'receipt'
+            ) AS held USING (client, life)
             LEFT JOIN (SELECT DISTINCT client, life, session, TRUE AS reached FROM routed) AS ways
                 USING (client, life, session)
             CROSS JOIN extent
             WHERE scope IS NULL OR scope = 'routed' AND reached
+                OR scope = 'held' AND (to_end OR place < held_till)
                 OR scope = 'within' AND (from_start OR place > since) AND (to_end OR place < till)
         ) AS ranked CROSS JOIN extent
         WHERE rank <= findings_max ORDER BY client, place, what""",
@@ -118,7 +123,7 @@ _SCHEMAS["wanted_deliveries"] = LIVES_SCHEMAS["deliveries"]
 def exchange_of_clients(names: pa.Table, extent: HistoryExtent, bins: int) -> Exchange:
     """Return the steps of the check: by place in a queue, by content, by body, and together."""
     by_body: dict[str, Key] = dict.fromkeys(
-        ("published", "entered", "lives", "deliveries", "operations"), ("body",)
+        ("published", "entered", "lives", "deliveries", "operations", "acks"), ("body",)
     )
     together: dict[str, Key] = dict.fromkeys(
         (*_RESULTS, "suspects", "outcomes", "did", "damage", "unknown"), ()
@@ -129,7 +134,8 @@ def exchange_of_clients(names: pa.Table, extent: HistoryExtent, bins: int) -> Ex
         [
             *_steps_of_moves(names, extent),
             Step(
-                by_body | {"queue_moves": None}, BY_BODY, [*_RESULTS, "suspects", "outcomes"], given
+                by_body | {"queue_moves": None, "lost": None}, BY_BODY,
+                [*_RESULTS, "suspects", "outcomes"], given,
             ),
             Step(
                 together, TOGETHER,
@@ -169,7 +175,7 @@ def _steps_of_moves(names: pa.Table, extent: HistoryExtent) -> Sequence[Step]:
 def _extent(extent: HistoryExtent) -> pa.Table:
     row = {
         "from_start": extent.begin, "to_end": extent.end, "complete": extent.whole,
-        "confirms": extent.confirms is not None, "routes": extent.routes,
+        "confirms": extent.confirms is not None, "routes": extent.routes, "sole": extent.sole,
         "findings_max": FINDINGS_MAX, "suspects_max": SUSPECTS_MAX,
     }  # fmt: skip
     return pa.Table.from_pylist([row])

@@ -14,8 +14,8 @@ LIVES_SCHEMAS = {
     "handed": "queue bigint, content bigint, plain bigint, again bigint, reads bigint, "
     "position bigint",
     "places": "queue bigint, content bigint, ends bigint, end_time bigint, end_position bigint, "
-    "end_op bigint, end_cause bigint, last_time bigint, last_position bigint, last_op bigint, "
-    "persistent boolean",
+    "end_op bigint, end_cause bigint, acks bigint, last_time bigint, last_position bigint, "
+    "last_op bigint, persistent boolean",
     "contents": "content bigint, body bigint",
     "deliveries": "name string, body bigint, plain bigint, again bigint, reads bigint, "
     "position bigint",
@@ -26,7 +26,7 @@ LIVES_SCHEMAS["lives"] = LIVES_SCHEMAS["places"] + ", body bigint"
 # Which publishes a member recorded to have confirmed, or may have; how often each content was
 # delivered, without and with the flag (of what several members logged, the same delivery counts
 # once; what is read in a stream is named by its place only); and how the message at each place
-# ended.
+# ended (`acks`: as it was acknowledged).
 BY_PLACE = {
     "published": """
         SELECT publishes.*, told.position IS NOT NULL AS answered
@@ -54,6 +54,7 @@ BY_PLACE = {
             MAX(position) FILTER (WHERE op IN (4, 6)) AS end_position,
             MAX_BY(op, time) FILTER (WHERE op IN (4, 6)) AS end_op,
             MAX_BY(cause, time) FILTER (WHERE op IN (4, 6)) AS end_cause,
+            COUNT(*) FILTER (WHERE op = 4 AND cause = 0) AS acks,
             MAX(time) AS last_time, MAX(position) AS last_position, MAX_BY(op, time) AS last_op,
             BOOL_OR(op = 2 AND flag) AS persistent
         FROM moves WHERE op <> 12 GROUP BY queue, seq HAVING COUNT(*) FILTER (WHERE op <> 4) > 0""",
@@ -77,7 +78,8 @@ BY_CONTENT = {
     "lives": """
         SELECT queue, content, CAST(SUM(ends) AS BIGINT) AS ends, MAX(end_time) AS end_time,
             MAX(end_position) AS end_position, MAX_BY(end_op, end_time) AS end_op,
-            MAX_BY(end_cause, end_time) AS end_cause, MAX(last_time) AS last_time,
+            MAX_BY(end_cause, end_time) AS end_cause, CAST(SUM(acks) AS BIGINT) AS acks,
+            MAX(last_time) AS last_time,
             MAX(last_position) AS last_position, MAX_BY(last_op, last_time) AS last_op,
             BOOL_OR(persistent) AS persistent, body
         FROM places JOIN contents USING (content) GROUP BY queue, content, body""",

@@ -37,6 +37,35 @@ RECEIVED = {
         FROM receipts LEFT JOIN delivered USING (body, queue) JOIN ops USING (body)
         WHERE nth = who AND (plain > COALESCE(plain_there, 0) OR again > COALESCE(again_there, 0)
             OR plain > COALESCE(entered, 0))""",
+    # What was settled as acknowledged more often than clients acked it, where all that were sent it
+    # keep histories, and lost the connections that had it: it was to come back.
+    "of_acks": """
+        SELECT 'G20' AS promise, 'held' AS scope, last AS who, receipts.body, receipts.queue,
+            settled_at AS position, CONCAT('held it as its connection was lost, and acked it ',
+                CASE COALESCE(acked, 0) WHEN 0 THEN 'never' ELSE CONCAT(acked, ' times') END,
+                ' (counting all clients), but it was settled as acknowledged ', settled,
+                CASE settled WHEN 1 THEN ' time' ELSE ' times' END) AS what
+        FROM receipts
+        JOIN (
+            SELECT body, queue, MAX(nth) AS last FROM ops LEFT JOIN (
+                SELECT client, life, session, TRUE AS broke FROM lost
+            ) AS ended USING (client, life, session)
+            WHERE op = 5 GROUP BY body, queue HAVING BOOL_AND(COALESCE(broke, FALSE))
+        ) AS broken USING (body, queue)
+        JOIN (
+            SELECT body, name AS queue, SUM(plain + again) AS handed
+            FROM deliveries GROUP BY body, name
+        ) AS handed USING (body, queue)
+        JOIN (
+            SELECT body, name AS queue, SUM(acks) AS settled, MAX(end_position) AS settled_at
+            FROM lives JOIN names USING (queue) GROUP BY body, name
+        ) AS settled USING (body, queue)
+        LEFT JOIN (
+            SELECT body, queue, SUM(n) AS acked FROM acks GROUP BY body, queue
+        ) AS acked USING (body, queue)
+        CROSS JOIN extent
+        WHERE sole AND from_start AND (to_end OR alone) AND plain + again = handed
+            AND settled > COALESCE(acked, 0)""",
     # What was received once, and delivered once.
     "sure_receipts": """
         SELECT who FROM receipts

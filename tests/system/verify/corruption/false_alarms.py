@@ -34,6 +34,7 @@ from tools.verify.job import verify
 
 EVERY_S = 60.0
 """So often the sums are printed, for who looks in on a long run."""
+APART = "both went on alone"
 TOLD = 4
 """So many findings of a cluster are printed."""
 Seed = tuple[str, int]
@@ -156,13 +157,15 @@ def judge(seed: int, stack: str, keep: Path | None) -> Outcome:
         above = result.world.stack
         if not result.ok:
             return Outcome(stack, seed, unjudged="the simulation itself failed")
-        if isinstance(above, PairStack) and above.judge.counters["went_apart"]:
-            return Outcome(stack, seed, unjudged="both went on alone")
+        apart = isinstance(above, PairStack) and went_apart(above)
         try:
             report = verify(None, [logs])
         except BadInput as error:
             _keep(logs, keep, seed)
             return Outcome(stack, seed, unjudged=f"no verdict: {error}")
+        if apart:
+            told = any(one.property == "G7" for one in report.findings)
+            return Outcome(stack, seed, unjudged=APART if told else f"{APART}, and no G7 says so")
         if report.findings:
             _keep(logs, keep, seed)
         c = report.counts
@@ -177,6 +180,12 @@ def judge(seed: int, stack: str, keep: Path | None) -> Outcome:
                 "received": of.received,
             }  # fmt: skip
         return Outcome(stack, seed, counts, list(map(str, report.findings)))
+
+
+def went_apart(stack: PairStack) -> bool:
+    """Whether one of a pair took the vote, and what came of it was given up: two histories."""
+    sides = stack.judge.sides
+    return any(one.owner and one.given_up and not one.declared for one in sides)
 
 
 def _keep(logs: Path, keep: Path | None, seed: int) -> None:

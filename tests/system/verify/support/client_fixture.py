@@ -12,7 +12,7 @@ from tools.verify.clients.evidence import tables_of_moves, tables_of_operations
 from tools.verify.clients.extent import Confirms, HistoryExtent
 from tools.verify.sql.exchange import Exchange, Tables
 
-ALL = HistoryExtent(begin=True, end=True, whole=True, confirms=Confirms(), routes=True)
+ALL = HistoryExtent(begin=True, end=True, whole=True, confirms=Confirms(), routes=True, sole=True)
 
 
 class ClientPair:
