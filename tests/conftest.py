@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 from tools.demo import local_cluster
@@ -14,6 +15,13 @@ settings.register_profile(
     "tests", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("tests")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Slow system tests always do that; everyday ones have no time for it."""
+    parser.addoption(
+        "--judge-logs", action="store_true", help="check the member logs that every test leaves"
+    )
 
 
 def pytest_configure() -> None:

@@ -10,10 +10,14 @@ import pytest
 
 from tests.system.support.clusters import running_cluster
 from tests.system.support.failure_logs import Evidence
+from tests.system.support.left_logs import MARKER, LeftLogs
 from tools.demo.local_cluster import LocalCluster
 
 HERE = Path(__file__).parent
 EVIDENCE = pytest.StashKey[Evidence]()
+LEFT = pytest.StashKey[LeftLogs]()
+TOLD = 5
+"""So many findings of the logs of a module are told."""
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -21,6 +25,8 @@ def pytest_configure(config: pytest.Config) -> None:
     config.stash[EVIDENCE] = evidence = Evidence()
     patch = pytest.MonkeyPatch()
     evidence.watch(patch)
+    config.stash[LEFT] = left = LeftLogs()
+    left.watch(patch)
     config.add_cleanup(patch.undo)
 
 
@@ -48,6 +54,19 @@ def _collected() -> Iterator[None]:
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """A test begins; so do its fixtures, behind this."""
     item.config.stash[EVIDENCE].test_begins()
+    wanted = item.get_closest_marker("slow") or item.config.getoption("--judge-logs")
+    item.config.stash[LEFT].excused = not wanted or item.get_closest_marker(MARKER) is not None
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_teardown(
+    item: pytest.Item, nextitem: pytest.Item | None
+) -> Generator[None, None, None]:
+    """Judge the logs that the tests of a module left: those of promises kept have no finding."""
+    yield
+    if nextitem is None or nextitem.path != item.path:
+        wrong = item.config.stash[LEFT].judge()
+        assert not wrong, "\n".join(["the members' logs are not consistent:", *wrong[:TOLD]])
 
 
 @pytest.hookimpl(wrapper=True)

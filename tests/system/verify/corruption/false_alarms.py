@@ -14,13 +14,14 @@ of JSON is kept for each seed: one that has its line is not run again, and count
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import shutil
 import sys
 import tempfile
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, field
 from functools import partial
 from multiprocessing import get_context
@@ -119,16 +120,22 @@ def main(arguments: Sequence[str] | None = None) -> int:
         outcome.print()
         sums.add(outcome, now=False)
     wanted = [seed for seed in seeds if (options.stack, seed) not in known]
-    one = partial(judge, stack=options.stack, keep=options.keep)
-    with get_context("spawn").Pool(options.jobs, collect_seldom) as pool:
-        for outcome in pool.imap_unordered(one, wanted):
-            outcome.print()
-            if options.ledger is not None:
-                append(options.ledger, outcome)
-            sums.add(outcome, now=True)
-            sums.print_seldom()
+    for outcome in judged(wanted, options.stack, options.jobs, options.keep):
+        outcome.print()
+        if options.ledger is not None:
+            append(options.ledger, outcome)
+        sums.add(outcome, now=True)
+        sums.print_seldom()
     sums.print()
     return 1 if sums.totals["alarms"] else 0
+
+
+def judged(seeds: Sequence[int], stack: str, jobs: int, keep: Path | None) -> Iterator[Outcome]:
+    """Yield what the check says of each cluster, in any order."""
+    if seeds:
+        one = partial(judge, stack=stack, keep=keep)
+        with get_context("spawn").Pool(jobs, collect_seldom) as pool:
+            yield from pool.imap_unordered(one, seeds)
 
 
 def read_ledger(path: Path) -> dict[Seed, Outcome]:
@@ -151,6 +158,7 @@ def append(path: Path, outcome: Outcome) -> None:
 
 def judge(seed: int, stack: str, keep: Path | None) -> Outcome:
     """Simulate a cluster and check its logs."""
+    gc.collect()  # the clusters before
     with tempfile.TemporaryDirectory(prefix="false-alarms-") as scratch:
         logs = Path(scratch)
         result = run_seed(seed, Options(stack=stack, memberlog=scratch))

@@ -1,0 +1,71 @@
+"""The member logs that tests leave behind, checked when the last process of a cluster is gone.
+
+Any test that starts brokers through `BrokerProcess` is a run of the cluster under some fault, so
+its logs must be consistent, whatever it was written for.  Where a test makes its members lie, or
+takes what they promised from them, the marker `logs_tell_of_it` says so, with a reason.
+"""
+
+from __future__ import annotations
+
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from tools.demo.local_cluster import BrokerProcess
+
+MARKER = "logs_tell_of_it"
+BYTES_MAX = 20 << 20
+"""Of members' logs; more would take longer than the test itself."""
+CLIENTS = "clients"
+"""Beside the members' directories: where clients of a test keep their histories."""
+
+
+class LeftLogs:
+    """The clusters that tests started, by the directory that holds their members' directories."""
+
+    def __init__(self) -> None:
+        self._started: dict[Path, dict[Path, BrokerProcess]] = {}
+        self._excused: set[Path] = set()
+        self.judged = 0
+        self.excused = True
+        """Whether what is started now is not to be judged."""
+
+    def watch(self, patch: pytest.MonkeyPatch) -> None:
+        """Be told of every start from now on."""
+        start = BrokerProcess.start
+
+        def noted(process: BrokerProcess) -> None:
+            root = process.data_dir.parent
+            self._started.setdefault(root, {})[process.data_dir] = process
+            if self.excused:
+                self._excused.add(root)
+            start(process)
+
+        patch.setattr(BrokerProcess, "start", noted)
+
+    def judge(self) -> list[str]:
+        """Check and forget all clusters of which no process runs; what is wrong, in sentences."""
+        wrong: list[str] = []
+        for root, members in list(self._started.items()):
+            if any(one.alive for one in members.values()):
+                continue
+            del self._started[root]
+            if root not in self._excused:
+                wrong += self._findings(root, list(members))
+        return wrong
+
+    def _findings(self, root: Path, members: list[Path]) -> list[str]:
+        places = [one for one in (*members, root / CLIENTS) if one.is_dir()]
+        sizes = [log.stat().st_size for one in places for log in one.rglob("*.qml*")]
+        if not sizes or sum(sizes) > BYTES_MAX or find_spec("duckdb") is None:
+            return []
+        from tools.verify.findings import BadInput
+        from tools.verify.job import verify
+
+        try:
+            report = verify(None, places)
+        except BadInput:  # nothing was applied, or there is nothing to compare
+            return []
+        self.judged += 1
+        return [f"{root}: {one}" for one in report.findings]
