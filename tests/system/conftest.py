@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.system.evidence.failure_logs import Evidence
+from tests.system.evidence.left_logs import MARKER, LeftLogs
 from tests.system.support.clusters import running_cluster
-from tests.system.support.failure_logs import Evidence
-from tests.system.support.left_logs import MARKER, LeftLogs
 from tools.demo.local_cluster import LocalCluster
 
 HERE = Path(__file__).parent

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.system.support.left_logs import LeftLogs
+from tests.system.evidence.left_logs import LeftLogs
 from tests.system.verify.corruption import false_alarms
 from tests.system.verify.corruption.corrupt_logs import drop_a_batch
 from tests.system.verify.corruption.false_alarms import APART, Outcome, append, read_ledger

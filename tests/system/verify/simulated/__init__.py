@@ -1,0 +1,1 @@
+"""Logs of simulated clusters: what is found in them, and what must be."""
