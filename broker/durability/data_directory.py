@@ -6,6 +6,9 @@ that is fixed, else it is made from the store's id.  The incarnation rises with 
 
 from __future__ import annotations
 
+import errno
+import os
+import pwd
 import shutil
 import tempfile
 import time
@@ -172,7 +175,23 @@ def truncated(data_dir: Path | None) -> Path | None:
 
 
 def _not_writable(data_dir: Path, error: OSError) -> NotWritable:
-    return NotWritable(f"{data_dir} cannot be made or written: {error.strerror or error}")
+    what = f"--data-dir: {data_dir} cannot be made or written: {error.strerror or error}"
+    match error.errno:
+        case errno.EACCES | errno.EPERM:
+            return NotWritable(
+                f"{what}; it must belong to the user that runs the broker, {_user()}"
+            )
+        case errno.EEXIST | errno.ENOTDIR:
+            return NotWritable(f"{what}; a file stands in its way: give another directory")
+        case _:
+            return NotWritable(what)
+
+
+def _user() -> str:
+    try:
+        return pwd.getpwuid(os.getuid()).pw_name
+    except KeyError:
+        return f"number {os.getuid()}"
 
 
 def filled(meta: Meta) -> bool:

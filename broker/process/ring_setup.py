@@ -79,7 +79,7 @@ def ring_security(options: BrokerOptions, warn: Callable[[str], None]) -> Securi
 class NoRing(Exception):
     """The ring's socket cannot be had; carries the exit code."""
 
-    def __init__(self, code: Exit, error: Exception) -> None:
+    def __init__(self, code: Exit, error: Exception | str) -> None:
         super().__init__(str(error))
         self.code = code
 
@@ -91,7 +91,7 @@ def ring_transport(options: BrokerOptions, warn: Callable[[str], None]) -> Redun
     except KeyFileError as error:
         raise NoRing(Exit.CONFIG, error) from error
     except TransportError as error:
-        raise NoRing(Exit.UNAVAILABLE, error) from error
+        raise NoRing(Exit.UNAVAILABLE, f"{error} (--cluster-bind)") from error
 
 
 def _transport(options: BrokerOptions, warn: Callable[[str], None]) -> RedundantTransport:

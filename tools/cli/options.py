@@ -6,6 +6,7 @@ option file; the first that gives it wins.  An error names the place of a wrong 
 
 from __future__ import annotations
 
+import io
 import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -159,6 +160,19 @@ def _asked(name: str, problem: click.ClickException) -> str:
     return name if context is None else context.command_path
 
 
+def _check_text(arguments: Sequence[str]) -> None:
+    """Bytes that are no text in this locale come as lone surrogates, which nobody can send."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise ToolError(
+                f"{argument!a} is no text in this locale's encoding "
+                f"({sys.getfilesystemencoding()}); set LC_ALL=C.UTF-8",
+                Exit.USAGE,
+            ) from None
+
+
 def run_command(
     command: click.Command,
     arguments: Sequence[str] | None = None,
@@ -166,7 +180,11 @@ def run_command(
 ) -> NoReturn:
     """Run a click command so that every failure is one sentence on stderr and a stable code."""
     name = command.name or "command"
+    if isinstance(sys.stdout, io.TextIOWrapper):
+        # A name that this terminal cannot show is shown all the same, as \xfc.
+        sys.stdout.reconfigure(errors="backslashreplace")
     try:
+        _check_text(sys.argv[1:] if arguments is None else arguments)
         outcome = command.main(
             args=list(arguments) if arguments is not None else None,
             prog_name=name,
@@ -174,7 +192,7 @@ def run_command(
         )
     except ToolError as problem:
         print(f"{name}: {problem}", file=sys.stderr)
-        sys.exit(problem.code)
+        sys.exit(usage_code if problem.code == Exit.USAGE else problem.code)
     except click.exceptions.Exit as ended:
         sys.exit(ended.exit_code)
     except click.ClickException as problem:

@@ -155,7 +155,24 @@ class Api:
                 f"user '{self.user}' may not do this: it takes the tag {lacking[1]}, which an "
                 "administrator gives by qpidctl set_user_tags"
             )
-        raise ApiError(plain(str(reason or f"HTTP status {status}")), status)
+        told = "".join(f": {one}" for one in _details(found))
+        raise ApiError(plain(str(reason or f"HTTP status {status}")) + told, status)
+
+
+def _details(found: Json) -> list[str]:
+    """What a failed check says beside its reason."""
+    if not isinstance(found, dict):
+        return []
+    rows = [one for key in ("alarms", "expired") for one in _list(found.get(key))]
+    named = [
+        " ".join(str(value) for value in one.values()) for one in rows if isinstance(one, dict)
+    ]
+    detail = found.get("detail")
+    return [*([", ".join(named)] if named else []), *([str(detail)] if detail else [])]
+
+
+def _list(found: Json) -> list[Json]:
+    return found if isinstance(found, list) else []
 
 
 def absent(method: str, names: tuple[str, ...]) -> str:

@@ -188,6 +188,11 @@ class Tail:
                 self._file.close()
                 self._file = self._path.open("rb")
                 yield from self._parsed(self._file.read())
+        except IsADirectoryError:
+            raise ToolError(
+                f"{self._path} is a directory: give the trace in it, {self._path / 'ring.trace'}, "
+                "which is there once it was switched on (--on)"
+            ) from None
         except OSError as problem:
             raise ToolError(f"{self._path}: {os_reason(problem)}") from None
 

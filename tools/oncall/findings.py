@@ -18,7 +18,7 @@ from vsync.types import record
 CRITICAL, WARNING, NOTICE = "critical", "warning", "notice"
 LEVELS = (CRITICAL, WARNING, NOTICE)
 UNSTEADY_MS, UNSTEADY_VIEWS = 600_000, 4
-"""More views than these in this time are too many, as in conf/prometheus/alerts.yml."""
+"""More changes of the view in this time are too many, as in conf/prometheus/alerts.yml."""
 NAMED_MAX = 5
 """So many queues are named in one finding."""
 
@@ -170,19 +170,20 @@ def _links_down(found: Answers) -> Iterator[Finding]:
 
 
 def _unsteady(found: Answers) -> Iterator[Finding]:
-    views = [
-        one for one in objects(found.cluster.get("views"))
-        if _number(one, "at_ms") > found.now_ms - UNSTEADY_MS
+    since = found.now_ms - UNSTEADY_MS
+    views = objects(found.cluster.get("views"))
+    changes = [
+        (before, after) for before, after in pairwise(views)
+        if before.get("primary") and _number(after, "at_ms") > since
     ]  # fmt: skip
-    if len(views) <= UNSTEADY_VIEWS:
+    if len(changes) <= UNSTEADY_VIEWS:
         return
-    moved: Counter[str] = Counter()
-    for before, after in pairwise(views):
-        moved.update(_names(before).symmetric_difference(_names(after)))
-    who = ", ".join(f"{name} ({times})" for name, times in moved.most_common(3))
+    gone = Counter(name for before, after in changes for name in _names(before) - _names(after))
+    who = ", ".join(f"{name} ({times})" for name, times in gone.most_common(3))
+    what = f"{len(changes)} changes of the view in ten minutes"
     yield Finding(
-        WARNING, f"{len(views)} views in ten minutes" + (f"; went or came: {who}" if who else ""),
-        "Each view is a short pause for all clients.",
+        WARNING, f"{what}; out: {who}" if who else what,
+        "Each is a short pause for all clients.",
         "The logs of the others say why it was out (silent, refuses connections, gave it up), its "
         "own whether it was late itself (this process came N ms late).",
         "stopping-and-starting",
@@ -210,7 +211,7 @@ def _versions(found: Answers) -> Iterator[Finding]:
     in_force, possible = (
         _number(found.cluster, key) for key in ("machine_version", "machine_version_possible")
     )
-    if possible > in_force:
+    if possible > in_force and found.cluster.get("status") == "ACTIVE":
         yield Finding(
             NOTICE, f"version {in_force} of the machine is in force, all members can do {possible}",
             "What is new since then is refused or without effect.",

@@ -13,7 +13,7 @@ from tools.client.http_api import Api
 from tools.operate.settings import Act, Given, Verb, arguments
 
 
-def checking(check: str, *more: str) -> Act:
+def checking(check: str, *more: str, doing: str = "") -> Act:
     """One health check; its failure is a reason and exit code 69."""
 
     def act(_: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
@@ -23,7 +23,7 @@ def checking(check: str, *more: str) -> Act:
             api.get("health", "checks", *path)
             return f"{' '.join(path)}: passed"
 
-        return f"Checking {' '.join(path)}", call
+        return f"Checking {doing or ' '.join(path)}", call
 
     return act
 
@@ -89,6 +89,7 @@ def server_version(_: str, given: Given) -> tuple[str, Callable[[Api], str | Non
     )
 
 
+SERVING = "whether the member serves clients"
 QUESTIONS: Mapping[str, Verb] = {
     "check_alarms": Verb("Fail when any member has an alarm.", (), checking("alarms")),
     "check_local_alarms": Verb(
@@ -98,9 +99,11 @@ QUESTIONS: Mapping[str, Verb] = {
         "Fail when a virtual host is down.", (), checking("virtual-hosts")
     ),
     "check_running": Verb(
-        "Fail unless the member serves clients.", (), checking("virtual-hosts")
+        "Fail unless the member serves clients.", (), checking("virtual-hosts", doing=SERVING)
     ),
-    "is_running": Verb("The same as check_running.", (), checking("virtual-hosts")),
+    "is_running": Verb(
+        "The same as check_running.", (), checking("virtual-hosts", doing=SERVING)
+    ),
     "check_if_node_is_quorum_critical": Verb(
         "Fail when the cluster could not lose this member.", (),
         checking("node-is-quorum-critical"),

@@ -64,7 +64,10 @@ def any_json(text: str) -> Json:
     try:
         value: Json = json.loads(text)
     except ValueError as problem:
-        raise ValueError(f"this is no JSON ({problem}): {text}") from None
+        raise ValueError(
+            f"{text} is no JSON ({problem}); words stand in double quotes, and all of it for "
+            """the shell in single ones, as '{"max-length": 1000}' or '"word"'"""
+        ) from None
     return value
 
 

@@ -96,6 +96,7 @@ def await_serving(api: Api, members: int) -> None:
         if status.get("status") == "ACTIVE" and running >= members:
             return ""
         why = f"this member is {status.get('status')}"
+        why += f", {status['reason']}" if status.get("reason") else ""
         return why if members == 1 else f"{running} of {members} members serve, and {why}"
 
     _await(api, why_not)

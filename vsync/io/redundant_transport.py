@@ -15,7 +15,13 @@ import zmq
 
 from vsync.io.link_monitor import LinkHint
 from vsync.io.security import Security
-from vsync.io.transport import TransportError, ZmqTransport, parse_address, resolve
+from vsync.io.transport import (
+    TransportError,
+    ZmqTransport,
+    not_listening,
+    parse_address,
+    resolve,
+)
 
 SEPARATOR = ","
 
@@ -34,9 +40,12 @@ class RedundantTransport(ZmqTransport):
                 host, port = resolve(bind)
                 literal = f"[{host}]" if ":" in host else host
                 self._pull.bind(f"tcp://{literal}:{port or '*'}")
-            except (zmq.ZMQError, TransportError) as error:
+            except TransportError:
                 self.close()
-                raise TransportError(f"cannot listen for ring frames on {bind}: {error}") from None
+                raise
+            except zmq.ZMQError as error:
+                self.close()
+                raise TransportError(not_listening(bind, error)) from None
             bound = self._pull.getsockopt_string(zmq.LAST_ENDPOINT)
             self._own.append(bound.removeprefix("tcp://"))
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import socket
 from collections.abc import Callable
 from typing import Final, Protocol
@@ -152,9 +153,7 @@ class ZmqTransport:
             self._pull.bind(f"tcp://{_join(local, port)}")
         except zmq.ZMQError as error:
             self.close()
-            reason = error.strerror or str(error)
-            message = f"cannot listen for ring frames on {bind}: {reason}"
-            raise TransportError(message) from None
+            raise TransportError(not_listening(bind, error)) from None
         bound = self._pull.getsockopt_string(zmq.LAST_ENDPOINT).removeprefix("tcp://")
         self._address = _join(host, parse_address(bound)[1]) if host else bound
 
@@ -360,9 +359,24 @@ def resolve(address: str) -> tuple[str, int]:
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
     except OSError as error:
-        message = f"cannot listen for ring frames on {address}: {error.strerror or error}"
-        raise TransportError(message) from None
+        raise TransportError(not_listening(address, error)) from None
     return str(found[0][4][0]), port
+
+
+def not_listening(address: str, error: OSError | zmq.ZMQError) -> str:
+    """Why there is no socket at an address, and what to do, in a sentence."""
+    what = f"cannot listen for ring frames on {address}"
+    if isinstance(error, socket.gaierror):
+        return f"{what}: the name cannot be resolved; give the number of this machine's address"
+    match error.errno:
+        case errno.EADDRINUSE:
+            return f"{what}: another program listens there; stop it, or give another address"
+        case errno.EADDRNOTAVAIL | errno.ENODEV:
+            return f"{what}: this machine has no such address; give one of its own"
+        case errno.EACCES:
+            return f"{what}: not permitted to this user; give a port from 1024 on"
+        case _:
+            return f"{what}: {error.strerror or error}"
 
 
 def _odd(character: str) -> bool:

@@ -193,6 +193,8 @@ class CannedApi:
         self.answers: dict[str, Json] = dict(ANSWERS)
         self.refusals: dict[str, tuple[int, str]] = {}
         """By path: a status and a reason, for any method."""
+        self.failures: dict[str, Object] = {}
+        """By path: what a check that fails says beside its reason."""
         self._login = "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()
         self._loop = asyncio.new_event_loop()
         self._server: web.Server | None = None
@@ -242,6 +244,8 @@ class CannedApi:
         if path in self.refusals:
             status, reason = self.refusals[path]
             return refusal(status, "bad_request", reason)
+        if path in self.failures:
+            return web.json_response({"reason": "it failed", **self.failures[path]}, status=503)
         if request.method == "GET":
             self.queries.append((path, dict(request.query)))
             return self._read(path, dict(request.query))

@@ -25,6 +25,7 @@ def api(canned: CannedApi) -> CannedApi:
     """The API, with nothing changed yet."""
     canned.changes.clear()
     canned.refusals.clear()
+    canned.failures.clear()
     return canned
 
 

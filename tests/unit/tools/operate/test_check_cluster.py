@@ -74,6 +74,7 @@ def test_a_member_that_does_not_serve_yet_says_what_it_waits_for(status: str) ->
     (found,) = told({"status": status, "reason": "1 of 3 members are here"})
     assert found.level == CRITICAL
     assert found.what.endswith(": 1 of 3 members are here")
+    assert told({"status": status, "machine_version": 0}) == told({"status": status})
 
 
 def test_a_fault_of_a_member_is_told_once_with_its_own_words() -> None:
@@ -101,7 +102,9 @@ def test_an_alarm_comes_with_what_follows_from_it(alarm: str, level: str) -> Non
 def test_views_that_come_and_go_name_who_went() -> None:
     views: list[Json] = [view(9 - n, "a", "b", *(["c"] if n % 2 else [])) for n in range(6)]
     (found,) = told({"views": views})
-    assert found.what == "6 views in ten minutes; went or came: c (5)"
+    assert found.what == "5 changes of the view in ten minutes; out: c (2)"
+    begin: list[Json] = [{**view(9 - n, "a"), "primary": False} for n in range(6)]
+    assert told({"views": begin}) == []  # a start, and who waits for the others
     assert told({"views": [view(20, "a", "b", "c")] * 6}) == []
 
 

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import io
 import re
+import subprocess
+import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -331,3 +333,26 @@ def test_every_option_of_the_broker_stands_under_a_heading(run: Run) -> None:
     shown = run(qpidd, "--help").out
     assert "\nOptions:" not in shown
     assert shown.index("\nTLS:\n  --tls-cert FILE") < shown.index("\nLimits of clients:\n")
+
+
+def test_a_name_that_a_terminal_cannot_show_is_shown_all_the_same(api: CannedApi) -> None:
+    ended = subprocess.run(
+        [sys.executable, "-m", "tools.operate.qpidctl", "list_queues", "name"],
+        env={"PYTHONUTF8": "0", "PYTHONCOERCECLOCALE": "0", "LC_ALL": "C", "QPID_USER": "ada",
+             "QPID_PASSWORD": "pw", "QPID_BROKER": f"127.0.0.1:{api.port}"},
+        capture_output=True, check=False, cwd=Path(__file__).parents[4],
+    )  # fmt: skip
+    assert (ended.returncode, b"\\xfc" in ended.stdout) == (0, True), ended.stderr
+
+
+def test_bytes_that_are_no_text_are_refused_in_a_sentence(run: Run) -> None:
+    ended = run(qpid_config, "add", "queue", "gr\udcfcn")
+    assert ended.code == Exit.USAGE
+    assert ended.err.startswith(r"qpid-config: 'gr\udcfcn' is no text in this locale's encoding")
+
+
+def test_a_failed_check_says_what_it_saw(run: Run, api: CannedApi) -> None:
+    api.failures["health/checks/virtual-hosts"] = {"detail": "1 of 3 voters here"}
+    api.failures["health/checks/alarms"] = {"alarms": [{"node": "b", "resource": "disk"}]}
+    assert run(qpidctl, "check_running").err.endswith(": 1 of 3 voters here\n")
+    assert run(qpidctl, "check_alarms").err.endswith(": b disk\n")
