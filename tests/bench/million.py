@@ -21,12 +21,14 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import signal
 import sys
 import tempfile
 import time
 from pathlib import Path
 
 from broker.amqp.fields import Value
+from tools.cli.signals import ended_by
 from tools.client.amqp_client import AmqpConnection, ConnectionLost, Login
 from tools.client.management import ask
 from tools.demo.local_cluster import LocalCluster
@@ -201,7 +203,7 @@ def main() -> None:
     )
     parser.add_argument("--drain", action="store_true", help="drain the queue, and do not purge it")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="million-") as root:
+    with ended_by(signal.SIGTERM), tempfile.TemporaryDirectory(prefix="million-") as root:
         figures = measure(
             Path(root), given.messages, given.body_bytes, given.members, given.page_memory,
             drains=given.drain,

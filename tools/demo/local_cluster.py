@@ -8,6 +8,7 @@ file under one root.  Whoever makes a `LocalCluster` closes it.
 from __future__ import annotations
 
 import random
+import shutil
 import signal
 import socket
 import subprocess
@@ -26,6 +27,12 @@ PORTS = range(20_000, 32_000)
 POLL_SECONDS = 0.05
 LOG_TAIL_LINES = 15
 ROOT = Path(__file__).resolve().parents[2]
+
+
+SETPRIV = shutil.which("setpriv")
+ENDS_WITH_US = [SETPRIV, "--pdeathsig", "KILL", "--"] if SETPRIV else []
+"""What runs a program that is killed as soon as the thread that started it is gone, however this
+process ends; on a system without it brokers outlive a benchmark that is killed."""
 
 
 class ClusterTrouble(Exception):
@@ -98,11 +105,12 @@ class BrokerProcess:
         return command("qpidd")
 
     def start(self) -> None:
-        """Start the process and return at once; use the cluster's waits to see it serve."""
+        """Start the process and return at once; use the cluster's waits to see it serve. It ends
+        with the thread that calls this: not one that is over before the cluster is."""
         assert not self.alive, f"{self.label} already runs"
         with self.log_path.open("ab") as log:
             self._process = subprocess.Popen(
-                [*self.program(), *self.arguments],
+                [*ENDS_WITH_US, *self.program(), *self.arguments],
                 cwd=ROOT,
                 stdin=subprocess.DEVNULL,
                 stdout=log,

@@ -9,7 +9,8 @@ one takes of its member.  Then queues are declared by `--declarers` of them, eac
 declare-ok: `declare_per_s`, median and 99th percentile, and `queue_kb` at each member.  While all
 idle, `probe_...` is how long a publish of another client, 100 a second, waits for its confirm.  At
 last one message of `--large` MB goes to one member (`large_s`), and `beside_large_...` is what
-publishes at another one wait, 1,000 a second.  `views`: how often the membership changed meanwhile.
+publishes at another one wait, 1,000 a second.  `views`: how often the membership changed meanwhile;
+`collection_max_ms`: the longest full garbage collection of a member.  0 of anything leaves it out.
 The generator is one process and shares the machine.
 """
 
@@ -19,6 +20,7 @@ import argparse
 import asyncio
 import json
 import resource
+import signal
 import statistics
 import sys
 import tempfile
@@ -31,6 +33,7 @@ import uvloop
 from broker.amqp.codec import encode_properties, split_frames
 from tests.bench.million import resident
 from tests.support.amqp_peer import method, methods_in, opening, publish
+from tools.cli.signals import ended_by
 from tools.client.management import ask
 from tools.demo.local_cluster import HOST, LocalCluster
 
@@ -211,26 +214,39 @@ async def large(cluster: LocalCluster, megabytes: int) -> Figures:
     return {"large_s": time.perf_counter() - began, **spread("beside_large", beside)}
 
 
-def views(cluster: LocalCluster) -> int:
-    """How often a member installed a membership, of all."""
-    counted = 0
+def of_all(cluster: LocalCluster, name: str) -> list[int]:
+    """A counter at each member."""
+    counted = []
     for member in cluster.members:
         counters = ask(member.address, {"op": "counters"})["counters"]
         assert isinstance(counters, dict)
-        counted += int(str(counters["ring.phase_operational"]))
+        counted.append(int(str(counters[name])))
     return counted
+
+
+def views(cluster: LocalCluster) -> int:
+    """How often a member installed a membership, of all."""
+    return sum(of_all(cluster, "ring.phase_operational"))
 
 
 async def storms(cluster: LocalCluster, given: argparse.Namespace) -> Figures:
     before = views(cluster)
-    clients, figures = await connect(cluster, given.connections)
-    figures |= await declare(cluster, clients[: given.declarers], given.queues)
+    clients: list[Client] = []
+    figures: Figures = {}
+    if given.connections:
+        clients, figures = await connect(cluster, given.connections)
+    if given.queues:
+        declarers = clients[: given.declarers]
+        while len(declarers) < given.declarers:
+            declarers.append(await Client.open(cluster[len(declarers) % 3].address.port))
+        figures |= await declare(cluster, declarers, given.queues)
     end = time.perf_counter() + PROBE_S
     probe = await Probe.at(cluster[0].address.port, 100)
     figures |= spread("probe", await probe.run(lambda: time.perf_counter() > end))
     if given.large:
         figures |= await large(cluster, given.large)
     figures["views"] = views(cluster) - before
+    figures["collection_max_ms"] = max(of_all(cluster, "collector.longest_ms"))
     for client in clients:
         client.writer.transport.abort()
     return figures
@@ -249,6 +265,7 @@ def main() -> None:
     )
     extra = {"max-message-size": f"{max(128, given.large + 1)}MiB"}
     with (
+        ended_by(signal.SIGTERM),
         tempfile.TemporaryDirectory(prefix="storms-") as root,
         LocalCluster(Path(root), 3, "storms", extra=extra) as cluster,
     ):
