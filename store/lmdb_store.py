@@ -161,7 +161,9 @@ class LmdbStore:
         expected = None if start is None else start
         while expected is not None:
             batch, expected = self._log_slice(expected)
-            yield from batch
+            batch.reverse()
+            while batch:  # whoever reads slowly holds no more of it than is left
+                yield batch.pop()
 
     def stage(self, position: int) -> Staging:
         """Begin a checkpoint; its chunks have a generation of their own."""

@@ -4,7 +4,9 @@ After a purge, a drain or a state transfer hundreds of megabytes are free, but s
 process: the C library keeps what lies between pieces in use (`malloc_trim` gives it back). To give
 back a gigabyte at once takes a third of a second on a loaded machine, and whoever allocates
 meanwhile waits. So what was purged is freed in slices, each given back before the next one; and now
-and then what else became free is, less often while that yields nothing.
+and then what else became free is, less often while that yields nothing. Soon after work is over all
+is given back, and again when memory has grown at rest, by a checkpoint for instance. All threads
+share one heap (`share_one_heap`): each would have one with holes of its own.
 """
 
 from __future__ import annotations
@@ -26,6 +28,9 @@ TRIM_S_MIN, TRIM_S_MAX = 5.0, 600.0
 YIELD_BYTES_MIN = 8 << 20
 TRIM_S_LONG = 0.02
 """A trim that takes so much processor found memory in small pieces: the next one can wait."""
+REST_S, REST_SHARE = 10.0, 0.2
+"""The loop rests when it has used no more than this share of a processor for so long."""
+_M_ARENA_MAX = -8
 
 
 class Purged(Protocol):
@@ -49,10 +54,13 @@ class FreedMemory:
         start: Callable[[Callable[[], None]], None] | None = None,
     ) -> None:
         self._trim = trim or _libc_trim()
-        self._resident, self._start = resident or resident_bytes, start or _on_a_thread
+        self._resident, self._start = resident or own_bytes, start or _on_a_thread
         self._freed = 0  # messages since the last trim
         self._trimming = False
         self._pace_s, self._due = TRIM_S_MIN, 0.0
+        self._looked = 0.0, 0.0  # when, and what the loop had worked by then
+        self._busy_at: float | None = 0.0  # None: it has rested since, and that was noticed
+        self._rest_due, self._left = 0.0, 0  # when to look again, and what the last trim left
         self.counters = {"trims": 0, "trimmed_bytes": 0, "freed_messages": 0}
 
     def slice(self, machine: Purged) -> bool:
@@ -71,11 +79,27 @@ class FreedMemory:
         """Much was freed elsewhere, by a transfer for instance."""
         self._pace_s, self._due = TRIM_S_MIN, 0.0
 
-    def wake(self, now: float) -> None:
-        """Give back what became free, if it is time."""
+    def wake(self, now: float, worked_s: float) -> None:
+        """Give back what became free, if it is time. `worked_s`: the processor's time that the
+        loop's thread has used so far."""
+        (looked, worked_before), self._looked = self._looked, (now, worked_s)
+        if worked_s - worked_before > REST_SHARE * (now - looked):
+            self._busy_at = now
+        elif self._busy_at is None:
+            self._look_at_rest(now)
+        elif now - self._busy_at >= REST_S:
+            self._busy_at = None
+            self.soon()
         if now >= self._due and not self._trimming:
             self._due = now + self._pace_s
             self._begin()
+
+    def _look_at_rest(self, now: float) -> None:
+        if now < self._rest_due or self._trimming:
+            return
+        self._rest_due = now + TRIM_S_MIN
+        if self._resident() >= self._left + YIELD_BYTES_MIN:
+            self.soon()
 
     def _begin(self) -> None:
         if self._trim is not None:
@@ -88,7 +112,8 @@ class FreedMemory:
         before, began = self._resident(), time.thread_time()
         self._trim()
         took_s = time.thread_time() - began
-        yielded = max(0, before - self._resident())
+        self._left = self._resident()
+        yielded = max(0, before - self._left)
         self.counters["trims"] += 1
         self.counters["trimmed_bytes"] += yielded
         is_worth_it = yielded >= YIELD_BYTES_MIN and took_s < TRIM_S_LONG
@@ -96,13 +121,21 @@ class FreedMemory:
         self._trimming = False
 
 
-def resident_bytes() -> int:
-    """Return how much memory of this process is resident."""
+def own_bytes() -> int:
+    """Return how much memory of its own this process has, mapped files left out."""
     try:
-        pages = Path("/proc/self/statm").read_bytes().split()[1]
+        _, pages, shared, *_ = map(int, Path("/proc/self/statm").read_bytes().split())
     except OSError:
         return 0
-    return int(pages) * resource.getpagesize()
+    return (pages - shared) * resource.getpagesize()
+
+
+def share_one_heap() -> None:
+    """From here on no thread gets a heap of its own from the C library, if it can be told so. To be
+    called before there are threads; those of a broker allocate little but under one lock."""
+    tell = getattr(ctypes.CDLL(None), "mallopt", None)
+    if tell is not None:
+        tell(_M_ARENA_MAX, 1)
 
 
 def _libc_trim() -> Callable[[], object] | None:

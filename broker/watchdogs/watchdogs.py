@@ -188,11 +188,12 @@ class Watchdogs:
 
     def wake(self) -> None:
         """Do what is due."""
-        if pause := self.pauses.look(time.monotonic(), time.thread_time(), page_faults()):
+        worked_s = time.thread_time()
+        if pause := self.pauses.look(time.monotonic(), worked_s, page_faults()):
             log.warning("%s", pause)
         now = self._now()
         self.hang.rearm(now)
-        self.memory.wake(now)
+        self.memory.wake(now, worked_s)
         self.clocks.wake(now)
         self._go_on()
         full, reading = self._full(), self.gauge.reading

@@ -528,7 +528,9 @@ def qpidd(config: str | None, truncate: bool, **typed: str | None) -> int:
     # Imported late: --help and a bad option need neither the ring nor the store.
     from broker.process.server import run
     from broker.shovels.member_shovels import shovels_of
+    from broker.watchdogs.freed_memory import share_one_heap
 
+    share_one_heap()
     try:
         made = partial(shovels_of, SHOVEL_COMMAND)
         return run(options, read, truncate=truncate, make_shovels=made)

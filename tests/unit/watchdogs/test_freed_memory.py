@@ -6,12 +6,14 @@ from collections.abc import Callable
 import pytest
 
 from broker.watchdogs.freed_memory import (
+    REST_S,
     SLICE_MESSAGES,
     TRIM_MESSAGES,
     TRIM_S_MAX,
     TRIM_S_MIN,
     FreedMemory,
-    resident_bytes,
+    own_bytes,
+    share_one_heap,
 )
 
 
@@ -83,7 +85,7 @@ def test_trims_come_less_often_while_they_yield_nothing() -> None:
     memory = heap.memory()
     times: list[float] = []
     for now in range(3000):
-        memory.wake(float(now))
+        memory.wake(float(now), 0.0)
         if heap.waiting:
             heap.run_trim()
             times.append(float(now))
@@ -93,21 +95,57 @@ def test_trims_come_less_often_while_they_yield_nothing() -> None:
     assert gaps[-1] == TRIM_S_MAX
     heap.free_bytes = heap.resident = 100 << 20
     memory.soon()
-    memory.wake(3000.0)
+    memory.wake(3000.0, 0.0)
     heap.run_trim()
     assert heap.resident == 0
-    memory.wake(3000.0 + TRIM_S_MIN)
+    memory.wake(3000.0 + TRIM_S_MIN, 0.0)
     assert heap.waiting, "it yielded much, so there may be more"
+
+
+def test_memory_goes_back_soon_after_work_is_over() -> None:
+    """Whatever the pace had become while trims yielded nothing."""
+    heap = Heap(0)
+    memory = heap.memory()
+    worked, trims = 0.0, []
+    for now in range(1000):
+        worked += 0.9 if 500 <= now < 700 else 0.01
+        if now == 699:
+            heap.free_bytes = heap.resident = 100 << 20
+        memory.wake(float(now), worked)
+        if heap.waiting:
+            heap.run_trim()
+            trims.append(now)
+    assert not [now for now in trims if 700 <= now < 699 + REST_S], "it may begin again"
+    assert 699 + REST_S in trims
+    assert heap.resident == 0
+    assert len(trims) < 30, "and then they come less often again"
+
+
+def test_what_becomes_free_at_rest_is_given_back_too() -> None:
+    """A checkpoint, say."""
+    heap = Heap(0)
+    memory = heap.memory()
+    trims = []
+    for now in range(2000):
+        if now == 1500:
+            heap.free_bytes = heap.resident = 30 << 20
+        memory.wake(float(now), 0.0)
+        if heap.waiting:
+            heap.run_trim()
+            trims.append(now)
+    assert [now for now in trims if 1500 <= now <= 1500 + TRIM_S_MIN]
+    assert heap.resident == 0
 
 
 def test_a_c_library_without_it_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctypes.CDLL", lambda _: object())
+    share_one_heap()
     memory = FreedMemory()
     heap = Heap(10)
     assert memory.slice(heap)
-    memory.wake(1.0)
+    memory.wake(1.0, 0.0)
     assert memory.counters["trims"] == 0
 
 
 def test_the_size_of_this_process_is_known() -> None:
-    assert resident_bytes() > 1 << 20
+    assert own_bytes() > 1 << 20
