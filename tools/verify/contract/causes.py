@@ -13,80 +13,57 @@ from typing import TYPE_CHECKING
 
 from tools.verify.contract.rules import Rule
 from tools.verify.format.commands import Command
-from tools.verify.format.moves import Op
+from tools.verify.format.moves import CAUSES, Op
+from tools.verify.input.tables import table_of
 
 if TYPE_CHECKING:
     import pyarrow as pa
 
-_ANY = tuple(Command)
-_CAUSED_BY: dict[tuple[Op, int], tuple[int, ...]] = {
+_CAUSED_BY: dict[tuple[Op, int], tuple[Command, ...]] = {
     (Op.PUBLISHED, 0): (Command.PUBLISH,),
     (Op.PUBLISHED, 1): (Command.TX_COMMIT,),
-    (Op.PUBLISHED, 2): _ANY,
     (Op.PUBLISHED, 3): (Command.PUBLISH,),
     (Op.PUBLISHED, 4): (Command.TICK,),
     (Op.PUBLISHED, 5): (Command.TICK,),
-    (Op.ENQUEUED, 0): _ANY,
-    (Op.DELIVERED, 0): _ANY,
     (Op.DELIVERED, 1): (Command.GET,),
     (Op.SETTLED, 0): (Command.ACK,),
     (Op.SETTLED, 1): (Command.SENT,),
     (Op.SETTLED, 2): (Command.NACK, Command.TX_COMMIT),
-    (Op.SETTLED, 3): _ANY,
     (Op.SETTLED, 4): (Command.TX_COMMIT,),
-    (Op.SETTLED, 5): _ANY,
-    (Op.SETTLED, 6): _ANY,
     (Op.RETURNED, 0): (Command.NACK,),
     (Op.RETURNED, 1): (Command.RECOVER,),
-    (Op.RETURNED, 2): _ANY,
-    (Op.RETURNED, 3): _ANY,
     (Op.RETURNED, 4): (Command.TX_COMMIT,),
-    (Op.DROPPED, 0): _ANY,  # also what has no time to live, at once where it enters or returns
-    (Op.DROPPED, 1): _ANY,
     (Op.DROPPED, 2): (Command.TICK,),
     (Op.DROPPED, 3): (Command.TICK,),
-    (Op.DROPPED, 4): _ANY,
     (Op.PURGED, 0): (Command.QUEUE_PURGE,),
-    (Op.PURGED, 1): _ANY,
     (Op.PURGED, 2): (Command.ACTIVATE,),
     (Op.DECLARED, 0): (Command.QUEUE_DECLARE,),
     (Op.DECLARED, 1): (Command.EXCHANGE_DECLARE,),
-    (Op.DECLARED, 2): _ANY,
     (Op.RECOVERED, 0): (Command.ACTIVATE,),
     (Op.REPEATED, 0): (Command.PUBLISH, Command.TX_COMMIT, Command.TICK),
     (Op.READER, 0): (Command.CONSUME,),
-    (Op.READ, 0): _ANY,
     (Op.READ_END, 0): (Command.ACK,),
     (Op.READ_END, 1): (Command.NACK, Command.TX_COMMIT),
     (Op.READ_END, 2): (Command.RECOVER,),
-    (Op.READ_END, 3): _ANY,
-    (Op.READ_END, 4): _ANY,
     (Op.READ_END, 5): (Command.TX_COMMIT,),
-    (Op.READ_END, 6): _ANY,
     (Op.READ_END, 7): (Command.SENT,),
-    (Op.NOTED, 0): _ANY,
-    (Op.NOTED, 1): _ANY,
-    (Op.NOTED, 2): _ANY,
-    (Op.NOTED, 3): _ANY,
     (Op.NOTED, 4): (Command.QUEUE_BIND,),
-    (Op.NOTED, 5): _ANY,
     (Op.NOTED, 6): (Command.PUBLISH,),
-    (Op.NOTED, 7): _ANY,
 }
+"""The kinds of commands that cause a move by this cause; where none is named, each kind may."""
 
 
 def causes() -> pa.Table:
     """Return the table: which kinds of commands cause a move; `own`: no other kinds do, so the move
     does not go on from an earlier position.
     """
-    import pyarrow as pa
-
     rows = [
-        (op, cause, kind, kinds is not _ANY)
-        for (op, cause), kinds in _CAUSED_BY.items()
-        for kind in map(int, kinds)
+        (op, cause, kind, (op, cause) in _CAUSED_BY)
+        for op, words in CAUSES.items()
+        for cause in range(len(words))
+        for kind in _CAUSED_BY.get((Op(op), cause), tuple(Command))
     ]
-    return pa.table(dict(zip(("op", "cause", "kind", "own"), zip(*rows, strict=True), strict=True)))
+    return table_of(rows, "op bigint, cause bigint, kind bigint, own boolean")
 
 
 # Commands: 2 CONNECTION_CLOSE, 4 CHANNEL_CLOSE, 64 ACTIVATE, 66 TICK.  Outcomes: 1 to 3 came too
