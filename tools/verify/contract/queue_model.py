@@ -142,36 +142,23 @@ class _ModelQueue:
 
     def leave(self, seq: int, content: int, redelivered: bool) -> Message:
         """Remove and return the first ready message; `ModelMismatch` when it is another one."""
-        known = self.ready.get(seq)
         while self.order and self.order[0] not in self.ready:  # it was replaced
             heappop(self.order)
         oldest = self.order[0] if self.order else None
-        if known is not None:
+        if seq in self.ready:
             if seq != oldest:
                 raise ModelMismatch("wrong message", f"place {oldest} was ready")
             if self.unknown_ready and not self.ranked and seq >= self.floor:
                 raise ModelMismatch("wrong message", f"{self.unknown_ready} older ones were ready")
-            if known.content != content or known.redelivered != redelivered:
-                raise ModelMismatch("impossible", f"there it is {known}")
             heappop(self.order)
-            return self.ready.pop(seq)
-        if not self.unknown_ready or not self.may_be_unknown(seq) or seq in self.held:
-            raise ModelMismatch("impossible", "it is not ready")
+            return self.leave_anywhere(seq, content, redelivered)
+        left = self.leave_anywhere(seq, content, redelivered)
         if oldest is not None and oldest < seq:
             raise ModelMismatch("wrong message", f"place {oldest} was ready")
         if seq <= self.last_unknown and not self.ranked:
             raise ModelMismatch("wrong message", f"place {self.last_unknown} left before")
-        left = Message(content, None, redelivered)
-        self.unknown_ready -= 1
-        self.unknown_sum -= self._hash(seq, left)
         self.last_unknown = seq
         return left
-
-    def replace(self, seq: int, content: int, redelivered: bool) -> None:
-        """Remove a message that a newer one replaces, wherever it is."""
-        if not self.last_values:
-            raise ModelMismatch("impossible", "this queue keeps no last values")
-        self.leave_anywhere(seq, content, redelivered)
 
     def leave_anywhere(self, seq: int, content: int, redelivered: bool) -> Message:
         """Remove and return a ready message, wherever it is."""
@@ -331,7 +318,9 @@ class Model:
             leave = queue.leave_anywhere if queue.grouped else queue.leave
             queue.held[seq] = leave(seq, detail, flag), of
         elif op == _DROPPED and cause == _REPLACED:
-            queue.replace(seq, detail, flag)
+            if not queue.last_values:
+                raise ModelMismatch("impossible", "this queue keeps no last values")
+            queue.leave_anywhere(seq, detail, flag)
         elif op == _DROPPED:
             self.moved = queue.leave(seq, detail, flag)
         elif op == _SETTLED:

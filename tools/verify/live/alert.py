@@ -9,7 +9,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from threading import Event
-from types import FrameType
 
 import click
 
@@ -106,11 +105,8 @@ def _show_status(result: FollowResult) -> None:
 def stop_signals() -> Iterator[Event]:
     """Yield an event that Ctrl-C and SIGTERM set: a look is not broken off."""
     stop = Event()
-
-    def set_it(_signal: int, _frame: FrameType | None) -> None:
-        stop.set()
-
-    kept = {one: signal.signal(one, set_it) for one in (signal.SIGINT, signal.SIGTERM)}
+    both = signal.SIGINT, signal.SIGTERM
+    kept = {one: signal.signal(one, lambda *_: stop.set()) for one in both}
     try:
         yield stop
     finally:
