@@ -22,11 +22,11 @@ from tools.verify.report.timeline import (
     SLICES,
     Event,
     IncarnationTimeline,
+    MoveCount,
     Slice,
     Span,
     Timeline,
 )
-from tools.verify.report.traffic import MoveCount
 
 PICTURES = Path(__file__).resolve().parents[1] / "docs" / "pictures"
 HEIGHT = 900  # of the window

@@ -7,7 +7,6 @@ believed, and most promises are not checked.
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -19,7 +18,7 @@ from tools.verify.findings import BadInput
 from tools.verify.format.files import ends_of
 from tools.verify.format.reader import Ends, LogError
 from tools.verify.format.records import ROLE_CLIENT, marks_of
-from tools.verify.input.rows import SEGMENT, Row, empty_ends
+from tools.verify.input.rows import SEGMENT, Row, SegmentEnds, in_json
 from tools.verify.input.segments import find_segments, size_of
 
 
@@ -113,11 +112,11 @@ def _ends(path: Path) -> Closed:
 def _row(one: Closed) -> Row:
     """Return what the ends of a segment tell of its SEGMENT row."""
     header, first_lsn, end, last_lsn, link = one.ends
-    ends = empty_ends()
-    ends["cluster"], ends["records"] = (header.cluster_name, header.cluster_id), 1
-    ends["first_lsn"], ends["closed"] = first_lsn, end is not None
-    ends["prev_link"], ends["link"] = header.prev_link.hex(), link.hex()
-    row = Row(str(one.file), *one.key, header.segment, last_lsn, SEGMENT, text=json.dumps(ends))
+    ends = SegmentEnds(
+        (header.cluster_name, header.cluster_id), 1, first_lsn, header.prev_link.hex(), link.hex(),
+        closed=end is not None,
+    )  # fmt: skip
+    row = Row(str(one.file), *one.key, header.segment, last_lsn, SEGMENT, text=in_json(ends))
     return row._replace(position=1 if end is None else end.position)
 
 

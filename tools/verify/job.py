@@ -19,7 +19,7 @@ from tools.verify.clients import histories
 from tools.verify.coverage import measure_coverage, unexamined
 from tools.verify.findings import BadInput, Finding
 from tools.verify.format.records import RecordKind
-from tools.verify.input.rows import SEGMENT, Row
+from tools.verify.input.rows import SEGMENT, Row, ends_of
 from tools.verify.input.segments import dropped_before, find_segments, is_little
 from tools.verify.live import checkpoint
 from tools.verify.report.result import Counts, Report
@@ -96,11 +96,7 @@ def _export(spark: SparkSession, rows: list[Row], directory: Path) -> str:
 
     from tools.verify.input.source import read_records
 
-    files = [
-        row.file
-        for row in rows
-        if row.kind == SEGMENT and views_and_segments.ends_of(row)["closed"]
-    ]
+    files = [row.file for row in rows if row.kind == SEGMENT and ends_of(row).closed]
     records = read_records(spark, [Path(file) for file in files])
     kept = records.filter(f.col("kind") < SEGMENT)
     kept.write.partitionBy("member", "incarnation").parquet(str(directory))

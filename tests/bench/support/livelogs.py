@@ -22,7 +22,7 @@ from tests.bench.support.verifylogs import (
     moves_from,
     next_batch,
 )
-from tools.verify.input.moves import ROW
+from tools.verify.input.tables import ROW
 
 
 def _other_chain(batch: Batch) -> Batch:

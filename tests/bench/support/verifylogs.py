@@ -39,7 +39,7 @@ from broker.memberlog.records import (
 )
 from broker.memberlog.writer import SEGMENT_BYTES, MemberLogWriter
 from broker.replication.chain import History
-from tools.verify.input.moves import ROW
+from tools.verify.input.tables import ROW
 
 MEMBERS = ("a", "b", "c")
 INCARNATIONS = tuple((name, 1) for name in MEMBERS)

@@ -15,7 +15,7 @@ from broker.machine.move_log import Op
 from tests.system.verify.support.client_fixture import ALL, ClientPair, check_all
 from tests.system.verify.support.make_client_histories import Clients, Servers
 from tools.verify.clients.check import ClientReport
-from tools.verify.clients.extent import Confirms, HistoryExtent
+from tools.verify.clients.evidence import Confirms, HistoryExtent
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("duckdb")

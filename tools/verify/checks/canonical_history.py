@@ -15,10 +15,9 @@ from tools.verify.checks.views_and_segments import (
     cutoffs,
     epoch_bases,
     epochs_of_bases,
-    runs_of,
 )
 from tools.verify.input.ranges_of_file import ANY, FileRange
-from tools.verify.input.rows import FAULT, SEGMENT, Row, Run
+from tools.verify.input.rows import FAULT, SEGMENT, Row, Run, ends_of
 
 
 class Stretch(NamedTuple):
@@ -58,7 +57,7 @@ def plan(
         if row.kind == FAULT:
             damaged.add(row.file)
         elif row.kind == SEGMENT and (at_hand is None or row.file in at_hand):
-            for run in runs_of(row):
+            for run in ends_of(row).runs:
                 last = min(run.last, lowest.get(run.decided, run.last))
                 recorded.append((row.file, run._replace(last=last)))
     runs = (
@@ -72,7 +71,7 @@ def plan(
 def superseded(rows: Sequence[Row], primaries: dict[int, PrimaryView]) -> bool:
     """Return whether a log has anything that a later primary superseded."""
     lowest = _ends(rows, primaries)
-    runs = (run for row in rows if row.kind == SEGMENT for run in runs_of(row))
+    runs = (run for row in rows if row.kind == SEGMENT for run in ends_of(row).runs)
     return any(run.last > lowest.get(run.decided, run.last) for run in runs)
 
 

@@ -17,7 +17,6 @@ from tools.verify.checks.view_changes import incomplete
 from tools.verify.checks.views_and_segments import (
     IncarnationId,
     PrimaryView,
-    ends_of,
     incarnation_of,
     records_by_incarnation,
     segments_of,
@@ -25,7 +24,7 @@ from tools.verify.checks.views_and_segments import (
 )
 from tools.verify.findings import Finding
 from tools.verify.format.records import RecordKind
-from tools.verify.input.rows import Row
+from tools.verify.input.rows import Row, ends_of
 from tools.verify.input.voters import Voters
 
 UNKNOWN = 1 << 64  # above every position
@@ -38,7 +37,7 @@ def check_marks(
     noted = _durable_at_view_end(rows)
     for incarnation in incarnations:
         for epoch, sums in sorted(incarnation.epochs.items()):
-            mark, primary = sums["mark"], primaries.get(epoch)
+            mark, primary = sums.mark, primaries.get(epoch)
             if mark < 0 or primary is None:
                 continue
             disks = {
@@ -71,7 +70,7 @@ def _durable_at_view_end(rows: list[Row]) -> dict[IncarnationId, dict[int, int]]
     """
     left_out = incomplete(rows) | first_positions(rows).keys()
     at_segment_end = {  # last lsn of a segment, durable
-        key: [(row.lsn, ends_of(row)["durable"]) for row in segments]
+        key: [(row.lsn, ends_of(row).durable) for row in segments]
         for key, segments in segments_of(rows).items()
     }
     noted: dict[IncarnationId, dict[int, int]] = {}

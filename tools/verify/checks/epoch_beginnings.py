@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 
-from tools.verify.checks.views_and_segments import PrimaryView, ends_of, runs_of
+from tools.verify.checks.views_and_segments import PrimaryView
 from tools.verify.findings import Finding
 from tools.verify.format.records import RecordKind
-from tools.verify.input.rows import SEGMENT, Activated, Row, Run
+from tools.verify.input.rows import SEGMENT, Activated, Row, Run, ends_of
 
 Claim = tuple[int, bytes]  # base and its chain, as an ACTIVE says them
 Activations = list[tuple[Row, Activated]]
@@ -28,10 +28,9 @@ def check_epoch_beginnings(rows: list[Row], primaries: dict[int, PrimaryView]) -
         if row.kind == RecordKind.ACTIVE and row.position:
             claims[row.epoch or 0].setdefault((row.position, bytes(row.chain or b"")), row)
         elif row.kind == SEGMENT:
-            recorded += runs_of(row)
-            for one in ends_of(row)["activations"]:
-                activation = Activated(*one)
-                activated[activation.epoch].append((row, activation))
+            recorded += ends_of(row).runs
+            for one in ends_of(row).activations:
+                activated[one.epoch].append((row, one))
     yield from _check_origins(rows, primaries)
     for epoch, primary in primaries.items():
         found = sorted(activated[epoch], key=lambda pair: (pair[1].position, pair[0].member))
@@ -46,14 +45,14 @@ def _check_origins(rows: list[Row], primaries: dict[int, PrimaryView]) -> Iterat
     """G1: what a primary orders was submitted by one of its members."""
     foreign: dict[tuple[int, str], tuple[int, Row]] = {}
     for row in rows:
-        of_epochs = ends_of(row)["origins"] if row.kind == SEGMENT else {}
-        for name, origins in of_epochs.items():
-            primary = primaries.get(int(name))
+        of_epochs = ends_of(row).origins if row.kind == SEGMENT else {}
+        for epoch, origins in of_epochs.items():
+            primary = primaries.get(epoch)
             for origin, position in origins.items():
                 if primary is not None and origin not in primary.names():
-                    known = foreign.setdefault((int(name), origin), (position, row))
+                    known = foreign.setdefault((epoch, origin), (position, row))
                     if position < known[0]:
-                        foreign[int(name), origin] = position, row
+                        foreign[epoch, origin] = position, row
     for (epoch, origin), (position, row) in sorted(foreign.items()):
         what = f"an item of {origin}, which is not in the primary of epoch {epoch} that ordered it"
         yield Finding("G1", row.member, row.incarnation, position, what)

@@ -14,17 +14,15 @@ from dataclasses import dataclass, field
 from tools.verify.checks.views_and_segments import (
     IncarnationId,
     PrimaryView,
-    ends_of,
     incarnation_of,
     records_by_incarnation,
-    runs_of,
     segments_of,
     voters_of,
 )
 from tools.verify.findings import Finding
 from tools.verify.format.records import RecordKind
 from tools.verify.input.log_sequence import digest, foreign_batch, out_of_sequence
-from tools.verify.input.rows import SEGMENT, EpochSums, Row, SegmentEnds, merge_sums
+from tools.verify.input.rows import SEGMENT, EpochSums, Row, SegmentEnds, ends_of
 
 
 @dataclass(slots=True)
@@ -43,6 +41,9 @@ class Incarnation:
     early: int = 0
     unjudged: int = 0
     stopped: bool = False
+
+
+_COUNTS = ("confirms", "publishes", "votes", "records", "unpaired", "early", "unjudged")
 
 
 def join_segments(rows: list[Row]) -> tuple[list[Incarnation], list[Finding], list[str]]:
@@ -76,8 +77,8 @@ def first_positions(rows: list[Row]) -> dict[IncarnationId, int]:
     found: dict[IncarnationId, int] = {}
     for key, segments in segments_of(rows).items():
         if segments[0].segment > 0:
-            sums = [epoch for row in segments for epoch in ends_of(row)["epochs"].values()]
-            firsts = [one["first"] for one in sums if one["first"] >= 0]
+            sums = [epoch for row in segments for epoch in ends_of(row).epochs.values()]
+            firsts = [one.first for one in sums if one.first >= 0]
             found[key] = min(firsts, default=BEYOND_ALL)
     return found
 
@@ -96,54 +97,49 @@ class CarriedState:
 
     def check(self, ends: SegmentEnds) -> Iterator[tuple[str, int, int, str]]:
         """Yield what was assumed wrongly at the beginning of the next segment."""
-        first = ends["first_batch"]
+        first = ends.first_batch
         if first is not None and self.position_reached >= 0:
-            commands = len(first["outcomes"]) // 4  # hex of u16
-            position = first["position"]
+            commands = len(first.outcomes) // 4  # hex of u16
+            position = first.position
             sequence = out_of_sequence(self.position_reached, position, position + commands - 1)
             if sequence is not None:
                 yield ("G1", *sequence)
             elif self.chain:
-                data = bytes.fromhex(self.chain + first["blob_hash"] + first["outcomes"])
-                if digest(data).hex() != first["chain"]:
+                data = bytes.fromhex(self.chain + first.blob_hash + first.outcomes)
+                if digest(data).hex() != first.chain:
                     yield "G14", position, -1, "the chain does not follow from the segment before"
-        for epoch, ring, position in ends["entry_primary"]:
+        for epoch, ring, position in ends.entry_primary:
             if self.deciding is not None and epoch <= self.deciding:
                 continue
             if self.primary is None and not self.whole:
                 continue
             if self.primary is None or (epoch, ring) != tuple(self.primary):
                 yield "G7", position, -1, foreign_batch((epoch, ring), self.primary)
-        if ends["entry_confirm"] is not None and self.active is False:
-            yield "G7", ends["entry_confirm"], -1, "confirmed outside of the primary"
+        if ends.entry_confirm is not None and self.active is False:
+            yield "G7", ends.entry_confirm, -1, "confirmed outside of the primary"
 
     def after_segment(self, row: Row, ends: SegmentEnds, follows: bool) -> CarriedState:
         """Return the state at the end of a segment that began with this one."""
         position_reached = -1 if row.position is None else row.position
         before = self if follows else CarriedState(active=None, whole=False)
-        untouched = position_reached < 0 and ends["first_batch"] is None
+        untouched = position_reached < 0 and ends.first_batch is None
         return CarriedState(
             row.segment,
             before.position_reached if untouched else position_reached,
-            ends["chain"] or (before.chain if untouched else ""),
-            ends["primary"] or before.primary,
-            before.active if ends["active"] is None else ends["active"],
-            before.deciding if ends["active"] is None else ends["deciding"],
+            ends.chain or (before.chain if untouched else ""),
+            ends.primary or before.primary,
+            before.active if ends.active is None else ends.active,
+            before.deciding if ends.active is None else ends.deciding,
             before.whole,
         )
 
 
 def _add(one: Incarnation, ends: SegmentEnds) -> None:
-    for name, sums in ends["epochs"].items():
-        one.epochs[int(name)] = merge_sums(one.epochs.get(int(name), sums), sums)
-    one.durable = max(one.durable, ends["durable"])
-    one.confirms += ends["confirms"]
-    one.publishes += ends["publishes"]
-    one.votes += ends["votes"]
-    one.records += ends["records"]
-    one.unpaired += ends["unpaired"]
-    one.early += ends["early"]
-    one.unjudged += ends["unjudged"]
+    for epoch, sums in ends.epochs.items():
+        one.epochs.setdefault(epoch, EpochSums()).add(sums)
+    one.durable = max(one.durable, ends.durable)
+    for name in _COUNTS:
+        setattr(one, name, getattr(one, name) + getattr(ends, name))
 
 
 def check_starts(rows: list[Row]) -> Iterator[Finding]:
@@ -182,7 +178,7 @@ def check_unfounded_states(
     for row in rows:
         if row.kind == SEGMENT:
             had[row.member].append((row.incarnation, row.position or 0))
-            for run in runs_of(row):
+            for run in ends_of(row).runs:
                 had[row.member].append((row.incarnation, run.last))
                 reached = max(reached, run.last)
         elif row.kind == RecordKind.START:
@@ -238,7 +234,7 @@ def _epochs_within_reach(
         for member, incarnation in map(incarnation_of, primary.members):
             found[member].add((incarnation, epoch))
     for row in rows:
-        for run in runs_of(row) if row.kind == SEGMENT else ():
+        for run in ends_of(row).runs if row.kind == SEGMENT else ():
             found[row.member].add((row.incarnation, run.decided))
     for _, _, records in records_by_incarnation(rows):
         newest, met = 0, list[IncarnationId]()
@@ -285,7 +281,7 @@ def check_synchrony(rows: list[Row], incarnations: list[Incarnation]) -> Iterato
             until = later.lsn if later is not None else records[-1].lsn + 1
             given = [j.position or 0 for j in jumps if before.lsn < j.lsn < until]
             sums = reached[member, incarnation].get(before.epoch or 0)
-            last = sums["last"] if sums is not None else -1
+            last = sums.last if sums is not None else -1
             went = last, max(given, default=-1), (member, incarnation)
             groups[before.epoch or 0, after.epoch or 0].append(went)
     for (epoch, next_epoch), ends in sorted(groups.items()):
@@ -346,7 +342,7 @@ def _highest_confirmed(incarnations: list[Incarnation]) -> dict[int, tuple[int, 
     highest: dict[int, tuple[int, IncarnationId]] = {}
     for one in incarnations:
         for epoch, sums in one.epochs.items():
-            if sums["confirmed"] >= 0:
-                claim = (sums["confirmed"], (one.member, one.number))
+            if sums.confirmed >= 0:
+                claim = (sums.confirmed, (one.member, one.number))
                 highest[epoch] = max(highest.get(epoch, claim), claim)
     return highest

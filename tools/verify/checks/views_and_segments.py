@@ -5,14 +5,13 @@ Over records that grow with views, not with traffic.  Pure Python over collected
 
 from __future__ import annotations
 
-import json
 from collections import Counter, defaultdict
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from typing import NamedTuple, TypeVar
 
 from tools.verify.findings import BadInput, Finding
 from tools.verify.format.records import RecordKind
-from tools.verify.input.rows import FAULT, SEGMENT, UNREADABLE, Row, Run, SegmentEnds
+from tools.verify.input.rows import FAULT, SEGMENT, UNREADABLE, Row, Run, ends_of
 from tools.verify.input.voters import Voters, read_voters
 
 CONTROL_KINDS = (
@@ -61,8 +60,8 @@ def check_input(rows: list[Row]) -> None:
     for row in rows:
         ends = ends_of(row) if row.kind == SEGMENT else None
         # A member without any state may have its cluster id from a first start that failed.
-        if ends is not None and ends["records"] and (row.position or 0) > 0:
-            name, cluster_id = ends["cluster"]
+        if ends is not None and ends.records and (row.position or 0) > 0:
+            name, cluster_id = ends.cluster
             seen.setdefault((name, cluster_id), row.file)
     named = {key: file for key, file in seen.items() if key[1]}
     for group in ({name: file for (name, _), file in seen.items()}, named):
@@ -90,7 +89,7 @@ def check_segments(rows: list[Row]) -> Iterator[Finding | str]:
                 f"{segments[0].segment}; what was before is not known"
             )
         if (member, incarnation) not in stopped:
-            torn = ", in the middle of a record" if ends_of(segments[-1])["torn_tail"] else ""
+            torn = ", in the middle of a record" if ends_of(segments[-1]).torn_tail else ""
             yield (
                 f"{member} (incarnation {incarnation}): the log ends without a stop{torn}; "
                 "what came after is not known"
@@ -114,13 +113,13 @@ def _continues(before: Row | None, after: Row) -> Iterator[str]:
     """Yield how a segment fails to continue the one before it."""
     ends = ends_of(after)
     if before is None:
-        if not ends["records"]:
+        if not ends.records:
             return
-        if after.segment == 0 and ends["first_lsn"] > 0:
-            yield f"{after.file} begins with lsn {ends['first_lsn']}"
-        elif after.segment == 0 and ends["prev_link"].strip("0"):
+        if after.segment == 0 and ends.first_lsn > 0:
+            yield f"{after.file} begins with lsn {ends.first_lsn}"
+        elif after.segment == 0 and ends.prev_link.strip("0"):
             yield f"{after.file} is the first segment, but says that it continues another"
-        elif after.segment > 0 and ends["first_lsn"] == 0:
+        elif after.segment > 0 and ends.first_lsn == 0:
             yield f"{after.file} is segment {after.segment}, but begins with lsn 0"
         return
     prior = ends_of(before)
@@ -130,16 +129,16 @@ def _continues(before: Row | None, after: Row) -> Iterator[str]:
     if after.segment != before.segment + 1:
         yield f"segment {before.segment + 1} is missing between {before.file} and {after.file}"
         return
-    if prior["torn_tail"]:
+    if prior.torn_tail:
         yield f"{before.file} ends in the middle of a record, but {after.file} follows it"
         return
-    if not prior["closed"]:
+    if not prior.closed:
         yield f"{before.file} has no closing record, but {after.file} follows it"
-    if not ends["records"] or before.lsn < 0:
+    if not ends.records or before.lsn < 0:
         return
-    if ends["first_lsn"] != before.lsn + 1:
-        yield f"{after.file} begins with lsn {ends['first_lsn']} after lsn {before.lsn}"
-    elif ends["prev_link"] != prior["link"]:
+    if ends.first_lsn != before.lsn + 1:
+        yield f"{after.file} begins with lsn {ends.first_lsn} after lsn {before.lsn}"
+    elif ends.prev_link != prior.link:
         yield f"{after.file} does not continue the last record of {before.file}"
 
 
@@ -151,7 +150,7 @@ def check_closing_records(rows: list[Row]) -> Iterator[Finding]:
         if row.kind != RecordKind.STOP or [one.segment for one in last] != [row.segment]:
             continue
         ends = ends_of(last[0])
-        if not (ends["closed"] or ends["torn_tail"]):
+        if not (ends.closed or ends.torn_tail):
             what = f"stopped in order, but {last[0].file} has no closing record"
             yield Finding("LOG", row.member, row.incarnation, row.position or 0, what)
 
@@ -220,9 +219,9 @@ def epoch_bases(rows: Iterable[Row], primaries: dict[int, PrimaryView]) -> dict[
     firsts: dict[int, int] = {}
     for row in rows:
         if row.kind == SEGMENT:
-            for name, sums in ends_of(row)["epochs"].items():
-                if sums["first"] > 0:
-                    firsts[int(name)] = min(sums["first"], firsts.get(int(name), sums["first"]))
+            for epoch, sums in ends_of(row).epochs.items():
+                if sums.first > 0:
+                    firsts[epoch] = min(sums.first, firsts.get(epoch, sums.first))
     reported = {epoch: primary.base for epoch, primary in primaries.items() if primary.base > 0}
     return dict(sorted(({epoch: first - 1 for epoch, first in firsts.items()} | reported).items()))
 
@@ -237,7 +236,7 @@ def cutoffs(
     one began with a state of an earlier one, that is superseded from where the earlier one began.
     Of an epoch that is in no log but by its state, the activation at least is in that state.
     """
-    decided = {run.decided for row in rows if row.kind == SEGMENT for run in runs_of(row)}
+    decided = {run.decided for row in rows if row.kind == SEGMENT for run in ends_of(row).runs}
     lowest: dict[int, int] = {}
     cut: int | None = None
     for epoch in sorted(decided | bases.keys(), reverse=True):
@@ -366,17 +365,6 @@ def records_by_incarnation(rows: list[Row]) -> Iterator[tuple[str, int, list[Row
             by_incarnation[row.member, row.incarnation].append(row)
     for (member, incarnation), records in sorted(by_incarnation.items()):
         yield member, incarnation, sorted(records, key=lambda row: row.lsn)
-
-
-def ends_of(row: Row) -> SegmentEnds:
-    """Return the content of a SEGMENT row."""
-    ends: SegmentEnds = json.loads(row.text or "{}")
-    return ends
-
-
-def runs_of(row: Row) -> list[Run]:
-    """Return the runs of positions in a SEGMENT row."""
-    return [Run(*one) for one in ends_of(row)["runs"]]
 
 
 def covers(runs: list[Run], first: int, last: int) -> bool:

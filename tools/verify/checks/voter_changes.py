@@ -24,12 +24,10 @@ from tools.verify.checks.views_and_segments import (
     IncarnationId,
     PrimaryView,
     covers,
-    ends_of,
-    runs_of,
 )
 from tools.verify.findings import Finding
 from tools.verify.format.records import RecordKind
-from tools.verify.input.rows import SEGMENT, Activated, RoleChange, Row, Run
+from tools.verify.input.rows import SEGMENT, Activated, RoleChange, Row, Run, ends_of
 
 Event = Activated | RoleChange
 
@@ -56,9 +54,9 @@ def check_voter_changes(rows: list[Row]) -> Iterator[Finding]:
             reports[row.epoch or 0].append(row)
         elif row.kind == SEGMENT:
             ends = ends_of(row)
-            changed_at.update(ends["voters_at"])
-            recorded += runs_of(row)
-            runs[row.member, row.incarnation] += runs_of(row)
+            changed_at.update(ends.voters_at)
+            recorded += ends_of(row).runs
+            runs[row.member, row.incarnation] += ends_of(row).runs
     earlier: list[_Primary] = []
     for epoch in sorted(reports):
         primary = _primary(epoch, reports[epoch], runs)
@@ -78,7 +76,7 @@ def check_pairs(rows: list[Row]) -> Iterator[Finding]:
     In between that one counts again, by a VOTERS command, or else it was not there.
     """
     changed_at = {
-        position for row in rows if row.kind == SEGMENT for position in ends_of(row)["voters_at"]
+        position for row in rows if row.kind == SEGMENT for position in ends_of(row).voters_at
     }
     alone: dict[str, int] = {}  # who went on alone, after which position
     seen: set[tuple[int, str]] = set()
@@ -158,7 +156,7 @@ def promotions(rows: list[Row]) -> set[int]:
     return {
         one.position
         for row in rows if row.kind == SEGMENT
-        for one in (RoleChange(*role) for role in ends_of(row)["roles"]) if one.took
+        for one in ends_of(row).roles if one.took
     }  # fmt: skip
 
 
@@ -197,10 +195,10 @@ def _events(rows: list[Row], cutoffs: Mapping[int, int]) -> tuple[dict[Event, Ro
     for row in rows:
         if row.kind != SEGMENT:
             continue
-        recorded += runs_of(row)
+        recorded += ends_of(row).runs
         ends = ends_of(row)
-        found: list[Event] = [RoleChange(*one) for one in ends["roles"]]
-        found += [Activated(*one)._replace(chain_before="") for one in ends["activations"]]
+        found: list[Event] = [one._replace(chain_before="") for one in ends.activations]
+        found += ends.roles
         for event in found:
             if event.position <= cutoffs.get(event.epoch, event.position):
                 events.setdefault(event, row)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from tools.verify.clients import judgement
 from tools.verify.clients.accounts import END_STATES, PublishOutcomes
-from tools.verify.clients.extent import HistoryExtent
+from tools.verify.clients.evidence import HistoryExtent
 from tools.verify.clients.judgement import exchange_of_clients, exchange_of_deliveries
 from tools.verify.clients.received import RECEIVED_ANYWHERE
 from tools.verify.findings import Coverage, Finding

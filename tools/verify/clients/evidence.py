@@ -1,5 +1,7 @@
 # mypy: disable-error-code="import-untyped"
-"""What members' segments and clients' segments hold for the checks of clients, as Arrow tables."""
+"""What members' segments and clients' segments hold for the checks of clients, as Arrow tables; and
+how much the members' logs tell at all.
+"""
 
 from __future__ import annotations
 
@@ -83,6 +85,27 @@ _CLIENTS = {
     "acks": "SELECT body, queue, COUNT(*) AS n FROM logged WHERE op = 6 GROUP BY body, queue",
     "lost": "SELECT DISTINCT client, life, session FROM logged WHERE op = 7",
 }
+
+
+class HistoryExtent(NamedTuple):
+    """How much of the canonical history the members' logs hold."""
+
+    begin: bool  # it begins at position 1
+    end: bool  # every named member stopped in order: there is nothing after it
+    whole: bool  # no position in between is missing
+    confirms: Confirms | None = None  # None: some of what members confirmed is not known
+    routes: bool = False  # queues are of one virtual host, so that a name is at most one queue
+    sole: bool = False  # no log has anything that a later primary superseded
+
+
+class Confirms(NamedTuple):
+    """That the logs hold what members confirmed, but for positions `unsure`: first and last each.
+
+    A member writes to its clients before it records so: what it confirmed as it was killed, or
+    before its power failed, is not in its log.
+    """
+
+    unsure: tuple[tuple[int, int], ...] = ()
 
 
 class EvidenceFile(NamedTuple):

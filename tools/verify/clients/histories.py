@@ -13,18 +13,16 @@ from tools.verify.checks.lifetimes import BEYOND_ALL
 from tools.verify.checks.views_and_segments import (
     IncarnationId,
     PrimaryView,
-    ends_of,
     epoch_bases,
     incarnation_of,
     segments_of,
 )
 from tools.verify.clients.check import ClientReport, check_clients
-from tools.verify.clients.evidence import EvidenceFile, read_evidence
-from tools.verify.clients.extent import Confirms, HistoryExtent
+from tools.verify.clients.evidence import Confirms, EvidenceFile, HistoryExtent, read_evidence
 from tools.verify.findings import BadInput
 from tools.verify.format.records import ROLE_CLIENT, Header, RecordKind
 from tools.verify.input.ranges_of_file import FileRange
-from tools.verify.input.rows import FAULT, SEGMENT, Row
+from tools.verify.input.rows import FAULT, SEGMENT, Row, ends_of
 from tools.verify.input.segments import HEADER_BYTES, count_rows, header_of
 from tools.verify.input.voters import read_voters
 from tools.verify.sql.exchange import ROWS_IN_BIN, Exchange, Tables
@@ -209,8 +207,8 @@ def confirms_in(
         if not all(row.file in files for row in of):
             return None
         if incarnation not in stopped:
-            sums = [one for row in of for one in ends_of(row)["epochs"].values()]
-            last = max((one["confirmed"] for one in sums), default=-1)
+            sums = [one for row in of for one in ends_of(row).epochs.values()]
+            last = max((one.confirmed for one in sums), default=-1)
             unsure.append((last + 1, _end_of(incarnation, primaries, bases)))
     return Confirms(tuple(unsure))
 

@@ -13,8 +13,7 @@ from collections.abc import Sequence
 import pyarrow as pa
 
 from tools.verify.clients.accounts import ACCOUNTS
-from tools.verify.clients.evidence import SCHEMAS
-from tools.verify.clients.extent import HistoryExtent
+from tools.verify.clients.evidence import SCHEMAS, HistoryExtent
 from tools.verify.clients.lives import BY_CONTENT, BY_PLACE, LIVES_SCHEMAS
 from tools.verify.clients.published import ENTERED, PUBLISHED
 from tools.verify.clients.received import RECEIVED

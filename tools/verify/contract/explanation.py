@@ -9,12 +9,11 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from tools.verify.checks.total_order import command_name
-from tools.verify.checks.views_and_segments import runs_of
 from tools.verify.contract.rules import Breach, Rule
 from tools.verify.contract.segment import Part, SegmentParts, SegmentTask
 from tools.verify.findings import Finding
 from tools.verify.format.moves import CAUSES, Op
-from tools.verify.input.rows import SEGMENT, Row
+from tools.verify.input.rows import SEGMENT, Row, ends_of
 from tools.verify.input.segments import records_in
 from tools.verify.input.tables import table_of
 from tools.verify.sql.exchange import Exchange, Step, Tables
@@ -69,7 +68,7 @@ def describe_breaches(
         (row.member, first, last)
         for row in rows
         if row.kind == SEGMENT
-        for first, last, *_ in runs_of(row)
+        for first, last, *_ in ends_of(row).runs
     ]
     findings = []
     for which, breach in enumerate(breaches):

@@ -13,13 +13,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from tools.verify.checks.canonical_history import Gap, Stretch, gaps, plan
-from tools.verify.checks.views_and_segments import PrimaryView, covers, runs_of
+from tools.verify.checks.views_and_segments import PrimaryView, covers
 from tools.verify.contract import arrivals, causes, explanation, lives, order, reasons, replay
 from tools.verify.contract.rules import Breach, broken, first_of_each
 from tools.verify.contract.segment import ALL_TIME, SCHEMAS, SegmentTask, Slices, read_segment
 from tools.verify.findings import Finding
 from tools.verify.input.ranges_of_file import FileRange
-from tools.verify.input.rows import SEGMENT, Row
+from tools.verify.input.rows import SEGMENT, Row, ends_of
 from tools.verify.input.segments import count_rows
 from tools.verify.sql.exchange import BINS_HERE, ROWS_IN_BIN, Exchange, Step, Tables
 
@@ -178,7 +178,7 @@ def limits(found: ContractResult, settled: Iterable[Row] = ()) -> Iterator[str]:
     """Yield, for people, what of the contract could not be checked; `settled`: rows of what was
     checked before.
     """
-    runs = [run for row in settled if row.kind == SEGMENT for run in runs_of(row)]
+    runs = [run for row in settled if row.kind == SEGMENT for run in ends_of(row).runs]
     unknown = [gap for gap in found.gaps if not covers(runs, *gap)]
     for gap in unknown[:_GAPS_TOLD]:
         yield (

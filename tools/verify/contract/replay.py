@@ -19,7 +19,7 @@ from tools.verify.format.records import (
     Snapshot,
     Start,
 )
-from tools.verify.input.moves import ORDINAL_MAX
+from tools.verify.input.tables import ORDINAL_MAX
 
 RULES = {
     "other root": Rule(

@@ -21,17 +21,17 @@ from tools.verify.contract.rules import BREACHES, broken, first_of_each
 from tools.verify.format.commands import Outcome
 from tools.verify.format.moves import AGAIN, Op
 from tools.verify.format.records import Batch, Checkpoint, Queues, Readers, Record, Snapshot, Start
-from tools.verify.input.moves import (
+from tools.verify.input.ranges_of_file import FileRange, RangeCursor
+from tools.verify.input.segments import records_in
+from tools.verify.input.tables import (
     OPS_OF_MESSAGES,
     ORDINAL_BITS,
     ORDINAL_MAX,
     ROW,
     Ints,
+    table_of,
     unpack,
 )
-from tools.verify.input.ranges_of_file import FileRange, RangeCursor
-from tools.verify.input.segments import records_in
-from tools.verify.input.tables import table_of
 from tools.verify.sql.exchange import Tables
 from tools.verify.sql.statements import answer
 

@@ -24,7 +24,7 @@ from tools.verify.format.records import (
     Vote,
     decode,
 )
-from tools.verify.input.rows import SPAN, SUMS, FirstBatch, Row, Sums, signed
+from tools.verify.input.rows import SPAN, SUMS, Row, Sums, signed
 
 RANGE_US = 200_000  # longest time that one summary covers: the resolution of the timeline
 RowSource = tuple[str, str, int, int]  # file, member, incarnation, segment
@@ -125,16 +125,6 @@ def compare_vote(recent: deque[StateAt], vote: Vote) -> tuple[Vote, bool | None]
 def _left_at(recent: deque[StateAt], position: int) -> StateAt | None:
     at = bisect_left(recent, (position,))
     return recent[at] if at < len(recent) and recent[at].position == position else None
-
-
-def first_batch_of(batch: Batch) -> FirstBatch:
-    """Return the fields of a batch that are compared with the end of the segment before."""
-    return FirstBatch(
-        position=batch.first_position,
-        blob_hash=batch.blob_hash.hex(),
-        outcomes=batch.outcomes.hex(),
-        chain=batch.chain.hex(),
-    )
 
 
 class SegmentTotals:

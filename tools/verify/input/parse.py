@@ -8,7 +8,6 @@ depends on the segment before, the SEGMENT row states what was assumed at the be
 
 from __future__ import annotations
 
-import json
 from collections import deque
 from collections.abc import Iterator, Sequence
 
@@ -52,7 +51,6 @@ from tools.verify.input.batch_summaries import (
     StateAt,
     batch_row,
     compare_vote,
-    first_batch_of,
     matches_batch,
 )
 from tools.verify.input.control_rows import control_rows
@@ -72,12 +70,14 @@ from tools.verify.input.rows import (
     UNREADABLE,
     Activated,
     EpochSums,
+    FirstBatch,
     RoleChange,
     Row,
     Run,
+    SegmentEnds,
     Sums,
     append_run,
-    empty_ends,
+    in_json,
 )
 from tools.verify.input.segments import owner_by_name
 
@@ -113,7 +113,7 @@ class Parser:
     """
 
     def __init__(self, *, every_record: bool) -> None:
-        self.ends = empty_ends()
+        self.ends = SegmentEnds()
         self._rows: list[Row | Sums] = []  # not taken by the caller yet
         self._every_record = every_record
         self._source: RowSource = ("", "", -1, -1)
@@ -121,7 +121,6 @@ class Parser:
         self._of_client = False
         self._faults: list[Row] = []  # to follow the row of the record that shows them
         self._faults_seen = 0
-        self._records = 0
         self._records_here = 0  # in this segment
         self._closed = False  # by its END
         self._lsn = -1
@@ -130,14 +129,10 @@ class Parser:
         self._position = -1  # the position reached; -1 = not known
         self._chain = b""  # of that position; b"" = not known
         self._order = b""
-        self._primary: tuple[int, int] | None = None  # epoch, ring
         self._batch_primary: tuple[int, int] | None = None  # the last batch's, when that was right
-        self._active: bool | None = None
-        self._deciding: int | None = None  # after a DECIDED: its epoch
         self._state_epoch: int | None = None
         self._states = 0  # how many START and SNAPSHOT records there were
         self._time_us = 0
-        self._durable = -1
         self._on_disk = -1  # as DURABLE, START or SNAPSHOT said last
         self._stopped = False
         self._place = (-1, -1, -1)  # epoch, ring and number in it, of the last batch
@@ -158,10 +153,10 @@ class Parser:
     def take_bytes(self, data: bytes, file: str, *, begins: bool = True) -> Iterator[Row | Sums]:
         """Yield the rows of a segment, or of the next part of one."""
         faults: list[Fault] = []
-        if self.ends["torn_tail"]:
+        if self.ends.torn_tail:
             before = self._source[0] if begins else "the part before"
             what = f"{before} ends in the middle of a record, but {file} follows it"
-            self.ends["torn_tail"], self.ends["closed"] = False, True  # that is one fault
+            self.ends.torn_tail, self.ends.closed = False, True  # that is one fault
             self._take_damage([Fault(what, self._lsn)])
         if begins:
             self._begin(file)
@@ -192,12 +187,9 @@ class Parser:
         if self._of_client:
             return
         ends = self.ends
-        ends["records"], ends["durable"] = self._records, self._durable
-        ends["link"], ends["chain"] = self._link.hex(), self._chain.hex()
-        ends["primary"], ends["active"] = self._primary, self._active
-        ends["deciding"] = self._deciding
+        ends.link, ends.chain = self._link.hex(), self._chain.hex()
         row = Row(*self._first, self._lsn, SEGMENT)
-        yield row._replace(position=self._position, text=json.dumps(ends), time_us=self._time_us)
+        yield row._replace(position=self._position, text=in_json(ends), time_us=self._time_us)
         if self._unconfirmed:
             row = self._empty_row(self._lsn, ACCEPTED)
             yield row._replace(positions=sorted(self._unconfirmed))
@@ -206,12 +198,12 @@ class Parser:
     def _begin(self, file: str) -> None:
         """Begin a segment, which follows what was taken before, if anything was."""
         before, self._source = self._source[0], (file, *owner_by_name(file))
-        if not self._records:
+        if not self.ends.records:
             self._first = self._source
-        elif not self.ends["closed"]:
+        elif not self.ends.closed:
             what = f"{before} has no closing record, but {file} follows it"
             self._fault("LOG", self._position, what)
-        self.ends["closed"] = self._closed = self._stopped = False
+        self.ends.closed = self._closed = self._stopped = False
         self._countable, self._records_here, self._totals = True, 0, SegmentTotals()
 
     def _empty_row(self, lsn: int, kind: int) -> Row:
@@ -222,13 +214,13 @@ class Parser:
         """Report damage; the position is not known after it."""
         for fault in faults:
             if fault.torn_tail:
-                self.ends["torn_tail"] = True
+                self.ends.torn_tail = True
                 continue
             self._end_range()
             what = f"{fault.what} (in {self._source[0]}, after lsn {fault.lsn})"
             self._fault("LOG", self._position, what)
             self._position, self._chain, self._order = -1, b"", b""
-            self._primary = self._active = self._batch_primary = None
+            self.ends.primary = self.ends.active = self._batch_primary = None
             self._at_start = self._whole = self._countable = False
         faults.clear()
         self._flush_faults()
@@ -236,8 +228,8 @@ class Parser:
     def _take(self, entry: Entry) -> None:
         """Add the rows of a record."""
         lsn, self._link, end, record, payload = entry
-        if not self._records:
-            self.ends["first_lsn"] = lsn
+        if not self.ends.records:
+            self.ends.first_lsn = lsn
         if self._stopped and not isinstance(record, End):
             self._stopped = False
             what = f"{self._source[0]} goes on behind the record of an orderly stop"
@@ -246,14 +238,14 @@ class Parser:
             self._closed = False
             what = f"{self._source[0]} goes on behind its closing record"
             self._fault("LOG", self._position, what)
-        self._records += 1
+        self.ends.records += 1
         self._records_here += 1
         self._lsn = lsn
         if isinstance(record, Batch):
             self._batch(lsn, record, end, payload)
         elif isinstance(record, Durable):
-            if record.position > self._durable:
-                self._durable = record.position
+            if record.position > self.ends.durable:
+                self.ends.durable = record.position
             if 0 < record.position < self._on_disk:  # 0: another store is to take its place
                 what = f"reports less to be on disk than the {self._on_disk} before"
                 self._fault("G9", record.position, what)
@@ -282,22 +274,22 @@ class Parser:
                 self._state(record)
             case Active():
                 self._end_range()
-                self._primary, self._active = (record.epoch, record.ring_seq), True
-                self._deciding = self._batch_primary = None
+                self.ends.primary, self.ends.active = (record.epoch, record.ring_seq), True
+                self.ends.deciding = self._batch_primary = None
             case Inactive():
                 self._end_range()
-                self._active, self._deciding, self._batch_primary = False, None, None
+                self.ends.active, self.ends.deciding, self._batch_primary = False, None, None
             case Decided(epoch):
                 # A primary view decided the batches that follow, which are of views before it, or
                 # of its own where they were taken from the log of a member that is in it.
                 self._end_range()
-                self._active, self._deciding, self._batch_primary = True, epoch, None
+                self.ends.active, self.ends.deciding, self._batch_primary = True, epoch, None
                 return
             case Header():
                 self._header(record)
                 return
             case End():
-                ends["closed"] = self._closed = True
+                ends.closed = self._closed = True
                 expected = self._totals.end(self._records_here)
                 if self._countable and record != expected:
                     what = f"the closing record of {self._source[0]} is not about what is in it"
@@ -306,7 +298,7 @@ class Parser:
             case Client() | Readers():
                 return
             case Vote(position):
-                ends["votes"] += 1
+                ends.votes += 1
                 self._check_applied("G10", "votes about its state there", position)
                 record, known = compare_vote(self._recent, record)
             case Checkpoint(position, root):
@@ -321,17 +313,17 @@ class Parser:
                 pass
         row = self._empty_row(lsn, 0)._replace(decided=self._state_epoch, time_us=self._time_us)
         row = row._replace(flag=known)
-        self._rows += control_rows(row, record, self._position, self._durable)
+        self._rows += control_rows(row, record, self._position, self.ends.durable)
 
     def _header(self, record: Header) -> None:
         file = self._source[0]
         self._source = (file, record.member, record.incarnation, record.segment)
         self._of_client = record.role == ROLE_CLIENT
         self._time_us = max(self._time_us, record.wall_us)
-        if record.cluster_id or not self.ends["cluster"][1]:
-            self.ends["cluster"] = (record.cluster_name, record.cluster_id)
-        if self._records == 1:
-            self._first, self.ends["prev_link"] = self._source, record.prev_link.hex()
+        if record.cluster_id or not self.ends.cluster[1]:
+            self.ends.cluster = (record.cluster_name, record.cluster_id)
+        if self.ends.records == 1:
+            self._first, self.ends.prev_link = self._source, record.prev_link.hex()
         elif self._after.link not in (b"", record.prev_link) and self._records_here == 1:
             what = f"{file} does not continue the last record of the segment before"
             self._fault("LOG", self._position, what)
@@ -358,11 +350,11 @@ class Parser:
         self._position, self._chain, self._order = record.position, record.chain, b""
         self._states += 1
         self._at_start = False
-        self._state_epoch, self._deciding, self._batch_primary = record.state_epoch, None, None
-        self._durable = max(self._durable, record.position)
+        self._state_epoch, self.ends.deciding, self._batch_primary = record.state_epoch, None, None
+        self.ends.durable = max(self.ends.durable, record.position)
         self._on_disk, self._place = record.position, (-1, -1, -1)
         if isinstance(record, Start):
-            self._active = False
+            self.ends.active = False
 
     def _batch(self, lsn: int, record: Batch, end: int, payload: bytes) -> None:
         (
@@ -372,7 +364,8 @@ class Parser:
         last = first + commands - 1
         if self._at_start:
             self._at_start = False
-            self.ends["first_batch"] = first_batch_of(record)
+            hashes = (one.hex() for one in (blob_hash, outcomes, chain))
+            self.ends.first_batch = FirstBatch(first, *hashes)
         elif first != self._position + 1:
             sequence = out_of_sequence(self._position, first, last)
             if self._position >= 0 and sequence is not None:
@@ -387,7 +380,7 @@ class Parser:
             self._check_primary((epoch, ring_seq), first)
         place = (epoch, ring_seq, seq)
         if epoch != self._place[0]:
-            self._origins = self.ends["origins"].setdefault(str(epoch), {})
+            self._origins = self.ends.origins.setdefault(epoch, {})
         elif place < self._place:
             self._fault("G1", first, f"ordered at {place[1:]} of the ring, after {self._place[1:]}")
         self._place = place
@@ -403,12 +396,14 @@ class Parser:
         if origin == self._source[1]:
             offsets = confirmable(kinds, outcomes)
             self._unconfirmed.update([first + i for i in offsets])
-            self.ends["publishes"] += len(offsets)
+            self.ends.publishes += len(offsets)
         if _VOTERS in kinds or _PROMOTE in kinds or _DEMOTE in kinds:
             self._role_changes(record)
         if self._every_record:
-            decided = self._deciding or epoch
-            self._rows.append(batch_row(self._source, lsn, record, self._active, decided, time_us))
+            decided = self.ends.deciding or epoch
+            self._rows.append(
+                batch_row(self._source, lsn, record, self.ends.active, decided, time_us)
+            )
         summed = self._range
         if not (
             first == summed.last + 1
@@ -417,7 +412,7 @@ class Parser:
             and time_us < summed.until_us
         ):
             self._end_range()
-            self._state_epoch = self._deciding or epoch
+            self._state_epoch = self.ends.deciding or epoch
             summed.begin(first, last, epoch, time_us, end - FRAME.size - len(payload))
         summed.last, summed.ends, summed.lsn = last, end, lsn
         summed.batches += 1
@@ -431,14 +426,14 @@ class Parser:
             if kind == Command.ACTIVATE:
                 before = "" if i else self._chain.hex()
                 one = Activated(batch.first_position + i, batch.epoch, before, forgot)
-                self.ends["activations"].append(one)
+                self.ends.activations.append(one)
 
     def _role_changes(self, batch: Batch) -> None:
-        self.ends["voters_at"] += accepted(Command.VOTERS, batch)
+        self.ends.voters_at += accepted(Command.VOTERS, batch)
         for command in (Command.PROMOTE, Command.DEMOTE):
             for at in accepted(command, batch):
                 change = RoleChange(at, batch.epoch, command == Command.PROMOTE, batch.origin)
-                self.ends["roles"].append(change)
+                self.ends.roles.append(change)
 
     def _end_range(self) -> None:
         """Close the present range of batches and add its SUMS row."""
@@ -446,24 +441,22 @@ class Parser:
         if not of.batches:
             return
         decided = self._state_epoch or 0
-        sums = self._sums(of.epoch)
-        sums["first"] = of.first if sums["first"] < 0 else min(of.first, sums["first"])
-        sums["last"] = max(of.last, sums["last"])
-        append_run(self.ends["runs"], Run(of.first, of.last, decided, self._states))
+        self.ends.epochs.setdefault(of.epoch, EpochSums()).add(EpochSums(of.first, of.last))
+        append_run(self.ends.runs, Run(of.first, of.last, decided, self._states))
         if not self._every_record:
-            self._rows.append(of.sums(self._source, self._active, decided, self._time_us))
+            self._rows.append(of.sums(self._source, self.ends.active, decided, self._time_us))
         of.clear()
 
     def _check_primary(self, of: tuple[int, int], first: int) -> None:
         """Check a batch against the primary that this incarnation is in."""
-        if self._deciding is not None and of[0] <= self._deciding:
+        if self.ends.deciding is not None and of[0] <= self.ends.deciding:
             pass
-        elif self._primary is None:
-            taken = self.ends["entry_primary"]
+        elif self.ends.primary is None:
+            taken = self.ends.entry_primary
             if self._whole and (not taken or taken[-1][:2] != of):
                 taken.append((*of, first))
-        elif of != self._primary:
-            self._fault("G7", first, foreign_batch(of, self._primary))
+        elif of != self.ends.primary:
+            self._fault("G7", first, foreign_batch(of, self.ends.primary))
             return
         self._batch_primary = of
 
@@ -472,49 +465,39 @@ class Parser:
         epoch, mark, positions, transient = record
         if not positions:
             return
-        ends["confirms"] += len(positions)
+        ends.confirms += len(positions)
         if transient is None:
-            ends["unjudged"] += sum(position > mark for position in positions)
+            ends.unjudged += sum(position > mark for position in positions)
             waited: Sequence[int] = [p for p in positions if p <= mark]
         elif transient:
             waited = sorted(set(positions) - set(transient))
             self._confirmed_early(lsn, [position for position in transient if position > mark])
         else:
             waited = positions
-        sums = self._sums(epoch)
-        sums["mark"] = max(sums["mark"], mark)
-        if waited:
-            if waited[-1] > sums["confirmed"]:
-                sums["confirmed"] = waited[-1]
-            if waited[-1] > mark:
-                beyond = next(position for position in waited if position > mark)
-                self._fault("G9", beyond, f"confirmed above the durable mark {mark}")
-        if self._active is False:
+        confirmed = waited[-1] if waited else -1
+        ends.epochs.setdefault(epoch, EpochSums()).add(EpochSums(-1, -1, confirmed, mark))
+        if confirmed > mark:
+            beyond = next(position for position in waited if position > mark)
+            self._fault("G9", beyond, f"confirmed above the durable mark {mark}")
+        if self.ends.active is False:
             self._fault("G7", positions[0], "confirmed outside of the primary")
-        elif self._active and self._deciding is None and self._primary is not None:
-            if epoch != self._primary[0]:
-                what = f"confirmed in epoch {epoch}, while in epoch {self._primary[0]}"
+        elif self.ends.active and self.ends.deciding is None and self.ends.primary is not None:
+            if epoch != self.ends.primary[0]:
+                what = f"confirmed in epoch {epoch}, while in epoch {self.ends.primary[0]}"
                 self._fault("G7", positions[0], what)
-        elif self._active is None and self._whole and ends["entry_confirm"] is None:
-            ends["entry_confirm"] = positions[0]
+        elif self.ends.active is None and self._whole and ends.entry_confirm is None:
+            ends.entry_confirm = positions[0]
         if self._every_record:
             row = self._empty_row(lsn, RecordKind.CONFIRM)._replace(epoch=epoch)
             self._rows.append(row._replace(positions=list(positions)))
         if not self._unconfirmed.issuperset(positions):
             unpaired = [p for p in positions if p not in self._unconfirmed]
-            ends["unpaired"] += len(unpaired)
+            ends.unpaired += len(unpaired)
             row = self._empty_row(lsn, UNPAIRED)._replace(epoch=epoch)
             self._rows.append(row._replace(positions=unpaired))
         self._unconfirmed.difference_update(positions)
 
     def _confirmed_early(self, lsn: int, positions: list[int]) -> None:
-        self.ends["early"] += len(positions)
+        self.ends.early += len(positions)
         if positions:
             self._rows.append(self._empty_row(lsn, EARLY)._replace(positions=positions))
-
-    def _sums(self, epoch: int) -> EpochSums:
-        sums = self.ends["epochs"].get(str(epoch))
-        if sums is None:
-            sums = EpochSums(first=-1, last=-1, confirmed=-1, mark=-1)
-            self.ends["epochs"][str(epoch)] = sums
-        return sums

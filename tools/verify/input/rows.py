@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from typing import NamedTuple, TypedDict
+from typing import NamedTuple
+
+from msgspec import Struct
+from msgspec.json import Decoder, encode
 
 SEGMENT, FAULT, UNREADABLE, UNPAIRED, ACCEPTED, SUMS, EARLY = range(100, 107)
 _U64 = 1 << 64
@@ -94,7 +97,7 @@ SUMS_SCHEMA = "span bigint, batches bigint, begins bigint, ends bigint, low bigi
 SCAN_SCHEMA = f"{SCHEMA}, {SUMS_SCHEMA}"
 
 
-class FirstBatch(TypedDict):
+class FirstBatch(NamedTuple):
     """A batch whose predecessor is in the segment before; hashes in hex."""
 
     position: int
@@ -103,24 +106,19 @@ class FirstBatch(TypedDict):
     chain: str
 
 
-class EpochSums(TypedDict):
+class EpochSums(Struct):
     """What a segment holds of one epoch; -1 = nothing."""
 
-    first: int
-    last: int
-    confirmed: int
-    mark: int  # the highest durable mark of its confirms
+    first: int = -1
+    last: int = -1
+    confirmed: int = -1
+    mark: int = -1  # the highest durable mark of its confirms
 
-
-def merge_sums(one: EpochSums, two: EpochSums) -> EpochSums:
-    """Return what two parts of a log hold of one epoch."""
-    firsts = [sums["first"] for sums in (one, two) if sums["first"] >= 0]
-    return EpochSums(
-        first=min(firsts, default=-1),
-        last=max(one["last"], two["last"]),
-        confirmed=max(one["confirmed"], two["confirmed"]),
-        mark=max(one["mark"], two["mark"]),
-    )
+    def add(self, more: EpochSums) -> None:
+        """Add what another part of the log holds of it."""
+        self.first = min((one for one in (self.first, more.first) if one >= 0), default=-1)
+        self.last, self.mark = max(self.last, more.last), max(self.mark, more.mark)
+        self.confirmed = max(self.confirmed, more.confirmed)
 
 
 class Run(NamedTuple):
@@ -153,50 +151,52 @@ class RoleChange(NamedTuple):
     member: str
 
 
-class SegmentEnds(TypedDict):
+class SegmentEnds(Struct):
     """Content of a SEGMENT row, as JSON: totals, and its joints with the segments beside it."""
 
-    cluster: tuple[str, str]
-    records: int
-    first_lsn: int
-    prev_link: str
-    link: str
-    torn_tail: bool
-    closed: bool  # it has its END
+    cluster: tuple[str, str] = "", ""
+    records: int = 0
+    first_lsn: int = -1
+    prev_link: str = ""
+    link: str = ""
+    torn_tail: bool = False
+    closed: bool = False  # it has its END
     # What was assumed at its beginning, to be compared with the segment before:
-    first_batch: FirstBatch | None  # None: something in this segment came before it
-    entry_primary: list[tuple[int, int, int]]  # (epoch, ring, position) of batches before an ACTIVE
-    entry_confirm: int | None  # the first confirm before an ACTIVE or INACTIVE
+    first_batch: FirstBatch | None = None  # None: something in this segment came before it
+    entry_primary: list[tuple[int, int, int]] = []  # (epoch, ring, position) before an ACTIVE
+    entry_confirm: int | None = None  # the first confirm before an ACTIVE or INACTIVE
     # What it carries over to the next one; None: as it was at the beginning.
-    chain: str
-    primary: tuple[int, int] | None
-    active: bool | None
-    deciding: int | None  # the epoch that decides what comes next; None: none
+    chain: str = ""
+    primary: tuple[int, int] | None = None
+    active: bool | None = None
+    deciding: int | None = None  # the epoch that decides what comes next; None: none
     # Totals:
-    epochs: dict[str, EpochSums]
-    runs: list[Run]
-    durable: int
-    confirms: int
-    publishes: int
-    votes: int
-    voters_at: list[int]  # positions of accepted commands that changed the voters
-    activations: list[Activated]
-    roles: list[RoleChange]
-    origins: dict[str, dict[str, int]]  # by epoch, who submitted, with its first position
-    unpaired: int
-    early: int  # confirms above the durable mark, as of transient messages
-    unjudged: int  # confirms above the durable mark; the log does not record if they may be
+    epochs: dict[int, EpochSums] = {}
+    runs: list[Run] = []
+    durable: int = -1
+    confirms: int = 0
+    publishes: int = 0
+    votes: int = 0
+    voters_at: list[int] = []  # positions of accepted commands that changed the voters
+    activations: list[Activated] = []
+    roles: list[RoleChange] = []
+    origins: dict[int, dict[str, int]] = {}  # by epoch, who submitted, with its first position
+    unpaired: int = 0
+    early: int = 0  # confirms above the durable mark, as of transient messages
+    unjudged: int = 0  # confirms above the durable mark; the log does not record if they may be
 
 
-def empty_ends() -> SegmentEnds:
-    """Return the ends of a segment of which nothing was read yet."""
-    return SegmentEnds(
-        cluster=("", ""), records=0, first_lsn=-1, prev_link="", link="",
-        torn_tail=False, closed=False, first_batch=None, entry_primary=[], entry_confirm=None,
-        chain="", primary=None, active=None, deciding=None,
-        epochs={}, runs=[], durable=-1, confirms=0, publishes=0, votes=0,
-        voters_at=[], activations=[], roles=[], origins={}, unpaired=0, early=0, unjudged=0,
-    )  # fmt: skip
+_ENDS = Decoder(SegmentEnds)
+
+
+def in_json(ends: SegmentEnds) -> str:
+    """Return the text of a SEGMENT row."""
+    return encode(ends).decode()
+
+
+def ends_of(row: Row) -> SegmentEnds:
+    """Return the content of a SEGMENT row."""
+    return _ENDS.decode(row.text or "{}")
 
 
 def append_run(runs: list[Run], more: Run) -> None:

@@ -7,15 +7,13 @@ check.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterable, Iterator, Mapping
-from functools import reduce
 from typing import NamedTuple
 
-from tools.verify.checks.views_and_segments import ends_of, records_by_incarnation
+from tools.verify.checks.views_and_segments import records_by_incarnation
 from tools.verify.format.records import RecordKind
 from tools.verify.input.offsets import Offsets
-from tools.verify.input.rows import SEGMENT, Row, SegmentEnds, merge_sums
+from tools.verify.input.rows import SEGMENT, EpochSums, Row, SegmentEnds, ends_of, in_json
 
 VIEWS_KEPT = 128
 """Views that are held at least; twice as many at most."""
@@ -65,23 +63,23 @@ def _recent_records(records: list[Row], horizon: Horizon) -> Iterator[Row]:
 def first_held_epoch(segments: Iterable[Row], horizon: Horizon, position: int) -> int:
     """Return the first epoch that decided anything beyond a position, or of the horizon."""
     held = (
-        int(name)
+        epoch
         for row in segments
-        for name, sums in ends_of(row)["epochs"].items()
-        if sums["last"] > position
+        for epoch, sums in ends_of(row).epochs.items()
+        if sums.last > position
     )
     return min([horizon.epoch, *held])
 
 
 def last_epoch(segment: Row) -> int:
     """Return the last epoch of which an incarnation applied or confirmed anything; 0: none."""
-    return max(map(int, ends_of(segment)["epochs"]), default=0)
+    return max(ends_of(segment).epochs, default=0)
 
 
 def without_epochs_before(row: Row, epoch: int) -> Row:
     """Return a SEGMENT row without earlier epochs, see `forget_epochs`."""
     ends = ends_of(row)
-    return row._replace(text=json.dumps(ends)) if forget_epochs(ends, epoch) else row
+    return row._replace(text=in_json(ends)) if forget_epochs(ends, epoch) else row
 
 
 def forget(logs: Offsets, epoch: int, gone: Mapping[str, int]) -> None:
@@ -100,19 +98,21 @@ def forget_epochs(ends: SegmentEnds, epoch: int) -> bool:
     """Leave of earlier epochs only how far they came, not where they began; return whether there
     was anything more.
     """
-    gone = {name: sums for name, sums in ends["epochs"].items() if int(name) < epoch}
-    if len(gone) <= 1 and all(sums["first"] < 0 for sums in gone.values()):
+    gone = {of: sums for of, sums in ends.epochs.items() if of < epoch}
+    if len(gone) <= 1 and all(sums.first < 0 for sums in gone.values()):
         return False
-    far = reduce(merge_sums, gone.values())
-    far["first"] = -1
-    kept = {name: sums for name, sums in ends["epochs"].items() if name not in gone}
-    since = min((sums["first"] for sums in kept.values() if sums["first"] >= 0), default=0)
-    ends["epochs"] = {max(gone, key=int): far, **kept}
-    ends["runs"] = [run for run in ends["runs"] if run[2] >= epoch]
-    ends["voters_at"] = [at for at in ends["voters_at"] if at >= since]
-    ends["activations"] = [one for one in ends["activations"] if one[1] >= epoch]
-    ends["roles"] = [one for one in ends["roles"] if one[1] >= epoch]
-    ends["origins"] = {name: of for name, of in ends["origins"].items() if int(name) >= epoch}
+    far = EpochSums()
+    for sums in gone.values():
+        far.add(sums)
+    far.first = -1
+    kept = {of: sums for of, sums in ends.epochs.items() if of not in gone}
+    since = min((sums.first for sums in kept.values() if sums.first >= 0), default=0)
+    ends.epochs = {max(gone): far, **kept}
+    ends.runs = [run for run in ends.runs if run.decided >= epoch]
+    ends.voters_at = [at for at in ends.voters_at if at >= since]
+    ends.activations = [one for one in ends.activations if one.epoch >= epoch]
+    ends.roles = [one for one in ends.roles if one.epoch >= epoch]
+    ends.origins = {of: origins for of, origins in ends.origins.items() if of >= epoch}
     return True
 
 

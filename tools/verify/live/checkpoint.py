@@ -13,12 +13,12 @@ import json
 from collections import defaultdict
 from pathlib import Path
 
-from tools.verify.checks.views_and_segments import ends_of, segments_of
+from tools.verify.checks.views_and_segments import segments_of
 from tools.verify.findings import BadInput
 from tools.verify.format import files as segment_files
 from tools.verify.format.reader import Ends, LogError
 from tools.verify.format.records import Header
-from tools.verify.input.rows import SEGMENT, Row
+from tools.verify.input.rows import SEGMENT, Row, ends_of
 
 VERSION = 4
 _HEX = ("chain", "blob_hash", "order_hash", "kinds", "outcomes")  # bytes, in the file as hex
@@ -69,7 +69,7 @@ def unread(segments: list[Path], saved: list[Row]) -> list[Path]:
             left.append(path)
             continue
         there = ends_of(row)
-        if (ends.link.hex(), ends.header.cluster_name) != (there["link"], there["cluster"][0]):
+        if (ends.link.hex(), ends.header.cluster_name) != (there.link, there.cluster[0]):
             raise BadInput(f"{path} is not the segment that was verified; check without --since")
     return left
 
@@ -101,7 +101,7 @@ def _identity(header: Header) -> tuple[str, int, int]:
 
 def _named(kept: list[Row]) -> list[list[object]]:
     """Return how the member's own retention names these segments."""
-    return [[row.member, row.incarnation, row.segment, ends_of(row)["link"]] for row in kept]
+    return [[row.member, row.incarnation, row.segment, ends_of(row).link] for row in kept]
 
 
 def _settled(rows: list[Row]) -> tuple[list[Row], int]:
@@ -109,14 +109,14 @@ def _settled(rows: list[Row]) -> tuple[list[Row], int]:
     by_incarnation = segments_of(rows)
     durable: dict[str, int] = defaultdict(lambda: -1)
     for (member, _), segments in by_incarnation.items():
-        reached = max(ends_of(row)["durable"] for row in segments)
+        reached = max(ends_of(row).durable for row in segments)
         durable[member] = max(durable[member], reached)
     floor = min(durable.values(), default=-1)
     kept: list[Row] = []
     for segments in by_incarnation.values():
         for row in segments:
             reached = -1 if row.position is None else row.position
-            if not ends_of(row)["closed"] or reached > floor:
+            if not ends_of(row).closed or reached > floor:
                 break
             kept.append(row)
     return kept, floor

@@ -17,10 +17,10 @@ from typing import NamedTuple
 
 from tools.verify.checks import lifetimes, views_and_segments
 from tools.verify.checks.control_checks import check_control_rows
-from tools.verify.checks.views_and_segments import IncarnationId, ends_of, incarnation_of
+from tools.verify.checks.views_and_segments import IncarnationId, incarnation_of
 from tools.verify.findings import Finding
 from tools.verify.format.records import RecordKind
-from tools.verify.input.rows import SEGMENT, Row
+from tools.verify.input.rows import SEGMENT, Row, ends_of
 from tools.verify.live import bygone
 
 KEPT = 4096
@@ -86,8 +86,8 @@ class ClusterProgress:
             if row.kind == SEGMENT:
                 key = row.member, row.incarnation, row.segment, row.file
                 before = self._segments.get(key)
-                self.records += ends_of(row)["records"]
-                self.records -= 0 if before is None else ends_of(before)["records"]
+                self.records += ends_of(row).records
+                self.records -= 0 if before is None else ends_of(before).records
                 self._segments[key] = row
                 continue
             if row.kind == RecordKind.ACTIVE and _epoch(row) > _epoch(self._primary):

@@ -15,8 +15,14 @@ from typing import NamedTuple
 from tools.verify.findings import Finding
 from tools.verify.format.moves import Op
 from tools.verify.report.markup import table, tag, text
-from tools.verify.report.timeline import SLICES, IncarnationTimeline, Span, Timeline
-from tools.verify.report.traffic import MoveCount, return_causes
+from tools.verify.report.timeline import (
+    SLICES,
+    IncarnationTimeline,
+    MoveCount,
+    Span,
+    Timeline,
+    return_causes,
+)
 
 WIDTH, LEFT, RIGHT = 960, 64, 26
 PLOT = WIDTH - LEFT - RIGHT

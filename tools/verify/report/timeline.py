@@ -2,19 +2,21 @@
 
 For pictures, not for the verdict.  Control records have no time of their own: they get that of the
 batch before them in their incarnation, as its origin stamped it, or of the segment's header.  Spark
-aggregates what grows with traffic into a fixed number of slices of time.
+aggregates what grows with traffic into a fixed number of slices of time.  Moves of messages are
+counted by kind as the queue contract reads the source of each position, so each counts once.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from tools.verify.checks.views_and_segments import IncarnationId, records_by_incarnation
+from tools.verify.format.moves import CAUSE_SHIFT, FLAG, Op
 from tools.verify.format.records import RecordKind
 from tools.verify.input.rows import SUMS, Row
-from tools.verify.report.traffic import MoveCount
 from tools.verify.sql.kept import Kept
 
 SLICES = 120
@@ -57,6 +59,38 @@ class Slice(NamedTuple):
     position: int
 
 
+_CAUSES: dict[tuple[int, int], str] = {
+    (Op.RETURNED, 0): "requeued by its consumer (nack, reject)",
+    (Op.RETURNED, 1): "taken back (recover)",
+    (Op.RETURNED, 2): "its channel or connection closed",
+    (Op.RETURNED, 3): "its member was lost",
+    (Op.RETURNED, 4): "requeued in a transaction",
+}
+
+
+class MoveCount(NamedTuple):
+    """Number of moves of a kind in one slice of time; `what` as in a row of moves."""
+
+    number: int
+    what: int
+    n: int
+
+    @property
+    def op(self) -> int:
+        """Return the kind without its cause."""
+        return self.what & ((1 << CAUSE_SHIFT) - 1)
+
+    @property
+    def cause(self) -> str:
+        """Return why a message was returned to its queue, "" for other moves."""
+        return _CAUSES.get((self.op, (self.what & ~FLAG) >> CAUSE_SHIFT), "")
+
+    @property
+    def redelivered(self) -> bool:
+        """Whether a message was delivered that had been delivered before."""
+        return self.op == Op.DELIVERED and bool(self.what & FLAG)
+
+
 @dataclass(slots=True)
 class Timeline:
     """Timeline of all members.  Slices are of equal length; a missing one had no batch."""
@@ -84,6 +118,15 @@ class Timeline:
         """Return about when a position was first applied."""
         reached = [s.number for s in self.slices if s.position >= position]
         return self.begin_us + min(reached) * self.slice_us if reached else None
+
+
+def return_causes(move_counts: Iterable[MoveCount]) -> dict[str, int]:
+    """Return how many messages were returned, by cause, the most frequent first."""
+    sums: Counter[str] = Counter()
+    for one in move_counts:
+        if one.cause:
+            sums[one.cause] += one.n
+    return dict(sums.most_common())
 
 
 def build_timeline(scan: Kept, rows: list[Row]) -> Timeline:

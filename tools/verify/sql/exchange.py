@@ -19,8 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 import pyarrow as pa
 
-from tools.verify.input.moves import Ints
-from tools.verify.input.tables import arrow_schema, batch_of
+from tools.verify.input.tables import Ints, arrow_schema, batch_of
 from tools.verify.spark_session import in_tasks
 from tools.verify.sql.statements import Statements, answer
 

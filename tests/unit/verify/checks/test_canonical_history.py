@@ -6,7 +6,6 @@ Each case was a false finding in the logs of a simulated cluster.
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
@@ -38,7 +37,7 @@ from tools.verify.checks.control_checks import check_control_rows
 from tools.verify.checks.views_and_segments import PrimaryView, cutoffs, epoch_bases
 from tools.verify.findings import Finding
 from tools.verify.input.ranges_of_file import ANY
-from tools.verify.input.rows import SEGMENT, EpochSums, Row, Run, empty_ends
+from tools.verify.input.rows import SEGMENT, EpochSums, Row, Run, SegmentEnds, in_json
 
 LONG, SHORT = b"l" * 16, b"s" * 16
 
@@ -49,12 +48,12 @@ def segment(
     """Return the row of a segment with these runs, and by epoch the first position that was ordered
     in it where another epoch decided that.
     """
-    ends = empty_ends()
-    ends["runs"] = [Run(first, last, decided, ANY) for first, last, decided in runs]
+    ends = SegmentEnds()
+    ends.runs = [Run(first, last, decided, ANY) for first, last, decided in runs]
     for epoch, first in (ordered or {one[2]: one[0] for one in runs}).items():
-        ends["epochs"][str(epoch)] = EpochSums(first=first, last=first, confirmed=-1, mark=-1)
+        ends.epochs[epoch] = EpochSums(first, first)
     row = Row(f"{member}.{incarnation}.qml", member, incarnation, 0, 9, SEGMENT)
-    return row._replace(text=json.dumps(ends))
+    return row._replace(text=in_json(ends))
 
 
 def start(member: str, position: int, chain: bytes, epoch: int) -> Row:

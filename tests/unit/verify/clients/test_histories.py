@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import gzip
-import json
 from pathlib import Path
 
 import pytest
@@ -15,8 +14,8 @@ from tests.system.verify.support.checks_without_spark import rows_in
 from tests.system.verify.support.make_logs import good_history
 from tools.verify.checks.canonical_history import Gap, Stretch
 from tools.verify.checks.lifetimes import BEYOND_ALL
-from tools.verify.checks.views_and_segments import CONTROL_KINDS, ends_of, primaries
-from tools.verify.clients.extent import Confirms
+from tools.verify.checks.views_and_segments import CONTROL_KINDS, primaries
+from tools.verify.clients.evidence import Confirms
 from tools.verify.clients.histories import (
     confirms_in,
     extent_of,
@@ -25,7 +24,7 @@ from tools.verify.clients.histories import (
     told_history,
 )
 from tools.verify.findings import BadInput
-from tools.verify.input.rows import FAULT, SEGMENT, Row
+from tools.verify.input.rows import FAULT, SEGMENT, Row, ends_of, in_json
 from tools.verify.live import checkpoint
 
 
@@ -145,9 +144,9 @@ class TestConfirms:
                     continue
                 if row.kind == SEGMENT:
                     ends = ends_of(row)
-                    for one in ends["epochs"].values():
-                        one["confirmed"] = min(one["confirmed"], last)
-                    row = row._replace(text=json.dumps(ends))
+                    for one in ends.epochs.values():
+                        one.confirmed = min(one.confirmed, last)
+                    row = row._replace(text=in_json(ends))
             kept.append(row)
         return kept
 

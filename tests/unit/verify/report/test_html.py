@@ -11,8 +11,14 @@ from broker.machine.move_log import BY_CLIENT, DELIVERED, FLAG, MEMBER_LOST, NAC
 from tools.verify.findings import PROPERTIES, Coverage, Finding
 from tools.verify.report.html import page
 from tools.verify.report.result import Counts, Report
-from tools.verify.report.timeline import Event, IncarnationTimeline, Slice, Span, Timeline
-from tools.verify.report.traffic import MoveCount
+from tools.verify.report.timeline import (
+    Event,
+    IncarnationTimeline,
+    MoveCount,
+    Slice,
+    Span,
+    Timeline,
+)
 
 BEGIN = 1_800_000_000_000_000
 SECOND = 1_000_000
