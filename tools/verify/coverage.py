@@ -43,6 +43,11 @@ def measure_coverage(
         Coverage("G20", "C2 cold starts", contract.recoveries, "queues that came back"),
         Coverage("G12", "C5 order", contract.high_waters, "queues and channels, by segment"),
         Coverage("G29", "C8 reading", contract.reads, "messages that readers were sent"),
+        Coverage("G23", "C1 repeats", contract.repeats, "publishes that came again"),
+        Coverage("G30", "C9 last values", contract.replaced, "messages that newer ones replaced"),
+        Coverage("G17", "H3 expiry", contract.expired, "messages that expired"),
+        Coverage("G32", "H3 groups", contract.grouped + contract.kept, "messages of groups"),
+        Coverage("G34", "H3 kept groups", contract.kept, "messages of groups that are kept"),
         Coverage("G12 G20", "H2 replay", contract.replayed, "moves", due),
         Coverage("G20", "H2 replay", contract.compared, "queues that the model arrived at", due),
     ]  # fmt: skip

@@ -19,8 +19,14 @@ PROPERTIES = {
     "G12": "order of a queue",
     "G13": "one holder",
     "G14": "same state everywhere",
+    "G17": "expiry by one clock",
     "G20": "one message, one end",
+    "G23": "a number is taken once",
     "G25": "one active member",
+    "G29": "a stream is read in order",
+    "G30": "only a newer value replaces",
+    "G32": "a group has one holder",
+    "G34": "a kept group stays",
 }
 
 

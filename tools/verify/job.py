@@ -175,7 +175,8 @@ def _collect_control_rows(scan: Kept) -> list[Row]:
 
 def _rows(scan: Kept, condition: str) -> list[Row]:
     found = scan.ask(f"SELECT {', '.join(Row._fields)} FROM kept WHERE {condition}")
-    return [Row(**row) for row in found.to_pylist()]
+    rows = [Row(**row) for row in found.to_pylist()]
+    return sorted(rows, key=lambda row: row.file)  # in a file as they were written
 
 
 def _count(

@@ -1,4 +1,4 @@
-"""G10: whether the recorded verdict of a digest vote follows from the states in the logs.
+"""G10: the recorded verdict of a digest vote follows from the states in the logs.
 
 Members of one primary count the same votes in the same order, so they record the same verdicts
 about a position, as far as each of them got.  A verdict other than "agreed" needs two states at

@@ -1,4 +1,4 @@
-"""G9: whether a durable mark in a confirm was really on the disks of a majority.
+"""G9: a durable mark in a confirm was on the disks of a majority before.
 
 A CONFIRM names the durable mark: the position that a majority of the primary's members had reported
 to have on disk.  A member records its position (DURABLE) before it reports it, and reports it on

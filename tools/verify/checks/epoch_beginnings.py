@@ -1,4 +1,5 @@
-"""G7 and G1: an epoch begins with its activation, where its ACTIVE says, and has its own members.
+"""G1, G7, G20: an epoch begins with its activation, where its ACTIVE says, orders what its own
+members submit, and forgets messages in a cold start only.
 
 The first command of an epoch is its ACTIVATE, behind the state that the primary names as its base,
 and there is no other; what the epoch orders comes from its members.  All logs may say otherwise

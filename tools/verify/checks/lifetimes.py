@@ -1,5 +1,6 @@
-"""G1, G8, G9, G14: an incarnation applies each position once, from its state on, and skips nothing
-that was confirmed; its segments follow each other, and so do the incarnations of a member.
+"""G1, G2, G7, G8, G9, G14: an incarnation applies each position once, from its state on, as those
+that it moves with, and skips nothing that was confirmed; its segments follow each other, and so do
+the incarnations of a member.
 
 Pure Python over SEGMENT rows and control records; `input.parse` states what is assumed at the
 beginning of a segment.

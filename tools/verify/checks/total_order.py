@@ -1,4 +1,5 @@
-"""G1, G2, G14, G10: at each position all members applied the same item and computed the same state.
+"""G1, G2, G7, G10, G14: at each position all members applied the same item, as one in the primary
+did, and computed the same state.
 
 One query over the batches of the ranges that `difference_search` left, and over the states that
 starts, snapshots, votes and stops record, finds the first difference of each kind.  Only the few

@@ -1,4 +1,5 @@
-"""G6: members of views, the same in all logs, and which of them moved together into the next.
+"""G6, G7, G20: a view has the same members in all logs, whoever moved together into the next one is
+the same, a primary has the members of its view, and in a cold start none of them had a state.
 
 The end of a regular view is recorded as a *transitional* one (extended virtual synchrony): the
 members of the old view that move together into the next one.  A member that shares both views but

@@ -1,4 +1,5 @@
-"""G7: voters change by an ordered command only: no primary chooses the set that it is counted by.
+"""G7, G25: voters, and who is the active member, change by an ordered command only: no primary
+chooses the set that it is counted by.
 
 A group that was cut off and makes itself voters has a majority of these.  So the voters of a
 primary are those of an earlier one, or a VOTERS command was carried out in between.  Where

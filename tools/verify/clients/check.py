@@ -1,4 +1,4 @@
-"""G8, G9, G11, G20: what clients were told is in the canonical history of the members.
+"""LOG, G8, G9, G11, G20: what clients were told is in the canonical history of the members.
 
 Clients and members identify a message by the hash of its body, and a publish also by its number.
 Many messages may have one body, so counts are compared: of a body that was confirmed to clients

@@ -1,4 +1,5 @@
-"""G20, G30: an accepted publish becomes one message, which enters each queue of its route once.
+"""G20, G23, G30: an accepted publish becomes one message, which enters each queue of its route
+once.
 
 Numbers of messages rise by one, and so do the places in each queue; what enters a queue is the
 message that the command has just published, with its persistence.

@@ -1,4 +1,5 @@
-"""G20, G11, G30: a message moves only for a command that may do that by AMQP, and in its place.
+"""LOG, G11, G20, G29, G30: a message moves only for a command that may do that by AMQP, and in its
+place.
 
 Each move names a command of its batch, in their order, and a queue that the log has named; and the
 command's kind and outcome can cause it.  Whatever closes a channel returns what it held, which may

@@ -77,6 +77,11 @@ class ContractResult:
     examined: int = 0  # moves of messages, one after the other
     high_waters: int = 0
     reads: int = 0  # messages that readers of streams were sent
+    repeats: int = 0  # publishes whose number was taken before
+    expired: int = 0
+    replaced: int = 0  # by a newer value
+    grouped: int = 0  # messages of groups, but for
+    kept: int = 0  # those of groups that are kept
     recoveries: int = 0
     stretches: list[Stretch] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)

@@ -67,7 +67,11 @@ _OF_MOVES = {
     "counts": """
         SELECT 'moves' AS name, COUNT(*) AS n FROM logged
         UNION ALL SELECT 'high_waters', COUNT(*) FROM high_waters
-        UNION ALL SELECT 'reads', COUNT(*) FROM logged WHERE op = 12 AND stretch >= 0""",
+        UNION ALL SELECT CASE WHEN op = 12 THEN 'reads' WHEN op = 1 THEN 'repeats'
+            WHEN op = 14 AND flag THEN 'kept' WHEN op = 14 THEN 'grouped'
+            WHEN cause = 0 THEN 'expired' ELSE 'replaced' END AS name, COUNT(*)
+        FROM logged WHERE stretch >= 0 AND (op = 12 OR op = 1 AND cause = 3
+            OR op = 14 AND cause = 0 OR op = 6 AND cause IN (0, 4)) GROUP BY 1""",
     "traffic": """
         SELECT slice AS number, op + 16 * cause + CASE WHEN flag THEN 128 ELSE 0 END AS what,
             COUNT(*) AS n

@@ -37,15 +37,18 @@ def one_of_each(paths: Iterable[Path]) -> list[Path]:
     found: dict[Path, Path] = {}
     for path in sorted(paths):  # the plain one comes first
         found.setdefault(path.with_name(plain_name(path.name)), path)
-    return [found[plain] for plain in sorted(found, key=_order)]
+    return [found[one] for one in sorted(found, key=lambda one: (one.parent, *identity_of(one)))]
 
 
-def _order(plain: Path) -> tuple[Path, str, int, int]:
-    """Incarnations and segments ascend as numbers."""
-    parts = plain.name.removesuffix(SUFFIX).rsplit(".", 2)
-    if len(parts) == 3 and parts[1].isdigit() and parts[2].isdigit():
-        return plain.parent, parts[0], int(parts[1]), int(parts[2])
-    return plain.parent, plain.name, -1, -1
+def identity_of(path: Path) -> tuple[str, int, int]:
+    """Return member, incarnation and segment as the name of a file has them, where it does: else
+    -1.  The member's name is in letters that file systems have.
+    """
+    name = plain_name(path.name).removesuffix(SUFFIX)
+    member, *numbers = name.rsplit(".", 2)
+    if len(numbers) == 2 and all(one.isdecimal() for one in numbers):
+        return member, int(numbers[0]), int(numbers[1])
+    return name, -1, -1
 
 
 def open_segment(path: Path) -> bytes:

@@ -9,14 +9,13 @@ them.
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 from tools.verify.findings import BadInput
-from tools.verify.format.files import one_of_each, open_segment, plain_name
+from tools.verify.format.files import identity_of, one_of_each, open_segment
 from tools.verify.format.reader import FRAME, MAGIC, RECORD_BYTES_MAX, LogError
 from tools.verify.format.records import ROLE_CLIENT, SUFFIX
 from tools.verify.input.parse import Parser
@@ -25,7 +24,6 @@ from tools.verify.input.segments import HEADER_BYTES, files_below, header_of
 
 STRETCH_BYTES = 8 << 20  # read of one incarnation at a time, unless one record is longer
 LOOK_BYTES = 4 * STRETCH_BYTES
-_NAME = re.compile(r"(.+\.\d+)\.(\d+)" + re.escape(SUFFIX))
 
 
 @dataclass(slots=True)
@@ -42,10 +40,9 @@ class LiveLog:
         return self.segment, self.offset
 
 
-Offsets = dict[str, LiveLog]  # by the beginning of the files' paths, DIR/member.incarnation
-
-
-Settled = dict[str, int]  # by MEMBER.INCARNATION, the last segment that need not be read
+LogKey = tuple[Path, str, int]  # directory; member and incarnation as in the names of files
+Offsets = dict[LogKey, LiveLog]
+Settled = dict[tuple[str, int], int]  # by member and incarnation, the last that need not be read
 
 
 def advance(
@@ -60,16 +57,14 @@ def advance(
     of its member.
     """
     there = segments_by_incarnation(places)
-    newest: dict[str, int] = {}
-    for member, incarnation in map(_owner, there):
-        newest[member] = max(incarnation, newest.get(member, -1))
+    newest = {key[:2]: key[2] for key in sorted(there)}
     for key in list(read):
-        if key not in there and newest.get(_owner(key)[0], -1) >= _owner(key)[1]:
+        if key not in there and newest.get(key[:2], -1) >= key[2]:
             del read[key]
     size = 0
     for key in sorted(there, key=lambda key: (read[key].place if key in read else (-1, 0), key)):
         log = read.get(key)
-        first = (settled or {}).get(Path(key).name, -1) + 1
+        first = (settled or {}).get(key[1:], -1) + 1
         if log is not None:
             first = max(first, log.segment)
         segments = {number: path for number, path in there[key].items() if number >= first}
@@ -105,26 +100,21 @@ def settled_in(rows: list[Row]) -> Settled:
     """Return the segments that the rows of a saved checkpoint make unnecessary to read."""
     found: Settled = {}
     for row in rows:
-        fits = _NAME.fullmatch(plain_name(Path(row.file).name))
-        if row.kind == SEGMENT and fits:
-            found[fits[1]] = max(found.get(fits[1], -1), int(fits[2]))
+        if row.kind == SEGMENT:
+            member, incarnation, number = identity_of(Path(row.file))
+            found[member, incarnation] = max(found.get((member, incarnation), -1), number)
     return found
 
 
-def segments_by_incarnation(places: list[Path]) -> dict[str, dict[int, Path]]:
+def segments_by_incarnation(places: list[Path]) -> dict[LogKey, dict[int, Path]]:
     """Return the files of segments, by incarnation and number."""
-    found: dict[str, dict[int, Path]] = {}
+    found: dict[LogKey, dict[int, Path]] = {}
     for place in places:
         for path in one_of_each(files_below(place)):
-            if fits := _NAME.fullmatch(plain_name(path.name)):
-                found.setdefault(str(path.parent / fits[1]), {})[int(fits[2])] = path
+            member, incarnation, number = identity_of(path)
+            if number >= 0:
+                found.setdefault((path.parent, member, incarnation), {})[number] = path
     return found
-
-
-def _owner(key: str) -> tuple[str, int]:
-    """Return directory and member, and the incarnation."""
-    member, _, incarnation = key.rpartition(".")
-    return member, int(incarnation)
 
 
 def _further(log: LiveLog, segments: dict[int, Path]) -> bytes:

@@ -1,4 +1,6 @@
-"""Parser of one segment: from bytes to rows.  Pure, runs inside Spark tasks.
+"""LOG, G1, G7, G9, G10, G14: in one segment each record follows from those before it.
+
+The parser of a segment, from bytes to rows: pure, it runs inside Spark tasks.
 
 What depends only on the order of one incarnation's records is checked here, while they are read:
 chains and positions follow, batches belong to the primary, confirms have their publish.  Where that
@@ -10,10 +12,12 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 
 from xxhash import xxh3_128_intdigest
 
 from tools.verify.format.commands import Command
+from tools.verify.format.files import identity_of
 from tools.verify.format.moves import FORGOTTEN, MOVE
 from tools.verify.format.reader import (
     FRAME,
@@ -79,7 +83,6 @@ from tools.verify.input.rows import (
     append_run,
     in_json,
 )
-from tools.verify.input.segments import owner_by_name
 
 _ACTIVATE, _VOTERS = int(Command.ACTIVATE), int(Command.VOTERS)
 _PROMOTE, _DEMOTE = int(Command.PROMOTE), int(Command.DEMOTE)
@@ -197,7 +200,7 @@ class Parser:
 
     def _begin(self, file: str) -> None:
         """Begin a segment, which follows what was taken before, if anything was."""
-        before, self._source = self._source[0], (file, *owner_by_name(file))
+        before, self._source = self._source[0], (file, *identity_of(Path(file)))
         if not self.ends.records:
             self._first = self._source
         elif not self.ends.closed:

@@ -15,7 +15,6 @@ from tools.verify.format.files import (
     is_segment,
     one_of_each,
     open_segment,
-    plain_name,
     plain_size,
 )
 from tools.verify.format.reader import Entry, LogError, read_segment
@@ -23,7 +22,6 @@ from tools.verify.format.records import CLIENT_ROW, ROLE_CLIENT, SUFFIX, Header,
 
 FEW_ROWS = 12_000_000
 LITTLE_ROWS = 30_000_000
-TASK_BYTES = 16 << 20  # segments are put together up to this much
 HEADER_BYTES = 4096  # a header is far shorter
 _BYTES_OF_MOVE = 8  # packed, with its share of all else in a segment
 _BYTES_OF_OTHERS = 32  # of a row that is no move and no command, or more
@@ -153,31 +151,6 @@ def is_few(segments: list[Path]) -> bool:
 def is_little(segments: list[Path]) -> bool:
     """Return whether they are so small that code generation in Spark does not pay off."""
     return count_rows(segments) < LITTLE_ROWS
-
-
-def share_out(segments: list[Path], tasks: int) -> list[list[Path]]:
-    """Return the segments in shares of about TASK_BYTES, but in at least `tasks` shares where there
-    are so many segments; a large segment has a share of its own.
-    """
-    sizes = [size_of(path) for path in segments]
-    most = min(TASK_BYTES, sum(sizes) // max(tasks, 1))
-    shares: list[list[Path]] = []
-    filled = most + 1
-    for path, size in zip(segments, sizes, strict=True):
-        if filled + size > most:
-            shares.append([])
-            filled = 0
-        shares[-1].append(path)
-        filled += size
-    return shares
-
-
-def owner_by_name(file: str) -> tuple[str, int, int]:
-    """Guess (member, incarnation, segment) from a file name, where the header cannot be read."""
-    parts = plain_name(file.rsplit("/", 1)[-1]).rsplit(".", 3)
-    if len(parts) == 4 and parts[1].isdigit() and parts[2].isdigit():
-        return parts[0], int(parts[1]), int(parts[2])
-    return parts[0], -1, -1
 
 
 def sound_entries(data: bytes, file: str) -> Iterator[Entry]:

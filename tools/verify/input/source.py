@@ -16,12 +16,12 @@ from typing import TYPE_CHECKING
 import pyarrow
 
 from tools.verify.findings import BadInput
-from tools.verify.format.files import open_segment
+from tools.verify.format.files import identity_of, open_segment
 from tools.verify.format.reader import LogError
 from tools.verify.input.batch_summaries import expand_sums
 from tools.verify.input.parse import parse_segment, scan_segment
 from tools.verify.input.rows import FAULT, SCAN_SCHEMA, SCHEMA, Row, Sums
-from tools.verify.input.segments import owner_by_name, read_bytes, share_out
+from tools.verify.input.segments import read_bytes, size_of
 from tools.verify.input.tables import (
     CLIENTS_SCHEMA,
     MOVES_SCHEMA,
@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 ROWS_PER_BATCH = 4096
+TASK_BYTES = 16 << 20  # about, of the segments that one task of Spark reads
 SCHEMAS = {
     "records": SCHEMA,  # a row for each record
     "scan": SCAN_SCHEMA,  # the same without BATCH and CONFIRM, but with sums over ranges of batches
@@ -45,9 +46,10 @@ SCHEMAS = {
 
 def read_table(spark: SparkSession, table: str, segments: list[Path]) -> DataFrame:
     """Return one of the tables SCHEMAS; segments are parsed in the tasks that read them."""
-    shares = share_out(segments, spark.sparkContext.defaultParallelism)
-    files = [[str(path) for path in share] for share in shares]
-    return in_tasks(spark, files, partial(_read_shares, table=table), SCHEMAS[table], len(files))
+    files = [str(path) for path in segments]
+    least = max(spark.sparkContext.defaultParallelism, sum(map(size_of, segments)) // TASK_BYTES)
+    shares = min(least, len(files))
+    return in_tasks(spark, files, partial(_read, table=table), SCHEMAS[table], shares)
 
 
 def read_records(spark: SparkSession, segments: list[Path]) -> DataFrame:
@@ -61,12 +63,7 @@ def read_here(table: str, segments: Iterable[Path]) -> pyarrow.Table:
     return pyarrow.Table.from_batches(_read(files, table), arrow_schema(SCHEMAS[table]))
 
 
-def _read_shares(shares: Iterable[list[str]], table: str) -> Iterator[pyarrow.RecordBatch]:
-    for files in shares:
-        yield from _read(files, table)
-
-
-def _read(files: list[str], table: str) -> Iterator[pyarrow.RecordBatch]:
+def _read(files: Iterable[str], table: str) -> Iterator[pyarrow.RecordBatch]:
     schema = arrow_schema(SCHEMAS[table])
     if table in ("records", "scan"):
         parse = parse_segment if table == "records" else scan_segment
@@ -94,7 +91,7 @@ def _parsed(file: str, parse: Callable[[bytes, str], Iterator[Row | Sums]]) -> I
         data = _bytes(file)
     except LogError as error:
         fault = Row(
-            file, *owner_by_name(file), -1, FAULT, origin="LOG", text=str(error), position=-1
+            file, *identity_of(Path(file)), -1, FAULT, origin="LOG", text=str(error), position=-1
         )
         yield fault._replace(last=-1)
         return

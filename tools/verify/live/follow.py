@@ -156,7 +156,7 @@ def unread(read: Offsets, places: list[Path], settled: Settled) -> int:
     left = 0
     for key, segments in segments_by_incarnation(places).items():
         where = read.get(key)
-        reached = settled.get(Path(key).name, -1) if where is None else where.segment
+        reached = settled.get(key[1:], -1) if where is None else where.segment
         for number, path in segments.items():
             if number > reached:
                 left += size_of(path)

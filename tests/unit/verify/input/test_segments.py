@@ -18,12 +18,10 @@ from tools.verify.findings import BadInput
 from tools.verify.format.files import ends_of
 from tools.verify.input import segments
 from tools.verify.input.segments import (
-    TASK_BYTES,
     count_rows,
     dropped_before,
     find_segments,
     is_few,
-    share_out,
 )
 
 GOLDEN = Path(__file__).parents[1] / "format" / "golden"
@@ -57,21 +55,6 @@ def test_a_place_without_logs_is_refused(tmp_path: Path, place: str) -> None:
     (tmp_path / "empty").mkdir()
     with pytest.raises(BadInput, match=r"does not exist|there is no member log"):
         find_segments([tmp_path / place])
-
-
-def test_small_segments_share_a_task_and_large_ones_have_their_own(tmp_path: Path) -> None:
-    half = TASK_BYTES // 2
-    paths = sized(tmp_path, half, half, half, 4 * TASK_BYTES, half)
-    shares = share_out(paths, 1)
-    assert [len(share) for share in shares] == [2, 1, 1, 1]
-    assert [path for share in shares for path in share] == paths
-
-
-def test_few_bytes_are_still_shared_among_the_cores(tmp_path: Path) -> None:
-    paths = sized(tmp_path, *[1000] * 40)
-    assert len(share_out(paths, 4)) == 4
-    assert len(share_out(paths[:1], 4)) == 1
-    assert len(share_out(sized(tmp_path, 0, 0), 4)) == 1
 
 
 def test_rows_are_counted_by_closing_records_packed_or_not() -> None:
