@@ -132,12 +132,12 @@ def by_plain(directory: Path) -> Outcome:
     """Compare with one group-by in Spark."""
     from pyspark.sql import functions as f
 
-    from tools.verify.input.source import read_records
+    from tools.verify.input.source import read_table
 
     segments = find_segments([directory])
     with spark_session(MASTER, verbose=False, little=is_little(segments)) as spark:
         began = time.perf_counter()
-        rows = read_records(spark, segments)
+        rows = read_table(spark, "records", segments)
         differ = f.lit(False)
         for name in FACTS[1:]:
             differ = differ | (f.min(name) != f.max(name))

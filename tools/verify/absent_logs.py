@@ -60,9 +60,5 @@ def find_absent(rows: Iterable[Row]) -> AbsentLogs:
     return AbsentLogs(
         tuple(sorted(named - arbitrators - here)),
         tuple(sorted(voters.data_names)),
-        all(2 * _votes(one.votes, here) > sum(one.votes.values()) for one in voters.sets),
+        all(2 * one.votes_of(here) > sum(one.votes.values()) for one in voters.sets),
     )
-
-
-def _votes(votes: dict[str, int], names: set[str]) -> int:
-    return sum(number for name, number in votes.items() if name in names)

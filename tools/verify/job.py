@@ -94,10 +94,10 @@ def _export(spark: SparkSession, rows: list[Row], directory: Path) -> str:
     """Write the records of closed segments as Parquet, partitioned by member and incarnation."""
     from pyspark.sql import functions as f
 
-    from tools.verify.input.source import read_records
+    from tools.verify.input.source import read_table
 
     files = [row.file for row in rows if row.kind == SEGMENT and ends_of(row).closed]
-    records = read_records(spark, [Path(file) for file in files])
+    records = read_table(spark, "records", [Path(file) for file in files])
     kept = records.filter(f.col("kind") < SEGMENT)
     kept.write.partitionBy("member", "incarnation").parquet(str(directory))
     return f"{directory}: the records of closed segments as Parquet"

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 from zipfile import ZIP_DEFLATED, ZipFile
 
 from tools.cli.signals import held_back
@@ -71,7 +71,7 @@ def spark_session(master: str, verbose: bool, *, little: bool = False) -> Iterat
             held_back(signal.SIGTERM, signal.SIGINT),
             _stderr_to(None if verbose else Path(scratch) / "stderr"),
         ):
-            session = _start(master, verbose, Path(scratch), _FOR_LITTLE if little else {})
+            session = _start(master, verbose, Path(scratch), dict(_FOR_LITTLE) if little else {})
         try:
             if not here:
                 session.sparkContext.addPyFile(str(pack_code(Path(scratch) / "qpid-cluster.zip")))
@@ -110,34 +110,29 @@ def pack_code(target: Path) -> Path:
     return target
 
 
-def _start(master: str, verbose: bool, scratch: Path, options: dict[str, str]) -> SparkSession:
+def _start(master: str, verbose: bool, scratch: Path, options: dict[str, Any]) -> SparkSession:
     from pyspark.errors import PySparkException
     from pyspark.sql import SparkSession
 
     cores = re.fullmatch(r"local\[(\d+)\]", master)
     partitions = 2 * (int(cores[1]) if cores else os.cpu_count() or 2)
-    builder = SparkSession.builder.master(master).appName("qpid-cluster-verify")
+    options |= {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        # Records where in Python each column was made: costs time, and is never shown.
+        "spark.python.sql.dataFrameDebugging.enabled": "false",
+        "spark.driver.memory": os.environ.get("QPID_VERIFY_MEMORY", "2g"),
+        # What is unpersisted is freed only when Java collects its garbage.
+        "spark.cleaner.periodicGC.interval": "5min",
+        "spark.sql.warehouse.dir": str(scratch / "warehouse"),
+        "spark.sql.shuffle.partitions": str(partitions),
+    }
     if master.startswith("local"):  # else workers on other machines must find the driver
-        builder = (
-            builder.config("spark.driver.host", "127.0.0.1")
-            .config("spark.driver.bindAddress", "127.0.0.1")
-            .config("spark.local.dir", str(scratch))
-        )
-    for name, value in options.items():
-        builder = builder.config(name, value)
+        options |= dict.fromkeys(("spark.driver.host", "spark.driver.bindAddress"), "127.0.0.1")
+        options["spark.local.dir"] = str(scratch)
+    builder = SparkSession.builder.master(master).appName("qpid-cluster-verify")
     try:
-        session: SparkSession = (
-            builder.config("spark.ui.enabled", "false")
-            .config("spark.ui.showConsoleProgress", "false")
-            # Records where in Python each column was made: costs time, and is never shown.
-            .config("spark.python.sql.dataFrameDebugging.enabled", "false")
-            .config("spark.driver.memory", os.environ.get("QPID_VERIFY_MEMORY", "2g"))
-            # What is unpersisted is freed only when Java collects its garbage.
-            .config("spark.cleaner.periodicGC.interval", "5min")
-            .config("spark.sql.warehouse.dir", str(scratch / "warehouse"))
-            .config("spark.sql.shuffle.partitions", str(partitions))
-            .getOrCreate()
-        )
+        session: SparkSession = builder.config(map=options).getOrCreate()
     except (PySparkException, OSError) as error:
         log = scratch / "stderr"
         tail = log.read_text(errors="replace")[-2000:] if log.exists() else ""

@@ -79,22 +79,13 @@ def _ends(rows: Sequence[Row], primaries: dict[int, PrimaryView]) -> dict[int, i
     """Return, by epoch, the last position of it that no later primary superseded."""
     bases = epoch_bases(rows, primaries)
     lowest = cutoffs(rows, bases, primaries)
-    for epoch, base in _bypassed_epochs(rows, primaries, bases).items():
-        lowest[epoch] = min(base, lowest.get(epoch, base))
-    return lowest
-
-
-def _bypassed_epochs(
-    rows: Sequence[Row], primaries: dict[int, PrimaryView], bases: dict[int, int]
-) -> dict[int, int]:
-    """Return the epochs that a later primary bypassed, and where they began.
-
-    Positions do not show it: of two histories side by side the surviving one may be the longer one.
-    """
-    found: dict[int, int] = {}
+    # Positions do not show the epochs that a later primary bypassed: of two histories side by side
+    # the surviving one may be the longer one.
     for epoch, known in epochs_of_bases(rows, primaries).items():
-        found |= {one: bases[one] for one in bases if known < one < epoch}
-    return found
+        for one in bases:
+            if known < one < epoch:
+                lowest[one] = min(bases[one], lowest.get(one, bases[one]))
+    return lowest
 
 
 def _cover(runs: list[tuple[int, bool, int, str, int]]) -> list[Stretch]:

@@ -67,7 +67,7 @@ def compare_members(
     """Compare batches and names of queues; return how many batches, of how many positions, and
     findings.
     """
-    import pyarrow as pa
+    from tools.verify.input.tables import table_of
 
     inactive, cutoffs = control.begin_inactive, control.cutoffs
     # A row for some thousand positions: of a thousand million they are 250,000.
@@ -79,7 +79,7 @@ def compare_members(
     )
     if len(alike) == len(spans):
         return batches, positions, check_names(scan)
-    left = pa.table({"span": pa.array([row["span"] for row in spans if row["differ"]], pa.int64())})
+    left = table_of(((row["span"],) for row in spans if row["differ"]), "span bigint")
     sums, states = scan.ask(_SUMS_THERE, spans=left), scan.ask(_STATES_THERE, spans=left)
     with _records(spark, sums, states, little=little) as records:
         differences = find_differences(records, inactive, cutoffs, begin)

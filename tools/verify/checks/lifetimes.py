@@ -9,7 +9,7 @@ beginning of a segment.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from tools.verify.checks.views_and_segments import (
@@ -121,12 +121,11 @@ class CarriedState:
 
     def after_segment(self, row: Row, ends: SegmentEnds, follows: bool) -> CarriedState:
         """Return the state at the end of a segment that began with this one."""
-        position_reached = -1 if row.position is None else row.position
         before = self if follows else CarriedState(active=None, whole=False)
-        untouched = position_reached < 0 and ends.first_batch is None
+        untouched = row.reached < 0 and ends.first_batch is None
         return CarriedState(
             row.segment,
-            before.position_reached if untouched else position_reached,
+            before.position_reached if untouched else row.reached,
             ends.chain or (before.chain if untouched else ""),
             ends.primary or before.primary,
             before.active if ends.active is None else ends.active,
@@ -184,7 +183,7 @@ def check_unfounded_states(
                 reached = max(reached, run.last)
         elif row.kind == RecordKind.START:
             reached = max(reached, row.position or 0)
-    ended = _all_ended(rows)
+    ended = all_ended(rows)
     for member, incarnation, records in records_by_incarnation(rows):
         for row in records:
             position = row.position or 0
@@ -254,15 +253,12 @@ def _first_beyond(epoch: int, primaries: dict[int, PrimaryView]) -> PrimaryView 
     return later[0] if later and later[0].base > 0 else None
 
 
-def _all_ended(rows: list[Row]) -> bool:
+def all_ended(rows: Sequence[Row]) -> bool:
     """Whether the newest incarnation of each member stopped in order: no log may lack its end."""
     newest: dict[str, int] = {}
-    stopped: set[tuple[str, int]] = set()
     for row in rows:
-        if row.kind == SEGMENT:
-            newest[row.member] = max(row.incarnation, newest.get(row.member, row.incarnation))
-        elif row.kind == RecordKind.STOP:
-            stopped.add((row.member, row.incarnation))
+        newest[row.member] = max(row.incarnation, newest.get(row.member, row.incarnation))
+    stopped = {(row.member, row.incarnation) for row in rows if row.kind == RecordKind.STOP}
     return all(one in stopped for one in newest.items())
 
 

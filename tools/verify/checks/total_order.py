@@ -118,10 +118,9 @@ def begun_inactive(files: list[str]) -> pa.Table:
 
     A batch that follows no other record about that was applied so, too.
     """
-    import pyarrow as pa
+    from tools.verify.input.tables import table_of
 
-    schema = pa.schema({"file": pa.string(), "begun": pa.bool_()})
-    return pa.table({"file": files, "begun": [True] * len(files)}, schema=schema)
+    return table_of(((file, True) for file in files), "file string, begun boolean")
 
 
 def find_differences(

@@ -74,14 +74,12 @@ def check_segments(rows: list[Row]) -> Iterator[Finding | str]:
     """Yield faults of the logs themselves, and, as text, what is merely not known."""
     for row in rows:
         if row.kind == FAULT:
-            position = -1 if row.position is None else row.position
-            what = row.text or ""
-            until = -1 if row.last is None else row.last
-            yield Finding(row.origin or "LOG", row.member, row.incarnation, position, what, until)
+            promise, what, until = row.origin or "LOG", row.text or "", row.last
+            until = -1 if until is None else until
+            yield Finding(promise, row.member, row.incarnation, row.reached, what, until)
     stopped = {(row.member, row.incarnation) for row in rows if row.kind == RecordKind.STOP}
     for _, after, what in false_joints(rows):
-        position = -1 if after.position is None else after.position
-        yield Finding("LOG", after.member, after.incarnation, position, what)
+        yield Finding("LOG", after.member, after.incarnation, after.reached, what)
     for (member, incarnation), segments in segments_of(rows).items():
         if segments[0].segment > 0:
             yield (
@@ -180,14 +178,14 @@ def ring_of(row: Row) -> Ring:
 
 def position_at(rows: list[Row], view: Row) -> int:
     """Return the position applied before a view; its segment may have begun with the view."""
-    if view.position is not None and view.position >= 0:
-        return view.position
+    if view.reached >= 0:
+        return view.reached
     key = (view.member, view.incarnation)
     ends = [
-        (row.lsn, row.position)
+        (row.lsn, row.reached)
         for row in rows
         if row.kind == SEGMENT and (row.member, row.incarnation) == key and row.lsn < view.lsn
-        if row.position is not None and row.position >= 0
+        if row.reached >= 0
     ]
     return max(ends, default=(0, -1))[1]
 

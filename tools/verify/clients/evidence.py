@@ -127,11 +127,10 @@ def read_evidence(one: EvidenceFile) -> Iterator[Tables]:
     confirmed: list[int] = []
     if one.ranges == []:  # of most members: no other record matters, and damage no confirm
         confirmed += (position for told in read_confirms(data) for position in told.positions)
-        yield {"confirms": pa.table({"position": pa.array(confirmed, pa.int64())})}
-        return
-    ranges = EVERYWHERE if one.ranges is None else one.ranges
-    for batch in moves_of(data, one.file, arrow_schema(MOVES_SCHEMA), ranges, confirmed):
-        yield tables_of_moves(pa.Table.from_batches([batch]))
+    else:
+        ranges = EVERYWHERE if one.ranges is None else one.ranges
+        for batch in moves_of(data, one.file, arrow_schema(MOVES_SCHEMA), ranges, confirmed):
+            yield tables_of_moves(pa.Table.from_batches([batch]))
     yield {"confirms": pa.table({"position": pa.array(confirmed, pa.int64())})}
 
 

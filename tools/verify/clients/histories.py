@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tools.verify.checks.canonical_history import Gap, Stretch, gaps, plan, superseded
-from tools.verify.checks.lifetimes import BEYOND_ALL
+from tools.verify.checks.lifetimes import BEYOND_ALL, all_ended
 from tools.verify.checks.views_and_segments import (
     IncarnationId,
     PrimaryView,
@@ -24,6 +24,7 @@ from tools.verify.format.records import ROLE_CLIENT, Header, RecordKind
 from tools.verify.input.ranges_of_file import FileRange
 from tools.verify.input.rows import FAULT, SEGMENT, Row, ends_of
 from tools.verify.input.segments import HEADER_BYTES, count_rows, header_of
+from tools.verify.input.tables import table_of
 from tools.verify.input.voters import read_voters
 from tools.verify.sql.exchange import ROWS_IN_BIN, Exchange, Tables
 from tools.verify.sql.kept import Kept, read_kept
@@ -132,8 +133,6 @@ def check_histories(
     `told` is that of the members' `segments`; `scan` has a row for each name of a queue in them,
     but for those that were `settled` before.
     """
-    import pyarrow as pa
-
     if not client_segments:
         return None
     kept = [scan]
@@ -141,10 +140,7 @@ def check_histories(
         kept.append(read_kept(spark, "scan", list(settled)))
     named = {tuple(row.values()) for one in kept for row in one.ask(_NAMED).to_pylist()}
     numbers = sorted({(number, name) for number, _, name in named})
-    names = pa.table(
-        [[number for number, _ in numbers], [name for _, name in numbers]],
-        schema=pa.schema({"queue": pa.int64(), "name": pa.string()}),
-    )
+    names = table_of(numbers, "queue bigint, name string")
     ranges: dict[str, list[FileRange]] = {str(file): [] for file in segments}
     for stretch in told.stretches:
         ranges[stretch.file].append(stretch.file_range)
@@ -165,21 +161,15 @@ def _bins(client_segments: Sequence[Path], stretches: Sequence[Stretch]) -> int:
     return -(-count_rows([*client_segments, *sources]) // ROWS_IN_BIN)
 
 
-def extent_of(rows: Iterable[Row], gaps: Iterable[Gap]) -> HistoryExtent:
+def extent_of(rows: Sequence[Row], gaps: Iterable[Gap]) -> HistoryExtent:
     """Return how much of the history the members' logs hold.
 
     Its end is known only if the last incarnation of each member stopped in order.
     """
-    stopped: dict[str, dict[IncarnationId, bool]] = {}
-    for row in rows:
-        ended = stopped.setdefault(row.member, {})
-        key = row.member, row.incarnation
-        ended[key] = ended.get(key, False) or row.kind == RecordKind.STOP
-    end = all(ended[max(ended)] for ended in stopped.values())
     missing = list(gaps)
     return HistoryExtent(
         begin=all(gap.first > 1 for gap in missing),
-        end=end and bool(stopped),
+        end=bool(rows) and all_ended(rows),
         whole=all(gap.first == 1 for gap in missing),
     )
 

@@ -17,6 +17,7 @@ from tools.verify.clients.evidence import SCHEMAS, HistoryExtent
 from tools.verify.clients.lives import BY_CONTENT, BY_PLACE, LIVES_SCHEMAS
 from tools.verify.clients.published import ENTERED, PUBLISHED
 from tools.verify.clients.received import RECEIVED
+from tools.verify.input.tables import table_of
 from tools.verify.sql.exchange import Exchange, Key, Step
 
 FINDINGS_MAX = 20
@@ -155,10 +156,7 @@ def exchange_of_deliveries(
 
 def _steps_of_moves(names: pa.Table, extent: HistoryExtent) -> Sequence[Step]:
     unsure = extent.confirms.unsure if extent.confirms is not None else ()
-    ranges = pa.table(
-        {"first": [one for one, _ in unsure], "last": [one for _, one in unsure]},
-        schema=pa.schema({"first": pa.int64(), "last": pa.int64()}),
-    )
+    ranges = table_of(unsure, "first bigint, last bigint")
     by_place: dict[str, Key] = {
         "moves": ("queue", "seq"), "publishes": ("position",), "confirms": ("position",)
     }  # fmt: skip

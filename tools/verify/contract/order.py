@@ -70,26 +70,27 @@ SUBMISSIONS = {
         FROM submissions""",
 }
 
-_OVERTAKEN = Rule(
-    "G12", "C5 order", "left the queue for the first time before an older one",
-    "ordered", "what = 'taken' AND value <= before",
-)  # fmt: skip
-_PUBLISHER = Rule(
-    "G12", "C5 order", "entered behind a message that its channel published later",
-    "ordered", "what = 'posted' AND value <= before AND value <> 1",
-)  # fmt: skip
-_READER = Rule(
-    "G29", "C8 reading", "was sent to a reader behind a later one, or twice",
-    "ordered", "what = 'read' AND value <= before",
-)  # fmt: skip
-_OF_STRETCHES = {"overtaken": _OVERTAKEN, "publisher order": _PUBLISHER, "reader order": _READER}
+_OF_STRETCHES = {
+    "overtaken": Rule(
+        "G12", "C5 order", "left the queue for the first time before an older one",
+        "ordered", "what = 'taken' AND value <= before",
+    ),
+    "publisher order": Rule(
+        "G12", "C5 order", "entered behind a message that its channel published later",
+        "ordered", "what = 'posted' AND value <= before AND value <> 1",
+    ),
+    "reader order": Rule(
+        "G29", "C8 reading", "was sent to a reader behind a later one, or twice",
+        "ordered", "what = 'read' AND value <= before",
+    ),
+}  # fmt: skip
 RULES_OF_STRETCHES = {name: rule._replace(table="resumed") for name, rule in _OF_STRETCHES.items()}
-_COMMIT = Rule(
-    "G12", "C5 order", "was settled by a commit behind what this published",
-    "commits", "late",
-)  # fmt: skip
-RULES = _OF_STRETCHES | {"commit order": _COMMIT}
-
+RULES = _OF_STRETCHES | {
+    "commit order": Rule(
+        "G12", "C5 order", "was settled by a commit behind what this published",
+        "commits", "late",
+    ),
+}  # fmt: skip
 RULES_OF_SESSIONS = {
     "blob order": Rule(
         "G5", "E5 by source", "what one session submitted is not applied in its order, each once",

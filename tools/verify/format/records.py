@@ -393,9 +393,8 @@ def _end(one: End) -> str:
 def _checkpoint(one: Checkpoint) -> str:
     if len(one.queues) % CHECKPOINT_ROW.size:
         return "a checkpoint with a cut queue"
-    highest = max(
-        (max(row[1], row[3]) for row in CHECKPOINT_ROW.iter_unpack(one.queues)), default=0
-    )
+    rows = CHECKPOINT_ROW.iter_unpack(one.queues)
+    highest = max((max(row[1], row[3]) for row in rows), default=0)
     return f"a checkpoint has a queue with {highest}, which cannot be" if highest >> 63 else ""
 
 

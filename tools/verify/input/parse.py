@@ -253,8 +253,7 @@ class Parser:
                 what = f"reports less to be on disk than the {self._on_disk} before"
                 self._fault("G9", record.position, what)
             self._on_disk = record.position
-            if 0 <= self._position < record.position:
-                self._check_applied("G9", "reports it to be on disk", record.position)
+            self._check_applied("G9", "reports it to be on disk", record.position)
         elif isinstance(record, ConfirmRecord):
             self._totals.take(record)
             self._confirm(lsn, record)
@@ -367,8 +366,7 @@ class Parser:
         last = first + commands - 1
         if self._at_start:
             self._at_start = False
-            hashes = (one.hex() for one in (blob_hash, outcomes, chain))
-            self.ends.first_batch = FirstBatch(first, *hashes)
+            self.ends.first_batch = FirstBatch.of(first, blob_hash, outcomes, chain)
         elif first != self._position + 1:
             sequence = out_of_sequence(self._position, first, last)
             if self._position >= 0 and sequence is not None:
@@ -403,17 +401,11 @@ class Parser:
         if _VOTERS in kinds or _PROMOTE in kinds or _DEMOTE in kinds:
             self._role_changes(record)
         if self._every_record:
-            decided = self.ends.deciding or epoch
-            self._rows.append(
-                batch_row(self._source, lsn, record, self.ends.active, decided, time_us)
-            )
+            how = self.ends.active, self.ends.deciding or epoch
+            self._rows.append(batch_row(self._source, lsn, record, *how, time_us))
         summed = self._range
-        if not (
-            first == summed.last + 1
-            and last < summed.limit
-            and epoch == summed.epoch
-            and time_us < summed.until_us
-        ):
+        goes_on = first == summed.last + 1 and last < summed.limit and epoch == summed.epoch
+        if not (goes_on and time_us < summed.until_us):
             self._end_range()
             self._state_epoch = self.ends.deciding or epoch
             summed.begin(first, last, epoch, time_us, end - FRAME.size - len(payload))

@@ -53,6 +53,11 @@ class Row(NamedTuple):
     )
     moves_hash: int | None = None  # xxh3_64 of what a batch did to messages, signed
 
+    @property
+    def reached(self) -> int:
+        """Return the position; -1: there is none, or it is not known."""
+        return -1 if self.position is None else self.position
+
 
 SCHEMA = (
     "file string, member string, incarnation bigint, segment int, lsn bigint, kind int, "
@@ -104,6 +109,11 @@ class FirstBatch(NamedTuple):
     blob_hash: str
     outcomes: str
     chain: str
+
+    @staticmethod
+    def of(position: int, *hashes: bytes) -> FirstBatch:
+        """Return it as it is written."""
+        return FirstBatch(position, *(one.hex() for one in hashes))
 
 
 class EpochSums(Struct):

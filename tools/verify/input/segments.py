@@ -161,15 +161,10 @@ def sound_entries(data: bytes, file: str) -> Iterator[Entry]:
         return
 
 
-def records_of(data: bytes, file: str) -> Iterator[Record]:
-    """Yield the readable records of a segment; damage is reported by the parser."""
-    for entry in sound_entries(data, file):
-        yield entry.record
-
-
 def records_in(file: str) -> Iterator[Record]:
     """Yield the readable records of the segment in a file."""
-    return records_of(read_bytes(Path(file)), file)
+    for entry in sound_entries(read_bytes(Path(file)), file):
+        yield entry.record
 
 
 def header_of(head: bytes, file: str) -> Header | None:

@@ -52,11 +52,6 @@ def read_table(spark: SparkSession, table: str, segments: list[Path]) -> DataFra
     return in_tasks(spark, files, partial(_read, table=table), SCHEMAS[table], shares)
 
 
-def read_records(spark: SparkSession, segments: list[Path]) -> DataFrame:
-    """Return a row per record of the segments."""
-    return read_table(spark, "records", segments)
-
-
 def read_here(table: str, segments: Iterable[Path]) -> pyarrow.Table:
     """Return one of the tables SCHEMAS, read in this process."""
     files = [str(path) for path in segments]

@@ -115,8 +115,7 @@ def _settled(rows: list[Row]) -> tuple[list[Row], int]:
     kept: list[Row] = []
     for segments in by_incarnation.values():
         for row in segments:
-            reached = -1 if row.position is None else row.position
-            if not ends_of(row).closed or reached > floor:
+            if not ends_of(row).closed or row.reached > floor:
                 break
             kept.append(row)
     return kept, floor

@@ -151,14 +151,14 @@ class ClusterProgress:
     def progress(self) -> LogProgress:
         """Return how far all members are."""
         ends = self._ends()
-        newest = max(map(_position, ends.values()), default=-1)
+        newest = max((row.reached for row in ends.values()), default=-1)
         latest = max((row.time_us or 0 for row in ends.values()), default=0)
         present = self._primary_members()
         lags = [
             MemberLag(
                 *key,
-                _position(row),
-                max(newest - _position(row), 0),
+                row.reached,
+                max(newest - row.reached, 0),
                 max(latest - (row.time_us or 0), 0) / 1e6,
                 key in present,
             )
@@ -182,13 +182,13 @@ class ClusterProgress:
         if found.property != "G2":
             return True
         row = self._ends().get((found.member, found.incarnation))
-        return row is not None and _position(row) >= found.position
+        return row is not None and row.reached >= found.position
 
     def _ends(self) -> dict[IncarnationId, Row]:
         """Return of each incarnation the last SEGMENT row, or the last that knows its position."""
         ends: dict[IncarnationId, Row] = {}
         for (member, incarnation, *_), row in sorted(self._segments.items()):
-            if _position(row) >= 0 or (member, incarnation) not in ends:
+            if row.reached >= 0 or (member, incarnation) not in ends:
                 ends[member, incarnation] = row
         return ends
 
@@ -199,7 +199,7 @@ class ClusterProgress:
 
     def _watermark(self) -> int:
         ends = self._ends()
-        reached = [_position(ends[key]) for key in self._primary_members() if key in ends]
+        reached = [ends[key].reached for key in self._primary_members() if key in ends]
         return min(reached, default=-1)
 
     def _release(self, horizon: bygone.Horizon, position: int) -> None:
@@ -223,10 +223,6 @@ class ClusterProgress:
 
 def _epoch(row: Row | None) -> int:
     return -1 if row is None else row.epoch or 0
-
-
-def _position(row: Row) -> int:
-    return -1 if row.position is None else row.position
 
 
 def _key(found: Finding) -> tuple[str, ...]:
