@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import errno
 import logging
+import re
 import resource
 import socket
 import ssl
@@ -41,6 +42,11 @@ LIMITED_BY = {
     "refused_negotiating": "--max-negotiating",
 }  # fmt: skip
 """The option of each limit."""
+
+
+_ANYWHERE = re.compile(r"(?<=:)(?:0\.0\.0\.0|\[::\])(?=:\d)")
+_ELSEWHERE = {socket.AF_INET: "192.0.2.1", socket.AF_INET6: "2001:db8::1"}
+"""Addresses that are nobody's (RFC 5737, RFC 3849): to choose a way to them sends nothing."""
 
 
 class PortTaken(Exception):
@@ -243,6 +249,23 @@ def bind_sentence(host: str, port: int, option: str, error: OSError) -> str:
     if isinstance(error, socket.gaierror):
         return f"{what}: the name cannot be resolved; give an address to --interface"
     return f"{what}: {error.strerror or error}"
+
+
+def reachable(url: str) -> str:
+    """The URL for others: with the address by which this machine reaches other networks, or its
+    name, in place of 0.0.0.0 and ::, which are no addresses for a client."""
+    return _ANYWHERE.sub(lambda match: _own_address(match[0]), url)
+
+
+def _own_address(anywhere: str) -> str:
+    family = socket.AF_INET6 if anywhere.startswith("[") else socket.AF_INET
+    try:
+        with socket.socket(family, socket.SOCK_DGRAM) as tried:
+            tried.connect((_ELSEWHERE[family], 9))
+            found = str(tried.getsockname()[0])
+    except OSError:  # no way to other networks
+        return socket.gethostname()
+    return f"[{found}]" if family == socket.AF_INET6 else found
 
 
 def raise_open_files() -> int:

@@ -15,8 +15,13 @@ from functools import partial
 
 from broker.durability.data_directory import DataDirectory, truncated
 from broker.exit_codes import Exit
-from broker.listener.client_listener import AccessFileError, ClientListener, PortTaken, TlsFileError
-from broker.listener.own_address import reachable
+from broker.listener.client_listener import (
+    AccessFileError,
+    ClientListener,
+    PortTaken,
+    TlsFileError,
+    reachable,
+)
 from broker.management.failover import FailoverExchange
 from broker.memberlog.writer import LogWriteFailed
 from broker.options.broker import BrokerOptions

@@ -34,12 +34,25 @@ class Replica(Protocol):
         """It."""
 
 
+class Mark(Protocol):
+    """What is known of the members of a view."""
+
+    without_data: frozenset[str]
+    """Its arbitrators."""
+
+
 class View(Protocol):
     """The view of the member."""
+
+    mark: Mark
 
     @property
     def members(self) -> tuple[Member, ...]:
         """Who is in it."""
+
+    @property
+    def caught_up_names(self) -> frozenset[str]:
+        """Who of these has caught up."""
 
 
 class Controller(Protocol):
@@ -105,6 +118,7 @@ def shovels_of(
         controller.me.name, lambda: controller.replica.machine, lambda: controller.serving,
         begin, delete, tell, lambda: time.time_ns() // 1_000_000,
         Federation(lambda: _name(clients), lambda: controller.replica.machine),
+        lambda: controller.primary.caught_up_names - controller.primary.mark.without_data,
     )  # fmt: skip
 
 

@@ -1,10 +1,10 @@
 """Which member runs a shovel or a link, what it does there, and what members tell one another.
 
-Who runs it is a function of replicated state, so all members name the same one: of the members
-that have a session, each shovel has a ranking of its own by a hash, and the first runs it.  A
-member that leaves gives its shovels to several others; one that comes gets its share, and no other
-shovel moves.  A session begins as a member serves, and ends with the activation of a view without
-it, before anything else of that view is applied.
+Who runs it follows from what all members know: of those that have a session and the state, each
+shovel has a ranking of its own by a hash, and the first runs it.  A member that leaves gives its
+shovels to several others; one that comes gets its share when it has the state, and no other shovel
+moves.  A session ends with the activation of a view without its member, before anything else of
+that view is applied.
 
 The states are RabbitMQ's.  Members tell in datagrams beside the order, as figures do: one that is
 lost is followed by the next, and what was not repeated for a while is not shown any more.

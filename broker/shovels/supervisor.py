@@ -16,7 +16,7 @@ sends them without a number (docs/decisions/0069-a-shovel-numbers-messages-by-th
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -88,7 +88,7 @@ class Machine(Protocol):
 
     @property
     def sessions(self) -> Mapping[str, object]:
-        """Those of the members that serve."""
+        """Those of the members of the view."""
 
 
 class Federation(Protocol):
@@ -148,8 +148,11 @@ class Shovels:
         tell: Callable[[bytes], None],
         wall_ms: Callable[[], int],
         federation: Federation | None = None,
+        level: Callable[[], Collection[str]] = frozenset,
     ) -> None:
-        """`tell` sends a datagram to all other members of the view."""
+        """`tell` sends a datagram to all other members of the view; `level`: those that have the
+        state, as arbitrators never do; nobody: that is not known."""
+        self._level = level
         self._federation = federation
         self._links: Found = {}
         self._me, self._machine, self._serving = me, machine, serving
@@ -181,7 +184,7 @@ class Shovels:
 
     def _turn(self, now: float) -> None:
         self._look()
-        mine, members = self._of_this_member(), list(self._machine().sessions)
+        mine, members = self._of_this_member(), self._members()
         if not self._served and self._me in members:
             self._served = True
             self._handover.joined(mine, members, now)
@@ -259,11 +262,17 @@ class Shovels:
         self._bodies = bodies
         return True
 
+    def _members(self) -> list[str]:
+        """Who may run one.  Arbitrators have sessions, and so have members that still receive the
+        state; neither serves."""
+        sessions, level = list(self._machine().sessions), self._level()
+        return [name for name in sessions if name in level] if level else sessions
+
     def _of_this_member(self) -> dict[Key, Shovel]:
         machine = self._machine()
         if machine.version < SHOVELS:
             return {}
-        members = list(machine.sessions)
+        members = self._members()
         if self._mine_of[0] is not self._known or self._mine_of[1] != members:
             self._mine_of = self._known, members
             self._mine = {
@@ -386,7 +395,7 @@ class Shovels:
         ]
 
     def _rows(self, found: Found) -> list[dict[str, object]]:
-        members = list(self._machine().sessions)
+        members = self._members()
         return [self._row(key, found[key], members) for key in sorted(found)]
 
     def _row(self, key: Key, shovel: Shovel | BadShovel, members: list[str]) -> dict[str, object]:
@@ -420,7 +429,7 @@ class Shovels:
         if kind != STATES_ARE:
             return self._handover.takes(
                 direct.sender.name, direct.payload,
-                lambda key: runner(self._machine().sessions, *key),
+                lambda key: runner(self._members(), *key),
             )  # fmt: skip
         try:
             told = read_datagram(content)

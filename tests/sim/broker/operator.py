@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from tests.sim.broker.shell import BrokerUpper
 
 GRAVE = "grave"
-_PATTERNS = ("^(?!grave)", "^shared$", "^(own|loose)")
+_PATTERNS = ("^(?!grave|replica)", "^shared$", "^(own|loose)")
 
 
 class SimOperator:
@@ -54,7 +54,7 @@ class SimOperator:
         if not operator and tape.chance(0.3):
             settings["overflow"] = tape.pick(("drop-head", "reject-publish", "reject-publish-dlx"))
         body: dict[str, Value] = {
-            "pattern": "^(?!grave)" if operator else tape.pick(_PATTERNS),
+            "pattern": "^(?!grave|replica)" if operator else tape.pick(_PATTERNS),
             "definition": settings,
             "priority": tape.number(0, 2),
         }

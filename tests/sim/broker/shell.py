@@ -42,6 +42,7 @@ from tests.sim.broker.transfer import SimTransfer
 from tests.sim.broker.watchdogs import SimWatchdogs
 from tests.sim.clients.histories import SimHistory
 from tests.sim.clients.programs import SimClients
+from tests.sim.clients.replicas import SimReplica
 from tests.sim.world.member import SimMember
 from tests.sim.world.random_tape import Tape
 from tests.sim.world.tap import Tap
@@ -156,6 +157,7 @@ class BrokerUpper:
             self.name, tape, self.stack.numbers, self.later, self.judge.broken,
             lambda: self.world.healed, self.stack.orphans, self.world.tape,
             self.history_of_clients(tape),
+            SimReplica(self, tape.fork("replica")),
         )  # fmt: skip
 
     def history_of_clients(self, tape: Tape) -> SimHistory:

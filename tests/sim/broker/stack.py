@@ -216,6 +216,8 @@ class BrokerStack:
             judge.broken("G14", f"states differ at the end: {points}")
         for upper in uppers:
             upper.controller.replica.machine.invariants()
+            if upper.clients.replica is not None and not upper.clients.replica.settled:
+                judge.broken("G35", f"the replica at {upper.name} is not what it is to hold")
         witness, _ = audit(judge, uppers[0].controller.replica.history.chain)
         for upper in uppers:
             self._remembers(upper, witness)

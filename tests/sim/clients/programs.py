@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from broker.machine.commands import (
     ACK,
@@ -80,6 +80,16 @@ class Queue(NamedTuple):
     durable: bool
 
 
+class Replica(Protocol):
+    """Who keeps a replica of a queue (`replicas.SimReplica`)."""
+
+    def begin(self) -> None: ...
+    def take_commands(self) -> list[Command]: ...
+    def receives(self, effect: Effect) -> bool: ...
+    @property
+    def settled(self) -> bool: ...
+
+
 class Consumer:
     """One channel that consumes from one queue."""
 
@@ -112,9 +122,10 @@ class SimClients:
         orphans: Orphans,
         of_all: Tape,
         history: SimHistory,
+        replica: Replica | None = None,
     ) -> None:
         """`of_all` is a tape of the run, from which every member draws the same."""
-        self.history = history
+        self.history, self.replica = history, replica
         self.member, self.tape, self.numbers = member, tape, numbers
         self.orphans = orphans
         self.later, self.broken = later, broken
@@ -162,6 +173,8 @@ class SimClients:
         self._connect()
         self._consume()
         self.readers.begin()
+        if self.replica is not None:
+            self.replica.begin()
 
     def _connect(self) -> None:
         """The publisher comes by a new connection, and declares what it needs."""
@@ -346,7 +359,8 @@ class SimClients:
     def take_commands(self) -> list[Command]:
         self.history.flush()
         commands, self.commands = self.commands, []
-        return commands + self.readers.take_commands()
+        copies = self.replica.take_commands() if self.replica is not None else []
+        return commands + self.readers.take_commands() + copies
 
     def end_of_chaos(self) -> bool:
         """They stand in nobody's way any more; whether that takes commands."""
@@ -357,6 +371,8 @@ class SimClients:
     # -- what they receive -----------------------------------------------------------------------
 
     def receive(self, effect: Effect) -> None:
+        if self.replica is not None and self.replica.receives(effect):
+            return
         match effect:
             case Confirm(conn, _, number, _, ack) if conn == self.publisher:
                 self.unconfirmed.pop(number, None)
@@ -461,4 +477,4 @@ class SimClients:
     def idle(self) -> bool:
         """They wait for nothing but deliveries."""
         waits = self.commands or self.readers.commands or self._unsent or self.unconfirmed
-        return not waits
+        return not waits and (self.replica is None or self.replica.settled)

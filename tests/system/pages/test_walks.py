@@ -1,6 +1,7 @@
-"""The walk of each mode's chapter, word by word (G8, G25, G28).
+"""The walk of each mode's chapter, word by word (G8, G25, G28), and those of links (G24, G27, G35).
 
-Brokers are started, the one that serves is killed, and another one has what was confirmed.
+Brokers are started, the one that serves is killed, and another one has what was confirmed; or two
+of them are linked, and what is published at one comes at the other.
 """
 
 from __future__ import annotations
@@ -22,22 +23,31 @@ from tools.demo.local_cluster import HOST, free_ports
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(120)]
 CLIENTS, RINGS = ("5672", "5673", "5674"), ("25672", "25673", "25674")
-WALKS = {
-    "One member takes the clients": (r"status --all", r"^127.0.0.1:25673 active$"),
-    "Two members: HAC": (r"localhost:5672 query", r"^Went on alone: +yes$"),
-    "Master and slave": (r"spout", r"^Standing: +active: the master is"),
-    "A store that several brokers share": (r"spout", r"^ *Shared store: .*led since"),
-}
-"""Of each chapter what the walk begins with when the brokers serve, and a line that it prints."""
+APIS = ("15672", "15673", "15674")
+WALKS = (
+    ("One member takes the clients", r"status --all", r"^127.0.0.1:25673 active$", 1),
+    ("One member takes the clients", r"seq 100", r"^/ orders: 'orders' of amqp://.*: level$", 2),
+    ("Two members: HAC", r"localhost:5672 query", r"^Went on alone: +yes$", 1),
+    ("Master and slave", r"spout", r"^Standing: +active: the master is", 1),
+    ("A store that several brokers share", r"spout", r"^ *Shared store: .*led since", 1),
+    ("Shovels", r"set_parameter shovel", r"to-far.*running", 2),
+    ("Federation", r"add exchange", r"news.*running", 2),
+)
+"""Of each walk its chapter, what it begins with when the brokers serve, a line that it prints, and
+how many of the brokers serve."""
 
 
 def ports_with_rings() -> list[int]:
-    """Ports for clients that nobody has, nor those of the rings that follow from them."""
+    """Ports for clients that nobody has, nor those of rings and APIs that follow from them."""
     found: list[int] = []
     for ring in free_ports(200):
         with contextlib.suppress(OSError), socket.socket() as tried:
             tried.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
             tried.bind((HOST, ring - 20_000))
+            tried.close()
+            with socket.socket() as api:
+                api.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+                api.bind((HOST, ring - 10_000))
             found.append(ring - 20_000)
     return sorted(port for port in found if port > 1_024)[:3]  # as the names on the page are
 
@@ -51,14 +61,15 @@ def serves(port: int) -> bool:
     return True
 
 
-def walk(shell: Shell, starts: list[str], rest: str, ports: list[int]) -> str:
-    """Start the brokers, those of each block when one serves of those before, and do the rest."""
+def walk(shell: Shell, starts: list[str], rest: str, ports: list[int], serving: int) -> str:
+    """Start the brokers, those of each block when those before serve, and do the rest."""
     brokers = list[int]()
     try:
-        for start in starts:
+        for count, start in enumerate(starts, 1):
             shell.run(start)
             brokers = [int(pid) for pid in shell.run("jobs -p").split()]
-            wait_until(lambda: any(map(serves, ports)), 60, "one to serve")
+            wanted = min(count, serving)
+            wait_until(lambda n=wanted: sum(map(serves, ports)) >= n, 60, f"{wanted} to serve")  # type: ignore[misc]
         return shell.run(rest)
     finally:
         for pid in brokers:
@@ -66,17 +77,20 @@ def walk(shell: Shell, starts: list[str], rest: str, ports: list[int]) -> str:
                 os.kill(pid, signal.SIGKILL)
 
 
-@pytest.mark.parametrize("chapter", WALKS)
-def test_the_walk_of_a_chapter(tmp_path: Path, chapter: str) -> None:
-    begins, last = WALKS[chapter]
+@pytest.mark.parametrize(("chapter", "begins", "last", "serving"), WALKS)
+def test_the_walk_of_a_chapter(
+    tmp_path: Path, chapter: str, begins: str, last: str, serving: int
+) -> None:
     ports = ports_with_rings()
     words = dict(zip(CLIENTS, map(str, ports), strict=True))
-    words |= {ring: str(port + 20_000) for ring, port in zip(RINGS, ports, strict=True)}
-    (block,) = [one for one in blocks_of(chapter) if "/var/tmp" in one and "qpidd" in one]
-    *starts, rest = block.split("\n\n")
-    assert re.search(begins, rest.splitlines()[0])
+    for names, offset in ((RINGS, 20_000), (APIS, 10_000)):
+        words |= {name: str(port + offset) for name, port in zip(names, ports, strict=True)}
+    walks = [
+        one.split("\n\n") for one in blocks_of(chapter) if "/var/tmp" in one and "qpidd" in one
+    ]
+    ((*starts, rest),) = [one for one in walks if re.search(begins, one[-1].splitlines()[0])]
     with shell_in(tmp_path, words) as shell:
-        printed = walk(shell, starts, rest, ports)
+        printed = walk(shell, starts, rest, ports, serving)
     for word, instead in words.items():
         last = last.replace(word, instead)
     assert "100" in printed.splitlines()

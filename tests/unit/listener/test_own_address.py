@@ -6,7 +6,7 @@ import socket
 
 import pytest
 
-from broker.listener.own_address import reachable
+from broker.listener.client_listener import reachable
 
 
 class Route:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field, replace
 
 import pytest
@@ -74,9 +74,10 @@ class Node:
     def __init__(self, state: State, name: str = "a") -> None:
         self.name, self.serving, self.now, self.begun = name, True, 0.0, list[Attempt]()
         self.deleted, self.told = list[Shovel](), list[bytes]()
+        self.level: Collection[str] = ()
         self.shovels = Shovels(
             name, lambda: state, lambda: self.serving, self._begin, self.deleted.append,
-            self.told.append, lambda: 0,
+            self.told.append, lambda: 0, level=lambda: self.level,
         )  # fmt: skip
 
     def _begin(self, job: Job, tell: Callable[[Event], None]) -> Attempt:
@@ -141,6 +142,26 @@ def test_each_shovel_is_run_by_one_member_and_those_of_a_dead_one_by_the_others(
         assert not any(one.stopped for one in nodes[name].begun)
     taken = [a.job.shovel.name for one in "ab" for a in nodes[one].begun[len(before[one]) :]]
     assert sorted(taken) == sorted(before["c"])
+
+
+def test_who_has_a_session_and_not_the_state_runs_none() -> None:
+    """An arbitrator never has it; a member that joins gets its share when it has.  `c` is one."""
+    state = State()
+    names = [f"s{number}" for number in range(30)]
+    for name in names:
+        state.define(name)
+    nodes = {name: Node(state, name) for name in "ab"}
+    for node in nodes.values():
+        node.level = frozenset("ab")
+    talk(nodes)
+    begun = {one: [a.job.shovel.name for a in node.begun] for one, node in nodes.items()}
+    assert sorted(begun["a"] + begun["b"]) == sorted(names)
+    assert {row["node"] for row in nodes["a"].shovels.rows()} == {"a", "b"}
+    for node in nodes.values():
+        node.level = frozenset("abc")
+        node.pass_time(0.1)
+    left = [a.job.shovel.name for node in nodes.values() for a in node.begun if not a.stopped]
+    assert sorted(left) == [one for one in sorted(names) if runner("abc", "/", one) != "c"]
 
 
 def test_the_order_of_sessions_does_not_matter() -> None:

@@ -66,9 +66,11 @@ def test_an_attempt_that_has_told_its_end_is_kept_until_its_process_is_gone(tmp_
             version=SHOVELS, defined=1, sessions={"a": None},
             definitions={"parameter": {("/", "shovel/s"): {"value": VALUE}}},
         )  # fmt: skip
+        mark = SimpleNamespace(without_data=frozenset())
+        view = SimpleNamespace(members=(), caught_up_names=frozenset("a"), mark=mark)
         controller = SimpleNamespace(
             me=SimpleNamespace(name="a"), replica=SimpleNamespace(machine=machine), serving=True,
-            primary=SimpleNamespace(members=()),
+            primary=view,
         )  # fmt: skip
         gateway = SimpleNamespace(identity=SimpleNamespace(takes_numbers=True, cluster_id=""))
         program = sys.executable, "-c", ENDS_LATE, str(tmp_path / "end")
