@@ -116,6 +116,8 @@ class ActivePassive:
         self._asked: dict[int, tuple[int, float]] = {}  # epoch and time of what it ordered last
         self._gave_up = 0  # the epoch in which it ordered that, until it is applied
         self._active = ""  # as logged last
+        self._had_it = False
+        self._ready: frozenset[str] = frozenset()  # backups, when a member was active last
 
     # -- followed --------------------------------------------------------------------------------
 
@@ -130,6 +132,7 @@ class ActivePassive:
             self._stop(Exit.INTERNAL, str(error))
             return None
         self._log_active()
+        self._expect_backups()
         if self._pair is not None:
             self._pair.follow(now)
         self._take_or_give(now)
@@ -154,7 +157,8 @@ class ActivePassive:
             return Role.RECOVERING if mine else self._while_the_view_changes(Role.CATCHUP)
         if not mine:
             return Role.READY
-        return Role.ACTIVE if self._may_reply() else Role.RECOVERING
+        expects = controller.backups is not None and controller.backups.expected
+        return Role.ACTIVE if self._may_reply() and not expects else Role.RECOVERING
 
     def _while_the_view_changes(self, at_least: Role = Role.JOINING) -> Role:
         if self.role in (Role.ACTIVE, Role.RECOVERING):
@@ -179,6 +183,25 @@ class ActivePassive:
         if active != self._active and self._controller.serving:
             self._note(f"the active member is {active or 'none'}, was {self._active or 'none'}")
             self._active = active
+
+    def _expect_backups(self) -> None:
+        """Who becomes active waits with what it confirms for those that were ready before."""
+        controller, active = self._controller, self._machine().active
+        me, backups = controller.me.name, controller.backups
+        if backups is None or not controller.serving:
+            return
+        level = controller.primary.caught_up_names - controller.primary.mark.without_data
+        if active == me and not self._had_it:
+            missing = self._ready - level
+            if missing:
+                names = ", ".join(sorted(missing))
+                self._note(f"waits for {names}, ready before, for {backups.timeout_s:g} s at most")
+            backups.expect(missing)
+        elif active != me:
+            backups.expect(())
+        if active:
+            self._ready = level - {active}
+        self._had_it = active == me
 
     def _take_or_give(self, now: float) -> None:
         """Give the role up where this member is drained; take it where it is this one's turn."""
@@ -310,7 +333,10 @@ class ActivePassive:
         backups = self._controller.backups
         if backups is None:
             return {}
-        return {"backup_timeout_s": backups.timeout_s, "not_waited_for": sorted(backups.late)}
+        return {
+            "backup_timeout_s": backups.timeout_s, "not_waited_for": sorted(backups.late),
+            "expected": sorted(backups.expected),
+        }  # fmt: skip
 
     def _waits_for_the_ring(self) -> bool:
         return self._options.automatic and bool(self._candidates())

@@ -9,7 +9,7 @@ member could take back (docs/GUARANTEES.md, G9).
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from typing import Generic, TypeVar
 
 from broker.machine.effects import Confirm, Effect, Reply
@@ -59,8 +59,10 @@ class Backups:
     """What a release waits for beyond the quorum: the disk of each member that has the state, for a
     time at most (`--ha-backup-timeout`).
 
-    A member that lags for longer is not waited for until it is less than that behind.  It is for
-    whoever releases alone: to release later, for any reason, harms nothing.
+    A member that lags for longer is not waited for until it is less than that behind.  Who has just
+    become the active member waits for that time, too, for those that were ready before and are not
+    in its view (`expect`).  It is for whoever releases alone: to release later, for any reason,
+    harms nothing.
     """
 
     STEPS = 16
@@ -76,11 +78,23 @@ class Backups:
         """Positions that a quorum has and not all, rising, and since when."""
         self._late: dict[str, tuple[int, float]] = {}
         """Who is not waited for: what it has to reach to be so again, and since when."""
+        self._expected: frozenset[str] = frozenset()
+        self._expected_since = 0.0
 
     @property
     def waits(self) -> bool:
-        """Whether anything is held for a member that may yet be late."""
-        return bool(self._since)
+        """Whether anything is held for a member that may yet be late, or come."""
+        return bool(self._since or self._expected)
+
+    @property
+    def expected(self) -> frozenset[str]:
+        """Who was ready before this member became active, and has not come yet."""
+        return self._expected
+
+    def expect(self, names: Collection[str]) -> None:
+        """This member becomes the active one, and these were ready before: nothing is released
+        until they are again, or the time is over.  Nobody: it is active no more."""
+        self._expected, self._expected_since = frozenset(names), self._clock()
 
     @property
     def late(self) -> frozenset[str]:
@@ -107,7 +121,18 @@ class Backups:
                         f"behind for {self.timeout_s:g} s (--ha-backup-timeout)"
                     )
             position = self._of_all(quorum, marks)
-        return position
+        return 0 if self._expects(marks, now) else position
+
+    def _expects(self, marks: Mapping[str, int], now: float) -> bool:
+        """Whether somebody has yet to come back."""
+        self._expected -= marks.keys()
+        if self._expected and now - self._expected_since >= self.timeout_s:
+            self._note(
+                f"confirms do not wait any more for {', '.join(sorted(self._expected))} to come "
+                f"back, as they did for {self.timeout_s:g} s (--ha-backup-timeout)"
+            )
+            self._expected = frozenset()
+        return bool(self._expected)
 
     def _of_all(self, quorum: int, marks: Mapping[str, int]) -> int:
         """Return what all have who are not late; nothing up to there is waited for any more."""

@@ -285,6 +285,9 @@ def described(found: dict[str, Json]) -> list[str]:
         names = ", ".join(map(str, late)) if isinstance(late, list) else ""
         rows["Backup timeout"] = f"{found['backup_timeout_s']} s"
         rows["Not waited for"] = names or "nobody: confirms wait for the disks of all"
+        expected = found.get("expected")
+        if isinstance(expected, list) and expected:
+            rows["Expected"] = f"{', '.join(map(str, expected))}: confirms wait for them to come"
     pair = found.get("pair")
     if isinstance(pair, dict):
         rows |= {

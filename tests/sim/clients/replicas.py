@@ -62,7 +62,7 @@ if TYPE_CHECKING:
 
 SOURCE, REPLICA = "shared", TAG
 """The audit takes the name of a queue from the tags of its consumers."""
-TURN_S, PAUSE_S = 0.02, 0.2
+TURN_S, PAUSE_S = 0.005, 0.1
 LOOK_S = 1e6
 """Added to the time so that a member looks at once."""
 SHOVEL = parse_replica("/", REPLICA, {"src-uri": "amqp://elsewhere", "src-queue": SOURCE})
@@ -226,6 +226,7 @@ class _Destination:
                 self._held[tag] = one
                 self.deliveries.append(one)
             case Confirm(_, _, number, _, accepted):
+                self._upper.judge.counters["copies_made"] += accepted
                 self.acks.append((number, False, accepted))
             case Return():
                 self.returns.append(effect)
@@ -255,6 +256,8 @@ class _Attempt:
 
     def _told(self, event: dict[str, object]) -> None:
         """What it tells its member."""
+        if event == {"event": "blocked", "why": ""}:
+            self._counters["replicas_level"] += 1
 
     def receive(self, effect: Effect) -> None:
         if isinstance(effect, Reply):

@@ -30,6 +30,8 @@ from broker.replication.member import ReplicatedMember
 from broker.replication.persister import Persister
 from broker.replication.replica import Replica
 from store.api import Store
+from tools.client.amqp_client import AmqpConnection
+from tools.shovel.copier import Copier
 from vsync.primary import component, state_exchange
 from vsync.primary.events import Ordered, StateReport
 from vsync.primary.unstable import UnstableMessages
@@ -612,6 +614,27 @@ def letters_that_cannot_go_are_lost() -> Patches:
     return [(letters, "_publish_or_keep", lose)]
 
 
+def replicas_drop_before_they_are_level() -> Patches:
+    """What a replica holds and its source does not goes at once, though what is missing here is on
+    its way still."""
+
+    def drop(self: Copier, destination: AmqpConnection, tag: int) -> None:
+        destination.ack(tag, multiple=False)
+
+    return [(Copier, "_drop_when_level", drop)]
+
+
+def replicas_keep_what_left() -> Patches:
+    """What left the source before it was delivered to the attempt stays."""
+    leave = Copier._leave
+
+    def forget(self: Copier, destination: AmqpConnection, text: str) -> None:
+        leave(self, destination, text)
+        self._gone.clear()
+
+    return [(Copier, "_leave", forget)]
+
+
 RING_MUTANTS: tuple[Callable[[], Patches], ...] = (
     safe_on_one_rotation,
     agreed_overtakes_safe,
@@ -664,6 +687,8 @@ MEMBER_MUTANTS: tuple[Callable[[], Patches], ...] = (
     numbers_are_not_read,
     readers_begin_late,
     letters_that_cannot_go_are_lost,
+    replicas_drop_before_they_are_level,
+    replicas_keep_what_left,
 )
 """Of the rules of order in `broker.replication.member`: a stack of brokers shows them."""
 SHELL_MUTANTS: tuple[Callable[[], Patches], ...] = (

@@ -11,9 +11,10 @@ from broker.admin.roles import MOVES, IllegalMove, Role, way
 from broker.exit_codes import Exit
 from broker.machine.version import ACTIVE_MEMBER
 from broker.options.active_passive import ActivePassiveOptions
+from broker.replication.durable_gate import Backups
 from tests.support.amqp_peer import method, opening
 from tests.support.gateway_loop import Loop, Peer
-from tests.support.scripted_views import Bus
+from tests.support.scripted_views import Bus, hello
 from vsync.admin.protocol import QueryRefused
 
 QPID = {
@@ -355,3 +356,58 @@ def test_what_it_says_of_all() -> None:
     roles = {one["id"]: one["status"] for one in members}
     assert roles == {"a": "active", "b": "ready", "c": "ready"}
     assert Standalone().status()["status"] == "standalone"
+
+
+def waiting(cluster: Cluster, name: str) -> Backups:
+    """The member waits for the disks of backups, for five seconds at most."""
+    made = Backups(5.0, lambda: cluster.now, cluster.lines[name].append)
+    cluster.bus.cores[name].backups = made
+    return made
+
+
+def test_who_is_promoted_waits_for_those_that_were_ready_before() -> None:
+    """As a recovering primary in Qpid: for backups that went with the former one, not for it."""
+    cluster = Cluster("a b c d e")
+    backups = waiting(cluster, "c")
+    cluster.beat()
+    assert cluster.roles() == "a:active b:ready c:ready d:ready e:ready"
+    cluster.change("c d e")
+    cluster.beat()
+    cluster.beat()
+    assert cluster.roles() == "c:recovering d:ready e:ready"
+    assert backups.expected == {"b"}
+    assert "waits for b, ready before, for 5 s at most" in cluster.lines["c"]
+    status = cluster.members["c"].status()
+    assert (status["primary"], status["expected"]) == (True, ["b"])
+    assert not cluster.doors["c"].reason, "clients come in"
+    before = cluster.bus.shells["c"].released
+    cluster.bus.cores["c"].submit(hello())
+    cluster.bus.run("c d e")
+    assert (cluster.bus.shells["c"].released, cluster.bus.cores["c"].release_late()) == (
+        before,
+        True,
+    )
+    cluster.now += 5.0
+    assert not cluster.bus.cores["c"].release_late()
+    assert cluster.bus.shells["c"].released > before
+    cluster.beat()
+    assert cluster.roles() == "c:active d:ready e:ready"
+    assert cluster.lines["c"][-2].startswith("confirms do not wait any more for b to come back")
+
+
+def test_who_comes_back_ends_the_wait_and_who_went_before_begins_none() -> None:
+    cluster = Cluster("a b c d e")
+    backups = waiting(cluster, "c")
+    cluster.beat()
+    cluster.change("a c d e")
+    cluster.beat()
+    cluster.change("c d e")
+    cluster.beat()
+    cluster.beat()
+    assert (cluster.roles(), backups.expected) == ("c:active d:ready e:ready", frozenset())
+    backups.expect({"a"})
+    assert backups.reached(7, {"c": 7, "d": 7, "e": 7}) == 0
+    assert backups.reached(7, {"a": 3, "c": 7, "d": 7, "e": 7}) == 3, "it is one of all again"
+    backups.expect({"b"})
+    backups.expect(())
+    assert not backups.expected, "as it gave the role up"
