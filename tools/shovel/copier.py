@@ -35,8 +35,8 @@ TOLD_RANGES_MAX = 2_000
 UNCONFIRMED_MAX = 2_000
 FINISH_S = 5.0
 REPORT_S = 1.0
-READ_S = 600.0
-"""The longest that it may take to read what is here."""
+READ_S = 60.0
+"""For so long nothing may come while it reads what is here; a million messages take minutes."""
 TAG = "replica"
 CANNOT = (
     "source: this broker does not tell what is settled in a queue, so no replica of one can be kept"
@@ -114,6 +114,8 @@ class Copier:
         level = False
         while not level:
             found, destination.deliveries = destination.deliveries, []
+            if found:
+                deadline = time.monotonic() + READ_S
             for one in found:
                 headers = _headers(one)
                 level = headers.get(FOLLOW) == LEVEL
@@ -272,7 +274,7 @@ class Copier:
         for place in places(parse(text)):
             tag = here.pop(place, None)
             if tag:
-                destination.ack(tag, multiple=False)
+                self._drop_when_level(destination, tag)
             elif tag == 0:
                 self._gone.add(place)
 
@@ -297,7 +299,7 @@ class Copier:
                 self._drop_when_level(destination, one.tag)
             elif place in self._gone:
                 self._gone.discard(place)
-                destination.ack(one.tag, multiple=False)
+                self._drop_when_level(destination, one.tag)
             elif here.get(place) == 0:
                 here[place] = one.tag
             else:

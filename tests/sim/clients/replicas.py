@@ -53,7 +53,7 @@ from broker.shovels.status import runner
 from broker.waiting.bodies import Body
 from tests.sim.clients.messages import MESSAGE, MessageId, message_id
 from tests.sim.world.random_tape import Tape
-from tools.client.amqp_client import AmqpConnection, Delivery
+from tools.client.amqp_client import AmqpConnection, ConnectionLost, Delivery
 from tools.shovel.copier import TAG, Copier
 from tools.shovel.task import Failed, Task
 
@@ -185,8 +185,10 @@ class _Destination:
     def pump(self, _timeout_s: float) -> None:
         """It looks what is here: its member does nothing else meanwhile, and all is durable."""
         assert self._looking is not None
-        self._looking.look(self._upper.world.now + LOOK_S)
-        self._looking.look(self._upper.world.now + LOOK_S)
+        for _ in range(2):
+            self._looking.look(self._upper.world.now + LOOK_S)
+        if not self._looking.deliveries:  # what it has applied of a run is not durable, say
+            raise ConnectionLost(self._looking.refused or "what is here cannot be read now")
         self.deliveries += self._looking.deliveries
         self._looking.deliveries.clear()
 
@@ -291,7 +293,7 @@ class _Attempt:
             self._copier._take_confirms(destination)
             self._copier._take_back(destination)
             self._look_at_removed()
-        except Failed as failed:
+        except (Failed, ConnectionLost) as failed:
             self.over = str(failed)
 
     def _all_is_durable(self) -> bool:
