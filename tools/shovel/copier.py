@@ -59,7 +59,6 @@ class Copier:
         self._shovel = task.shovel
         self._id = ""  # of the queue there
         self._here: dict[str, dict[int, int]] = {}  # by id what is here: place to tag, 0: not yet
-        self._gone: set[int] = set()  # has left there, and was not delivered to us yet
         self._again: set[int] = set()  # what is here of these goes when they are here once more
         self._old: list[int] = []  # tags of what goes then, as no such message is there
         self._highest = -1
@@ -227,7 +226,6 @@ class Copier:
                 if other != queue_id:
                     self._old += filter(None, mine.values())
             self._here = {queue_id: self._here.get(queue_id, {})}
-            self._gone.clear()
             self._again.clear()
         self._id, self._level, self._level_at = queue_id, False, None
         self._highest = max(self._here[queue_id], default=-1)
@@ -273,10 +271,8 @@ class Copier:
         here = self._here[self._id]
         for place in places(parse(text)):
             tag = here.pop(place, None)
-            if tag:
+            if tag:  # what is not delivered to us yet goes when it is
                 self._drop_when_level(destination, tag)
-            elif tag == 0:
-                self._gone.add(place)
 
     # -- what is here ----------------------------------------------------------------------------
 
@@ -296,9 +292,6 @@ class Copier:
                 self._drop_when_level(destination, one.tag)
             elif place in self._again:
                 self._again.discard(place)
-                self._drop_when_level(destination, one.tag)
-            elif place in self._gone:
-                self._gone.discard(place)
                 self._drop_when_level(destination, one.tag)
             elif here.get(place) == 0:
                 here[place] = one.tag

@@ -624,17 +624,6 @@ def replicas_drop_before_they_are_level() -> Patches:
     return [(Copier, "_drop_when_level", drop)]
 
 
-def replicas_keep_what_left() -> Patches:
-    """What left the source before it was delivered to the attempt stays."""
-    leave = Copier._leave
-
-    def forget(self: Copier, destination: AmqpConnection, text: str) -> None:
-        leave(self, destination, text)
-        self._gone.clear()
-
-    return [(Copier, "_leave", forget)]
-
-
 RING_MUTANTS: tuple[Callable[[], Patches], ...] = (
     safe_on_one_rotation,
     agreed_overtakes_safe,
@@ -688,7 +677,6 @@ MEMBER_MUTANTS: tuple[Callable[[], Patches], ...] = (
     readers_begin_late,
     letters_that_cannot_go_are_lost,
     replicas_drop_before_they_are_level,
-    replicas_keep_what_left,
 )
 """Of the rules of order in `broker.replication.member`: a stack of brokers shows them."""
 SHELL_MUTANTS: tuple[Callable[[], Patches], ...] = (
