@@ -33,11 +33,14 @@ KILLERS: dict[str, tuple[int, ...]] = {
     "numbers_are_not_read": (12, 3, 11, 8),
     "readers_begin_late": (9, 2, 8),
     "letters_that_cannot_go_are_lost": (1, 3, 4),
+    "replicas_drop_before_they_are_level": (219, 262, 451),
 }
 
 
 def options_of(name: str) -> Options:
     """On which stack the layer shows that has the bug."""
+    if name.startswith("replicas_"):  # cold starts are what shows it, which are frequent there
+        return Options(stack="oracle")
     if name in {mutant.__name__ for mutant in MEMBER_MUTANTS}:
         return Options(stack="broker")
     return Options(ring_only=name not in {mutant.__name__ for mutant in PRIMARY_MUTANTS})
