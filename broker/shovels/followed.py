@@ -55,12 +55,23 @@ LOOKED_AT_PER_S = 100_000
 """Of those, so that a queue with many is looked at less often."""
 
 
+class Replica(Protocol):
+    """Who holds the replicated state."""
+
+    half_way: bool
+    """A command is being carried out, and waits for the disk: the state is that of no position."""
+
+
 class Controller(Protocol):
     """What is looked at of the member's controller."""
 
     @property
     def serving(self) -> bool:
         """Whether this member serves."""
+
+    @property
+    def replica(self) -> Replica:
+        """It holds the state."""
 
 
 @dataclass
@@ -113,7 +124,8 @@ class Followers:
             self._told.clear()
             self._counts["followers"] = 0
             return
-        if not self._controller.serving or gateway.fenced:
+        controller = self._controller
+        if not controller.serving or gateway.fenced or controller.replica.half_way:
             return
         told: dict[int, tuple[Following, _Told]] = {}
         for client in list(gateway.following):

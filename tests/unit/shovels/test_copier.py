@@ -105,6 +105,17 @@ def test_only_what_is_durable_is_told(source: Wired) -> None:
     assert told_next(source, follower)[0] == ("begin", 5)
 
 
+def test_nothing_is_told_of_a_state_between_two_positions(source: Wired) -> None:
+    """A command that waits for the disk has taken a message out and not put it back yet, say."""
+    follower = follow(source)
+    told_next(source, follower)
+    source.connect().open(1).call(1, "queue.purge", "q", False)
+    source.replica.half_way = True
+    assert told_next(source, follower) == []
+    source.replica.half_way = False
+    assert told_next(source, follower) == [("gone", "0-4"), ("level", 0)]
+
+
 def test_what_is_known_is_told_only_when_it_left_and_after_all_else(source: Wired) -> None:
     queue_id = f"{source.machine.cluster_id}/{source.queue().number}"
     follower = follow(source, f"{queue_id} 1-2,7-8")

@@ -30,9 +30,10 @@ class Wired(Loop):
         super().__init__()
         self.gateway.identify(self.machine.cluster_id, self.machine.version)
         self.ticks = 0.0
+        self.replica = SimpleNamespace(half_way=False)
         self._clients = SimpleNamespace(gateway=self.gateway, durable_mark=0)
         self.followers = Followers(
-            cast("Controller", SimpleNamespace(serving=True)),
+            cast("Controller", SimpleNamespace(serving=True, replica=self.replica)),
             cast("Connections", self._clients), lambda: self.machine,
         )  # fmt: skip
 
