@@ -314,11 +314,15 @@ def show(target: Target, as_json: bool) -> int:
     """Print the overview; the exit code says whether the cluster serves."""
     status = target.status()
     print(json.dumps(status.raw, indent=2, sort_keys=True) if as_json else overview(status))
-    if status.status == "ACTIVE":
-        return Exit.OK
-    reason = str(status.raw.get("reason") or "it does not say why")
-    print(f"qpid-cluster: {target.address} is {status.status}: {reason}", file=sys.stderr)
-    return EXIT_FAILURE
+    active = status.status == "ACTIVE"
+    if not active:
+        reason = str(status.raw.get("reason") or "it does not say why")
+        print(f"qpid-cluster: {target.address} is {status.status}: {reason}", file=sys.stderr)
+    if not as_json and (
+        status.raw.get("alarms") or any(m.state != "ACTIVE" for m in status.members)
+    ):
+        print("qpid-cluster: qpidctl check_cluster says what to do", file=sys.stderr)
+    return Exit.OK if active else EXIT_FAILURE
 
 
 def overview(status: ClusterStatus) -> str:

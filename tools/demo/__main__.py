@@ -37,6 +37,8 @@ KEPT_LINES = 2_000
 """How many messages stay in the queue over the restart of the whole cluster."""
 KILL_AT, RESTART_AT = 0.30, 0.50
 """Shares of the stream that have arrived when broker 1 dies, and when it is started again."""
+SHOWN_SECONDS = 10.0
+"""How long nobody is told how far the stream is."""
 POLL_SECONDS = 0.1
 TOOL_SECONDS = 120.0
 VERIFY_SECONDS = 600.0
@@ -244,8 +246,14 @@ class Demo:
     ) -> None:
         """Wait until that share of the stream has arrived."""
 
+        shown_at = time.monotonic()
+
         def there() -> bool:
+            nonlocal shown_at
             arrivals.read()
+            if time.monotonic() - shown_at > SHOWN_SECONDS:
+                shown_at = time.monotonic()
+                self.output.fact(f"so far {arrivals.different:,} of {self.count:,} have arrived")
             if arrivals.different >= share * self.count:
                 return True
             for label, client in (("spout", spout), ("drain", drain)):

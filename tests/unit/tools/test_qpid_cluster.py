@@ -188,6 +188,7 @@ def test_not_active_gives_the_reason_and_fails(broker: FakeBroker) -> None:
     assert "Cluster Status: INQUORATE\n" in ended.stdout
     assert "ID=a URL=amqp:tcp:127.0.0.1:5672 (JOINING, no vote)" in ended.stdout
     assert "1 of 3 voters is here" in ended.stderr
+    assert ended.stderr.endswith("qpidctl check_cluster says what to do\n")
 
 
 @pytest.mark.parametrize(
