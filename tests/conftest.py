@@ -18,7 +18,7 @@ settings.load_profile("tests")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """Slow system tests always do that; everyday ones have no time for it."""
+    """Slow tests of some rooms always do that; everyday ones have no time for it."""
     parser.addoption(
         "--judge-logs", action="store_true", help="check the member logs that every test leaves"
     )

@@ -210,6 +210,7 @@ def until_away(member: BrokerProcess, gone: BrokerProcess) -> None:
     wait_until(is_so, 30, "the change of the voters")
 
 
+@pytest.mark.logs_tell_of_it("an operator declares a loss: the new primary has no old majority")
 def test_a_survivor_that_may_not_start_alone_is_told_the_command(tmp_path: Path) -> None:
     """All but one are stopped with SIGTERM, then it; where its voters do not let it, it says so."""
     with running_cluster(tmp_path) as cluster, clients_of(cluster) as clients:
