@@ -190,3 +190,21 @@ def test_a_queue_at_a_host(pair: Pair) -> None:
     publish(near, "work@far", range(10))
     shovel(near, "at-far", src_queue="work@far", dest_uri=uri(far), dest_queue="work")
     assert take(far, "work", 10) == list(range(10))
+
+
+def test_a_default_route(pair: Pair) -> None:
+    """What is published here to a queue that is not here goes where the default route leads."""
+    near, far = pair
+    for member in pair:
+        exchange(member, "to", "direct")
+    exchange(near, "to.elsewhere", "fanout")
+    bound(near, "to.elsewhere", "to.elsewhere", "")
+    bound(near, "here", "to", "here")
+    bound(far, "there", "to", "there")
+    definition = {"alternate-exchange": "to.elsewhere"}
+    put(near, "policies/%2F/default-route", {"pattern": "^to$", "definition": definition})
+    shovel(near, "default", src_queue="to.elsewhere", dest_uri=uri(far), dest_exchange="to")
+    send(near, "to", "here", range(5))
+    send(near, "to", "there", range(5, 10))
+    assert take(near, "here", 5) == list(range(5))
+    assert take(far, "there", 5) == list(range(5, 10))
