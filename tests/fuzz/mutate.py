@@ -9,9 +9,9 @@ import msgpack
 from tests.fuzz.victims import Corpus, Victim
 from vsync.totem.node import Node
 from vsync.types import Guarantee, RingId
-from vsync.wire.codec import data_body, fragment_head, ring_block, token_body
+from vsync.wire.codec import data_body, fragment_head, report_body, ring_block, token_body
 from vsync.wire.membership_codec import commit_body
-from vsync.wire.messages import NOBODY, CommitEntry, CommitToken, Content, FrameKind, Token
+from vsync.wire.messages import NOBODY, CommitEntry, CommitToken, Content, FrameKind, Report, Token
 
 U64 = (1 << 64) - 1
 NUMBERS = (0, 1, 2, 3, 7, 63, 64, 127, 128, 255, 256, 1023, 1024, 4096, 0x7FFF, 0xFFFF, 0x10000)
@@ -114,7 +114,7 @@ def mutate_token(rng: random.Random, token: Token) -> Token:
     """A token that can be encoded, with wrong fields."""
     fields = token._asdict()
     for _ in range(rng.choice((1, 1, 2, 4))):
-        match rng.randrange(10):
+        match rng.randrange(11):
             case 0:
                 fields["hop"] = rng.choice((token.hop, token.hop + 1, number(rng)))
             case 1:
@@ -132,10 +132,13 @@ def mutate_token(rng: random.Random, token: Token) -> Token:
             case 7:
                 fields["marks"] = numbers(rng, rng.randrange(5))
             case 8:
+                fields["everywhere"] = rng.choice((token.seq, token.aru, number(rng)))
+            case 9:
                 fields["wanted"] = numbers(rng, rng.choice((1, 5, 64, 1024)))
             case _:  # all that there is, again
                 fields["wanted"] = tuple(range(1, rng.choice((2, 30, 1025))))
     limits = {"seq": 64, "hop": 64, "aru": 64, "aru_by": 16, "sent": 32, "backlog": 64}
+    limits["everywhere"] = 64
     for name, bits in limits.items():
         fields[name] = max(0, fields[name]) & ((1 << bits) - 1)
     return Token(**fields)
@@ -195,6 +198,11 @@ def aimed(rng: random.Random, node: Node) -> tuple[FrameKind, bytes]:
         if rng.random() < 0.8:
             token = mutate_token(rng, token)
         return FrameKind.TOKEN, token_body(token)
+    if rng.random() < 0.2:
+        low, middle, top = sorted(rng.randrange(high + 9) for _ in range(3))
+        hop = ring.hop + rng.randrange(-1, len(ring.members) + 1)
+        report = Report(ring.id, max(0, hop), top, middle, number(rng), low)
+        return FrameKind.REPORT, report_body(report)
     content = rng.choice(list(Content))
     items: tuple[bytes, ...] = tuple(rng.randbytes(rng.randrange(40)) for _ in range(3))
     if content is Content.FRAGMENT:
@@ -209,4 +217,4 @@ def aimed(rng: random.Random, node: Node) -> tuple[FrameKind, bytes]:
     origin = rng.choice((0, 1, 2, number(rng) & 0xFFFF))
     guarantee = rng.choice(list(Guarantee))
     body = data_body(ring_block(ring.id), seq & ((1 << 64) - 1), origin, content, guarantee, items)
-    return FrameKind.DATA, body
+    return rng.choice((FrameKind.DATA, FrameKind.EARLY)), body

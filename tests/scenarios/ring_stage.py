@@ -188,7 +188,7 @@ class RingStage(Stage):
         for rule in self.rules:
             if (
                 rule.left
-                and rule.kind in (kind, "any")
+                and rule.kind in (kind, "any", "data" if kind == "early" else kind)
                 and (rule.source == "any" or source in rule.source.split(","))
                 and (rule.to == "any" or to in rule.to.split(","))
                 and rule.text.encode() in frame

@@ -21,12 +21,13 @@ from tools.demo.local_cluster import LocalCluster
 pytestmark = pytest.mark.system
 
 PUBLISHES = 20
-FILES_OPENED, FILES_ENTERED = 20, 80
-"""To follow a publish by the table, and in all, from the client's bytes to its confirm: seventeen
+FILES_OPENED, FILES_ENTERED = 20, 81
+"""To follow a publish by the table, and in all, from the client's bytes to its confirm: eighteen
 more than before the member log and the store's logic left their threads' files, links could be
 doubled, the token carried a lease, commands had a weight, a user's permission was asked, the
 confirm was timed, sockets got limits and TLS, applying asks whether it may need a page (two), and
-small commits go to a journal.  Each is a subject of its own."""
+small commits go to a journal, and members report to who keeps the token.  Each is a subject of its
+own."""
 
 
 class Traces(NamedTuple):

@@ -86,6 +86,13 @@ DROPS = {
     "commit_stale": "a ring seq that is not above the one committed to last",
     "commit_hop": "a hop that cannot be",
     "wake_other_ring": "a call for the token of another ring",
+    # reports
+    "report_length": "longer or shorter than a report is",
+    "report_field": "numbers that contradict each other",
+    "report_other_ring": "of another ring",
+    "report_stranger": "its sender is not a member of the ring",
+    "report_overtaken": "the token has moved since, or is not kept",
+    "report_beyond_token": "of a number that cannot have been given out yet: the token is here",
     # recovery
     "recovered_other_ring": "a wrapped frame of another old ring",
     "recovered_field": "a wrapped frame that cannot be",
@@ -144,6 +151,9 @@ EVENTS = {
     "token_kept": "it stayed here for a moment, where the last urgent work came from",
     "token_rested": "it rested for a moment, as nothing was under way",
     "token_waited": "it waited for a commit of this member",
+    "sent_early": "frames that were sent while the token stayed",
+    "reports_sent": "reports of such frames, to each member",
+    "reports_late": "the token went on before all had reported that they delivered them",
     "token_called": "calls for a token that may rest, to each member",
     "token_slowed": "the token was kept because the application is behind",
     "retransmitted": "frames sent again on request",

@@ -43,11 +43,12 @@ from vsync.wire.messages import (
     Merge,
     Message,
     Probe,
+    Report,
     Token,
     Wake,
 )
 
-_DATA, _TOKEN = FrameKind.DATA, FrameKind.TOKEN
+_DATA, _TOKEN, _EARLY = FrameKind.DATA, FrameKind.TOKEN, FrameKind.EARLY
 
 
 class Node:
@@ -223,10 +224,10 @@ class Node:
         if self._connectivity.on_frame(sender, now):
             self._fresh = True
         kind, operational = envelope.kind, self.membership.operational
-        if kind is _DATA:
+        if kind is _DATA or kind is _EARLY:
             assert isinstance(message, Data)
             if operational is not None:
-                operational.on_data(message)
+                operational.on_data(message, early=kind is _EARLY)
             else:
                 self.membership.data_while_forming(message)
         elif kind is _TOKEN and operational is not None:
@@ -246,6 +247,8 @@ class Node:
                 membership.token_while_forming(sender, message, now)
             case Wake():
                 membership.on_wake(message, now)
+            case Report():
+                membership.on_report(sender, message)
             case Probe():
                 membership.prober.on_probe(sender)
             case Alive():

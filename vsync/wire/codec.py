@@ -46,12 +46,13 @@ from vsync.wire.messages import (
     Message,
     Pace,
     Probe,
+    Report,
     Token,
     Wake,
 )
 
-WIRE_VERSION_MIN = 3
-WIRE_VERSION = 3
+WIRE_VERSION_MIN = 4
+WIRE_VERSION = 4
 """The oldest and the newest version of the frames that this release reads and writes.  A release
 that changes a frame raises the second, writes the older layout into frames of the older version,
 and goes by the first byte of each frame that it reads; the next one may then raise the first."""
@@ -76,15 +77,14 @@ _SMALL = 2048  # bytes; to copy fewer than this is cheaper than not to
 TAG_BYTES = 4
 _NAME_BYTES = 22  # where the length of the sender's name stands; that of its address follows
 _RING = Struct("<QQB")
-# hop seq aru aru_by sent backlog recovering marks wanted lease limit timeout
-_TOKEN = Struct("<QQQHIQBHHIII")
+# hop seq aru aru_by sent backlog recovering marks wanted everywhere lease limit timeout
+_TOKEN = Struct("<QQQHIQBHHQIII")
 _DATA = Struct("<QHBBI")  # seq origin content guarantee items
 _FRAGMENT = Struct("<QII")
+_REPORT = Struct("<QQQQQ")  # hop held safe mark covers
 
-_TOKEN_KIND, _DATA_KIND = (
-    FrameKind.TOKEN,
-    FrameKind.DATA,
-)  # an enum's attribute is ten times as slow
+# An enum's attribute is ten times as slow.
+_TOKEN_KIND, _DATA_KIND, _EARLY_KIND = FrameKind.TOKEN, FrameKind.DATA, FrameKind.EARLY
 _CONTENTS = {int(c): c for c in Content}
 _GUARANTEES = {int(g): g for g in Guarantee}
 MEMBERSHIP_KINDS = frozenset(
@@ -187,10 +187,16 @@ def _quads(count: int) -> Struct:
 
 
 def token_body(token: Token) -> bytes:
-    ring, hop, seq, aru, aru_by, sent, backlog, recovering, marks, wanted, pace = token
+    ring, hop, seq, aru, aru_by, sent, backlog, recovering, marks, wanted, pace, everywhere = token
     shown, asked = len(marks), len(wanted)
-    head = _TOKEN.pack(hop, seq, aru, aru_by, sent, backlog, recovering, shown, asked, *pace)
+    head = _TOKEN.pack(
+        hop, seq, aru, aru_by, sent, backlog, recovering, shown, asked, everywhere, *pace
+    )
     return b"".join((ring_block(ring), head, _quads(shown + asked).pack(*marks, *wanted)))
+
+
+def report_body(report: Report) -> bytes:
+    return ring_block(report.ring) + _REPORT.pack(*report[1:])
 
 
 def wire_bytes_max(frame_bytes_max: int) -> int:
@@ -259,6 +265,10 @@ class Codec:
         """A stored data body, ready to be sent by this member."""
         return self.frame(_DATA_KIND, body)
 
+    def early_frame(self, body: bytes) -> bytes:
+        """The same, sent while the token stays here."""
+        return self.frame(_EARLY_KIND, body)
+
     def encode(self, message: Message) -> bytes:
         match message:
             case Token():
@@ -273,6 +283,8 @@ class Codec:
                 return self.frame(FrameKind.MERGE, ring_block(message.ring) + merge_body(message))
             case Wake():
                 return self.frame(FrameKind.WAKE, ring_block(message.ring))
+            case Report():
+                return self.frame(FrameKind.REPORT, report_body(message))
             case Probe():
                 return self.frame(FrameKind.PROBE, b"")
             case Alive():
@@ -345,7 +357,7 @@ class Codec:
         kind, start = envelope.kind, envelope.start
         if kind is _TOKEN_KIND:
             return self._read_token(frame, start)
-        if kind is _DATA_KIND:
+        if kind is _DATA_KIND or kind is _EARLY_KIND:
             return self.data(frame, start)
         match kind:
             case FrameKind.JOIN:
@@ -361,6 +373,8 @@ class Codec:
                 if start != len(frame):
                     raise FrameError("frame_trailing")
                 return Wake(ring)
+            case FrameKind.REPORT:
+                return self._read_report(frame, start)
             case FrameKind.PROBE | FrameKind.ALIVE:
                 if start != len(frame):
                     raise FrameError("frame_trailing")
@@ -424,18 +438,33 @@ class Codec:
         body = frame[start:] if len(frame) < _SMALL else cast("bytes", memoryview(frame)[start:])
         return _new(Data, (ring, seq, origin, content, guarantee, items, body))
 
+    def _read_report(self, frame: bytes, start: int) -> Report:
+        ring, at = self.ring(frame, start)
+        if at + _REPORT.size != len(frame):
+            raise FrameError("report_length")
+        hop, held, safe, mark, covers = _REPORT.unpack_from(frame, at)
+        if not covers <= safe <= held or hop > COUNT_MAX or held > COUNT_MAX:
+            raise FrameError("report_field")
+        return Report(ring, hop, held, safe, mark, covers)
+
     def _read_token(self, frame: bytes, start: int) -> Token:
         ring, at = self.ring(frame, start)
         try:
             (
-                hop, seq, aru, aru_by, sent, backlog, recovering, marks, wanted, *pace
+                hop, seq, aru, aru_by, sent, backlog, recovering, marks, wanted, everywhere, *pace
             ) = _TOKEN.unpack_from(frame, at)  # fmt: skip
         except struct_error as err:
             raise FrameError("frame_short") from err
         at += _TOKEN.size
         if marks > MEMBERS_MAX or wanted > WANTED_MAX or at + 8 * (marks + wanted) != len(frame):
             raise FrameError("token_length")
-        if aru > seq or recovering > 1 or not marks or (aru_by != NOBODY and aru_by >= marks):
+        if (
+            everywhere > aru
+            or aru > seq
+            or recovering > 1
+            or not marks
+            or (aru_by != NOBODY and aru_by >= marks)
+        ):
             raise FrameError("token_field")
         if hop > COUNT_MAX or seq > COUNT_MAX or backlog > COUNT_MAX or sent > SENT_MAX:
             raise FrameError("token_count")
@@ -444,6 +473,6 @@ class Codec:
             Token,
             (
                 ring, hop, seq, aru, aru_by, sent, backlog, recovering == 1,
-                tail[:marks], tail[marks:], _new(Pace, pace),
+                tail[:marks], tail[marks:], _new(Pace, pace), everywhere,
             ),
         )  # fmt: skip

@@ -25,6 +25,8 @@ class FrameKind(IntEnum):
     DIRECT = 7
     PROBE = 8
     ALIVE = 9
+    EARLY = 10  # data that was sent while the token stays: its sender waits for reports
+    REPORT = 11
 
 
 class Content(IntEnum):
@@ -65,6 +67,7 @@ class Token(NamedTuple):
     marks: tuple[int, ...]  # one per member, in ring order
     wanted: tuple[int, ...]  # sequence numbers asked for again (rtr)
     pace: Pace = NO_PACE
+    everywhere: int = 0  # every member has delivered everything up to here, by its report
 
 
 class Data(NamedTuple):
@@ -127,6 +130,17 @@ class Wake(NamedTuple):
     ring: RingId
 
 
+class Report(NamedTuple):
+    """What a member holds of the frames that another one sends while it keeps the token."""
+
+    ring: RingId
+    hop: int  # of the token that is kept
+    held: int  # everything up to here is here
+    safe: int  # and up to here it is known that all hold it: so it was delivered
+    mark: int
+    covers: int  # the mark stands for nothing behind this
+
+
 class Probe(NamedTuple):
     """Request for an `Alive`: the link to the receiver broke."""
 
@@ -141,4 +155,4 @@ class Datagram(NamedTuple):
     payload: bytes
 
 
-Message = Token | Data | Join | CommitToken | Merge | Wake | Probe | Alive | Datagram
+Message = Token | Data | Join | CommitToken | Merge | Wake | Report | Probe | Alive | Datagram

@@ -21,6 +21,7 @@ TAG_BYTES = 8
 LOST = {
     int(FrameKind.TOKEN): "loss_token",
     int(FrameKind.DATA): "loss_data",
+    int(FrameKind.EARLY): "loss_data",
     int(FrameKind.JOIN): "loss_join",
     int(FrameKind.COMMIT): "loss_commit",
 }
@@ -185,7 +186,7 @@ class Net:
         weather = self.weather
         if kind == FrameKind.TOKEN:
             return weather.loss_token
-        if kind == FrameKind.DATA:
+        if kind in (FrameKind.DATA, FrameKind.EARLY):
             return weather.loss_data
         if kind == FrameKind.JOIN:
             return weather.loss_join

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
+from operator import ge
 
 from vsync.totem.context import Context, Timer, Timers
-from vsync.totem.events import Broadcast, Marks
+from vsync.totem.events import Broadcast, Marks, Send
 from vsync.totem.ordering.application import Delivery, Intake
+from vsync.totem.ordering.reports import FRAMES_MAX, MEMBERS_MAX, OwnMark, Reports
 from vsync.totem.ordering.ring import Ring, same
 from vsync.totem.ordering.token_passing import TokenPassing
 from vsync.types import Member
-from vsync.wire.messages import Data, Token, Wake
+from vsync.wire.messages import Data, Report, Token, Wake
 
 
 class OperationalPhase:
@@ -39,6 +42,10 @@ class OperationalPhase:
         self._called = False  # somebody else did
         self._keeps = False  # who had urgent work last, as far as this member knows, was this one
         self._marks_shown: tuple[int, ...] = ()
+        self._kept_until = 0.0  # the waiting token is kept, for what may follow from here; 0: no
+        self._own = OwnMark(intake.mark, ring.marks[ring.index])
+        self._reports = Reports(len(ring.members), ring.index)
+        self._reported = False  # something came that `_use_reports` has not seen yet
         self._context = context
         self._config = context.config
         self._intake = intake
@@ -62,7 +69,7 @@ class OperationalPhase:
 
     # -- reception ---------------------------------------------------------------------------
 
-    def on_data(self, frame: Data) -> None:
+    def on_data(self, frame: Data, *, early: bool = False) -> None:
         ring = self.ring
         token = self.waiting or self.solo
         if frame.ring != ring.id:
@@ -72,11 +79,29 @@ class OperationalPhase:
             self._context.count("data_beyond_token")
         elif code := ring.add(frame):
             self._context.count(code)
+        elif early:
+            self._reports.frame(frame.seq, frame.origin, ring.hop)
+            self._reported = True
+
+    def on_report(self, sender: Member, report: Report) -> None:
+        """Keep what another member says of early frames until all that was received is handled."""
+        ring, token = self.ring, self.waiting
+        if report.ring != ring.id:
+            self._context.count("report_other_ring")
+        elif sender not in ring.members:
+            self._context.count("report_stranger")
+        elif token is not None and report.held > token.seq:
+            self._context.count("report_beyond_token")
+        elif not self._reports.take(ring.members.index(sender), report, ring.hop):
+            self._context.count("report_overtaken")
+        else:
+            self._reported = True
 
     def on_token(self, sender: Member, token: Token, now: float) -> None:
         """Check a token and keep it until everything received before it was handled."""
         if self._tokens.accept(self.ring, sender, token, now):
             self.waiting = token
+            self._reports.end()
 
     def on_wake(self, message: Wake, now: float) -> None:
         if message.ring != self.ring.id:
@@ -91,18 +116,31 @@ class OperationalPhase:
         if self.solo is not None:
             self._context.due.setdefault(Timer.SOLO, now + self._intake.throttle_s)
         elif self.waiting is not None:
+            if urgent and self._send_early(now):
+                return
             if urgent or ring.idle >= self._config.idle_visits_before_hold:
                 self._end_hold(now)
+        elif urgent and self._reports.under_way:
+            self._call_keeper()
         elif ring.may_be_held:
             self._call(ring.members[:1])
         elif urgent and (ring.may_rest or self._may_be_kept):
             self._call(ring.members)
 
     def mark_changed(self, now: float) -> None:
-        """The mark goes with the next token, which nobody is called for who waits for a commit."""
-        ring = self.ring
-        if self.solo is not None or self.waiting is not None:
+        """The mark goes with the next token, which nobody is called for who waits for a commit, or
+        by a report to whoever keeps it."""
+        ring, own, reports = self.ring, self._own, self._reports
+        own.set(self._intake.mark, ring.safe)
+        if self.solo is not None:
             self.work_arrived(now)
+        elif reports.under_way and not own.fell:
+            if self.waiting is not None:
+                self._write_marks(self.waiting)
+            else:
+                self._report(ring.members[reports.keeper : reports.keeper + 1])
+        elif self.waiting is not None:
+            self._end_hold(now)
         elif ring.idle + 1 >= self._config.idle_visits_before_rest:
             self._call(ring.members[:1] if ring.may_be_held else ring.members)
 
@@ -125,6 +163,9 @@ class OperationalPhase:
 
     def turn(self, now: float) -> None:
         """Visit the waiting token, if any, unless this member holds it while the ring is idle."""
+        if self._reported:
+            self._reported = False
+            self._use_reports(now)
         token = self.waiting
         if token is None or self.held:
             return
@@ -133,9 +174,18 @@ class OperationalPhase:
                 self._slowed = True
                 self._context.count("token_slowed")
                 self._context.arm(Timer.HOLD, now + self._intake.throttle_s)
+        elif self._intake.urgent and self._nothing_under_way(token):
+            self._keep(token, now)
+            if self._send_early(now):
+                self._context.count("token_kept")
+            else:
+                self._end_hold(now)
         elif rest_ms := self._rest_ms(token):
             self.held = True
             self._context.arm(Timer.HOLD, now + rest_ms / 1000)
+            if self._kept_until:
+                self._context.count("token_kept")
+                self._keep(token, now)
         else:
             self.waiting = None
             self._visit(token, now)
@@ -160,9 +210,7 @@ class OperationalPhase:
         # Whoever sent the last frame has to see, too, that the marks are the same: `_may_be_kept`.
         done = same(marks) and (ring.mine == token.seq or idle > 0)
         if self._keeps and not ring.may_be_held and (rests or done):
-            self._context.count("token_kept")
-            ring.keeps(token)
-            self._show_marks()  # they may have come with this token
+            self._kept_until = math.inf
             return config.keep_ms
         if ring.index or not rests:
             return 0
@@ -179,7 +227,11 @@ class OperationalPhase:
         if (late := ring.failed_to_receive(token, now)) is not None:
             self._failed_to_receive(late, now)
             return
-        visit = ring.visit(token, intake.queue, intake.mark, self._config.accelerated_frames)
+        # What was known at the visit before all others have delivered by now.
+        delivered = max(ring.known, token.everywhere)
+        mark = self._own.shown(delivered, token.marks[ring.index])
+        self._own.visited()
+        visit = ring.visit(token, intake.queue, mark, self._config.accelerated_frames)
         framed, out = context.codec.data_frame, context.out
         resent, before, passed, after, asked = visit
         if resent:
@@ -196,8 +248,12 @@ class OperationalPhase:
             self._keeps = True
             self._call(ring.members)  # whoever kept it keeps it no longer
         self._asked, self._called = 0, False
+        if len(ring.members) <= MEMBERS_MAX:
+            self._reports.begin(ring.forwarded)
         intake.visited()
         self._show_marks()
+        if mark != intake.mark:
+            self._call(ring.members)  # nobody keeps the token before it shows that
         self._visited(ring, now)
 
     def _end_hold(self, now: float) -> None:
@@ -205,14 +261,137 @@ class OperationalPhase:
         if self.held:
             self._on_hold_timer(now)
 
+    # -- reports in place of rotations ---------------------------------------------------------
+
+    def _nothing_under_way(self, token: Token) -> bool:
+        """Whether a token that comes when this member has work may stay here: few frames are sent,
+        all by this one, and it waits for none of them.
+
+        A mark that fell must be seen with the token, before what its member sent since.
+        """
+        ring, intake = self.ring, self._intake
+        return (
+            self._keeps
+            and token.seq == token.aru == ring.window.aru
+            and not token.wanted
+            and ring.mine <= ring.safe
+            and intake.coming <= intake.mark
+            and all(map(ge, token.marks, ring.marks))
+        )
+
+    def _keep(self, token: Token, now: float) -> None:
+        """The token stays here, as more may follow."""
+        self.held, self._kept_until = True, now + self._config.keep_ms / 1000
+        self._context.arm(Timer.HOLD, self._kept_until)
+        self.ring.keeps(token)
+        self._show_marks()  # they may have come with this token
+        self._reports.begin(token.seq, self.ring.hop)
+
+    def _call_keeper(self) -> None:
+        """Somebody sends while it keeps the token: whoever has work calls that one."""
+        members = self.ring.members
+        if self._asked < len(members):
+            self._asked = len(members)
+            self._context.count("token_called")
+            self._context.send(members[self._reports.keeper], Wake(self.ring.id))
+
+    def _send_early(self, now: float) -> bool:
+        """Send what is queued while the token stays; False: it is to go on.
+
+        What comes while frames are under way is sent with the next ones, when those are safe.
+        """
+        ring, token, intake = self.ring, self.waiting, self._intake
+        wait_s = self._config.rest_ms / 1000
+        if token is None or not self._kept_until or now + wait_s > self._kept_until:
+            return False
+        few = min(FRAMES_MAX, self._config.personal_frames - ring.early)
+        if (
+            len(ring.members) > MEMBERS_MAX
+            or self._own.fell
+            or intake.throttle_s
+            or intake.queue.backlog(ring.room) > few
+        ):
+            return False
+        if ring.early and ring.safe < token.seq:
+            return True
+        self.waiting, bodies = ring.send_early(token, intake.queue)
+        if not bodies:
+            return False
+        self._context.count("sent_early", len(bodies))
+        framed = self._context.codec.early_frame
+        self._context.out.extend([Broadcast(framed(body)) for body in bodies])
+        self._reports.sent(self.waiting.seq)
+        intake.visited()
+        self._context.arm(Timer.HOLD, now + wait_s)
+        return True
+
+    def _use_reports(self, now: float) -> None:
+        """Early frames came, or reports of them."""
+        ring, reports, token = self.ring, self._reports, self.waiting
+        reports.received(ring.window.aru)
+        if not reports.under_way:
+            return
+        if token is None and self._intake.throttle_s:
+            return  # the application is behind: the token is to come here, and to wait
+        ring.held_by_all(reports.held_by_all())
+        if token is not None:
+            self._settle_early(token, now)
+            return
+        held, told_safe = reports.told
+        if reports.upto > held:
+            self._report(ring.members)
+        elif ring.safe > told_safe:
+            self._report(ring.members[reports.keeper : reports.keeper + 1])
+        if self._intake.urgent:
+            self._call_keeper()
+
+    def _settle_early(self, token: Token, now: float) -> None:
+        """At the keeper: what all have delivered, whose marks that lets out, and the next frame."""
+        ring, reports = self.ring, self._reports
+        delivered = reports.delivered_by_all(ring.safe)
+        if delivered > token.everywhere:
+            self.waiting = token = token._replace(everywhere=delivered)
+            if delivered == token.seq:
+                self._context.arm(Timer.HOLD, self._kept_until)
+        if delivered > ring.delivered:
+            self.deliver()
+        self._write_marks(token)
+        if ring.safe == token.seq and self._intake.urgent and not self._send_early(now):
+            self._end_hold(now)
+
+    def _write_marks(self, token: Token) -> None:
+        """On the token that is kept: nobody has a visit before it goes on."""
+        ring, delivered = self.ring, max(self.ring.known, token.everywhere)
+        marks = self._reports.marks(token.marks, delivered)
+        own = self._own.shown(delivered, marks[ring.index])
+        marks = (*marks[: ring.index], own, *marks[ring.index + 1 :])
+        if marks != token.marks:
+            self.waiting = token._replace(marks=marks)
+            ring.keeps(self.waiting)
+            self._show_marks()
+
+    def _report(self, members: tuple[Member, ...]) -> None:
+        """Say what is held here, and is delivered in this turn, and the mark."""
+        ring, reports, context = self.ring, self._reports, self._context
+        mark, covers = (0, 0) if self._own.fell else self._own.latest()
+        reports.reported(ring.safe)
+        report = Report(ring.id, reports.hop, reports.upto, ring.safe, mark, covers)
+        frame = context.codec.encode(report)
+        for member in members:
+            if member != ring.me:
+                context.count("reports_sent")
+                context.out.append(Send(member, frame))
+
     # -- timers ------------------------------------------------------------------------------
 
     def _on_hold_timer(self, now: float) -> None:
         """The held token goes on: because there is work, or so that nobody misses it."""
         self._context.cancel(Timer.HOLD)
         token = self.waiting
-        self.waiting, self.held, self._slowed = None, False, False
+        self.waiting, self.held, self._slowed, self._kept_until = None, False, False, 0.0
         if token is not None:
+            if token.everywhere < token.seq and self._reports.under_way:
+                self._context.count("reports_late")
             self._visit(token, now)
 
     def _on_solo_timer(self, now: float) -> None:

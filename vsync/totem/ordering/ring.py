@@ -73,6 +73,8 @@ class Ring:
         self.window = Window(config.store_frames_max)
         self.delivered = 0
         self.safe = 0  # every member holds everything up to here
+        self.known = 0  # the token showed that: by its next visit each other one knows it, too
+        self.early = 0  # frames that were sent while the token stays here
         self.aru_seen = 0  # the token's aru as it came to the last visit
         self.aru_sent = 0  # and as it was passed on
         self.hop = -1  # of the last token accepted
@@ -122,7 +124,7 @@ class Ring:
         """
         self.hop = token.hop
         self.settled = (
-            token.seq == token.aru == self.forwarded == self.safe
+            token.seq == token.aru == self.forwarded == self.known
             and not token.wanted
             and not token.recovering
             and self.window.aru == token.seq
@@ -146,7 +148,7 @@ class Ring:
         its own commit, which comes with my frame's; and one may keep the token if all marks were
         the same, also at my last visit: see `OperationalPhase`.
         """
-        return self.safe == self.forwarded and (self.settled or self.mine != self.safe)
+        return self.known == self.forwarded and (self.settled or self.mine != self.known)
 
     def keeps(self, token: Token) -> None:
         """The token stays here before its visit: its marks are known from now on."""
@@ -162,7 +164,11 @@ class Ring:
 
     def all_safe(self) -> None:
         """A ring of one: what this member holds, all members hold."""
-        self.safe = self.window.aru
+        self.known = self.safe = self.window.aru
+
+    def held_by_all(self, upto: int) -> None:
+        """All members said that they hold everything up to here."""
+        self.safe = max(self.safe, upto)
 
     def add(self, frame: Data) -> str:
         """Keep a data frame of this ring; "" or the counter for why not."""
@@ -175,10 +181,12 @@ class Ring:
     def visit(self, token: Token, source: Source, mark: int, ahead: int) -> Visit:
         """Serve, ask, send, and update the token.  `ahead`: how many frames may trail the token."""
         window, config = self.window, self.config
-        _, hop, seq, aru, aru_by, sent, backlog, recovering, marks, asked_for, _ = token  # at once
-        safe = self._known_safe(token)
-        if safe > self.safe:
-            self.safe = safe
+        # Read at once.
+        _, hop, seq, aru, aru_by, sent, backlog, recovering, marks, asked_for, _, everywhere = token
+        known = max(self._known_safe(token), min(everywhere, self.delivered))
+        if known > self.known:
+            self.known = known
+            self.safe = max(self.safe, known)
         self.aru_seen = aru
         room, flow = self.room, self.flow
         waiting = left = source.backlog(room)
@@ -191,19 +199,19 @@ class Ring:
                 config.window_frames, config.personal_frames,
                 sent, flow.sent, backlog, waiting, flow.waiting,
             )  # fmt: skip
+            allowed = max(0, allowed - self.early)
         if asked_for or min(self.forwarded, seq) > window.aru:
             resent, wanted, asked = self._serve(token, allowed)
         if waiting:
-            # Nobody's store may overflow, whoever lags: what is released bounds the window.
-            store = window.released + window.limit - config.window_frames - seq
-            new, seq = self._originate(source, seq, min(allowed - len(resent), store))
+            new, seq = self._originate(source, seq, allowed - len(resent))
             if new:
                 self.mine = seq
             left = source.backlog(room)
         if window.aru < aru or aru_by in (self.index, NOBODY):
             aru = window.aru
             aru_by = NOBODY if aru == seq else self.index
-        sent, backlog = flow.settle(sent, backlog, len(resent) + len(new), left)
+        sent, backlog = flow.settle(sent, backlog, len(resent) + len(new) + self.early, left)
+        self.early = 0
         if marks[self.index] != mark:
             marks = (*marks[: self.index], mark, *marks[self.index + 1 :])
         self.marks = marks
@@ -212,8 +220,16 @@ class Ring:
         # with few, which means a quiet ring, it would only make safe delivery wait.
         split = max(min(len(new), config.lead_frames), len(new) - ahead)
         fields = self.id, hop + 1, seq, aru, aru_by, sent, backlog, recovering, marks, wanted
-        forward = _new(Token, (*fields, self.pace))
+        forward = _new(Token, (*fields, self.pace, min(everywhere, aru)))
         return _new(Visit, (resent, new[:split], forward, new[split:], asked))
+
+    def send_early(self, token: Token, source: Source) -> tuple[Token, list[bytes]]:
+        """Send while the token stays here: it goes on with the new seq, and counts these frames."""
+        new, seq = self._originate(source, token.seq, self.config.personal_frames - self.early)
+        if new:
+            self.mine, self.idle, self.settled = seq, 0, False
+            self.early += len(new)
+        return token._replace(seq=seq), new
 
     def _known_safe(self, token: Token) -> int:
         """Up to where all members hold everything, by the token's aru now and as passed on.
@@ -267,6 +283,9 @@ class Ring:
     def _originate(self, source: Source, seq: int, allowed: int) -> tuple[list[bytes], int]:
         """Give sequence numbers to new frames; they enter the window as received ones do."""
         new: list[bytes] = []
+        # Nobody's store may overflow, whoever lags: what is released bounds the window.
+        window = self.window
+        allowed = min(allowed, window.released + window.limit - self.config.window_frames - seq)
         while len(new) < allowed:
             packed = source.next(self.room)
             if packed is None:
@@ -274,9 +293,7 @@ class Ring:
             content, guarantee, items = packed
             seq += 1
             body = data_body(self.block, seq, self.index, content, guarantee, items)
-            refused = self.window.add(
-                Data(self.id, seq, self.index, content, guarantee, items, body)
-            )
+            refused = window.add(Data(self.id, seq, self.index, content, guarantee, items, body))
             assert not refused, (refused, seq, self.describe())
             new.append(body)
         return new, seq
@@ -332,7 +349,7 @@ class Ring:
 
     def release(self) -> None:
         """Drop frames that all members hold and this one delivered."""
-        upto = min(self.safe, self.delivered)
+        upto = min(self.known, self.delivered)
         if upto > self.window.released:
             self.window.release(upto)
 
@@ -347,5 +364,5 @@ class Ring:
         window.invariants()
         assert window.released <= self.delivered <= window.aru, self.describe()
         assert self.safe <= window.aru, self.describe()
-        assert window.released <= self.safe, self.describe()
+        assert window.released <= self.known <= self.safe, self.describe()
         assert self.flow.sent <= self.config.window_frames, self.flow.describe()

@@ -13,7 +13,8 @@ def rotations(net: Net, seconds: float) -> int:
     assert ring is not None
     before = ring.hop
     for _ in range(round(seconds / 0.01)):
-        net.submit("a", b"x")
+        for name in "abc":  # several, so that nobody keeps the token meanwhile
+            net.submit(name, b"x")
         net.run(0.01)
     assert net.nodes["b"].membership.current is ring
     return (ring.hop - before) // 3
@@ -38,6 +39,19 @@ def test_a_slow_member_keeps_each_token_for_a_moment() -> None:
     )
     assert [len(net.views(name)) for name in "abc"] == views
     assert all(net.nodes[name].counters["token_lost"] == 0 for name in "abc")
+
+
+def test_a_slow_member_reports_nothing_of_what_is_sent_while_the_token_is_kept() -> None:
+    """So the token comes to it, and it slows a single sender as well."""
+    net = Net("abc")
+    net.run(1.0)
+    for throttle_s in (0.0, 0.02):
+        net.nodes["b"].set_throttle(throttle_s)
+        for _ in range(50):
+            net.submit("a", b"x")
+            net.run(0.01)
+        assert (net.nodes["b"].counters["reports_sent"] > 20) == (throttle_s == 0.0)
+        net.nodes["b"].counters["reports_sent"] = 0
 
 
 def test_a_ring_of_one_slows_itself() -> None:

@@ -121,8 +121,7 @@ class Disks(Net):
 
 @pytest.mark.parametrize("origin", "abc")
 def test_a_message_takes_few_hops(origin: str) -> None:
-    """It takes a rotation to be safe, most of one more to be so everywhere, one for the marks, and
-    two to see that nothing follows.  Without waiting for commits it spins meanwhile."""
+    """Most are sent while the token stays: then it goes round only as it is kept no longer."""
     net = Disks()
     net.tokens()
     took = []
@@ -131,9 +130,8 @@ def test_a_message_takes_few_hops(origin: str) -> None:
         took.append(net.confirmed(origin, 0.02))
     net.step(0.01)
     paced = net.tokens() / len(took)
-    assert paced < 22
-    assert sorted(took)[50] < 0.004
-    assert net.count("token_waited") > 100
+    assert paced < 10
+    assert sorted(took)[50] < 0.002
 
 
 def test_where_commits_are_under_way_the_token_does_not_spin() -> None:
@@ -212,7 +210,7 @@ def test_a_call_that_comes_before_the_token_is_remembered() -> None:
 
 
 def test_what_is_not_urgent_goes_with_what_comes() -> None:
-    """With the next message, or when the token is kept no longer."""
+    """With the token, when that is kept no longer, whatever is sent meanwhile."""
     net = Disks()
     for more in (True, False):
         net.confirmed("a", 0.02)
@@ -224,7 +222,7 @@ def test_what_is_not_urgent_goes_with_what_comes() -> None:
         if more:
             net.submit("a", b"x")
         net.run(0.05, lambda acks=acks: net.payloads("a").count(b"ack") > acks)  # type: ignore[misc]
-        assert net.now - began < (0.004 if more else KEEP_S + 0.004)
+        assert net.now - began < KEEP_S + 0.004
 
 
 @pytest.mark.parametrize("origin", "abc")
@@ -456,7 +454,7 @@ def test_a_mark_is_seen_when_all_have_delivered_what_it_stands_for(seed: int) ->
     counted = net.drop
     net.drop = lambda source, to, frame: (
         counted(source, to, frame)
-        or (frame[1] in (FrameKind.DATA, FrameKind.WAKE) and lossy.random() < 0.1)
+        or (frame[1] in (FrameKind.DATA, FrameKind.EARLY, FrameKind.WAKE) and lossy.random() < 0.1)
     )
     seen = dict.fromkeys(names, 0)
     for number in range(2000):

@@ -42,7 +42,8 @@ def test_all_have_what_anybody_takes_for_safe(seed: int) -> None:
     net.settle(names)
     net.run(0.1)
     share = (0.02, 0.2, 0.5)[seed % 3]
-    net.drop = lambda _source, _to, frame: frame[1] == FrameKind.DATA and rng.random() < share
+    kinds = (FrameKind.DATA, FrameKind.EARLY, FrameKind.REPORT)
+    net.drop = lambda _source, _to, frame: frame[1] in kinds and rng.random() < share
     net.checks = 1
     for _ in range(150):
         for name in names:

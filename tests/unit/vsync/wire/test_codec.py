@@ -28,7 +28,9 @@ from vsync.wire.messages import (
     Join,
     Merge,
     Message,
+    Pace,
     Probe,
+    Report,
     Token,
     Wake,
 )
@@ -55,6 +57,8 @@ ENTRY = CommitEntry(RingId(3, "b", 2), 5, 9, 4, BIG, (A, B))
 MESSAGES: list[Message] = [
     Token(RING, MOST, MOST, MOST - 1, 2, 64, 12345, True, (1, BIG, 0), (BIG - 1, BIG)),
     Token(RING, 0, 0, 0, NOBODY, 0, 0, False, (0,), ()),
+    Token(RING, 1, 9, 8, NOBODY, 0, 0, False, (0,), (), Pace(1, 2, 3), 8),
+    Report(RING, MOST, MOST, MOST - 1, BIG, MOST - 2),
     body(),
     body(Content.FRAGMENT, (fragment_head(1, 0, 2), b"piece")),
     body(Content.RECOVERED, (body().body,)),
@@ -132,6 +136,7 @@ def test_token_fields_and_lengths() -> None:
     refuse(writer.encode(good._replace(aru=6)), "token_field")
     refuse(writer.encode(good._replace(aru_by=2)), "token_field")
     refuse(writer.encode(good._replace(marks=())), "token_field")
+    refuse(writer.encode(good._replace(everywhere=5)), "token_field")
     refuse(frame[: -8 * 3 - 5], "frame_short")
     # One step on, these would not fit the token that we must send: a member each would die of it.
     for lying in (
@@ -142,6 +147,19 @@ def test_token_fields_and_lengths() -> None:
     ):
         refuse(writer.encode(lying), "token_count")
     refuse(writer.encode(good._replace(ring=RingId((1 << 62) + 1, "a", 1))), "frame_ring")
+
+
+def test_report_fields_and_lengths() -> None:
+    writer = codec()
+    good = Report(RING, 3, 9, 8, BIG, 7)
+    frame = writer.encode(good)
+    refuse(frame[:-1], "report_length")
+    refuse(frame + b"x", "report_length")
+    for lying in (
+        good._replace(covers=9), good._replace(safe=10), good._replace(held=MOST + 1),
+        good._replace(hop=MOST + 1),
+    ):  # fmt: skip
+        refuse(writer.encode(lying), "report_field")
 
 
 def test_data_fields_and_lengths() -> None:

@@ -1,0 +1,162 @@
+"""Reports in place of rotations: what members say of frames that one sends as it keeps the token.
+
+The member that keeps the token of a settled ring, the *keeper*, sends a frame or two at once, and
+the token stays.  The others *report*: to all that they hold the frames, then to the keeper that
+they have delivered them, and that a commit has ended.  So all know what is safe after two hops in
+place of five, and the keeper writes the marks of the others on its token.
+
+While a token is kept nobody has a visit.  So all reports that count are of the same hop of the
+token, and between two visits of a member there is one such hop at most.  Frames are early only
+behind everything that all members know, by the token, to be safe; and only as long as their
+sender's mark has not fallen, as a fall is seen with the token and has to be seen first.
+
+A report that is late, or lost, proves nothing: the keeper passes the token on, and what reports
+made known remains true.
+Decision: docs/decisions/0098-reports-in-place-of-rotations.md.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+
+from vsync.wire.messages import Report
+
+MEMBERS_MAX = 5
+"""Of a larger ring the token takes fewer frames than the reports of all to all."""
+FRAMES_MAX = 2
+"""More of them at once go with the token: then a rotation costs little for each."""
+
+
+class Reports:
+    """The early frames since the last visit, and what the others have reported of them."""
+
+    def __init__(self, members: int, index: int) -> None:
+        self.hop = -1  # of the token that is kept; its keeper is that one modulo the members
+        self.upto = 0  # an early frame, and this member holds everything up to it
+        self.told = 0, 0  # what it reported last: held, safe
+        self._members, self._index = members, index
+        self._start = -1  # they are behind this one; -1: none would count
+        self._early: list[int] = []  # those that came, and are not behind `upto`
+        self._latest: dict[int, Report] = {}
+
+    @property
+    def keeper(self) -> int:
+        """The index of the member that keeps the token."""
+        return self.hop % self._members
+
+    @property
+    def under_way(self) -> bool:
+        """Whether there are early frames since the last visit."""
+        return self.upto > self._start >= 0
+
+    def begin(self, seq: int, hop: int = -1) -> None:
+        """Frames behind `seq` may be early now; `hop`: this member is the keeper."""
+        self.end()
+        self._start = self.upto = seq
+        self.told = seq, seq
+        self.hop = hop
+
+    def end(self) -> None:
+        """The token was accepted, or passed on."""
+        self._start = self.hop = -1
+        if self._early or self._latest:
+            self._early, self._latest = [], {}
+
+    def reported(self, safe: int) -> None:
+        """This member told the others what it holds, and what it knows to be safe."""
+        self.told = self.upto, safe
+
+    def sent(self, seq: int) -> None:
+        """The keeper sent early frames up to here."""
+        self.upto = seq
+
+    def frame(self, seq: int, origin: int, hop: int) -> None:
+        """An early frame came; `hop`: of the last token that was accepted here."""
+        kept = hop + (origin - self._index) % self._members
+        if seq > self._start >= 0 and kept > hop and self.hop in (-1, kept):
+            self.hop = kept
+            self._early.append(seq)
+
+    def received(self, aru: int) -> None:
+        """All frames up to here are here."""
+        early = self._early
+        if early:
+            self.upto = max([self.upto, *(seq for seq in early if seq <= aru)])
+            self._early = [seq for seq in early if seq > aru]
+
+    def take(self, index: int, report: Report, hop: int) -> bool:
+        """Keep a report; False: it is of another hop, so the token overtook it."""
+        ahead = report.hop - hop
+        if self._start < 0 or index == report.hop % self._members:
+            return False
+        if report.hop != self.hop and not (self.hop < 0 < ahead < self._members):
+            return False
+        self.hop = report.hop
+        former = self._latest.get(index)
+        if former is not None:  # they may come in any order
+            marked = max(former, report, key=lambda one: one.mark)
+            report = report._replace(
+                held=max(former.held, report.held), safe=max(former.safe, report.safe),
+                mark=marked.mark, covers=marked.covers,
+            )  # fmt: skip
+        self._latest[index] = report
+        return True
+
+    def held_by_all(self) -> int:
+        """Up to where all members hold everything, as far as they said; the keeper holds what it
+        sent, and what was there when it did."""
+        latest, keeper = self._latest, self.keeper
+        if len(latest) + (keeper != self._index) + 1 < self._members:
+            return 0  # somebody said nothing yet
+        return min([self.upto, *(one.held for one in latest.values())])
+
+    def delivered_by_all(self, here: int) -> int:
+        """Up to where all members have delivered everything; `here`: this one, the keeper, has."""
+        latest = self._latest
+        safe = [one.safe for one in latest.values()]
+        return min([here, *safe]) if len(latest) == self._members - 1 else 0
+
+    def marks(self, shown: tuple[int, ...], delivered: int) -> tuple[int, ...]:
+        """`shown`, and each mark that is higher and stands for nothing that not all `delivered`."""
+        marks = list(shown)
+        for index, one in self._latest.items():
+            if one.covers <= delivered and one.mark > marks[index]:
+                marks[index] = one.mark
+        return tuple(marks)
+
+
+class OwnMark:
+    """This member's mark as others may see it: not before all have delivered what it stands for."""
+
+    def __init__(self, mark: int, before: int) -> None:
+        """`before`: as the token has it."""
+        self.fell = mark < before  # and the token has yet to show that
+        self._due = mark  # what may be shown
+        self._later: deque[tuple[int, int]] = deque()  # (covers, mark): what may be shown then
+
+    def set(self, mark: int, covers: int) -> None:
+        """It stands for nothing behind `covers`."""
+        if mark < self.latest()[0]:
+            # Another disk.  What it stands for all may have yet to deliver: nothing, until then.
+            self.fell, self._due = True, 0
+            self._later.clear()
+        if self._later and self._later[-1][0] == covers:
+            self._later.pop()
+        self._later.append((covers, mark))
+
+    def visited(self) -> None:
+        """The token showed it."""
+        self.fell = False
+
+    def latest(self) -> tuple[int, int]:
+        """The mark that was set last and what it covers, as a report has them."""
+        covers, mark = self._later[-1] if self._later else (0, self._due)
+        return mark, covers
+
+    def shown(self, delivered: int, before: int) -> int:
+        """What the token shows from now on, in place of `before`; `delivered`: by all members."""
+        while self._later and self._later[0][0] <= delivered:
+            self._due = self._later.popleft()[1]
+        if not self.fell:
+            self._due = max(self._due, before)  # by a report
+        return self._due
