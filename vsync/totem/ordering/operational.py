@@ -46,6 +46,7 @@ class OperationalPhase:
         self._own = OwnMark(intake.mark, ring.marks[ring.index])
         self._reports = Reports(len(ring.members), ring.index)
         self._reported = False  # something came that `_use_reports` has not seen yet
+        self._awaited = 0  # my last urgent frame, whose marks may have yet to come; 0: they came
         self._context = context
         self._config = context.config
         self._intake = intake
@@ -244,6 +245,8 @@ class OperationalPhase:
         self._tokens.pass_on(ring.successor, passed, now)
         if after:
             out.extend([Broadcast(framed(body)) for body in after])
+        if intake.urgent and (before or after):
+            self._awaited = ring.mine
         if not self._keeps and intake.urgent and ring.mine == ring.forwarded:
             self._keeps = True
             self._call(ring.members)  # whoever kept it keeps it no longer
@@ -321,6 +324,7 @@ class OperationalPhase:
         framed = self._context.codec.early_frame
         self._context.out.extend([Broadcast(framed(body)) for body in bodies])
         self._reports.sent(self.waiting.seq)
+        self._awaited = self.waiting.seq
         intake.visited()
         self._context.arm(Timer.HOLD, now + wait_s)
         return True
@@ -342,8 +346,19 @@ class OperationalPhase:
             self._report(ring.members)
         elif ring.safe > told_safe:
             self._report(ring.members[reports.keeper : reports.keeper + 1])
-        if self._intake.urgent:
+        if self._intake.urgent or self._awaits_marks():
             self._call_keeper()
+
+    def _awaits_marks(self) -> bool:
+        """Whether this member waits for marks, which only a token brings that another one keeps."""
+        ring, intake = self.ring, self._intake
+        if (
+            ring.safe >= self._awaited
+            and intake.coming <= intake.mark == ring.marks[ring.index]
+            and same(ring.marks)
+        ):
+            self._awaited = 0
+        return self._awaited > 0
 
     def _settle_early(self, token: Token, now: float) -> None:
         """At the keeper: what all have delivered, whose marks that lets out, and the next frame."""
