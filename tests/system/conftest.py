@@ -59,7 +59,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
     """A test begins; so do its fixtures, behind this."""
     item.config.stash[EVIDENCE].test_begins()
     slow = item.path.parent.name in JUDGED and item.get_closest_marker("slow") is not None
-    wanted = slow or item.config.getoption("--judge-logs")
+    wanted = slow or item.config.getoption("--judge-logs", default=False)
     item.config.stash[LEFT].excused = not wanted or item.get_closest_marker(MARKER) is not None
 
 
