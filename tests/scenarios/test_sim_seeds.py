@@ -503,6 +503,17 @@ SEEDS = {
         young=True,
         long=True,
     ),
+    "probes_that_the_ring_did_not_have_yet": FailedSeed(
+        141,
+        False,
+        "L4, the simulator's own: what clients of brokers were asked to publish was with the ring a"
+        " while later, so neither L2 nor L5 was demanded with them, and all of it fell into the"
+        " rest, where a reader with a credit of one was still reading",
+        "oracle",
+        without=(),
+        votes=True,
+        young=True,
+    ),
     "kept_what_confirmed_nothing": FailedSeed(
         130,
         False,

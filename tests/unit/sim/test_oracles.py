@@ -44,6 +44,7 @@ PLAN = next(
     and plan.queue_frames > 20  # the fake sends so many again at once
 )
 SHORT = 10 + HEADER.size  # what the repair submits, as the core sees it
+LARGE = 2 * PLAN.frame_bytes_max + HEADER.size  # the last of what the drain submits
 R1, R2 = RingId(1, "a", 1), RingId(2, "a", 1)
 
 
@@ -78,6 +79,16 @@ class Deaf(FakeCore):
         return True
 
 
+class DeafAtTheEnd(FakeCore):
+    """Loses what the drain submits last."""
+
+    def submit(
+        self, payload: bytes, now: float, guarantee: Guarantee, *, urgent: bool = True
+    ) -> bool:
+        large = len(payload) == LARGE
+        return large or super().submit(payload, now, guarantee, urgent=urgent)
+
+
 class Brittle(FakeCore):
     """Leaves its ring when it is asked to send anything a second time."""
 
@@ -108,6 +119,27 @@ class Unready(Plain):
         return False
 
 
+class Late(Plain):
+    """Submits a while after it is asked, as clients of brokers do."""
+
+    def __init__(self, tap: Tap) -> None:
+        super().__init__(tap)
+        self.asked: list[tuple[float, bytes, Guarantee]] = []
+
+    @property
+    def ready(self) -> bool:
+        return not self.asked
+
+    def submit(self, payload: bytes, now: float, guarantee: Guarantee) -> bool:
+        self.asked.append((now, payload, guarantee))
+        return True
+
+    def pump(self, now: float) -> None:
+        while self.asked and self.asked[0][0] < now:
+            _, payload, guarantee = self.asked.pop(0)
+            super().submit(payload, now, guarantee)
+
+
 class Failing(FakeCore):
     """Runs into a bug of its own."""
 
@@ -122,6 +154,8 @@ class Failing(FakeCore):
         (Deaf, Plain, "L2"),
         (FakeCore, Unready, "L4"),
         (Brittle, Plain, "L5"),
+        (Brittle, Late, "L5"),
+        (DeafAtTheEnd, Late, "L2"),
         (Failing, Plain, "crash"),
     ],
 )
