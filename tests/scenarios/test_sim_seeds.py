@@ -514,6 +514,17 @@ SEEDS = {
         votes=True,
         young=True,
     ),
+    "follows_who_stays_cut_off": FailedSeed(
+        9002,
+        False,
+        "L4, the simulator's own: who keeps a replica followed a member that stayed cut off when"
+        " all else healed, by a connection without heartbeats, and waited for it for ever",
+        "broker",
+        without=(),
+        votes=True,
+        young=True,
+        long=True,
+    ),
     "kept_what_confirmed_nothing": FailedSeed(
         130,
         False,

@@ -108,10 +108,11 @@ class _Followed:
 
     @property
     def is_lost(self) -> bool:
-        """Whether its clients are: the process ended, or began a new session."""
+        """Whether its clients are: the process ended, or began a new session, or it stays cut off
+        for good, so that their heartbeats end."""
         upper = self.upper
         ended = upper.dead or upper.stopping or upper.clients.session != self._session
-        return ended or not self._session
+        return ended or not self._session or upper.name in upper.world.outside
 
     def look(self, at: float) -> None:
         """What it does some times a second."""
@@ -383,7 +384,11 @@ class SimReplica:
                 self._attempt = None
                 self._not_before = upper.world.now + PAUSE_S * self._tape.between(0.1, 1.9)
         elif mine and upper.world.now >= self._not_before:
-            upper.judge.counters["attempts_to_copy"] += 1
-            others = [one for one in upper.stack.uppers.values() if one.clients.session]
-            number = next(upper.stack.numbers)
-            self._attempt = _Attempt(upper, self._tape.pick(others), number)
+            others = [
+                one for one in upper.stack.uppers.values()
+                if one.clients.session and one.name not in upper.world.outside
+            ]  # fmt: skip
+            if others:
+                upper.judge.counters["attempts_to_copy"] += 1
+                number = next(upper.stack.numbers)
+                self._attempt = _Attempt(upper, self._tape.pick(others), number)

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import random
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
+from tests.sim.clients.replicas import _Followed
 from tests.sim.run.plan import Plan, make_plan
 from tests.sim.run.runner import Result, Runner
 from tests.sim.stacks.stack import PlainStack
@@ -130,3 +133,16 @@ def test_a_plan_is_drawn_before_faults_are_taken_away() -> None:
         assert (whole.names, whole.chaos_s) == (bare.names, bare.chaos_s)
         assert bare.faults == ()
         assert set(make_plan(seed, without=("crash",)).faults) == set(whole.faults) - {"crash"}
+
+
+def test_who_stays_cut_off_is_followed_no_longer() -> None:
+    """By a real connection, heartbeats would end."""
+    upper = SimpleNamespace(
+        name="d", dead=False, stopping=False, clients=SimpleNamespace(session=3),
+        world=SimpleNamespace(outside=set()),
+        controller=SimpleNamespace(replica=SimpleNamespace(machine=None)),
+    )  # fmt: skip
+    followed = _Followed(cast("Any", upper))
+    assert not followed.is_lost
+    upper.world.outside.add("d")
+    assert followed.is_lost
