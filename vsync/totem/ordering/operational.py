@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from operator import ge
 
 from vsync.totem.context import Context, Timer, Timers
 from vsync.totem.events import Broadcast, Marks, Send
@@ -103,6 +102,8 @@ class OperationalPhase:
         if self._tokens.accept(self.ring, sender, token, now):
             self.waiting = token
             self._reports.end()
+            if self._awaited and token.marks == self.ring.marks:
+                self._marks_moved_last(self.ring.known)
 
     def on_wake(self, message: Wake, now: float) -> None:
         if message.ring != self.ring.id:
@@ -135,11 +136,11 @@ class OperationalPhase:
         own.set(self._intake.mark, ring.safe)
         if self.solo is not None:
             self.work_arrived(now)
-        elif reports.under_way and not own.fell:
+        elif reports.under_way and not self._is_silent:
             if self.waiting is not None:
                 self._write_marks(self.waiting)
             else:
-                self._report(ring.members[reports.keeper : reports.keeper + 1])
+                self._report_news()
         elif self.waiting is not None:
             self._end_hold(now)
         elif ring.idle + 1 >= self._config.idle_visits_before_rest:
@@ -259,6 +260,19 @@ class OperationalPhase:
             self._call(ring.members)  # nobody keeps the token before it shows that
         self._visited(ring, now)
 
+    def _marks_moved_last(self, known: int) -> None:
+        """No more marks are waited for, if all know the frame and this member's own stands for it.
+
+        One of another member that has not moved for a rotation then may take long: its disk is
+        slow, or it has none.
+        """
+        intake = self._intake
+        if (
+            known >= self._awaited
+            and intake.coming <= intake.mark == self.ring.marks[self.ring.index]
+        ):
+            self._awaited = 0
+
     def _end_hold(self, now: float) -> None:
         """There is work: a held token goes on at once."""
         if self.held:
@@ -268,10 +282,7 @@ class OperationalPhase:
 
     def _nothing_under_way(self, token: Token) -> bool:
         """Whether a token that comes when this member has work may stay here: few frames are sent,
-        all by this one, and it waits for none of them.
-
-        A mark that fell must be seen with the token, before what its member sent since.
-        """
+        all by this one, and it waits for none of them."""
         ring, intake = self.ring, self._intake
         return (
             self._keeps
@@ -279,7 +290,6 @@ class OperationalPhase:
             and not token.wanted
             and ring.mine <= ring.safe
             and intake.coming <= intake.mark
-            and all(map(ge, token.marks, ring.marks))
         )
 
     def _keep(self, token: Token, now: float) -> None:
@@ -335,30 +345,33 @@ class OperationalPhase:
         reports.received(ring.window.aru)
         if not reports.under_way:
             return
-        if token is None and self._intake.throttle_s:
-            return  # the application is behind: the token is to come here, and to wait
+        if token is None and self._is_silent:
+            return
         ring.held_by_all(reports.held_by_all())
         if token is not None:
             self._settle_early(token, now)
             return
-        held, told_safe = reports.told
-        if reports.upto > held:
-            self._report(ring.members)
-        elif ring.safe > told_safe:
-            self._report(ring.members[reports.keeper : reports.keeper + 1])
-        if self._intake.urgent or self._awaits_marks():
-            self._call_keeper()
+        if reports.told != (reports.upto, ring.safe):
+            self._report_news()
+        if self._awaited and same(ring.marks):
+            self._marks_moved_last(ring.safe)
+        if self._intake.urgent or self._awaited:
+            self._call_keeper()  # who keeps the token has the marks as well
 
-    def _awaits_marks(self) -> bool:
-        """Whether this member waits for marks, which only a token brings that another one keeps."""
-        ring, intake = self.ring, self._intake
-        if (
-            ring.safe >= self._awaited
-            and intake.coming <= intake.mark == ring.marks[ring.index]
-            and same(ring.marks)
-        ):
-            self._awaited = 0
-        return self._awaited > 0
+    @property
+    def _is_silent(self) -> bool:
+        """Whether this member reports nothing, so that it gets the token.
+
+        Its application is behind, and is waited for; or its mark fell, which all have to see with
+        the token before anything becomes safe that it has sent since.
+        """
+        return self._intake.throttle_s > 0 or self._own.fell
+
+    def _report_news(self) -> None:
+        """To all that it holds more; what it delivered, and its mark, to the keeper only."""
+        members, reports = self.ring.members, self._reports
+        holds_more = reports.upto > reports.told[0]
+        self._report(members if holds_more else members[reports.keeper : reports.keeper + 1])
 
     def _settle_early(self, token: Token, now: float) -> None:
         """At the keeper: what all have delivered, whose marks that lets out, and the next frame."""
@@ -388,7 +401,7 @@ class OperationalPhase:
     def _report(self, members: tuple[Member, ...]) -> None:
         """Say what is held here, and is delivered in this turn, and the mark."""
         ring, reports, context = self.ring, self._reports, self._context
-        mark, covers = (0, 0) if self._own.fell else self._own.latest()
+        mark, covers = self._own.latest()
         reports.reported(ring.safe)
         report = Report(ring.id, reports.hop, reports.upto, ring.safe, mark, covers)
         frame = context.codec.encode(report)

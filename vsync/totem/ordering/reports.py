@@ -130,7 +130,7 @@ class OwnMark:
 
     def __init__(self, mark: int, before: int) -> None:
         """`before`: as the token has it."""
-        self.fell = mark < before  # and the token has yet to show that
+        self._unseen = 2 * (mark < before)  # it fell; so many visits until all have seen that
         self._due = mark  # what may be shown
         self._later: deque[tuple[int, int]] = deque()  # (covers, mark): what may be shown then
 
@@ -138,15 +138,20 @@ class OwnMark:
         """It stands for nothing behind `covers`."""
         if mark < self.latest()[0]:
             # Another disk.  What it stands for all may have yet to deliver: nothing, until then.
-            self.fell, self._due = True, 0
+            self._unseen, self._due = 2, 0
             self._later.clear()
         if self._later and self._later[-1][0] == covers:
             self._later.pop()
         self._later.append((covers, mark))
 
+    @property
+    def fell(self) -> bool:
+        """Whether it fell, and the token has not yet shown that to all."""
+        return self._unseen > 0
+
     def visited(self) -> None:
-        """The token showed it."""
-        self.fell = False
+        """The token shows it from here on; a rotation later all have seen it."""
+        self._unseen = max(0, self._unseen - 1)
 
     def latest(self) -> tuple[int, int]:
         """The mark that was set last and what it covers, as a report has them."""

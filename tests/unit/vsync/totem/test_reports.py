@@ -120,6 +120,52 @@ def test_who_waits_for_marks_calls_whoever_keeps_the_token() -> None:
     assert net.count("sent_early") > 5
 
 
+@pytest.mark.parametrize("low", [5, 0])
+def test_a_fall_from_what_only_one_keeper_showed_is_seen_first(low: int) -> None:
+    """b shows a mark of c that a never sees; that falls, and a, which sees no fall, keeps the
+    token.  It takes two calls that are lost for both to think that it may be kept."""
+    net = Disks("abc", seed=1)
+    net.asleep.update("abc")
+    for node in net.nodes.values():
+        node.set_mark(4, net.now)
+    net.step(0.1)
+    deaf = set[str]()
+    counted = net.drop
+    net.drop = lambda source, to, frame: (
+        counted(source, to, frame) or (frame[1] == FrameKind.WAKE and to in deaf)
+    )
+    for name, wait_s in (("b", 0.02), ("a", 0.07)):
+        net.submit(name, b"it keeps the token")
+        net.step(wait_s)
+        deaf.add(name)
+    net.submit("b", b"early")
+    keeper = phase_of(net.nodes["b"])
+    for _ in range(2000):
+        net.run(STEP_S / 2)
+        token = keeper.waiting
+        if keeper._kept_until and keeper.ring.early and token and token.everywhere == token.seq:
+            break
+    net.nodes["c"].set_mark(10, net.now)
+    net.flush("c")
+    net.run(0.004, lambda: net.marks("b")["c"] == 10)
+    net.nodes["c"].set_mark(low, net.now)
+    net.flush("c")
+    deaf.discard("b")
+    net.submit("a", b"work")
+    net.submit("c", b"fell")
+    net.step(0.1)
+    for name in "ab":
+        shown: dict[str, int] = {}
+        for output in net.seen[name]:
+            if isinstance(output, Marks):
+                shown = output.marks
+            elif isinstance(output, Deliver) and b"fell" in output.payloads:
+                assert shown["c"] == low
+                break
+        else:
+            raise AssertionError(net.describe())
+
+
 @pytest.mark.parametrize("seed", range(32))
 def test_whatever_is_lost_nobody_knows_too_much(seed: int) -> None:
     names, share = RINGS[seed % 4], (0.0, 0.02, 0.2, 0.5)[seed // 4 % 4]
@@ -397,6 +443,8 @@ def test_an_own_mark_waits_for_all() -> None:
     assert own.fell
     assert own.shown(12, 8) == 0
     assert own.shown(13, 8) == 2
+    own.visited()  # all see it until the next visit
+    assert (own.fell, own.shown(13, 4)) == (True, 2)
     own.visited()
     assert own.shown(13, 4) == 4  # by a report
 
