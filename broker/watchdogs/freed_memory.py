@@ -5,8 +5,8 @@ process: the C library keeps what lies between pieces in use (`malloc_trim` give
 back a gigabyte at once takes a third of a second on a loaded machine, and whoever allocates
 meanwhile waits. So what was purged is freed in slices, each given back before the next one; and now
 and then what else became free is, less often while that yields nothing. Soon after work is over all
-is given back, and again when memory has grown at rest, by a checkpoint for instance. All threads
-share one heap (`share_one_heap`): each would have one with holes of its own.
+is given back. All threads share one heap (`share_one_heap`): each would have one with holes of its
+own.
 """
 
 from __future__ import annotations
@@ -60,7 +60,6 @@ class FreedMemory:
         self._pace_s, self._due = TRIM_S_MIN, 0.0
         self._looked = 0.0, 0.0  # when, and what the loop had worked by then
         self._busy_at: float | None = 0.0  # None: it has rested since, and that was noticed
-        self._rest_due, self._left = 0.0, 0  # when to look again, and what the last trim left
         self.counters = {"trims": 0, "trimmed_bytes": 0, "freed_messages": 0}
 
     def slice(self, machine: Purged) -> bool:
@@ -85,21 +84,12 @@ class FreedMemory:
         (looked, worked_before), self._looked = self._looked, (now, worked_s)
         if worked_s - worked_before > REST_SHARE * (now - looked):
             self._busy_at = now
-        elif self._busy_at is None:
-            self._look_at_rest(now)
-        elif now - self._busy_at >= REST_S:
+        elif self._busy_at is not None and now - self._busy_at >= REST_S:
             self._busy_at = None
             self.soon()
         if now >= self._due and not self._trimming:
             self._due = now + self._pace_s
             self._begin()
-
-    def _look_at_rest(self, now: float) -> None:
-        if now < self._rest_due or self._trimming:
-            return
-        self._rest_due = now + TRIM_S_MIN
-        if self._resident() >= self._left + YIELD_BYTES_MIN:
-            self.soon()
 
     def _begin(self) -> None:
         if self._trim is not None:
@@ -112,8 +102,7 @@ class FreedMemory:
         before, began = self._resident(), time.thread_time()
         self._trim()
         took_s = time.thread_time() - began
-        self._left = self._resident()
-        yielded = max(0, before - self._left)
+        yielded = max(0, before - self._resident())
         self.counters["trims"] += 1
         self.counters["trimmed_bytes"] += yielded
         is_worth_it = yielded >= YIELD_BYTES_MIN and took_s < TRIM_S_LONG

@@ -121,22 +121,6 @@ def test_memory_goes_back_soon_after_work_is_over() -> None:
     assert len(trims) < 30, "and then they come less often again"
 
 
-def test_what_becomes_free_at_rest_is_given_back_too() -> None:
-    """A checkpoint, say."""
-    heap = Heap(0)
-    memory = heap.memory()
-    trims = []
-    for now in range(2000):
-        if now == 1500:
-            heap.free_bytes = heap.resident = 30 << 20
-        memory.wake(float(now), 0.0)
-        if heap.waiting:
-            heap.run_trim()
-            trims.append(now)
-    assert [now for now in trims if 1500 <= now <= 1500 + TRIM_S_MIN]
-    assert heap.resident == 0
-
-
 def test_a_c_library_without_it_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ctypes.CDLL", lambda _: object())
     share_one_heap()
