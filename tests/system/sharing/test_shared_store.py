@@ -343,8 +343,13 @@ def test_who_listens_everywhere_names_an_address_that_clients_can_use(sharing: S
     one.arguments = tuple("0.0.0.0" if word == HOST else word for word in one.arguments)
     one.start()
     assert sharing.leader() is one
-    with contextlib.closing(connect(one)) as connection:
-        hosts = connection._impl.known_hosts
+
+    def told_hosts() -> str:
+        with contextlib.closing(connect(one)) as connection:
+            return str(connection._impl.known_hosts)
+
+    wait_until(lambda: bool(told_hosts()), 10, "clients to be told where brokers are")
+    hosts = told_hosts()
     assert hosts.endswith(f":{one.address.port}")
     assert "0.0.0.0" not in hosts
     typed = [*command("qpid-cluster"), str(one.address)]

@@ -39,7 +39,7 @@ pytest.importorskip("duckdb")
 from tools.verify.job import verify
 from tools.verify.report.result import Report
 
-SEED = 8900001
+SEED = 8900008
 Operation = tuple[int, int, int]  # what, body, number
 Move = tuple[int, int, int, int, int, int]
 RECEIVED, AGAIN = ClientOp.RECEIVED, ClientOp.RECEIVED | REDELIVERED
