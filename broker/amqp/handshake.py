@@ -105,8 +105,7 @@ def _too_high(what: str, requested: int, allowed: int) -> ProtocolFault:
 
 def has_capability(client_properties: Table, name: str) -> bool:
     """Whether the client has declared this capability."""
-    capabilities = client_properties.get("capabilities")
-    return isinstance(capabilities, dict) and capabilities.get(name) is True
+    return name in announced(client_properties)
 
 
 def announced(client_properties: Table) -> list[str]:

@@ -59,6 +59,11 @@ def bad_request(reason: str) -> Problem:
     return Problem(400, "bad_request", reason)
 
 
+def key_missing(name: str) -> Problem:
+    """As RabbitMQ says that a field is not there."""
+    return bad_request(f"[{{key_missing,{name}}}]")
+
+
 def not_found(reason: str = "Not Found") -> Problem:
     return Problem(404, "Object Not Found", reason)
 
@@ -255,7 +260,7 @@ def _typed(body: Object, name: str, kind: type[str], default: str | None, what: 
 
 def _wrong(body: Object, name: str, what: str) -> Problem:
     if name not in body:
-        return bad_request(f"[{{key_missing,{name}}}]")
+        return key_missing(name)
     return bad_request(f"{name} is not {what}")
 
 

@@ -12,12 +12,12 @@ own.
 from __future__ import annotations
 
 import ctypes
-import resource
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Protocol
+
+from broker.watchdogs.resource_gauge import own_bytes
 
 SLICE_MESSAGES = 2_048
 """Freed in one turn of the loop: less than a millisecond."""
@@ -108,15 +108,6 @@ class FreedMemory:
         is_worth_it = yielded >= YIELD_BYTES_MIN and took_s < TRIM_S_LONG
         self._pace_s = TRIM_S_MIN if is_worth_it else min(2 * self._pace_s, TRIM_S_MAX)
         self._trimming = False
-
-
-def own_bytes() -> int:
-    """Return how much memory of its own this process has, mapped files left out."""
-    try:
-        _, pages, shared, *_ = map(int, Path("/proc/self/statm").read_bytes().split())
-    except OSError:
-        return 0
-    return (pages - shared) * resource.getpagesize()
 
 
 def share_one_heap() -> None:

@@ -23,6 +23,7 @@ from broker.management.call import (
     Route,
     bad_request,
     enters,
+    key_missing,
     not_found,
     number_field,
     table_field,
@@ -266,7 +267,7 @@ def user_row(call: Call, one: Defined) -> Object:
 
 def _user_body(_call: Call, body: Object) -> Table:
     if "tags" not in body:
-        raise bad_request("[{key_missing,tags}]")
+        raise key_missing("tags")
     return _values(body, "password", "password_hash", "hashing_algorithm", "tags")
 
 
@@ -364,7 +365,7 @@ def policy_row(_call: Call, one: Defined) -> Object:
 
 def _policy_body(_call: Call, body: Object) -> Table:
     if "definition" not in body:
-        raise bad_request("[{key_missing,definition}]")
+        raise key_missing("definition")
     return {
         "pattern": text_field(body, "pattern"),
         "definition": to_amqp(table_field(body, "definition")),
@@ -387,7 +388,7 @@ def parameter_row(_call: Call, one: Defined, *, secrets: bool = False) -> Object
 
 def _value_body(_call: Call, body: Object) -> Table:
     if "value" not in body:
-        raise bad_request("[{key_missing,value}]")
+        raise key_missing("value")
     return {"value": to_amqp(body["value"])}
 
 

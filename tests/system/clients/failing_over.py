@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+from collections.abc import Callable
 from contextlib import suppress
 
 import aio_pika
@@ -16,6 +17,7 @@ from kombu.connection import Connection
 from kombu.entity import Queue
 from kombu.message import Message
 from kombu.mixins import ConsumerMixin
+from pika.adapters.blocking_connection import BlockingChannel
 
 PAUSE_S = 0.01
 KOMBU_RETRIES = {"interval_start": 0.1, "interval_step": 0.1, "interval_max": 0.5}
@@ -40,38 +42,43 @@ class Numbers:
         return len(self.confirmed)
 
 
-def pika_publishes(numbers: Numbers) -> None:
+def pika_at_any(
+    numbers: Numbers, ended: threading.Event, work: Callable[[BlockingChannel], None]
+) -> None:
+    """Work at whatever member takes the connection, at the next one when it is lost."""
     members = [pika.URLParameters(url) for url in numbers.urls]
-    while not numbers.enough.is_set():
+    while not ended.is_set():
         with suppress(pika.exceptions.AMQPError, OSError):
             connection = pika.BlockingConnection(members)
             channel = connection.channel()
             channel.queue_declare("pika", durable=True)
-            channel.confirm_delivery()
-            while not numbers.enough.wait(PAUSE_S):
-                body = b"%d" % numbers.next()
-                channel.basic_publish("", "pika", body, pika.BasicProperties(delivery_mode=2))
-                numbers.confirmed.add(int(body))
+            work(channel)
             connection.close()
-        numbers.enough.wait(0.1)
+        ended.wait(0.1)
+
+
+def pika_publishes(numbers: Numbers) -> None:
+    def publish(channel: BlockingChannel) -> None:
+        channel.confirm_delivery()
+        while not numbers.enough.wait(PAUSE_S):
+            body = b"%d" % numbers.next()
+            channel.basic_publish("", "pika", body, pika.BasicProperties(delivery_mode=2))
+            numbers.confirmed.add(int(body))
+
+    pika_at_any(numbers, numbers.enough, publish)
 
 
 def pika_consumes(numbers: Numbers) -> None:
-    members = [pika.URLParameters(url) for url in numbers.urls]
-    while not numbers.stop.is_set():
-        with suppress(pika.exceptions.AMQPError, OSError):
-            connection = pika.BlockingConnection(members)
-            channel = connection.channel()
-            channel.queue_declare("pika", durable=True)
-            channel.basic_qos(prefetch_count=10)
-            for method, _, body in channel.consume("pika", inactivity_timeout=0.2):
-                if method is not None:
-                    numbers.arrived.add(int(body))
-                    channel.basic_ack(method.delivery_tag)
-                if numbers.stop.is_set():
-                    break
-            connection.close()
-        numbers.stop.wait(0.1)
+    def consume(channel: BlockingChannel) -> None:
+        channel.basic_qos(prefetch_count=10)
+        for method, _, body in channel.consume("pika", inactivity_timeout=0.2):
+            if method is not None:
+                numbers.arrived.add(int(body))
+                channel.basic_ack(method.delivery_tag)
+            if numbers.stop.is_set():
+                break
+
+    pika_at_any(numbers, numbers.stop, consume)
 
 
 def kombu_publishes(numbers: Numbers) -> None:

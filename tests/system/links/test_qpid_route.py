@@ -164,18 +164,25 @@ def shovel(member: BrokerProcess, name: str, **value: object) -> None:
     put(member, f"parameters/shovel/%2F/{name}", {"value": {"src-uri": "amqp://", **keys}})
 
 
+def pushes_what_nobody_wants(pair: Pair, name: str, kind: str, policy: str) -> None:
+    """An exchange at both, and a shovel for what no queue of the near one gets."""
+    near, far = pair
+    for member in pair:
+        exchange(member, name, kind)
+    away = f"{name}.away"
+    exchange(near, away, "fanout")
+    bound(near, away, away, "")
+    definition = {"alternate-exchange": away}
+    put(near, f"policies/%2F/{policy}", {"pattern": f"^{name}$", "definition": definition})
+    shovel(near, policy, src_queue=away, dest_uri=uri(far), dest_exchange=name)
+
+
 def test_what_nobody_wants_here_is_pushed_as_the_manual_has_it(pair: Pair) -> None:
     """OpenAMQ's forward-mode, unmatched only: docs/OPERATIONS.md, "Push"."""
     near, far = pair
-    for member in pair:
-        exchange(member, "orders")
-    exchange(near, "orders.away", "fanout")
-    bound(near, "orders.away", "orders.away", "")
+    pushes_what_nobody_wants(pair, "orders", "topic", "unmatched")
     bound(near, "local", "orders", "eu.#")
     bound(far, "remote", "orders", "us.#")
-    definition = {"alternate-exchange": "orders.away"}
-    put(near, "policies/%2F/unmatched", {"pattern": "^orders$", "definition": definition})
-    shovel(near, "push", src_queue="orders.away", dest_uri=uri(far), dest_exchange="orders")
     send(near, "orders", "eu.fr", range(5))
     send(near, "orders", "us.ny", range(5, 10))
     assert take(near, "local", 5) == list(range(5))
@@ -195,15 +202,9 @@ def test_a_queue_at_a_host(pair: Pair) -> None:
 def test_a_default_route(pair: Pair) -> None:
     """What is published here to a queue that is not here goes where the default route leads."""
     near, far = pair
-    for member in pair:
-        exchange(member, "to", "direct")
-    exchange(near, "to.elsewhere", "fanout")
-    bound(near, "to.elsewhere", "to.elsewhere", "")
+    pushes_what_nobody_wants(pair, "to", "direct", "default-route")
     bound(near, "here", "to", "here")
     bound(far, "there", "to", "there")
-    definition = {"alternate-exchange": "to.elsewhere"}
-    put(near, "policies/%2F/default-route", {"pattern": "^to$", "definition": definition})
-    shovel(near, "default", src_queue="to.elsewhere", dest_uri=uri(far), dest_exchange="to")
     send(near, "to", "here", range(5))
     send(near, "to", "there", range(5, 10))
     assert take(near, "here", 5) == list(range(5))

@@ -12,9 +12,9 @@ from broker.watchdogs.freed_memory import (
     TRIM_S_MAX,
     TRIM_S_MIN,
     FreedMemory,
-    own_bytes,
     share_one_heap,
 )
+from broker.watchdogs.resource_gauge import own_bytes
 
 
 class Heap:

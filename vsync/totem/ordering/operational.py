@@ -320,8 +320,7 @@ class OperationalPhase:
         few = min(FRAMES_MAX, self._config.personal_frames - ring.early)
         if (
             len(ring.members) > MEMBERS_MAX
-            or self._own.fell
-            or intake.throttle_s
+            or self._is_silent
             or intake.queue.backlog(ring.room) > few
         ):
             return False
@@ -360,7 +359,7 @@ class OperationalPhase:
 
     @property
     def _is_silent(self) -> bool:
-        """Whether this member reports nothing, so that it gets the token.
+        """Whether this member reports nothing and sends nothing early, so that the token moves.
 
         Its application is behind, and is waited for; or its mark fell, which all have to see with
         the token before anything becomes safe that it has sent since.
