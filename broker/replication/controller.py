@@ -84,6 +84,7 @@ class Controller:
         self._sets_aside = (
             False  # the mark that its own state has no vote is on its way to the disk
         )
+        self._was_set_aside = False  # since the last activation: the voters of a state are none yet
         self._side = Side()
         self.serving = False
         self._in_session = False  # serves in this view, as soon as the activation is durable
@@ -194,7 +195,7 @@ class Controller:
             case DurableMark():
                 self._release()
             case PersistEpoch(epoch, cluster_id, voters, request):
-                if self.replica.history.position:
+                if self.replica.history.position and not self._was_set_aside:
                     voters = self.promise.voters  # those of the state, which may be newer
                 self.promise = Promise(cluster_id, voters, epoch)
                 self.filled = True
@@ -263,7 +264,7 @@ class Controller:
         promised = max(activation.epoch, self.promise.promised_epoch)
         self.promise = Promise(activation.cluster_id, activation.voters, promised)
         self.judgement.entered(activation)
-        self.ran = True
+        self.ran, self._was_set_aside = True, False
         if event.ring == self.primary.ring:  # else of a view before, and decided only now
             self.shell.activated(event, base)
 
@@ -422,7 +423,7 @@ class Controller:
         The other one may be shorter; what was released of this one says nothing of what is there
         at the same positions, and a session there may have the same number (G9).
         """
-        self.filled, self._sets_aside = False, True
+        self.filled, self._sets_aside, self._was_set_aside = False, True, True
         self._released = self.voters_since = 0
         self.submissions.end()
         self.shell.set_aside(self._is_set_aside)

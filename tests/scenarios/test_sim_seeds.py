@@ -417,6 +417,17 @@ SEEDS = {
         votes=True,
         young=True,
     ),
+    "level_and_on_by_its_record": FailedSeed(
+        108271577113,
+        False,
+        "G28: one of a pair that was set aside had fetched the state of the other one, which was"
+        " declared to go on: by that state it needed nobody itself, so when the view broke before"
+        " the activation it went on alone by a record of before they met",
+        "pair",
+        without=(),
+        votes=True,
+        young=True,
+    ),
     "client_of_before_the_meeting": FailedSeed(
         57,
         False,
