@@ -6,7 +6,7 @@ federated exchange, and whether a federated queue has a consumer that waits, is 
 process that runs the link, as lines of JSON: all of it at its begin, then what changed.
 
     {"bind": [["orders.#", "AAAAAA=="]], "unbind": []}      keys, and arguments as AMQP tables
-    {"wanted": true}                                        messages of the upstream's queue
+    {"wanted": 1000}                                        how many of the upstream's queue at once
     {"ends": true}                                          the link is there no more
 """
 
@@ -20,11 +20,21 @@ from typing import Protocol
 
 from broker.amqp.fields import encode_table
 from broker.machine.commands import Table, Value
+from broker.machine.limits import CHANNEL_HELD_MAX
 from broker.machine.policies.choice import policies_of_exchange
 from broker.machine.policies.settings import FEDERATION_KEYS
 from broker.machine.queueing.dispatch import has_room
 from broker.machine.queueing.routing import follow_bindings
-from broker.machine.state import Binding, Exchange, Policy, Queue, State, Vhost, ready_count
+from broker.machine.state import (
+    Binding,
+    Consumer,
+    Exchange,
+    Policy,
+    Queue,
+    State,
+    Vhost,
+    ready_count,
+)
 from broker.machine.version import FEDERATION
 from broker.shovels.definition import BadShovel, Link, Shovel
 from broker.shovels.status import Key
@@ -41,6 +51,8 @@ from broker.shovels.upstreams import (
     link_of,
 )
 
+ALONE_LOOKS = 5
+"""So many beats, a second, a link asks for what consumers hold before it asks for more."""
 LINKS_MAX = 200
 """In a cluster: each is a process of some 25 MB."""
 LOOK_S = 0.5
@@ -158,8 +170,7 @@ class Federation:
         where = shovel.vhost, shovel.link.name
         if shovel.link.kind == EXCHANGE:
             return _Bindings(self._machine, *where)
-        enough = max(1, (shovel.prefetch or QUEUE_PREFETCH) // 4)
-        return _Demand(self._machine, *where, enough)
+        return _Demand(self._machine, *where, shovel.prefetch or QUEUE_PREFETCH)
 
 
 def _place(federated: Federated) -> tuple[str, bool, str]:
@@ -254,26 +265,47 @@ def _row(key: str, arguments: Table) -> list[str]:
 
 
 class _Demand:
-    """Whether a federated queue wants messages of the upstream: from when a consumer waits that is
-    no link's, so that it is empty, until there is none, or a quarter of a prefetch waits here.
-    Where a link of another cluster takes from it, only while one waits: of two clusters that both
-    kept some, each would fetch what the other has just fetched."""
+    """How many messages of the upstream a link may hold at once: none, unless a consumer waits that
+    is no link's, so that the queue is empty; then from then on until there is none, or a quarter of
+    a prefetch waits here.
 
-    def __init__(self, machine: Callable[[], State], vhost: str, name: str, enough: int) -> None:
-        self._machine, self._vhost, self._name, self._enough = machine, vhost, name, enough
-        self._wanted: bool | None = None
+    Where a link of another cluster takes from the queue, only while a consumer waits, and no more
+    than the consumers hold: of two clusters that both kept some, each would fetch what the other
+    has just fetched.  Such a link may come a moment later, so it is the same until none was seen
+    for some time."""
+
+    def __init__(self, machine: Callable[[], State], vhost: str, name: str, prefetch: int) -> None:
+        self._machine, self._vhost, self._name = machine, vhost, name
+        self._prefetch, self._enough = prefetch, max(1, prefetch // 4)
+        self._wanted: int | None = None
+        self._alone = 0  # looks since another link was seen, of those that wanted some
 
     def change(self) -> Change | None:
         vhost = self._machine().vhosts.get(self._vhost)
         queue = vhost.queues.get(self._name) if vhost is not None else None
-        wanted = queue is not None and self._wants(queue)
-        if wanted is self._wanted:
+        wanted = self._count(queue) if queue is not None else 0
+        if wanted == self._wanted:
             return None
         self._wanted = wanted
         return {"wanted": wanted}
 
-    def _wants(self, queue: Queue) -> bool:
-        priorities = [one.priority for one in queue.consumers.values()]
-        if self._wanted and min(priorities, default=-1) >= 0:
-            return ready_count(queue) < self._enough
-        return any(one.priority >= 0 and has_room(one.channel, one) for one in queue.service)
+    def _count(self, queue: Queue) -> int:
+        if any(one.priority < 0 for one in queue.consumers.values()):
+            self._alone = 0
+        alone = self._alone >= ALONE_LOOKS
+        if self._wanted and alone:
+            wants = bool(queue.consumers) and ready_count(queue) < self._enough
+        else:
+            wants = any(one.priority >= 0 and has_room(one.channel, one) for one in queue.service)
+        self._alone += wants
+        if alone or not wants:
+            return self._prefetch * wants
+        held = sum(_most_held(one) for one in queue.consumers.values() if one.priority >= 0)
+        return min(held, self._prefetch)
+
+
+def _most_held(consumer: Consumer) -> int:
+    """How many messages it may hold."""
+    if consumer.no_ack:
+        return CHANNEL_HELD_MAX
+    return min(consumer.limit, consumer.channel.limit)

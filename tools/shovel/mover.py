@@ -13,7 +13,7 @@ import os
 import re
 import time
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import takewhile
@@ -86,8 +86,9 @@ class Mover:
         self._unread = unread
         self._upstream: UpstreamExchange | None = None
         self._bind_at = time.monotonic() + BIND_AGAIN_S
-        self._wanted = (task.here or {}).get("wanted", True) is True
-        self._consumes = False
+        self._wanted = _count_of(task.here or {}, OWN_UNCONFIRMED_MAX)
+        self._consumes = 0  # with this prefetch
+        self._prefetch = 0  # the most that it may be
         self._consume: tuple[Value, ...] = ()
         self._ends = False  # as a link: it is there no more
         self._pending: dict[int, _Pending] = {}  # by publish number, ascending
@@ -179,23 +180,25 @@ class Mover:
             if numbers:
                 arguments[ASKED] = True
             no_ack = shovel.ack_mode == NO_ACK
-            if self._wanted:
-                source.consume(queue, prefetch, no_ack=no_ack, tag=TAG, arguments=arguments)
-            else:
-                source.call("basic.qos", (0, prefetch, False), "basic.qos-ok")
-            self._consumes = self._wanted
             self._consume = queue, TAG, False, no_ack, False, True, arguments
+            self._prefetch, self._consumes = prefetch, min(self._wanted, prefetch)
+            if self._consumes:
+                source.consume(queue, self._consumes, no_ack=no_ack, tag=TAG, arguments=arguments)
         if not self._runs:
             self._runs = True
             self._tell({"event": "running"})
 
     def _follow_demand(self, source: AmqpConnection) -> None:
         """A link takes from a queue only while there is a consumer here that waits."""
-        if self._wanted and not self._consumes:
-            source.send("basic.consume", self._consume)
-        elif self._consumes and not self._wanted:
+        wanted = min(self._wanted, self._prefetch)
+        if wanted == self._consumes:
+            return
+        if self._consumes:
             source.send("basic.cancel", (TAG, True))
-        self._consumes = self._wanted
+        if wanted:
+            source.call("basic.qos", (0, wanted, False), "basic.qos-ok")
+            source.send("basic.consume", self._consume)
+        self._consumes = wanted
 
     def _way(self, source: AmqpConnection) -> Way | None:
         shovel, task = self._shovel, self._task
@@ -289,7 +292,7 @@ class Mover:
         for line in lines:
             change = json.loads(line)
             self._ends = self._ends or change.get("ends") is True
-            self._wanted = change.get("wanted", self._wanted) is True
+            self._wanted = _count_of(change, self._wanted)
             with self._of("source"):
                 if self._upstream is not None:
                     self._upstream.change(source, change)
@@ -462,3 +465,10 @@ class Mover:
                     oldest = int(found[4]) - int(found[3])
                     self._doubts.add_all_up_to(one.queue_id, max(place, oldest))
                 raise _NumberRefused(text)
+
+
+def _count_of(change: Mapping[str, object], otherwise: int) -> int:
+    """Return how many messages a link may hold, if that is told."""
+    count = change.get("wanted", otherwise)
+    assert isinstance(count, int)
+    return count

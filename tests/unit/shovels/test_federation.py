@@ -13,7 +13,15 @@ from broker.machine.commands import Table
 from broker.machine.queueing import routing
 from broker.machine.state import Binding, BindingId
 from broker.shovels.definition import BadShovel, Shovel
-from broker.shovels.federation import LINKS_MAX, LOOK_S, Change, Federation, LocalSide
+from broker.shovels.federation import (
+    ALONE_LOOKS,
+    LINKS_MAX,
+    LOOK_S,
+    Change,
+    Federation,
+    LocalSide,
+)
+from broker.shovels.upstreams import QUEUE_PREFETCH
 from tests.support.three_machines import Client, Rig
 
 
@@ -229,47 +237,83 @@ def consumer(client: Client, chan: int, prefetch: int, priority: int = 0) -> Cli
     return other
 
 
+def settled_side(world: World, prefetch: int = 0) -> LocalSide:
+    """Of a queue `q`, after so many looks that no other link is looked for."""
+    more: Table = {"prefetch-count": prefetch} if prefetch else {}
+    world.client.queue("q")
+    world.parameter("federation-upstream/far", {"uri": "amqp://far", **more})
+    world.policy("^q$")
+    side = world.side("/", "queue", "q", "far")
+    assert side.change() == {"wanted": 0}
+    waits = consumer(world.client, 2, 1)
+    assert side.change() == {"wanted": 1}, "as many as it may hold, for now"
+    for _ in range(ALONE_LOOKS - 1):
+        assert side.change() is None
+    assert side.change() == {"wanted": prefetch or QUEUE_PREFETCH}
+    waits.cancel()
+    assert side.change() == {"wanted": 0}
+    return side
+
+
 def test_a_queue_wants_messages_while_a_consumer_that_is_no_links_waits() -> None:
     world = World()
     client = world.client
-    client.queue("q")
-    world.parameter("federation-upstream/far", {"uri": "amqp://far", "prefetch-count": 12})
-    world.policy("^q$")
-    side = world.side("/", "queue", "q", "far")
-    assert side.change() == {"wanted": False}
-    linked = consumer(client, 2, 10, -1)
+    side = settled_side(world, 12)
+    linked = consumer(client, 3, 10, -1)
     assert side.change() is None, "a link's own consumer, of another cluster"
     linked.cancel()
-    one = consumer(client, 3, 1)
-    assert side.change() == {"wanted": True}
+    assert side.change() is None
+    one = consumer(client, 4, 1)
+    assert side.change() == {"wanted": 1}
+    told = [side.change() for _ in range(ALONE_LOOKS)]
+    assert told == [None] * (ALONE_LOOKS - 1) + [{"wanted": 12}]
     client.publish("q", b"1")
     client.publish("q", b"2")
     client.publish("q", b"3")
     assert side.change() is None, "some wait, not many"
     client.publish("q", b"4")
-    assert side.change() == {"wanted": False}
+    assert side.change() == {"wanted": 0}
     for tag in (1, 2, 3):
         one.ack(tag)
     assert side.change() is None, "it holds one, and could not take another one"
     one.ack(4)
-    assert side.change() == {"wanted": True}
+    assert side.change() == {"wanted": 12}
     one.cancel()
-    assert side.change() == {"wanted": False}
+    assert side.change() == {"wanted": 0}
 
 
 def test_a_queue_that_others_take_from_keeps_nothing_in_store() -> None:
     """Or two clusters hand the same messages to each other for as long as their consumers work."""
     world = World()
     client = world.client
+    side = settled_side(world)
+    one = consumer(client, 3, 1)
+    assert side.change() == {"wanted": QUEUE_PREFETCH}
+    client.publish("q", b"1")
+    assert side.change() is None, "nobody else takes it"
+    linked = consumer(client, 4, 10, -1)
+    assert side.change() == {"wanted": 0}
+    one.ack(1)
+    assert side.change() == {"wanted": 1}, "what consumers hold, so that little goes to and fro"
+    two = consumer(client, 5, 7)
+    assert side.change() == {"wanted": 8}
+    client.channel(6).consume("q", "t", no_ack=True)
+    assert side.change() == {"wanted": QUEUE_PREFETCH}, "who holds any number"
+    two.cancel()
+    linked.cancel()
+
+
+def test_a_link_asks_for_little_until_it_is_known_that_no_other_takes_from_its_queue() -> None:
+    """Both sides of a pair begin to want at once, and the consumer of the other's link comes a
+    moment later: 300 messages would cross three times in that moment."""
+    world = World()
+    client = world.client
     client.queue("q")
     world.policy("^q$")
     side = world.side("/", "queue", "q", "far")
-    one = consumer(client, 2, 1)
-    assert side.change() == {"wanted": True}
-    client.publish("q", b"1")
-    assert side.change() is None, "nobody else takes it"
-    linked = consumer(client, 3, 10, -1)
-    assert side.change() == {"wanted": False}
-    one.ack(1)
-    assert side.change() == {"wanted": True}
-    linked.cancel()
+    assert side.change() == {"wanted": 0}
+    consumer(client, 2, 3)
+    assert side.change() == {"wanted": 3}
+    consumer(client, 3, 10, -1)
+    for _ in range(2 * ALONE_LOOKS):
+        assert side.change() is None, "another link takes from it"

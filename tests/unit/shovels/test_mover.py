@@ -279,14 +279,19 @@ def test_a_link_whose_exchange_another_one_deletes_says_who_that_may_be() -> Non
 
 
 def test_a_queue_is_taken_from_only_while_it_is_wanted() -> None:
-    run = LinkRun("queue", {"wanted": False}, [], [])
-    run.wait_for(lambda: "basic.qos" in run.source.names())
+    run = LinkRun("queue", {"wanted": 0}, [], [])
+    run.wait_for(lambda: "queue.declare" in run.source.names())
     time.sleep(0.1)
     assert "basic.consume" not in run.source.names()
-    run.say(wanted=True)
+    run.say(wanted=3)
     run.wait_for(lambda: len(run.destination.published) == 2)
-    run.say(wanted=False)
-    run.wait_for(lambda: "basic.cancel" in run.source.names())
+    run.say(wanted=2000)
+    run.wait_for(lambda: run.source.names().count("basic.consume") == 2)
+    asked = [args for name, args in run.source.did if name == "basic.qos"]
+    assert [args[1] for args in asked] == [3, 1000], "never more than its definition has"
+    assert run.source.names().count("basic.cancel") == 1, "a prefetch is a consumer's for good"
+    run.say(wanted=0)
+    run.wait_for(lambda: run.source.names().count("basic.cancel") == 2)
     run.stop()
     consumed = next(args for name, args in run.source.did if name == "basic.consume")
     assert isinstance(consumed[6], dict)
