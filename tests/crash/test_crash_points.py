@@ -106,7 +106,15 @@ def _wrong(
     return wrong
 
 
-@pytest.mark.parametrize("workload", workloads.WORKLOADS)
+LONG = ("join", "killed", "ejection")
+
+
+def the_long_ones_slow(*rows: tuple[str, ...]) -> list[object]:
+    """Parameters of which those with a long workload, named last, are slow tests."""
+    return [pytest.param(*row, marks=pytest.mark.slow if row[-1] in LONG else ()) for row in rows]
+
+
+@pytest.mark.parametrize("workload", the_long_ones_slow(*zip(workloads.WORKLOADS, strict=True)))
 def test_power_is_lost_after_each_operation(library: Path, workload: str) -> None:
     with directory() as place:
         run(library, workload, place, "record")
@@ -205,7 +213,7 @@ def test_a_disk_that_forgets_what_was_synced_is_noticed(library: Path, workload:
 
 @pytest.mark.parametrize(
     ("mistake", "workload"),
-    [(name, workload) for name, (workload, _) in workloads.MISTAKES.items()],
+    the_long_ones_slow(*((name, workload) for name, (workload, _) in workloads.MISTAKES.items())),
 )
 def test_a_mistake_is_noticed(library: Path, mistake: str, workload: str) -> None:
     """Each would lose what was promised, and only where the power is lost."""

@@ -42,6 +42,7 @@ def follow_writers(writers: LiveWriters, logs: Path, until: int) -> list[FollowR
     return seen
 
 
+@pytest.mark.slow
 def test_a_correct_history_is_followed_to_its_end(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()
@@ -62,6 +63,7 @@ def test_a_correct_history_is_followed_to_its_end(tmp_path: Path) -> None:
     assert document["newest"] == document["verified"] == maker.history.position
 
 
+@pytest.mark.slow
 def test_a_divergence_is_reported_while_the_members_go_on(tmp_path: Path) -> None:
     logs = tmp_path / "logs"
     logs.mkdir()

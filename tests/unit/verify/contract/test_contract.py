@@ -364,7 +364,7 @@ def breaks_in_lives() -> list[Record]:
     return maker.logs[INCARNATIONS[0]]
 
 
-@pytest.mark.parametrize("commands", [1, 20])
+@pytest.mark.parametrize("commands", [pytest.param(1, marks=pytest.mark.slow), 20])
 def test_parts_of_any_length_give_the_same_verdict(
     commands: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
