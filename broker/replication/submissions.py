@@ -244,11 +244,12 @@ class Submissions:
             if kind == PUBLISH:
                 _, _, chan, _, exchange, key, _, properties, body = cast("Publish", command)
                 address, lane = (conn, chan, exchange, key), bulk
-                if address != like:
+                # It weighs as much as the one before, unless either names more keys in its headers.
+                named = properties and properties[0] & _HEADERS
+                if named or address != like:
                     work = COMMAND_OVERHEAD_BYTES + UNIT_BYTES * weight(command)
                     publishers.add(conn)
-                    # It weighs as much as the one before, unless it names more keys in its headers.
-                    like = _NONE if properties and properties[0] & _HEADERS else address
+                    like = _NONE if named else address
                 payload = len(properties) + len(body)
             else:
                 like, lane = _NONE, express

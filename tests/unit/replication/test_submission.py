@@ -297,8 +297,8 @@ def test_each_address_and_each_message_with_headers_is_weighed() -> None:
         assert weighed == [alike, other, alike]
         weighed.clear()
     named = alike._replace(properties=b"\x20\0")
-    own.submit([named, named, alike, ack(1), alike, alike])
-    assert weighed == [named, named, alike, ack(1), alike]
+    own.submit([named, named, alike, ack(1), alike, alike, named, alike])
+    assert weighed == [named, named, alike, ack(1), alike, named, alike]
 
 
 PART = b"p" * 200_000
