@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Sequence
 from typing import NamedTuple
 
+from tools.verify.checks.lifetimes import BEYOND_ALL
 from tools.verify.checks.views_and_segments import (
     PrimaryView,
     cutoffs,
     epoch_bases,
     epochs_of_bases,
+    records_by_incarnation,
 )
+from tools.verify.format.records import RecordKind
 from tools.verify.input.ranges_of_file import ANY, FileRange
 from tools.verify.input.rows import FAULT, SEGMENT, Row, Run, ends_of
 
@@ -85,7 +88,25 @@ def _ends(rows: Sequence[Row], primaries: dict[int, PrimaryView]) -> dict[int, i
         for one in bases:
             if known < one < epoch:
                 lowest[one] = min(bases[one], lowest.get(one, bases[one]))
+        if known not in bases:
+            held = _held_before(list(rows), known)
+            lowest |= {one: min(held, lowest.get(one, held)) for one in bases if one < known}
     return lowest
+
+
+def _held_before(rows: list[Row], epoch: int) -> int:
+    """Return up to where a member surely held the history as it is, before it entered an epoch of
+    which it alone tells: what it had when it began that life.  No log has what it applied then."""
+    earlier, held = dict[str, int](), BEYOND_ALL
+    for member, _, records in records_by_incarnation(rows):
+        first = records[0]
+        if first.kind != RecordKind.START:
+            earlier.pop(member, None)
+        elif (first.epoch or 0) < epoch:
+            earlier[member] = first.position or 0
+        elif first.epoch == epoch:
+            held = min(held, earlier.pop(member, BEYOND_ALL))
+    return held
 
 
 def _cover(runs: list[tuple[int, bool, int, str, int]]) -> list[Stretch]:

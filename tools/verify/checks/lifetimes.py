@@ -208,17 +208,19 @@ def check_unfounded_states(
         # Of the last epoch that it was in it may have more on disk than its log, or that a later
         # one began with.
         own = (first.epoch or 0) <= max(earlier, default=0)
-        if earlier and not own and beyond is not None and position > beyond.base:
+        who = f"{member} (incarnation {incarnation})"
+        if beyond is not None and (first.epoch or 0) < beyond.epoch and not own:
+            what = f"a state of epoch {first.epoch}, and no log tells of that epoch"
+            yield f"{who}: begins with {what} (position {position})"
+        elif earlier and not own and beyond is not None and position > beyond.base:
             what = (
                 f"begins with this state, of epoch {beyond.epoch} or a later one, and no earlier "
                 "incarnation of it was in their primaries: where the state is from, no log tells"
             )
             yield Finding("G14", member, incarnation, position, what)
         elif not known:
-            yield (
-                f"{member} (incarnation {incarnation}): begins with a state at position "
-                f"{position}, and no earlier log of it is here: where it is from is not known"
-            )
+            what = f"begins with a state at position {position}, and no earlier log of it is here"
+            yield f"{who}: {what}: where it is from is not known"
 
 
 def _epochs_within_reach(

@@ -232,12 +232,14 @@ def cutoffs(
     What an epoch applied beyond it is superseded: no later primary has it.  An epoch may have
     decided something at a member that crashed before it came to what was ordered in it; if a later
     one began with a state of an earlier one, that is superseded from where the earlier one began.
-    Of an epoch that is in no log but by its state, the activation at least is in that state.
+    Of an epoch that is in no log but by its state, the activation at least is in that state; it is
+    superseded like any other, though members may begin with it until they meet a later one.
     """
+    begun_with = {row.epoch or 0 for row in rows if row.kind == RecordKind.START}
     decided = {run.decided for row in rows if row.kind == SEGMENT for run in ends_of(row).runs}
     lowest: dict[int, int] = {}
     cut: int | None = None
-    for epoch in sorted(decided | bases.keys(), reverse=True):
+    for epoch in sorted(decided | begun_with | bases.keys(), reverse=True):
         if cut is not None:
             lowest[epoch] = cut
         if epoch in bases:

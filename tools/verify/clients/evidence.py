@@ -96,6 +96,7 @@ class HistoryExtent(NamedTuple):
     confirms: Confirms | None = None  # None: some of what members confirmed is not known
     routes: bool = False  # queues are of one virtual host, so that a name is at most one queue
     sole: bool = False  # no log has anything that a later primary superseded
+    lost_ends: bool = False  # members may have sent what was superseded, and is in no log
 
 
 class Confirms(NamedTuple):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import zlib
 from collections.abc import Container, Iterable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -113,7 +114,10 @@ def told_history(
     recorded = max((row.position or 0 for row in rows if row.kind == SEGMENT), default=0)
     if stretches and recorded > last and plan(rows, primaries)[-1].last > last:
         missing.append(Gap(last + 1, recorded))
-    extent = extent_of(rows, missing)._replace(sole=not absent and not superseded(rows, primaries))
+    extent = extent_of(rows, missing)._replace(
+        sole=not absent and not superseded(rows, primaries),
+        lost_ends=_lost_ends(rows, primaries),
+    )
     if extent.begin and not absent:
         files = {str(path) for path in segments}
         extent = extent._replace(confirms=confirms_in(rows, primaries, files))
@@ -201,6 +205,23 @@ def confirms_in(
             last = max((one.confirmed for one in sums), default=-1)
             unsure.append((last + 1, _end_of(incarnation, primaries, bases)))
     return Confirms(tuple(unsure))
+
+
+def _lost_ends(rows: Sequence[Row], primaries: dict[int, PrimaryView]) -> bool:
+    """Return whether members may have sent clients what no log has, and no later primary: one ended
+    without STOP, and the next primary was a cold start, in which nobody carried over a state.
+
+    What is safe in a view is applied and sent to consumers before it is durable, and the end of a
+    log is lost with the power.
+    """
+    stopped = {(row.member, row.incarnation) for row in rows if row.kind == RecordKind.STOP}
+    known = sorted(primaries)
+    return any(
+        primaries[after].cold
+        for epoch, after in pairwise(known)
+        for member in primaries[epoch].members
+        if incarnation_of(member) not in stopped
+    )
 
 
 def _logging(primaries: dict[int, PrimaryView]) -> set[IncarnationId]:

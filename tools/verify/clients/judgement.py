@@ -95,7 +95,8 @@ TOGETHER = {
     "doubtful": """
         SELECT * FROM (
             SELECT suspects.*, COALESCE(from_start AND to_end OR alone
-                AND (from_start OR place > since) AND (to_end OR until < till), FALSE) AS judged,
+                AND (from_start OR place > since) AND (to_end OR until < till), FALSE)
+                AND (entered > 0 OR NOT lost_ends) AS judged,
                 ROW_NUMBER() OVER (ORDER BY body, queue) AS rank
             FROM suspects
             LEFT JOIN (SELECT * FROM sure WHERE name = 'receipt') AS sure USING (client, life)
@@ -173,6 +174,7 @@ def _extent(extent: HistoryExtent) -> pa.Table:
     row = {
         "from_start": extent.begin, "to_end": extent.end, "complete": extent.whole,
         "confirms": extent.confirms is not None, "routes": extent.routes, "sole": extent.sole,
+        "lost_ends": extent.lost_ends,
         "findings_max": FINDINGS_MAX, "suspects_max": SUSPECTS_MAX,
     }  # fmt: skip
     return pa.Table.from_pylist([row])

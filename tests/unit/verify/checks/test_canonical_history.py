@@ -173,10 +173,35 @@ def test_an_epoch_that_is_known_by_its_state_alone_supersedes_what_was_there() -
         start("a", 2593, LONG, 23),
     ]
     bases = epoch_bases(rows, primaries)
-    assert cutoffs(rows, bases, primaries) == {22: 2592}
+    assert cutoffs(rows, bases, primaries) == {22: 2592, 23: 2593}
     assert gaps(plan(rows, primaries)) == [Gap(1, 2451), Gap(2593, 2593)]
     rows[-1] = start("a", 2593, LONG, 22)
     assert cutoffs(rows, bases, primaries) == {22: 2593}
+
+
+def test_a_state_of_an_epoch_that_no_log_knows_is_superseded_like_any_other() -> None:
+    """Broker seed 8900809: c had the activation of epoch 4 on its disk and in no log, and began
+    with it until it met epoch 6, which a and b had begun from before that.
+    """
+    primaries = {3: primary(3, 600, LONG), 6: primary(6, 687, SHORT)}
+    rows = [segment("a", (601, 687, 3), (688, 900, 6)), start("c", 688, LONG, 4)]
+    bases = epoch_bases(rows, primaries)
+    assert cutoffs(rows, bases, primaries)[4] == 687
+
+
+def test_what_a_lone_member_applied_in_an_epoch_of_which_no_log_tells_is_a_gap() -> None:
+    """Broker seed 8900528: a went on to 2049 in epoch 6, had 1977 on its disk, and applied more in
+    epoch 7, of which there is the state alone that the next one began with.
+    """
+    primaries = {6: primary(6, 1566, SHORT), 8: primary(8, 1985, LONG)}
+    began = start("a", 1977, SHORT, 6)
+    again = start("a", 1985, LONG, 7)._replace(file="a.3.qml", incarnation=3)
+    rows = [
+        segment("a", (1567, 2049, 6)), segment("a", (1986, 2090, 8), incarnation=3), began, again,
+    ]  # fmt: skip
+    assert gaps(plan(rows, primaries))[1:] == [Gap(1978, 1985)]
+    rows[2] = began._replace(position=1566)
+    assert gaps(plan(rows, primaries)) == [Gap(1, 1985)], "nothing of epoch 6 is known to be left"
 
 
 def test_the_first_batch_after_a_transfer_bounds_the_base_of_an_epoch() -> None:

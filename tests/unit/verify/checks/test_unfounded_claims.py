@@ -226,3 +226,24 @@ def test_a_crash_may_leave_more_of_an_own_epoch_than_a_later_one_began_with(
     maker.stop(A, B)
     expected = [("G14", "c", held_by_c.position)] if later else []
     assert named(rows_of(maker, tmp_path)) == expected
+
+
+@pytest.mark.parametrize("newer", [False, True])
+def test_a_crash_may_leave_an_epoch_of_which_no_log_tells(tmp_path: Path, newer: bool) -> None:
+    """Seed 8900809 of the broker stack: a and c began epoch 2, which c alone had on its disk; a and
+    b formed a later one without it.
+    """
+    maker = all_three()
+    held_by_all = maker.history
+    maker.item("c", bytes([c.PUBLISH]))
+    held_by_c = maker.history
+    maker.history = held_by_all
+    maker.epoch += 1
+    unknown = maker.epoch
+    go_on_without_c(maker)
+    maker.start(C2, replace(held_by_c, epoch=unknown + newer))
+    maker.stop(A, B)
+    rows = rows_of(maker, tmp_path)
+    assert named(rows) == ([("G14", "c", held_by_c.position)] if newer else [])
+    told = check_control_rows(rows).notes
+    assert any("no log tells of that epoch" in note for note in told) is not newer

@@ -14,7 +14,7 @@ from tests.system.verify.support.checks_without_spark import rows_in
 from tests.system.verify.support.make_logs import good_history
 from tools.verify.checks.canonical_history import Gap, Stretch
 from tools.verify.checks.lifetimes import BEYOND_ALL
-from tools.verify.checks.views_and_segments import CONTROL_KINDS, primaries
+from tools.verify.checks.views_and_segments import CONTROL_KINDS, PrimaryView, primaries
 from tools.verify.clients.evidence import Confirms
 from tools.verify.clients.histories import (
     confirms_in,
@@ -237,3 +237,20 @@ class TestSince:
         stretches, extent = told_history(rows, primaries(rows), left)
         assert stretches
         assert not extent.whole
+
+
+@pytest.mark.parametrize(
+    ("cold", "stops", "lost"),
+    [(True, (), True), (True, ("a",), True), (True, ("a", "b"), False), (False, (), False)],
+)
+def test_what_members_sent_before_a_cold_start_may_be_in_no_log(
+    cold: bool, stops: tuple[str, ...], lost: bool
+) -> None:
+    """Broker seed 8900299: a message is sent when it is safe, and the power fails before any disk
+    and any log has it.  Who carries a state over has all that was safe.
+    """
+    first = PrimaryView(1, 1, "a", 0, b"", ("a/1", "b/1"), ("a", "b"), True)
+    second = first._replace(epoch=2, base=9, base_chain=b"x", members=("a/2", "b/2"), cold=cold)
+    rows = [row(member, 1, RecordKind.STOP) for member in stops]
+    assert told_history(rows, {1: first, 2: second}, []).extent.lost_ends is lost
+    assert not told_history(rows, {1: first}, []).extent.lost_ends
