@@ -2,12 +2,16 @@
 """How commands travel: a *blob* is what an origin submits as one ordered message.
 
 It holds many commands of one session, the number of the blob in that session and the origin's
-clock. Nothing in it is trusted: bytes that do not have exactly the shape of `commands.py` are a
-`BlobMalformed` at every member alike, since the verdict depends on the bytes alone. The replica
-gives such a blob one position and the outcome MALFORMED.
+clock. From the second version on publishes that follow each other and differ in body and number
+alone are one record. Nothing in it is trusted: bytes that do not have exactly the shape of
+`commands.py`, or of such a run, are a `BlobMalformed` at every member alike, since the verdict
+depends on the bytes alone. The replica gives such a blob one position and the outcome MALFORMED.
+Decision: docs/decisions/0130-publishes-alike-travel-as-one.md.
 """
 
 import types
+from collections.abc import Sequence
+from itertools import count, repeat
 from typing import NamedTuple, TypeGuard, cast, get_args, get_type_hints
 
 import msgpack
@@ -16,16 +20,24 @@ from broker.machine.commands import (
     ACTIVATE,
     CLASSES,
     DEFINE,
+    PUBLISH,
     TICK,
     TX_COMMIT,
     VOTERS,
     Command,
     PlacedTick,
+    Publish,
 )
 from broker.machine.version import ITEMS_BY_SHA256
 
 BLOB_VERSION, BLOB_VERSION_SHA256 = 1, 2
-"""They differ in what hash of the blob goes into the chains (`broker.replication.chain`)."""
+"""They differ in what hash of the blob goes into the chains (`broker.replication.chain`), and the
+second one has runs."""
+RUN = 127
+"""No command: publishes that differ in their bodies, and in their numbers, which rise by one or are
+all 0. In place of number and body it has the first number and all bodies, of which there are two at
+least."""
+RUN_NUMBER_MAX = 1 << 62
 BLOB_COMMANDS_MAX = 65_535
 BODY_BYTES_MAX = 128 * 1024 * 1024
 STRING_BYTES_MAX = 1024 * 1024
@@ -53,13 +65,50 @@ def pack_blob(
     session: int, blob_no: int, time_us: int, commands: list[Command], version: int = BLOB_VERSION
 ) -> bytes:
     """One ordered message. The caller keeps to BLOB_COMMANDS_MAX and to its frame budget."""
+    records = _in_runs(commands) if version == BLOB_VERSION_SHA256 else commands
     if commands and is_large(commands[-1][-1]):
-        head = msgpack.packb((version, session, blob_no, time_us)), _array_head(len(commands))
+        head = msgpack.packb((version, session, blob_no, time_us)), _array_head(len(records))
         parts = [with_more_items(head[0], 1), head[1]]
-        for command in commands:
-            parts += _parts(command)
+        for record in records:
+            parts += _parts(record)
         return b"".join(parts)
-    return cast("bytes", msgpack.packb((version, session, blob_no, time_us, commands)))
+    return cast("bytes", msgpack.packb((version, session, blob_no, time_us, records)))
+
+
+def _in_runs(commands: list[Command]) -> Sequence[tuple[object, ...]]:
+    """The same with runs in place of publishes, in the order of the commands."""
+    records: list[tuple[object, ...]] = []
+    at, end = 0, len(commands)
+    while at < end:
+        command = commands[at]
+        bodies = _bodies_alike(commands, at) if command[0] == PUBLISH else ()
+        if len(bodies) > 1:
+            records.append((RUN, *command[1:8], bodies))
+            at += len(bodies)
+        else:
+            records.append(command)
+            at += 1
+    return records
+
+
+def _bodies_alike(commands: list[Command], at: int) -> list[bytes]:
+    """The bodies of the publishes from this one on that make a run; large ones are in none."""
+    publishes = cast("list[Publish]", commands)
+    _, conn, chan, number, exchange, key, flags, properties, _ = publishes[at]
+    step = 1 if number else 0
+    bodies: list[bytes] = []
+    for index in range(at, len(publishes) if 0 <= number <= RUN_NUMBER_MAX else at):
+        one = publishes[index]
+        if one[0] != PUBLISH:
+            break
+        _, on, by, no, other, another, bits, given, body = one
+        if no != number or by != chan or on != conn or len(body) >= LARGE_BYTES:
+            break
+        if another != key or other != exchange or bits != flags or given != properties:
+            break
+        bodies.append(body)
+        number += step
+    return bodies
 
 
 LARGE_BYTES = 4096
@@ -87,11 +136,11 @@ def _array_head(count: int) -> bytes:
     return bytes((0x90 + count,)) if count < 16 else b"\xdc" + count.to_bytes(2, "big")
 
 
-def _parts(command: Command) -> list[bytes]:
-    body = command[-1]
+def _parts(record: tuple[object, ...]) -> list[bytes]:
+    body = record[-1]
     if not is_large(body):
-        return [msgpack.packb(command)]
-    return [with_more_items(msgpack.packb(command[:-1]), 1), head_of_bytes(body), body]
+        return [msgpack.packb(record)]
+    return [with_more_items(msgpack.packb(record[:-1]), 1), head_of_bytes(body), body]
 
 
 SHA256_BLOB = pack_blob(0, 0, 0, [], BLOB_VERSION_SHA256)[:2]
@@ -118,28 +167,49 @@ def unpack_blob(data: bytes, newest: int = BLOB_VERSION_SHA256) -> Blob:
     if type(envelope) is not tuple or tuple(map(type, envelope)) != _ENVELOPE:
         msg = "blob envelope has another shape"
         raise BlobMalformed(msg)
-    version, session, blob_no, time_us, commands = envelope
+    version, session, blob_no, time_us, records = envelope
     if not BLOB_VERSION <= version <= newest:
         msg = f"blob version {version} is not {BLOB_VERSION} to {newest}"
         raise BlobMalformed(msg)
     if session < 0 or blob_no < 0 or time_us < 0:
         msg = "blob envelope has a negative number"
         raise BlobMalformed(msg)
-    shapes = _SHAPES
-    for index, command in enumerate(commands):
-        if type(command) is not tuple or not command or type(command[0]) is not int:
+    shapes = _SHAPES if version == BLOB_VERSION else _SHAPES_AND_RUNS
+    has_runs = False
+    for index, record in enumerate(records):
+        if type(record) is not tuple or not record or type(record[0]) is not int:
             msg = f"command {index} has no kind"
             raise BlobMalformed(msg)
-        kind = command[0]
-        shape = tuple(map(type, command))
+        kind = record[0]
+        shape = tuple(map(type, record))
         if shapes.get(kind) != shape and _OTHER_SHAPES.get(kind) != shape:
             msg = f"command {index} of kind {kind} has another shape"
             raise BlobMalformed(msg)
         check = _CHECKS.get(kind)
-        if check is not None and not check(command):
+        if check is not None and not check(record):
             msg = f"command {index} of kind {kind} has a bad item"
             raise BlobMalformed(msg)
-    return Blob(session, blob_no, time_us, commands)
+        if kind == RUN:
+            has_runs = True
+    return Blob(session, blob_no, time_us, _without_runs(records) if has_runs else records)
+
+
+def _without_runs(records: Sequence[tuple[object, ...]]) -> tuple[Command, ...]:
+    """The commands that these records stand for."""
+    commands: list[tuple[object, ...]] = []
+    for record in records:
+        if record[0] == RUN:
+            _, conn, chan, first, exchange, key, flags, properties, bodies = cast("Publish", record)
+            commands += zip(
+                repeat(PUBLISH), repeat(conn), repeat(chan), count(first) if first else repeat(0),
+                repeat(exchange), repeat(key), repeat(flags), repeat(properties), bodies,
+            )  # fmt: skip
+        else:
+            commands.append(record)
+        if len(commands) > BLOB_COMMANDS_MAX:
+            msg = "blob has too many commands"
+            raise BlobMalformed(msg)
+    return cast("tuple[Command, ...]", tuple(commands))
 
 
 _ENVELOPE = (int, int, int, int, tuple)
@@ -155,6 +225,7 @@ def _shape(record: type[Command]) -> tuple[type, ...]:
 
 
 _SHAPES = {kind: _shape(record) for kind, record in CLASSES.items()}
+_SHAPES_AND_RUNS = _SHAPES | {RUN: (*_SHAPES[PUBLISH][:-1], tuple)}
 _OTHER_SHAPES = {DEFINE: (*_SHAPES[DEFINE][:-1], type(None)), TICK: _shape(PlacedTick)}
 
 
@@ -209,8 +280,18 @@ def _is_good_voters(command: tuple[object, ...]) -> bool:
     )
 
 
+def _is_good_run(record: tuple[object, ...]) -> bool:
+    bodies = cast("tuple[object, ...]", record[8])
+    return (
+        0 <= cast("int", record[3]) <= RUN_NUMBER_MAX
+        and len(bodies) > 1
+        and {*map(type, bodies)} == {bytes}
+    )
+
+
 _CHECKS = {kind: _has_good_table for kind, shape in _SHAPES.items() if dict in shape} | {
     TX_COMMIT: _is_good_commit,
     ACTIVATE: _is_good_activate,
     VOTERS: _is_good_voters,
+    RUN: _is_good_run,
 }

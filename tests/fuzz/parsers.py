@@ -39,8 +39,13 @@ from broker.durability.transfer_protocol import (
     decode,
     encode,
 )
-from broker.machine.command_codec import BlobMalformed, pack_blob, unpack_blob
-from broker.machine.commands import CLASSES, Command
+from broker.machine.command_codec import (
+    BLOB_VERSION_SHA256,
+    BlobMalformed,
+    pack_blob,
+    unpack_blob,
+)
+from broker.machine.commands import CLASSES, PUBLISH, Command, Publish
 from broker.machine.move_log import ACKED, BY_CLIENT, FLAG, MOVE, PASSED
 from broker.memberlog import codec
 from broker.memberlog.reader import LogError, read_segment
@@ -248,6 +253,7 @@ def batches() -> list[bytes]:
 
 def targets() -> dict[str, Target]:
     commands = [dummy(kind, record) for kind, record in CLASSES.items()]
+    run = [Publish(PUBLISH, 1, 1, no, "", "q", 4, b"", b"body") for no in range(1, 5)]
     conversation = opening() + method(1, "channel.open") + publish(1, "", "q", b"body" * 50)
     calls = method(1, "queue.declare", "q", False, True, False, False, False, {"x": (1, {"y": 2})})
     received = [
@@ -267,7 +273,8 @@ def targets() -> dict[str, Target]:
         "transfer": Target([one[9:] for one in received], packed, transfer),
         "amqp": Target([conversation, conversation + calls], mutate, amqp),
         "blob": Target(
-            [pack_blob(1, 1, 1, [one]) for one in commands] + [pack_blob(1, 2, 3, commands)],
+            [pack_blob(1, 1, 1, [one]) for one in commands] + [pack_blob(1, 2, 3, commands)]
+            + [pack_blob(1, 2, 3, [*run, commands[0], *run], BLOB_VERSION_SHA256)] * 8,
             packed, blob,
         ),
         "log": Target([segment()], mutate, log),

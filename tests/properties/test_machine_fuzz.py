@@ -6,7 +6,13 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from broker.machine import commands as c
-from broker.machine.command_codec import pack_blob, unpack_blob
+from broker.machine.command_codec import (
+    BLOB_VERSION,
+    BLOB_VERSION_SHA256,
+    LARGE_BYTES,
+    pack_blob,
+    unpack_blob,
+)
 from broker.machine.commands import Command, Value
 from broker.machine.machine import Machine
 from broker.machine.requests.death_headers import bury
@@ -140,6 +146,36 @@ def test_the_machine_never_raises(commands: list[Command]) -> None:
         machine.invariants()
     copy = Machine.restore("a", machine.snapshot())
     assert list(copy.snapshot()) == list(machine.snapshot())
+
+
+PUBLISHES = st.lists(
+    st.tuples(
+        st.just(c.PUBLISH),
+        st.integers(1, 2),
+        st.just(1),
+        st.sampled_from([0, 0, 1, 2, 3, 4, -1, (1 << 62) - 1, 1 << 62, (1 << 62) + 1]),
+        st.just(""),
+        st.sampled_from(["q", "q", "q", "r"]),
+        st.just(c.PERSISTENT),
+        st.sampled_from([b"", b"", b"\x10\x00\x02"]),
+        st.sampled_from([b"", b"1", b"2", bytes(LARGE_BYTES - 1), bytes(LARGE_BYTES)]),
+    ),
+    min_size=1,
+    max_size=30,
+)
+
+
+@given(
+    st.lists(st.one_of(PUBLISHES, PUBLISHES.map(sorted), st.lists(COMMANDS, max_size=3))),
+    st.sampled_from([BLOB_VERSION, BLOB_VERSION_SHA256, BLOB_VERSION_SHA256]),
+)
+@settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+def test_what_is_packed_comes_out_in_its_order(parts: list[list[Command]], version: int) -> None:
+    """Whatever of it travels as runs."""
+    commands = [command for part in parts for command in part]
+    assert repr(unpack_blob(pack_blob(1, 2, 3, commands, version)).commands) == repr(
+        tuple(commands)
+    )
 
 
 @given(st.binary(max_size=60), st.booleans())

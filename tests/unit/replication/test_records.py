@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 from hashlib import blake2b, sha256
+from typing import cast
 
 import msgpack
 import pytest
 
 from broker.machine import commands as c
 from broker.machine.command_codec import (
+    BLOB_COMMANDS_MAX,
     BLOB_VERSION,
     BLOB_VERSION_SHA256,
+    LARGE_BYTES,
+    RUN,
+    RUN_NUMBER_MAX,
+    BlobMalformed,
     blob_version,
     pack_blob,
+    unpack_blob,
 )
 from broker.machine.commands import Command
 from broker.machine.machine import Machine
@@ -172,7 +179,7 @@ def test_a_member_writes_the_blobs_of_its_clusters_version() -> None:
 def test_large_bodies_are_packed_as_msgpack_packs_them(size: int, count: int) -> None:
     """All members hash a blob's bytes; store entries are read by whoever starts later."""
     commands: list[Command] = [c.Ack(c.ACK, 1, 2, 3, False)]
-    commands += [publish(number, bytes(size)) for number in range(count - 2)]
+    commands += [publish(7, bytes(size)) for _ in range(count - 2)]  # of one number: no run
     commands.append(c.BodyPart(c.BODY_PART, 1, 2, bytes(size)))
     commands = commands[-count:]
     blob = pack_blob(1 << 40, 7, 1 << 60, commands, BLOB_VERSION_SHA256)
@@ -184,3 +191,100 @@ def test_large_bodies_are_packed_as_msgpack_packs_them(size: int, count: int) ->
     assert batch is not None
     end = (replica.history.position, replica.history.chain)
     assert batch.entry == msgpack.packb((RECORD_VERSION, 1, 0, 3, tuple(RING), 4, "a", blob, *end))
+
+
+def numbered(number: int, body: bytes) -> c.Publish:
+    return cast("c.Publish", publish(number, body))
+
+
+def kinds_in(blob: bytes) -> list[int]:
+    return [record[0] for record in msgpack.unpackb(blob)[4]]
+
+
+def there_and_back(commands: list[Command]) -> list[int]:
+    """The kinds of the records that these commands travel as."""
+    blob = pack_blob(1, 2, 3, commands, BLOB_VERSION_SHA256)
+    assert unpack_blob(blob).commands == tuple(map(tuple, commands))
+    return kinds_in(blob)
+
+
+@pytest.mark.parametrize("first", [0, 1, 70_000])
+def test_publishes_that_differ_in_number_and_body_alone_are_one_record(first: int) -> None:
+    step = 1 if first else 0
+    alike = [numbered(first + step * at, b"%d" % at) for at in range(300)]
+    assert there_and_back([*alike]) == [RUN]
+    blob = pack_blob(1, 2, 3, [*alike], BLOB_VERSION_SHA256)
+    assert len(blob) < 100 + sum(5 + len(one.body) for one in alike)
+    unpacked = unpack_blob(blob).commands
+    assert len({id(command[7]) for command in unpacked}) == 1, "one object of properties"  # type: ignore[misc]
+
+
+def test_a_run_ends_where_a_publish_differs_in_anything_else() -> None:
+    first = numbered(1, b"1")
+    others = [
+        first._replace(publish_no=2, conn=2),
+        first._replace(publish_no=2, chan=2),
+        first._replace(publish_no=2, exchange="amq.fanout"),
+        first._replace(publish_no=2, key="other"),
+        first._replace(publish_no=2, flags=0),
+        first._replace(publish_no=2, properties=b"\x10\0\x01"),
+        first._replace(publish_no=2, body=bytes(LARGE_BYTES)),
+        first._replace(publish_no=3),
+        first,
+        first._replace(publish_no=0),
+    ]
+    for other in others:
+        assert there_and_back([first, other]) == [c.PUBLISH, c.PUBLISH]
+        assert there_and_back([first, numbered(2, b"2"), other])[0] == RUN
+    ack = c.Ack(c.ACK, 1, 1, 1, False)
+    assert there_and_back([first, ack, numbered(2, b"2")]) == [c.PUBLISH, c.ACK, c.PUBLISH]
+    some: list[Command] = [first, numbered(2, b"2")]
+    assert there_and_back([ack, *some, ack, *some, *some]) == [c.ACK, RUN, c.ACK, RUN, RUN]
+    large: list[Command] = [numbered(3, bytes(LARGE_BYTES)), numbered(4, bytes(LARGE_BYTES))]
+    assert there_and_back(some + large) == [RUN, c.PUBLISH, c.PUBLISH]
+
+
+def test_blobs_of_the_first_format_have_no_runs() -> None:
+    """G14: they are for members of releases that do not know any."""
+    alike: list[Command] = [numbered(1, b"1"), numbered(2, b"2")]
+    assert kinds_in(pack_blob(1, 2, 3, alike, BLOB_VERSION)) == [c.PUBLISH, c.PUBLISH]
+    run = (RUN, 1, 1, 1, "", "q", 0, b"", [b"1", b"2"])
+    assert len(unpack_blob(msgpack.packb([BLOB_VERSION_SHA256, 1, 1, 1, [run]])).commands) == 2
+    with pytest.raises(BlobMalformed, match="another shape"):
+        unpack_blob(msgpack.packb([BLOB_VERSION, 1, 1, 1, [run]]))
+
+
+@pytest.mark.parametrize(
+    "run",
+    [
+        (RUN, 1, 1, 1, "", "q", 0, b"", []),
+        (RUN, 1, 1, 1, "", "q", 0, b"", [b"1"]),
+        (RUN, 1, 1, 1, "", "q", 0, b"", [b"1", "2"]),
+        (RUN, 1, 1, 1, "", "q", 0, b"", [b"1", [b"2"]]),
+        (RUN, 1, 1, 1, "", "q", 0, b"", b"12"),
+        (RUN, 1, 1, -1, "", "q", 0, b"", [b"1", b"2"]),
+        (RUN, 1, 1, RUN_NUMBER_MAX + 1, "", "q", 0, b"", [b"1", b"2"]),
+        (RUN, 1, 1, True, "", "q", 0, b"", [b"1", b"2"]),
+        (RUN, 1, 1, 1, b"", "q", 0, b"", [b"1", b"2"]),
+        (RUN, 1, 1, 1, "", "q", 0, [b"1", b"2"]),
+    ],
+)
+def test_what_is_no_run_is_refused_as_a_whole(run: tuple[object, ...]) -> None:
+    ack = (c.ACK, 1, 1, 1, False)
+    with pytest.raises(BlobMalformed):
+        unpack_blob(msgpack.packb([BLOB_VERSION_SHA256, 1, 1, 1, [ack, run]]))
+
+
+def test_runs_have_no_more_commands_than_a_blob() -> None:
+    """What comes in is not trusted: few bytes may stand for many commands."""
+    half = BLOB_COMMANDS_MAX // 2
+
+    def blob(*sizes: int) -> bytes:
+        runs = [(RUN, 1, 1, 0, "", "q", 0, b"", [b""] * size) for size in sizes]
+        blob = (BLOB_VERSION_SHA256, 1, 1, 1, [*runs, (c.ACK, 1, 1, 1, False)])
+        return cast("bytes", msgpack.packb(blob))
+
+    assert len(unpack_blob(blob(half, half)).commands) == BLOB_COMMANDS_MAX
+    for sizes in ((half, half + 1), (half, half, half)):
+        with pytest.raises(BlobMalformed, match="too many"):
+            unpack_blob(blob(*sizes))
