@@ -290,14 +290,21 @@ class Access:
         found = self._state().channels.get((session, conn, channel))
         return found.unacked if found is not None else {}
 
-    def refuses_channel(self, user: str, opened: Callable[[], int]) -> str:
-        """Why a user who has opened so many channels here may open no more."""
+    def is_idle(self, session: int, conn: int, channel: int) -> bool:
+        """Whether it has no consumers, and no messages that are not settled."""
+        found = self._state().channels.get((session, conn, channel))
+        return found is None or not (found.consumers or found.unacked or found.unsent)
+
+    def refuses_channel(self, session: int, user: str, opened: Callable[[], int]) -> str:
+        """Why a user who has opened so many channels in this session may open no more."""
         limit = self._limit("user_limit", "", user, "max-channels")
         if limit < 0:
             return ""
         connections = self._state().connections.values()
-        count = sum([len(one.channels) for one in connections if one.user == user])
-        if max(count, opened()) < limit:
+        elsewhere = [
+            len(one.channels) for one in connections if one.user == user and one.key[0] != session
+        ]
+        if sum(elsewhere) + opened() < limit:
             return ""
         return (
             f"number of channels opened for user '{user}' has reached the maximum allowed user "

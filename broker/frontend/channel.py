@@ -211,6 +211,20 @@ class LocalChannel:
     following: dict[str, Following] = field(default_factory=dict)
     """By tag."""
     unreported: int = 0  # highest delivery tag written without acknowledgement, not yet SENT
+    unanswered: bool = False  # it has sent what the machine gives no reply to, whatever comes of it
+
+    @property
+    def is_quiet(self) -> bool:
+        """All that it has sent is done, and its client has been told so."""
+        return not (
+            self.unanswered
+            or self.transaction is not None
+            or self.requested > self.replied
+            or self.held
+            or self.publish_no > self.confirms.taken
+            or self.reply_queue
+            or self.following
+        )
 
     def facts(self) -> ChannelFacts:
         """Return what the other members do not know of it."""

@@ -44,6 +44,8 @@ OUTPUT_BYTES_MAX = 1 << 20
 messages instead of being copied here."""
 KEPT_BYTES_MAX = 1 << 20
 """Above this much that waits for the end of an alarm a client is not read."""
+REQUESTS_LIGHT_MAX = 256
+"""A client that requests more than this is treated like a publisher when the member is full."""
 _SHORT_STRINGS_KEPT_MAX = 1024
 
 
@@ -57,6 +59,7 @@ class Port(Protocol):
     counters: dict[str, int]
     limits: Limits
     access: Access
+    session: int
     mechanisms: tuple[str, ...]
     """How a client may log in, but for those that take a certificate."""
     identity: ServerIdentity
@@ -82,6 +85,9 @@ class Port(Protocol):
 
     def outstanding(self, conn: int, channel: int) -> dict[int, Held]:
         """The delivery tags on a channel that are not settled, ascending."""
+
+    def is_idle(self, conn: int, channel: int) -> bool:
+        """Whether this member may reply, and nothing hangs on the channel that it knows of."""
 
     def rights_of(self, client: Client, user: str, vhost: str) -> Rights:
         """What it may do there, as whoever let it in says."""
@@ -139,6 +145,7 @@ class Client:
         self.transaction_bytes = 0  # of what its channels have not committed yet
         self.is_behind = False  # something is held back because its output was full
         self.channels: dict[int, LocalChannel] = {}
+        self.closed_ahead: dict[int, int] = {}  # by number: machine's close-oks yet to come
         self.unreported: dict[int, LocalChannel] = {}  # channels with writes to report as SENT
         self.rights = Rights(port.access, "", "")  # of its user, once a virtual host is open
         proven = encryption is not None and encryption.certificate is not None
@@ -305,6 +312,28 @@ class Client:
             self.connection.discard_channel(number)
             self.port.commands.append(ChannelClose(CHANNEL_CLOSE, self.conn, number))
 
+    def close_ahead(self, number: int) -> None:
+        """Close a channel on which nothing hangs, as its client asked, before the machine has; the
+        number may be used again at once."""
+        self.count_request()
+        self.closed_ahead[number] = self.closed_ahead.get(number, 0) + 1
+        self.forget_channel(number)
+        self.connection.channel_close_ok(number)
+        self.port.mark_writable(self)
+
+    def was_closed_ahead(self, number: int) -> bool:
+        """Whether the machine's close-ok, here it is, was sent before."""
+        left = self.closed_ahead.pop(number, 0)
+        if left > 1:
+            self.closed_ahead[number] = left - 1
+        return left > 0
+
+    def count_request(self) -> None:
+        """One more that the machine has to carry out."""
+        self.requests += 1
+        if self.requests > REQUESTS_LIGHT_MAX:
+            self.is_publisher = True
+
     def forget_channel(self, number: int) -> None:
         """It has come to its end on both sides."""
         transaction = self.channels.pop(number).transaction
@@ -355,4 +384,5 @@ class Client:
         self.kept.take()
         self.told.clear()
         self.channels.clear()
+        self.closed_ahead.clear()
         self.unreported.clear()

@@ -75,11 +75,12 @@ def on_events(client: Client, events: list[Event]) -> None:
             is_rare = channel.transaction is not None or user_id is not None
             if is_rare and not _may_publish(client, number, channel, event):
                 continue
-            publish_no = 0
             if channel.wants_confirms:
                 publish_no = channel.publish_no = channel.publish_no + 1
                 if not channel.probe_no:
                     channel.probe_no, channel.probed_at = publish_no, client.connection.now
+            else:
+                publish_no, channel.unanswered = 0, True
             published += 1
             fields = (
                 PUBLISH, client.conn, number, publish_no, exchange, key, flags, properties, body
@@ -196,6 +197,8 @@ def _on_other_event(client: Client, event: Event) -> None:
             channel = client.channels.get(number)
             if channel is not None and channel.pending_close is None:
                 port.commands.append(ChannelClose(CHANNEL_CLOSE, client.conn, number))
+                if channel.is_quiet and port.is_idle(client.conn, number):
+                    client.close_ahead(number)
         case Oversized(number, size):
             if number in client.channels:
                 text = f"message size {size} is larger than configured max size"
@@ -251,7 +254,7 @@ def _refuses_channel(client: Client) -> bool:
     def opened() -> int:
         return sum(len(one.channels) for one in port.clients.values() if one.rights.user == user)
 
-    refusal = port.access.refuses_channel(user, opened)
+    refusal = port.access.refuses_channel(port.session, user, opened)
     if refusal:
         client.refuse(errors.NOT_ALLOWED, reply_text(errors.NOT_ALLOWED, refusal), 20, 10)
     return bool(refusal)

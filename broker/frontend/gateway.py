@@ -481,6 +481,9 @@ class Gateway:
     def outstanding(self, conn: int, channel: int) -> dict[int, Held]:
         return self.access.outstanding(self.session, conn, channel)
 
+    def is_idle(self, conn: int, channel: int) -> bool:
+        return not self.fenced and self.access.is_idle(self.session, conn, channel)
+
     def rights_of(self, client: Client, user: str, vhost: str) -> Rights:
         server, login = self.access.server, client.login
         if login.backend != HTTP or server is None:

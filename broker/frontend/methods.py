@@ -31,8 +31,6 @@ AsItIs: TypeAlias = (
 Handler: TypeAlias = Callable[[Client, int, LocalChannel, Args], None]
 
 GENERATED_TAG = "amq.ctag-"
-REQUESTS_LIGHT_MAX = 256
-"""A client that requests more than this is treated like a publisher when the member is full."""
 
 
 def _as_it_is(kind: int, make: Callable[[Iterable[object]], AsItIs]) -> Handler:
@@ -164,6 +162,7 @@ def on_ack(client: Client, number: int, channel: LocalChannel, args: Args) -> No
     if channel.transaction is not None:
         _settle_later(client, number, channel.transaction, "basic.ack", tag, multiple, c.TX_ACK)
     else:
+        channel.unanswered = True
         client.port.commands.append(c.Ack(c.ACK, client.conn, number, tag, multiple))
 
 
@@ -173,6 +172,7 @@ def on_nack(client: Client, number: int, channel: LocalChannel, args: Args) -> N
         action = c.TX_REQUEUE if requeue else c.TX_DISCARD
         _settle_later(client, number, channel.transaction, "basic.nack", tag, multiple, action)
     else:
+        channel.unanswered = True
         client.port.commands.append(c.Nack(c.NACK, client.conn, number, tag, multiple, requeue))
 
 
@@ -324,10 +324,10 @@ REQUESTS: dict[str, Handler] = _HANDLERS | {
 
 
 def _request(client: Client, channel: LocalChannel, command: c.Command, nowait: bool) -> None:
-    client.requests += 1
-    if client.requests > REQUESTS_LIGHT_MAX:
-        client.is_publisher = True
-    if not nowait:
+    client.count_request()
+    if nowait:
+        channel.unanswered = True
+    else:
         channel.requested += 1
     client.port.commands.append(command)
 

@@ -327,10 +327,13 @@ class Outbox:
         if effect.chan == 0:
             client.close_ok()
             return
+        closes = effect.method == _CLOSE_OK
+        if closes and client.was_closed_ahead(effect.chan):
+            return
         channel = client.channels.get(effect.chan)
         if channel is None:
             return
-        if effect.method == _CLOSE_OK:
+        if closes:
             self._on_end(client, effect.chan, channel, effect)
             return
         need = 0

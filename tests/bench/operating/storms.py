@@ -5,7 +5,8 @@
 
 Prints JSON.  All connections are opened, a few at a time, over the three members: `connect_per_s`,
 the median and the 99th percentile of the time until each is open, and `connection_kb`, what an idle
-one takes of its member.  Then queues are declared by `--declarers` of them, each of which waits for
+one takes of its member.  `channels_s`: to open and close so many channels of one connection, one
+after the other.  Then queues are declared by `--declarers` of them, each of which waits for
 declare-ok: `declare_per_s`, median and 99th percentile, and `queue_kb` at each member.  While all
 idle, `probe_...` is how long a publish of another client, 100 a second, waits for its confirm.  At
 last one message of `--large` MB goes to one member (`large_s`), and `beside_large_...` is what
@@ -147,6 +148,16 @@ async def connect(cluster: LocalCluster, count: int) -> tuple[list[Client], Figu
     }  # fmt: skip
 
 
+async def channels(cluster: LocalCluster, count: int) -> Figures:
+    """Opened and closed, one after the other."""
+    client = await Client.open(cluster[0].address.port)
+    began = time.perf_counter()
+    for _ in range(count):
+        await client.call(method(1, "channel.open"), "channel.open-ok")
+        await client.call(method(1, "channel.close", 200, "", 0, 0), "channel.close-ok")
+    return {"channels_s": time.perf_counter() - began}
+
+
 async def declare(cluster: LocalCluster, clients: list[Client], count: int) -> Figures:
     took: list[float] = []
     numbers = iter(range(count))
@@ -235,6 +246,8 @@ async def storms(cluster: LocalCluster, given: argparse.Namespace) -> Figures:
     figures: Figures = {}
     if given.connections:
         clients, figures = await connect(cluster, given.connections)
+    if given.channels:
+        figures |= await channels(cluster, given.channels)
     if given.queues:
         declarers = clients[: given.declarers]
         while len(declarers) < given.declarers:
@@ -255,6 +268,7 @@ async def storms(cluster: LocalCluster, given: argparse.Namespace) -> Figures:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--connections", type=int, default=10_000)
+    parser.add_argument("--channels", type=int, default=1_000)
     parser.add_argument("--queues", type=int, default=100_000)
     parser.add_argument("--declarers", type=int, default=20)
     parser.add_argument("--large", type=int, default=200, help="MB of one message; 0: none")
