@@ -129,6 +129,7 @@ class Client:
         self.connected_at = now
         self.login = REFUSED  # by which it came in
         self.told: dict[AuthQuestion, Answer] = {}  # by a server, of what it waits for
+        self.reached = ""  # the address of this member by which it came, HOST:PORT
         self.is_local = False  # from this machine's loopback address
         self.kept = KeptEvents()
         self.is_told_blocked = False

@@ -45,6 +45,15 @@ at once with something unread resets the connection, and a client that writes ge
 of the last replies."""
 
 
+def _reached(transport: asyncio.Transport) -> str:
+    """HOST:PORT of this end of a socket; empty where there is none."""
+    name = transport.get_extra_info("sockname")
+    if not isinstance(name, tuple):
+        return ""
+    host, port, *_ = name
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def is_loopback(peer: str) -> bool:
     """Whether `peer` ("host:port") is this machine."""
     try:
@@ -260,6 +269,7 @@ class Connections:
             on_work=on_work,
         )
         self.gateway.set_negotiate_time(ports.negotiate_s)
+        self.gateway.suggest_heartbeat(options.clients.heartbeat_s)
         self.gateway.message_bytes_max = options.clients.message_bytes
         self.gateway.consumer_timeout_s = options.clients.consumer_timeout_s
         self.outbox = Outbox(self.gateway)
@@ -299,6 +309,7 @@ class Connections:
         state = self._state()
         self.gateway.identify(state.cluster_id, state.version)
         client = self.gateway.connect(peer, is_loopback(peer), time.monotonic(), encryption)
+        client.reached = _reached(transport)
         link = ClientLink(self, client, transport)
         self._links[client] = link
         return link

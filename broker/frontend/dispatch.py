@@ -270,7 +270,7 @@ def _on_open(client: Client, event: OpenRequested) -> None:
         return
     client.conn = conn
     scheme = "tcp" if client.encryption is None else "ssl"
-    client.connection.accept_open(port.known_hosts.get(scheme, ""))
+    client.connection.accept_open(port.known_hosts.get(scheme) or client.reached)
     port.commands.append(
         ConnectionOpen(CONNECTION_OPEN, conn, event.vhost, event.user, client.peer)
     )

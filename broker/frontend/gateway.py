@@ -364,6 +364,10 @@ class Gateway:
             message_bytes_max=self.message_bytes_max if in_parts else bytes_max,
         )
 
+    def suggest_heartbeat(self, seconds: int) -> None:
+        """What interval is offered to clients that come from now on; 0: none."""
+        self.limits = self.limits._replace(heartbeat_s=seconds)
+
     def set_negotiate_time(self, seconds: float) -> None:
         """How long a client may take to log in, of those that come from now on."""
         self.limits = self.limits._replace(handshake_s=seconds)

@@ -18,6 +18,7 @@ PORT_MAX = 65_535
 CONNECTIONS_MAX = 1_000_000
 MESSAGE_BYTES_MIN, MESSAGE_BYTES_MAX = 1024, 512 << 20
 CONSUMER_TIMEOUT_MS_MAX = 1 << 40
+HEARTBEAT_S_MAX = 65_535
 
 DEFAULTS: Mapping[str, str] = {
     "tls-port": "",
@@ -31,6 +32,7 @@ DEFAULTS: Mapping[str, str] = {
     "max-negotiate-time": "10000",
     "max-message-size": "128MiB",
     "consumer-timeout": "1800000",
+    "heartbeat": "60",
 }
 
 
@@ -94,6 +96,8 @@ class ClientLimits(NamedTuple):
     """Of the body of one message."""
     consumer_timeout_s: float = 1800.0
     """How long a consumer may hold a delivery, where its queue does not say; 0: for ever."""
+    heartbeat_s: int = 60
+    """Suggested to clients, which may agree on another interval; 0: none."""
 
 
 def read_client_limits(text: Mapping[str, str]) -> ClientLimits:
@@ -108,4 +112,5 @@ def read_client_limits(text: Mapping[str, str]) -> ClientLimits:
         number("max-negotiate-time", text["max-negotiate-time"], 100, 3_600_000) / 1000,
         size("max-message-size", text["max-message-size"], MESSAGE_BYTES_MIN, MESSAGE_BYTES_MAX),
         number("consumer-timeout", text["consumer-timeout"], 0, CONSUMER_TIMEOUT_MS_MAX) / 1000,
+        number("heartbeat", text["heartbeat"], 0, HEARTBEAT_S_MAX),
     )

@@ -62,6 +62,7 @@ KINDS: Mapping[str, Kind] = {
     "auth-backends": Kind.ALIKE,
     "max-message-size": Kind.ALIKE,
     "consumer-timeout": Kind.ALIKE,
+    "heartbeat": Kind.OWN,
     "auth-file": Kind.OWN,
     "acl-file": Kind.OWN,
     "auth-http-user-path": Kind.OWN,

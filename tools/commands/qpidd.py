@@ -376,6 +376,12 @@ class InSections(OptionsInSections):
     "not say (x-consumer-timeout); then its channel is closed. 0: for ever. Default 1800000.",
 )
 @click.option(
+    "--heartbeat",
+    metavar="SECONDS",
+    help="The interval of heartbeats that is suggested to clients; each may agree on another one. "
+    "0: none. Default 60.",
+)
+@click.option(
     "--data-dir",
     metavar="DIR",
     type=str,

@@ -18,6 +18,7 @@ import pytest
 import uvloop
 
 from broker.access.backends import Login
+from broker.amqp.fields import Value
 from broker.amqp.handshake import CAPABILITIES
 from broker.frontend.client import Client
 from broker.frontend.connections import Connections, Options
@@ -39,13 +40,15 @@ QUICK = ClientLimits(negotiate_s=0.3)
 class Member:
     """Clients are admitted and get what the gateway itself says; no ring, no machine."""
 
-    def __init__(self, listener: ClientListener, loop: asyncio.AbstractEventLoop) -> None:
+    def __init__(
+        self, listener: ClientListener, loop: asyncio.AbstractEventLoop, limits: ClientLimits
+    ) -> None:
         def work() -> None:
             loop.call_soon(lambda: self.clients.flush(may_reply=True))
 
         options = cast(
             "Options",
-            SimpleNamespace(cluster_name="c", access=AccessOptions(), clients=ClientLimits()),
+            SimpleNamespace(cluster_name="c", access=AccessOptions(), clients=limits),
         )
         machine = Loop().machine  # in which guest may log in
         self.clients = Connections(
@@ -82,7 +85,7 @@ async def serving(
     listener = ClientListener(limits, loop)
     listener.tls = server_tls(TlsOptions(0, files.certificate, files.key, ca, verify))
     ports = [await listener.bind(HOST, 0), await listener.bind(HOST, 0, tls=True)]
-    member = Member(listener, loop)
+    member = Member(listener, loop, limits)
     await listener.serve(member)
 
     async def beat() -> None:
@@ -141,6 +144,18 @@ async def opened(
     port: int, context: ssl.SSLContext | None = None
 ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     """A client that has logged in."""
+    reader, writer, said = await answered(port, context)
+    told = said["connection.start"][2]
+    assert isinstance(told, dict)
+    assert told["cluster_id"] == "id"
+    assert told["capabilities"] == CAPABILITIES
+    return reader, writer
+
+
+async def answered(
+    port: int, context: ssl.SSLContext | None = None
+) -> tuple[asyncio.StreamReader, asyncio.StreamWriter, dict[str, tuple[Value, ...]]]:
+    """The same, and what it was answered, by method."""
     reader, writer = await asyncio.open_connection(HOST, port, ssl=context)
     writer.write(opening())
     received = b""
@@ -148,12 +163,7 @@ async def opened(
         data = await reader.read(65536)
         assert data, received
         received += data
-    (start,) = [one for one in methods_in(received) if one.method == "connection.start"]
-    told = start.args[2]
-    assert isinstance(told, dict)
-    assert told["cluster_id"] == "id"
-    assert told["capabilities"] == CAPABILITIES
-    return reader, writer
+    return reader, writer, {one.method: one.args for one in methods_in(received)}
 
 
 async def gone(reader: asyncio.StreamReader) -> bytes:
@@ -185,6 +195,28 @@ def test_a_client_over_tls_and_one_without(run: Callable[[Story], None], files: 
             plain.close()
             await until(lambda: not here.member.all)
             assert here.listener.counters["sockets"] == 0
+
+    run(story)
+
+
+def test_a_client_is_told_the_heartbeat_and_at_least_this_members_address(
+    run: Callable[[Story], None], files: Files
+) -> None:
+    async def story() -> None:
+        async with serving(ClientLimits(heartbeat_s=7), files) as here:
+            for port, context in ((here.plain, None), (here.tls, trusting(files))):
+                _, writer, said = await answered(port, context)
+                assert said["connection.tune"] == (2047, 131_072, 7)
+                assert said["connection.open-ok"] == (f"{HOST}:{port}",)
+                writer.close()
+            here.member.clients.gateway.known_hosts = {"tcp": "a:1,b:2", "ssl": ""}
+            for port, context, hosts in (
+                (here.plain, None, "a:1,b:2"),
+                (here.tls, trusting(files), f"{HOST}:{here.tls}"),
+            ):
+                _, writer, said = await answered(port, context)
+                assert said["connection.open-ok"] == (hosts,)
+                writer.close()
 
     run(story)
 
