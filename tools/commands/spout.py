@@ -295,8 +295,9 @@ class Spout:
 
 
 @click.command(
-    name="spout", epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]}
-)
+    name="spout", epilog=EPILOG,
+    context_settings={"help_option_names": ["-h", "--help"], "allow_extra_args": True},
+)  # fmt: skip
 @with_brokers
 @click.option("-q", "--queue", help="Publish to this queue; it is made, durable, when not there.")
 @click.option("-e", "--exchange", help="Publish to this exchange, which must exist.")
@@ -346,6 +347,11 @@ def spout(
     quiet: bool,
 ) -> int:
     """Publish each line of the input as one message, and wait until all are confirmed."""
+    if words := click.get_current_context().args:
+        raise ToolError(
+            f"'{words[0]}' is too much: the queue is named with -q, and messages are the lines of "
+            "--file or of standard input, as in: echo hello | spout -q work", Exit.USAGE,
+        )  # fmt: skip
     if (queue is None) == (exchange is None):
         raise ToolError("give either --queue or --exchange", Exit.USAGE)
     if once and window > NUMBERS_MAX:

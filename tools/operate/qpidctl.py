@@ -14,6 +14,7 @@ import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping
+from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -34,7 +35,7 @@ from tools.operate import states
 from tools.operate.listings import LISTINGS, Listing
 from tools.operate.output import FORMATS, plain, print_json, print_rows
 from tools.operate.questions import QUESTIONS
-from tools.operate.refused import REFUSED
+from tools.operate.refused import ELSEWHERE, REFUSED
 from tools.operate.settings import CHANGES, Verb, asked_password
 from tools.operate.target import answered, api_of, epilog, note, with_broker, with_timeout
 from vsync.types import record
@@ -76,6 +77,11 @@ class VerbGroup(VerbsInSections):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] in REFUSED:
             raise ToolError(f"{args[0]} is refused: {REFUSED[args[0]]}", Exit.USAGE)
+        if args and self.get_command(ctx, args[0]) is None:
+            near = " or ".join(get_close_matches(args[0], self.list_commands(ctx), 3, 0.7))
+            hint = ELSEWHERE.get(args[0]) or (near and f"is {near} meant?")
+            hint = hint or "'qpidctl --help' has them all"
+            raise ToolError(f"there is no verb '{args[0]}'; {hint}", Exit.USAGE)
         return super().resolve_command(ctx, args)
 
 

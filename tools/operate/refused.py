@@ -114,3 +114,21 @@ REFUSED: Mapping[str, str] = {
     "autocomplete": "qpidctl --help says how the shell completes verbs and options",
 }  # fmt: skip
 """Each verb, and what to do instead; no sentence ends with a full stop."""
+
+_QUEUE = "qpid-config add queue NAME makes a queue"
+_EXCHANGE = "qpid-config add exchange TYPE NAME makes an exchange"
+ELSEWHERE: Mapping[str, str] = {
+    "declare": f"{_QUEUE}, {_EXCHANGE}",
+    "declare_queue": _QUEUE,
+    "add_queue": _QUEUE,
+    "create_queue": _QUEUE,
+    "declare_exchange": _EXCHANGE,
+    "add_exchange": _EXCHANGE,
+    "create_exchange": _EXCHANGE,
+    "delete_exchange": "qpid-config del exchange NAME deletes one",
+    "bind": "qpid-config bind EXCHANGE QUEUE [KEY] makes a binding",
+    "unbind": "qpid-config unbind EXCHANGE QUEUE [KEY] deletes a binding",
+    "publish": "spout publishes lines",
+    "get": "drain reads messages, drain --browse leaves them there",
+}
+"""What is looked for here and is another command's, with that command."""

@@ -154,6 +154,9 @@ def test_no_broker_and_wrong_usage(tmp_path: Path) -> None:
     assert code == 69
     assert err == f"spout: no broker can be reached: {gone}: connection refused\n"
     assert run("spout", "-b", gone)[0] == 64
+    code, _, err = run("spout", "-b", gone, "-q", "q", "hello")
+    assert (code, err.partition(": ")[2][:10]) == (64, "'hello' is")
+    assert "as in: echo hello | spout -q work" in err
     assert run("spout", "-b", gone, "-q", "q", "-e", "e")[0] == 64
     assert run("spout", "-b", "a:b", "-q", "q")[0] == 64
     assert run("drain", "-b", gone)[0] == 64

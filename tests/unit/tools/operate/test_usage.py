@@ -28,7 +28,7 @@ from tools.operate.output import FORMATS
 from tools.operate.qpid_config import qpid_config
 from tools.operate.qpid_stat import qpid_stat
 from tools.operate.qpidctl import qpidctl
-from tools.operate.refused import REFUSED
+from tools.operate.refused import ELSEWHERE, REFUSED
 from tools.operate.settings import CHANGES
 
 
@@ -138,6 +138,23 @@ def test_a_script_pipes_a_password_in(
         ended = run(qpidctl, "add_user", "eve")
         assert ended.code == Exit.DATA
         assert ended.err.endswith("no password was given, neither as an argument nor on stdin\n")
+
+
+@pytest.mark.parametrize(
+    ("verb", "said"),
+    [
+        ("list_queus", "is list_queues or list_users meant?"),
+        ("zzz", "'qpidctl --help' has them all"),
+        *ELSEWHERE.items(),
+    ],
+)
+def test_a_verb_that_is_none_gets_the_nearest_or_the_command_that_does_it(
+    run: Run, verb: str, said: str
+) -> None:
+    ended = run(qpidctl, verb, "x")
+    assert ended.code == Exit.USAGE
+    assert ended.err == f"qpidctl: there is no verb '{verb}'; {said}\n"
+    assert verb not in qpidctl.commands.keys() | REFUSED.keys()
 
 
 @pytest.mark.parametrize("verb", REFUSED)
