@@ -113,7 +113,7 @@ def _received(
     older: pa.Table,
 ) -> tuple[list[Finding], list[str]]:  # fmt: skip
     """C6: look up in the logs of all members what was received otherwise than delivered."""
-    exchange = exchange_of_deliveries(names, extent, suspects, bins)
+    exchange = exchange_of_deliveries(names, suspects, bins)
     anywhere = run(exchange, everywhere=True)["wanted_deliveries"]
     given = {"suspects": suspects, "anywhere": anywhere, "unknown": older}
     accused = answer(RECEIVED_ANYWHERE, given, ["accused"])["accused"].to_pylist()

@@ -17,9 +17,11 @@ from tools.verify.input.ranges_of_file import FileRange
 from tools.verify.input.rows import FAULT, Row
 from tools.verify.input.segments import read_bytes
 from tools.verify.input.tables import (
+    ALL_SURE,
     CLIENTS_SCHEMA,
     EVERYWHERE,
     MOVES_SCHEMA,
+    Unsure,
     arrow_schema,
     clients_of,
     moves_of,
@@ -37,7 +39,7 @@ SCHEMAS = {
     "body bigint, cause bigint, channel bigint",
     "entries": "epoch bigint, position bigint, low bigint, queue bigint, content bigint, "
     "body bigint, repeat boolean",
-    "confirms": "position bigint",
+    "confirms": "position bigint",  # what members recorded to have confirmed, or may have
     # What clients did: `place` ascends within a client, `life` is an incarnation of it.
     "operations": "client string, life bigint, session bigint, place bigint, queue string, "
     "op bigint, flag boolean, body bigint, number bigint",
@@ -100,13 +102,13 @@ class HistoryExtent(NamedTuple):
 
 
 class Confirms(NamedTuple):
-    """That the logs hold what members confirmed, but for positions `unsure`: first and last each.
+    """That the logs hold what members confirmed, but for what is `unsure`.
 
     A member writes to its clients before it records so: what it confirmed as it was killed, or
-    before its power failed, is not in its log.
+    before its power failed, is not in its log.  It confirms what it submitted, and nothing else.
     """
 
-    unsure: tuple[tuple[int, int], ...] = ()
+    unsure: Unsure = ALL_SURE
 
 
 class EvidenceFile(NamedTuple):
@@ -115,6 +117,7 @@ class EvidenceFile(NamedTuple):
     file: str
     of_client: bool
     ranges: list[FileRange] | None = None
+    unsure: Unsure = ALL_SURE
 
 
 def read_evidence(one: EvidenceFile) -> Iterator[Tables]:
@@ -130,7 +133,8 @@ def read_evidence(one: EvidenceFile) -> Iterator[Tables]:
         confirmed += (position for told in read_confirms(data) for position in told.positions)
     else:
         ranges = EVERYWHERE if one.ranges is None else one.ranges
-        for batch in moves_of(data, one.file, arrow_schema(MOVES_SCHEMA), ranges, confirmed):
+        schema = arrow_schema(MOVES_SCHEMA)
+        for batch in moves_of(data, one.file, schema, ranges, confirmed, one.unsure):
             yield tables_of_moves(pa.Table.from_batches([batch]))
     yield {"confirms": pa.table({"position": pa.array(confirmed, pa.int64())})}
 

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tools.verify.checks.canonical_history import Gap, Stretch, gaps, plan, superseded
-from tools.verify.checks.lifetimes import BEYOND_ALL, all_ended
+from tools.verify.checks.lifetimes import all_ended
 from tools.verify.checks.views_and_segments import (
     IncarnationId,
     PrimaryView,
-    epoch_bases,
     incarnation_of,
     segments_of,
 )
@@ -148,8 +147,9 @@ def check_histories(
     ranges: dict[str, list[FileRange]] = {str(file): [] for file in segments}
     for stretch in told.stretches:
         ranges[stretch.file].append(stretch.file_range)
+    unsure = told.extent.confirms.unsure if told.extent.confirms is not None else {}
     of_clients = [EvidenceFile(str(file), True) for file in client_segments]
-    of_members = [EvidenceFile(file, False, some) for file, some in ranges.items()]
+    of_members = [EvidenceFile(file, False, some, unsure) for file, some in ranges.items()]
     whole = [EvidenceFile(file, False) for file in ranges]
 
     def run(exchange: Exchange, *, everywhere: bool) -> Tables:
@@ -183,9 +183,9 @@ def confirms_in(
 ) -> Confirms | None:
     """Return whether the files hold all that members confirmed, and where that is not sure.
 
-    An incarnation confirms in the order of positions and records it afterwards: of one that ended
-    without STOP it is not sure above the last confirm that it recorded.  Nor does its log tell how
-    far it came, if the power failed; but a primary without it began behind all that it confirmed.
+    An incarnation confirms what it submitted, in the order of positions, and records it afterwards:
+    of one that ended without STOP it is not sure above the last confirm that it recorded, in all
+    epochs that it was in, and in those of which no log tells who was.
     """
     if any(row.kind == FAULT for row in rows):
         return None
@@ -193,18 +193,27 @@ def confirms_in(
     if not by_incarnation.keys() >= _logging(primaries):
         return None
     stopped = {(row.member, row.incarnation) for row in rows if row.kind == RecordKind.STOP}
-    bases = epoch_bases(rows, primaries)
-    unsure = []
+    ended: dict[IncarnationId, int] = {}  # the last confirm
+    epochs = set(primaries)
     for incarnation, of in by_incarnation.items():
         if {row.segment for row in of} != set(range(len(of))):
             return None
         if not all(row.file in files for row in of):
             return None
+        sums = [ends_of(row).epochs for row in of]
+        epochs.update(*sums)
         if incarnation not in stopped:
-            sums = [one for row in of for one in ends_of(row).epochs.values()]
-            last = max((one.confirmed for one in sums), default=-1)
-            unsure.append((last + 1, _end_of(incarnation, primaries, bases)))
-    return Confirms(tuple(unsure))
+            ended[incarnation] = max(
+                (one.confirmed for some in sums for one in some.values()), default=-1
+            )
+    unsure: dict[tuple[str, int], int] = {}
+    for epoch in epochs:
+        view = primaries.get(epoch)
+        there = ended.keys() if view is None else set(map(incarnation_of, view.members))
+        for member, number in there & ended.keys():
+            last = ended[member, number]
+            unsure[member, epoch] = min(last, unsure.get((member, epoch), last))
+    return Confirms(unsure)
 
 
 def _lost_ends(rows: Sequence[Row], primaries: dict[int, PrimaryView]) -> bool:
@@ -232,14 +241,3 @@ def _logging(primaries: dict[int, PrimaryView]) -> set[IncarnationId]:
         for name in view.members
         if incarnation_of(name)[0] not in read_voters(view.voters).arbitrators
     }
-
-
-def _end_of(
-    incarnation: IncarnationId, primaries: dict[int, PrimaryView], bases: dict[int, int]
-) -> int:
-    """Return a position that no confirm of an incarnation lies beyond."""
-    name = "{}/{}".format(*incarnation)
-    was_in = (one for one, view in primaries.items() if {name, f"{name}+"} & set(view.members))
-    last = max(was_in, default=0)
-    without = min((one for one in primaries if one > last), default=0)
-    return bases.get(without, 0) or BEYOND_ALL

@@ -17,7 +17,6 @@ from tools.verify.clients.evidence import SCHEMAS, HistoryExtent
 from tools.verify.clients.lives import BY_CONTENT, BY_PLACE, LIVES_SCHEMAS
 from tools.verify.clients.published import ENTERED, PUBLISHED
 from tools.verify.clients.received import RECEIVED
-from tools.verify.input.tables import table_of
 from tools.verify.sql.exchange import Exchange, Key, Step
 
 FINDINGS_MAX = 20
@@ -133,7 +132,7 @@ def exchange_of_clients(names: pa.Table, extent: HistoryExtent, bins: int) -> Ex
     return Exchange(
         _SCHEMAS,
         [
-            *_steps_of_moves(names, extent),
+            *_steps_of_moves(names),
             Step(
                 by_body | {"queue_moves": None, "lost": None}, BY_BODY,
                 [*_RESULTS, "suspects", "outcomes"], given,
@@ -147,23 +146,19 @@ def exchange_of_clients(names: pa.Table, extent: HistoryExtent, bins: int) -> Ex
     )  # fmt: skip
 
 
-def exchange_of_deliveries(
-    names: pa.Table, extent: HistoryExtent, suspects: pa.Table, bins: int
-) -> Exchange:
+def exchange_of_deliveries(names: pa.Table, suspects: pa.Table, bins: int) -> Exchange:
     """Return the steps that look up how often what was received strangely was delivered."""
     look_up = Step({"deliveries": ()}, _WANTED, ["wanted_deliveries"], {"suspects": suspects})
-    return Exchange(_SCHEMAS, [*_steps_of_moves(names, extent), look_up], bins)
+    return Exchange(_SCHEMAS, [*_steps_of_moves(names), look_up], bins)
 
 
-def _steps_of_moves(names: pa.Table, extent: HistoryExtent) -> Sequence[Step]:
-    unsure = extent.confirms.unsure if extent.confirms is not None else ()
-    ranges = table_of(unsure, "first bigint, last bigint")
+def _steps_of_moves(names: pa.Table) -> Sequence[Step]:
     by_place: dict[str, Key] = {
         "moves": ("queue", "seq"), "publishes": ("position",), "confirms": ("position",)
     }  # fmt: skip
     by_content: dict[str, Key] = dict.fromkeys(("entries", "places", "handed"), ("content",))
     return (
-        Step(by_place, BY_PLACE, list(BY_PLACE), {"unsure": ranges}),
+        Step(by_place, BY_PLACE, list(BY_PLACE), {}),
         Step(
             by_content, BY_CONTENT, ["entered", "deliveries", "unknown", "lives"], {"names": names}
         ),

@@ -30,10 +30,8 @@ LIVES_SCHEMAS["lives"] = LIVES_SCHEMAS["places"] + ", body bigint"
 BY_PLACE = {
     "published": """
         SELECT publishes.*, told.position IS NOT NULL AS answered
-        FROM publishes LEFT JOIN (
-            SELECT position FROM confirms
-            UNION SELECT position FROM publishes JOIN unsure ON position BETWEEN first AND last
-        ) AS told USING (position)""",
+        FROM publishes LEFT JOIN (SELECT DISTINCT position FROM confirms) AS told
+            USING (position)""",
     "handed": """
         SELECT queue, detail AS content, COUNT(*) FILTER (WHERE NOT flag) AS plain,
             COUNT(*) FILTER (WHERE flag) AS again, COUNT(*) FILTER (WHERE op = 12) AS reads,

@@ -7,7 +7,7 @@ object.  Damage is reported by the table "records"; here, readable records are r
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -33,6 +33,10 @@ from tools.verify.input.ranges_of_file import FileRange, RangeCursor
 from tools.verify.input.segments import sound_entries
 
 Ints: TypeAlias = NDArray[np.int64]
+Unsure: TypeAlias = Mapping[tuple[str, int], int]
+"""Of what a member submitted in an epoch, the position above which it may have confirmed more than
+it recorded."""
+ALL_SURE: Unsure = {}
 
 # A move as bytes, see docs/MEMBERLOG.md; the same as `format.moves.MOVE`.
 ROW = np.dtype(
@@ -114,11 +118,12 @@ def moves_of(
     schema: pyarrow.Schema,
     ranges: Iterable[FileRange] = EVERYWHERE,
     confirmed: list[int] | None = None,
+    unsure: Unsure = ALL_SURE,
 ) -> Iterator[pyarrow.RecordBatch]:
     """Yield the moves of a member's segment: those of batches that begin in one of the ranges.
 
-    The positions that it confirmed, in all ranges, are added to `confirmed`: to read is most of the
-    work, so both are read at once.
+    The positions that it confirmed, in all ranges, are added to `confirmed`, and of these ranges
+    what is `unsure`: to read is most of the work, so all is read at once.
     """
     cursor = RangeCursor(ranges)
     header = Header(0, "", "", "", -1, -1, b"", "", 0)
@@ -134,6 +139,9 @@ def moves_of(
                 if record.moves and cursor.covers(first):
                     taken.append((lsn, first, record.epoch, deciding or record.epoch))
                     packed.append(record.moves)
+                    above = unsure.get((record.origin, record.epoch))
+                    if confirmed is not None and above is not None:
+                        confirmed += range(max(first, above + 1), first + len(record.kinds))
                     size += len(record.moves)
                     if size >= ROWS_PER_BATCH * MOVE.size:
                         yield _moves(header, file, taken, packed, schema)

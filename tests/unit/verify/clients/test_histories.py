@@ -8,14 +8,20 @@ from pathlib import Path
 import pytest
 
 from broker.memberlog.client_history import ClientHistory, ClusterName
-from broker.memberlog.records import ROLE_CLIENT, ROLE_MEMBER, Durable, RecordKind
+from broker.memberlog.records import (
+    ROLE_CLIENT,
+    ROLE_MEMBER,
+    Batch,
+    ConfirmRecord,
+    Durable,
+    RecordKind,
+)
 from broker.memberlog.writer import MemberLogWriter
 from tests.system.verify.support.checks_without_spark import rows_in
 from tests.system.verify.support.make_logs import good_history
 from tools.verify.checks.canonical_history import Gap, Stretch
-from tools.verify.checks.lifetimes import BEYOND_ALL
 from tools.verify.checks.views_and_segments import CONTROL_KINDS, PrimaryView, primaries
-from tools.verify.clients.evidence import Confirms
+from tools.verify.clients.evidence import Confirms, EvidenceFile, read_evidence
 from tools.verify.clients.histories import (
     confirms_in,
     extent_of,
@@ -153,22 +159,57 @@ class TestConfirms:
     def test_of_who_stopped_in_order_nothing_is_unsure(self, rows: list[Row]) -> None:
         found = self.found(rows)
         assert found is not None
-        assert len(found.unsure) == 1  # c was killed, and is in the first primary only
-        (_, last) = found.unsure[0]
-        assert last == primaries(rows)[2].base
+        assert found.unsure.keys() == {("c", 1)}  # it was killed, and is in the first primary only
 
     def test_what_was_confirmed_last_may_not_be_recorded(self, rows: list[Row]) -> None:
         """The gate may be open already for what waits to be written: the mark does not tell."""
         found = self.found(self.cut(rows, "c", 1, 5))
-        assert found == Confirms(((6, primaries(rows)[2].base),))
+        assert found == Confirms({("c", 1): 5})
 
-    def test_the_log_of_a_member_without_power_ends_before_its_confirms(
+    def test_what_a_member_confirmed_in_the_epochs_that_it_was_in_is_not_sure(
         self, rows: list[Row]
     ) -> None:
-        """Until a primary without it began; if there was none, it is not known until when."""
-        found = self.found(self.cut(rows, "b", 1, 5))
+        """Nor in one of which no log tells who was in it; in that, two of its lives may be."""
+        rows = [one for one in self.cut(rows, "b", 1, 5) if not self.begins(one, 2)]
+        found = self.found(self.cut(rows, "c", 1, 7))
         assert found is not None
-        assert (6, BEYOND_ALL) in found.unsure
+        assert found.unsure == {("c", 1): 7, ("c", 2): 7, ("b", 1): 5, ("b", 2): 5, ("b", 3): 5}
+
+    @staticmethod
+    def begins(row: Row, epoch: int) -> bool:
+        return row.kind == RecordKind.ACTIVE and row.epoch == epoch
+
+    @pytest.mark.parametrize(("of", "excused"), [("a", False), ("c", True)])
+    def test_who_crashed_excuses_no_confirm_of_what_another_one_submitted(
+        self, of: str, excused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """Simulated seed 8900003: a confirm that nobody recorded was found nowhere, as a member
+        that had crashed at any time might have given it.
+        """
+        monkeypatch.setattr("os.fsync", lambda _: None)
+        maker = good_history(6)
+        for incarnation, records in maker.logs.items():
+            maker.logs[incarnation] = [r for r in records if not isinstance(r, ConfirmRecord)]
+        maker.write(tmp_path / "untold")
+        files = sorted((tmp_path / "untold").rglob("*.qml"))
+        rows = rows_in(files)
+        told = told_history(rows, primaries(rows), files, absent=False)
+        assert told.extent.confirms is not None
+        log = tmp_path / "untold" / "a"
+        unsure = told.extent.confirms.unsure
+        read = [EvidenceFile(str(path), False, unsure=unsure) for path in log.glob("*.qml")]
+        parts = [
+            part["confirms"] for one in read for part in read_evidence(one) if "confirms" in part
+        ]
+        confirmed = {position for part in parts for position in part["position"].to_pylist()}
+        published = {
+            record.first_position + at
+            for record in maker.logs["a", 1]
+            if isinstance(record, Batch) and (record.origin, record.epoch) == (of, 1)
+            for at in range(record.commands)
+        }
+        assert published
+        assert confirmed >= published if excused else not confirmed & published
 
     def test_a_part_of_a_log_does_not_tell(self, rows: list[Row]) -> None:
         assert self.found([row for row in rows if (row.member, row.segment) != ("a", 0)]) is None
