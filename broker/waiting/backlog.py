@@ -5,9 +5,10 @@ original. With one deque of a million messages each full collection took 40 ms o
 20 and freeing the copy 14, all in one piece.
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterable, Iterator, Sequence
-from itertools import islice
+from itertools import accumulate, islice
 from typing import Generic, TypeVar
 
 from broker.waiting import blocks as sizes
@@ -70,23 +71,31 @@ class Backlog(Generic[_T]):
         return None
 
     def append_all(self, messages: Sequence[_T], sizes: Sequence[int]) -> list[Block[_T]]:
-        """Do as `extend`, in less time where they fill no block."""
-        tail, size = self._tail, self._tail_bytes + sum(sizes)
-        if len(tail) + len(messages) >= BLOCK_MESSAGES or size >= BLOCK_BYTES:
-            return self.extend(messages, sizes)
-        tail.extend(messages)
-        self._tail_bytes = size
-        return []
+        """Add them at the end, of so many bytes each, as `append` does; return the blocks that are
+        full now.  Each block is filled at once."""
+        full: list[Block[_T]] = []
+        begin, end = 0, len(messages)
+        while begin < end:
+            tail = self._tail
+            stop = begin + max(1, BLOCK_MESSAGES - len(tail))  # an adopted block may be larger
+            size = self._tail_bytes + sum(sizes[begin:stop])
+            if size >= BLOCK_BYTES:
+                sums = list(accumulate(sizes[begin:stop], initial=self._tail_bytes))
+                count = bisect_left(sums, BLOCK_BYTES, 1)
+                stop, size = begin + count, sums[count]
+            tail.extend(messages[begin:stop])
+            self._tail_bytes = size
+            if len(tail) >= BLOCK_MESSAGES or size >= BLOCK_BYTES:
+                block = self._seal()
+                if block is not None:
+                    full.append(block)
+            begin = stop
+        return full
 
     def extend(self, messages: Iterable[_T], sizes: Iterable[int] = ()) -> list[Block[_T]]:
-        """Add them at the end, of so many bytes each; return the blocks that are full now."""
-        full: list[Block[_T]] = []
-        rest = iter(sizes)
-        for message in messages:
-            block = self.append(message, next(rest, 0))
-            if block is not None:
-                full.append(block)
-        return full
+        """Do the same with messages that come one by one, or whose sizes do not matter."""
+        held = list(messages)
+        return self.append_all(held, list(sizes) or [0] * len(held))
 
     def adopt(self, block: Block[_T]) -> Block[_T] | None:
         """Add those of a block of another backlog at the end, wherever they are; return the block

@@ -7,7 +7,7 @@ from collections import deque
 from typing import NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from broker.waiting import backlog as backlogs
@@ -59,16 +59,22 @@ class FixedPage(NamedTuple):
         raise AssertionError("nobody hands it on")
 
 
-@given(STEPS)
-def test_it_is_a_list_taken_from_both_ends(steps: list[tuple[str, int]]) -> None:
-    before, backlogs.BLOCK_MESSAGES = backlogs.BLOCK_MESSAGES, 3
+OVERFULL = [("append", 1), ("adopt", 4), ("append", 1), ("pop", 2), ("append all", 1)]
+"""An adopted block that is larger than others is the end of the queue."""
+
+
+@example(OVERFULL, [0] * 9)
+@given(STEPS, st.lists(st.sampled_from([0, 1, 1, 2, 9, 10, 11]), min_size=9, max_size=9))
+def test_it_is_a_list_taken_from_both_ends(steps: list[tuple[str, int]], sizes: list[int]) -> None:
+    before = backlogs.BLOCK_MESSAGES, backlogs.BLOCK_BYTES
+    backlogs.BLOCK_MESSAGES, backlogs.BLOCK_BYTES = 3, 10
     try:
-        _compare(steps)
+        _compare(steps, sizes)
     finally:
-        backlogs.BLOCK_MESSAGES = before
+        backlogs.BLOCK_MESSAGES, backlogs.BLOCK_BYTES = before
 
 
-def _compare(steps: list[tuple[str, int]]) -> None:
+def _compare(steps: list[tuple[str, int]], sizes: list[int]) -> None:
     found, expected = Backlog[int](), list[int]()
     copies: list[tuple[Backlog[int], list[int]]] = []
     number = 0
@@ -97,8 +103,8 @@ def _compare(steps: list[tuple[str, int]]) -> None:
             expected += added
             number += count
             before = found.copy()
-            full = found.append_all(added, [1] * count)
-            again = [one for one in map(before.append, added, [1] * count) if one is not None]
+            full = found.append_all(added, sizes[:count])
+            again = [one for one in map(before.append, added, sizes) if one is not None]
             assert list(map(tuple, full)) == list(map(tuple, again))
             assert list(map(tuple, found.blocks)) == list(map(tuple, before.blocks))
             continue

@@ -116,10 +116,10 @@ def _enter(
     messages: list[Message] = []
     rows: list[bytes] = []
     try:
-        for one in commands:
+        for one in cast("Sequence[Publish]", commands):
             if one[0] != PUBLISH:
                 break
-            _, on, by, publish_no, other, another, bits, given, body = cast("Publish", one)
+            _, on, by, publish_no, other, another, bits, given, body = one
             if by != chan or on != conn or another != routing or other != name or bits != flags:
                 break
             if given != properties:
