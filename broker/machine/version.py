@@ -116,3 +116,7 @@ message came back, and queues of the type quorum count without a limit, as Rabbi
 MOVES_TELL_WHY = 15
 """From this version on moves say what they rest on: times, limits, groups, bindings. Decision:
 docs/decisions/0099-moves-tell-what-they-rest-on.md."""
+
+DECLARED_AS_RABBITMQ = 15
+"""From this version on queues of the type quorum are durable and of nobody, and have none of the
+arguments that RabbitMQ refuses for them; hints are values that RabbitMQ takes."""

@@ -13,7 +13,13 @@ from broker.machine.queueing.declaration import (
 from broker.machine.queueing.deletion import delete_queue
 from broker.machine.queueing.queue import purge
 from broker.machine.queueing.windows import empty_window
-from broker.machine.requests.arguments import check_queue, compare_queue, window_refusal
+from broker.machine.requests.arguments import (
+    CLASSIC,
+    check_queue,
+    compare_queue,
+    queue_type,
+    window_refusal,
+)
 from broker.machine.requests.refusals import (
     Refusal,
     in_use,
@@ -22,14 +28,19 @@ from broker.machine.requests.refusals import (
     invalid_property,
     locked,
     no_queue,
-    no_server_named_stream,
+    no_server_named,
     not_empty,
     not_on_stream,
     reserved_name,
     too_many_queues,
 )
 from broker.machine.state import STREAM, Channel, Queue, State, ready_count
-from broker.machine.version import ANSWERS_AS_RABBITMQ, BOUNDED_WINDOWS, QPID_OPTIONS
+from broker.machine.version import (
+    ANSWERS_AS_RABBITMQ,
+    BOUNDED_WINDOWS,
+    DECLARED_AS_RABBITMQ,
+    QPID_OPTIONS,
+)
 
 GENERATED_PREFIX = "amq.gen-"  # of names that the gateway generates; it refuses them from clients
 
@@ -63,9 +74,8 @@ def on_queue_declare(state: State, channel: Channel, command: QueueDeclare) -> i
         refusal = too_many_queues(name, vhost.name, vhost.max_queues)
     else:
         refusal = check_queue(name, vhost.name, arguments, state.version)
-        if arguments.get("x-queue-type") == STREAM:
-            declared = durable, exclusive, auto_delete
-            refusal = refusal or _no_stream(name, declared, vhost.name)
+        declared = durable, exclusive, auto_delete
+        refusal = refusal or _misfit(name, declared, arguments, vhost.name, state.version)
         refusal = refusal or window_refusal(state, name, arguments)
     if refusal is not None:
         return refuse(state, channel, kind, refusal)
@@ -81,11 +91,16 @@ def on_queue_declare(state: State, channel: Channel, command: QueueDeclare) -> i
     return OK
 
 
-def _no_stream(name: str, declared: tuple[bool, bool, bool], vhost: str) -> Refusal | None:
-    """What a queue must be to be a stream: in RabbitMQ's order."""
+def _misfit(
+    name: str, declared: tuple[bool, bool, bool], arguments: Table, vhost: str, version: int
+) -> Refusal | None:
+    """Why a queue cannot be of the type that is asked for: in RabbitMQ's order."""
+    kind = STREAM if arguments.get("x-queue-type") == STREAM else queue_type(arguments)
+    if kind == CLASSIC or (kind != STREAM and version < DECLARED_AS_RABBITMQ):
+        return None
     durable, exclusive, auto_delete = declared
     if name.startswith(GENERATED_PREFIX):
-        return no_server_named_stream()
+        return no_server_named(kind)
     for prop, is_wrong in (
         ("auto-delete", auto_delete),
         ("exclusive-owner", exclusive),

@@ -41,6 +41,7 @@ from broker.machine.version import (
     BOUNDED_WINDOWS,
     BROWSING,
     CONSUMER_TIMEOUTS,
+    DECLARED_AS_RABBITMQ,
     DEDUPLICATION,
     KEPT_LETTERS,
     LAST_VALUES,
@@ -71,6 +72,8 @@ _NOT_OF_STREAMS = (
 )  # fmt: skip
 """As RabbitMQ, and the last five because a stream has no window, keeps all values, and nobody
 takes from it anyway."""
+_NOT_OF_QUORUM = ("x-max-priority", "x-queue-mode", "x-queue-version", "x-queue-master-locator")
+"""As RabbitMQ."""
 _NUMBER_MAX = 1 << 53
 _PRIORITY_MAX = 255
 _NUMBERS = {
@@ -112,15 +115,21 @@ _CONSUME_STREAMS = ("x-stream-offset", *_FILTERS)
 """Of consumers of streams only."""
 NOT_HONOURED = "not supported by this broker"
 NOT_BROWSED = "a queue with priorities cannot be browsed: what comes would be sent out of order"
-_TYPES = ("classic", "quorum")
+CLASSIC, QUORUM = _TYPES = ("classic", "quorum")
+_MODES = ("default", "lazy")
+_VERSIONS = (1, 2)
+_LOCATORS = ("client-local", "balanced", "random", "least-leaders")
 
 
 def check_queue(name: str, vhost: str, arguments: Table, version: int) -> Refusal | None:
     is_stream = arguments.get("x-queue-type") == STREAM and version >= STREAMS
-    foreign = _NOT_OF_STREAMS if is_stream else _OF_STREAMS
+    kind = STREAM if is_stream else queue_type(arguments)
+    foreign: tuple[str, ...] = _NOT_OF_STREAMS if is_stream else _OF_STREAMS
+    if kind == QUORUM and version >= DECLARED_AS_RABBITMQ:
+        foreign += _NOT_OF_QUORUM
     for arg, value in arguments.items():
         if arg in foreign and version >= ANSWERS_AS_RABBITMQ:
-            return not_of_type(arg, name, vhost, STREAM if is_stream else queue_type(arguments))
+            return not_of_type(arg, name, vhost, kind)
         if arg == "x-dead-letter-exchange" and type(value) is not str:
             return invalid_type(arg, "queue", name, vhost, value)
         why = _fault_of(arg, value, version)
@@ -149,7 +158,7 @@ def check_queue(name: str, vhost: str, arguments: Table, version: int) -> Refusa
 def queue_type(arguments: Table) -> str:
     """What it was declared as, classic or quorum; a stream has rules of its own."""
     kind = arguments.get("x-queue-type")
-    return kind if isinstance(kind, str) and kind in _TYPES else "classic"
+    return kind if isinstance(kind, str) and kind in _TYPES else CLASSIC
 
 
 def _fault_of(arg: str, value: Value, version: int) -> str | None:
@@ -187,11 +196,29 @@ def _fault_of(arg: str, value: Value, version: int) -> str | None:
         fault = fault_of_key(value)
     elif arg in (BROWSE_ONLY, SHARED_GROUPS) and version >= BROWSING:
         fault = None if value is True else "unacceptable value: true is needed"
+    elif arg in _HINTS and version >= DECLARED_AS_RABBITMQ:
+        fault = _fault_of_hint(arg, value)
     elif version >= ANSWERS_AS_RABBITMQ:
         fault = _fault_of_promise(arg, value)
     elif arg.startswith("x-") and arg not in _HINTS:
         fault = NOT_HONOURED
     return fault
+
+
+def _fault_of_hint(arg: str, value: Value) -> str | None:
+    """What is wrong with an argument that changes nothing."""
+    if arg == "x-queue-mode":
+        return _fault_of_word(value, _MODES, f"\"unsupported queue mode '{plain(value)}'\"")
+    if arg == "x-queue-version":
+        fault = _fault_of_number(value, 0, _NUMBER_MAX)
+        if fault is None and value not in _VERSIONS:
+            fault = f"\"unsupported queue version '{plain(value)}'\"; 1 or 2 is needed"
+        return fault
+    if arg == "x-queue-leader-locator":
+        return _fault_of_word(value, _LOCATORS, "invalid_queue_locator_arg")
+    if arg == "x-quorum-initial-group-size":
+        return _fault_of_number(value, 1, _NUMBER_MAX)
+    return None
 
 
 def _fault_of_number(value: Value, low: int, high: int) -> str | None:
@@ -291,7 +318,7 @@ def apply_settings(queue: Queue) -> None:
     expires_ms = _number(arguments, definition, "expires")
     queue.expires_us = expires_ms * 1000 if expires_ms >= 0 else -1
     queue.delivery_limit = _number(arguments, definition, "delivery-limit")
-    queue.is_quorum = arguments.get("x-queue-type") == "quorum"
+    queue.is_quorum = arguments.get("x-queue-type") == QUORUM
     queue.overflow = _name(arguments, definition, "overflow") or "drop-head"
     queue.dead_letter_exchange = _name(arguments, definition, "dead-letter-exchange")
     queue.dead_letter_key = _name(arguments, definition, "dead-letter-routing-key")

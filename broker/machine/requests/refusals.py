@@ -240,10 +240,10 @@ def invalid_property(prop: str, name: str, vhost: str) -> Refusal:
     )
 
 
-def no_server_named_stream() -> Refusal:
+def no_server_named(kind: str) -> Refusal:
     return Refusal(
         PRECONDITION_FAILED,
-        "PRECONDITION_FAILED - Cannot declare a server-named queue for type rabbit_stream_queue",
+        f"PRECONDITION_FAILED - Cannot declare a server-named queue for type rabbit_{kind}_queue",
     )
 
 

@@ -10,8 +10,10 @@ from broker.machine.effects import GetEmpty, GetOk
 from broker.machine.machine import Machine
 from broker.machine.requests.properties import headers_of
 from broker.machine.state import BODY
+from broker.machine.version import DECLARED_AS_RABBITMQ
 from tests.support.three_machines import Client, Rig
 
+QUORUM: c.Table = {"x-queue-type": "quorum"}
 EXPIRES_IN_A_SECOND = b"\x01\x00\x041000"
 
 
@@ -97,6 +99,20 @@ def test_reserved_names(client: Client) -> None:
         ),
         ({"x-dead-letter-routing-key": "k"}, "routing_key_but_no_dlx_defined"),
         ({"x-single-active-consumer": 1}, "{unacceptable_type,signedint}; a boolean"),
+        (
+            {"x-queue-mode": "eager"},
+            "vhost '/': \"unsupported queue mode 'eager'\"; one of default",
+        ),
+        ({"x-queue-mode": ""}, "\"unsupported queue mode ''\""),
+        ({"x-queue-mode": 1}, "{unacceptable_type,signedint}"),
+        ({"x-queue-version": 3}, "vhost '/': \"unsupported queue version '3'\"; 1 or 2 is needed"),
+        ({"x-queue-version": 0}, "\"unsupported queue version '0'\""),
+        ({"x-queue-version": -1}, "{value_negative,-1}"),
+        ({"x-queue-version": "2"}, '"expected integer, got longstr"'),
+        ({"x-queue-version": True}, '"expected integer, got bool"'),
+        ({"x-queue-leader-locator": "here"}, "vhost '/': invalid_queue_locator_arg; one of"),
+        ({"x-quorum-initial-group-size": 0}, "{value_zero,0}"),
+        ({"x-quorum-initial-group-size": "a"}, '"expected integer, got longstr"'),
     ],
 )
 def test_promises_are_honoured_or_refused(client: Client, arguments: c.Table, words: str) -> None:
@@ -118,11 +134,59 @@ def test_promises_are_honoured_or_refused(client: Client, arguments: c.Table, wo
 def test_hints_are_accepted_and_compared(
     client: Client, hint: str, value: c.Value, other: c.Value
 ) -> None:
-    hinted: c.Table = {"x-queue-type": "quorum", hint: value, "mine": 1}
+    kind = "quorum" if hint in ("x-queue-leader-locator", "x-quorum-initial-group-size") else ""
+    hinted: c.Table = {"x-queue-type": kind or "classic", hint: value, "mine": 1}
     assert client.queue("q", hinted) == c.OK
     assert client.queue("q", {**hinted, "mine": 2}) == c.OK
     assert client.queue("q", {**hinted, hint: other}) == 406
     assert f"inequivalent arg '{hint}' for queue 'q'" in client.error()
+
+
+@pytest.mark.parametrize(
+    ("argument", "value"),
+    [
+        ("x-max-priority", 3), ("x-queue-mode", "lazy"), ("x-queue-mode", "bad"),
+        ("x-queue-version", 2), ("x-queue-master-locator", "min-masters"), ("x-max-age", "1h"),
+        ("x-stream-max-segment-size-bytes", 5), ("x-initial-cluster-size", 3),
+    ],
+)  # fmt: skip
+def test_what_a_quorum_queue_does_not_have_is_refused(
+    client: Client, argument: str, value: c.Value
+) -> None:
+    assert client.queue("q", {**QUORUM, argument: value}) == 406
+    assert client.error() == (
+        f"PRECONDITION_FAILED - invalid arg '{argument}' for queue 'q' in vhost '/' "
+        "of queue type rabbit_quorum_queue"
+    )
+
+
+@pytest.mark.parametrize(
+    ("flags", "what"),
+    [
+        ({"auto_delete": True, "exclusive": True, "durable": False}, "auto-delete"),
+        ({"exclusive": True}, "exclusive-owner"),
+        ({"exclusive": True, "durable": False}, "exclusive-owner"),
+        ({"durable": False}, "non-durable"),
+    ],
+)
+def test_a_quorum_queue_is_durable_and_of_nobody(
+    client: Client, flags: dict[str, bool], what: str
+) -> None:
+    assert client.queue("q", QUORUM, **flags) == 406
+    assert client.error() == (
+        f"PRECONDITION_FAILED - invalid property '{what}' for queue 'q' in vhost '/'"
+    )
+    client = client.rig.client()
+    assert client.queue("amq.gen-stamped-by-the-gateway", QUORUM) == 406
+    assert client.error() == (
+        "PRECONDITION_FAILED - Cannot declare a server-named queue for type rabbit_quorum_queue"
+    )
+
+
+def test_before_version_15_these_are_taken() -> None:
+    client = Rig(DECLARED_AS_RABBITMQ - 1).client()
+    odd: c.Table = {**QUORUM, "x-queue-mode": "eager", "x-queue-version": 9, "x-max-priority": 3}
+    assert client.queue("q", odd, durable=False, auto_delete=True) == c.OK
 
 
 def test_exclusive_queues_are_their_connections(client: Client) -> None:
