@@ -469,6 +469,29 @@ def test_incomplete_logs() -> None:
     assert len(gap.notes) == 1
 
 
+@pytest.mark.parametrize("told", [True, False])
+def test_what_several_clients_received_is_looked_up_where_the_logs_surely_reach(told: bool) -> None:
+    """Simulated seed 8900001: a flag was lost on the way to a second client, before the end of the
+    logs; nobody who received it was judged, as they were two.
+    """
+    servers, clients = Servers(), Clients()
+    pair = ClientPair("shared", servers, clients)
+    second = clients.client("second reader", "shared")
+    (message,) = pair.publish("flagged", pair.queue)
+    servers.deliver(message)
+    servers.give_back(message)
+    servers.deliver(message, redelivered=True)
+    pair.receive("flagged")
+    second.received(1, pair.body("flagged"), redelivered=False)
+    pair.send("later")
+    if told:
+        (later,) = pair.publish("for the second", pair.queue)
+        servers.deliver(later)
+        second.received(2, pair.body("for the second"), redelivered=False)
+    findings = check_all(servers, clients, ALL._replace(end=False, sole=False)).findings
+    assert [one.property for one in findings] == (["G11"] if told else [])
+
+
 def test_what_came_again_may_have_come_first_before_the_logs_begin() -> None:
     servers, clients = Servers(), Clients()
     pair = ClientPair("work", servers, clients)

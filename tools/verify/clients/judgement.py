@@ -27,7 +27,7 @@ RESULT_SCHEMAS = {
     "findings": f"promise string, scope string, {_WHO}, place bigint, body bigint, queue string, "
     "position bigint, what string",
     "suspects": f"{_WHO}, place bigint, until bigint, body bigint, queue string, plain bigint, "
-    "again bigint, alone boolean, plain_there bigint, entered bigint",
+    "again bigint, plain_there bigint, entered bigint",
     "spans": "name string, client string, life bigint, place bigint, until bigint",
     "routed": _WHO,
     "outcomes": "name string, n bigint",
@@ -93,14 +93,15 @@ TOGETHER = {
         WHERE rank <= findings_max ORDER BY client, place, what""",
     "doubtful": """
         SELECT * FROM (
-            SELECT suspects.*, COALESCE(from_start AND to_end OR alone
-                AND (from_start OR place > since) AND (to_end OR until < till), FALSE)
-                AND (entered > 0 OR NOT lost_ends) AS judged,
-                ROW_NUMBER() OVER (ORDER BY body, queue) AS rank
+            SELECT suspects.*, (entered > 0 OR NOT lost_ends) AND BOOL_AND(COALESCE(
+                    (from_start OR place > since) AND (to_end OR until < till), FALSE
+                )) OVER (PARTITION BY body, queue) AS judged,
+                ROW_NUMBER() OVER (PARTITION BY body, queue ORDER BY client, life) AS nth,
+                DENSE_RANK() OVER (ORDER BY body, queue) AS rank
             FROM suspects
             LEFT JOIN (SELECT * FROM sure WHERE name = 'receipt') AS sure USING (client, life)
             CROSS JOIN extent
-        ) AS ranked CROSS JOIN extent WHERE rank <= suspects_max""",
+        ) AS ranked CROSS JOIN extent WHERE nth = 1 AND rank <= suspects_max""",
     "faults": """
         SELECT * FROM (
             SELECT client, life, what, ROW_NUMBER() OVER (ORDER BY client, life, what) AS rank

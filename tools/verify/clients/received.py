@@ -13,7 +13,7 @@ from tools.verify.clients.published import times
 RECEIVED = {
     "receipts": """
         SELECT body, queue, COUNT(*) FILTER (WHERE NOT flag) AS plain,
-            COUNT(*) FILTER (WHERE flag) AS again, MIN(nth) AS who, MAX(place) AS until,
+            COUNT(*) FILTER (WHERE flag) AS again, MIN(nth) AS who,
             MIN(client) = MAX(client) AND MIN(life) = MAX(life) AS alone
         FROM ops CROSS JOIN extent WHERE complete AND op = 5 GROUP BY body, queue""",
     "delivered": """
@@ -30,13 +30,18 @@ RECEIVED = {
         ) AS theirs ON theirs.body = receipts.body
             AND (queue = '' OR name IS NULL OR name = queue)
         GROUP BY receipts.body, receipts.queue""",
-    # What was received more often than it was delivered so, or than it entered.
+    # What was received more often than it was delivered so, or than it entered: for each client,
+    # from its first receipt until its last.
     "suspects": """
-        SELECT client, life, session, place, until, body, receipts.queue, plain, again, alone,
+        SELECT client, life, session, place, until, body, queue, plain, again,
             COALESCE(plain_there, 0) AS plain_there, COALESCE(entered, 0) AS entered
-        FROM receipts LEFT JOIN delivered USING (body, queue) JOIN ops USING (body)
-        WHERE nth = who AND (plain > COALESCE(plain_there, 0) OR again > COALESCE(again_there, 0)
-            OR plain > COALESCE(entered, 0))""",
+        FROM receipts LEFT JOIN delivered USING (body, queue) JOIN (
+            SELECT body, queue, client, life, MIN_BY(session, place) AS session,
+                MIN(place) AS place, MAX(place) AS until
+            FROM ops WHERE op = 5 GROUP BY body, queue, client, life
+        ) AS of_clients USING (body, queue)
+        WHERE plain > COALESCE(plain_there, 0) OR again > COALESCE(again_there, 0)
+            OR plain > COALESCE(entered, 0)""",
     # What was settled as acknowledged more often than clients acked it, where all that were sent it
     # keep histories, and lost the connections that had it: it was to come back.
     "of_acks": """
