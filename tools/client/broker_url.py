@@ -11,10 +11,8 @@ from collections.abc import Mapping
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from broker.exit_codes import Exit
 from broker.options.broker import AMQP_PORT
 from broker.options.client_ports import AMQPS_PORT
-from tools.cli.failures import ToolError
 from tools.cli.options import Address as Address
 from tools.cli.options import parse_address as parse_address
 from vsync.types import record
@@ -29,6 +27,17 @@ class Scheme(NamedTuple):
 
 
 Schemes = Mapping[str, Scheme]
+
+
+def elsewhere(why: str) -> str:
+    """Why a member is not there, and what to do next: the cluster may be fine without it."""
+    end = "" if why.endswith("?") else "."
+    return (
+        f"{why}{end} Any other member answers as well: name one, or several, of which the first "
+        "that runs is asked: HOST:PORT,HOST:PORT"
+    )
+
+
 AMQP: Schemes = {
     "amqp://": Scheme(False, AMQP_PORT),
     "amqps://": Scheme(True, AMQPS_PORT),
@@ -59,7 +68,7 @@ def parse_url(text: str, schemes: Schemes) -> BrokerUrl:
     scheme = schemes[named] if named else next(iter(schemes.values()))
     if text.startswith("failover:"):
         raise ValueError(
-            "failover: is a list of brokers, which spout and drain take; here one is asked: write "
+            "failover: is a list of brokers; here one is named: write "
             f"{next(iter(schemes))}HOST:PORT"
         )
     if not named and "://" in text:
@@ -80,28 +89,34 @@ def parse_url(text: str, schemes: Schemes) -> BrokerUrl:
     )  # fmt: skip
 
 
-def brokers(text: str) -> tuple[BrokerUrl, ...]:
-    """A client's list of brokers, in the order in which they are tried.
+def brokers(text: str, schemes: Schemes = AMQP) -> tuple[BrokerUrl, ...]:
+    """A list of brokers, in the order in which they are tried.  ValueError is for operators.
 
-    What the first says holds for those after it that begin without a scheme.
+    What the first says holds for those after it that begin without a scheme, and its user and
+    virtual host for all.
     """
     parts = [part.strip() for part in text.split(",") if part.strip()]
     if not parts:
-        raise ToolError("--broker: give at least one HOST:PORT", Exit.USAGE)
-    named = next((name for name in AMQP if parts[0].startswith(name)), "")
+        raise ValueError("give at least one HOST:PORT")
+    named = next((name for name in schemes if parts[0].startswith(name)), "")
     found: list[BrokerUrl] = []
     for part in parts:
-        plain = not any(part.startswith(name) for name in AMQP) and "://" not in part
+        plain = not any(part.startswith(name) for name in schemes) and "://" not in part
         try:
-            found.append(parse_url(named + part if plain else part, AMQP))
+            found.append(parse_url(named + part if plain else part, schemes))
         except ValueError as problem:
             said = str(problem)
             if "@" in text and "@" not in part:  # it may be half of a password
-                said = "a part is no HOST:PORT; is there a comma in a password? write it %2C with amqp://"
-            raise ToolError(f"--broker: {said}", Exit.USAGE) from None
+                said = (
+                    "a part is no HOST:PORT; is there a comma in a password? write it %2C with "
+                    f"{next(iter(schemes))}"
+                )
+            raise ValueError(said) from None
     if len({one.tls for one in found}) > 1:
-        raise ToolError(
-            "--broker: some are asked over TLS, some in clear; write amqps:// before all",
-            Exit.USAGE,
-        )
+        secure = next(name for name, scheme in schemes.items() if scheme.tls)
+        raise ValueError(f"some are asked over TLS, some in clear; write {secure} before all")
+    first = found[0]
+    for one in found[1:]:
+        if (one.user, one.vhost) not in ((None, None), (first.user, first.vhost)):
+            raise ValueError("all take the user and the virtual host of the first; name no others")
     return tuple(found)

@@ -1,7 +1,8 @@
 """Connecting to one broker of a list: the first that accepts, in rounds, until a timeout.
 
 The list may be written as ActiveMQ's clients write it, `failover:(tcp://a:5672,tcp://b:5672)?...`.
-`tcp://` and `ssl://` stand for `amqp://` and `amqps://`, which may be written, too.  The parameters
+`tcp://` and `ssl://` stand for `amqp://` and `amqps://` (of the management API: `http://` and
+`https://`), which may be written, too.  The parameters
 are those that say in which order, how often and how long brokers are tried; times are in
 milliseconds.  What else ActiveMQ has is about its own protocol, and is refused by its name.
 """
@@ -9,13 +10,16 @@ milliseconds.  What else ActiveMQ has is about its own protocol, and is refused 
 from __future__ import annotations
 
 import random
+import ssl
 import time
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
+from pathlib import Path
+from typing import TypeAlias, TypeVar
 from urllib.parse import parse_qsl
 
 from tools.client.amqp_client import AmqpConnection, ConnectionLost, Login, TlsRefused
-from tools.client.broker_url import Address
+from tools.client.broker_url import AMQP, Address, BrokerUrl, Schemes, brokers
 from vsync.types import record
 
 FAILOVER = "failover:"
@@ -23,7 +27,13 @@ FIRST_S, MAX_S = 0.1, 2.0
 PARAMETERS = (
     "randomize", "initialReconnectDelay", "maxReconnectDelay", "maxReconnectAttempts", "timeout"
 )  # fmt: skip
-_SCHEMES = {"tcp://": "amqp://", "ssl://": "amqps://"}
+NEXT_S = 5.0
+"""So long is one waited for that stands still, where there is another one to ask."""
+_SCHEMES = {"tcp://": False, "ssl://": True}
+"""Whether it is over TLS."""
+MemberAddress: TypeAlias = "Address | Path"
+"""Of a broker: a port, or the Unix socket of a library program."""
+Connection = TypeVar("Connection")
 
 
 @record
@@ -114,7 +124,60 @@ class BrokerList:
         self._place = (self._place + 1) % len(self._brokers)
 
 
-def split_failover(text: str, patience_s: float) -> tuple[str, Reconnect]:
+def read_brokers(
+    text: str, schemes: Schemes, patience_s: float = 0.0
+) -> tuple[BrokerUrl, tuple[Address, ...], Reconnect]:
+    """Read a list of brokers, plain or of ActiveMQ's form.  ValueError is for operators.
+
+    Returns what the first says, which holds for all, where they are, in the order in which they
+    are tried, and how.
+    """
+    plain, reconnect = split_failover(text, patience_s, schemes)
+    found = brokers(plain, schemes)
+    addresses = [one.address for one in found]
+    if reconnect.shuffled:
+        random.shuffle(addresses)
+    return found[0], tuple(addresses), reconnect
+
+
+class NoneReached(Exception):
+    """No connection to any broker of a list; `failures` has why, of each."""
+
+    def __init__(self, failures: Sequence[tuple[MemberAddress, OSError]]) -> None:
+        super().__init__()
+        self.failures = failures
+
+    @property
+    def is_down(self) -> bool:
+        """Whether others of the cluster may answer: it is not TLS that fails, and no library's."""
+        return not any(
+            isinstance(problem, ssl.SSLError) or isinstance(place, Path)
+            for place, problem in self.failures
+        )
+
+
+def first_reached(
+    places: Sequence[MemberAddress],
+    connect: Callable[[MemberAddress, float | None], Connection],
+    timeout_s: float | None,
+) -> tuple[MemberAddress, Connection]:
+    """Connect to the first broker that can be reached, in one round.  Raises NoneReached.
+
+    For who asks one member and wants an answer now.  Nothing was asked of those before: so a
+    change is not made twice.
+    """
+    failures: list[tuple[MemberAddress, OSError]] = []
+    for place in places:
+        is_last = place == places[-1]
+        patience_s = timeout_s if is_last else min(timeout_s or NEXT_S, NEXT_S)
+        try:
+            return place, connect(place, patience_s)
+        except OSError as problem:
+            failures.append((place, problem))
+    raise NoneReached(failures)
+
+
+def split_failover(text: str, patience_s: float, schemes: Schemes = AMQP) -> tuple[str, Reconnect]:
     """Return the plain list of brokers, and how they are tried.  ValueError is for operators."""
     if not text.startswith(FAILOVER):
         return text, Reconnect(patience_s)
@@ -129,12 +192,14 @@ def split_failover(text: str, patience_s: float) -> tuple[str, Reconnect]:
     parts = [part.strip() for part in listed.split(",") if part.strip()]
     if any("?" in part for part in parts):
         raise ValueError("failover: parameters stand behind the bracket, for all brokers")
-    return ",".join(_plain(part) for part in parts), _reconnect(rest.removeprefix("?"), patience_s)
+    listed = ",".join(_plain(part, schemes) for part in parts)
+    return listed, _reconnect(rest.removeprefix("?"), patience_s)
 
 
-def _plain(part: str) -> str:
-    for theirs, ours in _SCHEMES.items():
+def _plain(part: str, schemes: Schemes) -> str:
+    for theirs, tls in _SCHEMES.items():
         if part.startswith(theirs):
+            ours = next(name for name, scheme in schemes.items() if scheme.tls is tls)
             return ours + part.removeprefix(theirs)
     return part
 

@@ -15,8 +15,9 @@ from collections.abc import Mapping
 from typing import TypeAlias
 from urllib.parse import quote, urlencode
 
-from tools.client.broker_url import HTTP, Address, parse_url
+from tools.client.broker_url import HTTP, Address
 from tools.client.credentials import Credentials, from_environment
+from tools.client.failover import MemberAddress, NoneReached, first_reached, read_brokers
 from tools.client.tls import reason
 from vsync.types import record
 
@@ -39,6 +40,10 @@ class NoAnswer(ApiError):
     """Nothing listens there, it does not answer in time, or it is no management API."""
 
 
+class NotRunning(NoAnswer):
+    """No connection comes about."""
+
+
 @record
 class Api:
     """The management API of one member, and as whom it is asked."""
@@ -48,6 +53,8 @@ class Api:
     password: str
     timeout_seconds: float | None = 60.0
     tls: ssl.SSLContext | None = None
+    others: tuple[Address, ...] = ()
+    """Who is asked when nobody can be reached at `address`."""
 
     def get(self, *names: str, **query: str | int | bool) -> Json:
         """Read what is at a path; each name is one part of it, whatever characters it has."""
@@ -109,12 +116,7 @@ class Api:
     def _exchange(
         self, method: str, path: str, content: bytes | None, headers: Mapping[str, str]
     ) -> tuple[int, bytes]:
-        host, port = self.address
-        connection = (
-            http.client.HTTPSConnection(host, port, timeout=self.timeout_seconds, context=self.tls)
-            if self.tls is not None
-            else http.client.HTTPConnection(host, port, timeout=self.timeout_seconds)
-        )
+        connection = self._connection()
         tls_hint = "speaks TLS at this port: write https:// before it"
         try:
             connection.request(method, path, content, dict(headers))
@@ -137,6 +139,32 @@ class Api:
             raise NoAnswer(f"{self.address} {what}") from None
         finally:
             connection.close()
+
+    def _connection(self) -> http.client.HTTPConnection:
+        """To the first of the members that can be reached."""
+
+        def connect(place: MemberAddress, patience_s: float | None) -> http.client.HTTPConnection:
+            assert isinstance(place, Address)
+            host, port = place
+            made = (
+                http.client.HTTPSConnection(host, port, timeout=patience_s, context=self.tls)
+                if self.tls is not None
+                else http.client.HTTPConnection(host, port, timeout=patience_s)
+            )
+            made.connect()
+            made.sock.settimeout(self.timeout_seconds)
+            return made
+
+        try:
+            places = (self.address, *self.others)
+            return first_reached(places, connect, self.timeout_seconds)[1]
+        except NoneReached as problem:
+            said = [f"{place}: {reason(why, place)}" for place, why in problem.failures]
+            kind = NotRunning if problem.is_down else NoAnswer
+            raise kind(
+                f"cannot ask {'; '.join(said)}; "
+                "is the member running, and is this its management port?"
+            ) from None
 
     def _read(self, status: int, text: bytes) -> Json:
         found: Json = None
@@ -249,7 +277,7 @@ def _query_text(value: str | float | bool) -> str:
 def parse_api(
     text: str, timeout_seconds: float | None, credentials: Credentials | None = None
 ) -> Api:
-    """Read [http[s]://][user[/password]@]host[:port]; ValueError has a text for the operator."""
-    url = parse_url(text, HTTP)
+    """Read [http[s]://][user[/password]@]host[:port], or a list; ValueError is for operators."""
+    url, (first, *others), _ = read_brokers(text, HTTP)
     given = credentials or from_environment()
-    return Api(url.address, *given.login(url), timeout_seconds, given.context(url))
+    return Api(first, *given.login(url), timeout_seconds, given.context(url), tuple(others))

@@ -9,12 +9,13 @@ from __future__ import annotations
 import json
 import socket
 import ssl
-from collections.abc import Mapping
-from pathlib import Path
+from collections.abc import Mapping, Sequence
+from itertools import starmap
 from typing import Protocol, TypeAlias
 
 from tools.client import tls as tls_client
 from tools.client.broker_url import Address
+from tools.client.failover import MemberAddress, NoneReached, first_reached
 from vsync.types import record
 
 PREAMBLE = b"QPIDMGT1"
@@ -30,6 +31,10 @@ class ManagementError(Exception):
 
 class Unreachable(ManagementError):
     """Nothing listens there, or it is not one of our brokers."""
+
+
+class NotRunning(Unreachable):
+    """No connection comes about."""
 
 
 class ConnectionAborted(ManagementError):
@@ -82,10 +87,6 @@ class StatusTarget(Askable, Protocol):
         """Return its view of the cluster."""
 
 
-MemberAddress: TypeAlias = Address | Path
-"""Address of a member: a client port, or the Unix socket of a library program."""
-
-
 OTHERS = {
     b"AMQP": "an AMQP broker, but not one of this cluster software",
     b"\xff\0\0\0": "the port of a ring, on which members talk: give the client port",
@@ -117,15 +118,25 @@ def ask(
     user: str = "guest",
     password: str = "guest",
     tls: ssl.SSLContext | None = None,
+    others: Sequence[MemberAddress] = (),
 ) -> dict[str, Json]:
-    """Put one request to `broker` and return its answer; a refusal raises ManagementError."""
+    """Put one request to `broker`, or the first of `others` that can be reached instead.
+
+    Returns the answer; a refusal raises ManagementError.
+    """
     question = json.dumps({**request, "user": user, "password": password}).encode() + b"\n"
     try:
-        connection = _connect(broker, timeout_seconds, tls)
-    except OSError as problem:
-        raise Unreachable(_unreachable(broker, problem)) from None
+        broker, connection = first_reached(
+            (broker, *others),
+            lambda place, patience_s: _connect(place, patience_s, tls),
+            timeout_seconds,
+        )
+    except NoneReached as problem:
+        kind = NotRunning if problem.is_down else Unreachable
+        raise kind("; ".join(starmap(_unreachable, problem.failures))) from None
     with connection:
         try:
+            connection.settimeout(timeout_seconds)
             connection.sendall(PREAMBLE + question)
             line = _read_line(connection)
         except TimeoutError:
@@ -161,12 +172,13 @@ def cluster_status(
     user: str = "guest",
     password: str = "guest",
     tls: ssl.SSLContext | None = None,
+    others: Sequence[MemberAddress] = (),
 ) -> ClusterStatus:
-    """Ask `broker` for its view of the cluster."""
-    answer = ask(broker, {"op": "status"}, timeout_seconds, user, password, tls)
+    """Ask for the view of the cluster that `broker` has, or one of `others` instead."""
+    answer = ask(broker, {"op": "status"}, timeout_seconds, user, password, tls, others)
     members = answer.get("members")
     if not isinstance(members, list):
-        raise ManagementError(f"{broker} answered without a list of members")
+        raise ManagementError("the broker answered without a list of members")
     return ClusterStatus(
         cluster=str(answer.get("cluster", "")),
         status=str(answer.get("status", "UNKNOWN")),

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any, NamedTuple, TypeVar
@@ -14,9 +13,9 @@ from tools.cli.failures import ToolError
 from tools.cli.progress import Progress
 from tools.client import history as histories
 from tools.client.amqp_client import BrokerRefused, ConnectionLost, Login
-from tools.client.broker_url import Address, brokers
+from tools.client.broker_url import AMQP, Address
 from tools.client.credentials import Credentials, with_credentials
-from tools.client.failover import Reconnect, split_failover
+from tools.client.failover import Reconnect, read_brokers
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -53,23 +52,12 @@ class Route(NamedTuple):
 def route(text: str, credentials: Credentials, patience_s: float) -> Route:
     """Read a list of brokers, plain or of ActiveMQ's form."""
     try:
-        plain, reconnect = split_failover(text, patience_s)
+        first, addresses, reconnect = read_brokers(text, AMQP, patience_s)
     except ValueError as problem:
         raise ToolError(f"--broker: {problem}", Exit.USAGE) from None
-    found = brokers(plain)
-    first = found[0]
-    for one in found[1:]:
-        if (one.user, one.vhost) not in ((None, None), (first.user, first.vhost)):
-            raise ToolError(
-                "--broker: all take the user and the virtual host of the first; name no others",
-                Exit.USAGE,
-            )
     user, password = credentials.login(first)
     login = Login(user, password, first.vhost or "/", tls=credentials.context(first))
-    addresses = [one.address for one in found]
-    if reconnect.shuffled:
-        random.shuffle(addresses)
-    return Route(tuple(addresses), login, reconnect)
+    return Route(addresses, login, reconnect)
 
 
 @contextmanager

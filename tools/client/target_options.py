@@ -9,7 +9,8 @@ from typing import Any, TypeVar
 import click
 
 from tools.cli.failures import ToolError
-from tools.client.management import Askable, Json, ManagementError
+from tools.client.broker_url import elsewhere
+from tools.client.management import Askable, Json, ManagementError, NotRunning
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -19,6 +20,9 @@ def answered(who: str = "") -> Iterator[None]:
     """End the command with one sentence on a failed request; `who` when several are asked."""
     try:
         yield
+    except NotRunning as problem:
+        text = f"{who}: {problem}" if who else elsewhere(str(problem))
+        raise ToolError(f"Failed: {text}") from None
     except ManagementError as problem:
         raise ToolError(f"Failed: {f'{who}: ' if who else ''}{problem}") from None
 

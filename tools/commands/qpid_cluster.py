@@ -75,15 +75,15 @@ import click
 from broker.exit_codes import Exit
 from broker.options.broker import AMQP_PORT, parse_address
 from tools.cli.options import run_command
-from tools.client.broker_url import AMQP, parse_url
+from tools.client.broker_url import AMQP
 from tools.client.credentials import Credentials, from_environment, with_credentials
+from tools.client.failover import MemberAddress, read_brokers
 from tools.client.management import (
     Askable,
     ClusterStatus,
     ConnectionAborted,
     Json,
     ManagementError,
-    MemberAddress,
     ask,
     cluster_status,
 )
@@ -118,12 +118,14 @@ PROMPT_UPGRADE = (
 )
 EPILOG = """\b
 BROKER is [amqp[s]://][user/password@]host[:port], default localhost:5672, with amqps:// 5671. Any
-member will do, also as it is shown here (amqp:ssl:...). Without a user in it or in --user:
+member will do, also as it is shown here (amqp:ssl:...), and of a list host:port,host:port or
+failover:(tcp://host:port,...) the first that can be reached. Without a user in it or in --user:
 QPID_USER and QPID_PASSWORD of the environment, else guest, who may ask on the member's machine.
 \b
 Examples:
   qpid-cluster                          the cluster that localhost belongs to
   qpid-cluster --json otherhost:5673    the same for programs
+  qpid-cluster host1,host2,host3        asked at the first of them that runs
   qpid-cluster --ssl-ca ca.pem amqps://otherhost   over TLS, where there is no port without
   qpid-cluster -C                       the clients of all members
   qpid-cluster -d 10.0.0.7:41234        close the connection of this client
@@ -158,15 +160,20 @@ class Target:
     password: str
     timeout_seconds: float | None
     tls: ssl.SSLContext | None = None
+    others: tuple[MemberAddress, ...] = ()
+    """Who is asked when nobody can be reached at `address`."""
 
     def ask(self, **request: Json) -> dict[str, Json]:
         """One question to the target."""
-        return ask(self.address, request, self.timeout_seconds, self.user, self.password, self.tls)
+        return ask(
+            self.address, request,
+            self.timeout_seconds, self.user, self.password, self.tls, self.others,
+        )  # fmt: skip
 
     def status(self) -> ClusterStatus:
         """The target's view of its cluster."""
         return cluster_status(
-            self.address, self.timeout_seconds, self.user, self.password, self.tls
+            self.address, self.timeout_seconds, self.user, self.password, self.tls, self.others
         )
 
 
@@ -294,7 +301,7 @@ def members_of(target: Target) -> dict[str, Askable]:
             continue
         elif place:
             address = parse_address(place, AMQP_PORT)
-            found[member.id] = replace(target, address=address)
+            found[member.id] = replace(target, address=address, others=())
         else:
             how = "without TLS" if target.tls is None else "over TLS"
             why = f"its URL {member.url or '(none)'} has no address {how} (--cluster-url)"
@@ -317,7 +324,8 @@ def show(target: Target, as_json: bool) -> int:
     active = status.status == "ACTIVE"
     if not active:
         reason = str(status.raw.get("reason") or "it does not say why")
-        print(f"qpid-cluster: {target.address} is {status.status}: {reason}", file=sys.stderr)
+        who = next((m.id for m in status.members if m.local and target.others), target.address)
+        print(f"qpid-cluster: {who} is {status.status}: {reason}", file=sys.stderr)
     if not as_json and (
         status.raw.get("alarms") or any(m.state != "ACTIVE" for m in status.members)
     ):
@@ -438,10 +446,11 @@ def parse_target(
         return Target(Path(broker.removeprefix("unix:")), "guest", "guest", timeout_seconds)
     given = credentials or from_environment()
     try:
-        url = parse_url(broker, AMQP)
+        url, (first, *others), _ = read_brokers(broker, AMQP)
     except ValueError as problem:
         raise click.UsageError(f"BROKER: {problem}") from None
-    return Target(url.address, *given.login(url), timeout_seconds, given.context(url))
+    login, tls = given.login(url), given.context(url)
+    return Target(first, *login, timeout_seconds, tls, tuple(others))
 
 
 def main() -> None:

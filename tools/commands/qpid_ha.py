@@ -66,12 +66,17 @@ Exit codes: 0 done, or yes; 1 no, failed or refused, 2 wrong usage.
 """
 
 
+OF_ONE = ("ping", "ready", "promote", "passive")
+"""What a list of brokers has no answer for, or, worse, another broker's."""
+
+
 @click.command(
     name="qpid-ha", epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]}
 )
 @click.option(
     "-b", "--broker", metavar="BROKER", default="localhost",
-    help="[amqp[s]://][user/password@]host[:port]. Default localhost:5672.",
+    help="[amqp[s]://][user/password@]host[:port], or for what is not about one broker a list "
+    "host:port,host:port. Default localhost:5672.",
 )  # fmt: skip
 @click.option("-a", "--all", "everywhere", is_flag=True, help="For status, query: each member.")
 @click.option(
@@ -101,6 +106,8 @@ def qpid_ha(
 ) -> int:  # fmt: skip
     """Show which member of an active-passive cluster is active, test it, or promote one."""
     target = parse_target(broker, timeout or None, credentials)
+    if target.others and (command in OF_ONE or expect or is_primary):
+        raise click.UsageError(f"{command} is about one broker here: -b is to name one, no list")
     if command == "replicate":
         with answered():
             return replicate(target, vhost, given, Wanted(stop, source, arguments), as_json)

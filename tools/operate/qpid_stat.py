@@ -18,7 +18,7 @@ from vsync.types import record
 
 EXAMPLES = """\b
 BROKER is [http[s]://][user/password@]host[:port] of the management API, default localhost:15672,
-or $QPID_BROKER. Any member will do.
+or $QPID_BROKER. Any member will do, and of a list host:port,host:port the first that answers.
 \b
 Examples:
   qpid-stat -q                      queues: depth, what went in and out, consumers

@@ -42,7 +42,9 @@ def check_node(_: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
 
 
 def node_of(api: Api) -> str:
-    """The member that is asked, by its name in the cluster."""
+    """The member that is asked, by its name in the cluster; not whoever of a list runs."""
+    if api.others:
+        raise click.UsageError("this is about one member: --broker is to name it, not a list")
     return str(api.fields("overview", columns="node").get("node"))
 
 

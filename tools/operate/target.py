@@ -11,14 +11,16 @@ import click
 
 from broker.exit_codes import Exit
 from tools.cli.failures import ToolError
+from tools.client.broker_url import elsewhere
 from tools.client.credentials import Credentials, with_credentials
-from tools.client.http_api import Api, ApiError, NoAnswer, parse_api
+from tools.client.http_api import Api, ApiError, NoAnswer, NotRunning, parse_api
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 BROKER_HELP = (
     "The member to ask, [http[s]://][user/password@]host[:port] of its management API; any member "
-    "will do. Default localhost:15672, or $QPID_BROKER."
+    "will do, and of a list host:port,host:port or failover:(tcp://host:port,...) the first that "
+    "can be reached. Default localhost:15672, or $QPID_BROKER."
 )
 COMPLETION = """\b
 Completion of verbs and options:
@@ -68,6 +70,8 @@ def answered() -> Iterator[None]:
     """End the command with one sentence and a code when a request fails."""
     try:
         yield
+    except NotRunning as problem:
+        raise ToolError(elsewhere(str(problem)), Exit.UNAVAILABLE) from None
     except NoAnswer as problem:
         raise ToolError(str(problem), Exit.UNAVAILABLE) from None
     except ApiError as problem:

@@ -450,8 +450,36 @@ def test_nobody_there() -> None:
     assert ended.returncode == 1
     assert ended.stderr == (
         f"qpid-cluster: Failed: cannot connect to 127.0.0.1:{port}: connection refused; does the "
-        "broker run, and is this its --port (amqps://: its --tls-port)?\n"
+        "broker run, and is this its --port (amqps://: its --tls-port)? Any other member answers "
+        "as well: name one, or several, of which the first that runs is asked: "
+        "HOST:PORT,HOST:PORT\n"
     )
+
+
+@pytest.mark.parametrize("form", ["{0},{1}", "failover:(tcp://{0},tcp://{1})?randomize=false"])
+def test_of_a_list_the_first_that_runs_is_asked(broker: FakeBroker, form: str) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        dead = f"127.0.0.1:{taken.getsockname()[1]}"
+    ended = qpid_cluster(form.format(dead, f"127.0.0.1:{broker.port}"))
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert broker.ops() == ["status"]
+
+
+def test_of_a_list_of_which_nobody_runs_each_is_told() -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0)) as one,
+        socket.create_server(("127.0.0.1", 0)) as two,
+    ):
+        ports = [taken.getsockname()[1] for taken in (one, two)]
+    ended = qpid_cluster(",".join(f"127.0.0.1:{port}" for port in ports))
+    assert ended.returncode == 1
+    for port in ports:
+        assert f"cannot connect to 127.0.0.1:{port}: connection refused" in ended.stderr
+
+
+def test_a_list_needs_one_user() -> None:
+    ended = qpid_cluster("ada:pw@a,eve:pw@b")
+    assert (ended.returncode, "take the user and the virtual host" in ended.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(

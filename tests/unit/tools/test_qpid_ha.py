@@ -96,6 +96,16 @@ def test_a_promotion_is_waited_for(broker: Broker) -> None:
     assert broker.ops() == ["status", "promote", "status"]
 
 
+@pytest.mark.parametrize(
+    "arguments", [("promote",), ("passive",), ("ping",), ("ready",), ("status", "--is-primary")]
+)
+def test_what_is_about_one_broker_takes_no_list(arguments: tuple[str, ...]) -> None:
+    """Or it would be another one that is promoted."""
+    ended = ha("-b", "127.0.0.1:1,127.0.0.1:2", *arguments)
+    assert isinstance(ended.exception, click.UsageError)
+    assert "is about one broker here" in str(ended.exception)
+
+
 def test_another_one_may_be_promoted_at_the_same_time(broker: Broker) -> None:
     broker.answers["promote"] = answer(active="")
     with pytest.raises(ToolError, match="Failed: b was promoted at the same time"):

@@ -26,6 +26,7 @@ from tools.client.http_api import plain as plain_text
 from tools.commands.qpidd import InSections, qpidd
 from tools.operate.output import FORMATS
 from tools.operate.qpid_config import qpid_config
+from tools.operate.qpid_route import qpid_route
 from tools.operate.qpid_stat import qpid_stat
 from tools.operate.qpidctl import qpidctl
 from tools.operate.refused import ELSEWHERE, REFUSED
@@ -54,6 +55,42 @@ def test_options_of_the_connection_stand_behind_the_verb_as_well(
     assert (ended.code, ended.out) == (0, "/\nshop\n"), ended.err
     ended = run(qpidctl, "set_user_tags", "ada", "--ssl-ca", "no such file", *login)
     assert (ended.code, "would be asked in clear" in ended.err) == (Exit.USAGE, True)
+
+
+@pytest.mark.parametrize("form", ["{0},{1}", "failover:(tcp://{0},tcp://{1})?randomize=false"])
+@pytest.mark.parametrize(
+    ("what", "arguments"),
+    [
+        (qpidctl, ("--broker", "LIST", "-s", "list_vhosts")),
+        (qpid_config, ("--broker", "LIST", "queues")),
+        (qpid_stat, ("-q", "LIST")),
+        (qpid_route, ("route", "list", "LIST")),
+    ],
+)
+def test_of_a_list_the_first_that_runs_is_asked(
+    run: Run, api: CannedApi, monkeypatch: pytest.MonkeyPatch,
+    form: str, what: click.Command, arguments: tuple[str, ...],
+) -> None:  # fmt: skip
+    for component in ("federation-upstream-set", "shovel"):
+        monkeypatch.setitem(api.answers, f"parameters/{component}", [])
+    listed = form.format("127.0.0.1:1", f"127.0.0.1:{api.port}")
+    ended = run(what, *(listed if one == "LIST" else one for one in arguments))
+    assert ended.code == 0, ended.err
+
+
+def test_a_member_that_is_not_there_is_told_with_what_to_do_next(run: Run) -> None:
+    ended = run(qpidctl, "--broker", "127.0.0.1:1,127.0.0.1:2", "list_vhosts")
+    assert ended.code == Exit.UNAVAILABLE
+    assert "127.0.0.1:1: connection refused; 127.0.0.1:2: connection refused" in ended.err
+    assert "Any other member answers as well: name one, or several" in ended.err
+
+
+@pytest.mark.parametrize("verb", ["drain", "revive"])
+def test_what_is_about_one_member_takes_no_list(run: Run, api: CannedApi, verb: str) -> None:
+    """Or the maintenance would begin at whoever of them runs."""
+    ended = run(qpidctl, "--broker", f"127.0.0.1:1,127.0.0.1:{api.port}", verb)
+    assert (ended.code, api.changes) == (Exit.USAGE, [])
+    assert "--broker is to name it, not a list" in ended.err
 
 
 def test_a_member_that_is_typed_counts_and_not_that_of_the_environment(
