@@ -9,7 +9,7 @@ from __future__ import annotations
 import io
 import stat
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from difflib import get_close_matches
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar
@@ -62,7 +62,9 @@ def read_option_file(path: Path) -> dict[str, Given]:
         if not equals:
             raise ToolError(f"{place}: '{stripped}' is not of the form name = value", Exit.CONFIG)
         if name not in DEFAULTS:
-            raise ToolError(f"{place}: there is no option '{name}'{_meant(name)}", Exit.CONFIG)
+            raise ToolError(
+                f"{place}: there is no option '{name}'{meant(name, DEFAULTS, '--')}", Exit.CONFIG
+            )
         if name in given:
             raise ToolError(f"{place}: '{name}' is already set above", Exit.CONFIG)
         given[name] = Given(_unquoted(value.strip(), name, place), f"{place}: {name}", Exit.CONFIG)
@@ -76,10 +78,10 @@ def read_option_file(path: Path) -> dict[str, Given]:
     return given
 
 
-def _meant(name: str) -> str:
-    """A question, where an option has nearly this name."""
-    near = get_close_matches(name, DEFAULTS, 1, 0.75)
-    return f"; is --{near[0]} meant?" if near else ""
+def meant(name: str, known: Iterable[str], before: str = "") -> str:
+    """A question, where one that is known has nearly this name; `before` stands before it."""
+    near = get_close_matches(name, [*known], 1, 0.75)
+    return f"; is {before}{near[0]} meant?" if near else ""
 
 
 def ignored(environment: Mapping[str, str]) -> str:
@@ -91,7 +93,7 @@ def ignored(environment: Mapping[str, str]) -> str:
         return ""
     option = found[0].removeprefix(ENVIRONMENT_PREFIX).lower().replace("_", "-")
     are = "is no option" if len(found) == 1 else "are no options"
-    return f"of the environment {', '.join(found)} {are} and ignored{_meant(option)}"
+    return f"of the environment {', '.join(found)} {are} and ignored{meant(option, DEFAULTS, '--')}"
 
 
 def _unquoted(value: str, name: str, place: str) -> str:

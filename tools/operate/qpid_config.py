@@ -13,8 +13,10 @@ from typing import Any
 import click
 
 from broker.exit_codes import Exit
+from broker.machine.policies.qpid_options import PREFIX
+from broker.machine.requests.arguments import QUEUE_ARGUMENTS
 from tools.cli.failures import ToolError
-from tools.cli.options import run_command
+from tools.cli.options import meant, run_command
 from tools.client.credentials import Credentials
 from tools.client.http_api import Api, ApiError, Json, Object
 from tools.operate.output import plain, print_json, print_rows
@@ -268,7 +270,16 @@ def queue_arguments(given: Mapping[str, Any]) -> Object:
         found["qpid.shared_msg_group"] = True
     if given["alternate_exchange"] is not None:
         found["x-dead-letter-exchange"] = given["alternate_exchange"]
-    return found | pairs(given["arguments"])
+    further = pairs(given["arguments"])
+    for name in further:
+        # Brokers take what nobody knows, for libraries' sake: a limit that was mistyped is none.
+        if name not in QUEUE_ARGUMENTS and not name.startswith(PREFIX):
+            question = meant(name, QUEUE_ARGUMENTS)
+            if question:
+                raise click.UsageError(
+                    f"--argument {name}: no queue argument that has an effect{question}"
+                )
+    return found | further
 
 
 def pairs(texts: tuple[str, ...]) -> Object:

@@ -10,6 +10,8 @@ from typing import Any, TypeAlias
 
 import click
 
+from broker.machine.policies.settings import KEYS, OPERATOR_KEYS
+from tools.cli.options import meant
 from tools.client.credentials import has_terminal
 from tools.client.http_api import Api, ApiError, Json, Object
 from vsync.types import record
@@ -307,6 +309,29 @@ def policy(kind: str) -> Verb:
     shown = ("all", "queues", "exchanges", "classic_queues") if kind == "policies" else (
         "queues", "classic_queues",
     )  # fmt: skip
+    put = putting(
+        "Setting policy {name} of virtual host {vhost}",
+        (kind, "{vhost}", "{name}"),
+        lambda given: {
+            "pattern": given["pattern"], "definition": definition(given["definition"]),
+            "priority": given["priority"], "apply-to": given["apply_to"],
+        },
+    )  # fmt: skip
+    known = KEYS if kind == "policies" else OPERATOR_KEYS
+
+    def act(vhost: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
+        doing, call = put(vhost, given)
+        unknown = [key for key in definition(given["definition"]) if key not in known]
+
+        def told(api: Api) -> str | None:
+            try:
+                return call(api)
+            except ApiError as problem:  # the broker judges: it may be of another release
+                questions = "".join(meant(key, known) for key in unknown)
+                raise ApiError(f"{problem}{questions}", problem.status) from None
+
+        return doing, told
+
     return Verb(
         "Set a policy: NAME, PATTERN (a regular expression of names), DEFINITION (JSON).",
         (
@@ -314,14 +339,7 @@ def policy(kind: str) -> Verb:
             click.Option(["--priority"], type=int, default=0, help="The highest that fits holds."),
             click.Option(["--apply-to"], type=click.Choice(shown), default=shown[0]),
         ),
-        putting(
-            "Setting policy {name} of virtual host {vhost}",
-            (kind, "{vhost}", "{name}"),
-            lambda given: {
-                "pattern": given["pattern"], "definition": definition(given["definition"]),
-                "priority": given["priority"], "apply-to": given["apply_to"],
-            },
-        ),
+        act,
     )  # fmt: skip
 
 

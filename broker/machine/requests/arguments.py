@@ -95,6 +95,10 @@ _COMPARED = (
     DEDUPLICATION_ARGUMENT, _AGE, _SEGMENT, _STRATEGY, LAST_VALUE_KEY, BROWSE_ONLY, GROUP_KEY,
     SHARED_GROUPS,
 )  # fmt: skip
+QUEUE_ARGUMENTS = tuple(
+    dict.fromkeys((*_COMPARED, *_OF_STREAMS, *_OF_WINDOW, "x-consumer-timeout"))
+)
+"""Those that a declaration may have and that mean something here, but Qpid's options."""
 _SAYS_NOTHING = (
     ("x-queue-type", "classic"),
     (DEDUPLICATION_ARGUMENT, False),

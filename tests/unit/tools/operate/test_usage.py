@@ -194,6 +194,27 @@ def test_a_verb_that_is_none_gets_the_nearest_or_the_command_that_does_it(
     assert verb not in qpidctl.commands.keys() | REFUSED.keys()
 
 
+@pytest.mark.parametrize("verb", ["set_policy", "set_operator_policy"])
+def test_a_key_of_a_policy_that_was_mistyped_is_asked_for(
+    run: Run, api: CannedApi, verb: str
+) -> None:
+    kind = {"set_policy": "policies", "set_operator_policy": "operator-policies"}[verb]
+    api.refusals[f"{kind}/%2F/caps"] = (400, '["max-lenght": 5] are not recognised policy settings')
+    ended = run(qpidctl, verb, "caps", "^orders", '{"max-lenght": 5, "overflow": "drop-head"}')
+    assert ended.code == Exit.DATA
+    assert "are not recognised policy settings; is max-length meant?" in ended.err
+
+
+def test_an_argument_of_a_queue_that_was_mistyped_is_no_limit(run: Run, api: CannedApi) -> None:
+    for name in ("x-max-lenght", "max-length"):
+        ended = run(qpid_config, "add", "queue", "orders", "--argument", f"{name}=5")
+        assert (ended.code, api.changes) == (Exit.USAGE, [])
+        assert f"--argument {name}: " in ended.err
+        assert "is x-max-length meant?" in ended.err
+    for name in ("x-max-length", "qpid.max_count", "x-of-a-plugin"):
+        assert run(qpid_config, "add", "queue", "orders", "--argument", f"{name}=5").code == 0
+
+
 @pytest.mark.parametrize("verb", REFUSED)
 def test_what_cannot_be_is_refused_with_what_to_do_instead(
     run: Run, api: CannedApi, verb: str
