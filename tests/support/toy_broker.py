@@ -164,7 +164,12 @@ class Link(asyncio.Protocol):
                 self.prefetch = cast("int", args[1])
                 self.amqp.send(channel, "basic.qos-ok")
             case "basic.consume":
-                self.queue, self.no_ack = str(args[0]), bool(args[3])
+                name = str(args[0])
+                if name not in self.cluster.queues:
+                    text = f"NOT_FOUND - no queue '{name}'"
+                    self.amqp.close_channel(channel, 404, text, 60, 20)
+                    return
+                self.queue, self.no_ack = name, bool(args[3])
                 self.amqp.send(channel, "basic.consume-ok", (args[1],))
             case "basic.ack":
                 upto, multiple = cast("int", args[0]), bool(args[1])

@@ -35,12 +35,19 @@ from tools.cli.options import run_command
 from tools.cli.progress import Progress
 from tools.cli.signals import held_back
 from tools.client import history as histories
-from tools.client.amqp_client import AmqpConnection, ConnectionLost, Delivery, Login
+from tools.client.amqp_client import (
+    AmqpConnection,
+    BrokerRefused,
+    ConnectionLost,
+    Delivery,
+    Login,
+)
 from tools.client.credentials import Credentials
 from tools.client.failover import BrokerList, Reconnect
 from tools.client.options import client_errors, route, with_brokers, with_connection
 
 PUMP_SECONDS = 0.5
+NOT_FOUND = 404
 OFFSET = "x-stream-offset"
 NO_CONSUME = "x-filter-no-consume"
 _INTERVAL = re.compile("[0-9]{1,9}[YMDhms]")
@@ -66,8 +73,9 @@ message_id (null without one), redelivered, exchange, key, and of a stream the o
 of a body that are not UTF-8 stand there as \\udc80 to \\udcff
 (Python: .encode('utf-8', 'surrogateescape')).
 \b
-Exit codes: 0 done, 1 --count not reached before --timeout, 64 wrong usage, 69 no broker
-reachable, 73 output or history not writable, 130 interrupted (what was written is acked).
+Exit codes: 0 done, 1 --count not reached before --timeout, 64 wrong usage, 66 no such queue,
+69 no broker reachable, 73 output or history not writable, 130 interrupted (what was written is
+acked).
 """
 
 
@@ -150,9 +158,11 @@ class Drain:
         history: ClientHistory | None,
         offset: Value = None,
         browses: bool = False,
+        creates: bool = False,
     ) -> None:
-        """`offset`: the queue is a stream, and is read from there on. `browses`: take nothing."""
-        self._offset, self._browses = offset, browses
+        """`offset`: the queue is a stream, and is read from there on. `browses`: take nothing.
+        `creates`: make the queue when there is none."""
+        self._offset, self._browses, self._creates = offset, browses, creates
         self.received = self.redelivered = self.repeated = 0
         self.route = BrokerList(addresses, login, reconnect, progress.note)
         self._queue = queue
@@ -176,8 +186,29 @@ class Drain:
         return self._count is not None and self.counted >= self._count
 
     def _note_new(self) -> None:
-        """A name that was mistyped is a queue now, too: let who waits for messages know."""
+        """Let who waits for messages know that there were none."""
         self._progress.note(f"there was no queue '{self._queue}': it is declared, and empty")
+
+    def _begin(self, connection: AmqpConnection) -> None:
+        """Consume, as the options say.  Raises ToolError where there is no such queue."""
+        looks: dict[str, Value] = {}
+        if self._offset is not None:
+            looks = {OFFSET: self._offset}
+        elif self._browses:
+            looks = {NO_CONSUME: True}
+        try:
+            if self._creates:
+                connection.declare_queue(self._queue, on_new=self._note_new)
+            connection.consume(self._queue, self._prefetch, no_ack=not self._acks, arguments=looks)
+        except BrokerRefused as refusal:
+            if refusal.code != NOT_FOUND:
+                raise
+            # It is the name that was mistyped as a rule: a queue of that name would stay for good.
+            raise ToolError(
+                f"there is no queue '{self._queue}': qpid-stat -q lists those that there are; "
+                "--create makes it, durable, and waits for what comes",
+                Exit.NO_INPUT,
+            ) from None
 
     def run(self) -> None:
         """Until the count is reached or nothing has come for the idle time."""
@@ -186,14 +217,7 @@ class Drain:
             if self._history is not None:
                 self._session = self._history.session(self._queue, connection.cluster)
             try:
-                if self._offset is not None or self._browses:
-                    looks: dict[str, Value] = {NO_CONSUME: True}
-                    if self._offset is not None:
-                        looks = {OFFSET: self._offset}
-                    connection.consume(self._queue, self._prefetch, arguments=looks)
-                else:
-                    connection.declare_queue(self._queue, on_new=self._note_new)
-                    connection.consume(self._queue, self._prefetch, no_ack=not self._acks)
+                self._begin(connection)
                 self._received_at = time.monotonic()
                 self._read(connection)
                 connection.close()
@@ -271,9 +295,8 @@ class Drain:
     name="drain", epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]}
 )
 @with_brokers
-@click.option(
-    "-q", "--queue", required=True, help="The queue; it is made, durable, when not there."
-)
+@click.option("-q", "--queue", required=True, help="The queue, which must exist; see --create.")
+@click.option("--create", is_flag=True, help="Make the queue, durable, when it is not there.")
 @click.option(
     "--offset",
     type=Offset(),
@@ -314,6 +337,7 @@ class Drain:
 def drain(
     broker: str,
     queue: str,
+    create: bool,
     offset: Value,
     browse: bool,
     count: int | None,
@@ -335,6 +359,8 @@ def drain(
         raise click.UsageError(
             "--browse takes nothing: it goes with none of --offset, --no-ack and --history"
         )
+    if create and (offset is not None or browse):
+        raise click.UsageError("--create makes a queue to take from: not with --offset or --browse")
     addresses, login, reconnect = route(broker, credentials, patience)
     progress = Progress("drain", quiet=quiet)
     # A stop by `kill` should end like one by Ctrl-C: written messages acked, the rest returned.
@@ -360,6 +386,7 @@ def drain(
             history=kept,
             offset=offset,
             browses=browse,
+            creates=create,
         )
         job.run()
     progress.note(

@@ -119,8 +119,8 @@ class Demo:
         self.output.step("spout publishes to broker 1, drain consumes with acks from broker 3")
         output, report = self.folder / "output.jsonl", self.folder / "spout.json"
         drain = self.start_tool(
-            "drain", "--broker", self.cluster.brokers(2), "--queue", QUEUE, "--format", "json",
-            "--output", str(output), "--count", str(self.count), "--unique",
+            "drain", "--broker", self.cluster.brokers(2), "--queue", QUEUE, "--create",
+            "--format", "json", "--output", str(output), "--count", str(self.count), "--unique",
             "--timeout", "60", "--quiet", "--history", str(self.histories),
         )  # fmt: skip
         spout = self.start_tool(

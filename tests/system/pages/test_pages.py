@@ -31,8 +31,8 @@ def test_a_rolling_restart_as_the_page_has_it(tmp_path: Path) -> None:
         shell.run(start)
         before = {name: (tmp_path / f"{name}.pid").read_text() for name in "abc"}
         drain = subprocess.Popen(
-            [*command("drain"), "-b", brokers, "-q", "q", "--format", "json", "--output",
-             str(output), "--count", str(count), "--unique", "--timeout", "60"],
+            [*command("drain"), "-b", brokers, "-q", "q", "--create", "--format", "json",
+             "--output", str(output), "--count", str(count), "--unique", "--timeout", "60"],
             cwd=ROOT,
         )  # fmt: skip
         spout = subprocess.Popen(

@@ -39,7 +39,7 @@ def stream(cluster: LocalCluster, root: Path, histories: Path) -> None:
     text.write_text("".join(f"line {number % 5000}\n" for number in range(COUNT)))
     shared = ("-q", "work", "--quiet", "--history", str(histories))
     drain = start(
-        "drain", "-b", cluster.brokers(2), *shared, "--count", str(COUNT), "--unique",
+        "drain", "-b", cluster.brokers(2), *shared, "--create", "--count", str(COUNT), "--unique",
         "--format", "json", "--output", str(output), "--timeout", "60",
     )  # fmt: skip
     spout = start(

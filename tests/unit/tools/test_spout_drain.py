@@ -185,11 +185,23 @@ def test_drain_writes_then_acks() -> None:
         assert toy.acks < 1250, "acks are batched"
 
 
+@pytest.mark.parametrize("how", [(), ("--browse",), ("--offset", "first"), ("--no-ack",)])
+def test_drain_of_a_name_that_was_mistyped_leaves_no_queue(how: tuple[str, ...]) -> None:
+    with ToyCluster() as toy:
+        code, out, err = run("drain", "-b", toy.brokers, "-q", "wrok", "--timeout", "9", *how)
+        assert (code, out, [*toy.queues]) == (66, b"", [])
+        assert err == (
+            "drain: there is no queue 'wrok': qpid-stat -q lists those that there are; --create "
+            "makes it, durable, and waits for what comes\n"
+        )
+
+
 def test_drain_says_that_a_queue_is_new() -> None:
     """A name that was mistyped looks like a queue in which nothing is."""
     with ToyCluster() as toy:
+        arguments = ("-q", "wrok", "--create", "--timeout", "0.1")
         for told in (True, False):
-            code, _, err = run("drain", "-b", toy.brokers, "-q", "wrok", "--timeout", "0.1")
+            code, _, err = run("drain", "-b", toy.brokers, *arguments)
             assert code == 0
             assert ("there was no queue 'wrok'" in err) is told
 
