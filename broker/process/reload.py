@@ -32,6 +32,11 @@ RELOADED = frozenset(
         "max-connections", "connection-limit-per-ip", "max-negotiating", "max-negotiate-time",
     )
 )  # fmt: skip
+NOTHING = (
+    "nothing; it reads the file of --config, and what the command line or the environment says "
+    "holds until a restart"
+)
+"""Who sends the signal has changed something, as a rule in a place that is not read."""
 OF_ACCESS = frozenset(("auth-file", "acl-file"))
 OF_LOGS = frozenset(("log-level", "log-file", "log-format"))
 OF_TLS = frozenset(("tls-cert", "tls-key", "tls-ca", "tls-verify"))
@@ -143,7 +148,7 @@ class Reload:
             member.set_limits(options)
         found = changes(self._in_force, options.text, without=without)
         self._in_force.update({name: options.text[name] for name in found.names})
-        log.info("SIGHUP: read again; changed: %s", "; ".join(found.taken) or "nothing")
+        log.info("SIGHUP: read again; changed: %s", "; ".join(found.taken) or NOTHING)
         if read.tls is not None:
             log.info("SIGHUP: TLS of new connections: %s", read.tls.describe())
             if read.tls.warning:

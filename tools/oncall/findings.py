@@ -137,7 +137,8 @@ ALARMS = (
      "Publishers go on by themselves.", _RESOURCES),
     ("low on memory", CRITICAL, _BLOCKED,
      "See below which queues are long; consume or purge them, or give the member a higher "
-     "memory-limit in its option file and send it SIGHUP.", _RESOURCES),
+     "memory-limit: in the file of its --config, then SIGHUP; one that was started without a file, "
+     "or with --memory-limit, is restarted with the new one.", _RESOURCES),
     ("disk full", CRITICAL, _BLOCKED,
      "Free space on that disk. Nothing that was confirmed is lost.", _RESOURCES),
     ("the disk lags", WARNING, "The whole cluster is slowed down for that disk.",

@@ -11,7 +11,10 @@ from collections.abc import Mapping
 _EVERY_QUEUE = "every queue is on every member"
 _NO_ERLANG = "there is no Erlang here"
 _START = "start the member with the --cluster-name and --cluster-nodes of those that run"
-_OPTION = "it is an option of each member: put {0} into its option file and send it SIGHUP"
+_OPTION = (
+    "it is an option of each member: put {0} into the file of its --config and send it SIGHUP, or "
+    "restart one without a file with --{0}"
+)
 _NO_QUEUE_PROCESS = "no queue has a process or a leader of its own here"
 
 REFUSED: Mapping[str, str] = {

@@ -6,7 +6,7 @@ import { h, panel, pill, replace, when } from "./dom.js";
 const BLOCKED = "Publishers wait at all members; consumers go on.";
 const ALARMS = [
   ["low on disk", "bad", BLOCKED, "Free space on that member's disk, consume, or purge. Publishers go on by themselves."],
-  ["low on memory", "bad", BLOCKED, "Consume or purge long queues, or give that member a higher memory-limit and send it SIGHUP."],
+  ["low on memory", "bad", BLOCKED, "Consume or purge long queues, or give that member a higher memory-limit: in the file of its --config, then SIGHUP; without one by a restart."],
   ["disk full", "bad", BLOCKED, "Free space on that disk. Nothing that was confirmed is lost."],
   ["the disk lags", "warn", "The whole cluster is slowed down for that disk.", "Look what else writes there."],
   ["the clock of", "warn", "It goes on, but could not join again with this clock.", "Set the clock of that machine right."],

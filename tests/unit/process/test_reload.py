@@ -87,3 +87,22 @@ def test_users_of_a_file_are_read_again_and_a_mistake_leaves_them(
         assert problem.startswith(f"SIGHUP: what was in force stays: --auth-file {file}: line 1")
     finally:
         loop.close()
+
+
+def test_who_changed_what_is_not_read_is_told_what_is(caplog: pytest.LogCaptureFixture) -> None:
+    """A broker that was started by options only has no file: the signal changes nothing."""
+    caplog.set_level("INFO", "qpidd")
+    loop = asyncio.new_event_loop()
+    try:
+        for text, said in (
+            ({}, "changed: nothing; it reads the file of --config, and what the command line"),
+            ({"log-level": "debug"}, "changed: log-level info -> debug"),
+        ):
+            after = broker_options(text)
+            messages = cast("Messages", _Messages())
+            reload = Reload(broker_options({}), lambda after=after: after, loop, None, messages)  # type: ignore[misc]
+            caplog.clear()
+            reload._put_in_force(reload._read())
+            assert f"SIGHUP: read again; {said}" in caplog.text
+    finally:
+        loop.close()

@@ -211,3 +211,9 @@ def test_what_a_member_does_not_tell_is_said_and_the_rest_is_shown(
     ended = run(qpidctl, "check_cluster")
     assert ended.out.startswith("CRITICAL: the certificate of a has ended")
     assert "NOTICE:   not looked at: queues: " in ended.out
+
+
+def test_a_higher_limit_reaches_a_member_that_has_no_file_as_well() -> None:
+    (found,) = told({"alarms": ["a is low on memory: 99 % of its limit"]})
+    assert "in the file of its --config, then SIGHUP" in found.do
+    assert "without a file, or with --memory-limit, is restarted" in found.do
