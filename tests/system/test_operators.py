@@ -244,7 +244,8 @@ def test_every_member_killed_in_turn_under_load(tmp_path: Path) -> None:
         drain = subprocess.Popen(
             [
                 *command("drain"), "-b", cluster.brokers(2), "-q", "q", "--create",
-                "--format", "json", "--output", str(output), "--count", str(count), "--unique", "--timeout", "60",
+                "--format", "json", "--output", str(output), "--count", str(count), "--unique",
+                "--timeout", "60",
             ],
             cwd=ROOT,
         )  # fmt: skip
