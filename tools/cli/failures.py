@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 from broker.exit_codes import Exit
 
 
@@ -18,3 +21,9 @@ def os_reason(problem: OSError) -> str:
     if isinstance(problem, TimeoutError):
         return "no answer in time"
     return (problem.strerror or str(problem) or type(problem).__name__).lower()
+
+
+def meant(name: str, known: Iterable[str], before: str = "") -> str:
+    """A question, where one that is known has nearly this name; `before` stands before it."""
+    near = get_close_matches(name, [*known], 1, 0.75)
+    return f"; is {before}{near[0]} meant?" if near else ""

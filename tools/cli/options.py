@@ -9,8 +9,7 @@ from __future__ import annotations
 import io
 import stat
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
@@ -21,7 +20,7 @@ from broker.options.broker import DEFAULTS, BrokerOptions, broker_options
 from broker.options.broker import Address as Address
 from broker.options.broker import parse_address as parse_address
 from broker.options.values import OptionError, has_password
-from tools.cli.failures import ToolError
+from tools.cli.failures import ToolError, meant
 
 ENVIRONMENT_PREFIX = "QPIDD_"
 
@@ -76,12 +75,6 @@ def read_option_file(path: Path) -> dict[str, Given]:
             Exit.CONFIG,
         )
     return given
-
-
-def meant(name: str, known: Iterable[str], before: str = "") -> str:
-    """A question, where one that is known has nearly this name; `before` stands before it."""
-    near = get_close_matches(name, [*known], 1, 0.75)
-    return f"; is {before}{near[0]} meant?" if near else ""
 
 
 def ignored(environment: Mapping[str, str]) -> str:

@@ -353,14 +353,8 @@ def drain(
     quiet: bool,
 ) -> int:
     """Read messages from a queue and write them down, acking what is written."""
-    if offset is not None and not acks:
-        raise click.UsageError("--offset needs acks: they give credit, and take nothing away")
-    if browse and (offset is not None or not acks or history is not None):
-        raise click.UsageError(
-            "--browse takes nothing: it goes with none of --offset, --no-ack and --history"
-        )
-    if create and (offset is not None or browse):
-        raise click.UsageError("--create makes a queue to take from: not with --offset or --browse")
+    reads_offset, has_history = offset is not None, history is not None
+    refuse(acks, offset=reads_offset, browse=browse, history=has_history, create=create)
     addresses, login, reconnect = route(broker, credentials, patience)
     progress = Progress("drain", quiet=quiet)
     # A stop by `kill` should end like one by Ctrl-C: written messages acked, the rest returned.
@@ -396,6 +390,18 @@ def drain(
     if count is not None and not job.complete:
         raise ToolError(f"{job.counted} of {count} messages came before the timeout")
     return Exit.OK
+
+
+def refuse(acks: bool, *, offset: bool, browse: bool, history: bool, create: bool) -> None:
+    """Options that contradict each other.  Raises UsageError."""
+    if offset and not acks:
+        raise click.UsageError("--offset needs acks: they give credit, and take nothing away")
+    if browse and (offset or not acks or history):
+        raise click.UsageError(
+            "--browse takes nothing: it goes with none of --offset, --no-ack and --history"
+        )
+    if create and (offset or browse):
+        raise click.UsageError("--create makes a queue to take from: not with --offset or --browse")
 
 
 def open_output(path: str | None) -> IO[bytes]:

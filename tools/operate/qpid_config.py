@@ -15,8 +15,8 @@ import click
 from broker.exit_codes import Exit
 from broker.machine.policies.qpid_options import PREFIX
 from broker.machine.requests.arguments import QUEUE_ARGUMENTS
-from tools.cli.failures import ToolError
-from tools.cli.options import meant, run_command
+from tools.cli.failures import ToolError, meant
+from tools.cli.options import run_command
 from tools.client.credentials import Credentials
 from tools.client.http_api import Api, ApiError, Json, Object
 from tools.operate.output import plain, print_json, print_rows

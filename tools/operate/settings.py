@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 import click
 
 from broker.machine.policies.settings import KEYS, OPERATOR_KEYS
-from tools.cli.options import meant
+from tools.cli.failures import meant
 from tools.client.credentials import has_terminal
 from tools.client.http_api import Api, ApiError, Json, Object
 from vsync.types import record

@@ -424,6 +424,12 @@ def test_a_stream_is_read_with_acks() -> None:
     assert "--offset needs acks" in err
 
 
+@pytest.mark.parametrize("other", [["--offset", "first"], ["--browse"]])
+def test_what_is_only_looked_at_is_not_made(other: list[str]) -> None:
+    code, _, err = run("drain", "-b", "127.0.0.1", "-q", "s", "--create", *other)
+    assert (code, "--create makes a queue to take from" in err) == (64, True)
+
+
 @pytest.mark.parametrize("other", [["--offset", "first"], ["--no-ack"], ["--history", "h"]])
 def test_what_is_browsed_is_not_taken(other: list[str]) -> None:
     code, _, err = run("drain", "-b", "127.0.0.1", "-q", "s", "--browse", *other)
