@@ -27,6 +27,8 @@ class Claim(NamedTuple):
     address: str
     """The host that it comes from."""
     is_local: bool
+    operates: bool = False
+    """Not as a client: over the management API, or with a tool."""
 
 
 class LoginChecks:
@@ -34,6 +36,9 @@ class LoginChecks:
 
     def __init__(self, access: Access) -> None:
         self.delays = LoginDelays()
+        self.counters = dict.fromkeys(
+            ("clients", "clients_refused", "operators", "operators_refused"), 0
+        )
         self._access = access
         self._asked: dict[tuple[str, str], Counter[AuthQuestion]] = {}  # by address and user
 
@@ -88,5 +93,7 @@ class LoginChecks:
         then(login, now)
 
     def _count(self, claim: Claim, login: Login, now: float) -> None:
+        kind = "operators" if claim.operates else "clients"
+        self.counters[kind if login.backend else f"{kind}_refused"] += 1
         if not login.backend and self._access.has_state:
             self.delays.failed(claim.address, claim.user, now)

@@ -37,7 +37,7 @@ class OperatorLogins:
             raise QueryRefused(
                 "not-active", "this member has no state yet, so it does not know who may log in"
             )
-        claim = Claim(user, password, host_of(peer), is_loopback(peer))
+        claim = Claim(user, password, host_of(peer), is_loopback(peer), operates=True)
         return self._gateway.logins.judge(claim, time.monotonic(), then)
 
     def at_once(

@@ -134,6 +134,10 @@ class Observation:
             "client_received_bytes_total": counters["bytes_in"],
             "client_sent_bytes_total": counters["bytes_out"],
             "client_blocked_total": counters["blocked"],
+            **{
+                f"logins_{kind}_total": count
+                for kind, count in clients.gateway.logins.counters.items()
+            },
             "messages_confirmed_total": counters["confirmed"],
             "confirm_p50_s": clients.confirm_took.quantile(0.5),
             "confirm_p99_s": clients.confirm_took.quantile(0.99),

@@ -222,6 +222,33 @@ async def show_memory(call: Call) -> Reply:
     return Reply(body=_memory_of(_node(call)))
 
 
+async def show_attempts(call: Call) -> Reply:
+    """The logins at a member since it was started; not those that were good a moment before."""
+    found = _node(call).get("qpidd")
+    told = found if isinstance(found, dict) else {}
+    rows: list[Object] = []
+    for protocol, who in (("http", "operators"), ("amqp091", "clients")):
+        good, refused = (
+            told.get(f"logins_{kind}_total") for kind in (who, f"{who}_refused")
+        )  # None: nothing was heard of that member
+        if isinstance(good, int | float) and isinstance(refused, int | float):
+            rows.append(
+                {
+                    "protocol": protocol,
+                    "auth_attempts": round(good + refused),
+                    "auth_attempts_failed": round(refused),
+                    "auth_attempts_succeeded": round(good),
+                }
+            )
+    return Reply(body=[*rows])
+
+
+async def show_sources(call: Call) -> Reply:
+    """Where logins came from is not counted, nor by RabbitMQ unless it is told to."""
+    _node(call)
+    return Reply(body=[])
+
+
 async def show_processes(call: Call) -> Reply:
     """What processes of the node take; there is one, so this names it and no more."""
     return Reply(body={"node": _node(call)["name"], "processes": []})
@@ -302,6 +329,8 @@ ROUTES = (
     Route("cluster-name", {"GET": cluster_name}),
     Route("extensions", {"GET": extensions}),
     Route("auth", {"GET": auth_kind}),
+    Route("auth/attempts/{node}", {"GET": show_attempts}, "monitoring"),
+    Route("auth/attempts/{node}/source", {"GET": show_sources}, "monitoring"),
     Route("nodes", {"GET": list_nodes}, "monitoring"),
     Route("nodes/{node}", {"GET": show_node}, "monitoring"),
     Route("nodes/{node}/memory", {"GET": show_memory}, "monitoring"),

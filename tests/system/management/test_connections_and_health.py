@@ -109,3 +109,35 @@ def test_a_drained_member_is_not_ready(api: Api) -> None:
     assert answered.status == 503
     assert api.ask("DELETE", path).status == 204
     assert api.ask("GET", "health/checks/ready-to-serve-clients").status == 200
+
+
+def attempts(api: Api, node: str) -> dict[str, tuple[int, int]]:
+    """Good and refused logins, by protocol."""
+    rows = api.get(f"auth/attempts/{seg(node)}")
+    assert isinstance(rows, list)
+    for row in rows:
+        good, refused = row["auth_attempts_succeeded"], row["auth_attempts_failed"]
+        assert row["auth_attempts"] == good + refused
+    return {
+        row["protocol"]: (row["auth_attempts_succeeded"], row["auth_attempts_failed"])
+        for row in rows
+    }
+
+
+def test_logins_are_counted(api: Api, broker: LocalCluster) -> None:
+    (node,) = api.rows("nodes")
+    before = attempts(api, node)
+    address = broker[0].address
+    good = pika.ConnectionParameters(address.host, address.port)
+    pika.BlockingConnection(good).close()
+    bad = pika.ConnectionParameters(
+        address.host, address.port, credentials=pika.PlainCredentials("guest", "wrong")
+    )
+    with pytest.raises(pika.exceptions.ProbableAuthenticationError):
+        pika.BlockingConnection(bad)
+    assert Api(api.address, password="wrong").ask("GET", "overview").status == 401
+    after = attempts(api, node)
+    assert after["amqp091"] == (before["amqp091"][0] + 1, before["amqp091"][1] + 1)
+    assert after["http"][1] == before["http"][1] + 1
+    assert api.get(f"auth/attempts/{seg(node)}/source") == []
+    assert api.ask("GET", "auth/attempts/nobody").status == 404

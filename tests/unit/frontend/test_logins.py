@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from broker.admin.operator_logins import OperatorLogins
 from broker.amqp import codec
 from broker.amqp.fields import Table
 from tests.support.amqp_peer import ALL_CAPABILITIES, ServerMethod, method, opening
@@ -89,3 +90,15 @@ def test_the_log_says_how_to_give_rights_to_whom_may_not_enter() -> None:
     assert loop.log[-1].endswith(
         """qpidctl set_permissions -p 'it'"'"'s new' guest '.*' '.*' '.*'"""
     )
+
+
+def test_logins_are_counted_by_who_comes_in() -> None:
+    loop = Loop({"u": "p"})
+    loop.connect()
+    loop.connect(user="u")  # whose password is another one
+    logins = OperatorLogins(loop.gateway)
+    for password in ("p", "p", "wrong"):
+        logins.judge("u", password, "127.0.0.1:1", lambda *_: None)
+    assert loop.gateway.logins.counters == {
+        "clients": 1, "clients_refused": 1, "operators": 2, "operators_refused": 1,
+    }  # fmt: skip
