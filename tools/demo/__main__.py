@@ -13,7 +13,7 @@ import shutil
 import signal
 import subprocess
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import click
@@ -40,11 +40,12 @@ KILL_AT, RESTART_AT = 0.30, 0.50
 SHOWN_SECONDS = 10.0
 """How long nobody is told how far the stream is."""
 POLL_SECONDS = 0.1
+STILL_POLL_SECONDS = 1.0
+"""Where nothing came: the members are asked why, and a slow machine has better things to do."""
 TOOL_SECONDS = 120.0
 VERIFY_SECONDS = 600.0
 STILL_SECONDS = 90.0
-"""How long nothing may arrive: a busy machine is slow, but does not stand still."""
-REJOIN_SECONDS = 600.0
+"""How long nothing may change: a busy machine is slow, but does not stand still."""
 
 
 class DemoFailed(ToolError):
@@ -111,7 +112,8 @@ class Demo:
     def start_cluster(self) -> None:
         """Three members that wait for each other."""
         self.output.step("Three brokers, each with a store of its own, form a cluster")
-        self.cluster.start()
+        self.cluster.launch()
+        self.serving()
         self.show(self.cluster[0], 3)
 
     def stream(self, source: Path, digest: str) -> None:
@@ -121,7 +123,7 @@ class Demo:
         drain = self.start_tool(
             "drain", "--broker", self.cluster.brokers(2), "--queue", QUEUE, "--create",
             "--format", "json", "--output", str(output), "--count", str(self.count), "--unique",
-            "--timeout", "60", "--quiet", "--history", str(self.histories),
+            "--quiet", "--history", str(self.histories),
         )  # fmt: skip
         spout = self.start_tool(
             "spout", "--broker", self.cluster.brokers(0), "--queue", QUEUE, "--file", str(source),
@@ -129,20 +131,20 @@ class Demo:
             "--history", str(self.histories), stdout=report,
         )  # fmt: skip
         arrivals = Arrivals(output)
-        self.until(arrivals, KILL_AT, spout, drain)
+        self.until(arrivals, KILL_AT * self.count, spout=spout, drain=drain)
         first = self.cluster[0]
         self.output.step(
             f"kill -9 of broker 1 (process {first.pid}) after {arrivals.count:,} messages"
         )
         first.kill()
-        self.until(arrivals, RESTART_AT, spout, drain)
+        self.until(arrivals, RESTART_AT * self.count, spout=spout, drain=drain)
         self.output.fact(f"the stream went on: {arrivals.different:,} different messages arrived")
         self.output.step("Broker 1 is started again and rejoins while the stream runs")
         first.start()
-        self.rejoined()
+        self.serving()
         self.show(first, 3)
         self.output.step("The rest of the stream")
-        self.until(arrivals, 1.0, spout, drain)
+        self.until(arrivals, self.count, spout=spout, drain=drain)
         self.finish("spout", spout)
         self.finish("drain", drain)
         summary = json.loads(report.read_text())
@@ -156,7 +158,8 @@ class Demo:
 
     def judge(self, arrivals: Arrivals, output: Path, digest: str) -> None:
         """Compare what arrived with what was sent, repeats included."""
-        leftover = self.drained("leftover.jsonl", "--timeout", "2")
+        leftover = self.folder / "leftover.jsonl"
+        self.tool("drain", *self.draining(leftover, 2), "--timeout", "2")
         with output.open("ab") as file:
             file.write(leftover.read_bytes())
         arrivals.read()
@@ -185,6 +188,7 @@ class Demo:
 
     def stop_all(self) -> None:
         """The clean stop of all members, and its trace in their stores."""
+        self.serving()
         self.tool("qpid-cluster", "--all-stop", "--force", str(self.cluster[1].address))
         codes = self.cluster.wait_stopped()
         self.check(codes == [0, 0, 0], f"all three brokers ended by themselves, codes {codes}")
@@ -204,15 +208,18 @@ class Demo:
     def restart_all(self) -> None:
         """From the stores alone."""
         self.output.step("The whole cluster starts again from its clean stores")
-        self.cluster.start(timeout_seconds=90)
+        self.cluster.launch()
+        self.serving()
         self.show(self.cluster[2], 3)
 
     def find_them_again(self, kept: int, digest: str) -> None:
         """What was in the queue is in the queue."""
         self.output.step("The messages that stayed are drained from broker 2")
-        path = self.drained("kept.jsonl", "--count", str(kept), "--timeout", "30", first=1)
+        path = self.folder / "kept.jsonl"
+        drain = self.start_tool("drain", *self.draining(path, 1), "--count", str(kept))
         arrivals = Arrivals(path)
-        arrivals.read()
+        self.until(arrivals, kept, drain=drain)
+        self.finish("drain", drain)
         self.check(
             arrivals.count == kept and arrivals.first_digest.hexdigest() == digest,
             f"{kept:,} messages, same content, same order, none twice",
@@ -235,59 +242,77 @@ class Demo:
 
     def show(self, member: BrokerProcess, size: int) -> None:
         """qpid-cluster, as an operator sees it, and its size checked."""
-        shown = self.tool("qpid-cluster", str(member.address))
+        shown = ""
+
+        def missing() -> str:
+            nonlocal shown
+            try:
+                shown = self.tool("qpid-cluster", str(member.address))
+            except DemoFailed as problem:  # the view of a busy machine may change at any time
+                return str(problem).rpartition("\n")[2] if member.alive else ""
+            return "" if f"Cluster Size: {size}" in shown else f"{member} sees fewer than {size}"
+
+        self.wait(missing, self.where)
         self.output.fact(shown.rstrip())
         self.check(f"Cluster Size: {size}" in shown, f"{size} members")
 
-    def until(
-        self,
-        arrivals: Arrivals,
-        share: float,
-        spout: subprocess.Popen[bytes],
-        drain: subprocess.Popen[bytes],
-    ) -> None:
-        """Wait until that share of the stream has arrived."""
+    def until(self, arrivals: Arrivals, wanted: float, **clients: subprocess.Popen[bytes]) -> None:
+        """Wait until so many different messages have arrived, as long as it goes on."""
 
-        shown_at = moved_at = time.monotonic()
-        before = -1
-        while arrivals.different < share * self.count:
-            now = time.monotonic()
-            if arrivals.different > before:
-                before, moved_at = arrivals.different, now
-            if now - moved_at > STILL_SECONDS:
-                tails = "\n".join(member.log_tail() for member in self.cluster.members)
-                raise DemoFailed(f"nothing more arrived for {STILL_SECONDS:g} s\n{tails}")
-            if now - shown_at > SHOWN_SECONDS:
-                shown_at = now
-                self.output.fact(f"so far {before:,} of {self.count:,} have arrived")
-            for label, client in (("spout", spout), ("drain", drain)):
+        def missing() -> str:
+            for label, client in clients.items():
                 if client.poll() not in (None, 0):
                     raise DemoFailed(f"{label} ended with code {client.returncode}")
-            time.sleep(POLL_SECONDS)
             arrivals.read()
+            if arrivals.different >= wanted:
+                return ""
+            return f"so far {arrivals.different:,} have arrived, {wanted:,.0f} are waited for"
 
-    def rejoined(self) -> None:
-        """Wait until all members serve together; say now and then what is waited for."""
-        deadline = time.monotonic() + REJOIN_SECONDS
-        while True:
-            try:
-                self.cluster.wait_active(timeout_seconds=3 * SHOWN_SECONDS)
-            except ClusterTrouble as trouble:
-                if time.monotonic() > deadline or not all(m.alive for m in self.cluster.members):
-                    raise
-                self.output.fact(str(trouble).partition("\n")[0])
-            else:
-                return
+        self.wait(missing, self.where)
 
-    def drained(self, name: str, *arguments: str, first: int = 2) -> Path:
-        """Drain the queue into a file of this name and return its path."""
-        path = self.folder / name
-        self.tool(
-            "drain", "--broker", self.cluster.brokers(first), "--queue", QUEUE,
-            "--format", "json", "--output", str(path), "--quiet",
-            "--history", str(self.histories), *arguments,
-        )  # fmt: skip
-        return path
+    def serving(self) -> None:
+        """Wait until all members serve together."""
+
+        def missing() -> str:
+            late = self.cluster.late()
+            return "" if late is None else f"{late[0]} does not serve with all yet: {late[1]}"
+
+        self.wait(missing)
+
+    def where(self) -> str:
+        """Which of the members that run does not serve, and how far it is; empty: all do."""
+        late = self.cluster.late([one for one in self.cluster.members if one.alive])
+        return "" if late is None else f"; {late[0]} does not serve yet: {late[1]}"
+
+    def wait(self, missing: Callable[[], str], where: Callable[[], str] = lambda: "") -> None:
+        """Wait until nothing is missing; say now and then what is, and end when that stands still.
+
+        What is missing, or `where` the members are meanwhile, has to become what it never was: who
+        comes and goes would be waited for without end.
+        """
+        told: set[str] = set()
+        shown_at = moved_at = time.monotonic()
+        while text := missing():
+            is_still = text in told
+            text += where() if is_still else ""
+            now = time.monotonic()
+            if text not in told:
+                told.add(text)
+                moved_at = now
+            if now - moved_at > STILL_SECONDS:
+                tails = "\n".join(member.log_tail() for member in self.cluster.members)
+                raise DemoFailed(f"for {STILL_SECONDS:g} s nothing went on: {text}\n{tails}")
+            if now - shown_at > SHOWN_SECONDS:
+                shown_at = now
+                self.output.fact(f"waiting: {text}" if is_still else text)
+            time.sleep(STILL_POLL_SECONDS if is_still else POLL_SECONDS)
+
+    def draining(self, path: Path, first: int) -> list[str]:
+        """Arguments of a drain of the queue into a file, beginning at that member."""
+        return [
+            "--broker", self.cluster.brokers(first), "--queue", QUEUE, "--format", "json",
+            "--output", str(path), "--quiet", "--history", str(self.histories),
+        ]  # fmt: skip
 
     def start_tool(
         self, name: str, *arguments: str, stdout: Path | None = None

@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 
 from broker.options.broker import Address
-from tools.client.management import ClusterStatus, ManagementError, cluster_status
+from tools.client.management import ClusterStatus, ManagementError, NotRunning, cluster_status
 
 HOST = "127.0.0.1"
 PORTS = range(20_000, 32_000)
@@ -233,12 +233,26 @@ class LocalCluster:
 
     def start(self, timeout_seconds: float = 60.0) -> None:
         """Start every member that does not run, and wait until all serve together."""
+        self.launch()
+        self.wait_active(timeout_seconds=timeout_seconds)
+
+    def launch(self) -> None:
+        """Start every member that does not run, and wait for none."""
         if self.arbitrator is not None and not self.arbitrator.alive:
             self.arbitrator.start()
         for member in self.members:
             if not member.alive:
                 member.start()
-        self.wait_active(timeout_seconds=timeout_seconds)
+
+    def late(
+        self, members: Sequence[BrokerProcess] | None = None
+    ) -> tuple[BrokerProcess, str] | None:
+        """The first of `members` (default: all) that does not serve with exactly these.
+
+        Returns it and what it says.  Raises ClusterTrouble when the process of one has ended.
+        """
+        expected = self.members if members is None else members
+        return _first_that_does_not_serve(expected, len(expected))
 
     def wait_active(
         self, members: Sequence[BrokerProcess] | None = None, timeout_seconds: float = 60.0
@@ -283,14 +297,25 @@ def _first_that_does_not_serve(
     for member in expected:
         try:
             status = member.status()
+        except NotRunning:
+            return member, "it does not answer yet"
         except ManagementError as problem:
             return member, str(problem)
         active = sum(one.state == "ACTIVE" for one in status.members)
         if status.status != "ACTIVE" or not active == status.size == count:
-            return member, f"it says {status.status}, {active} active"
+            return member, f"it says {status.status}, {active} active{_how_far(status)}"
         epoch = status.raw.get("epoch")
         if member is expected[0]:
             first = epoch
         elif epoch != first:
             return member, f"it is in epoch {epoch}, and {expected[0]} in {first}"
     return None
+
+
+def _how_far(status: ClusterStatus) -> str:
+    """Of a member that joins: how much it has."""
+    own = next((one for one in status.members if one.local), None)
+    if own is None or status.status == "ACTIVE":
+        return ""
+    share = "" if own.received_percent is None else f", {own.received_percent:g} % received"
+    return f", at position {own.position}{share}"

@@ -4,10 +4,15 @@ from __future__ import annotations
 
 import hashlib
 import json
+from itertools import cycle
 from pathlib import Path
+from types import SimpleNamespace
+from typing import cast
 
 import pytest
 
+from tools.demo.__main__ import Demo, DemoFailed
+from tools.demo.local_cluster import BrokerProcess, LocalCluster
 from tools.demo.stream import Arrivals, Mixed, write_input
 
 
@@ -71,3 +76,72 @@ def test_bytes_that_are_no_text_survive(tmp_path: Path) -> None:
     seen = Arrivals(path)
     seen.read()
     assert seen.first_digest.hexdigest() == hashlib.sha256(b"1 caf\xe9\n").hexdigest()
+
+
+@pytest.fixture
+def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Demo:
+    """A demo whose clock is moved by what it waits for, and by its pauses."""
+    clock = SimpleNamespace(now=0.0)
+    clock.monotonic = lambda: clock.now
+
+    def sleep(seconds: float) -> None:
+        clock.now += seconds
+
+    clock.sleep = sleep
+    monkeypatch.setattr("tools.demo.__main__.time", clock)
+    return Demo(tmp_path, 20_000)
+
+
+def test_a_slow_machine_is_waited_for_as_long_as_it_goes_on(
+    run: Demo, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An hour, in which each minute something has changed."""
+    texts = [f"broker-2 is at position {minute}" for minute in range(60) for _ in range(60)]
+    said = iter([*texts, ""])
+    run.wait(lambda: next(said))
+    out = capsys.readouterr().out
+    assert "waiting: broker-2 is at position 0" in out
+    assert "waiting: broker-2 is at position 59" in out
+
+
+@pytest.mark.parametrize("texts", [("it says JOINING",), ("it says JOINING", "it says INQUORATE")])
+def test_what_stands_still_or_comes_and_goes_is_given_up(run: Demo, texts: tuple[str, ...]) -> None:
+    said = cycle(texts)
+    with pytest.raises(DemoFailed, match="for 90 s nothing went on: it says"):
+        run.wait(lambda: next(said))
+
+
+def test_members_that_find_each_other_again_are_no_standstill(run: Demo, tmp_path: Path) -> None:
+    """Nothing arrives while they do: on a busy machine that took longer than the bound."""
+    path, turns = tmp_path / "out", iter(range(200))
+    path.write_text(arrival(1))
+
+    def late(members: object = None) -> tuple[str, str] | None:
+        turn = next(turns)
+        if turn == 199:
+            path.write_text(arrival(1) + arrival(2))
+        return "broker-3", f"it says JOINING, at position {turn}"
+
+    run.cluster = cast("LocalCluster", SimpleNamespace(late=late, members=[]))
+    run.until(Arrivals(path), 2)
+    run.cluster = cast("LocalCluster", SimpleNamespace(late=lambda _: None, members=[]))
+    with pytest.raises(DemoFailed, match="nothing went on: so far 2 have arrived, 3 are waited"):
+        run.until(Arrivals(path), 3)
+
+
+def test_what_is_shown_of_a_cluster_waits_for_its_view(
+    run: Demo, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A view may change between the wait for a member and the question that shows it."""
+    answers = iter(["", "  Cluster Size: 2", "  Cluster Size: 3"])
+
+    def tool(*_: str) -> str:
+        if answer := next(answers):
+            return answer
+        raise DemoFailed("qpid-cluster ended with code 1: JOINING: the view is changing")
+
+    monkeypatch.setattr(run, "tool", tool)
+    monkeypatch.setattr(run, "where", lambda: "")
+    member = cast("BrokerProcess", SimpleNamespace(address="a:1", alive=True))
+    run.show(member, 3)
+    assert "ok: 3 members" in capsys.readouterr().out
