@@ -2,6 +2,7 @@
 
     python -m tests.bench.operating.storms        # 10,000 connections, 100,000 queues, 200 MB
     python -m tests.bench.operating.storms --connections 3000 --queues 10000 --large 0
+    python -m tests.bench.operating.storms --aiormq --queues 10000 --large 0
 
 Prints JSON.  All connections are opened, a few at a time, over the three members: `connect_per_s`,
 the median and the 99th percentile of the time until each is open, and `connection_kb`, what an idle
@@ -28,8 +29,11 @@ import tempfile
 import time
 from collections.abc import Awaitable, Callable, Iterable
 from pathlib import Path
+from typing import TypeAlias
 
+import aiormq
 import uvloop
+from aiormq.abc import AbstractChannel, AbstractConnection
 
 from broker.amqp.codec import encode_properties, split_frames
 from tests.bench.million import resident
@@ -87,6 +91,14 @@ class Client:
                     number, multiple = one.args
                     confirmed(int(str(number)), bool(multiple))
 
+    async def begin(self) -> None:
+        """Give it a channel."""
+        await self.call(method(1, "channel.open"), "channel.open-ok")
+
+    def abort(self) -> None:
+        """Let it go without a word."""
+        self.writer.transport.abort()
+
     async def declare(self, queue: str) -> None:
         data = method(1, "queue.declare", queue, False, True, False, False, False, {})
         await self.call(data, "queue.declare-ok")
@@ -96,6 +108,32 @@ class Client:
         await self.call(method(1, "channel.open"), "channel.open-ok")
         await self.call(method(1, "confirm.select", False), "confirm.select-ok")
         return self
+
+
+class AiormqClient:
+    """The same of the library aiormq, with all that it does beside."""
+
+    def __init__(self, connection: AbstractConnection) -> None:
+        self._connection = connection
+        self._channel: AbstractChannel | None = None
+
+    @classmethod
+    async def open(cls, port: int) -> AiormqClient:
+        return cls(await aiormq.connect(f"amqp://guest:guest@{HOST}:{port}/"))
+
+    async def begin(self) -> None:
+        """Give it a channel."""
+        self._channel = await self._connection.channel(publisher_confirms=False)
+
+    async def declare(self, queue: str) -> None:
+        assert self._channel is not None
+        await self._channel.queue_declare(queue, durable=True)
+
+    def abort(self) -> None:
+        """The broker ends it."""
+
+
+AnyClient: TypeAlias = Client | AiormqClient
 
 
 async def timed(work: Awaitable[object], took: list[float]) -> None:
@@ -131,12 +169,14 @@ def memory(cluster: LocalCluster) -> int:
     return sum(resident(member.pid) for member in cluster.members) << 10
 
 
-async def connect(cluster: LocalCluster, count: int) -> tuple[list[Client], Figures]:
-    clients: list[Client] = []
+async def connect(
+    cluster: LocalCluster, count: int, kind: type[AnyClient]
+) -> tuple[list[AnyClient], Figures]:
+    clients: list[AnyClient] = []
     took: list[float] = []
 
     async def one(number: int) -> None:
-        clients.append(await Client.open(cluster[number % len(cluster.members)].address.port))
+        clients.append(await kind.open(cluster[number % len(cluster.members)].address.port))
 
     before = memory(cluster)
     works = [lambda n=n: timed(one(n), took) for n in range(count)]
@@ -158,13 +198,13 @@ async def channels(cluster: LocalCluster, count: int) -> Figures:
     return {"channels_s": time.perf_counter() - began}
 
 
-async def declare(cluster: LocalCluster, clients: list[Client], count: int) -> Figures:
+async def declare(cluster: LocalCluster, clients: list[AnyClient], count: int) -> Figures:
     took: list[float] = []
     numbers = iter(range(count))
     before = memory(cluster)
 
-    async def declarer(client: Client) -> None:
-        await client.call(method(1, "channel.open"), "channel.open-ok")
+    async def declarer(client: AnyClient) -> None:
+        await client.begin()
         for number in numbers:
             await timed(client.declare(f"storm-{number}"), took)
 
@@ -242,16 +282,17 @@ def views(cluster: LocalCluster) -> int:
 
 async def storms(cluster: LocalCluster, given: argparse.Namespace) -> Figures:
     before = views(cluster)
-    clients: list[Client] = []
+    kind: type[AnyClient] = AiormqClient if given.aiormq else Client
+    clients: list[AnyClient] = []
     figures: Figures = {}
     if given.connections:
-        clients, figures = await connect(cluster, given.connections)
+        clients, figures = await connect(cluster, given.connections, kind)
     if given.channels:
         figures |= await channels(cluster, given.channels)
     if given.queues:
         declarers = clients[: given.declarers]
         while len(declarers) < given.declarers:
-            declarers.append(await Client.open(cluster[len(declarers) % 3].address.port))
+            declarers.append(await kind.open(cluster[len(declarers) % 3].address.port))
         figures |= await declare(cluster, declarers, given.queues)
     end = time.perf_counter() + PROBE_S
     probe = await Probe.at(cluster[0].address.port, 100)
@@ -261,13 +302,14 @@ async def storms(cluster: LocalCluster, given: argparse.Namespace) -> Figures:
     figures["views"] = views(cluster) - before
     figures["collection_max_ms"] = max(of_all(cluster, "collector.longest_ms"))
     for client in clients:
-        client.writer.transport.abort()
+        client.abort()
     return figures
 
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, allow_abbrev=False)
     parser.add_argument("--connections", type=int, default=10_000)
+    parser.add_argument("--aiormq", action="store_true", help="clients of this library")
     parser.add_argument("--channels", type=int, default=1_000)
     parser.add_argument("--queues", type=int, default=100_000)
     parser.add_argument("--declarers", type=int, default=20)
