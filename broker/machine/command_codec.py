@@ -174,6 +174,9 @@ def unpack_blob(data: bytes, newest: int = BLOB_VERSION_SHA256) -> Blob:
     if session < 0 or blob_no < 0 or time_us < 0:
         msg = "blob envelope has a negative number"
         raise BlobMalformed(msg)
+    if not records:  # an item moves the position by the number of its commands
+        msg = "blob has no command"
+        raise BlobMalformed(msg)
     shapes = _SHAPES if version == BLOB_VERSION else _SHAPES_AND_RUNS
     has_runs = False
     for index, record in enumerate(records):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from hashlib import blake2b, sha256
 from typing import cast
 
@@ -162,6 +163,20 @@ def test_blobs_of_the_second_format_are_known_from_their_version_on(
     assert applied.kinds == bytes([kind])
     assert applied.hashed == sha256(body).digest()[:16]
     assert author.replica.history.order == blake2b(order + applied.hashed, digest_size=16).digest()
+
+
+def test_a_blob_without_commands_has_one_position_and_is_malformed() -> None:
+    """G14: nobody sends one, and whoever does must not end all members by an assertion."""
+    author = Author()
+    session = author.replica.machine.sessions["a"].session
+    before = author.replica.history.position
+    for version in (BLOB_VERSION, BLOB_VERSION_SHA256):
+        body = pack_blob(session, 2, 1, [], version)
+        with pytest.raises(BlobMalformed, match="no command"):
+            unpack_blob(body)
+        applied = author.replica.apply(Item(1, RING, 3 + version, "a", body))
+        assert applied.outcomes == struct.pack("<H", c.MALFORMED)
+        assert author.replica.history.position == before + version
 
 
 def test_other_items_have_their_blake2b_in_the_chains() -> None:
