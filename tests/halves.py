@@ -41,8 +41,7 @@ KINDS = {
     ),
     "slow": Kind(
         "slow", ("system",),
-        ("system/dashboard", "system/pages", "system/roles/test_shared_store_roles.py",
-         "system/sharing", "system/verify"),
+        ("system/dashboard", "system/pages", "system/sharing", "system/verify"),
     ),
 }  # fmt: skip
 NO_TEST_WAS_SELECTED = 5
