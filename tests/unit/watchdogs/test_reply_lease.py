@@ -79,6 +79,9 @@ class Wire:
     def is_closing(self) -> bool:
         return False
 
+    def get_extra_info(self, _name: str) -> None:
+        """It is of no socket."""
+
     def pause_reading(self) -> None:
         """Nothing is read here."""
 
