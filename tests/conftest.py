@@ -1,4 +1,4 @@
-"""How all tests run: properties have no time limits of their own."""
+"""How all tests run: properties have no time limits of their own, long ones may take turns."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.commits import commit, waiting
 from tools.demo import local_cluster
 
 # An example takes as long as the machine lets it, and pytest-timeout ends what hangs.  The rest
@@ -22,6 +23,24 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--judge-logs", action="store_true", help="check the member logs that every test leaves"
     )
+    parser.addoption(
+        "--every-case", action="store_true", help="of no test only the cases of this commit"
+    )
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Leave of a test with the mark `turns` so many cases, others at each commit.
+
+    Who names a test, or looks for names, gets all of it.
+    """
+    named = any("::" in one for one in config.args) or config.option.keyword
+    if named or config.option.every_case:
+        return
+    marks = {item.nodeid: item.get_closest_marker("turns") for item in items}
+    counts = {name: int(mark.args[0]) for name, mark in marks.items() if mark}
+    left_out = waiting(counts, by=commit())
+    config.hook.pytest_deselected(items=[one for one in items if one.nodeid in left_out])
+    items[:] = [one for one in items if one.nodeid not in left_out]
 
 
 def pytest_configure() -> None:

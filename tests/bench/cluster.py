@@ -11,7 +11,6 @@ import json
 import os
 import platform
 import signal
-import subprocess
 import tempfile
 from pathlib import Path
 
@@ -19,10 +18,11 @@ import click
 
 from tests.bench.load import BACKLOG_MESSAGES, run_load, sentence
 from tests.bench.support.load_clients import Load
+from tests.commits import commit
 from tools.cli.failures import ToolError
 from tools.cli.options import run_command
 from tools.cli.signals import ended_by
-from tools.demo.local_cluster import ROOT, ClusterTrouble, LocalCluster
+from tools.demo.local_cluster import ClusterTrouble, LocalCluster
 
 MATRIX = [(1, 100), (1, 1000), (4, 100), (4, 1000)]
 """Producers (and as many consumers), and the confirm window of each producer."""
@@ -38,18 +38,6 @@ def cpu_seconds(pids: list[int]) -> float:
             return 0.0
         ticks += int(fields[11]) + int(fields[12])
     return ticks / os.sysconf("SC_CLK_TCK")
-
-
-def commit() -> str:
-    """The commit that is measured, if this is a clone."""
-    asked = subprocess.run(
-        ["git", "rev-parse", "--short", "HEAD"],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
-    return asked.stdout.strip() or "unknown"
 
 
 def matrix(cluster: LocalCluster, seconds: float, body_bytes: int) -> list[dict[str, object]]:

@@ -195,6 +195,7 @@ def test_power_is_lost_behind_a_kill_within_a_durable_write(library: Path) -> No
 
 
 @pytest.mark.slow
+@pytest.mark.turns(3)
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("workload", workloads.WORKLOADS)
 def test_each_operation_fails_or_kills(library: Path, workload: str) -> None:

@@ -32,6 +32,7 @@ def test_nothing_expires_early(kind: type[ClockWorld], version: int) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.turns(2)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("kind", [ClockWorld, SwarmWorld])

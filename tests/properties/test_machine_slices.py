@@ -349,6 +349,7 @@ class Clients:
         return c.Sent(c.SENT, conn, chan, self.one(list(at.unsent)))
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("seed", SEEDS)
 def test_members_agree_wherever_a_slice_ends(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """G10: also one that was given the state in the middle of such work, and the work ends."""

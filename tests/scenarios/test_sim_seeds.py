@@ -549,13 +549,12 @@ SEEDS = {
     ),
 }
 
+SLOW = [pytest.mark.slow, pytest.mark.turns(8)]
+
 
 @pytest.mark.parametrize(
     "name",
-    [
-        pytest.param(name, marks=[pytest.mark.slow] if seed.long else [])
-        for name, seed in SEEDS.items()
-    ],
+    [pytest.param(name, marks=SLOW if seed.long else []) for name, seed in SEEDS.items()],
 )
 def test_what_failed_once(name: str) -> None:
     """The seed keeps all promises now."""

@@ -23,10 +23,11 @@ from pathlib import Path
 import click
 
 from broker.options.broker import Address
-from tests.bench.cluster import commit, cpu_seconds
+from tests.bench.cluster import cpu_seconds
 from tests.bench.compare.rabbitmq import MIRRORED, RabbitCluster, scripts
 from tests.bench.compare.works import WORKS, Work, chosen
 from tests.bench.load import run_load
+from tests.commits import commit
 from tools.cli.failures import ToolError
 from tools.cli.options import run_command
 from tools.cli.signals import ended_by

@@ -27,10 +27,11 @@ from urllib.request import Request, urlopen
 
 import click
 
-from tests.bench.cluster import commit, cpu_seconds
+from tests.bench.cluster import cpu_seconds
 from tests.bench.load import run_load
 from tests.bench.operating.joining import Steady
 from tests.bench.support.load_clients import Load
+from tests.commits import commit
 from tools.cli.failures import ToolError
 from tools.cli.options import run_command
 from tools.cli.signals import ended_by

@@ -28,6 +28,7 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from tests.commits import commit
 from tests.sim.mutation.equivalents import EQUIVALENT
 from tests.sim.mutation.operators import MODULES, ROOT, Mutant, generate_all, mutated, sample
 
@@ -245,8 +246,6 @@ def _wanted(arguments: argparse.Namespace) -> Iterator[Mutant]:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    from tests.sim.run.gate import commit  # imports the protocol, which a child must not have yet
-
     todo, known = list(_wanted(arguments)), read_ledger(arguments.ledger)
     print(f"{len(todo)} mutants to run, {arguments.jobs} at a time")
     baseline = Baseline()

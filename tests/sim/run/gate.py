@@ -10,12 +10,12 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-import subprocess
 import time
 from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 
+from tests.commits import commit
 from tests.sim.run.batch import ROOT, Job, differences, run_batches
 from tests.sim.run.campaign import Outcome, Summary, command_for
 from tests.sim.run.coverage import lines as coverage_lines
@@ -26,18 +26,6 @@ FRESH_FROM = 1_000_000  # below are the fixed ones, and those that people name
 REPEATED_EVERY = 5
 GATE_SEEDS = 500
 ROUND_SEEDS = 40
-
-
-def commit() -> str:
-    """The commit that runs, or an empty string outside of a repository."""
-    try:
-        done = subprocess.run(
-            ["git", "rev-parse", "--short=12", "HEAD"],
-            cwd=ROOT, capture_output=True, text=True, check=True,
-        )  # fmt: skip
-    except (OSError, subprocess.CalledProcessError):
-        return ""
-    return done.stdout.strip()
 
 
 def sources() -> str:

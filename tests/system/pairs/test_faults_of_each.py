@@ -63,6 +63,7 @@ def begin(cluster: LocalCluster) -> None:
     stands(cluster[1], "passive")
 
 
+@pytest.mark.turns(2)
 @MODES
 @ROLES
 def test_killed(tmp_path: Path, mode: str, victim: int, record_property: Record) -> None:
@@ -77,6 +78,7 @@ def test_killed(tmp_path: Path, mode: str, victim: int, record_property: Record)
         judged(cluster, publisher, tmp_path, record_property)
 
 
+@pytest.mark.turns(2)
 @MODES
 @ROLES
 def test_stands_still(tmp_path: Path, mode: str, victim: int, record_property: Record) -> None:
@@ -119,6 +121,7 @@ def test_cut_off_from_each_other(tmp_path: Path, mode: str, record_property: Rec
         judged(cluster, publisher, tmp_path, record_property)
 
 
+@pytest.mark.turns(2)
 @MODES
 @ROLES
 def test_its_disk_is_full(tmp_path: Path, mode: str, victim: int, record_property: Record) -> None:

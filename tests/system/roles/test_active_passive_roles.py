@@ -86,6 +86,7 @@ def a_cluster(root: Path, fault: str) -> Iterator[tuple[LocalCluster, list[Small
         yield cluster, disks
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("fault", ["kill", "stop", "partition", "disk full"])
 @pytest.mark.parametrize("which", ["active", "backup"])
 def test_a_member(tmp_path: Path, which: str, fault: str, record_property: Record) -> None:

@@ -144,6 +144,7 @@ def a_store(root: Path, lock: str, fault: str) -> Iterator[Hardship]:
 LOCKS = pytest.mark.parametrize("lock", ["files", "postgresql"])
 
 
+@pytest.mark.turns(6)
 @pytest.mark.parametrize(
     ("which", "fault", "lock"),
     [
@@ -179,6 +180,7 @@ def test_a_broker(
         clients.judge(sharing.leader(), sharing.brokers)
 
 
+@pytest.mark.turns(2)
 @LOCKS
 @pytest.mark.parametrize("which", ["leader", "waiting"])
 def test_a_full_disk(tmp_path: Path, which: str, lock: str) -> None:

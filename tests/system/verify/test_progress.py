@@ -141,8 +141,11 @@ def test_voters_may_change_while_they_are_followed(tmp_path: Path) -> None:
     assert reader.found == []
 
 
+SLOW = [pytest.mark.slow, pytest.mark.turns(11)]
+
+
 @pytest.mark.parametrize("corrupt", WITHIN_INCARNATIONS, ids=lambda corrupt: corrupt.__name__)
-@pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=pytest.mark.slow) for n in (0, 2))])
+@pytest.mark.parametrize("seed", [1, *(pytest.param(n, marks=SLOW) for n in (0, 2))])
 def test_what_needs_no_spark_is_reported_while_it_is_written(
     tmp_path: Path, corrupt: Corruption, seed: int
 ) -> None:

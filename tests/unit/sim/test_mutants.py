@@ -49,10 +49,12 @@ def options_of(name: str) -> Options:
 EVERYDAY = ("all_is_regular", "confirms_before_durable", "letters_that_cannot_go_are_lost")
 """One of each layer; the others cost more than a tenth of all everyday tests."""
 
+SLOW = [pytest.mark.slow, pytest.mark.turns(7)]
+
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(one, marks=() if one in EVERYDAY else pytest.mark.slow) for one in KILLERS],
+    [pytest.param(one, marks=() if one in EVERYDAY else SLOW) for one in KILLERS],
 )
 def test_a_bug_of_the_protocol_is_found(name: str) -> None:
     """With the bug at least one of the seeds fails; without it all of them pass."""

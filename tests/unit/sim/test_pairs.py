@@ -147,6 +147,7 @@ OTHERS = tuple(range(1, 12))
 
 
 @pytest.mark.slow
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("mistake", MISTAKES, ids=lambda one: one.__name__)
 def test_it_bites(mistake: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
     seed, promise = MISTAKES[mistake]

@@ -27,9 +27,10 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
+from tests.commits import commit
 from tests.sim.pairs.stack import PairStack
 from tests.sim.run.campaign import Options, collect_seldom, run_seed
-from tests.sim.run.gate import commit, fresh_start
+from tests.sim.run.gate import fresh_start
 from tools.verify.findings import BadInput
 from tools.verify.job import verify
 

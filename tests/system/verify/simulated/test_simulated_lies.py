@@ -299,6 +299,7 @@ def told(seed: int) -> tuple[set[str], dict[str, set[str]]]:
 
 
 @pytest.mark.slow
+@pytest.mark.turns(5)
 @pytest.mark.parametrize(
     ("lie", "seed"),
     [

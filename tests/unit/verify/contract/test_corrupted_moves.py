@@ -186,6 +186,7 @@ def test_each_corruption_of_all_logs_is_found_or_listed(records: list[Record]) -
 
 
 @pytest.mark.slow
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("share", range(SHARES))
 def test_every_corruption_of_all_logs(records: list[Record], share: int) -> None:
     seen: dict[str, set[bool]] = {}

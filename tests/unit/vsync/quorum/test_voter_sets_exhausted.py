@@ -39,6 +39,7 @@ def test_every_step_from_the_first_states(name: str) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.turns(8)
 @pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", CASES)
 def test_every_state_up_to_a_depth(name: str) -> None:
@@ -167,9 +168,10 @@ LONG: list[Mistake] = [
     (known.either_half, CASES["six"], ACTIVATION, 3),
     (known.believing_arbitrator, CASES["arbitrated-four"], ACTIVATION, 3),
 ]
+SLOW = [pytest.mark.slow, pytest.mark.turns(3)]
 MISTAKES = [
     *(pytest.param(*one, id=one[0].__name__) for one in QUICK),
-    *(pytest.param(*one, id=one[0].__name__, marks=pytest.mark.slow) for one in LONG),
+    *(pytest.param(*one, id=one[0].__name__, marks=SLOW) for one in LONG),
 ]
 
 

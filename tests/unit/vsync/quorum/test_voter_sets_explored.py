@@ -62,6 +62,7 @@ def test_an_arbitrator_votes_beside_the_last_holder_also_while_that_one_is_to_go
 
 
 @pytest.mark.slow
+@pytest.mark.turns(8)
 @pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", CASES)
 def test_every_step_from_every_state_up_to_a_bound(name: str) -> None:
