@@ -284,7 +284,7 @@ class Controller:
         """An item was applied at the positions behind `before`."""
         history = self.replica.history
         if item.sender == self.me.name:
-            self.submissions.applied(self.replica.own_blob_no)
+            self.submissions.applied(self.replica.own_blob_no, history.position)
         if self.replica.effects:
             effects, self.replica.effects = self.replica.effects, []
             self.shell.effects(effects)
@@ -478,6 +478,7 @@ class Controller:
         replica.machine.free_also(self.replica.machine)
         self._execution.drop()  # it was of the old state
         self.filled, self.replica = counts, replica
+        self.submissions.store_replaced()
         self._moves(self._catch_up)
         self._catch_up.on_history, self._catch_up.recorded = True, False
         self._follow_voters_of_state()

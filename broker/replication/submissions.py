@@ -9,8 +9,9 @@ Commands wait in three lanes.  A connection that publishes is *bulk* from its fi
 others (acks of consumers, closes, the member's own commands) are *express* and go first, so that a
 deep window of publishes does not starve the acks that make room for deliveries.  Within a
 connection order is kept: whatever it sent before its first publish went express.  A connection of
-which parts of a large message wait is *large* meanwhile: that lane takes turns with the bulk.  Only
-a few blobs are on the ring at a time, since nothing can overtake there.
+which parts of a large message wait is *large* meanwhile: that lane takes turns with the bulk, and
+waits for this member's disk.  Only a few blobs are on the ring at a time, since nothing can
+overtake there.
 
 An ordered item costs every member as much as some ten commands.  So express commands take along
 what waits in bulk where both fit a blob, and while some blobs are under way one that is not full
@@ -63,6 +64,10 @@ UNFILLED_BLOBS_MAX = 4
 """While so many blobs are under way, the next one waits until it is full or one is applied."""
 LARGE_ON_THE_RING_MAX = 2
 """Blobs of parts of large messages: what else is sent waits behind no more."""
+LARGE_NOT_DURABLE_BYTES_MAX = 3_000_000
+"""While more bytes of these are applied and not durable at this member none is sent: the ring takes
+them faster than a disk does, and whatever is committed beside them waits for all of them.
+Decision: docs/decisions/0093-a-large-body-stays-in-its-parts.md."""
 LARGE_WAITING_BYTES_MAX = 1_000_000
 """Above this many bytes of these that wait, who sends large messages waits."""
 OUTSTANDING_BYTES_MAX = 4_000_000
@@ -201,6 +206,10 @@ class Submissions:
         self._large = LargeLane((self._express, self._bulk))
         self._large_is_next = False  # of the two that take turns
         self._sent_large = 0
+        self.not_durable_max = LARGE_NOT_DURABLE_BYTES_MAX
+        self._not_durable: deque[tuple[int, int]] = deque()
+        """Position and bytes of blobs of parts that are applied, until they are durable here."""
+        self._not_durable_bytes = 0
         self._publishers: set[int] = set()  # membership only, never iterated
         self._again: deque[_Blob] = deque()  # numbered, but to be sent once more
         self._sent: deque[_Blob] = deque()
@@ -305,10 +314,17 @@ class Submissions:
         """Which one has its turn; None: nothing may be sent now."""
         if self._express.batches:
             return self._express
-        large = self._sent_large < LARGE_ON_THE_RING_MAX and self._large.is_ready
-        if large and (self._large_is_next or not self._bulk.batches):
+        if self._large_may_go and (self._large_is_next or not self._bulk.batches):
             return self._large.lane
         return self._bulk if self._bulk.batches else None
+
+    @property
+    def _large_may_go(self) -> bool:
+        return (
+            self._sent_large < LARGE_ON_THE_RING_MAX
+            and self._not_durable_bytes <= self.not_durable_max
+            and self._large.is_ready
+        )
 
     def _fills(self, lane: Lane) -> bool:
         """Whether its batch waits for more, as enough is under way without it."""
@@ -328,7 +344,7 @@ class Submissions:
             and bool(bulk.batches)
             and lane.next_size + bulk.next_size <= BLOB_BYTES_TARGET
             and lane.next_work + bulk.next_work <= BLOB_WORK_MAX
-            and not (self._large_is_next and self._large.is_ready)
+            and not (self._large_is_next and self._large_may_go)
         )
 
     def _has_room(self) -> bool:
@@ -337,8 +353,11 @@ class Submissions:
         small = self._sent_bytes < ON_THE_RING_BYTES_MAX
         return (few and light and small) or len(self._sent) < ON_THE_RING_BLOBS_MIN
 
-    def applied(self, number: int) -> None:
-        """Forget everything up to blob `number`: it has its place in the history."""
+    def applied(self, number: int, position: int = 0) -> None:
+        """Forget everything up to blob `number`: it has its place in the history.
+
+        It ends at `position`, which `durable` is told of later; 0: nothing waits for that.
+        """
         for blobs in (self._sent, self._again):
             while blobs and blobs[0].number <= number:
                 blob = blobs.popleft()
@@ -346,6 +365,22 @@ class Submissions:
                 self._sent_work -= blob.work
                 self._sent_commands -= blob.commands
                 self._sent_large -= blob.large
+                if blob.large and position:
+                    self._not_durable.append((position, blob.size))
+                    self._not_durable_bytes += blob.size
+
+    def durable(self, position: int) -> None:
+        """This member's store has everything up to `position`: send what waited for that."""
+        waiting = self._not_durable
+        if waiting and waiting[0][0] <= position:
+            while waiting and waiting[0][0] <= position:
+                self._not_durable_bytes -= waiting.popleft()[1]
+            self.flush()
+
+    def store_replaced(self) -> None:
+        """Wait for nothing of a store in whose place another one comes."""
+        self._not_durable.clear()
+        self._not_durable_bytes = 0
 
     def suspend(self) -> None:
         """The primary view ended: keep everything, send nothing."""
@@ -369,6 +404,7 @@ class Submissions:
         self._sent.clear()
         self._again.clear()
         self._sent_bytes = self._sent_commands = self._sent_work = self._sent_large = 0
+        self.store_replaced()
         self.open = True
 
     def end(self) -> None:

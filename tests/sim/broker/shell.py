@@ -175,13 +175,19 @@ class BrokerUpper:
     ) -> Callable[[Shell, Promise], Controller]:
         seed = f"{self.world.plan.seed} {self.name} {self.member.incarnation}"
         proposal = hashlib.blake2b(seed.encode(), digest_size=16).hexdigest()
-        return lambda shell, promise: Controller(
-            self.tap.me, shell, promise, replica=replica, filled=filled(meta),
-            size=self.stack.data_members(self.world.plan), proposal=proposal, patient=False,
-            label=self.name, requested=self.stack.requested(self.world.plan, self.name),
-            digest_interval=DIGEST_INTERVAL, held_bytes_max=HELD_BYTES_MAX,
-            executor=self.pages.executor,
-        )  # fmt: skip
+
+        def make(shell: Shell, promise: Promise) -> Controller:
+            controller = Controller(
+                self.tap.me, shell, promise, replica=replica, filled=filled(meta),
+                size=self.stack.data_members(self.world.plan), proposal=proposal, patient=False,
+                label=self.name, requested=self.stack.requested(self.world.plan, self.name),
+                digest_interval=DIGEST_INTERVAL, held_bytes_max=HELD_BYTES_MAX,
+                executor=self.pages.executor,
+            )  # fmt: skip
+            controller.submissions.not_durable_max = 0  # bodies are small here
+            return controller
+
+        return make
 
     def _log_file(self, meta: Meta) -> SimLogFile | None:
         if self.stack.memberlog is None:

@@ -314,6 +314,23 @@ def test_a_tick_may_come_before_what_is_submitted() -> None:
     assert asked == [1], "the clock cannot be told from the state of no position"
 
 
+def test_parts_of_a_large_message_follow_when_those_before_are_durable_here() -> None:
+    """What others publish shares no larger commits with them."""
+    bus = formed()
+    core = bus.cores["a"]
+    core.submissions.not_durable_max = 0
+    part = commands.BodyPart(commands.BODY_PART, 1, 1, bytes(submissions.FEW_COMMANDS_BYTES_MAX))
+    core.submit([*hello(), *[part] * 6])
+    bus.run("a b c")
+    assert core.submissions.outstanding == 6 - submissions.LARGE_ON_THE_RING_MAX
+    core.submissions.durable(core.replica.history.position - 1)
+    bus.run("a b c")
+    assert core.submissions.outstanding == 6 - submissions.LARGE_ON_THE_RING_MAX, "one is not"
+    core.submissions.durable(core.replica.history.position)
+    bus.run("a b c")
+    assert core.submissions.outstanding == 6 - 2 * submissions.LARGE_ON_THE_RING_MAX
+
+
 def test_a_cluster_of_the_newest_version_has_the_newest_blobs() -> None:
     bus = formed()
     bus.cores["a"].submit(hello())

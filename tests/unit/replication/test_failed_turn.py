@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -24,7 +23,7 @@ class Rig:
         self.ring, self.clock, device = Mock(), Mock(), Mock()
         self.controller.configure_mock(
             busy=False, halted="", replica=Mock(), promise=None, filled=True, backups=None,
-            submissions=SimpleNamespace(full=False, large_full=False),
+            submissions=Mock(full=False, large_full=False),
         )  # fmt: skip
         self.clients.flush.return_value = ()
         log = Mock(written=1)

@@ -30,7 +30,7 @@ class Rig:
         self.controller: Any = SimpleNamespace(
             takes_state=True, transfer_donor="a", state_received=Mock(), busy=False, halted="",
             replica=Mock(), promise=Promise(META.cluster_id, META.voters, 1), filled=False,
-            transfer_failed=Mock(),
+            transfer_failed=Mock(), submissions=Mock(),
         )  # fmt: skip
         self.device = Mock()
         host = Mock(stopping=False)

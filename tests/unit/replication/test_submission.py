@@ -25,6 +25,7 @@ from broker.replication.submissions import (
     BLOB_WORK_MAX,
     COMMAND_OVERHEAD_BYTES,
     FEW_COMMANDS_BYTES_MAX,
+    LARGE_NOT_DURABLE_BYTES_MAX,
     LARGE_ON_THE_RING_MAX,
     LARGE_WAITING_BYTES_MAX,
     ON_THE_RING_BYTES_MAX,
@@ -370,6 +371,59 @@ def test_who_sends_large_messages_waits_by_itself() -> None:
     assert (own.large_full, own.outstanding) == (False, 0)
     own.submit([ack(1)])
     assert kinds_of(ring)[-1] == (ACK, 1)
+
+
+def until_it_waits(own: Submissions, ring: Ring) -> int:
+    """Apply all that is sent, each blob at the position of its number; return how many."""
+    applied = -1
+    while applied != len(ring.sent):
+        applied = len(ring.sent)
+        own.applied(applied, applied)
+        own.flush()
+    return applied
+
+
+def test_parts_of_a_large_message_wait_for_the_own_disk_and_others_do_not() -> None:
+    """What is committed beside them waits for no more of them than so many bytes."""
+    ring = Ring()
+    own = own_commands(ring)
+    own.submit([part() for _ in range(100)])
+    at_once = until_it_waits(own, ring)
+    most = LARGE_NOT_DURABLE_BYTES_MAX + (1 + LARGE_ON_THE_RING_MAX) * FEW_COMMANDS_BYTES_MAX
+    assert LARGE_NOT_DURABLE_BYTES_MAX < at_once * len(PART) < most
+    own.submit([publish(1, conn=2), Ack(ACK, 3, 1, 1, False), publish(2, conn=2)])
+    assert kinds_of(ring)[at_once:] == [(ACK, 3), (PUBLISH, 2), (PUBLISH, 2)], "in one blob"
+    own.durable(at_once // 2)
+    assert len(ring.sent) > at_once + 1, "it goes on without being asked"
+    while own.outstanding:
+        own.durable(until_it_waits(own, ring))
+    assert kinds_of(ring).count((BODY_PART, 1)) == 100
+
+
+def test_a_disk_is_not_waited_for_in_whose_place_another_one_comes() -> None:
+    ring = Ring()
+    own = own_commands(ring)
+    own.submit([part() for _ in range(100)])
+    at_once = until_it_waits(own, ring)
+    own.store_replaced()
+    own.flush()
+    assert until_it_waits(own, ring) == 2 * at_once
+    own.start(8)
+    own.submit([part()])
+    assert unpack_blob(ring.payloads[-1])[:2] == (8, 1)
+
+
+def test_a_session_that_goes_on_waits_for_nothing_that_was_applied_elsewhere() -> None:
+    """At which position, its state does not say."""
+    ring = Ring()
+    own = own_commands(ring)
+    own.submit([part() for _ in range(100)])
+    at_once = until_it_waits(own, ring)
+    own.durable(at_once)
+    assert len(ring.sent) == at_once + LARGE_ON_THE_RING_MAX
+    own.suspend()
+    own.resume(at_once + LARGE_ON_THE_RING_MAX)
+    assert until_it_waits(own, ring) == 2 * at_once + LARGE_ON_THE_RING_MAX
 
 
 def test_what_nobody_waits_for_is_sent_as_such_and_once_more_as_urgent() -> None:
