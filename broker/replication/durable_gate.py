@@ -113,7 +113,7 @@ class Backups:
             self._remember(quorum, now)
         since = self._since
         if since and now - since[0][1] >= self.timeout_s:
-            for name, mark in marks.items():
+            for name, mark in sorted(marks.items()):  # they may come from a set
                 if mark < since[0][0] and name not in self._late:
                     self._late[name] = quorum, now
                     self._note(
