@@ -13,12 +13,14 @@ import shutil
 import tempfile
 import time
 import uuid
+from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 from typing import Protocol
 
 from broker.durability.pages import Pages
 from broker.machine.version import MACHINE_VERSION, MACHINE_VERSION_MIN
+from broker.memberlog.records import Lease
 from broker.options.broker import BrokerOptions
 from store import swap
 from store.api import Marker, Meta
@@ -44,6 +46,12 @@ class StoreLease(Protocol):
     def status(self) -> Json:
         """Return its part of the reply to `status`."""
 
+    def recorded_by(self, record: Callable[[Lease], None]) -> None:
+        """Have the member log say that it was taken, of which nothing was done yet, and is lost."""
+
+    def given_up(self) -> None:
+        """Have it say that this process acts on it no more: the log ends."""
+
 
 class Unshared:
     """The lease of a store that is one broker's alone."""
@@ -57,6 +65,12 @@ class Unshared:
     def status(self) -> Json:
         """Nothing."""
         return {}
+
+    def recorded_by(self, record: Callable[[Lease], None]) -> None:
+        """Nothing."""
+
+    def given_up(self) -> None:
+        """Nothing."""
 
 
 class DataDirectory:

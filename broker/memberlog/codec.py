@@ -23,6 +23,9 @@ from broker.memberlog.records import (
     CHECKPOINT_ROW,
     CLIENT_ROW,
     HASH_BYTES,
+    LEASE_GIVEN_UP,
+    LEASE_LOST,
+    LEASE_TAKEN,
     MARK_BYTES,
     READER_ROW,
     REDELIVERED,
@@ -39,6 +42,7 @@ from broker.memberlog.records import (
     End,
     Header,
     Inactive,
+    Lease,
     Queues,
     Readers,
     Record,
@@ -78,6 +82,7 @@ _KIND_OF: dict[type[Record], RecordKind] = {
     Checkpoint: RecordKind.CHECKPOINT,
     Client: RecordKind.CLIENT,
     Readers: RecordKind.READERS,
+    Lease: RecordKind.LEASE,
 }
 
 FIRST_BYTES = re.compile(
@@ -271,6 +276,11 @@ def _check_readers(record: Readers) -> None:
         raise RecordMalformed("readers that are cut")
 
 
+def _check_lease(record: Lease) -> None:
+    if record.what not in (LEASE_TAKEN, LEASE_GIVEN_UP, LEASE_LOST):
+        raise RecordMalformed(f"a lease that is {record.what!r}")
+
+
 def _check_client(record: Client) -> None:
     rest = len(record.ops) % CLIENT_ROW.size
     if rest or not _CLIENT_OPS.issuperset(record.ops[:: CLIENT_ROW.size]):
@@ -332,4 +342,5 @@ _SHAPES: dict[int, _Shape] = {
     RecordKind.CHECKPOINT: _shape(Checkpoint, _INT, _INT, _INT, _BYTES, check=_check_checkpoint),
     RecordKind.CLIENT: _shape(Client, _INT, _STR, _INT, _BYTES, check=_check_client),
     RecordKind.READERS: _shape(Readers, _BYTES, check=_check_readers),
+    RecordKind.LEASE: _shape(Lease, _STR, _INT, _STR, _INT, _STR, _INT, _INT, check=_check_lease),
 }

@@ -21,6 +21,7 @@ from broker.memberlog.records import (
     Decided,
     Durable,
     Inactive,
+    Lease,
     Queues,
     Readers,
     Record,
@@ -56,6 +57,10 @@ class Recorder:
         self._writer.append(Start(history.epoch, history.position, history.chain, root))
         self._checkpoint(history.position, machine)
         self._writer.begins_with = self._beginning
+
+    def lease(self, record: Lease) -> None:
+        """The lease on a shared store was taken, before anything is done under it; or is over."""
+        self._writer.append(record)
 
     def view(self, ring: RingId, members: tuple[Member, ...], *, regular: bool) -> None:
         """The ring delivered a configuration."""

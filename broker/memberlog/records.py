@@ -16,6 +16,7 @@ SUFFIX = ".qml"
 HASH_BYTES = 16
 MARK_BYTES = 8 + HASH_BYTES
 ROLE_MEMBER, ROLE_CLIENT = "member", "client"  # of whom a log is
+LEASE_TAKEN, LEASE_GIVEN_UP, LEASE_LOST = "taken", "given up", "lost"
 
 CHECKPOINT_ROW = struct.Struct("<IQIQQ")
 """Of a CHECKPOINT: number of the queue, ready, unacked, the number that its next message gets, and
@@ -50,6 +51,7 @@ class RecordKind(IntEnum):
     CHECKPOINT = 15
     CLIENT = 16
     READERS = 17
+    LEASE = 18
 
 
 class Header(NamedTuple):
@@ -217,6 +219,18 @@ class Readers(NamedTuple):
     readers: bytes  # rows of READER_ROW, by number of the stream
 
 
+class Lease(NamedTuple):
+    """What became of the lease on a shared store under which this incarnation leads."""
+
+    what: str  # LEASE_TAKEN, LEASE_GIVEN_UP or LEASE_LOST
+    token: int
+    owner: str
+    source: int  # the token whose store was copied, 0 = it begins empty
+    clock: str  # of which the times are, "" = of one that is compared with none
+    at_us: int
+    until_us: int  # up to when it may reply, if it renews no more
+
+
 class ClientOp(IntEnum):
     """What a client did or received, low bits of the first byte of a row."""
 
@@ -256,4 +270,5 @@ Record: TypeAlias = (
     | Checkpoint
     | Client
     | Readers
+    | Lease
 )

@@ -136,7 +136,7 @@ class BrokerMember:
         self._log = memberlog = MemberLog(
             options, identity, meta, _wall_us, loop, lambda: self._member, self.failed
         )
-        memberlog.recorder.start(replica.history if filled else History(), replica.machine)
+        memberlog.start(replica.history if filled else History(), replica.machine)
         self.clients = Connections(
             identity.name, options, self.schedule, loop.call_later, ports,
             lambda done: self.operations.defined(done), lambda: self._controller.replica.machine,

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Protocol
 
 from broker.durability.data_directory import DataDirectory
+from broker.machine.machine import Machine
 from broker.memberlog.log_thread import LogThread
 from broker.memberlog.recorder import Recorder
 from broker.memberlog.writer import LogWriteFailed
@@ -62,6 +63,7 @@ class MemberLog:
         writer.on_written, writer.on_failed = lambda: member().log_written(), on_failed
         writer.awaited = lambda: member().awaits_log
         self.recorder = Recorder(writer)
+        self._lease = identity.lease
         self._archiver = LogArchiver(identity.log_dir, lambda: writer.path, given.policy, loop)
         writer.closed = self._archiver.closed
         self.tend = self._archiver.tend
@@ -82,6 +84,11 @@ class MemberLog:
         """Return how far the disk is behind."""
         return self._writer.lag()
 
+    def start(self, history: History, machine: Machine) -> None:
+        """Begin with what recovery found, and the lease under which all that follows is done."""
+        self.recorder.start(history, machine)
+        self._lease.recorded_by(self.recorder.lease)
+
     async def settled(self) -> None:
         """Wait a moment until what was flushed is written."""
         await self._writer.settled(SETTLE_S)
@@ -90,6 +97,7 @@ class MemberLog:
         """Write the end; False: the disk does not answer, and a thread is still in it."""
         ended = True
         try:
+            self._lease.given_up()
             self.recorder.stop(reason, history)
             ended = await self._writer.closed_within(patience_s)
             if not ended:

@@ -251,6 +251,11 @@ class Contender:
         """Whether this process may reply to clients: what it makes durable will be found."""
         return self.serves and self.phase is Phase.HOLDS and now < self._until
 
+    @property
+    def until(self) -> float:
+        """Up to when it may reply, unless it renews once more."""
+        return self._until
+
     def ends(self, held: Held) -> LeaseRecord | None:
         """Act no more; return the record that says so to the others, if it is this one's to say.
 

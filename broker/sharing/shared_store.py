@@ -16,20 +16,29 @@ import os
 import signal
 import socket
 import uuid
+from collections.abc import Callable
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Protocol
 
 from broker.durability.data_directory import LOG_DIR
 from broker.exit_codes import Exit
+from broker.memberlog.records import LEASE_GIVEN_UP, LEASE_LOST, LEASE_TAKEN, Lease
 from broker.options.active_passive import SharedStoreOptions
 from broker.sharing.generations import make_generation, remove_former, source_for
-from broker.sharing.lease import WHO_CHARACTERS_MAX, Contender, Found, Held, LeaseRecord
+from broker.sharing.lease import (
+    WHO_CHARACTERS_MAX,
+    Contender,
+    Found,
+    Held,
+    LeaseRecord,
+    Phase,
+)
 from broker.sharing.lease_database import lease_in
 from broker.sharing.lease_directory import LeaseDirectory
 from broker.sharing.lease_thread import LeaseThread
 from broker.sharing.leases import StoreLeases
-from broker.watchdogs.reply_lease import boot_clock
+from broker.watchdogs.reply_lease import boot_clock, boot_clock_name
 from store.errors import StoreError
 from vsync.admin.protocol import Json
 
@@ -95,6 +104,7 @@ class SharedStore:
         self._over = asyncio.Event()  # the lease is lost, or waiting for it given up
         self._beating: asyncio.TimerHandle | None = None
         self._without_s = 0.0  # the loop has turned for so long since the lease was over
+        self._record: Callable[[Lease], None] | None = None  # in the member log; None: it is over
 
     # -- waiting ---------------------------------------------------------------------------------
 
@@ -248,6 +258,7 @@ class SharedStore:
             who = f"{found.lease.who} (token {found.token})"
         self._lost = f"{who} leads {self.directory} by now, as this one did not renew its lease"
         self._over.set()
+        self._recorded(LEASE_LOST)
         if self._member is not None:
             self._stop_member()
         elif not self._led.done():
@@ -316,6 +327,30 @@ class SharedStore:
             }
         }  # fmt: skip
 
+    def recorded_by(self, record: Callable[[Lease], None]) -> None:
+        """Have the member log say that the lease was taken, and when it is lost."""
+        self._record = record
+        self._recorded(LEASE_TAKEN)
+
+    def given_up(self) -> None:
+        """The log ends: clients are replied to no more, whoever has the lease."""
+        assert self._thread is not None
+        overtaken = self._thread.contender.phase is Phase.LOST
+        self._recorded(LEASE_LOST if overtaken else LEASE_GIVEN_UP)
+
+    def _recorded(self, what: str) -> None:
+        if self._record is None or self._thread is None:
+            return
+        contender, now = self._thread.contender, boot_clock()
+        until = min(contender.until, now) if what == LEASE_GIVEN_UP else contender.until
+        own = contender.own
+        self._record(
+            Lease(what, own.token, own.holder, self._source, boot_clock_name(), _us(now),
+                  _us(until))
+        )  # fmt: skip
+        if what != LEASE_TAKEN:
+            self._record = None
+
     async def end(self) -> None:
         """Give the lease up, for all where an operator has shut the member down."""
         if self._beating is not None:
@@ -329,6 +364,10 @@ class SharedStore:
             held = Held.SHUT_DOWN if for_all else Held.RELEASED
             if await asyncio.to_thread(self._thread.end, held, PATIENCE_S):
                 await asyncio.to_thread(self._leases.close)
+
+
+def _us(seconds: float) -> int:
+    return round(1_000_000 * seconds)
 
 
 def _wall() -> str:

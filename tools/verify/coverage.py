@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from tools.verify.checks.lifetimes import Incarnation
 from tools.verify.checks.voter_changes import promotions
 from tools.verify.findings import Coverage
-from tools.verify.format.records import RecordKind
+from tools.verify.format.records import TAKEN, RecordKind
 from tools.verify.input.rows import Row
 
 if TYPE_CHECKING:
@@ -22,6 +22,7 @@ def measure_coverage(
     rows = list(rows)
     kinds = [row.kind for row in rows]
     members = list(incarnations)
+    leads = [row for row in rows if row.kind == RecordKind.LEASE and row.text == TAKEN]
     due = contract.within > 0
     confirms = sum(one.confirms for one in members)
     return [
@@ -31,6 +32,7 @@ def measure_coverage(
         Coverage(
             "G7", "primaries", kinds.count(RecordKind.ACTIVE), "activations as members tell them"
         ),
+        Coverage("G38", "who leads", len(leads), "tokens that leaders took"),
         Coverage("G25", "who is active", len(promotions(rows)), "promotions"),
         Coverage("G5", "E5 by source", contract.blobs, "submissions"),
         Coverage("G8 G9", "confirms", confirms, "confirms"),

@@ -27,6 +27,7 @@ PROPERTIES = {
     "G30": "only a newer value replaces",
     "G32": "a group has one holder",
     "G34": "a kept group stays",
+    "G38": "one leads a shared store",
 }
 
 

@@ -25,6 +25,7 @@ from broker.sharing.lease_directory import LeaseDirectory
 from tests.system.support.clusters import wait_until
 from tests.system.support.load_clients import TROUBLE, hang_up
 from tools.demo.local_cluster import HOST, BrokerProcess, command, free_ports
+from tools.verify.job import verify
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(240)]
 
@@ -71,6 +72,14 @@ class Sharing:
         for one in self.brokers:
             if one.alive:
                 one.kill()
+
+    def judge_logs(self, terms: int) -> None:
+        """Who led, by the logs: so many or more (G38), and nothing is wrong with what they did."""
+        self.close()
+        report = verify(None, [self.store / "memberlog"])
+        assert report.findings == []
+        (seen,) = [one.rows for one in report.checks if one.promise == "G38"]
+        assert seen >= terms
 
 
 @pytest.fixture
@@ -192,19 +201,21 @@ def settle(channel: BlockingChannel, count: int) -> set[int]:
     return found
 
 
-def check(sharing: Sharing, publisher: Publisher, settled: set[int]) -> None:
-    """Nothing confirmed is lost, nothing settled came back, nothing is there twice."""
+def check(sharing: Sharing, publisher: Publisher, settled: set[int], terms: int) -> None:
+    """Nothing confirmed is lost, nothing settled came back, nothing is there twice; and the logs
+    tell of so many leaders, or more."""
     left = drain(sharing.leader())
     assert len(left) == len(set(left))
     assert not settled & set(left)
     missing = set(publisher.confirmed) - set(left) - settled
     assert not missing, f"{len(missing)} confirmed messages are lost: {sorted(missing)[:10]}"
+    sharing.judge_logs(terms)
 
 
 def test_leaders_are_killed_one_after_the_other(
     sharing: Sharing, record_property: Callable[[str, object], None]
 ) -> None:
-    """G8, G9: kill -9 of two leaders under load; the waiters take over, the killed ones wait."""
+    """G8, G9, G38: kill -9 of two leaders under load; waiters take over, the killed ones wait."""
     sharing.start()
     publisher = Publisher(sharing)
     publisher.start()
@@ -221,14 +232,14 @@ def test_leaders_are_killed_one_after_the_other(
         leader.start()
     publisher.stop()
     record_property("longest time without a confirm, s", f"{publisher.longest_gap():.2f}")
-    check(sharing, publisher, settled)
+    check(sharing, publisher, settled, 3)
 
 
 def test_a_leader_that_was_stopped_comes_back_and_harms_nothing(
     sharing: Sharing, record_property: Callable[[str, object], None]
 ) -> None:
-    """G7, G8: SIGSTOP under load, SIGCONT when another one serves: it confirms nothing, and ends
-    with the code by which it is started again; its successor's store is whole."""
+    """G7, G8, G38: SIGSTOP under load, SIGCONT when another one serves: it confirms nothing, and
+    ends with the code by which it is started again; its successor's store is whole."""
     sharing.start()
     publisher = Publisher(sharing)
     publisher.start()
@@ -254,7 +265,7 @@ def test_a_leader_that_was_stopped_comes_back_and_harms_nothing(
         leader.start()
     publisher.stop()
     record_property("longest time without a confirm, s", f"{publisher.longest_gap():.2f}")
-    check(sharing, publisher, settled)
+    check(sharing, publisher, settled, 3)
 
 
 def test_all_are_killed_and_one_goes_on(sharing: Sharing) -> None:
@@ -267,7 +278,7 @@ def test_all_are_killed_and_one_goes_on(sharing: Sharing) -> None:
         one.kill()
     publisher.stop()
     sharing.brokers[2].start()
-    check(sharing, publisher, set())
+    check(sharing, publisher, set(), 2)
 
 
 def test_a_client_with_a_failover_list_survives_a_takeover(sharing: Sharing) -> None:
@@ -290,6 +301,7 @@ def test_a_client_with_a_failover_list_survives_a_takeover(sharing: Sharing) -> 
     spout.stdin.close()
     assert spout.wait(TAKEOVER_S) == 0
     assert set(drain(sharing.leader())) == set(range(200))
+    sharing.judge_logs(2)
 
 
 def test_an_orderly_end_hands_over_and_a_shutdown_ends_all(sharing: Sharing) -> None:
@@ -309,6 +321,7 @@ def test_an_orderly_end_hands_over_and_a_shutdown_ends_all(sharing: Sharing) -> 
     assert [one.wait() for one in waiting] == [Exit.OK]
     first.start()
     assert sharing.leader() is first
+    sharing.judge_logs(3)
 
 
 def test_who_waits_refuses_clients_and_says_for_whom(sharing: Sharing) -> None:

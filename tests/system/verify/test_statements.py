@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,7 +18,9 @@ from tests.system.verify.support.make_client_histories import Clients, Servers
 from tests.system.verify.support.recorded_history import plain_history
 from tests.system.verify.support.spark_session import shared_session
 from tests.system.verify.test_clients import CORRECT, FAULTS
+from tests.unit.verify.checks.test_leases import LIES, found, orderly
 from tests.unit.verify.contract.test_contract import wander
+from tools.verify.checks import leases
 from tools.verify.clients import check, evidence
 from tools.verify.contract import segment
 from tools.verify.sql import exchange
@@ -75,6 +78,20 @@ def test_statements_about_clients_are_spark_sql(monkeypatch: pytest.MonkeyPatch)
     assert check_all(servers, clients).findings == plain.findings
     assert both.differences == []
     assert {"verdicts", "accusations", "accused", "copies", "doubtful"} <= both.compared
+
+
+def test_statements_about_leases_are_spark_sql(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Over all lies about who led a shared store."""
+    both = BothEngines()
+    monkeypatch.setattr(leases, "answer", both.answer)
+    for lie in LIES:
+        maker = orderly()
+        lie(maker)
+        assert found(maker, tmp_path / lie.__name__)
+    assert both.differences == []
+    assert both.compared == set(leases.STATEMENTS)
 
 
 def test_statements_of_the_contract_are_spark_sql(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -33,6 +33,7 @@ from broker.memberlog.records import (
     End,
     Header,
     Inactive,
+    Lease,
     Queues,
     Readers,
     Record,
@@ -72,6 +73,7 @@ SAMPLES: list[Record] = [
     Checkpoint(100, U64, 17, CHECKPOINT_ROW.pack(1, 3, 2, 9, U64)),
     Readers(b""),
     Readers(READER_ROW.pack(1, 2**32 - 1, U64, 3, True) + READER_ROW.pack(1, 2, 3, U64, False)),
+    Lease("taken", 7, "ab" * 16, 6, "boot/1", 1_700, 2_500),
     Client(1, "orders", 1_700, CLIENT_ROW.pack(1, U64, 4) + CLIENT_ROW.pack(0x85, 3, 9)),
 ]  # fmt: skip
 

@@ -16,7 +16,7 @@ from tools.verify.input.voters import Voters, read_voters
 
 CONTROL_KINDS = (
     RecordKind.START, RecordKind.VIEW, RecordKind.ACTIVE, RecordKind.INACTIVE, RecordKind.SNAPSHOT,
-    RecordKind.STOP, SEGMENT, FAULT, UNREADABLE,
+    RecordKind.STOP, RecordKind.LEASE, SEGMENT, FAULT, UNREADABLE,
 )  # fmt: skip
 IncarnationId = tuple[str, int]
 Ring = tuple[int, str, str]

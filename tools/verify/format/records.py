@@ -25,6 +25,7 @@ from tools.verify.format.moves import MOVE, expand, ops_of
 SUFFIX = ".qml"
 HASH_BYTES = 16
 ROLE_MEMBER, ROLE_CLIENT = "member", "client"
+TAKEN, GIVEN_UP, LOST = "taken", "given up", "lost"
 MARK = struct.Struct("<Q16s")  # of an END: position, chain after it
 CHECKPOINT_ROW = struct.Struct("<IQIQQ")
 """Number of the queue, ready, unacked, its next message's number, sum of the ready ones' hashes."""
@@ -71,6 +72,7 @@ class RecordKind(IntEnum):
     CHECKPOINT = 15
     CLIENT = 16
     READERS = 17
+    LEASE = 18
 
 
 class Header(NamedTuple):
@@ -231,6 +233,18 @@ class Readers(NamedTuple):
     readers: bytes  # rows of READER_ROW
 
 
+class Lease(NamedTuple):
+    """What became of the lease on a shared store under which this incarnation leads."""
+
+    what: str  # TAKEN, GIVEN_UP or LOST
+    token: Number
+    owner: str
+    source: Number  # the token whose store was copied, 0 = it begins empty
+    clock: str  # "": its times are compared with no others
+    at_us: Number
+    until_us: Number
+
+
 class Client(NamedTuple):
     """What a client did and received in one turn of one connection."""
 
@@ -254,11 +268,11 @@ class ClientOp(IntEnum):
 
 Record: TypeAlias = (
     Header | Start | ViewSeen | Active | Inactive | Batch | ConfirmRecord | Snapshot | Durable
-    | Stop | Vote | Decided | End | Queues | Checkpoint | Client | Readers
+    | Stop | Vote | Decided | End | Queues | Checkpoint | Client | Readers | Lease
 )  # fmt: skip
 _CLASSES: tuple[type[Record], ...] = (
     Header, Start, ViewSeen, Active, Inactive, Batch, ConfirmRecord, Snapshot, Durable,
-    Stop, Vote, Decided, End, Queues, Checkpoint, Client, Readers,
+    Stop, Vote, Decided, End, Queues, Checkpoint, Client, Readers, Lease,
 )  # fmt: skip
 KINDS: dict[type[Record], RecordKind] = dict(zip(_CLASSES, RecordKind, strict=True))
 BEGINNINGS = tuple(
@@ -405,6 +419,10 @@ def _readers(one: Readers) -> str:
     return f"a reader is at {highest}, which cannot be" if highest >> 63 else ""
 
 
+def _lease(one: Lease) -> str:
+    return "" if one.what in (TAKEN, GIVEN_UP, LOST) else f"a lease that is {one.what!r}"
+
+
 def _client(one: Client) -> str:
     if len(one.ops) % CLIENT_ROW.size or not _CLIENT_WHATS.issuperset(one.ops[:: CLIENT_ROW.size]):
         return "a client's history that is cut or of an unknown kind"
@@ -413,7 +431,7 @@ def _client(one: Client) -> str:
 
 _COMPLAIN: dict[type[Record], Callable[[Any], str]] = {
     Header: _header, Batch: _batch, End: _end, Checkpoint: _checkpoint, Readers: _readers,
-    Client: _client,
+    Client: _client, Lease: _lease,
 }  # fmt: skip
 _AS_WRITTEN: dict[type[Record], dict[str, Any]] = {
     Batch: {"moves": bytes | tuple[int, bytes]},

@@ -8,6 +8,7 @@ from tools.verify.format.records import (
     KINDS,
     Active,
     Checkpoint,
+    Lease,
     Queues,
     Record,
     Snapshot,
@@ -46,6 +47,9 @@ def control_rows(row: Row, record: Record, reached: int, durable: int) -> Iterat
         case Queues(queues):
             for number, vhost, name, durable, _ in queues:
                 yield row._replace(seq=number, origin=vhost, text=name, flag=durable)
+        case Lease(what, token, owner, source, clock, at_us, until_us):
+            row = row._replace(text=what, seq=token, origin=owner, ring_seq=source, ring_rep=clock)
+            yield row._replace(positions=[at_us, until_us], position=reached)
         case ViewSeen(ring_seq, ring_rep, regular, members):
             names = [f"{name}/{incarnation}" for name, incarnation in members]
             row = row._replace(ring_seq=ring_seq, ring_rep=ring_rep, flag=regular)

@@ -1,4 +1,4 @@
-"""LOG, G1, G7, G9, G10, G14: in one segment each record follows from those before it.
+"""LOG, G1, G7, G9, G10, G14, G38: in one segment each record follows from those before it.
 
 The parser of a segment, from bytes to rows: pure, it runs inside Spark tasks.
 
@@ -30,6 +30,7 @@ from tools.verify.format.reader import (
 )
 from tools.verify.format.records import (
     ROLE_CLIENT,
+    TAKEN,
     Active,
     Batch,
     Checkpoint,
@@ -40,6 +41,7 @@ from tools.verify.format.records import (
     End,
     Header,
     Inactive,
+    Lease,
     Readers,
     Record,
     RecordKind,
@@ -63,6 +65,7 @@ from tools.verify.input.log_sequence import (
     confirmable,
     digest,
     foreign_batch,
+    named_by,
     out_of_sequence,
 )
 from tools.verify.input.rows import (
@@ -138,6 +141,7 @@ class Parser:
         self._time_us = 0
         self._on_disk = -1  # as DURABLE, START or SNAPSHOT said last
         self._stopped = False
+        self._overtaken = ""  # what became of the lease under which it led
         self._place = (-1, -1, -1)  # epoch, ring and number in it, of the last batch
         self._origins: dict[str, int] = {}  # of the present epoch, see SegmentEnds
         self._at_start = True  # no record has shown yet at which position this segment begins
@@ -241,6 +245,10 @@ class Parser:
             self._closed = False
             what = f"{self._source[0]} goes on behind its closing record"
             self._fault("LOG", self._position, what)
+        if self._overtaken and isinstance(record, Batch | ConfirmRecord | Active):
+            what = f"goes on after its token of the shared store was {self._overtaken}"
+            self._fault("G38", named_by(record), what)
+            self._overtaken = ""
         self.ends.records += 1
         self._records_here += 1
         self._lsn = lsn
@@ -303,6 +311,8 @@ class Parser:
                 ends.votes += 1
                 self._check_applied("G10", "votes about its state there", position)
                 record, known = compare_vote(self._recent, record)
+            case Lease(what):
+                self._overtaken = "" if what == TAKEN else what
             case Checkpoint(position, root):
                 known = matches_batch(self._recent, position, None, root)
             case Stop(_, position, chain):

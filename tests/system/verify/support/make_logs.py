@@ -38,7 +38,8 @@ IncarnationId = tuple[str, int]
 class LogMaker:
     """A cluster of three members; the records that each of them would write are in `logs`."""
 
-    def __init__(self) -> None:
+    def __init__(self, voters: tuple[str, ...] = VOTERS) -> None:
+        self.voters = voters
         self.logs: dict[IncarnationId, list[Record]] = {}
         self.history = History()
         self.ring = (0, "")
@@ -72,8 +73,9 @@ class LogMaker:
         base = self.history
         for incarnation in logs:
             active = Active(
-                self.epoch, *self.ring, base.position, base.chain, members, VOTERS, self.epoch == 1
-            )
+                self.epoch, *self.ring, base.position, base.chain, members, self.voters,
+                self.epoch == 1,
+            )  # fmt: skip
             self.logs[incarnation].append(active)
         self.item(
             "a",

@@ -14,11 +14,13 @@ from tools.verify.format.records import (
     KINDS,
     POSITION_BITS,
     READER_ROW,
+    TAKEN,
     Batch,
     Checkpoint,
     ConfirmRecord,
     Durable,
     End,
+    Lease,
     Queues,
     Readers,
     Record,
@@ -40,6 +42,8 @@ def small(kind: type[Record]) -> Record:
     }
     if kind is Batch:
         fields |= {"commands": 1, "kinds": b"\1", "outcomes": bytes(2)}
+    if kind is Lease:
+        fields |= {"what": TAKEN}
     return kind(**fields)  # type: ignore[arg-type]
 
 

@@ -1,7 +1,7 @@
 """Bytes checked in, read by the broker and by the check: two decoders, one documented format.
 
 `golden/member.qml` is of a member of a cluster, `streams.qml` of one with a stream, `readers.qml`
-begins where readers of one stand; `client.qml`
+begins where readers of one stand, `lease.qml` is of one that led a shared store; `client.qml`
 and `odd.qml` were made by hand after docs/MEMBERLOG.md, of what is rare.  They are never made
 again: where one is read otherwise, logs that are on disks already would be.
 """
@@ -27,7 +27,7 @@ from tools.verify.format.commands import Command, Outcome
 from tools.verify.input.batch_summaries import SegmentTotals
 
 GOLDEN = Path(__file__).parent / "golden"
-FILES = ("client.qml", "member.qml", "odd.qml", "readers.qml", "streams.qml")
+FILES = ("client.qml", "lease.qml", "member.qml", "odd.qml", "readers.qml", "streams.qml")
 BEYOND = [6, 9, 10]
 """Records of `odd.qml` with numbers that the check does not count with."""
 Plain = list[tuple[int, bytes, int, str, tuple[Any, ...]]]
@@ -174,6 +174,25 @@ def test_where_readers_stand_is_what_the_document_says() -> None:
     assert left == (*some[:3], 5, True)
 
 
+def test_what_a_leader_of_a_shared_store_records_is_what_the_document_says() -> None:
+    data = (GOLDEN / "lease.qml").read_bytes()
+    found = [one.record for one in own_reader.read_segment(data, "x", [])]
+    first, last = (at for at, one in enumerate(found) if isinstance(one, own.Lease))
+    before = [type(one) for one in found[:first]]
+    assert before == [own.Header, own.Start, own.Checkpoint], "and no view yet"
+    behind = {type(one) for one in found[last + 1 :]}
+    assert behind == {own.Checkpoint, own.Stop, own.End}
+    taken, lost = found[first], found[last]
+    assert isinstance(taken, own.Lease)
+    assert isinstance(lost, own.Lease)
+    assert (taken.what, lost.what, taken.token, taken.source) == (own.TAKEN, own.LOST, 1, 0)
+    assert taken[1:5] == lost[1:5]
+    boot, namespace = taken.clock.split("/")
+    assert len(boot) == 36
+    assert namespace.isdigit()
+    assert taken.at_us < taken.until_us < lost.at_us < lost.until_us, "it was renewed, and lost"
+
+
 def test_what_stands_for_two_moves_becomes_two() -> None:
     """Compared with the rows taken one by one, as docs/MEMBERLOG.md says it."""
     chance = random.Random(3)
@@ -273,6 +292,7 @@ def test_more_packed_moves_than_lz4_can_count() -> None:
         msgpack.packb([]),
         msgpack.packb([0, 1]),
         msgpack.packb([17, 1, 2]),
+        msgpack.packb([18, 1, "bought", 1, "o", 0, "c", 1, 2]),
         msgpack.packb([True, 1, 2]),
         msgpack.packb([9, 1]),
         msgpack.packb([9, 1, 2, 3]),

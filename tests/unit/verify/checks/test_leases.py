@@ -1,0 +1,253 @@
+"""Who led a shared store, by its logs (G38): the truth is consistent, and each lie is named."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("numpy")
+pytest.importorskip("duckdb")
+
+from broker.machine.commands import PUBLISH
+from broker.memberlog.records import ConfirmRecord, Durable, Lease, Record
+from broker.replication.chain import History
+from tests.system.verify.support.checks_without_spark import rows_in
+from tests.system.verify.support.make_logs import IncarnationId, LogMaker
+from tools.verify.checks.control_checks import check_control_rows
+from tools.verify.findings import Finding
+from tools.verify.job import verify
+
+FIRST, SECOND, THIRD = ("a", 10), ("a", 20), ("a", 30)
+LEASE_US = 800
+
+
+class StoreMaker(LogMaker):
+    """The logs of a store that brokers led one after another; all lie in one directory."""
+
+    def __init__(self) -> None:
+        super().__init__(("a",))
+        self.now_us = 1_000
+        self.begins: dict[IncarnationId, int] = {}
+
+    def lead(self, who: IncarnationId, token: int, source: int, *, says: bool = True) -> None:
+        """Begin with what the history is now, under this token."""
+        self.begins[who] = self.history.position
+        self.start(who, self.history)
+        self.now_us += 1_000
+        if says:
+            self.logs[who].append(self.lease("taken", who, token, source, LEASE_US))
+        self.view(self.ring[0] + 1, who)
+        self.activate(who)
+
+    def lease(self, what: str, who: IncarnationId, token: int, source: int, for_us: int) -> Lease:
+        """What a leader records of its lease now."""
+        owner = f"owner-{who[1]}"
+        return Lease(what, token, owner, source, "boot/1", self.now_us, self.now_us + for_us)
+
+    def replace(self, who: IncarnationId, of: type[Record], to: Callable[[Record], Record]) -> None:
+        """Change the records of a kind."""
+        self.logs[who] = [to(one) if isinstance(one, of) else one for one in self.logs[who]]
+
+    def change(self, who: IncarnationId, **fields: object) -> None:
+        """Change what it says when it took its token."""
+        self.replace(who, Lease, lambda one: one._replace(**fields))  # type: ignore[arg-type]
+
+
+def orderly() -> StoreMaker:
+    """One is killed, one stopped as it works and finds itself overtaken, and one ends in order.
+
+    The second one goes on for a moment: what it applies there, and has on its own disk, it tells
+    nobody, and the third one gives these positions to others.
+    """
+    maker = StoreMaker()
+    maker.lead(FIRST, 1, 0)
+    maker.traffic(3, FIRST)
+    maker.lead(SECOND, 2, 1)
+    maker.traffic(2, SECOND)
+    copied = maker.history
+    maker.item("a", bytes([PUBLISH, PUBLISH]), SECOND)
+    maker.logs[SECOND].append(Durable(maker.history.position))
+    orphaned = maker.history
+    maker.history = copied
+    maker.lead(THIRD, 4, 2)
+    maker.logs[SECOND].append(maker.lease("lost", SECOND, 2, 1, -500))
+    maker.history, third = orphaned, maker.history
+    maker.stop(SECOND)
+    maker.history = third
+    maker.traffic(2, THIRD)
+    maker.logs[THIRD].append(maker.lease("given up", THIRD, 4, 2, 0))
+    maker.stop(THIRD)
+    return maker
+
+
+def found(maker: LogMaker, directory: Path, segment_bytes: int = 1 << 30) -> list[Finding]:
+    """Return what the check of control records finds of G38."""
+    maker.write(directory, segment_bytes)
+    findings = check_control_rows(rows_in(sorted(directory.rglob("*.qml")))).findings
+    assert [one for one in findings if one.property == "LOG"] == []
+    return [one for one in findings if one.property == "G38"]
+
+
+@pytest.fixture(autouse=True)
+def _without_fsync(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.fsync", lambda _: None)
+
+
+@pytest.mark.slow
+def test_the_truth_is_consistent_by_the_whole_check(tmp_path: Path) -> None:
+    """It says of how many leaders; of logs without any, that there is nothing to see."""
+    maker = orderly()
+    maker.write(tmp_path / "leaders")
+    report = verify(None, [tmp_path / "leaders"])
+    assert report.findings == []
+    assert report.held["G38"] == "3 tokens that leaders took"
+    silent(maker).write(tmp_path / "silent")
+    report = verify(None, [tmp_path / "silent"])
+    assert report.findings == []
+    (never,) = [line for line in report.verdict() if line.startswith("nothing to see of")]
+    assert "G38" in never
+
+
+def silent(maker: StoreMaker) -> StoreMaker:
+    """As an older release, or a broker that has its store alone, would have written."""
+    for who, records in maker.logs.items():
+        maker.logs[who] = [one for one in records if not isinstance(one, Lease)]
+    return maker
+
+
+@pytest.mark.parametrize("segment_bytes", [1 << 30, 700])
+def test_the_truth_is_consistent(tmp_path: Path, segment_bytes: int) -> None:
+    assert found(orderly(), tmp_path / "leaders", segment_bytes) == []
+    assert found(silent(orderly()), tmp_path / "silent", segment_bytes) == []
+
+
+def test_what_led_before_the_release_that_records_it_is_not_accused(tmp_path: Path) -> None:
+    maker = orderly()
+    maker.logs[FIRST] = [one for one in maker.logs[FIRST] if not isinstance(one, Lease)]
+    assert found(maker, tmp_path) == []
+
+
+def goes_on_in_its_log(maker: StoreMaker) -> tuple[IncarnationId, int, str]:
+    """It knows that its token was taken, and confirms."""
+    base = maker.begins[THIRD]
+    at = next(i for i, one in enumerate(maker.logs[SECOND]) if one == maker.logs[SECOND][-2])
+    maker.logs[SECOND].insert(at + 1, ConfirmRecord(2, base, (base - 1,), ()))
+    return SECOND, base - 1, "goes on after its token of the shared store was lost"
+
+
+def goes_on_unknowing(maker: StoreMaker) -> tuple[IncarnationId, int, str]:
+    """It confirms what it applied after the next one had begun, and never learned of that one."""
+    last = maker.begins[THIRD] + 2
+    maker.logs[SECOND] = maker.logs[SECOND][:-2]
+    maker.logs[SECOND].append(ConfirmRecord(2, last, (last - 1, last), ()))
+    return SECOND, last, "confirmed under token 2, but incarnation 30 of a began with token 4"
+
+
+def one_token_twice(maker: StoreMaker) -> tuple[IncarnationId, int, str]:
+    maker.change(THIRD, token=2, source=1)
+    return THIRD, maker.begins[THIRD], "took token 2 (owner-30), which incarnation 20 of a took"
+
+
+def a_token_falls_back(maker: StoreMaker) -> tuple[IncarnationId, int, str]:
+    """The third one has what the second one did, and says that it was before it."""
+    maker.change(SECOND, token=3)
+    maker.change(THIRD, token=2, source=1)
+    return THIRD, maker.begins[THIRD], "took token 2 with this state, and token 3 was taken at"
+
+
+def a_store_of_a_later_token(maker: StoreMaker) -> tuple[IncarnationId, int, str]:
+    maker.change(THIRD, source=5)
+    return THIRD, maker.begins[THIRD], "took token 4 and the store of token 5, which is none before"
+
+
+def lost_at_the_takeover(maker: StoreMaker) -> tuple[IncarnationId, int, str]:
+    """The last one began with what the second one had found, without what that one confirmed."""
+    rewound = StoreMaker()
+    rewound.lead(FIRST, 1, 0)
+    rewound.traffic(3, FIRST)
+    before = rewound.history
+    rewound.lead(SECOND, 2, 1)
+    rewound.traffic(2, SECOND)
+    last = rewound.history.position
+    rewound.history = before
+    rewound.lead(THIRD, 4, 1)
+    maker.logs, maker.begins = rewound.logs, rewound.begins
+    return SECOND, last, f"and what was there at position {before.position}"
+
+
+def no_token(maker: StoreMaker) -> tuple[IncarnationId, int, str]:
+    maker.logs[THIRD] = [one for one in maker.logs[THIRD] if not isinstance(one, Lease)]
+    return THIRD, maker.begins[THIRD], "its log does not say first by which token"
+
+
+def a_token_too_late(maker: StoreMaker) -> tuple[IncarnationId, int, str]:
+    """It is in a view before it says by which token."""
+    records = maker.logs[SECOND]
+    records.insert(4, records.pop(1))
+    return SECOND, maker.begins[SECOND], "its log does not say first by which token"
+
+
+def two_tokens(maker: StoreMaker) -> tuple[IncarnationId, int, str]:
+    maker.logs[THIRD].insert(2, maker.lease("taken", THIRD, 5, 2, LEASE_US))
+    return THIRD, maker.begins[THIRD], "took token 4 (owner-30), and says of token 5 (owner-30)"
+
+
+def the_end_of_another_token(maker: StoreMaker) -> tuple[IncarnationId, int, str]:
+    at = next(
+        i for i, one in enumerate(maker.logs[THIRD]) if getattr(one, "what", "") == "given up"
+    )
+    one = maker.logs[THIRD][at]
+    assert isinstance(one, Lease)
+    maker.logs[THIRD][at] = one._replace(token=3)
+    return THIRD, maker.history.position, "took token 4 (owner-30), and says of token 3 (owner-30)"
+
+
+def two_at_one_time(maker: StoreMaker) -> tuple[IncarnationId, int, str]:
+    """By one clock the lease of the second one was not over when the third one began."""
+    maker.replace(SECOND, Lease, lambda one: one._replace(until_us=maker.now_us + 7))  # type: ignore[call-arg]
+    return THIRD, maker.begins[THIRD], "took token 4 7 us before the lease of token 2"
+
+
+LIES: Sequence[Callable[[StoreMaker], tuple[IncarnationId, int, str]]] = [
+    goes_on_in_its_log, goes_on_unknowing, one_token_twice, a_token_falls_back,
+    a_store_of_a_later_token, lost_at_the_takeover, no_token, a_token_too_late, two_tokens,
+    the_end_of_another_token, two_at_one_time,
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("lie", LIES, ids=lambda lie: lie.__name__)
+def test_a_lie_is_found_where_it_is(
+    lie: Callable[[StoreMaker], tuple[IncarnationId, int, str]], tmp_path: Path
+) -> None:
+    maker = orderly()
+    (member, incarnation), position, says = lie(maker)
+    findings = found(maker, tmp_path)
+    assert [
+        one for one in findings
+        if one[:4] == ("G38", member, incarnation, position) and says in one.what
+    ], findings  # fmt: skip
+    assert {one.member for one in findings} == {"a"}
+
+
+def test_who_goes_on_in_a_later_segment_is_found(tmp_path: Path) -> None:
+    maker = orderly()
+    lost = maker.logs[SECOND].pop(-2)
+    at = next(i for i, one in enumerate(maker.logs[SECOND]) if isinstance(one, ConfirmRecord))
+    maker.logs[SECOND].insert(at, lost)
+    assert [one for one in found(maker, tmp_path, 300) if "goes on in" in one.what]
+
+
+def test_clocks_of_two_machines_are_not_compared(tmp_path: Path) -> None:
+    maker = orderly()
+    two_at_one_time(maker)
+    maker.change(THIRD, clock="boot/2")
+    assert found(maker, tmp_path / "two") == []
+    for who in (SECOND, THIRD):
+        maker.change(who, clock="")
+    assert found(maker, tmp_path / "unknown") == []
+
+
+def test_an_empty_history_is_the_first_ones() -> None:
+    assert orderly().begins[FIRST] == History().position == 0
