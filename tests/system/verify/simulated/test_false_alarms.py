@@ -41,7 +41,9 @@ def test_what_has_its_line_in_the_ledger_is_not_run_again(
         assert "2 clusters, 1 alarms, 1,500 positions; 1 not judged: both went on alone" in said
 
 
-def left(root: Path, change: Callable[[LogMaker], object], *, excused: bool) -> list[str]:
+def left(
+    root: Path, change: Callable[[LogMaker], object], *options: str, excused: bool
+) -> list[str]:
     """Return what is said of the logs of a cluster that a test started there."""
     maker = good_history()
     change(maker)
@@ -51,7 +53,7 @@ def left(root: Path, change: Callable[[LogMaker], object], *, excused: bool) -> 
         patch.setattr(BrokerProcess, "start", lambda _: None)
         logs.watch(patch)
         logs.excused = excused
-        BrokerProcess("a", root, 1, ()).start()
+        BrokerProcess("b" if options else "a", root, 1, options).start()
     wrong = logs.judge()
     assert logs.judged == (not excused)
     return wrong
@@ -62,3 +64,6 @@ def test_logs_that_a_test_left_are_judged(tmp_path: Path) -> None:
     wrong = left(tmp_path / "ill", drop_a_batch, excused=False)
     assert any(one.startswith(f"{tmp_path / 'ill'}: G1 ") for one in wrong)
     assert left(tmp_path / "told", drop_a_batch, excused=True) == []
+    shared = tmp_path / "shared"
+    of_it = left(shared, drop_a_batch, "--shared-store", str(shared / "a"), excused=False)
+    assert any(one.startswith(f"{shared}: G1 ") for one in of_it), "they lie in the store"
