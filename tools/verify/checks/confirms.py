@@ -1,19 +1,37 @@
-"""G8, G9: what was confirmed is in every later epoch, and was a publish of this member's clients.
+"""G8, G9: what was confirmed is in every later epoch, was a publish of this member's clients, and
+was on the disks of a majority before.
 
-Across segments and members: looked up only where something is suspect.
+Across segments and members.  What was published is looked up only where something is suspect, in
+SQL.  A CONFIRM names the durable mark: the position that a majority of the primary's members had
+reported to have on disk.  A member records its position (DURABLE) before it reports it, and reports
+it on the token: so whatever it reported in a primary it recorded before that view ended.  The
+highest mark of each primary is compared with what its members had recorded by then, or at an
+orderly stop; for members that did neither, or whose log is incomplete, it is not known.  That is
+pure Python over ACTIVE, VIEW, STOP and SEGMENT rows.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
-from tools.verify.checks.views_and_segments import IncarnationId
+from tools.verify.checks.lifetimes import Incarnation, first_positions
+from tools.verify.checks.view_changes import incomplete
+from tools.verify.checks.views_and_segments import (
+    IncarnationId,
+    PrimaryView,
+    incarnation_of,
+    records_by_incarnation,
+    segments_of,
+    voters_of,
+)
 from tools.verify.findings import Finding
 from tools.verify.format.records import RecordKind
-from tools.verify.input.rows import ACCEPTED, EARLY, UNPAIRED
+from tools.verify.input.rows import ACCEPTED, EARLY, UNPAIRED, Row, ends_of
+from tools.verify.input.voters import Voters
 from tools.verify.sql.kept import Kept
 
 FINDINGS_MAX = 20
+UNKNOWN = 1 << 64  # above every position
 
 # `begins`: incarnations that were not read from their beginning; what was published before it
 # cannot be looked up.
@@ -99,3 +117,73 @@ def check_gaps(records: Callable[[], Kept], findings: list[Finding]) -> list[Fin
         )
         for row in lost.to_pylist()
     ]  # fmt: skip
+
+
+def check_marks(
+    rows: list[Row], incarnations: list[Incarnation], primaries: dict[int, PrimaryView]
+) -> Iterator[Finding]:
+    """G9: no durable mark is above what a majority had on disk in that primary."""
+    noted = _durable_at_view_end(rows)
+    for incarnation in incarnations:
+        for epoch, sums in sorted(incarnation.epochs.items()):
+            mark, primary = sums.mark, primaries.get(epoch)
+            if mark < 0 or primary is None:
+                continue
+            disks = {
+                name: noted.get((name, number), {}).get(epoch, UNKNOWN)
+                for name, number in map(incarnation_of, primary.members)
+            }
+            reached = max(_reached(one, disks) for one in voters_of(epoch, primaries))
+            if mark > reached:
+                what = (
+                    f"took position {mark} for durable at a majority in epoch {epoch}, but what "
+                    f"was on disk by then is {_listed(disks)}"
+                )
+                yield Finding("G9", incarnation.member, incarnation.number, reached + 1, what, mark)
+
+
+def _reached(voters: Voters, disks: dict[str, int]) -> int:
+    """Return the highest position that a quorate set may have on disk; 0: none."""
+    held = {**disks, **dict.fromkeys(voters.arbitrators, UNKNOWN)}
+    for position in sorted(set(held.values()), reverse=True):
+        if voters.is_majority([name for name, at in held.items() if at >= position]):
+            return position
+    return 0
+
+
+def _durable_at_view_end(rows: list[Row]) -> dict[IncarnationId, dict[int, int]]:
+    """Return, by incarnation and epoch, the recorded durable position when that view ended.
+
+    Also at an orderly stop; there is no entry where neither was recorded or parts of the log are
+    missing.
+    """
+    left_out = incomplete(rows) | first_positions(rows).keys()
+    at_segment_end = {  # last lsn of a segment, durable
+        key: [(row.lsn, ends_of(row).durable) for row in segments]
+        for key, segments in segments_of(rows).items()
+    }
+    noted: dict[IncarnationId, dict[int, int]] = {}
+    for member, incarnation, records in records_by_incarnation(rows):
+        key = member, incarnation
+        if key in left_out:
+            continue
+        ends: dict[int, int] = {}
+        epoch: int | None = None
+        for row in records:
+            if row.kind == RecordKind.ACTIVE:
+                epoch = row.epoch
+            elif row.kind == RecordKind.VIEW and epoch is not None:
+                earlier = [durable for lsn, durable in at_segment_end.get(key, []) if lsn < row.lsn]
+                ends[epoch] = UNKNOWN if row.seq is None else max([row.seq, *earlier])
+                epoch = None
+            elif row.kind == RecordKind.STOP and epoch is not None:
+                ends[epoch] = max(durable for _, durable in at_segment_end[key])
+        noted[key] = ends
+    return noted
+
+
+def _listed(disks: dict[str, int]) -> str:
+    return ", ".join(
+        f"{'unknown' if at >= UNKNOWN else max(at, 0)} at {name}"
+        for name, at in sorted(disks.items())
+    )

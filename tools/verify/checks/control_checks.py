@@ -9,8 +9,8 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from tools.verify.checks import (
+    confirms,
     digest_votes,
-    durability,
     epoch_beginnings,
     leases,
     lifetimes,
@@ -77,7 +77,7 @@ def check_control_rows(rows: list[Row], *, live: bool = False) -> ControlResult:
         *lifetimes.check_synchrony(rows, incarnations),
         *lifetimes.check_next_primary(incarnations, epochs, bases),
         *lifetimes.check_majority(incarnations, epochs),
-        *durability.check_marks(rows, incarnations, epochs),
+        *confirms.check_marks(rows, incarnations, epochs),
         *digest_votes.check_verdicts(rows, epochs),
     ]
     return ControlResult(

@@ -26,7 +26,7 @@ def test_promises_that_a_check_saw_are_named_with_how_much() -> None:
         "consistent: G1, G12, G14 hold in these logs",
         "seen: G1 on 1,200 batches, G12 on 7 moves, G14 on 1,200 batches",
         "nothing to see of G2, G5, G6, G7, G8, G9, G10, G11, G13, G17, G20, G23, G25, G29, G30, "
-        "G32, G34 in these logs",
+        "G32, G34, G38 in these logs",
     ]
 
 
