@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Sequence
 from collections.abc import Set as AbstractSet
 
@@ -104,6 +105,37 @@ def entry_holding(txn: lmdb.Transaction, position: int, where: str) -> int:
             if first <= position <= last:
                 return first
     raise StoreCorrupt(where, position, "the log does not hold this position any more")
+
+
+class Pins:
+    """Checkpoints that are read, and by how many: they are no garbage, nor is the log behind them.
+    Use it under its lock."""
+
+    def __init__(self) -> None:
+        self.lock = threading.Lock()
+        self.kept: dict[int, tuple[int, int]] = {}
+        """By generation: the position, and how many read it."""
+
+    def add(self, saved: SavedCheckpoint) -> None:
+        """One more reads it."""
+        _, readers = self.kept.get(saved.generation, (0, 0))
+        self.kept[saved.generation] = saved.position, readers + 1
+
+    def remove(self, generation: int) -> None:
+        """One reads it no more."""
+        position, readers = self.kept.pop(generation)
+        if readers > 1:
+            self.kept[generation] = position, readers - 1
+
+    def oldest(self, position: int) -> int:
+        """Return the lowest position of them and this one."""
+        return min([position, *(pinned for pinned, _ in self.kept.values())])
+
+
+def delete(txn: lmdb.Transaction, keys: Sequence[bytes]) -> None:
+    """Delete what was found to be garbage."""
+    for key in keys:
+        txn.delete(key)
 
 
 def put_entries(txn: lmdb.Transaction, records: Sequence[Record]) -> None:

@@ -31,9 +31,16 @@ from store.api import (
     check_commit,
     check_switch,
 )
-from store.errors import StoreCorrupt, StoreError, StoreFailed, StoreFull, StoreMissing
+from store.errors import (
+    NoSpace,
+    StoreCorrupt,
+    StoreError,
+    StoreFailed,
+    StoreFull,
+    StoreMissing,
+)
 from store.files.directory_lock import DirectoryLock
-from store.files.space import OwnedSpace
+from store.files.space import BESIDE_BYTES, LAST_BYTES, START_BYTES, OwnedSpace
 from store.journal import ENTRY_BYTES_MAX, JOURNAL_BYTES, Journal, Record
 from store.lmdb_environment import (
     DATA_NAME,
@@ -52,6 +59,7 @@ from store.lmdb_environment import (
 MAP_BYTES_FIRST = 64 << 20
 MAP_BYTES_MAX = 1 << 40
 TRIM_BYTES = 2 << 20  # lists of the pages that become free
+TRIM_STEPS_FULL = 32  # of one, where the disk is full
 PAGE_BYTES = 4096
 SLICE_BYTES = 4 << 20  # per log read, and per transaction of a checkpoint
 MAPPED_BYTES = 16 << 20
@@ -94,8 +102,7 @@ class LmdbStore:
         self._journaled = False  # the meta in LMDB says that the journal counts
         self._space = OwnedSpace(path / DATA_NAME, self.size_bytes)
         self._staged: set[int] = set()  # generations being written, which `trim` must leave alone
-        self._pins: dict[int, tuple[int, int]] = {}  # generation: position, how many read it
-        self._pinning = threading.Lock()
+        self._pins = lmdb_scans.Pins()
         if create is not None:
             make_directory(path)
         elif not (path / DATA_NAME).exists():
@@ -226,34 +233,33 @@ class LmdbStore:
     def pin(self) -> SavedCheckpoint | None:
         """Keep the present checkpoint and the log behind it."""
         self._raise_if_failed()
-        with self._pinning:
-            saved = self._pointer
-            if saved is not None:
-                _, readers = self._pins.get(saved.generation, (0, 0))
-                self._pins[saved.generation] = saved.position, readers + 1
-            return saved
+        with self._pins.lock:
+            if self._pointer is not None:
+                self._pins.add(self._pointer)
+            return self._pointer
 
     def unpin(self, generation: int) -> None:
         """Let it go; the next `trim` deletes what nobody needs."""
-        with self._pinning:
-            position, readers = self._pins.pop(generation)
-            if readers > 1:
-                self._pins[generation] = position, readers - 1
+        with self._pins.lock:
+            self._pins.remove(generation)
 
     def trim(self, entries_max: int = 256) -> bool:
-        """Delete chunks of other generations and entries that lie far before the checkpoint."""
+        """Delete chunks of other generations and entries that lie far before the checkpoint.
+
+        A few at a time on a full disk, whose last bytes are for what cannot wait.
+        """
         self._raise_if_failed()
-        with self._pinning:
+        with self._pins.lock:
             garbage = self._garbage(entries_max + 1)
         if not garbage:
             return False
-
-        def write(txn: lmdb.Transaction) -> None:
-            for key in garbage[:entries_max]:
-                txn.delete(key)
-
-        self._write(write, TRIM_BYTES)
-        return len(garbage) > entries_max
+        keys, size = garbage[:entries_max], TRIM_BYTES
+        try:
+            self._write(partial(lmdb_scans.delete, keys=keys), size, START_BYTES)
+        except NoSpace:
+            keys, size = keys[: max(1, entries_max // TRIM_STEPS_FULL)], size // TRIM_STEPS_FULL
+            self._write(partial(lmdb_scans.delete, keys=keys), size)
+        return len(garbage) > len(keys)
 
     def size_bytes(self) -> int:
         """Bytes of the file that are in use."""
@@ -291,12 +297,14 @@ class LmdbStore:
 
     # -- writing ---------------------------------------------------------------------------------
 
-    def _write(self, work: Callable[[lmdb.Transaction], object], size: int = 0) -> None:
+    def _write(
+        self, work: Callable[[lmdb.Transaction], object], size: int = 0, leave: int = 0
+    ) -> None:
         """Run one write transaction of about `size` bytes; repeat it with a larger map as often as
-        needed.  Raises NoSpace before anything is written."""
+        needed.  Raises NoSpace before anything is written: what can wait leaves so much space."""
         with self._writing:
             self._raise_if_failed()
-            self._space.own(size + self._journal.waiting_bytes)
+            self._space.own(size + self._journal.waiting_bytes, leave)
             while True:
                 try:
                     with self._env.begin(write=True) as txn:
@@ -469,14 +477,15 @@ class LmdbStore:
         """Return a generation above all that have chunks."""
         known = [0 if self._pointer is None else self._pointer.generation]
         with self._reading() as txn:
-            return max(*known, *self._pins, *self._staged, lmdb_scans.newest_generation(txn)) + 1
+            newest = lmdb_scans.newest_generation(txn)
+            return max(*known, *self._pins.kept, *self._staged, newest) + 1
 
     def _garbage(self, limit: int) -> list[bytes]:
-        kept = {*self._staged, *self._pins}
+        kept = {*self._staged, *self._pins.kept}
         position = spare_bytes = 0
         if self._pointer is not None:
             kept.add(self._pointer.generation)
-            position = min(self._pointer.position, *(p for p, _ in self._pins.values()), 1 << 64)
+            position = self._pins.oldest(self._pointer.position)
             kept_bytes = self._log_bytes_kept and max(self._log_bytes_kept, self._pointer.bytes)
             spare_bytes = self._log_bytes - kept_bytes
         with self._reading() as txn:
@@ -504,7 +513,9 @@ class _LmdbStaging:
             for number, chunk in enumerate(chunks, start):
                 txn.put(schema.chunk_key(generation, number), schema.encode_chunk(chunk, number))
 
-        store._write(write, sum(len(chunk) + PAGE_BYTES for chunk in chunks))
+        size = sum(len(chunk) + PAGE_BYTES for chunk in chunks)
+        # Of a large state there would be no end; a small one makes room, and is all that can.
+        store._write(write, size, START_BYTES if size > BESIDE_BYTES else LAST_BYTES)
         self._count += len(chunks)
         self._bytes += sum(map(len, chunks))
 

@@ -26,7 +26,7 @@ from store import swap
 from store.api import Marker, Meta
 from store.errors import NotWritable, StoreUnreadable
 from store.files.directory_lock import DirectoryLock
-from store.files.space import Reserve
+from store.files.space import Reserve, discard_unfinished
 from store.lmdb_store import LmdbStore
 from vsync.admin.protocol import Json
 
@@ -95,9 +95,11 @@ class DataDirectory:
 
     def _open(self, options: BrokerOptions) -> None:
         try:
+            swap.recover(self.data_dir)
+            swap.discard_incoming(self.data_dir)  # a full disk may be full of leftovers
+            discard_unfinished(self.data_dir / LOG_DIR)
             self.reserve = Reserve(self.data_dir)
             self.reserve.demand_room()
-            swap.recover(self.data_dir)
         except OSError as error:
             raise _not_writable(self.data_dir, error) from error
         self.pages = Pages(self.data_dir, options.bounds.page_memory)

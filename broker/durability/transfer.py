@@ -60,7 +60,6 @@ class ProcessDevice:
     ) -> None:
         self._dir, self._loop = data_dir, loop
         self.send, self.now = send, loop.time
-        swap.discard_incoming(data_dir)
 
     def work(
         self, job: Callable[[], object], done: Callable[[object, Exception | None], None]

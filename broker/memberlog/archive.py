@@ -14,6 +14,7 @@ whoever reads the rest: no log is short without a word.
 from __future__ import annotations
 
 import argparse
+import errno
 import fcntl
 import json
 import os
@@ -26,7 +27,6 @@ from broker.memberlog.reader import Ends, LogError
 from broker.memberlog.records import SUFFIX
 from broker.memberlog.segments import (
     PACKED,
-    UNFINISHED,
     ends_of,
     is_segment,
     open_segment,
@@ -37,6 +37,7 @@ from broker.memberlog.segments import (
 )
 from broker.options.retention import Policy
 from store.files.durable_files import replace_file, sync_directory
+from store.files.space import LAST_BYTES, UNFINISHED, discard_unfinished, has_room_for
 
 VERIFIED = "verified"
 DROPPED_NAME = "dropped"
@@ -100,8 +101,7 @@ def _incarnation_and_number(name: str) -> tuple[str, int]:
 def _compress_and_drop(
     directory: Path, current: str, policy: Policy, now_s: float
 ) -> Iterator[ArchiveResult]:
-    for leftover in directory.glob(f"*{UNFINISHED}"):  # of a process that was killed
-        leftover.unlink()
+    discard_unfinished(directory)
     for path in directory.glob(f"*{PACKED}"):
         plain = path.with_name(plain_name(path.name))
         if plain.exists() and not _is_open(plain, current):
@@ -150,6 +150,8 @@ def _compress(path: Path) -> ArchiveResult | None:
     packed = pack(data)
     if unpack(packed, str(path)) != data:
         raise OSError(f"{path.name} is not restored from its compressed form")
+    if not has_room_for(path.parent, len(packed), LAST_BYTES):
+        raise OSError(errno.ENOSPC, "what is left of the disk is for the member", path.name)
     target = path.with_name(path.name + PACKED)
     unfinished = path.with_name(target.name + UNFINISHED)
     try:

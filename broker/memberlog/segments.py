@@ -21,7 +21,6 @@ from broker.memberlog.reader import ENDS_BYTES, Damaged, Ends, read_ends
 from broker.memberlog.records import SUFFIX
 
 PACKED = ".gz"
-UNFINISHED = ".part"
 LEVEL = 1  # higher ones make it no smaller: half of it are hashes
 _HEAD = struct.Struct("<4sIBB")  # magic, method and flags; time; extra flags; system
 _EXTRA = struct.Struct("<H2sHQQ")  # bytes of the field, its name and length, raw size, tail's place

@@ -3,7 +3,8 @@
 LMDB cannot be trusted after a commit that met a full disk, so no commit may meet one: it writes
 into blocks that the file owns already. Whether they suffice is reckoned from above between two
 looks at the file's real end. A file system that copies on write, or cannot allocate, promises
-nothing.
+nothing. What is not needed yet is taken only where enough is left for others: without the member
+log nothing is acked, so no queue could be drained.
 
 The reserve is a file that is given up when a write finds no other space. With it a member whose
 disk is full goes on for a while, so that its queues can be drained, and it can stop in order and
@@ -29,6 +30,10 @@ START_BYTES = 4 << 20
 STEP_BYTES = 8 << 20
 BESIDE_BYTES = 256 << 10
 """What one transaction writes beside its data: paths in the tree, lists of free pages."""
+LAST_BYTES = START_BYTES // 4
+"""The last of a disk, without which no start is tried: only what cannot wait takes of it."""
+UNFINISHED = ".part"
+"""Ends the name of a file that is being written, and gets its own when it is whole."""
 NO_SPACE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 _CANNOT = (errno.EOPNOTSUPP, errno.EINVAL, errno.ENOSYS)
 
@@ -41,21 +46,24 @@ class OwnedSpace:
         self._end = self._owned = 0  # the file's used end reckoned from above, and what it owns
         self._known = False
 
-    def own(self, size: int) -> None:
-        """Make sure that a transaction of `size` bytes has its blocks; raises NoSpace."""
+    def own(self, size: int, leave: int = 0) -> None:
+        """Make sure that a transaction of `size` bytes has its blocks; raises NoSpace.
+
+        New ones are taken only where so many bytes of the disk are left besides.
+        """
         need = size + size // 16 + BESIDE_BYTES
         if not self._known or self._end + need > self._owned:
             self._end = self._used()
             self._known = True
             if self._end + need > self._owned:
-                self._allocate(need)
+                self._allocate(need, leave)
         self._end += need
 
-    def _allocate(self, need: int) -> None:
+    def _allocate(self, need: int, leave: int) -> None:
         try:
             fd = os.open(self._path, os.O_RDWR | os.O_CLOEXEC)
             try:
-                self._grow(fd, need)
+                self._grow(fd, need, leave)
             finally:
                 os.close(fd)
         except OSError as error:
@@ -66,11 +74,15 @@ class OwnedSpace:
             else:
                 raise
 
-    def _grow(self, fd: int, need: int) -> None:
+    def _grow(self, fd: int, need: int, leave: int) -> None:
         """More than is needed, or where that is not to be had, what is needed."""
-        start = self._end
-        for length in (need + STEP_BYTES, need):
+        start, found = self._end, os.fstat(fd)
+        there = min(found.st_size, found.st_blocks * 512)  # a file may have holes
+        for length, left in ((need + STEP_BYTES, max(leave, START_BYTES)), (need, leave)):
+            more = start + length - there
             try:
+                if left and more > 0 and free_bytes(self._path.parent) < more + left:
+                    raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
                 os.posix_fallocate(fd, start, length)
             except OSError as error:
                 if length == need or error.errno not in NO_SPACE:
@@ -81,10 +93,21 @@ class OwnedSpace:
                 return
 
 
-def has_room_for(directory: Path, size: int) -> bool:
-    """Whether so much may be taken there without bringing hard times nearer."""
+def free_bytes(directory: Path) -> int:
+    """Return what may still be written there."""
     found = os.statvfs(directory)
-    return found.f_bavail * found.f_frsize >= size + START_BYTES
+    return found.f_bavail * found.f_frsize
+
+
+def has_room_for(directory: Path, size: int, leave: int = START_BYTES) -> bool:
+    """Whether so much may be taken there without bringing hard times nearer, or the very end."""
+    return free_bytes(directory) >= size + leave
+
+
+def discard_unfinished(directory: Path) -> None:
+    """Remove what a process that was killed had half written there."""
+    for leftover in directory.glob(f"*{UNFINISHED}"):
+        leftover.unlink(missing_ok=True)
 
 
 class Reserve:
@@ -101,8 +124,7 @@ class Reserve:
 
     def demand_room(self) -> None:
         """Raise NoSpace where a member could not even start."""
-        found = os.statvfs(self.path.parent)
-        if found.f_bavail * found.f_frsize < START_BYTES // 4:
+        if free_bytes(self.path.parent) < LAST_BYTES:
             raise NoSpace(str(self.path.parent), START_BYTES)
 
     @property

@@ -29,7 +29,6 @@ from broker.memberlog.reader import Damaged, read_ends, read_segment
 from broker.memberlog.records import Durable
 from broker.memberlog.segments import (
     PACKED,
-    UNFINISHED,
     ends_of,
     one_of_each,
     open_segment,
@@ -40,6 +39,7 @@ from broker.memberlog.segments import (
 from broker.memberlog.writer import MemberLogWriter
 from broker.options.retention import Policy
 from broker.process.log_archiver import LogArchiver
+from store.files.space import LAST_BYTES, UNFINISHED
 
 DAY_S = 86_400
 ROOT = Path(__file__).resolve().parents[3]
@@ -228,6 +228,23 @@ class TestCompression:
         (did,) = tended(tmp_path, Policy())
         assert "No space left" in did.why
         assert names(tmp_path) == ["a.1.000000.qml"]
+
+    def test_the_last_of_a_disk_is_not_written(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """G21.  The member needs it to record acks; compressing can wait."""
+        write_incarnation(tmp_path, 1, 0)
+        size = len(pack(segments_in(tmp_path)[0].read_bytes()))
+        free = LAST_BYTES + size - 1
+        found = SimpleNamespace(f_bavail=free, f_frsize=1)
+        monkeypatch.setattr(os, "statvfs", lambda _path: found)
+        (did,) = tended(tmp_path, Policy())
+        assert did.what == "failed"
+        assert "for the member" in did.why
+        assert names(tmp_path) == ["a.1.000000.qml"]
+        found.f_bavail += 1
+        (did,) = tended(tmp_path, Policy())
+        assert did.what == "compressed"
 
     def test_it_can_be_turned_off(self, tmp_path: Path) -> None:
         write_incarnation(tmp_path, 1, 1)

@@ -107,11 +107,11 @@ def test_a_journal_that_lmdb_does_not_know_of_yet_takes_nothing(
     store = LmdbStore(tmp_path / "one", FRESH)
     owns, left = OwnedSpace.own, [refused]
 
-    def own(self: OwnedSpace, size: int) -> None:
+    def own(self: OwnedSpace, size: int, leave: int = 0) -> None:
         left[0] -= 1
         if not left[0]:
             raise NoSpace("here", size)
-        owns(self, size)
+        owns(self, size, leave)
 
     monkeypatch.setattr(OwnedSpace, "own", own)
     with pytest.raises(NoSpace):

@@ -6,12 +6,14 @@ import errno
 import os
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from store.api import Meta
 from store.errors import NoSpace
-from store.files.space import RESERVE_NAME, START_BYTES, Reserve
+from store.files.space import BESIDE_BYTES, RESERVE_NAME, START_BYTES, STEP_BYTES, Reserve
+from store.lmdb_environment import DATA_NAME
 from store.lmdb_store import LmdbStore
 
 META = Meta("shop", "a", "s")
@@ -24,6 +26,10 @@ class Disk:
         self.free = free
         self._allocate = os.posix_fallocate
         monkeypatch.setattr(os, "posix_fallocate", self.allocate)
+        monkeypatch.setattr(os, "statvfs", self.look)
+
+    def look(self, _path: object) -> SimpleNamespace:
+        return SimpleNamespace(f_bavail=self.free, f_frsize=1, f_blocks=64 << 20)
 
     def allocate(self, fd: int, start: int, length: int) -> None:
         more = start + length - os.fstat(fd).st_size
@@ -36,6 +42,16 @@ class Disk:
 def commit(store: LmdbStore, size: int) -> None:
     last = store.meta.position + 1
     store.commit(b"x" * size, last, last, replace(store.meta, position=last))
+
+
+def cut(directory: Path, ahead: int) -> None:
+    """Let the file of a closed store own so much behind what it uses."""
+    store = LmdbStore(directory)
+    used = store.size_bytes()
+    store.close()
+    os.truncate(directory / DATA_NAME, used)
+    with (directory / DATA_NAME).open("ab") as file:
+        file.write(bytes(ahead))
 
 
 def test_a_commit_without_space_changes_nothing_and_is_done_when_there_is(
@@ -121,3 +137,81 @@ def test_the_reserve_is_kept_given_up_once_and_taken_back(tmp_path: Path) -> Non
     assert not reserve.held
     reserve.tend(2 * reserve.bytes + START_BYTES)
     assert reserve.held
+
+
+@pytest.mark.parametrize("ahead", range(0, STEP_BYTES + (1 << 20), 512 << 10))
+def test_a_start_leaves_of_a_full_disk_what_others_write(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, ahead: int
+) -> None:
+    """G21.  However much of its file an earlier process had ahead: what it would take beyond that,
+    to own a whole step, is what the member log has to be written with."""
+    store = LmdbStore(tmp_path / "store", META)
+    commit(store, 100)
+    store.close()
+    cut(tmp_path / "store", ahead)
+    disk = Disk(monkeypatch, 3 << 20)
+    store = LmdbStore(tmp_path / "store")
+    store.put_meta(replace(store.meta, incarnation=7))
+    for _ in range(20):
+        commit(store, 1000)
+    assert store.meta.position == 21
+    assert disk.free >= (3 << 20) - 2 * BESIDE_BYTES
+    store.close()
+
+
+def test_a_checkpoint_leaves_of_a_full_disk_what_commits_need(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G21.  What is left of a reserve that was given up is there to drain with."""
+    store = LmdbStore(tmp_path / "store", META)
+    commit(store, 100)
+    disk = Disk(monkeypatch, 24 << 20)
+    staging = store.stage(1)
+    staging.add([b"x" * (16 << 20)])
+    with pytest.raises(NoSpace):
+        staging.add([b"x" * (16 << 20)])
+    assert disk.free >= START_BYTES
+    staging.abandon()
+    while store.trim():
+        pass
+    for _ in range(100):  # and commits use what it had taken
+        commit(store, 100_000)
+    assert disk.free >= START_BYTES - BESIDE_BYTES
+    store.close()
+
+
+def test_a_small_checkpoint_is_written_where_a_start_would_be(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """When all was drained it is what makes room."""
+    store = LmdbStore(tmp_path / "store", META, log_bytes_kept=0)
+    commit(store, 1 << 20)
+    store.close()
+    cut(tmp_path / "store", 0)
+    disk = Disk(monkeypatch, (1 << 20) + 3 * BESIDE_BYTES)
+    store = LmdbStore(tmp_path / "store", log_bytes_kept=0)
+    store.write_checkpoint(1, [b"small"], store.meta)
+    assert store.reusable_bytes() > 1 << 20
+    assert disk.free >= 1 << 20
+    store.close()
+
+
+def test_garbage_is_trimmed_in_small_steps_on_a_full_disk(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G21.  A usual step would take the space of a reserve that was given up."""
+    store = LmdbStore(tmp_path / "store", META, log_bytes_kept=0)
+    for _ in range(300):
+        commit(store, 10_000)
+    staging = store.stage(300)
+    staging.add([b"small"])
+    staging.finish()
+    store.close()
+    cut(tmp_path / "store", 0)
+    disk = Disk(monkeypatch, 3 << 20)
+    store = LmdbStore(tmp_path / "store", log_bytes_kept=0)
+    while store.trim():
+        pass
+    assert store.reusable_bytes() > 2 << 20
+    assert disk.free >= (3 << 20) - 2 * BESIDE_BYTES
+    store.close()
