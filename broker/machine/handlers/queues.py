@@ -95,7 +95,7 @@ def _misfit(
     name: str, declared: tuple[bool, bool, bool], arguments: Table, vhost: str, version: int
 ) -> Refusal | None:
     """Why a queue cannot be of the type that is asked for: in RabbitMQ's order."""
-    kind = STREAM if arguments.get("x-queue-type") == STREAM else queue_type(arguments)
+    kind = queue_type(arguments)
     if kind == CLASSIC or (kind != STREAM and version < DECLARED_AS_RABBITMQ):
         return None
     durable, exclusive, auto_delete = declared

@@ -67,11 +67,11 @@ _NOT_OF_STREAMS = (
     "x-max-length", "x-message-ttl", "x-expires", "x-max-priority", "x-delivery-limit",
     "x-dead-letter-exchange", "x-dead-letter-routing-key", "x-dead-letter-strategy", "x-overflow",
     "x-queue-mode", "x-queue-version", "x-queue-master-locator", "x-quorum-initial-group-size",
-    "x-single-active-consumer", "x-consumer-timeout", "x-message-deduplication", LAST_VALUE_KEY,
-    BROWSE_ONLY, GROUP_KEY, SHARED_GROUPS,
+    "x-single-active-consumer", "x-consumer-timeout",
 )  # fmt: skip
-"""As RabbitMQ, and the last five because a stream has no window, keeps all values, and nobody
-takes from it anyway."""
+"""As RabbitMQ."""
+_NO_STREAM = DEDUPLICATION_ARGUMENT, LAST_VALUE_KEY, BROWSE_ONLY, GROUP_KEY, SHARED_GROUPS
+"""It has no window, keeps all values, and nobody takes from it anyway."""
 _NOT_OF_QUORUM = ("x-max-priority", "x-queue-mode", "x-queue-version", "x-queue-master-locator")
 """As RabbitMQ."""
 _NUMBER_MAX = 1 << 53
@@ -119,18 +119,15 @@ _CONSUME_STREAMS = ("x-stream-offset", *_FILTERS)
 """Of consumers of streams only."""
 NOT_HONOURED = "not supported by this broker"
 NOT_BROWSED = "a queue with priorities cannot be browsed: what comes would be sent out of order"
-CLASSIC, QUORUM = _TYPES = ("classic", "quorum")
+CLASSIC, QUORUM, _ = _TYPES = ("classic", "quorum", STREAM)
 _MODES = ("default", "lazy")
 _VERSIONS = (1, 2)
 _LOCATORS = ("client-local", "balanced", "random", "least-leaders")
 
 
 def check_queue(name: str, vhost: str, arguments: Table, version: int) -> Refusal | None:
-    is_stream = arguments.get("x-queue-type") == STREAM and version >= STREAMS
-    kind = STREAM if is_stream else queue_type(arguments)
-    foreign: tuple[str, ...] = _NOT_OF_STREAMS if is_stream else _OF_STREAMS
-    if kind == QUORUM and version >= DECLARED_AS_RABBITMQ:
-        foreign += _NOT_OF_QUORUM
+    kind = queue_type(arguments)
+    foreign = _foreign_to(kind, version) + (_NO_STREAM if kind == STREAM else ())
     for arg, value in arguments.items():
         if arg in foreign and version >= ANSWERS_AS_RABBITMQ:
             return not_of_type(arg, name, vhost, kind)
@@ -143,11 +140,7 @@ def check_queue(name: str, vhost: str, arguments: Table, version: int) -> Refusa
             return invalid_argument(arg, "queue", name, vhost, why)
     if "x-dead-letter-routing-key" in arguments and "x-dead-letter-exchange" not in arguments:
         return invalid_argument(
-            "x-dead-letter-routing-key",
-            "queue",
-            name,
-            vhost,
-            "routing_key_but_no_dlx_defined",
+            "x-dead-letter-routing-key", "queue", name, vhost, "routing_key_but_no_dlx_defined"
         )
     for special in (LAST_VALUE_KEY, GROUP_KEY):
         for arg in ("x-max-priority", DEDUPLICATION_ARGUMENT, GROUP_KEY):
@@ -159,8 +152,15 @@ def check_queue(name: str, vhost: str, arguments: Table, version: int) -> Refusa
     return None
 
 
+def _foreign_to(kind: str, version: int) -> tuple[str, ...]:
+    """What no queue of this type has with RabbitMQ."""
+    if kind == QUORUM and version >= DECLARED_AS_RABBITMQ:
+        return _OF_STREAMS + _NOT_OF_QUORUM
+    return _NOT_OF_STREAMS if kind == STREAM else _OF_STREAMS
+
+
 def queue_type(arguments: Table) -> str:
-    """What it was declared as, classic or quorum; a stream has rules of its own."""
+    """What it was declared as."""
     kind = arguments.get("x-queue-type")
     return kind if isinstance(kind, str) and kind in _TYPES else CLASSIC
 
@@ -184,7 +184,7 @@ def _fault_of(arg: str, value: Value, version: int) -> str | None:
     elif arg == "x-stream-filter-size-bytes":
         fault = _fault_of_number(value, *_FILTER_BYTES)
     elif arg == "x-queue-type":
-        types = (*_TYPES, STREAM) if version >= STREAMS else _TYPES
+        types = _TYPES if version >= STREAMS else (CLASSIC, QUORUM)
         fault = _fault_of_word(value, types, f"\"unsupported queue type '{plain(value)}'\"")
     elif arg == _STRATEGY and version >= KEPT_LETTERS:
         fault = _fault_of_word(value, _STRATEGIES, "invalid_dlx_strategy")
@@ -461,7 +461,10 @@ def compare_queue(
 ) -> Refusal | None:
     """The first argument, in order of names, in which two declarations of a queue differ."""
     if version >= ANSWERS_AS_RABBITMQ:
-        received, current = _compared(received), _compared(current)
+        foreign: tuple[str, ...] = ()
+        if version >= DECLARED_AS_RABBITMQ:
+            foreign = _foreign_to(queue_type(current), version)
+        received, current = _compared(received, foreign), _compared(current, foreign)
     return _compare("queue", name, vhost, received, current)
 
 
@@ -477,13 +480,13 @@ def compare_exchange(
     return _compare("exchange", name, vhost, received, current)
 
 
-def _compared(arguments: Table) -> Table:
+def _compared(arguments: Table, foreign: tuple[str, ...]) -> Table:
     """Those that say what the queue is; what it is without being told needs not be said."""
     compared = (*_COMPARED, *_OF_WINDOW) if deduplicates(arguments) else _COMPARED
     return {
         arg: value
         for arg, value in arguments.items()
-        if arg in compared and (arg, value) not in _SAYS_NOTHING
+        if arg in compared and arg not in foreign and (arg, value) not in _SAYS_NOTHING
     }
 
 

@@ -11,7 +11,7 @@ from broker.machine.policies.choice import effective_definition
 from broker.machine.queueing.dispatch import active_consumer
 from broker.machine.queueing.streams import first_offset, max_lag
 from broker.machine.requests.arguments import queue_type
-from broker.machine.state import NO_TTL, STREAM, ConnectionRecord, Queue, ready_count
+from broker.machine.state import NO_TTL, ConnectionRecord, Queue, ready_count
 from broker.management.call import (
     Call,
     Reply,
@@ -38,7 +38,7 @@ def queue_row(call: Call, queue: Queue) -> Object:
     primary = call.broker.controller.primary
     others = sorted(primary.caught_up_names - primary.mark.without_data - {call.broker.name})
     exclusive = next(iter(queue.consumers.values())) if queue.exclusive_consumer else None
-    kind = STREAM if queue.stream is not None else queue_type(queue.arguments)
+    kind = queue_type(queue.arguments)
     row: Object = {
         "arguments": table(queue.arguments),
         "auto_delete": queue.auto_delete,

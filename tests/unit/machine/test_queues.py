@@ -161,6 +161,31 @@ def test_what_a_quorum_queue_does_not_have_is_refused(
 
 
 @pytest.mark.parametrize(
+    ("kind", "argument", "value"),
+    [
+        ("quorum", "x-max-priority", 3), ("quorum", "x-queue-mode", "lazy"),
+        ("quorum", "x-max-age", "1h"), ("stream", "x-max-priority", 3),
+        ("stream", "x-message-ttl", 5), ("classic", "x-max-age", "1h"),
+    ],
+)  # fmt: skip
+def test_what_a_type_does_not_have_is_not_compared_once_a_queue_is_there(
+    client: Client, kind: str, argument: str, value: c.Value
+) -> None:
+    """As RabbitMQ, which compares the arguments of the queue's type."""
+    assert client.queue("q", {"x-queue-type": kind}) == c.OK
+    again: c.Table = {"x-queue-type": kind, argument: value}
+    assert client.queue("q", again) == c.OK
+    assert client.queue("q", {**again, "x-max-length-bytes": 5}) == 406
+    assert "inequivalent arg 'x-max-length-bytes' for queue 'q'" in client.error()
+
+
+def test_what_no_stream_keeps_is_compared_still(client: Client) -> None:
+    stream: c.Table = {"x-queue-type": "stream"}
+    assert client.queue("q", stream) == c.OK
+    assert client.queue("q", {**stream, "x-message-deduplication": True}) == 406
+
+
+@pytest.mark.parametrize(
     ("flags", "what"),
     [
         ({"auto_delete": True, "exclusive": True, "durable": False}, "auto-delete"),
