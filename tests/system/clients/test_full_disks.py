@@ -5,10 +5,9 @@ The small disks are real file systems, which only root can mount; elsewhere thos
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
-from collections.abc import Iterator
+import sys
 from pathlib import Path
 
 import pika
@@ -16,27 +15,17 @@ import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
 from broker.exit_codes import Exit
+from store.files.space import BESIDE_BYTES, STEP_BYTES
+from store.lmdb_environment import DATA_NAME
+from store.lmdb_store import LmdbStore
 from tests.system.support.clusters import admitted, running_cluster, wait_until
+from tests.system.support.small_disks import SmallDisk, mounted, why_not
 from tools.client.management import ask
 from tools.demo.local_cluster import BrokerProcess, LocalCluster
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(180)]
 
-DISK_BYTES = 64 << 20
 PERSISTENT = pika.BasicProperties(delivery_mode=2)
-
-
-@contextlib.contextmanager
-def small_disk(path: Path) -> Iterator[None]:
-    """A file system of its own at `path`."""
-    path.mkdir()
-    options = ["-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", str(path)]
-    if os.geteuid() or subprocess.run(["mount", *options], capture_output=True).returncode:
-        pytest.skip("a small file system cannot be mounted here")
-    try:
-        yield
-    finally:
-        subprocess.run(["umount", "-l", str(path)], check=True)
 
 
 class Publisher:
@@ -136,29 +125,36 @@ def publish_until_blocked(cluster: LocalCluster) -> int:
     return count
 
 
-def fill(path: Path) -> None:
-    """Take what space there is."""
-    with contextlib.suppress(OSError), (path / "filler").open("ab", buffering=0) as file:
-        while True:
-            file.write(bytes(4096))
+def end_badly(member: BrokerProcess, disk: SmallDisk) -> None:
+    """Let the store of a stopped member own so much of its disk that a step ahead of its file, at
+    the next start, would take all that is free."""
+    left, path = disk.free_bytes(), member.data_dir / "store"
+    disk.relieve()
+    store = LmdbStore(path)
+    used = store.size_bytes()
+    store.close()
+    end = used + BESIDE_BYTES + STEP_BYTES - left
+    with (path / DATA_NAME).open("r+b") as data:
+        data.truncate(min(end, data.seek(0, os.SEEK_END)))
+        os.posix_fallocate(data.fileno(), 0, end)
+    disk.fill(left)
 
 
 def test_all_disks_become_full_and_are_drained(tmp_path: Path) -> None:
     """G9, G21.  Blocked, filled by somebody else, drained, stopped, started and drained again."""
-    with contextlib.ExitStack() as disks:
-        for label in ("broker-1", "broker-2", "broker-3"):
-            disks.enter_context(small_disk(tmp_path / label))
-        cluster = disks.enter_context(running_cluster(tmp_path))
+    places = [tmp_path / label for label in ("broker-1", "broker-2", "broker-3")]
+    with mounted(places) as disks, running_cluster(tmp_path) as cluster:
         confirmed = publish_until_blocked(cluster)
         assert confirmed > 100
-        for member in cluster.members:
-            fill(member.data_dir)
+        for disk in disks:
+            disk.fill()
         with admitted(lambda: connect(cluster[1])) as connection:
             read = consumed(connection.channel(), confirmed // 2)
         assert read == confirmed // 2
         ask(cluster[0].address, {"op": "shutdown"}, 10.0, "guest", "guest")
         assert cluster.wait_stopped() == [Exit.OK] * 3
-        for member in cluster.members:
+        for member, disk in zip(cluster.members, disks, strict=True):
+            end_badly(member, disk)
             member.start()
         cluster.wait_active()
         wait_until(lambda: "low on disk" in alarms(cluster[2]), 20, "the alarm to be said again")
@@ -166,24 +162,22 @@ def test_all_disks_become_full_and_are_drained(tmp_path: Path) -> None:
             read += consumed(connection.channel(), confirmed - read)
             assert read == confirmed
             connection.channel().queue_purge("q")  # what was not confirmed any more
-        for member in cluster.members:
-            (member.data_dir / "filler").unlink(missing_ok=True)
+        for disk in disks:
+            disk.relieve()
         wait_until(lambda: "low on disk" not in alarms(cluster[2]), 20, "the alarms to end")
 
 
 def test_a_member_that_can_write_nothing_leaves_and_comes_back(tmp_path: Path) -> None:
     """G21.  Only its disk is full, the reserve too: code 72, at the start on it again, and then no
     more."""
-    with contextlib.ExitStack() as disks:
-        disks.enter_context(small_disk(tmp_path / "broker-3"))
-        cluster = disks.enter_context(running_cluster(tmp_path))
+    with mounted([tmp_path / "broker-3"]) as (disk,), running_cluster(tmp_path) as cluster:
         small = cluster[2]
         with admitted(lambda: connect(cluster[0])) as connection:
             channel = connection.channel()
 
             def has_left() -> bool:
                 """What the member gives up to write with, somebody else takes."""
-                fill(small.data_dir)
+                disk.fill()
                 channel.queue_declare("q", durable=True)
                 channel.queue_delete("q")
                 return not small.alive
@@ -196,8 +190,39 @@ def test_a_member_that_can_write_nothing_leaves_and_comes_back(tmp_path: Path) -
         small.start()
         wait_until(lambda: not small.alive, 30, "the refusal to start")
         assert small.exit_code == Exit.FULL
-        (small.data_dir / "filler").unlink()
+        disk.relieve()
         small.start()
         cluster.wait_active()
         with admitted(lambda: connect(small)) as connection:
             connection.channel().queue_declare("after", passive=True)
+
+
+HAS_A_DISK = """
+import sys, time
+from pathlib import Path
+from tests.system.support.small_disks import mounted
+with mounted([Path(sys.argv[1])], 16):
+    print("here", flush=True)
+    time.sleep(60)
+"""
+
+
+def test_a_run_of_tests_that_is_killed_leaves_no_disk(tmp_path: Path) -> None:
+    """Nor does anybody else see it while it is there."""
+    if lacking := why_not():
+        pytest.skip(lacking)
+    disk = str(tmp_path / "disk")
+    devices = Path("/sys/block")
+
+    def backing() -> str:
+        return "".join(one.read_text() for one in devices.glob("loop*/loop/backing_file"))
+
+    arguments = [sys.executable, "-c", HAS_A_DISK, disk]
+    with subprocess.Popen(arguments, stdout=subprocess.PIPE, text=True) as run:
+        assert run.stdout is not None
+        assert run.stdout.readline() == "here\n"
+        assert disk in Path(f"/proc/{run.pid}/mounts").read_text()
+        assert disk in backing()
+        assert disk not in Path("/proc/self/mounts").read_text()
+        run.kill()
+    wait_until(lambda: disk not in backing(), 20, "its device to be let go")

@@ -16,11 +16,11 @@ from pathlib import Path
 import pytest
 
 from broker.exit_codes import Exit
-from tests.system.clients.test_full_disks import fill, small_disk
 from tests.system.pairs.pair_cluster import Publisher, pair, paired, standing, stands
 from tests.system.pairs.test_pairs import MODES, has_all, is_whole, typed
 from tests.system.roles.hardship import Clients
 from tests.system.support.clusters import wait_until
+from tests.system.support.small_disks import mounted
 from tests.system.support.tcp_relay import RelayedCluster
 from tests.system.test_network_faults import findings
 from tests.system.test_sick_members import FROZEN, sick
@@ -127,7 +127,7 @@ def test_cut_off_from_each_other(tmp_path: Path, mode: str, record_property: Rec
 def test_its_disk_is_full(tmp_path: Path, mode: str, victim: int, record_property: Record) -> None:
     """G21, G28.  It ends with code 72, the other one goes on, and it comes back with more room."""
     with contextlib.ExitStack() as stack:
-        stack.enter_context(small_disk(tmp_path / f"broker-{victim + 1}"))
+        (disk,) = stack.enter_context(mounted([tmp_path / f"broker-{victim + 1}"]))
         cluster = stack.enter_context(pair(tmp_path, mode))
         begin(cluster)
         member = cluster[victim]
@@ -135,13 +135,13 @@ def test_its_disk_is_full(tmp_path: Path, mode: str, victim: int, record_propert
 
             def has_left() -> bool:
                 """What the member gives up to write with, somebody else takes."""
-                fill(member.data_dir)
+                disk.fill()
                 return not member.alive
 
             wait_until(has_left, 60, "the member to leave")
             assert member.exit_code == Exit.FULL
             publisher.goes_on(60)
-            (member.data_dir / "filler").unlink()
+            disk.relieve()
             member.start()
             serving(cluster)
             publisher.goes_on(60)

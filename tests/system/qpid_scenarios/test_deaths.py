@@ -12,7 +12,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from broker.exit_codes import Exit
 from store.api import Marker
 from store.lmdb_environment import inspect
-from tests.system.clients.test_full_disks import alarms, publish_until_blocked, small_disk
+from tests.system.clients.test_full_disks import alarms, publish_until_blocked
 from tests.system.qpid_scenarios.clients import (
     clients_of,
     closing_code,
@@ -22,6 +22,7 @@ from tests.system.qpid_scenarios.clients import (
     take,
 )
 from tests.system.support.clusters import running_cluster, wait_until
+from tests.system.support.small_disks import mounted
 from tests.system.test_cluster_faults import status_word
 from tests.system.test_start_rules import reason_of, ring_of, run_typed
 from tools.demo.local_cluster import BrokerProcess, LocalCluster
@@ -275,7 +276,7 @@ def test_two_of_four_die_at_once_and_then_a_client_errs(tmp_path: Path) -> None:
 def test_blocked_queue_delete(tmp_path: Path) -> None:
     """A publisher that is blocked goes on when what fills the disks is deleted elsewhere (G21)."""
     with (
-        small_disk(tmp_path / "broker-1"),
+        mounted([tmp_path / "broker-1"]),
         running_cluster(tmp_path) as cluster,
         clients_of(cluster) as clients,
     ):

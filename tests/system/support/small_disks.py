@@ -1,11 +1,13 @@
 """Disks of members that can be filled and frozen: a file system in a file for each data directory.
 
-All this needs the right to mount; `why_not` says what is missing.
+All this needs the right to mount; `why_not` says what is missing. The mounts are this process's and
+its children's alone, so that none is left when it is killed.
 """
 
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import os
 import subprocess
 import tempfile
@@ -13,8 +15,13 @@ from collections.abc import Iterator, Sequence
 from functools import cache
 from pathlib import Path
 
+import pytest
+
 MIB = 1 << 20
 BALLAST = "ballast"
+STEP_BYTES = 16 * MIB
+BLOCK_BYTES = 4096
+_CLONE_NEWNS = 0x20000  # of unshare(2), which Python has from 3.12 on
 
 
 def run(*words: str | Path) -> None:
@@ -23,15 +30,28 @@ def run(*words: str | Path) -> None:
 
 
 @cache
+def keep_mounts_private() -> None:
+    """Have mounts of this thread's own, and of what it starts.  Raises OSError."""
+    libc = ctypes.CDLL(None, use_errno=True)
+    if libc.unshare(_CLONE_NEWNS):
+        raise OSError(ctypes.get_errno(), f"unshare: {os.strerror(ctypes.get_errno())}")
+    run("mount", "--make-rprivate", "/")
+
+
+@cache
 def why_not() -> str:
     """Return why such disks cannot be had here, "" when they can.  Tries, and cleans up."""
     try:
-        with tempfile.TemporaryDirectory() as name, mounted([Path(name) / "try"], 16) as disks:
-            disks[0].freeze()
-            disks[0].thaw()
+        keep_mounts_private()
+        with tempfile.TemporaryDirectory() as name:
+            disk = SmallDisk(Path(name) / "try", 16)
+            disk.freeze()
+            disk.close()
             return ""
     except FileNotFoundError as missing:
         return f"the command {missing.filename} is not installed"
+    except OSError as refused:
+        return str(refused)
     except subprocess.CalledProcessError as refused:
         return f"{' '.join(refused.cmd)}: {refused.stderr.decode(errors='replace').strip()}"
 
@@ -57,12 +77,15 @@ class SmallDisk:
 
     def fill(self, leave_bytes: int = 0) -> None:
         """Take all the space but so much, as another process on the machine would."""
+        step = STEP_BYTES
         with (self.path / BALLAST).open("ab") as ballast:
-            while (more := self.free_bytes() - leave_bytes) > 0:
+            while (more := min(step, self.free_bytes() - leave_bytes)) > 0:
                 try:
                     os.posix_fallocate(ballast.fileno(), ballast.tell(), more)
                 except OSError:
-                    break  # the rest is what the file system needs for itself
+                    if step <= BLOCK_BYTES:
+                        break  # the rest is what the file system needs for itself
+                    step //= 2
                 ballast.seek(0, os.SEEK_END)
 
     def relieve(self) -> None:
@@ -90,8 +113,11 @@ class SmallDisk:
 
 
 @contextlib.contextmanager
-def mounted(paths: Sequence[Path], size_mib: int) -> Iterator[list[SmallDisk]]:
-    """A disk at each of the paths, which are empty directories or nothing yet."""
+def mounted(paths: Sequence[Path], size_mib: int = 64) -> Iterator[list[SmallDisk]]:
+    """A disk at each of the paths, which are empty directories or nothing yet; skips the test where
+    there can be none."""
+    if paths and (lacking := why_not()):
+        pytest.skip(f"no disks of their own: {lacking}")
     disks: list[SmallDisk] = []
     try:
         disks.extend(SmallDisk(path, size_mib) for path in paths)
