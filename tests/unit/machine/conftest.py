@@ -1,11 +1,16 @@
 """Fixtures of the machine's tests."""
 
+from collections.abc import Iterator
+
 import pytest
 
 from tests.support.three_machines import Rig
 
 
 @pytest.fixture
-def rig() -> Rig:
-    """Three machines that apply the same commands."""
-    return Rig()
+def rig() -> Iterator[Rig]:
+    """Three machines that apply the same commands, and are looked through in the end."""
+    rig = Rig()
+    yield rig
+    for machine in rig.machines.values():
+        machine.invariants()
