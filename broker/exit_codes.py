@@ -1,7 +1,7 @@
 """Exit codes: how a stopped broker or tool reports its end to the script that started it.
 
 The numbers are those of BSD's `sysexits.h` where one fits, so an operator's habits hold.  This file
-is the only list; docs/OPERATIONS.md explains each number to the operator and a test compares them.
+is the only list; docs/operations/failures.md explains each number and a test compares them.
 """
 
 from __future__ import annotations

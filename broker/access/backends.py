@@ -108,7 +108,7 @@ def _user(number: int, line: str) -> tuple[str, FileUser]:
     if password_hash.startswith(("$", "{")):
         raise BadUserFile(
             f"line {number}: the hash of '{name}' is of another kind than RabbitMQ's, which has no "
-            "$ or { before it; make a new one, docs/OPERATIONS.md has the command"
+            "$ or { before it; make a new one: qpidctl hash_password (docs/operations/users.md)"
         )
     for algorithm in passwords.ALGORITHMS:
         if not passwords.fault_of(password_hash, algorithm):

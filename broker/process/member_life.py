@@ -28,7 +28,7 @@ ADVICE_S = 5.0
 
 
 class LifeState(Enum):
-    """The states that an operator sees.  docs/OPERATIONS.md says what each was in the original."""
+    """The states that an operator sees.  docs/operations/watching.md says what they were."""
 
     PRE_INIT = "PRE_INIT"  # reads its store
     INIT = "INIT"  # looks for the others, or waits for enough of them

@@ -72,7 +72,7 @@ def newcomer(nodes: str, *arguments: str, name: str = "test") -> tuple[int, str]
 
 @pytest.mark.slow
 def test_keys_change_under_a_cluster_that_serves(tmp_path: Path) -> None:
-    """The procedure of docs/OPERATIONS.md, by its steps, and then a newcomer without a key."""
+    """The procedure of docs/operations/security.md, by its steps; then a newcomer without a key."""
     keys = tmp_path / "keys"
     with LocalCluster(tmp_path, 3, "test") as cluster:
         with_keys(cluster, keys)

@@ -11,22 +11,21 @@ from pathlib import Path
 import pytest
 
 from broker.exit_codes import Exit
+from tests.manual_pages import chapter
 from tests.system.support.clusters import running_cluster, wait_until
 from tests.system.test_cluster_faults import channel_of, contents, publish, status_word
 from tests.system.test_cluster_faults import closed_connections as closed_connections
 from tools.client.management import ManagementError
-from tools.demo.local_cluster import HOST, ROOT, BrokerProcess, LocalCluster, command, free_ports
+from tools.demo.local_cluster import HOST, BrokerProcess, LocalCluster, command, free_ports
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(180)]
 
-PAGE = ROOT / "docs" / "OPERATIONS.md"
 MARK = "<!-- a test runs these commands -->"
 
 
 def typed_commands(heading: str) -> list[str]:
-    """Return the commands that stand indented behind the mark in one section of the page."""
-    section = PAGE.read_text(encoding="utf-8").split(f"\n## {heading}\n", 1)[1].split("\n## ", 1)[0]
-    block = re.match(r"\s*\n((?: {4}.*\n)+)", section.split(MARK, 1)[1])
+    """Return the commands that stand indented behind the mark in one chapter of the manual."""
+    block = re.match(r"\s*\n((?: {4}.*\n)+)", chapter(heading).split(MARK, 1)[1])
     assert block is not None
     return [line.strip() for line in block[1].splitlines()]
 

@@ -43,7 +43,7 @@ Programs that use the ring as a library (`vsync.api.cluster`) answer the last fo
 `status` is one of ACTIVE (serving in a primary view), JOINING (receiving state or catching up),
 INQUORATE (no majority of voters: it serves nobody), WAITING (first start, --cluster-size not yet
 reached).  A member's `state` is one of ACTIVE, JOINING, DOWN (a voter that is not here); of itself
-the asked member says more, `member_state`: docs/OPERATIONS.md, what a log line begins with.  `size`
+the asked member says more, `member_state`: docs/operations/watching.md has the words.  `size`
 counts the members that are not DOWN.  `id` is the member's name and is what `-s` takes; `position`
 is the last command position that the answering member knows to be durable there; of one that
 joins `received_percent` is the part of the state that it has received, where that is known.

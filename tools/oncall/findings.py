@@ -32,7 +32,7 @@ class Finding:
     follows: str
     do: str
     chapter: str
-    """Of docs/OPERATIONS.md."""
+    """A page of docs/operations, and the chapter in it."""
 
 
 def findings(found: Answers) -> list[Finding]:
@@ -53,7 +53,7 @@ def _not_serving(found: Answers) -> Iterator[Finding]:
             "It serves nobody until all of --cluster-size are there, this one time.",
             "Start the others. If they run: do --cluster-name and --cluster-nodes name each "
             "other's --cluster-bind, and does a firewall let these ports through?",
-            "what-a-start-decides",
+            "quorum.md#what-a-start-decides",
         )  # fmt: skip
     elif status == "INQUORATE":
         yield Finding(
@@ -61,14 +61,14 @@ def _not_serving(found: Answers) -> Iterator[Finding]:
             "Nothing is confirmed here. What was confirmed is on the disks of a majority.",
             advice or "Start the members that are missing; it goes on by itself then. If they run, "
             "look at the network between them.",
-            "who-votes",
+            "quorum.md#who-votes",
         )  # fmt: skip
     else:
         yield Finding(
             CRITICAL, f"{name} does not serve yet: {why}",
             "It gets what it missed from the others, or waits for a view to stand.",
             f"Wait: qpid-cluster -t 600 --await {name} ANOTHER-MEMBER. Its log shows the progress.",
-            "what-a-log-line-begins-with",
+            "watching.md#states-of-a-member",
         )  # fmt: skip
 
 
@@ -90,7 +90,7 @@ def _down(found: Answers) -> Iterator[Finding]:
             "Does its process run? If not, the last lines of its log, or its exit code, say why it "
             "ended: start it with its old --data-dir. If the machine is gone for good: "
             f"qpid-cluster --replace-voter {name} NEW",
-            "stopping-and-starting",
+            "start-and-stop.md",
         )  # fmt: skip
 
 
@@ -102,7 +102,7 @@ def _joining(found: Answers) -> Iterator[Finding]:
                 NOTICE, f"{one.get('id')} joins" + (f", {share:g} %" if _is_number(share) else ""),
                 "It serves nobody until it has what it missed.",
                 f"Wait: qpid-cluster -t 600 --await {one.get('id')}",
-                "stopping-and-starting",
+                "start-and-stop.md",
             )  # fmt: skip
 
 
@@ -113,7 +113,7 @@ def _faulty(found: Answers) -> Iterator[Finding]:
             + (f": {found.cluster.get('reason')}" if name == _local(found.cluster) else ""),
             "Its state differs from the majority's; the others go on.",
             "Keep a copy of its data directory, then restart it: it takes the state of the others.",
-            "when-a-member-finds-itself-faulty",
+            "failures.md#a-faulty-member",
         )  # fmt: skip
 
 
@@ -126,11 +126,13 @@ def _alarms(found: Answers) -> Iterator[Finding]:
                 yield Finding(level, text, follows, do, chapter)
                 break
         else:
-            yield Finding(WARNING, text, "", "The log of that member says more.", "qpid-cluster")
+            yield Finding(
+                WARNING, text, "", "The log of that member says more.", "commands.md#qpid-cluster"
+            )
 
 
 _BLOCKED = "Publishers wait at all members; consumers, acks and purges go on."
-_RESOURCES = "when-a-disk-or-the-memory-runs-out"
+_RESOURCES = "capacity.md#disk-or-memory-is-full"
 ALARMS = (
     ("low on disk", CRITICAL, _BLOCKED,
      "Free space on the disk of that member, or consume, or purge: qpidctl purge_queue NAME. "
@@ -143,9 +145,10 @@ ALARMS = (
      "Free space on that disk. Nothing that was confirmed is lost.", _RESOURCES),
     ("the disk lags", WARNING, "The whole cluster is slowed down for that disk.",
      "Look what else writes there (iostat -x 1). A member that lags too long leaves by itself, "
-     "with code 74.", "stopping-and-starting"),
+     "with code 74.", "start-and-stop.md"),
     ("the clock of", WARNING, "It goes on, but could not join again with this clock.",
-     "Set the clock of that machine right: chronyc tracking, timedatectl.", "exit-codes"),
+     "Set the clock of that machine right: chronyc tracking, timedatectl.",
+     "failures.md#exit-codes"),
 )  # fmt: skip
 """By the words of an alarm: what follows, and what to do."""
 
@@ -157,7 +160,7 @@ def _drained(found: Answers) -> Iterator[Finding]:
             WARNING, f"{name} is drained: it lets no client in",
             "It votes and replicates like the others.",
             f"When its maintenance is over: qpid-cluster --undrain {name}",
-            "maintenance-and-rolling-restarts",
+            "maintenance.md",
         )  # fmt: skip
 
 
@@ -166,7 +169,7 @@ def _links_down(found: Answers) -> Iterator[Finding]:
     for link in down if isinstance(down, list) else []:
         yield Finding(
             WARNING, f"the link to {link} is down", "Its member is reached over the other network.",
-            "Repair that network: the next loss cuts the member off.", "two-networks",
+            "Repair that network: the next loss cuts the member off.", "quorum.md#two-networks",
         )  # fmt: skip
 
 
@@ -187,7 +190,7 @@ def _unsteady(found: Answers) -> Iterator[Finding]:
         "Each is a short pause for all clients.",
         "The logs of the others say why it was out (silent, refuses connections, gave it up), its "
         "own whether it was late itself (this process came N ms late).",
-        "stopping-and-starting",
+        "start-and-stop.md",
     )  # fmt: skip
 
 
@@ -199,12 +202,12 @@ def _roles(found: Answers) -> Iterator[Finding]:
             CRITICAL, "no member of this active-passive cluster is active",
             "Clients are refused everywhere.",
             "qpid-ha status --all; with --ha-promotion manual: qpid-ha -b MEMBER promote",
-            "one-member-takes-the-clients",
+            "active-passive.md",
         )  # fmt: skip
     for name in _marked(found, "pair_alone"):
         yield Finding(
             WARNING, f"{name} has gone on alone", "There is one copy of what is confirmed now.",
-            "Start the other one with its old --data-dir.", "two-members-hac",
+            "Start the other one with its old --data-dir.", "pairs.md#two-members-hac",
         )  # fmt: skip
 
 
@@ -217,7 +220,7 @@ def _versions(found: Answers) -> Iterator[Finding]:
             NOTICE, f"version {in_force} of the machine is in force, all members can do {possible}",
             "What is new since then is refused or without effect.",
             "When no member shall go back to the older release: qpid-cluster --upgrade",
-            "upgrading-without-a-stop",
+            "maintenance.md#upgrading",
         )  # fmt: skip
 
 
@@ -230,7 +233,7 @@ def _certificate(found: Answers) -> Iterator[Finding]:
             "Clients that verify it cannot connect" + (" now." if over else " then."),
             "Write the new files in place of the old, then kill -HUP the broker; every member has "
             "its own.",
-            "tls-for-clients",
+            "security.md#tls-for-clients",
         )  # fmt: skip
 
 
@@ -252,7 +255,7 @@ def _queues(found: Answers) -> Iterator[Finding]:
             WARNING, f"dead letters that cannot go: {_listed(dead, 'messages_dlx')}",
             "They wait, and count in the length of their queue.",
             "Is the dead-letter exchange there, is a queue bound, is that one full?",
-            "dead-letters-that-wait",
+            "queues.md#dead-letters-that-wait",
         )  # fmt: skip
     if stuck:
         yield Finding(
@@ -261,14 +264,14 @@ def _queues(found: Answers) -> Iterator[Finding]:
             "What waits behind these is not delivered.",
             "qpidctl list_consumers shows whose they are. Look at that program, or close its "
             "connection: qpidctl close_connection PID REASON puts back what it holds.",
-            "qpidctl-qpid-stat-and-qpid-config",
+            "commands.md#qpidctl-and-qpid-stat",
         )  # fmt: skip
     if untaken:
         yield Finding(
             NOTICE, f"messages wait and nobody consumes: {_listed(untaken, 'messages_ready')}",
             "They stay until somebody does, or a limit drops them.",
             "Start the consumers; bound what may wait by a policy (max-length, message-ttl).",
-            "policies",
+            "queues.md#policies",
         )  # fmt: skip
 
 
@@ -286,7 +289,7 @@ def _movers(found: Answers) -> Iterator[Finding]:
                     WARNING, f"{what} {name} is {bad}: {why}",
                     "What it should move waits; it is tried again by itself.",
                     f"Put right what it says; {command} shows the state.",
-                    "shovels" if what == "shovel" else "federation",
+                    "shovels.md#shovels" if what == "shovel" else "federation.md#federation",
                 )  # fmt: skip
 
 
@@ -294,7 +297,7 @@ def _unasked(found: Answers) -> Iterator[Finding]:
     for one in found.unasked:
         yield Finding(
             NOTICE, f"not looked at: {one}", "", "Ask another member, or as an administrator.",
-            "qpidctl-qpid-stat-and-qpid-config",
+            "commands.md#qpidctl-and-qpid-stat",
         )  # fmt: skip
 
 

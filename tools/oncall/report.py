@@ -10,8 +10,10 @@ from tools.client.http_api import Object
 from tools.oncall.answers import Answers, members
 from tools.oncall.findings import CRITICAL, LEVELS, NOTICE, Finding
 
-MANUAL = "docs/OPERATIONS.md"
+MANUAL = "docs/operations"
 WIDTH_MIN, WIDTH_MAX = 40, 100
+WIDTH_PLACE = 50
+"""A place in the manual is no longer, so that one line has it at 60 columns."""
 
 
 def text(found: Answers, listed: Sequence[Finding], width: int) -> str:
@@ -25,7 +27,7 @@ def document(found: Answers, listed: Sequence[Finding]) -> Object:
     return {
         "cluster": found.cluster.get("cluster"), "status": found.cluster.get("status"),
         "findings": [
-            {**asdict(one), "chapter": f"{MANUAL}#{one.chapter}"} for one in listed
+            {**asdict(one), "chapter": f"{MANUAL}/{one.chapter}"} for one in listed
         ],
     }  # fmt: skip
 
@@ -50,7 +52,7 @@ def grave(listed: Sequence[Finding]) -> bool:
 
 def _paragraph(one: Finding, width: int) -> str:
     rows = [(f"{one.level.upper()}:", one.what), ("so:", one.follows), ("do:", one.do),
-            ("see:", f"{MANUAL}#{one.chapter}")]  # fmt: skip
+            ("see:", f"{MANUAL}/{one.chapter}")]  # fmt: skip
     return "\n".join(
         textwrap.fill(
             said, width, initial_indent=f"{label:<9} ", subsequent_indent=" " * 10,

@@ -178,7 +178,7 @@ def pushes_what_nobody_wants(pair: Pair, name: str, kind: str, policy: str) -> N
 
 
 def test_what_nobody_wants_here_is_pushed_as_the_manual_has_it(pair: Pair) -> None:
-    """OpenAMQ's forward-mode, unmatched only: docs/OPERATIONS.md, "Push"."""
+    """OpenAMQ's forward-mode, unmatched only: docs/operations/federation.md."""
     near, far = pair
     pushes_what_nobody_wants(pair, "orders", "topic", "unmatched")
     bound(near, "local", "orders", "eu.#")

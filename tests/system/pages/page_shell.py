@@ -14,16 +14,15 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.manual_pages import chapter
 from tools.demo.local_cluster import ROOT
 
 DONE = "the block is done"
 
 
-def blocks_of(heading: str, page: str = "OPERATIONS.md") -> list[str]:
-    """The indented blocks of one chapter of a page of docs."""
-    text = (ROOT / "docs" / page).read_text(encoding="utf-8")
-    chapter = text.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
-    blocks = re.findall(r"(?:^    .*\n|(?<=\n)\n(?=    ))+", chapter, re.MULTILINE)
+def blocks_of(heading: str, page: Path | None = None) -> list[str]:
+    """The indented blocks of one chapter of the operators' manual, or of another page."""
+    blocks = re.findall(r"(?:^    .*\n|(?<=\n)\n(?=    ))+", chapter(heading, page), re.MULTILINE)
     return [re.sub(r"^    ", "", block, flags=re.MULTILINE).strip() for block in blocks]
 
 

@@ -13,10 +13,11 @@ from tests.support.dashboard.chromium import browser, executable
 from tests.system.pages.page_shell import Shell, blocks_of, shell_in
 from tests.system.support.clusters import wait_until
 from tools.demo.local_cluster import PORTS as PORTS_TO_TAKE
+from tools.demo.local_cluster import ROOT
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(240)]
 
-PAGE = "TUTORIAL.md"
+PAGE = ROOT / "docs" / "TUTORIAL.md"
 HOSTS = ("127.0.0.1", "127.0.0.2", "127.0.0.3")
 PORTS = ("5671", "5672", "15672", "25672")
 

@@ -26,7 +26,7 @@ CLIENTS, RINGS = ("5672", "5673", "5674"), ("25672", "25673", "25674")
 APIS = ("15672", "15673", "15674")
 WALKS = (
     ("One member takes the clients", r"status --all", r"^127.0.0.1:25673 active$", 1),
-    ("One member takes the clients", r"seq 100", r"^/ orders: 'orders' of amqp://.*: level$", 2),
+    ("A replica of one queue", r"seq 100", r"^/ orders: 'orders' of amqp://.*: level$", 2),
     ("Two members: HAC", r"localhost:5672 query", r"^Went on alone: +yes$", 1),
     ("Master and slave", r"spout", r"^Standing: +active: the master is", 1),
     ("A store that several brokers share", r"spout", r"^ *Shared store: .*led since", 1),

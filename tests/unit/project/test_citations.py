@@ -9,6 +9,8 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from tests import manual_pages
+from tests.manual_pages import anchors
 from tests.unit.project.test_tidy import PACKAGES, ROOT, name, sources
 
 DOCS = ROOT / "docs"
@@ -17,6 +19,7 @@ DECISION_BY_NUMBER = re.compile(r"\bdecisions?[ \n]+\(?\d|DESIGN(\.md)?[ \n]+\d"
 DECISION = re.compile(r"(?:decisions/|`)(\d{4}(?:-[\w-]*)?)(\.md)?")
 LINK = re.compile(r"\]\(([^)#\s]*)(?:#([\w-]*))?\)")
 NAMED = re.compile(r"`([\w/]+\.py): ([\w.]+)`")
+MANUAL_LINES_MAX = 250
 PLACE = re.compile(r"`((?:vsync|broker|store|tools|tests|docs|conf)/[\w/.-]+)")
 
 
@@ -94,12 +97,6 @@ def test_the_index_of_decisions_names_them_all() -> None:
     assert not missing, f"not in docs/decisions/README.md: {', '.join(missing)}"
 
 
-def anchors(page: Path) -> set[str]:
-    """The names under which a page's headings can be linked."""
-    headings = re.findall(r"^#+ (.*)$", page.read_text(encoding="utf-8"), re.MULTILINE)
-    return {re.sub(r"[^\w -]", "", text.lower()).replace(" ", "-") for text in headings}
-
-
 def test_every_link_between_pages_leads_somewhere() -> None:
     broken = []
     for path, text in pages():
@@ -110,6 +107,56 @@ def test_every_link_between_pages_leads_somewhere() -> None:
             if not page.exists() or (anchor and anchor not in anchors(page)):
                 broken.append(f"{name(path)}: {target}#{anchor}")
     assert not broken, "\n".join(["links to nowhere:", *broken])
+
+
+def unknown_pages(text: str) -> list[str]:
+    """Pages, anchors and chapters of docs that a text cites by path, and that are not there."""
+    found = []
+    for cited in re.findall(r"\bdocs/[\w/.-]+\.md(?:#[\w-]+)?", text):
+        place, _, anchor = cited.partition("#")
+        page = ROOT / place
+        if not page.exists() or (anchor and anchor not in anchors(page)):
+            found.append(cited)
+    for place, chapter in re.findall(r'(docs/[\w/.-]+\.md),[\s#]+"([^"\n]+)"', text):
+        page = ROOT / place
+        if page.exists() and f"# {chapter}\n" not in page.read_text(encoding="utf-8"):
+            found.append(f"{place}, {chapter}")
+    return found
+
+
+def test_every_page_that_a_source_names_is_there() -> None:
+    """Messages of the product, docstrings and samples tell people where to read."""
+    found = [
+        f"{name(path)}: {cited}"
+        for path, text in texts()
+        if path.name != "CHANGELOG.md"
+        for cited in unknown_pages(text)
+        if "NNNN" not in cited
+    ]
+    assert not found, "\n".join(["no such page or chapter:", *found])
+
+
+def test_the_check_of_pages_sees_what_it_should() -> None:
+    bad = 'docs/NONE.md, docs/ONCALL.md#none, docs/operations/pairs.md, "None"'
+    assert unknown_pages(bad) == [
+        "docs/NONE.md", "docs/ONCALL.md#none", "docs/operations/pairs.md, None",
+    ]  # fmt: skip
+    good = 'docs/ONCALL.md, docs/operations/pairs.md#master-and-slave, docs/ONCALL.md, "First"'
+    assert unknown_pages(good) == []
+
+
+def test_the_manual_has_an_index_of_one_page_and_pages_that_can_be_read() -> None:
+    index = manual_pages.INDEX.read_text(encoding="utf-8")
+    _, *pages = manual_pages.pages()
+    assert len(pages) > 10
+    unlisted = [page.name for page in pages if f"](operations/{page.name}" not in index]
+    assert not unlisted, f"not in the index: {', '.join(unlisted)}"
+    long = [page.name for page in manual_pages.pages()
+            if page.read_text(encoding="utf-8").count("\n") > MANUAL_LINES_MAX]  # fmt: skip
+    assert not long, f"over {MANUAL_LINES_MAX} lines: {', '.join(long)}"
+    hasty = [page.name for page in pages
+             if "    " not in page.read_text(encoding="utf-8").partition("\n## ")[0]]  # fmt: skip
+    assert not hasty, f"do not begin with the main commands: {', '.join(hasty)}"
 
 
 def test_every_name_that_a_page_gives_to_a_file_is_in_it() -> None:

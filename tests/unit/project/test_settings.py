@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import click
 
 from broker.options.broker import DEFAULTS, broker_options
 from broker.options.equality import KINDS, Kind
+from tests.manual_pages import FOLDER, chapter
 from tools.commands.qpidd import qpidd
 
-PAGE = Path(__file__).resolve().parents[3] / "docs" / "OPERATIONS.md"
+PAGE = FOLDER / "options.md"
 
 
 def test_every_option_may_or_may_not_differ() -> None:
@@ -20,10 +20,9 @@ def test_every_option_may_or_may_not_differ() -> None:
 
 
 def test_the_page_has_the_same_kinds() -> None:
-    chapter = PAGE.read_text(encoding="utf-8").partition("### Settings that must be equal\n")[2]
-    chapter = chapter.partition("\n## ")[0]
+    settings = chapter("Settings that must be equal", PAGE)
     for kind in Kind:
-        (row,) = re.findall(rf"^\| {kind.value} \|(.*)$", chapter, re.MULTILINE)
+        (row,) = re.findall(rf"^\| {kind.value} \|(.*)$", settings, re.MULTILINE)
         named = set(re.findall(r"`--([a-z-]+)`", row))
         assert named == {option for option, one in KINDS.items() if one is kind}, kind
 

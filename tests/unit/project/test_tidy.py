@@ -13,6 +13,7 @@ import pytest
 
 from broker.exit_codes import Exit
 from broker.options.broker import DEFAULTS
+from tests.manual_pages import chapter
 from tools.cli.options import read_option_file, resolve
 
 ROOT = Path(__file__).resolve().parents[3]
@@ -167,7 +168,7 @@ def test_every_sample_in_conf_loads(path: Path) -> None:
 
 
 def test_operations_explains_every_exit_code_and_option() -> None:
-    text = (ROOT / "docs" / "OPERATIONS.md").read_text(encoding="utf-8")
-    missing = [str(code.value) for code in Exit if f"\n| {code.value} |" not in text]
-    missing += [option for option in DEFAULTS if f"`--{option}" not in text]
-    assert not missing, f"docs/OPERATIONS.md says nothing of {', '.join(missing)}"
+    codes, options = chapter("Exit codes"), chapter("Options of qpidd")
+    missing = [str(code.value) for code in Exit if f"\n| {code.value} |" not in codes]
+    missing += [option for option in DEFAULTS if f"`--{option}" not in options]
+    assert not missing, f"the manual says nothing of {', '.join(missing)}"

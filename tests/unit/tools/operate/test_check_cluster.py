@@ -5,19 +5,20 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Sequence
-from pathlib import Path
 
 import pytest
 
 from broker.exit_codes import Exit
+from tests.manual_pages import ROOT, anchors, pages
+from tests.manual_pages import text as manual
 from tests.support.dashboard.canned_api import CannedApi, Json, Object, member, queue
 from tests.unit.tools.operate.commands import Run
 from tools.commands.qpid_cluster import qpid_cluster
+from tools.oncall import report
 from tools.oncall.answers import Answers
 from tools.oncall.findings import ALARMS, CRITICAL, NOTICE, WARNING, Finding, findings
 from tools.operate.qpidctl import qpidctl
 
-MANUAL = Path(__file__).resolve().parents[4] / "docs" / "OPERATIONS.md"
 NOW_MS = 1_790_001_000_000
 WELL: Object = {
     "cluster": "shop", "status": "ACTIVE", "reason": "", "alarms": [], "drained": [],
@@ -80,7 +81,7 @@ def test_a_member_that_does_not_serve_yet_says_what_it_waits_for(status: str) ->
 def test_a_fault_of_a_member_is_told_once_with_its_own_words() -> None:
     nodes: list[Object] = [{"name": "a", "qpidd": {"quorum_halted": 1}}]
     (found,) = told({"status": "INQUORATE", "reason": "digest differs"}, nodes=nodes)
-    assert found.chapter == "when-a-member-finds-itself-faulty"
+    assert found.chapter == "failures.md#a-faulty-member"
     assert found.what == "a found a fault of its own and serves nobody: digest differs"
 
 
@@ -148,20 +149,22 @@ def test_queues_are_told_apart_by_what_is_wrong_with_them() -> None:
 
 
 def test_every_chapter_that_is_named_is_there() -> None:
-    heads = re.findall(r"^#+ (.+)$", MANUAL.read_text(encoding="utf-8"), re.MULTILINE)
-    anchors = {re.sub(r"[^a-z0-9 -]", "", head.lower()).replace(" ", "-") for head in heads}
-    source = (MANUAL.parents[1] / "tools" / "oncall" / "findings.py").read_text(encoding="utf-8")
+    source = (ROOT / "tools" / "oncall" / "findings.py").read_text(encoding="utf-8")
     named = {chapter for *_, chapter in ALARMS}
-    named |= {one for one in re.findall(r'"([a-z-]+)",?\s*\)  # fmt: skip', source) if "-" in one}
-    assert len(named) > 10
-    assert named <= anchors
+    named |= set(re.findall(r'"([a-z-]+\.md[^"]*)"', source))
+    assert len(named) > 15
+    chapters = {f"{page.name}#{anchor}" for page in pages() for anchor in anchors(page)}
+    assert named <= chapters | {page.name for page in pages()}
+    wide = [one for one in named if len(f"{report.MANUAL}/{one}") > report.WIDTH_PLACE]
+    assert not wide, "a narrow terminal would break these"
 
 
 @pytest.mark.parametrize(
-    "page", ["docs/ONCALL.md", "docs/OPERATIONS.md", "README.md", "tools/oncall/findings.py"]
+    "page", ["docs/ONCALL.md", "docs/operations", "README.md", "tools/oncall/findings.py"]
 )
 def test_what_an_operator_is_told_to_type_exists(page: str) -> None:
-    text = (MANUAL.parents[1] / page).read_text(encoding="utf-8")
+    place = ROOT / page
+    text = manual() if place.is_dir() else place.read_text(encoding="utf-8")
     verbs = set(re.findall(r"qpidctl (?:-\S+ \S+ )*([a-z]+_[a-z_]+)", text))
     assert len(verbs) > 3
     assert verbs <= set(qpidctl.commands)
@@ -191,7 +194,7 @@ def test_the_command_has_one_document_for_programs(run: Run) -> None:
     document = json.loads(run(qpidctl, "check_cluster", "--json").out)
     assert document["status"] == "ACTIVE"
     assert document["findings"][0]["level"] == WARNING
-    assert document["findings"][0]["chapter"] == "docs/OPERATIONS.md#shovels"
+    assert document["findings"][0]["chapter"] == "docs/operations/shovels.md#shovels"
 
 
 def test_a_name_cannot_steer_the_terminal(
