@@ -352,6 +352,8 @@ class AmqpConnection:
 
     def send_now(self) -> None:
         """Write what the socket takes; for callers with a loop of their own instead of `pump`."""
+        if not self.out:
+            return  # nothing is sent, so a heartbeat is due all the same
         try:
             sent = self._socket.send(self.out)
         except NOT_NOW:

@@ -32,6 +32,8 @@ class Broker:
         self.published, self.number, self.opened = list[Sent](), 0, 0
         self._prefetch, self._tag = 0, 0
         self.ended = False
+        self.beats = threading.Event()
+        """A heartbeat came."""
         self._properties = b""
         self._thread = threading.Thread(target=self._serve, daemon=True)
         self._thread.start()
@@ -75,6 +77,8 @@ class Broker:
                 self.number += 1
                 self.published.append((self.number, self._properties, data[start:end]))
                 self.on_publish(self, self.published[-1])
+        elif kind == codec.HEARTBEAT:
+            self.beats.set()
         elif kind == codec.METHOD:
             method, args = spec.decode_method(data, start, end)
             self._on_method(channel, method.name, args)

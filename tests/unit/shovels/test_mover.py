@@ -21,6 +21,7 @@ from broker.memberlog.client_history import ClusterName
 from broker.shovels.definition import Link, parse_shovel
 from broker.shovels.upstreams import link_of, parse_upstream
 from tests.unit.shovels.scripted_ends import Broker, Sent
+from tools.client import amqp_client
 from tools.client.amqp_client import AmqpConnection
 from tools.shovel import mover
 from tools.shovel.content import number_of
@@ -102,6 +103,22 @@ def test_numbers_that_are_too_old_are_found_at_once_and_nothing_is_sent_twice() 
     assert run.destination.opened == 2
     numbered = [number_of(properties)[1] for _, properties, _ in run.destination.published]
     assert numbered == [0, *[-1] * 10, *places[10:]]
+
+
+def test_an_idle_destination_gets_heartbeats(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is asked each turn to send what there is; a destination that got nothing for 20 s closed
+    the connection, and what came then waited for the next attempt, up to a minute."""
+    now = [0.0]
+    monkeypatch.setattr(amqp_client, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    broker = Broker()
+    destination = AmqpConnection("b", admitted=socket.socket(fileno=broker.descriptor))
+    monkeypatch.setattr(destination, "_heartbeat", 10.0)
+    for now[0] in range(7):
+        destination.send_now()
+        destination.keep_alive()
+    assert broker.beats.wait(10)
+    destination.drop()
+    broker.close()
 
 
 def test_a_number_that_was_given_away_concerns_no_other_message() -> None:
