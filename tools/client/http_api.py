@@ -44,6 +44,10 @@ class NotRunning(NoAnswer):
     """No connection comes about."""
 
 
+class OtherProtocol(NoAnswer):
+    """Who listens there speaks another one, and will do so later as well."""
+
+
 @record
 class Api:
     """The management API of one member, and as whom it is asked."""
@@ -134,9 +138,11 @@ class Api:
             ) from None
         except http.client.HTTPException as problem:
             what = "does not speak HTTP: give the management port"
-            if isinstance(problem, http.client.BadStatusLine) and "\x15\x03" in str(problem):
+            begins_otherwise = isinstance(problem, http.client.BadStatusLine)
+            if begins_otherwise and "\x15\x03" in str(problem):
                 what = tls_hint
-            raise NoAnswer(f"{self.address} {what}") from None
+            kind = OtherProtocol if begins_otherwise else NoAnswer
+            raise kind(f"{self.address} {what}") from None
         finally:
             connection.close()
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from broker.exit_codes import Exit
 from tools.cli.failures import ToolError
-from tools.client.http_api import Api, ApiError, Json, Object
+from tools.client.http_api import Api, ApiError, Json, Object, OtherProtocol
 from tools.operate.output import plain, print_json, print_rows
 
 POLL_SECONDS = 0.2
@@ -117,6 +117,8 @@ def _await(api: Api, why_not: Callable[[], str]) -> None:
     while True:
         try:
             why = why_not()
+        except OtherProtocol as problem:
+            raise ToolError(str(problem), Exit.UNAVAILABLE) from None
         except ApiError as problem:
             if problem.status in (401, 403):
                 raise ToolError(str(problem), Exit.DATA) from None

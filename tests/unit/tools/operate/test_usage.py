@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import io
 import re
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -24,6 +26,7 @@ from tools.client.credentials import Credentials, typed_password
 from tools.client.http_api import Api, Json, absent, parse_api
 from tools.client.http_api import plain as plain_text
 from tools.commands.qpidd import InSections, qpidd
+from tools.operate import states
 from tools.operate.output import FORMATS
 from tools.operate.qpid_config import qpid_config
 from tools.operate.qpid_route import qpid_route
@@ -83,6 +86,35 @@ def test_a_member_that_is_not_there_is_told_with_what_to_do_next(run: Run) -> No
     assert ended.code == Exit.UNAVAILABLE
     assert "127.0.0.1:1: connection refused; 127.0.0.1:2: connection refused" in ended.err
     assert "Any other member answers as well: name one, or several" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("greeting", "advice"),
+    [
+        (b"AMQP\0\0\x09\x01", "does not speak HTTP: give the management port"),
+        (b"\x15\x03\x03\0\x02\x02\x46", "speaks TLS at this port"),
+    ],
+)
+def test_who_waits_at_a_port_of_another_protocol_is_told_at_once(
+    run: Run, monkeypatch: pytest.MonkeyPatch, greeting: bytes, advice: str
+) -> None:
+    """No time makes another protocol of it; it was asked five times a second until -t was over."""
+    never = SimpleNamespace(monotonic=lambda: 0.0, sleep=lambda _: pytest.fail("it waits"))
+    monkeypatch.setattr(states, "time", never)
+    listener = socket.create_server(("127.0.0.1", 0))
+
+    def answer() -> None:
+        link, _ = listener.accept()
+        with link:
+            link.recv(4096)
+            link.sendall(greeting)
+
+    served = threading.Thread(target=answer)
+    served.start()
+    ended = run(qpidctl, "--broker", f"127.0.0.1:{listener.getsockname()[1]}", "await_startup")
+    served.join()
+    listener.close()
+    assert (ended.code, advice in ended.err) == (Exit.UNAVAILABLE, True), ended.err
 
 
 @pytest.mark.parametrize("verb", ["drain", "revive"])
