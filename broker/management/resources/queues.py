@@ -26,10 +26,13 @@ from broker.management.json_values import Json, Object, figures, table, to_amqp
 from broker.management.listing import Listing, chosen
 from broker.management.resources.connections import consumer_row
 from broker.management.slices import Slices
+from broker.waiting.pager import ROW_BYTES
 from vsync.quorum.voter_set import parse
 
 DETAILS_MAX = 500
 """Of the consumers that a queue is shown with."""
+QUEUE_BYTES = 4_000
+"""What a queue takes in memory while it is empty, about (docs/PERFORMANCE.md)."""
 
 
 def queue_row(call: Call, queue: Queue) -> Object:
@@ -76,10 +79,28 @@ def queue_row(call: Call, queue: Queue) -> Object:
         voters = parse(call.broker.controller.promise.voters).data_names
         row["leader"], row["online"] = call.broker.name, [*sorted(online)]
         row["members"] = [*sorted(online.union(voters))]
-    row |= _special(queue)
+    row |= in_memory(queue) | _special(queue)
     active = active_consumer(queue) if queue.single_active else None
     row["single_active_consumer_tag"] = active.tag if active is not None else None
     return row
+
+
+def in_memory(queue: Queue) -> Object:
+    """What of it is in this member's memory, and what is in pages on disk, under RabbitMQ's names.
+    What was delivered and is not settled is in memory."""
+    pages = [block.page.summary for block in queue.ready.blocks if block.page is not None]
+    messages, size = sum(page.messages for page in pages), sum(page.bytes for page in pages)
+    ready, unacked = ready_count(queue) - messages, queue.unacked * (queue.stream is None)
+    bodies = queue.ready_bytes + queue.unacked_bytes - size
+    return {
+        "memory": QUEUE_BYTES + bodies + ROW_BYTES * (ready + unacked),
+        "messages_ram": ready + unacked,
+        "messages_ready_ram": ready,
+        "messages_unacknowledged_ram": unacked,
+        "message_bytes_ram": bodies,
+        "messages_paged_out": messages,
+        "message_bytes_paged_out": size,
+    }
 
 
 def _special(queue: Queue) -> Object:

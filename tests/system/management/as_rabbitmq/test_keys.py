@@ -27,7 +27,7 @@ LEFT_OUT = {
         r".*socket_opts.*|.*\.(cowboy_opts|ssl_opts|internal_purpose)|(recv|send)_cnt|send_pend"
     ),
     "not counted for each queue": (
-        r"memory|(messages|message_bytes)\w*_(ram|paged_out|persistent|dlx)|head_message_timestamp"
+        r"(messages|message_bytes)\w*_(persistent|dlx)|head_message_timestamp"
     ),
     "not counted for virtual hosts": (
         r"(send|recv)_oct(_details\.rate)?|messages_((ready|unacknowledged)_)?details\.rate"
