@@ -11,6 +11,7 @@ from tools.verify.checks import (
     confirms,
     difference_search,
     digest_votes,
+    leases,
     lifetimes,
     views_and_segments,
 )
@@ -65,8 +66,15 @@ def verify(
             raise BadInput(f"there is nothing newer than {options.since} in these logs")
     little = is_little(segments)
     with computed_once(read_kept(spark, "scan", segments), little=little) as scan:
+        read = _collect_control_rows(scan)
+        if overtaken := leases.overtaken_at_once(read):
+            files = {row.file for row in read if (row.member, row.incarnation) in overtaken}
+            left = [one for one in found + client_segments if str(one) not in files]
+            report = verify(spark, left, options)
+            report.notes += overtaken.values()
+            return report
         logs = LogsAtHand(segments, [one for one in found if one not in segments], client_segments)
-        report, rows = _verify(spark, scan, logs, saved, options)
+        report, rows = _verify(spark, scan, read, logs, saved, options)
         report.notes += dropped_before(segments)
         if options.since is not None:
             report.notes.append(_skipped(logs))
@@ -106,6 +114,7 @@ def _export(spark: SparkSession, rows: list[Row], directory: Path) -> str:
 def _verify(
     spark: SparkSession | None,
     scan: Kept,
+    read: list[Row],
     logs: LogsAtHand,
     saved: list[Row],
     options: CheckOptions,
@@ -115,7 +124,6 @@ def _verify(
     from tools.verify.contract.segment import ALL_TIME, Slices
 
     segments = logs.segments
-    read = _collect_control_rows(scan)
     rows = saved + read
     control = check_control_rows(rows)
     begins = lifetimes.first_positions(read)

@@ -152,7 +152,7 @@ LOCKS = pytest.mark.parametrize("lock", ["files", "postgresql"])
 def test_a_broker(
     tmp_path: Path, which: str, fault: str, lock: str, record_property: Record
 ) -> None:
-    """G7, G8: another one leads, who led confirms nothing more; who waits is not missed."""
+    """G7, G8, G38: another one leads, who led confirms nothing more; who waits is not missed."""
     with a_store(tmp_path, lock, fault) as hard:
         sharing = hard.sharing
         leader = sharing.leader()
@@ -175,6 +175,7 @@ def test_a_broker(
             clients.go_on()
         hard.comes_back()
         clients.judge(sharing.leader(), sharing.brokers)
+        sharing.judge_logs(2 if which == "leader" else 1)
 
 
 @pytest.mark.turns(2)

@@ -16,6 +16,7 @@ SELECTs, of DuckDB and Spark SQL alike, over `terms`: a row for each incarnation
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -28,7 +29,7 @@ from tools.verify.checks.views_and_segments import (
 )
 from tools.verify.findings import Finding
 from tools.verify.format.records import TAKEN, RecordKind
-from tools.verify.input.rows import Row, ends_of
+from tools.verify.input.rows import SEGMENT, Row, ends_of
 from tools.verify.sql.statements import Statements, answer
 
 
@@ -95,8 +96,7 @@ STATEMENTS: Statements = {
 
 def check_leases(rows: list[Row], incarnations: Sequence[Incarnation]) -> Iterator[Finding]:
     """Yield what contradicts that one led at a time; nothing where no LEASE is."""
-    leads = [row for row in rows if row.kind == RecordKind.LEASE]
-    if not leads:
+    if not any(map(_is_lease, rows)):
         return
     yield from _check_each(rows)
     from tools.verify.input.tables import table_of
@@ -107,6 +107,36 @@ def check_leases(rows: list[Row], incarnations: Sequence[Incarnation]) -> Iterat
         yield Finding("G38", row["member"], row["incarnation"], row["position"], row["what"])
 
 
+def overtaken_at_once(rows: list[Row]) -> dict[IncarnationId, str]:
+    """Return whom a later leader overtook before anything of it was kept or confirmed, and how.
+
+    It was stopped at its beginning, and its successor began with the same state: it may have formed
+    the epoch that is its successor's, with other commands in it.  It told nobody, so its log is to
+    be left out.
+    """
+    begun: dict[tuple[int, bytes], dict[int, IncarnationId]] = defaultdict(dict)
+    for member, incarnation, records in records_by_incarnation(rows):
+        token = next((row.seq for row in records if row.text == TAKEN and _is_lease(row)), None)
+        if token is not None and records[0].kind == RecordKind.START:
+            state = records[0].reached, bytes(records[0].chain or b"")
+            begun[state][token] = member, incarnation
+    confirmed = {
+        (row.member, row.incarnation)
+        for row in rows if row.kind == SEGMENT and ends_of(row).confirms
+    }  # fmt: skip
+    return {
+        one: f"{one[0]} (incarnation {one[1]}): took token {token} and confirmed nothing before "
+        f"token {max(leaders)} was taken with the same state: its log is left out"
+        for leaders in begun.values()
+        for token, one in leaders.items()
+        if token < max(leaders) and one not in confirmed
+    }
+
+
+def _is_lease(row: Row) -> bool:
+    return row.kind == RecordKind.LEASE
+
+
 def terms_of(rows: list[Row], incarnations: Sequence[Incarnation]) -> list[Term]:
     """Return who took a token."""
     confirmed: dict[IncarnationId, int] = {
@@ -115,7 +145,7 @@ def terms_of(rows: list[Row], incarnations: Sequence[Incarnation]) -> list[Term]
     }
     terms: list[Term] = []
     for member, incarnation, records in records_by_incarnation(rows):
-        leases = [row for row in records if row.kind == RecordKind.LEASE]
+        leases = [row for row in records if _is_lease(row)]
         begins = [row.reached for row in records[:1] if row.kind == RecordKind.START]
         until = max((_times(row)[1] for row in leases), default=0)
         terms += [
@@ -138,13 +168,13 @@ def _check_each(rows: list[Row]) -> Iterator[Finding]:
     """Yield who led by no token, or by more than one, or went on in the segments behind its end."""
     known: dict[Path, int] = {}  # by directory, the first incarnation that recorded a token
     for row in rows:
-        if row.kind == RecordKind.LEASE:
+        if _is_lease(row):
             place = Path(row.file).parent
             known[place] = min(row.incarnation, known.get(place, row.incarnation))
     segments = segments_of(rows)
     for member, incarnation, records in records_by_incarnation(rows):
         first = records[0]
-        leases = [row for row in records if row.kind == RecordKind.LEASE]
+        leases = [row for row in records if _is_lease(row)]
         taken = [row for row in leases if row.text == TAKEN]
         acts = [row for row in records if row.kind in (RecordKind.VIEW, RecordKind.ACTIVE)]
         led = incarnation >= known.get(Path(first.file).parent, BEYOND_ALL) and not first.segment

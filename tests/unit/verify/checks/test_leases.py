@@ -110,6 +110,34 @@ def test_the_truth_is_consistent_by_the_whole_check(tmp_path: Path) -> None:
     assert "G38" in never
 
 
+@pytest.mark.slow
+def test_who_was_stopped_at_its_beginning_made_an_epoch_that_is_another_ones(
+    tmp_path: Path,
+) -> None:
+    """It held its token, and stood still before anything of it was on the disk that was copied: it
+    activated the epoch that its successor did. That was a second primary, and three findings more.
+    """
+    maker = StoreMaker()
+    maker.lead(FIRST, 1, 0)
+    maker.traffic(3, FIRST)
+    copied, ring = maker.history, maker.ring
+    maker.lead(SECOND, 2, 1)
+    maker.item("a", bytes([PUBLISH]), SECOND)
+    maker.history, maker.epoch, maker.ring = copied, maker.epoch - 1, ring
+    maker.lead(THIRD, 3, 2)
+    maker.logs[SECOND].append(maker.lease("lost", SECOND, 2, 1, -500))
+    maker.traffic(2, THIRD)
+    maker.write(tmp_path / "well")
+    report = verify(None, [tmp_path / "well"])
+    assert report.findings == []
+    assert report.held["G38"] == "2 tokens that leaders took"
+    assert [note for note in report.notes if "incarnation 20" in note and "token 3" in note]
+    maker.logs[SECOND].insert(-1, ConfirmRecord(2, copied.position + 2, (copied.position + 2,), ()))
+    maker.write(tmp_path / "ill")
+    promises = {one.property for one in verify(None, [tmp_path / "ill"]).findings}
+    assert {"G7", "G38"} <= promises, "what it confirmed is its successor's matter"
+
+
 def silent(maker: StoreMaker) -> StoreMaker:
     """As an older release, or a broker that has its store alone, would have written."""
     for who, records in maker.logs.items():
