@@ -11,11 +11,10 @@ from tools.verify.checks import (
     confirms,
     difference_search,
     digest_votes,
-    leases,
     lifetimes,
     views_and_segments,
 )
-from tools.verify.checks.control_checks import ControlResult, check_control_rows
+from tools.verify.checks.control_checks import ControlResult, check_control_rows, overtaken_in
 from tools.verify.clients import histories
 from tools.verify.coverage import measure_coverage, unexamined
 from tools.verify.findings import BadInput, Finding
@@ -67,7 +66,7 @@ def verify(
     little = is_little(segments)
     with computed_once(read_kept(spark, "scan", segments), little=little) as scan:
         read = _collect_control_rows(scan)
-        if overtaken := leases.overtaken_at_once(read):
+        if overtaken := overtaken_in(read):
             files = {row.file for row in read if (row.member, row.incarnation) in overtaken}
             left = [one for one in found + client_segments if str(one) not in files]
             report = verify(spark, left, options)
