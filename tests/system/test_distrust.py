@@ -112,6 +112,7 @@ def test_memory_that_rots_is_found_at_rest(
     assert bodies[3] == b"4 ROT"
 
 
+@pytest.mark.logs_tell_of_it("memory of one member is changed: its state is another one (G14)")
 def test_the_wrong_one_of_two_is_named_while_the_third_is_down(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -141,6 +142,7 @@ def test_the_wrong_one_of_two_is_named_while_the_third_is_down(
     assert numbers == list(range(1, len(numbers) + 1))
 
 
+@pytest.mark.logs_tell_of_it("one member is made to refuse a publish that others took (G14)")
 def test_a_member_with_other_outcomes_is_outvoted_and_comes_back_by_transfer(
     cluster: LocalCluster, monkeypatch: pytest.MonkeyPatch
 ) -> None:

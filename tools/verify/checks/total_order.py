@@ -26,6 +26,7 @@ ANCHORS = (RecordKind.START, RecordKind.SNAPSHOT, RecordKind.VOTE, RecordKind.ST
 ITEM = ("position", "blob_hash", "order_hash", "kinds", "epoch", "origin")
 _BATCH = int(RecordKind.BATCH)
 _COMMANDS = frozenset(Command)
+_REEXECUTED = f"{int(Command.REEXECUTED):02X}"  # as the only kind of a batch
 _ANCHORS = ", ".join(str(int(kind)) for kind in ANCHORS)
 
 
@@ -102,12 +103,14 @@ _NAMES = f"""
 
 def _there(cutoffs: dict[int, int]) -> str:
     """Return the SELECT of batches and of records that state a state, with the epoch where it is of
-    what a later primary superseded, else 0; and whether the member was in the primary.
+    what a later primary superseded, else 0; and whether the member was in the primary, or was
+    finding out who is wrong, for which it replies to nobody and stays in the order.
     """
     beyond = " ".join(f"WHEN {epoch} THEN {last}" for epoch, last in sorted(cutoffs.items()))
     superseded = f"CASE WHEN last > CASE decided {beyond} END THEN decided ELSE 0 END"
     return f"""
-        SELECT kept.*, COALESCE(flag, begun IS NULL) AS active,
+        SELECT kept.*, COALESCE(HEX(kinds) = '{_REEXECUTED}', FALSE)
+            OR COALESCE(flag, begun IS NULL) AS active,
             {superseded if cutoffs else 0} AS superseded
         FROM kept LEFT JOIN begun_inactive USING (file)
         WHERE kind IN ({_BATCH}, {_ANCHORS})"""

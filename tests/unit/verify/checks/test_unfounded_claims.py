@@ -15,6 +15,7 @@ from broker.memberlog.records import (
     Active,
     ConfirmRecord,
     Decided,
+    Inactive,
     Queues,
     Start,
     Stop,
@@ -183,6 +184,21 @@ def all_three() -> LogMaker:
     maker.activate(A, B, C)
     maker.traffic(2, A, B, C)
     return maker
+
+
+@pytest.mark.parametrize("kind", [c.REEXECUTED, PUBLISH])
+def test_who_is_wrong_is_found_out_while_nobody_is_replied_to(tmp_path: Path, kind: int) -> None:
+    """A vote was undecided: all stop replying, and order and apply what each found by executing its
+    store again (G10).  That was "applied outside of the primary, and by no member in it" (G7)."""
+    maker = all_three()
+    for incarnation in (A, B, C):
+        maker.logs[incarnation].append(Inactive("no majority of the voters agrees"))
+    maker.item("a", bytes([kind]), A, B, C)
+    last = maker.history.position
+    maker.stop(A, B, C)
+    maker.write(tmp_path)
+    found = [(one.property, one.position) for one in verify(None, [tmp_path]).findings]
+    assert found == ([] if kind == c.REEXECUTED else [("G7", last)] * 3)
 
 
 def go_on_without_c(maker: LogMaker) -> None:
