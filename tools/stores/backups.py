@@ -6,6 +6,7 @@ Each refuses while a broker uses a store that it would change, and says what it 
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import shutil
 import sys
@@ -213,6 +214,12 @@ def _data_dir(directory: Path) -> Path:
 
 def _restore(directory: Path, number: str, force: bool) -> tuple[str, Document]:
     data_dir = _data_dir(directory)
+    if Path(number).is_dir() and not re.fullmatch(r"(_cluster\.bak\.)?[0-9a-fA-F]{1,4}", number):
+        raise StoreMissing(
+            f"--restore takes the number of a backup that a broker left in {data_dir} (-l lists "
+            f"them); of a copy as {number} a new cluster is made: qpid-cluster-store "
+            f"--restore-as NAME --member HOST:PORT --into NEWDIR {number}"
+        )
     if not data_dir.is_dir():
         raise StoreMissing(f"{data_dir}: there is no such directory")
     backup = find_backup(data_dir, number)

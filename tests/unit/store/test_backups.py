@@ -23,7 +23,7 @@ from store.files.directory_lock import DirectoryLock
 from store.lmdb_environment import inspect
 from store.lmdb_store import LmdbStore
 from tests.unit.store.crashing_renames import crash_behind
-from tools.commands.qpid_cluster_store import BUSY, main
+from tools.commands.qpid_cluster_store import BUSY, MISSING, main
 from vsync.primary.state_exchange import ZERO_CHAIN
 
 META = Meta(
@@ -80,6 +80,18 @@ def test_the_list_tells_what_a_choice_needs_and_shows_the_unreadable(tmp_path: P
     assert lines[0].split()[:4] == ["number", "epoch", "position", "marker"]
     assert lines[1].split()[:4] == ["0001", "4", "2", "dirty"]
     assert "unreadable" in lines[2]
+
+
+@pytest.mark.parametrize("data_dir", ["data", "new"])
+def test_restoring_a_copy_names_the_option_for_copies(tmp_path: Path, data_dir: str) -> None:
+    """Who made it with --backup meets --restore first, with what was lost still to be mended."""
+    make(tmp_path / "data" / "store", [b"a"])
+    copy = tmp_path / "monday"
+    assert run("--backup", copy, tmp_path / "data").exit_code == 0
+    ended = run("--restore", copy, tmp_path / data_dir)
+    assert ended.exit_code == MISSING
+    told = f"--restore-as NAME --member HOST:PORT --into NEWDIR {copy}"
+    assert told in ended.output
 
 
 def test_the_list_says_what_a_broker_removes(tmp_path: Path) -> None:
