@@ -83,15 +83,17 @@ QUEUES = Listing(
         "synchronised_slave_nodes", "idle_since", "exclusive_consumer_tag", "deduplication_keys",
         "deduplicated", "replaced", "groups", "groups_held", "groups_kept", "browsers",
         "first_offset", "next_offset", "max_offset_lag", "messages_dlx", "message_bytes_dlx",
+        "memory", "messages_ram", "messages_ready_ram", "messages_unacknowledged_ram",
+        "message_bytes_ram", "messages_paged_out", "message_bytes_paged_out",
+        "leader", "members", "online",
         retention_bytes="retention.bytes", retention_seconds="retention.seconds",
         pid="node", slave_pids="slave_nodes", synchronised_slave_pids="synchronised_slave_nodes",
         mirror_pids="slave_nodes", synchronised_mirror_pids="synchronised_slave_nodes",
         owner_pid="owner_pid_details.name",
     )
     | nothing_here(
-        "messages_persistent", "messages_ram", "messages_ready_ram", "messages_unacknowledged_ram",
-        "message_bytes_ram", "message_bytes_persistent", "memory", "disk_reads", "disk_writes",
-        "head_message_timestamp", "exclusive_consumer_pid", "leader", "members", "online",
+        "messages_persistent", "message_bytes_persistent", "disk_reads", "disk_writes",
+        "head_message_timestamp", "exclusive_consumer_pid",
     )
     | _STATS,
     help="Queues of one virtual host.",

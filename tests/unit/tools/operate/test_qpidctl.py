@@ -265,6 +265,9 @@ def test_a_list_asks_for_the_fields_of_its_columns_only(run: Run, api: CannedApi
         ("queues/%2F", {"columns": "name,node,message_stats.publish_details.rate,vhost"})
     ]
     api.queries.clear()
+    assert run(qpidctl, "list_queues", "name", "memory", "messages_ram", "leader").code == 0
+    assert api.queries == [("queues/%2F", {"columns": "name,memory,messages_ram,leader,vhost"})]
+    api.queries.clear()
     assert run(qpid_stat, "-u").code == 0
     (query,) = api.queries
     assert query[1]["columns"].startswith("consumer_tag,queue.name,queue.vhost,")
