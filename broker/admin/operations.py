@@ -10,7 +10,6 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from broker.access.access import REPLICA
 from broker.admin import active_passive, pair_roles
 from broker.admin.active_passive import ActivePassive, Standalone
 from broker.admin.definitions import Definitions
@@ -33,6 +32,8 @@ from broker.options.broker import BrokerOptions
 from broker.replication.controller import Controller
 from broker.replication.durable_gate import Backups
 from broker.replication.voter_changes import ChangeRefused, VoterChanges
+from broker.shovels.replicas import COMPONENT as REPLICA
+from broker.shovels.replicas import Row, Stopping
 from vsync.admin.protocol import Json, QueryRefused
 from vsync.io.traced_driver import Tracer, trace_op
 from vsync.quorum.voter_set import parse
@@ -102,7 +103,8 @@ class Operations:
             self.follow_roles = followed.follow
             for sentence in mode.needless:
                 log.warning("%s", sentence)
-        self._replicas: Callable[[], list[dict[str, object]]] = list
+        self._replicas: Callable[[], list[Row]] = list
+        self._stopping = Stopping()
         self._defining: set[asyncio.Task[object]] = set()
         self.definitions = Definitions(controller)
         self.defined = self.definitions.done
@@ -131,13 +133,14 @@ class Operations:
         self.roles.promote()
         return self.roles.status()
 
-    def show_replicas(self, rows: Callable[[], list[dict[str, object]]]) -> None:
+    def show_replicas(self, rows: Callable[[], list[Row]]) -> None:
         """From here on those that there are can be asked for."""
         self._replicas = rows
 
-    def replicas(self) -> list[dict[str, object]]:
-        """Return the replicas of queues of brokers outside the cluster, as lists show them."""
-        return self._replicas()
+    def replicas(self) -> list[Row]:
+        """Return the replicas of queues of brokers outside the cluster, as lists show them, and
+        those that were stopped here until others may consume from them."""
+        return self._stopping.rows(self._replicas(), self._controller.replica.machine.vhosts)
 
     def replicate(self, by: str, vhost: str, queue: str, value: Table | None) -> None:
         """Have a queue kept the same as one elsewhere, or (no value) no more: it is ordered, and
@@ -151,6 +154,8 @@ class Operations:
         fault = value is not None and self.definitions.parameter_fault(vhost, name, value)
         if fault:
             raise QueryRefused("refused", fault.rpartition("\n\n")[2].strip())
+        if value is None:
+            self._stopping.begin((vhost, queue), self._replicas(), machine.vhosts)
         body: Table | None = None if value is None else {"value": value}
         work = self.definitions.define("parameter", vhost, name, body, by)
         task: asyncio.Task[object] = asyncio.get_running_loop().create_task(work)

@@ -8,10 +8,11 @@ Decision: docs/decisions/0096-a-replica-holds-what-its-source-holds.md.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from broker.access.access import REPLICA
+from broker.machine.state import Consumer, Queue, Vhost
 from broker.machine.version import QUEUE_REPLICAS
 from broker.shovels.amqp_uri import parse_uri
 from broker.shovels.definition import (
@@ -28,6 +29,46 @@ from broker.shovels.definition import (
 COMPONENT = REPLICA
 REPLICAS_MAX = 100
 """In a cluster: each is a process of some 25 MB."""
+
+Row = dict[str, object]
+
+
+class Stopping:
+    """Replicas that are none any more, and whose queues nobody can consume from yet: who copied
+    into them is about to leave."""
+
+    def __init__(self) -> None:
+        self._held: dict[tuple[str, str], tuple[Row, Consumer]] = {}
+
+    def begin(
+        self, key: tuple[str, str], listed: Sequence[Row], vhosts: Mapping[str, Vhost]
+    ) -> None:
+        """Somebody has the replica of this virtual host and name stopped, one of those listed."""
+        queue = _find(vhosts, key)
+        row = next((one for one in listed if (one["vhost"], one["queue"]) == key), None)
+        if row is not None and queue is not None and queue.exclusive_consumer:
+            copier = next(iter(queue.consumers.values()))
+            left = {"state": "stopping", "level": False, "behind": "", "reason": ""}
+            self._held[key] = {**row, **left}, copier
+
+    def rows(self, listed: Sequence[Row], vhosts: Mapping[str, Vhost]) -> list[Row]:
+        """Add those that are still held to the replicas that there are."""
+        there = {(row["vhost"], row["queue"]) for row in listed}
+        shown = [*listed]
+        for key, (row, copier) in [*self._held.items()]:
+            queue = _find(vhosts, key)
+            if key in there:
+                continue  # it is ordered, and not in force
+            if queue is None or all(one is not copier for one in queue.consumers.values()):
+                del self._held[key]
+            else:
+                shown.append(row)
+        return shown
+
+
+def _find(vhosts: Mapping[str, Vhost], key: tuple[str, str]) -> Queue | None:
+    vhost, name = key
+    return vhosts[vhost].queues.get(name) if vhost in vhosts else None
 
 
 def replica_fault(machine: Machine, vhost: str, parameter: str, value: object) -> str:

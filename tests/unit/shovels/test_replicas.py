@@ -9,10 +9,11 @@ from typing import cast
 import pytest
 
 from broker.machine.commands import Table
+from broker.machine.state import Vhost
 from broker.machine.version import MACHINE_VERSION
 from broker.shovels.definition import BadShovel, Machine
 from broker.shovels.place_ranges import as_text, count, parse, places, ranges_of, union, without
-from broker.shovels.replicas import REPLICAS_MAX, parse_replica, replica_fault
+from broker.shovels.replicas import REPLICAS_MAX, Row, Stopping, parse_replica, replica_fault
 from tests.support.gateway_loop import Loop
 
 URI = "amqp://copier:secret@far"
@@ -103,3 +104,27 @@ def test_ranges_are_sets() -> None:
         first, second = ranges_of(sorted(one)), ranges_of(sorted(other))
         assert list(places(union(first, second))) == sorted(one | other)
         assert list(places(without(first, second))) == sorted(one - other)
+
+
+def test_one_that_was_stopped_is_shown_until_others_may_consume() -> None:
+    """Else who was told that it is a queue like any other is refused with 403 for a moment."""
+    copier, program = object(), object()
+    held = SimpleNamespace(exclusive_consumer=True, consumers={1: copier})
+    vhosts = cast("dict[str, Vhost]", {"/": SimpleNamespace(queues={"orders": held})})
+    row: Row = {"vhost": "/", "queue": "orders", "state": "running", "level": True, "node": "a"}
+    stopping = Stopping()
+
+    def shown(listed: list[Row]) -> list[object]:
+        return [one["state"] for one in stopping.rows(listed, vhosts)]
+
+    stopping.begin(("/", "orders"), [row], vhosts)
+    assert shown([row]) == ["running"]  # ordered, and not in force
+    assert shown([]) == ["stopping"]
+    held.consumers = {2: program}  # it may consume alone, too
+    assert shown([]) == []
+    held.consumers = {1: copier}
+    assert shown([]) == []  # what was let go stays so
+    held.exclusive_consumer = False
+    stopping.begin(("/", "orders"), [row], vhosts)
+    stopping.begin(("gone", "orders"), [row], vhosts)
+    assert shown([]) == []
