@@ -11,6 +11,9 @@ from tools.client.http_api import Api, ApiError, Json, Object, OtherProtocol
 from tools.operate.output import plain, print_json, print_rows
 
 POLL_SECONDS = 0.2
+REFUSALS, REFUSED_SECONDS = 4, 1.0
+"""A new cluster knows the users of --load-definitions a moment after it serves: so often, and so
+far apart, a wait is refused before it ends.  After five the broker slows its user down."""
 
 
 def print_status(api: Api, *, as_json: bool) -> None:
@@ -114,17 +117,22 @@ def await_check(api: Api, check: str) -> None:
 
 def _await(api: Api, why_not: Callable[[], str]) -> None:
     began = time.monotonic()
+    refused = 0
     while True:
+        pause = POLL_SECONDS
         try:
             why = why_not()
         except OtherProtocol as problem:
             raise ToolError(str(problem), Exit.UNAVAILABLE) from None
         except ApiError as problem:
-            if problem.status in (401, 403):
-                raise ToolError(str(problem), Exit.DATA) from None
             why = str(problem)
+            if problem.status in (401, 403):
+                refused += 1
+                if refused == REFUSALS:
+                    raise ToolError(why, Exit.DATA) from None
+                pause = REFUSED_SECONDS
         if not why:
             return
         if api.timeout_seconds is not None and time.monotonic() - began > api.timeout_seconds:
             raise ToolError(f"not in {api.timeout_seconds:g} s: {why}", Exit.UNAVAILABLE)
-        time.sleep(POLL_SECONDS)
+        time.sleep(pause)

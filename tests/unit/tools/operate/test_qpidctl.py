@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import json
+import math
 from types import SimpleNamespace
 from typing import cast
 from urllib.parse import quote
@@ -14,7 +15,7 @@ from broker.exit_codes import Exit
 from tests.support.dashboard.canned_api import CONNECTION, HOSTILE, CannedApi
 from tests.unit.tools.operate.commands import Run
 from tools.cli.failures import ToolError
-from tools.client.http_api import Api
+from tools.client.http_api import Api, ApiError, Object
 from tools.operate import states
 from tools.operate.listings import LISTINGS
 from tools.operate.output import aligned, plain
@@ -226,6 +227,34 @@ def test_who_waits_for_one_member_is_told_of_that_one() -> None:
     api = SimpleNamespace(rows=lambda _: [], fields=lambda *_: joining, timeout_seconds=0.0)
     with pytest.raises(ToolError, match=r": this member is JOINING$"):
         states.await_serving(cast("Api", api), members=1)
+
+
+@pytest.mark.parametrize("comes_at", [2.0, math.inf])
+def test_who_waits_may_be_a_user_of_the_definitions_that_a_new_cluster_loads(
+    monkeypatch: pytest.MonkeyPatch, comes_at: float
+) -> None:
+    """A member serves, and knows them a moment later.  A wrong password is still told soon, and
+    asked of the broker a few times only: it slows down who fails more often."""
+    now, asked = [0.0], [0]
+
+    def sleep(seconds: float) -> None:
+        now[0] += seconds
+
+    def rows(_: str) -> list[Object]:
+        asked[0] += 1
+        if now[0] < comes_at:
+            raise ApiError("user 'ada' and this password are refused", 401)
+        return [{"running": True}]
+
+    clock = SimpleNamespace(monotonic=lambda: now[0], sleep=sleep)
+    monkeypatch.setattr(states, "time", clock)
+    api = SimpleNamespace(rows=rows, fields=lambda *_: {"status": "ACTIVE"}, timeout_seconds=60.0)
+    if comes_at < math.inf:
+        states.await_serving(cast("Api", api), members=1)
+    else:
+        with pytest.raises(ToolError, match="are refused") as refused:
+            states.await_serving(cast("Api", api), members=1)
+        assert (refused.value.code, asked[0]) == (Exit.DATA, 4)
 
 
 @pytest.mark.parametrize(
