@@ -145,7 +145,7 @@ ALARMS = (
      "Free space on that disk. Nothing that was confirmed is lost.", _RESOURCES),
     ("the disk lags", WARNING, "The whole cluster is slowed down for that disk.",
      "Look what else writes there (iostat -x 1). A member that lags too long leaves by itself, "
-     "with code 74.", "start-and-stop.md"),
+     "with code 74.", "failures.md#a-slow-machine-or-disk"),
     ("the clock of", WARNING, "It goes on, but could not join again with this clock.",
      "Set the clock of that machine right: chronyc tracking, timedatectl.",
      "failures.md#exit-codes"),
@@ -190,7 +190,7 @@ def _unsteady(found: Answers) -> Iterator[Finding]:
         "Each is a short pause for all clients.",
         "The logs of the others say why it was out (silent, refuses connections, gave it up), its "
         "own whether it was late itself (this process came N ms late).",
-        "start-and-stop.md",
+        "failures.md#why-a-member-is-out",
     )  # fmt: skip
 
 
