@@ -177,15 +177,6 @@ class Part(NamedTuple):
         return any(first <= position <= last for first, last in self.ranges)
 
 
-# What `columns_of_order` computes: windows over all moves, which are in their order already.
-COLUMNS_OF_ORDER = """
-    SELECT nth,
-        CASE WHEN ordinal > 0 THEN LAG(position) OVER (ORDER BY nth) ELSE -1 END AS before,
-        COALESCE(MAX(CASE WHEN op = 1 AND seq > 0 AND cause <> 3 THEN nth END) OVER (
-            ORDER BY nth ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW), -1) AS source
-    FROM logged"""
-
-
 def columns_of_order(moves: dict[str, Ints]) -> dict[str, Ints]:
     """Return the place of each move, the position of the move before it in its batch, and the place
     of the last message that was published up to it; -1: none.

@@ -55,7 +55,7 @@ from tools.commands.qpid_cluster_verify import main
 from tools.verify.checks.canonical_history import Gap, Stretch
 from tools.verify.contract.job import RULES, ContractResult, limits, tasks_for
 from tools.verify.contract.replay import Replay
-from tools.verify.contract.segment import COLUMNS_OF_ORDER, SegmentParts
+from tools.verify.contract.segment import SegmentParts
 from tools.verify.input.ranges_of_file import FileRange
 from tools.verify.input.rows import SEGMENT, Row
 from tools.verify.sql.statements import answer
@@ -376,6 +376,15 @@ def test_parts_of_any_length_give_the_same_verdict(
     parted = check_records([records])
     assert parted.high_waters > whole.high_waters  # each part has its own
     assert replace(parted, high_waters=whole.high_waters) == whole
+
+
+COLUMNS_OF_ORDER = """
+    SELECT nth,
+        CASE WHEN ordinal > 0 THEN LAG(position) OVER (ORDER BY nth) ELSE -1 END AS before,
+        COALESCE(MAX(CASE WHEN op = 1 AND seq > 0 AND cause <> 3 THEN nth END) OVER (
+            ORDER BY nth ROWS BETWEEN UNBOUNDED PRECEDING AND CURRENT ROW), -1) AS source
+    FROM logged"""
+"""Windows over all moves, which are in their order already."""
 
 
 def test_columns_of_order_are_what_sql_says_of_all_moves() -> None:
