@@ -18,7 +18,8 @@ EVIDENCE = pytest.StashKey[Evidence]()
 LEFT = pytest.StashKey[LeftLogs]()
 JUDGED = ("clients", "qpid_scenarios")
 """The rooms whose slow tests leave logs that are checked: these kill, stop and restart members, and
-let none break a promise but where the marker says so.  Others were not looked through yet.
+let none break a promise but where the marker says so.  Which others were looked through, by
+`--judge-logs`, is in docs/reference/false-alarms.md; they have no time for it each time.
 """
 TOLD = 5
 """So many findings of the logs of a module are told."""
