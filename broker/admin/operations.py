@@ -239,6 +239,10 @@ class Operations:
                 return
         raise QueryRefused("no-such-member", f"no member of this view has the id {name}")
 
+    def note(self, sentence: str) -> None:
+        """Write down what was ordered, and by whom."""
+        log.info("%s", sentence)
+
     def shutdown(self) -> str:
         """Order the clean stop of all."""
         self._demand_active()

@@ -22,6 +22,9 @@ class Managed(Protocol):
     ) -> Login | None:
         """What becomes of these credentials, from there; None: `then` takes it later."""
 
+    def note(self, sentence: str) -> None:
+        """Write down what was ordered, and by whom."""
+
     def status(self) -> Json:
         """Return the reply to `status`."""
 
@@ -73,6 +76,8 @@ class Managed(Protocol):
 
 READING = frozenset(("status", "counters", "groups", "quorum", "connections", "trace", "replicas"))
 """What a user with the tag monitoring may request; the rest changes something."""
+NOTED = ("id", "address", "action", "by", "votes", "on", "force", "vhost", "queue")
+"""What of an order is written down; a value may have a password."""
 
 
 class ManagementSession(QuerySession):
@@ -123,6 +128,10 @@ class ManagementSession(QuerySession):
                 "access-refused",
                 f"user '{user}' may not do this: it takes the tag {' or '.join(needed)}",
             )
+        if not reads:
+            said = [f"{key} {request[key]!r:.100}" for key in NOTED if key in request]
+            what = ", ".join([str(request.get("op")), *said])
+            self._member.note(f"user {user!r:.100} at {self._peer} orders: {what}")
 
     def _on_login(self, login: Login, _now: float) -> None:
         self._known = login

@@ -114,6 +114,26 @@ def test_an_operator_whom_a_server_knows_is_told_when_it_has_answered() -> None:
     assert b"the login of user 'ada' was refused" in written[-1]
 
 
+def test_who_orders_something_is_named_and_who_only_reads_is_not() -> None:
+    """A cluster that was shut down said so, and not by whom."""
+    noted: list[str] = []
+    ada = Login("internal", ("administrator",))
+    member = SimpleNamespace(
+        login=lambda _user, password, *_: ada if password == "right" else REFUSED,
+        status=dict, shutdown=lambda: "5eed", stop_member=lambda _: None, note=noted.append,
+    )  # fmt: skip
+    session = ManagementSession(cast("Managed", member), ELSEWHERE, lambda _: None)
+    for op, password in (("status", "right"), ("shutdown", "wrong"), ("shutdown", "right")):
+        session.data_received(
+            f'{{"op": "{op}", "user": "ada", "password": "{password}"}}\n'.encode()
+        )
+    session.data_received(b'{"op": "stop", "id": "b\\n", "user": "ada", "password": "right"}\n')
+    assert noted == [
+        f"user 'ada' at {ELSEWHERE} orders: shutdown",
+        f"user 'ada' at {ELSEWHERE} orders: stop, id 'b\\n'",
+    ]
+
+
 def test_a_password_that_no_text_can_be_is_refused_and_keeps_nobody_out() -> None:
     """JSON may have half of a pair of surrogates, which cannot be asked about."""
     wire = AuthWire()
