@@ -75,6 +75,7 @@ def test_the_page_of_backups(tmp_path: Path) -> None:
         assert [number for number, _ in contents(shop[1])] == list(range(1, 41))
 
 
+@pytest.mark.logs_tell_of_it("an operator declares a loss: the new primary has no old majority")
 def test_less_than_a_majority_is_told_the_command_that_helps(tmp_path: Path) -> None:
     """The command is run exactly as it is printed; what the survivor held is there."""
     with running_cluster(tmp_path) as cluster:
