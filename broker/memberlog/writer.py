@@ -28,6 +28,7 @@ from broker.memberlog.segments import (
     segment_name,
     segments_in,
 )
+from store.files.space import NO_SPACE
 
 SEGMENT_BYTES = 64 << 20
 SEGMENT_US = 3600 * 1_000_000
@@ -35,6 +36,11 @@ SEGMENT_US = 3600 * 1_000_000
 
 class LogWriteFailed(Exception):
     """The log could not be written; what is missing from it cannot be proved later."""
+
+    def __init__(self, reason: str, number: int | None = None) -> None:
+        super().__init__(reason)
+        self.no_space = number in NO_SPACE
+        """By the number of the error, where the system gave one."""
 
 
 class MemberLogWriter:
@@ -84,7 +90,7 @@ class MemberLogWriter:
                 self._begin_segment()
                 self._file.carry_out(self._take_steps())
         except OSError as error:
-            raise LogWriteFailed(f"{directory}: {error.strerror}") from error
+            raise LogWriteFailed(f"{directory}: {error.strerror}", error.errno) from error
         self.written = self._lsn
 
     @property

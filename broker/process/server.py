@@ -336,6 +336,8 @@ def _member(
     try:
         return BrokerMember(options, identity, transport, loop, url, listener)
     except (LogWriteFailed, TraceError) as error:
+        if isinstance(error, LogWriteFailed) and error.no_space:
+            raise _Refused(Exit.FULL, f"{error}: free space there") from error
         raise _Refused(Exit.CANNOT_CREATE, str(error)) from error
     except NoSpace as error:
         raise _Refused(Exit.FULL, str(error)) from error
