@@ -9,6 +9,7 @@ from typing import NamedTuple, TypeAlias
 from aiohttp.web import BaseRequest, StreamResponse
 
 from broker.admin.operations import Operations
+from broker.findings.member_findings import MemberFindings
 from broker.frontend.connections import Connections
 from broker.listener.tls import ServerTls
 from broker.machine.machine import Machine
@@ -85,6 +86,7 @@ class Broker:
     statistics: Statistics
     metrics: Pages
     shovels: Shovels
+    findings: MemberFindings
     tls: Callable[[], ServerTls | None] = lambda: None
     """What clients' connections are encrypted with now; None: there is no TLS."""
 

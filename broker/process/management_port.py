@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from aiohttp import web
 
+from broker.findings.member_findings import MemberFindings
 from broker.listener.client_listener import PortTaken, bind_sentence
 from broker.listener.tls import ServerTls
 from broker.management.access import Logins
@@ -145,10 +147,16 @@ class ManagementPort:
     ) -> None:
         """Show this member, whose clients come to these ports, from here on."""
         name = member.controller.me.name
+        member.observation.watch_certificate(lambda: _ends_at(tls()))
+        findings = MemberFindings(
+            member.operations.status, member.observation, shovels,
+            lambda: time.time_ns() // 1_000_000, self._cluster or name,
+        )  # fmt: skip
         metrics = Metrics(
             member.observation, member.clients, name, self._cluster or name,
             lambda: self._server.counted() if self._server is not None else {},
             lambda: shovels.counters,
+            findings.counts,
         )  # fmt: skip
         pages = Pages(metrics)
         await self._metrics.serve(pages)
@@ -162,6 +170,7 @@ class ManagementPort:
             member.observation.statistics,
             pages,
             shovels,
+            findings,
             tls,
         )
 
@@ -206,6 +215,11 @@ def follow(tls: Callable[[], ssl.SSLContext]) -> ssl.SSLContext:
 
     context.sni_callback = show  # called for each client, whether it names a host or not
     return context
+
+
+def _ends_at(tls: ServerTls | None) -> float:
+    """When the certificate for clients ends; 0 where there is none, or it cannot be read back."""
+    return (tls.ends_at if tls is not None else None) or 0.0
 
 
 def _read(path: Path) -> Object:

@@ -297,11 +297,14 @@ class Metrics:
         cluster: str,
         http: Callable[[], Mapping[str, int]],
         shovels: Callable[[], Mapping[str, int]],
+        findings: Callable[[], list[tuple[str, str, int]]],
     ) -> None:
         """`http`: what was counted at the ports of the management API, by the names in HTTP;
-        `shovels`: what was of shovels and links, by those in SHOVEL and FEDERATION."""
+        `shovels`: what was of shovels and links, by those in SHOVEL and FEDERATION;
+        `findings`: of each that there may be its name, how grave it is, and of how many objects it
+        is true now."""
         self._observed, self._clients, self._http = observed, clients, http
-        self._shovels = shovels
+        self._shovels, self._findings = shovels, findings
         self._node, self._cluster = node, cluster
 
     def aggregated(self) -> Iterator[str]:
@@ -392,6 +395,7 @@ class Metrics:
         yield from self._churn(prefix)
         yield from self._alarms(prefix)
         yield from self._own(figures)
+        yield from self._found()
 
     def _identity(self) -> Iterator[str]:
         node, cluster = self._node, self._cluster
@@ -488,6 +492,15 @@ class Metrics:
             "qpidd_store_commit_seconds", "Seconds of a commit to the store, its fsync "
             "included", self._observed.commit_took,
         )  # fmt: skip
+
+    def _found(self) -> Iterator[str]:
+        """Each member has its own word for it: of several take the largest."""
+        rows = [
+            (labels(name=name, severity=severity), count)
+            for name, severity, count in self._findings()
+        ]
+        text = "Of how many objects something is wrong, as this member sees it (docs/ONCALL.md)"
+        yield from lines(Family("qpidd_finding", "gauge", text, rows))
 
     # -- of objects ------------------------------------------------------------------------------
 

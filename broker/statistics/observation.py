@@ -18,6 +18,8 @@ from broker.replication.member import ReplicatedMember
 from broker.statistics.figures import Figures
 from broker.statistics.members import MemberFigures
 from broker.statistics.statistics import Statistics
+from broker.watchdogs.lateness import Lateness
+from broker.watchdogs.process_pauses import MEMORY, WORK
 from broker.watchdogs.watchdogs import Watchdogs
 from store.lmdb_store import LmdbStore
 from vsync.io.redundant_transport import RedundantTransport
@@ -30,6 +32,8 @@ SLICE_S = 0.001
 of the token that is shorter than its rotation."""
 PROCESS_S = 5.0
 """How often the system is asked about this process, on a thread."""
+SLOW_COMMIT_S = 0.25
+"""A commit that takes longer is one of a slow disk, as in conf/prometheus/alerts.yml."""
 
 
 class Observation:
@@ -59,6 +63,8 @@ class Observation:
         self._asked_at = -PROCESS_S
         self._asking: asyncio.Future[int] | None = None
         self.commit_took = Histogram()
+        self._slow_commits = Lateness()
+        self._certificate_ends_at: Callable[[], float] = float
         self.members = MemberFigures(
             controller.me,
             controller.primary,
@@ -80,7 +86,10 @@ class Observation:
         now = self._loop.time()
         took = self._member.persister.writer.commit_took_s
         while took:
-            self.commit_took.observe(took.popleft())
+            seconds = took.popleft()
+            self.commit_took.observe(seconds)
+            if seconds > SLOW_COMMIT_S:
+                self._slow_commits.add(now, seconds)
         if self._asking is None and now - self._asked_at >= PROCESS_S:
             self._asked_at = now
             self._asking = self._loop.run_in_executor(None, _open_fds)
@@ -94,6 +103,14 @@ class Observation:
         self._asking = None
         if not open_fds.cancelled() and open_fds.exception() is None:
             self._open_fds = open_fds.result()
+
+    def watch_certificate(self, ends_at: Callable[[], float]) -> None:
+        """From here on tell when that one ends (0: there is none)."""
+        self._certificate_ends_at = ends_at
+
+    def local_alarms(self) -> tuple[dict[str, str], str]:
+        """Return what this member alone has found: of clocks, by member, and of its own disk."""
+        return self._watchdogs.clocks.alarms, self._watchdogs.disk.alarm
 
     def received(self, member: str) -> float | None:
         """Return the part of the state that a member has received; None: that was not heard."""
@@ -113,6 +130,7 @@ class Observation:
         if reading is not None:
             room, used = reading.room, reading.used
             floor, bound = self._watchdogs.resources.bounds(reading)
+        late = self._watchdogs.pauses.late.recent(self._loop.time())
         return {
             "uptime_s": self._loop.time() - self._began,
             "pid": os.getpid(),
@@ -124,6 +142,13 @@ class Observation:
             "memory_limit_bytes": bound,
             "disk_free_bytes": room,
             "disk_free_limit_bytes": floor,
+            "late_recent": late.times,
+            "late_recent_s": late.sum_s,
+            "late_longest_s": late.longest_s,
+            "late_since_s": late.since_s,
+            "late_by_work_s": late.of(WORK),
+            "late_by_memory_s": late.of(MEMORY),
+            "certificate_ends_at": self._certificate_ends_at(),
         }
 
     def _of_clients(self) -> Figures:
@@ -194,12 +219,17 @@ class Observation:
 
     def _of_store(self) -> Figures:
         counters = self._member.persister.writer.all_counters()
+        slow = self._slow_commits.recent(self._loop.time())
         return {
             "store_commits_total": counters["commits"],
             "store_entries_total": counters["entries"],
             "store_checkpoints_total": counters["checkpoints"],
             "store_commit_p50_s": self.commit_took.quantile(0.5),
             "store_commit_p99_s": self.commit_took.quantile(0.99),
+            "slow_commits_recent": slow.times,
+            "slow_commits_recent_s": slow.sum_s,
+            "slow_commits_longest_s": slow.longest_s,
+            "slow_commits_since_s": slow.since_s,
             "store_waiting_bytes": counters["waiting_bytes"],
             "store_full": bool(self._member.persister.writer.full),
         }

@@ -19,12 +19,16 @@ from typing import NamedTuple, TypeAlias
 from broker.machine.machine import Machine
 from broker.machine.state import Queue
 from broker.machine.tally import COUNTS, Tally, Totals
+from broker.statistics.noted_queues import NotedQueues
 
 CHURN = tuple(field.name for field in fields(Totals) if field.name != "messages")
 _counts_of: Callable[[Tally], tuple[int, ...]] = attrgetter(*COUNTS)
 _churn_of: Callable[[Totals], tuple[int, ...]] = attrgetter(*CHURN)
 READY, UNACKED = len(COUNTS), len(COUNTS) + 1
 """Where a queue's depth stands in its sample, behind the counts."""
+MOVED = tuple(
+    COUNTS.index(name) for name in ("ack", "deliver", "deliver_no_ack", "get", "get_no_ack")
+)
 
 PERIOD_S = 1.0
 MINUTE_S = 60.0
@@ -93,12 +97,15 @@ class Sampler:
         self.by_vhost: dict[str, Depths] = {}
         self.share = Depths()
         """Of the queues that this member reports to a collector which sums over members."""
+        self.noted = NotedQueues()
+        """Of the last whole sweep."""
         self.depth_rates = (0.0, 0.0)
         """Of ready and unacked messages, a second."""
         self.at = 0.0
         """When the last whole sweep began."""
         self._tracks: dict[Tally, Track] = {}
         self._machine: Machine | None = None
+        self._since = 0.0  # of this machine
         self._queues: list[Queue] = []  # all, as they were created; kept from sweep to sweep
         self._listed = 0  # up to this number of a queue
         self._began = 0.0  # the sweep before
@@ -110,6 +117,7 @@ class Sampler:
         if machine is not self._machine:
             self._machine, self._sweep, self._tracks, self.sweeps = machine, None, {}, 0
             self._queues, self._listed = [], 0
+            self._since = now
         if self._sweep is None:
             if now - self._started < PERIOD_S:
                 return False
@@ -137,14 +145,14 @@ class Sampler:
             self._take(tracks, at, totals.messages, counts)
             yield
         sums = {name: [0, 0, 0, 0] for name in machine.vhosts}
-        own = [0, 0, 0, 0]
+        own, noted = [0, 0, 0, 0], NotedQueues()
         self._list_new(machine)
         kept = start = 0
         while start < len(self._queues):
             some = [one for one in self._queues[start : start + LOOK_EVERY] if not one.deleted]
             self._queues[kept : kept + len(some)] = some  # those that are gone close up
             start, kept = start + LOOK_EVERY, kept + len(some)
-            self._take_queues(tracks, at, some, share, sums, own)
+            self._take_queues(tracks, at, some, share, sums, own, noted)
             yield
         del self._queues[kept:]
         for vhost in list(machine.vhosts.values()):
@@ -160,7 +168,7 @@ class Sampler:
                 (depths.ready - before.ready) / interval,
                 (depths.unacked - before.unacked) / interval,
             )
-        self._tracks, self.at = tracks, at
+        self._tracks, self.at, self.noted = tracks, at, noted
         self.depths, self.by_vhost, self.share = depths, by_vhost, Depths(*own)
 
     def _list_new(self, machine: Machine) -> None:
@@ -175,9 +183,9 @@ class Sampler:
 
     def _take_queues(
         self, tracks: dict[Tally, Track], at: float, queues: list[Queue], share: Share,
-        by_vhost: dict[str, list[int]], own: list[int],
+        by_vhost: dict[str, list[int]], own: list[int], noted: NotedQueues,
     ) -> None:  # fmt: skip
-        """Take some queues, and add them up: by virtual host, and those that are reported here."""
+        """Take some queues, note some, and add them up: by virtual host, and those of here."""
         place, members = share
         known, counts_of = self._tracks, _counts_of
         for queue in queues:
@@ -196,6 +204,18 @@ class Sampler:
             now = (*counts_of(tally), ready, unacked)
             if now != tally.sampled or tally in known:
                 self._take(tracks, at, tally, now)
+            if ready or queue.letters is not None:
+                self._note(noted, tracks, at, queue, now)
+
+    def _note(
+        self, noted: NotedQueues, tracks: dict[Tally, Track], at: float, queue: Queue, now: Sample
+    ) -> None:
+        track, moved, grows = tracks.get(queue.tally), 0.0, 0.0
+        if track is not None:
+            minute = track.minute(at, now)
+            moved, grows = sum([minute[place] for place in MOVED]), minute[READY]
+        known = at - self._since >= MINUTE_S
+        noted.look(queue, now[READY], moved, grows, known=known)
 
     def _take_plain(
         self, tracks: dict[Tally, Track], at: float, tallies: list[Tally]

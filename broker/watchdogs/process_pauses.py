@@ -14,6 +14,12 @@ from __future__ import annotations
 
 import resource
 
+from broker.watchdogs.lateness import Lateness
+
+WORK, MEMORY, PROCESSOR = (
+    "a long piece of work", "memory was paged out", "no processor was given",
+)  # fmt: skip
+"""The causes; of the last one also whoever stopped the process."""
 MS_PER_FAULT = 20
 """A page that has to be read costs so much on a slow or busy disk."""
 QUIET_S = 1.0
@@ -26,6 +32,7 @@ class ProcessPauses:
     def __init__(self, every_s: float, bound_s: float) -> None:
         """Only pauses beyond `bound_s` count."""
         self.counters = {"pauses": 0, "longest_ms": 0}
+        self.late = Lateness()
         self._every_s, self._bound_s = every_s, bound_s
         self._last: tuple[float, float, int] | None = None
         self._silent_until = 0.0
@@ -43,22 +50,24 @@ class ProcessPauses:
         late_ms = round(1000 * late)
         counters["pauses"] += 1
         counters["longest_ms"] = max(counters["longest_ms"], late_ms)
+        worked_ms, faulted = round(1000 * (worked - last[1])), faults - last[2]
+        cause = _cause(late_ms, worked_ms, faulted)
+        self.late.add(now, late, cause)
         if now < self._silent_until:
             return ""
         self._silent_until = now + QUIET_S
-        worked_ms, faulted = round(1000 * (worked - last[1])), faults - last[2]
         return (
-            f"{_cause(late_ms, worked_ms, faulted)}: this process came {late_ms} ms late, having "
+            f"{cause}: this process came {late_ms} ms late, having "
             f"worked for {worked_ms} ms and waited for {faulted} pages of its memory from the disk"
         )
 
 
 def _cause(late_ms: int, worked_ms: int, faulted: int) -> str:
     if worked_ms * 2 > late_ms:
-        return "a long piece of work"
+        return WORK
     if faulted * MS_PER_FAULT > late_ms:
-        return "memory was paged out"
-    return "no processor was given"
+        return MEMORY
+    return PROCESSOR
 
 
 def page_faults() -> int:

@@ -94,4 +94,5 @@ class Observed:
         return Metrics(
             cast("Observed_", observed), cast("Connections", clients), self.me.name, "test",
             lambda: {"requests": 5}, lambda: {"moved": 7},
+            lambda: [("member-down", "warning", 1), ("no-quorum", "critical", 0)],
         )  # fmt: skip

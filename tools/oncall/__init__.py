@@ -1,1 +1,1 @@
-"""What is wrong with a cluster, from what its members say, and what to do about it (pure)."""
+"""What members find wrong with their cluster, asked of one or several, and shown."""

@@ -1,41 +1,74 @@
-"""What one member answers of itself and its cluster: all that the findings are made from."""
+"""What the members that were asked find wrong, and who of them said nothing."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Sequence
+from dataclasses import replace
 
-from tools.client.http_api import Api, ApiError, Json, NoAnswer, Object
+from tools.client.broker_url import Address
+from tools.client.http_api import Api, ApiError, Json, NotRunning, Object
 from vsync.types import record
 
-QUEUES_MAX = 100
-"""So many of the longest queues are looked at."""
-QUEUE_COLUMNS = (
-    "name,vhost,type,messages_ready,messages_unacknowledged,messages_dlx,consumers,browsers,"
-    "message_stats.ack_details.avg_rate,message_stats.deliver_get_details.avg_rate"
-)
-EXPIRY = (("0", "days"), ("4", "weeks"))
-"""After which times the certificate is asked for, the nearest first."""
+PATIENCE_S = 5.0
+"""So long each member may take: one that hangs takes the connection, and says nothing."""
+OF_MANY = ("queue",)
+"""Kinds of objects of which members name the worst few: these need not be the same ones."""
+
+
+@record
+class Silent:
+    """Somebody who was asked, and why there is no answer."""
+
+    address: Address
+    problem: ApiError
 
 
 @record
 class Answers:
-    """What was asked at one moment."""
+    """All that was heard."""
 
-    now_ms: int
-    cluster: Object
-    nodes: list[Object]
-    queues: list[Object]
-    shovels: list[Object]
-    links: list[Object]
-    certificate: str = ""
-    """`0 days`, `4 weeks`: within which time the certificate ends; empty where it is long."""
-    unasked: tuple[str, ...] = ()
-    """What this member did not tell, with the reason."""
+    heard: list[Object]
+    """What `GET /api/qpid/findings` gives, one member after the other."""
+    silent: list[Silent]
+
+    @property
+    def best(self) -> Object:
+        """The answer of a member that serves, if one does."""
+        return next((one for one in self.heard if one.get("status") == "ACTIVE"), self.heard[0])
+
+    def findings(self) -> list[Object]:
+        """Each once, with the members that see it as `seen_by`; the gravest first."""
+        merged: dict[tuple[str, ...], Object] = {}
+        for document in self.heard:
+            for one in objects(document.get("findings")):
+                found = merged.setdefault(_key(one), {**one, "seen_by": []})
+                seen_by = found["seen_by"]
+                assert isinstance(seen_by, list)
+                seen_by.append(document.get("node"))
+        return sorted(merged.values(), key=lambda one: place_of(str(one.get("severity"))))
+
+    def unknown(self) -> list[str]:
+        """What those that answered could not tell, but for what another one of them can."""
+        told = [{str(one) for one in texts(document.get("unknown"))} for document in self.heard]
+        return sorted(set.union(*told)) if all(told) else []
+
+    @property
+    def grave(self) -> bool:
+        """Whether somebody has to act."""
+        return bool(self.silent) or any(one["severity"] != LEVELS[-1] for one in self.findings())
 
 
-def members(cluster: Object) -> list[Object]:
-    """Its members, voters that are away among them."""
-    return objects(cluster.get("members"))
+LEVELS = ("critical", "warning", "notice")
+
+
+def place_of(severity: str) -> int:
+    """Where it stands among the others; one of a later release at the end."""
+    return LEVELS.index(severity) if severity in LEVELS else len(LEVELS)
+
+
+def _key(finding: Object) -> tuple[str, ...]:
+    named = () if finding.get("kind") in OF_MANY else map(str, texts(finding.get("objects")))
+    return (str(finding.get("name")), *sorted(named))
 
 
 def objects(found: Json) -> list[Object]:
@@ -43,40 +76,29 @@ def objects(found: Json) -> list[Object]:
     return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
 
 
-def asked(api: Api, now_ms: int) -> Answers:
-    """Ask a member.  Raises ApiError when it says nothing at all of its cluster."""
-    cluster = api.fields("qpid", "cluster")
-    unasked: list[str] = []
+def texts(found: Json) -> list[Json]:
+    """What is in a list; of anything else nothing."""
+    return found if isinstance(found, list) else []
 
-    def rows(what: str, *path: str, **query: str | int | bool) -> list[Object]:
+
+def asked(api: Api) -> Answers:
+    """Ask every member of the list.  Raises ApiError when none of them answers."""
+    patience_s = min(api.timeout_seconds or PATIENCE_S, PATIENCE_S)
+    found = Answers([], [])
+    for address in (api.address, *api.others):
+        one = replace(api, address=address, others=(), timeout_seconds=patience_s)
         try:
-            found = api.get(*path, **query)
+            found.heard.append(one.fields("qpid", "findings"))
         except ApiError as problem:
-            unasked.append(f"{what}: {problem}")
-            return []
-        return objects(found.get("items") if isinstance(found, dict) else found)
-
-    nodes = rows("members", "nodes")
-    serves = cluster.get("status") == "ACTIVE"  # else it refuses what is the cluster's
-    queues = shovels = links = list[Object]()
-    if serves:
-        queues = rows(
-            "queues", "queues", columns=QUEUE_COLUMNS, sort="messages", sort_reverse=True,
-            page=1, page_size=QUEUES_MAX,
-        )  # fmt: skip
-        shovels = rows("shovels", "shovels")
-        links = rows("links", "federation-links")
-    return Answers(
-        now_ms, cluster, nodes, queues, shovels, links, next(_ending(api), ""), tuple(unasked)
-    )
+            if problem.status == 404:
+                problem = ApiError(f"{address} has a release that finds nothing by itself", 404)
+            found.silent.append(Silent(address, problem))
+    if not found.heard:
+        raise _all_of([one.problem for one in found.silent])
+    return found
 
 
-def _ending(api: Api) -> Iterator[str]:
-    for within, unit in EXPIRY:
-        try:
-            api.get("health", "checks", "certificate-expiration", within, unit)
-        except NoAnswer:
-            return
-        except ApiError as problem:
-            if problem.status == 503:
-                yield f"{within} {unit}"
+def _all_of(problems: Sequence[ApiError]) -> ApiError:
+    """One for all: that nobody runs is said only where it is true of each."""
+    first = next((one for one in problems if not isinstance(one, NotRunning)), problems[0])
+    return type(first)("; ".join(str(one) for one in problems), first.status)

@@ -3,56 +3,69 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Iterator
+from datetime import UTC, datetime
 
-from tools.client.http_api import Object
-from tools.oncall.answers import Answers, members
-from tools.oncall.findings import CRITICAL, LEVELS, NOTICE, Finding
+from tools.client.http_api import Json, Object
+from tools.oncall.answers import LEVELS, Answers, texts
 
-MANUAL = "docs/operations"
 WIDTH_MIN, WIDTH_MAX = 40, 100
-WIDTH_PLACE = 50
-"""A place in the manual is no longer, so that one line has it at 60 columns."""
 
 
-def text(found: Answers, listed: Sequence[Finding], width: int) -> str:
-    """All of them, then a line that counts them."""
+def text(found: Answers, width: int) -> str:
+    """All of them, what is not known, then a line that counts them."""
     width = max(WIDTH_MIN, min(width, WIDTH_MAX))
-    return "\n\n".join([*(_paragraph(one, width) for one in listed), summary(found, listed)])
+    return "\n\n".join([*(_paragraph(rows, width) for rows in _rows(found)), summary(found)])
 
 
-def document(found: Answers, listed: Sequence[Finding]) -> Object:
+def document(found: Answers) -> Object:
     """The same for a program."""
+    best = found.best
+    silent: list[Json] = [
+        {"broker": str(one.address), "problem": str(one.problem)} for one in found.silent
+    ]
     return {
-        "cluster": found.cluster.get("cluster"), "status": found.cluster.get("status"),
-        "findings": [
-            {**asdict(one), "chapter": f"{MANUAL}/{one.chapter}"} for one in listed
-        ],
+        "cluster": best.get("cluster"), "status": best.get("status"),
+        "findings": [*found.findings()], "unknown": [*found.unknown()], "silent": silent,
     }  # fmt: skip
 
 
-def summary(found: Answers, listed: Sequence[Finding]) -> str:
+def summary(found: Answers) -> str:
     """How many of each level; of none, what was looked at and is well."""
+    listed = found.findings()
     told = []
     for level in LEVELS:
-        count = sum(one.level == level for one in listed)
-        told += [f"{count} {level}{'s' if count > 1 and level != CRITICAL else ''}"] * (count > 0)
-    every = members(found.cluster)
-    here = sum(one.get("state") != "DOWN" for one in every)
-    name, status = found.cluster.get("cluster") or "this broker", found.cluster.get("status")
+        count = sum(one.get("severity") == level for one in listed)
+        told += [f"{count} {level}{'s' * (count > 1 and level != LEVELS[0])}"] * (count > 0)
+    if found.silent:
+        told.append(f"{len(found.silent)} did not answer")
+    best = found.best
     said = ", ".join(told) or "nothing needs looking after"
-    return f"{name} is {status}, {here} of {len(every)} members here: {said}"
+    return (
+        f"{best.get('cluster') or 'this broker'} is {best.get('status')}, "
+        f"{best.get('members_here')} of {best.get('members')} members here: {said}"
+    )
 
 
-def grave(listed: Sequence[Finding]) -> bool:
-    """Whether somebody has to act."""
-    return any(one.level != NOTICE for one in listed)
+def _rows(found: Answers) -> Iterator[list[tuple[str, str]]]:
+    for one in found.findings():
+        since, seen_by = one.get("since_ms"), texts(one.get("seen_by"))
+        what = str(one.get("what"))
+        if isinstance(since, int | float) and since:
+            what += f", since {datetime.fromtimestamp(since / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
+        if len(seen_by) < len(found.heard):
+            what += f" (seen by {', '.join(map(str, seen_by))} only)"
+        yield [
+            (f"{str(one.get('severity')).upper()}:", what), ("so:", str(one.get("follows"))),
+            ("do:", str(one.get("do"))), ("see:", str(one.get("see"))),
+        ]  # fmt: skip
+    for silent in found.silent:
+        yield [("SILENT:", str(silent.problem))]
+    for unknown in found.unknown():
+        yield [("UNKNOWN:", unknown)]
 
 
-def _paragraph(one: Finding, width: int) -> str:
-    rows = [(f"{one.level.upper()}:", one.what), ("so:", one.follows), ("do:", one.do),
-            ("see:", f"{MANUAL}/{one.chapter}")]  # fmt: skip
+def _paragraph(rows: list[tuple[str, str]], width: int) -> str:
     return "\n".join(
         textwrap.fill(
             said, width, initial_indent=f"{label:<9} ", subsequent_indent=" " * 10,

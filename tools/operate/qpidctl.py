@@ -12,7 +12,6 @@ import os
 import re
 import shutil
 import sys
-import time
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
 from typing import Any
@@ -30,7 +29,6 @@ from tools.client import credentials
 from tools.client.http_api import Api, Json
 from tools.oncall import report
 from tools.oncall.answers import asked as asked_of
-from tools.oncall.findings import findings
 from tools.operate import states
 from tools.operate.listings import LISTINGS, Listing
 from tools.operate.output import FORMATS, plain, print_json, print_rows
@@ -301,19 +299,19 @@ def cluster_status(ctx: click.Context, /, **again: object) -> None:
 def check_cluster(ctx: click.Context, /, **again: object) -> None:
     """Say what is wrong with the cluster, what follows, and what to do: begin here.
 
-    Asks one member for all: who is away, quorum, alarms, views that come and go, certificate,
-    stuck consumers, long queues, shovels and links. 69 when there is anything but notices.
+    A member tells of all: who is away or late, quorum, alarms, views that come and go,
+    certificates, stuck consumers, long queues, shovels and links. Of a list (--broker a,b,c) every
+    one is asked, and given a few seconds. 69 when there is anything but notices, or one is silent.
     """
     found = asked(ctx, again)
     with answered():
-        answers = asked_of(found.api(), time.time_ns() // 1_000_000)
-    listed = findings(answers)
+        answers = asked_of(found.api())
     if found.form == "json":
-        print_json(report.document(answers, listed))
+        print_json(report.document(answers))
     else:
-        text = report.text(answers, listed, shutil.get_terminal_size().columns)
+        text = report.text(answers, shutil.get_terminal_size().columns)
         print("\n".join(plain(line) for line in text.split("\n")))
-    if report.grave(listed):
+    if answers.grave:
         ctx.exit(Exit.UNAVAILABLE)
 
 

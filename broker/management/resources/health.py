@@ -11,7 +11,7 @@ import time
 from datetime import UTC, datetime
 
 from broker.management.call import Call, Reply, Route, bad_request
-from broker.management.json_values import Json, Object
+from broker.management.json_values import Json, Object, figures
 from vsync.quorum.reconfiguration import go_on
 from vsync.quorum.voter_set import parse
 
@@ -148,6 +148,11 @@ async def node(call: Call) -> Reply:
     return await local_alarms(call)
 
 
+async def findings(call: Call) -> Reply:
+    """What is wrong with the cluster as this member sees it, and what to do."""
+    return Reply(body=figures(call.broker.findings.document()))
+
+
 def _is_drained(call: Call) -> bool:
     return bool(call.broker.clients.gateway.drained)
 
@@ -174,6 +179,7 @@ ROUTES = (
     Route(f"{CHECK}/reached-target-cluster-size", {"GET": target_size}),
     Route(f"{CHECK}/ready-to-serve-clients", {"GET": ready}, ANYBODY),
     Route(f"{CHECK}/is-in-service", {"GET": in_service}, ANYBODY),
+    Route("qpid/findings", {"GET": findings}, "monitoring"),
     Route("healthchecks/node", {"GET": node}),
     Route("healthchecks/node/{node}", {"GET": node}),
 )

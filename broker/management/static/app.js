@@ -4,7 +4,7 @@ import { h, link, pill, replace } from "./dom.js";
 import { get, logout, loggedIn, login, onUnauthorised, path } from "./api.js";
 import { field } from "./forms.js";
 import { now, onLive, poll, run } from "./live.js";
-import { needs } from "./needs.js";
+import { gravest } from "./needs.js";
 import { tell } from "./notices.js";
 import { overview } from "./pages/overview.js";
 import { members } from "./pages/members.js";
@@ -43,15 +43,13 @@ function heading() {
       h("button", { type: "button", class: "quiet", onclick: leave }, "Log out")),
     navigation);
   return { navigation, draw() {
-    const { overview, cluster, problem } = now;
+    const { overview, found, problem } = now;
     if (overview) {
       place.textContent = overview.cluster_name || "stand-alone";
       member.textContent = overview.node ?? "";
       document.title = `${overview.cluster_name || "stand-alone"} – message broker cluster`;
     }
-    const [first] = cluster ? needs(cluster) : [];
-    const state = problem ? ["bad", problem] : first ? [first.kind, first.short]
-      : overview ? ["good", "ACTIVE"] : ["off", "asking"];
+    const state = problem ? ["bad", problem] : gravest(found) ?? (overview ? ["good", "ACTIVE"] : ["off", "asking"]);
     replace(health, pill(...state));
   } };
 }

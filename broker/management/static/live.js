@@ -1,11 +1,11 @@
-// What is asked all the time while the page is open: the overview for the heading and the charts, and the cluster.
+// What is asked all the time while the page is open: the overview for the heading and the charts, the cluster, and what is wrong with it.
 
 import { ApiError, get, loggedIn, path } from "./api.js";
 import { Series } from "./chart.js";
 
 const EVERY_MS = 2000;
 export const messages = new Series(), rates = new Series();
-export const now = { overview: null, cluster: null, problem: "", stale: false };
+export const now = { overview: null, cluster: null, found: null, problem: "", stale: false };
 const listeners = new Set();
 
 export function onLive(callback) {
@@ -23,9 +23,9 @@ export const rateSample = (stats) => ({
 });
 
 // A broker of another kind, or an older one, has no page for the ring: the rest is shown all the same.
-export async function cluster() {
+async function ours(what) {
   try {
-    return await get(path("qpid", "cluster"));
+    return await get(path("qpid", what));
   } catch (problem) {
     if (problem instanceof ApiError && (problem.status === 404 || problem.status === 403)) return null;
     throw problem;
@@ -35,7 +35,7 @@ export async function cluster() {
 export async function poll() {
   if (loggedIn() && !document.hidden) {
     try {
-      [now.overview, now.cluster] = await Promise.all([get(path("overview")), cluster()]);
+      [now.overview, now.cluster, now.found] = await Promise.all([get(path("overview")), ours("cluster"), ours("findings")]);
       now.problem = "";
       const totals = now.overview.queue_totals ?? {};
       messages.add({ ready: totals.messages_ready ?? 0, unacked: totals.messages_unacknowledged ?? 0 });

@@ -54,6 +54,16 @@ def member(name: str, **more: Json) -> Object:
     return {**usual, **more}
 
 
+def finding(name: str, kind: str, objects: list[Json], what: str, **more: Json) -> Object:
+    """One finding as `/api/qpid/findings` tells of it."""
+    usual: Object = {
+        "name": name, "severity": "warning", "kind": kind, "objects": objects,
+        "count": len(objects), "what": what, "follows": "It waits.", "do": "Look at it.",
+        "see": f"docs/ONCALL.md#{name}", "since_ms": 0,
+    }  # fmt: skip
+    return {**usual, **more}
+
+
 STREAM = queue(
     "log", 8, type="stream", first_offset=1_002, next_offset=1_010, max_offset_lag=7, consumers=2,
     retention={"bytes": 5_000_000, "seconds": 604_800}, arguments={"x-queue-type": "stream"},
@@ -94,6 +104,16 @@ ANSWERS: dict[str, Json] = {
             {"at_ms": 1_790_000_060_000, "ring": "a.8", "epoch": 3, "primary": True,
              "members": ["a", "b", "c"], "reason": ""},
         ],
+    },
+    "qpid/findings": {
+        "cluster": "shop", "node": "a", "status": "ACTIVE", "members": 3, "members_here": 3,
+        "findings": [
+            finding("shovel-failed", "link", ["/ away"], f"shovel / away has failed: {HOSTILE}"),
+            finding("queue-untaken", "queue", ["/ orders", f"/ {HOSTILE}"],
+                    f"messages wait and nobody consumes: / orders (120), / {HOSTILE} (3)",
+                    severity="notice"),
+        ],
+        "unknown": [],
     },
     "nodes": [
         {"name": name, "running": True, "mem_used": 90_000_000 + 1_000_000 * number,

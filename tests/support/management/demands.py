@@ -71,7 +71,7 @@ _TO_EXCHANGE = "bindings/{vhost}/e/{source}/e/{destination}"
 DEMANDS: tuple[Demand, ...] = (
     *_listed("overview", "whoami", "cluster-name", "extensions", "auth", "feature-flags"),
     *_listed("nodes", "nodes/{node}", "nodes/{node}/memory", "auth/attempts/{node}",
-             "auth/attempts/{node}/source", "top/{node}", "qpid/cluster",
+             "auth/attempts/{node}/source", "top/{node}", "qpid/cluster", "qpid/findings",
              tag=_MONITOR),
     Demand("PUT", "feature-flags/{name}/enable", _ADMIN, good=204,
            names=(("name", "quorum_queue"),)),

@@ -21,6 +21,7 @@ from broker.access.backends import Backends, Login
 from broker.admin.definitions import Definitions
 from broker.admin.operations import Operations
 from broker.admin.operator_logins import OperatorLogins
+from broker.findings.member_findings import MemberFindings, Observed
 from broker.frontend.connections import ClientPorts, Connections, Options
 from broker.frontend.gateway import Gateway
 from broker.frontend.outbox import Outbox
@@ -91,7 +92,7 @@ class ApiMember(Loop):
         self.broker = Broker(
             controller, self.connections, cast("Operations", self._operations()), "test",
             (("amqp", "127.0.0.1", 5672),), self.statistics,
-            cast("Pages", SimpleNamespace(reply=_metrics)), self.shovels,
+            cast("Pages", SimpleNamespace(reply=_metrics)), self.shovels, self._findings(),
         )  # fmt: skip
 
     def _begin_shovel(self, job: Job, _on_event: Callable[[Event], None]) -> Attempt:
@@ -127,6 +128,14 @@ class ApiMember(Loop):
             definitions=self.definitions, disconnect=ask("disconnect"), drain=ask("drain"),
             stop_member=ask("stop"), status=lambda: {"members": [member], "drained": []},
         )  # fmt: skip
+
+    def _findings(self) -> MemberFindings:
+        observed = SimpleNamespace(
+            statistics=self.statistics, machine=self.machine, local_alarms=lambda: ({}, "")
+        )
+        return MemberFindings(
+            self._operations().status, cast("Observed", observed), self.shovels, lambda: 0, "test"
+        )
 
     # -- the loop of the member ------------------------------------------------------------------
 

@@ -141,3 +141,27 @@ def test_logins_are_counted(api: Api, broker: LocalCluster) -> None:
     assert after["http"][1] == before["http"][1] + 1
     assert api.get(f"auth/attempts/{seg(node)}/source") == []
     assert api.ask("GET", "auth/attempts/nobody").status == 404
+
+
+def test_what_is_wrong_is_found_and_goes(api: Api, amqp: pika.BlockingConnection) -> None:
+    """Through the API and the metrics: a queue with messages that nobody consumes."""
+    channel = amqp.channel()
+    channel.queue_declare("untaken", exclusive=True)
+    channel.basic_publish("", "untaken", b"1")
+
+    def found() -> list[str]:
+        document = api.get("qpid/findings")
+        assert isinstance(document, dict)
+        assert (document["status"], document["unknown"]) == ("ACTIVE", [])
+        return [
+            one["what"] for one in document["findings"]
+            if one["name"] == "queue-untaken" and "/ untaken" in one["objects"]
+        ]  # fmt: skip
+
+    wait_until(lambda: bool(found()), 10, "the finding")
+    assert "/ untaken (1" in found()[0]
+    metrics = api.ask("GET", "/metrics").body
+    assert 'qpidd_finding{name="queue-untaken",severity="notice"} ' in str(metrics)
+    assert 'qpidd_finding{name="no-quorum",severity="critical"} 0' in str(metrics)
+    channel.queue_delete("untaken")
+    wait_until(lambda: not found(), 10, "the end of the finding")

@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from broker.findings.rules import NAMES
 from tests import manual_pages
 from tests.manual_pages import anchors
 from tests.unit.project.test_tidy import PACKAGES, ROOT, name, sources
@@ -54,6 +55,17 @@ def cited_numbers(*folders: str) -> dict[str, str]:
         for number in re.findall(r"\bG[1-9]\d?\b", path.read_text(encoding="utf-8")):
             cited.setdefault(number, name(path))
     return cited
+
+
+def test_each_finding_has_its_paragraph_for_whoever_is_on_call() -> None:
+    """And none is explained that does not exist.  The link behind a finding is this heading."""
+    text = (DOCS / "ONCALL.md").read_text(encoding="utf-8").partition("\n## Each finding\n")[2]
+    parts = re.split(r"^### (.+)\n", text.partition("\n## ")[0], flags=re.MULTILINE)
+    told = dict(zip(parts[1::2], parts[2::2], strict=True))
+    assert list(told) == list(NAMES)
+    assert {finding: told[finding].split(None, 1)[0].rstrip(".").lower() for finding in told} == {
+        finding: severity for finding, (severity, _) in NAMES.items()
+    }
 
 
 def test_every_cited_guarantee_exists() -> None:

@@ -59,6 +59,16 @@ def test_labels_are_escaped() -> None:
     assert labels(a='x"\\\n') == '{a="x\\"\\\\\\n"}'
 
 
+def test_each_finding_is_a_series_whether_or_not_it_is_true() -> None:
+    seen = Observed()
+    seen.sweep()
+    series = parsed("".join(seen.metrics().aggregated()))
+    found = {labels: number for (name, labels), number in series.items() if name == "qpidd_finding"}
+    assert {(dict(one)["name"], dict(one)["severity"]): count for one, count in found.items()} == {
+        ("member-down", "warning"): 1, ("no-quorum", "critical"): 0
+    }  # fmt: skip
+
+
 def test_a_family_without_a_sample_is_left_out() -> None:
     assert list(lines(Family("some_total", "counter", "text", []))) == []
 

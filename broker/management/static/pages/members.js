@@ -45,7 +45,7 @@ export function members() {
   function live() {
     const cluster = now.cluster;
     if (!cluster) return;
-    attention.draw(cluster);
+    attention.draw(now.found);
     replace(picture, ringPicture(cluster));
     const joining = cluster.members.filter((one) => one.state === "JOINING");
     replace(joins, joining.map((one) => h("div", { class: "transfer" },

@@ -24,7 +24,7 @@ export function overview() {
       TOTALS.map(([key, title]) => h("li", {}, h("b", {}, count(totals[key] ?? 0)), LINKED.has(key) ? link(title, key) : h("span", {}, title))));
     depth.draw();
     flow.draw();
-    if (cluster) attention.draw(cluster);
+    attention.draw(now.found);
     if (cluster) replace(ring, ringPicture(cluster), h("div", {},
       facts([
         ["State", pill(cluster.status === "ACTIVE" ? "good" : "warn", cluster.status)],

@@ -1,0 +1,444 @@
+"""The rules that turn what a member knows into what is wrong, what follows, and what to do.
+
+A finding is `critical` where clients are not served now, a `warning` where the next fault would do
+that or something waits for an operator, a `notice` where somebody may want to know.  Each has a
+name that stays, by which alerts are set and under which docs/ONCALL.md has a paragraph.
+
+Pure: what is known is handed in.
+Decision: docs/decisions/0113-what-is-wrong-is-said-by-the-broker.md.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+
+from broker.findings.situation import MemberSeen, Situation
+from broker.machine.handlers.alarms import DISK, FULL, MEMORY, WORDS
+from broker.statistics.noted_queues import Few
+from vsync.types import record
+
+CRITICAL, WARNING, NOTICE = LEVELS = ("critical", "warning", "notice")
+CLUSTER, MEMBER, QUEUE, LINK, STORE = ("cluster", "member", "queue", "link", "store")
+NAMES = {
+    "cluster-waits": (CRITICAL, CLUSTER),
+    "no-quorum": (CRITICAL, CLUSTER),
+    "member-not-serving": (CRITICAL, MEMBER),
+    "member-faulty": (CRITICAL, MEMBER),
+    "no-active-member": (CRITICAL, CLUSTER),
+    "disk-full": (CRITICAL, STORE),
+    "disk-low": (CRITICAL, STORE),
+    "memory-low": (CRITICAL, MEMBER),
+    "certificate-ended": (CRITICAL, MEMBER),
+    "member-down": (WARNING, MEMBER),
+    "member-late": (WARNING, MEMBER),
+    "disk-slow": (WARNING, STORE),
+    "disk-lags": (WARNING, STORE),
+    "clock-off": (WARNING, MEMBER),
+    "views-unsteady": (WARNING, CLUSTER),
+    "ring-link-down": (WARNING, LINK),
+    "pair-alone": (WARNING, MEMBER),
+    "member-drained": (WARNING, MEMBER),
+    "certificate-ends": (WARNING, MEMBER),
+    "letters-wait": (WARNING, QUEUE),
+    "consumers-stuck": (WARNING, QUEUE),
+    "shovel-failed": (WARNING, LINK),
+    "federation-failed": (WARNING, LINK),
+    "replica-failed": (WARNING, LINK),
+    "queue-untaken": (NOTICE, QUEUE),
+    "member-joining": (NOTICE, MEMBER),
+    "upgrade-open": (NOTICE, CLUSTER),
+}
+"""How grave each is, and of what kind of object, in the order in which an operator reads them."""
+UNSTEADY_MS, UNSTEADY_VIEWS = 600_000, 4
+"""More changes of the view in this time are too many, as in conf/prometheus/alerts.yml."""
+LATE_S = 1.0
+"""So many seconds in ten minutes that a process came late are told."""
+SLOW_COMMITS_S = 5.0
+"""So many seconds in ten minutes that went into slow commits are told."""
+CERTIFICATE_MS = 28 * 86_400_000
+LINKS = {
+    "shovel": ("shovel-failed", "qpidctl shovel_status"),
+    "federation link": ("federation-failed", "qpidctl federation_status"),
+    "replica": ("replica-failed", "qpidctl replica_status"),
+}
+"""The kinds of links: the finding of one that failed, and what shows its state."""
+
+
+@record
+class Finding:
+    """One thing that needs looking after."""
+
+    name: str
+    objects: list[str]
+    """What it is about, the worst few of them."""
+    what: str
+    follows: str
+    do: str
+    since_ms: int = 0
+    """0: that is not known."""
+    more: int = 0
+    """How many objects there are beside those that are named."""
+
+    @property
+    def severity(self) -> str:
+        """How grave it is."""
+        return NAMES[self.name][0]
+
+    @property
+    def kind(self) -> str:
+        """What its objects are."""
+        return NAMES[self.name][1]
+
+    @property
+    def count(self) -> int:
+        """Of how many objects."""
+        return len(self.objects) + self.more
+
+    def row(self) -> dict[str, object]:
+        """As it is answered with."""
+        return {
+            "name": self.name, "severity": self.severity, "kind": self.kind,
+            "objects": self.objects, "count": self.count, "what": self.what,
+            "follows": self.follows, "do": self.do, "since_ms": self.since_ms,
+            "see": f"docs/ONCALL.md#{self.name}",
+        }  # fmt: skip
+
+
+def findings(seen: Situation) -> list[Finding]:
+    """All that can be told, the gravest first."""
+    order = list(NAMES)
+    return sorted(
+        (one for look in LOOKS for one in look(seen)), key=lambda one: order.index(one.name)
+    )
+
+
+def unknown(seen: Situation) -> list[str]:
+    """What this member cannot know now, with the reason."""
+    found = []
+    if seen.queues is None:
+        found.append(
+            f"queues, shovels and links: {seen.me} is {seen.status}, so what it holds may be old"
+        )
+    return found + [
+        f"disk, memory and pauses of {one.name}: {seen.me} has not heard of them lately"
+        for one in seen.members
+        if one.figures is None and one.state != "DOWN" and not one.arbitrator
+    ]
+
+
+def _not_serving(seen: Situation) -> Iterator[Finding]:
+    why, _, advice = (seen.reason or "it does not say why").partition(". ")
+    if seen.status == "ACTIVE" or _is_faulty(seen, seen.me):
+        return
+    if seen.status == "WAITING":
+        yield Finding(
+            "cluster-waits", [seen.cluster],
+            f"{seen.me} waits for the first start of its cluster: {why}",
+            "It serves nobody until all of --cluster-size are there, this one time.",
+            "Start the others. If they run: do --cluster-name and --cluster-nodes name each "
+            "other's --cluster-bind, and does a firewall let these ports through?",
+        )  # fmt: skip
+    elif seen.status == "INQUORATE":
+        yield Finding(
+            "no-quorum", [seen.cluster], f"{seen.me} serves nobody: {why}",
+            "Nothing is confirmed here. What was confirmed is on the disks of a majority.",
+            advice or "Start the members that are missing; it goes on by itself then. If they run, "
+            "look at the network between them.",
+            since_ms=seen.views[-1].at_ms if seen.views and not seen.views[-1].primary else 0,
+        )  # fmt: skip
+    else:
+        yield Finding(
+            "member-not-serving", [seen.me], f"{seen.me} does not serve yet: {why}",
+            "It gets what it missed from the others, or waits for a view to stand.",
+            f"Wait: qpid-cluster -t 600 --await {seen.me} ANOTHER-MEMBER. Its log shows the "
+            "progress.",
+        )  # fmt: skip
+
+
+def _faulty(seen: Situation) -> Iterator[Finding]:
+    for one in seen.members:
+        if _is_faulty(seen, one.name):
+            yield Finding(
+                "member-faulty", [one.name],
+                f"{one.name} found a fault of its own and serves nobody"
+                + (f": {seen.reason}" if one.name == seen.me else ""),
+                "Its state differs from the majority's; the others go on.",
+                "Keep a copy of its data directory, then restart it: it takes the state of the "
+                "others.",
+            )  # fmt: skip
+
+
+def _down(seen: Situation) -> Iterator[Finding]:
+    if seen.status != "ACTIVE":
+        return
+    spare = seen.votes - seen.votes_needed
+    for one in seen.members:
+        if one.state != "DOWN":
+            continue
+        yield Finding(
+            "member-down", [one.name], f"{one.name} is down",
+            "The others go on. "
+            + ("The next member that is lost stops the cluster." if spare < 1 else
+               f"They can lose {spare} more vote{'s' * (spare > 1)}."),
+            "Does its process run? One that runs and does not answer is stopped or hangs: kill it, "
+            "and start it. If not, the last lines of its log, or its exit code, say why it ended: "
+            "start it with its old --data-dir. If the machine is gone for good: "
+            f"qpid-cluster --replace-voter {one.name} NEW",
+            since_ms=_gone_since(seen, one.name),
+        )  # fmt: skip
+
+
+def _joining(seen: Situation) -> Iterator[Finding]:
+    for one in seen.members:
+        if one.state == "JOINING" and one.name != seen.me:
+            share = one.received_percent
+            yield Finding(
+                "member-joining", [one.name],
+                f"{one.name} joins" + ("" if share is None else f", {share:g} %"),
+                "It serves nobody until it has what it missed.",
+                f"Wait: qpid-cluster -t 600 --await {one.name}",
+            )  # fmt: skip
+
+
+BLOCKED = "Publishers wait at all members; consumers, acks and purges go on."
+ALARMS = {
+    FULL: ("disk-full", "Free space on that disk. Nothing that was confirmed is lost."),
+    DISK: ("disk-low",
+           "Free space on the disk of that member, or consume, or purge: qpidctl purge_queue NAME. "
+           "Publishers go on by themselves."),
+    MEMORY: ("memory-low",
+             "See below which queues are long; consume or purge them, or give the member a higher "
+             "memory-limit: in the file of its --config, then SIGHUP; one that was started without "
+             "a file, or with --memory-limit, is restarted with the new one."),
+}  # fmt: skip
+"""By the subject of an alarm: its finding, and what to do."""
+
+
+def _alarms(seen: Situation) -> Iterator[Finding]:
+    for (name, subject), detail in seen.alarms.items():
+        found, do = ALARMS[subject]
+        yield Finding(found, [name], f"{name}: {WORDS[subject]}, {detail}", BLOCKED, do)
+    if seen.disk_alarm:
+        yield Finding(
+            "disk-lags", [seen.me], f"{seen.me}: {seen.disk_alarm}",
+            "The whole cluster is slowed down for that disk.",
+            "Look what else writes there (iostat -x 1). A member that lags too long leaves by "
+            "itself, with code 74.",
+        )  # fmt: skip
+    for name, text in seen.clock_alarms.items():
+        yield Finding(
+            "clock-off", [name], text, "It goes on, but could not join again with this clock.",
+            "Set the clock of that machine right: chronyc tracking, timedatectl.",
+        )  # fmt: skip
+
+
+def _late(seen: Situation) -> Iterator[Finding]:
+    for one, figures in _measured(seen):
+        total = figures["late_recent_s"]
+        if total < LATE_S:
+            continue
+        if figures["late_by_work_s"] * 2 > total:
+            do = (
+                "These were long pieces of its own work: the lines 'a long piece of work' of its "
+                "log say when. Report them with qpid-cluster --diagnose."
+            )
+        elif figures["late_by_memory_s"] * 2 > total:
+            do = (
+                "Its memory was paged out: give that machine more, or the broker's service a "
+                "memory of its own, and look what else takes it (free -m, vmstat 1)."
+            )
+        else:
+            do = (
+                "It got no processor, or was stopped (SIGSTOP, a suspended or migrated virtual "
+                "machine): look what else runs there (top, the column st of vmstat 1), and give "
+                "it a processor of its own."
+            )
+        yield Finding(
+            "member-late", [one.name],
+            f"{one.name} came late {_times(figures, 'late')}",
+            "All members wait for one that is late, and leave out one that is late for long.", do,
+            since_ms=_since(seen, figures["late_since_s"]),
+        )  # fmt: skip
+
+
+def _slow_disks(seen: Situation) -> Iterator[Finding]:
+    for one, figures in _measured(seen):
+        if figures["slow_commits_recent_s"] >= SLOW_COMMITS_S:
+            yield Finding(
+                "disk-slow", [one.name],
+                f"{one.name} waited long for its disk {_times(figures, 'slow_commits')}",
+                "Confirms wait for the disks of a majority; one that gets worse slows all down.",
+                "Look what else writes there (iostat -x 1), and whether the disk is about to fail "
+                "(dmesg, smartctl -a).",
+                since_ms=_since(seen, figures["slow_commits_since_s"]),
+            )  # fmt: skip
+
+
+def _certificates(seen: Situation) -> Iterator[Finding]:
+    for one, figures in _measured(seen):
+        ends_at_ms = round(figures["certificate_ends_at"]) * 1000
+        left_ms = ends_at_ms - seen.now_ms
+        if not ends_at_ms or left_ms > CERTIFICATE_MS:
+            continue
+        over, days = left_ms <= 0, abs(left_ms) // 86_400_000
+        yield Finding(
+            "certificate-ended" if over else "certificate-ends", [one.name],
+            f"the certificate of {one.name} "
+            + (f"ended {days} days ago" if over else f"ends in {days} days"),
+            "Clients that verify it cannot connect" + (" now." if over else " then."),
+            "Write the new files in place of the old, then kill -HUP the broker; every member has "
+            "its own.",
+            since_ms=ends_at_ms if over else 0,
+        )  # fmt: skip
+
+
+def _unsteady(seen: Situation) -> Iterator[Finding]:
+    since = seen.now_ms - UNSTEADY_MS
+    changes = [
+        (before, after) for before, after in pairwise(seen.views)
+        if before.primary and after.at_ms > since
+    ]  # fmt: skip
+    if len(changes) <= UNSTEADY_VIEWS:
+        return
+    gone = Counter(
+        name for before, after in changes for name in before.members if name not in after.members
+    )
+    who = ", ".join(f"{name} ({times})" for name, times in gone.most_common(3))
+    what = f"{len(changes)} changes of the view in ten minutes"
+    yield Finding(
+        "views-unsteady", [seen.cluster], f"{what}; out: {who}" if who else what,
+        "Each is a short pause for all clients.",
+        "The logs of the others say why it was out (silent, refuses connections, gave it up), its "
+        "own whether it was late itself (this process came N ms late).",
+        since_ms=changes[0][1].at_ms,
+    )  # fmt: skip
+
+
+def _roles(seen: Situation) -> Iterator[Finding]:
+    if seen.roles and not {"active", "recovering"}.intersection(seen.roles):
+        yield Finding(
+            "no-active-member", [seen.cluster],
+            "no member of this active-passive cluster is active",
+            "Clients are refused everywhere.",
+            "qpid-ha status --all; with --ha-promotion manual: qpid-ha -b MEMBER promote",
+        )  # fmt: skip
+    for one, figures in _measured(seen):
+        if figures["pair_alone"]:
+            yield Finding(
+                "pair-alone", [one.name], f"{one.name} has gone on alone",
+                "There is one copy of what is confirmed now.",
+                "Start the other one with its old --data-dir.",
+            )  # fmt: skip
+
+
+def _waiting_for_operators(seen: Situation) -> Iterator[Finding]:
+    for name in seen.drained:
+        yield Finding(
+            "member-drained", [name], f"{name} is drained: it lets no client in",
+            "It votes and replicates like the others.",
+            f"When its maintenance is over: qpid-cluster --undrain {name}",
+        )  # fmt: skip
+    for link in seen.links_down:
+        yield Finding(
+            "ring-link-down", [link], f"the link to {link} is down",
+            "Its member is reached over the other network.",
+            "Repair that network: the next loss cuts the member off.",
+        )  # fmt: skip
+    if seen.version_possible > seen.version and seen.status == "ACTIVE":
+        yield Finding(
+            "upgrade-open", [seen.cluster],
+            f"version {seen.version} of the machine is in force, all members can do "
+            f"{seen.version_possible}",
+            "What is new since then is refused or without effect.",
+            "When no member shall go back to the older release: qpid-cluster --upgrade",
+        )  # fmt: skip
+
+
+def _queues(seen: Situation) -> Iterator[Finding]:
+    if seen.queues is None:
+        return
+    if (letters := seen.queues.letters).count:
+        yield _of_queues(
+            "letters-wait", letters, "dead letters that cannot go",
+            "They wait, and count in the length of their queue.",
+            "Is the dead-letter exchange there, is a queue bound, is that one full?",
+        )  # fmt: skip
+    if (stuck := seen.queues.stuck).count:
+        yield _of_queues(
+            "consumers-stuck", stuck, "consumers hold messages and settled none for a minute",
+            "What waits behind these is not delivered.",
+            "qpidctl list_consumers shows whose they are. Look at that program, or close its "
+            "connection: qpidctl close_connection PID REASON puts back what it holds.",
+        )  # fmt: skip
+    if (untaken := seen.queues.untaken).count:
+        yield _of_queues(
+            "queue-untaken", untaken, "messages wait and nobody consumes",
+            "They stay until somebody does, or a limit drops them.",
+            "Start the consumers; bound what may wait by a policy (max-length, message-ttl).",
+        )  # fmt: skip
+
+
+def _of_queues(name: str, few: Few, what: str, follows: str, do: str) -> Finding:
+    longest = few.longest()
+    named = ", ".join(
+        f"{one.vhost} {one.name} ({one.messages}"
+        + (f", {one.grows:.1f} more a second" if one.grows >= 0.05 else "")
+        + ")"
+        for one in longest
+    )
+    more = few.count - len(longest)
+    return Finding(
+        name, [f"{one.vhost} {one.name}" for one in longest],
+        f"{what}: {named}" + (f" and {more} more" if more else ""), follows, do, more=more,
+    )  # fmt: skip
+
+
+def _movers(seen: Situation) -> Iterator[Finding]:
+    for link in seen.links:
+        if link.state == "terminated":
+            name, command = LINKS[link.what]
+            yield Finding(
+                name, [link.name],
+                f"{link.what} {link.name} has failed: {link.reason or 'it does not say why'}",
+                "What it should move waits; it is tried again by itself.",
+                f"Put right what it says; {command} shows the state.",
+            )  # fmt: skip
+
+
+LOOKS: tuple[Callable[[Situation], Iterator[Finding]], ...] = (
+    _not_serving, _faulty, _roles, _alarms, _certificates, _down, _late, _slow_disks, _unsteady,
+    _waiting_for_operators, _queues, _movers, _joining,
+)  # fmt: skip
+
+
+def _measured(seen: Situation) -> Iterator[tuple[MemberSeen, dict[str, float]]]:
+    """The members of which figures were heard."""
+    for one in seen.members:
+        if one.figures is not None:
+            yield one, one.figures
+
+
+def _is_faulty(seen: Situation, name: str) -> bool:
+    return any(one.name == name and bool(f["quorum_halted"]) for one, f in _measured(seen))
+
+
+def _times(figures: dict[str, float], of: str) -> str:
+    """How often in ten minutes, and how long."""
+    times, total = round(figures[f"{of}_recent"]), figures[f"{of}_recent_s"]
+    longest = figures[f"{of}_longest_s"]
+    if times == 1:
+        return f"once in ten minutes, by {total:.1f} s"
+    return f"{times} times in ten minutes, {total:.1f} s in all, {longest:.1f} s at the longest"
+
+
+def _since(seen: Situation, ago_s: float) -> int:
+    return seen.now_ms - round(ago_s * 1000)
+
+
+def _gone_since(seen: Situation, name: str) -> int:
+    """Since when a member is in no view, where one with it is remembered."""
+    views = seen.views
+    last = max((i for i, one in enumerate(views) if name in one.members), default=len(views))
+    return views[last + 1].at_ms if last + 1 < len(views) else 0

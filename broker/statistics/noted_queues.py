@@ -1,0 +1,69 @@
+"""Queues that somebody should look at: how many there are, and the worst few of them.
+
+They are noted in the sweep over all queues (broker/statistics/sampler.py), so what a hundred
+thousand of them cost is a comparison each.
+"""
+
+from __future__ import annotations
+
+from heapq import heappush, heappushpop
+from typing import NamedTuple
+
+from broker.machine.state import Queue, ready_count
+
+NAMED_MAX = 5
+"""So many are named."""
+
+
+class NotedQueue(NamedTuple):
+    """One of them."""
+
+    messages: int
+    """Of what it is noted for."""
+    number: int
+    """Less the older the queue is, and of each another one."""
+    vhost: str
+    name: str
+    grows: float = 0.0
+    """Messages a second that it became longer by, over a minute."""
+
+
+class Few:
+    """The longest of many."""
+
+    def __init__(self) -> None:
+        self.count = 0
+        self._heap: list[NotedQueue] = []
+
+    def add(self, queue: NotedQueue) -> None:
+        """One more."""
+        self.count += 1
+        if len(self._heap) < NAMED_MAX:
+            heappush(self._heap, queue)
+        else:
+            heappushpop(self._heap, queue)
+
+    def longest(self) -> list[NotedQueue]:
+        """Return those that are named, the longest first."""
+        return sorted(self._heap, reverse=True)
+
+
+class NotedQueues:
+    """Those of one sweep."""
+
+    def __init__(self) -> None:
+        self.untaken, self.stuck, self.letters = Few(), Few(), Few()
+
+    def look(self, queue: Queue, ready: int, moved: float, grows: float, *, known: bool) -> None:
+        """`moved`: messages that were delivered or acknowledged, a second, over a minute; `known`:
+        that minute was watched."""
+        vhost, name = queue.vhost.name, queue.name
+        if queue.letters is not None and (dead := ready_count(queue.letters)):
+            self.letters.add(NotedQueue(dead, -queue.number, vhost, name))
+        if not ready or queue.stream is not None:
+            return
+        browsers = queue.readers.count if queue.readers is not None else 0
+        if len(queue.consumers) <= browsers:
+            self.untaken.add(NotedQueue(ready, -queue.number, vhost, name, max(grows, 0.0)))
+        elif queue.unacked and known and not moved:
+            self.stuck.add(NotedQueue(queue.unacked, -queue.number, vhost, name))

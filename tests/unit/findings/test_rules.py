@@ -1,0 +1,241 @@
+"""Each finding appears in a made-up state, and at its edge does not."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pytest
+
+from broker.findings.rules import (
+    CERTIFICATE_MS,
+    LATE_S,
+    NAMES,
+    SLOW_COMMITS_S,
+    UNSTEADY_MS,
+    Finding,
+    findings,
+    unknown,
+)
+from broker.findings.situation import LinkSeen, MemberSeen, Situation, ViewSeen
+from broker.statistics.figures import FIGURES, Figures
+from broker.statistics.noted_queues import NotedQueue, NotedQueues
+
+NOW_MS = 1_790_001_000_000
+
+
+def member(name: str, state: str = "ACTIVE", **figures: float) -> MemberSeen:
+    """One that is well but for these figures."""
+    found: Figures = dict.fromkeys(FIGURES, 0.0) | figures
+    return MemberSeen(name, state, None if state == "DOWN" else found)
+
+
+WELL = Situation(
+    NOW_MS, "a", "shop", "ACTIVE", members=[member("a"), member("b"), member("c")], votes=3,
+    votes_needed=2, version=15, version_possible=15, queues=NotedQueues(),
+)  # fmt: skip
+
+
+def told(**given: Any) -> list[Finding]:  # noqa: ANN401 - fields of all types
+    """What is found in a cluster that is well but for this."""
+    return findings(replace(WELL, **given))
+
+
+def other(one: MemberSeen) -> dict[str, Any]:
+    """Member `b` is like that."""
+    return {"members": [member("a"), one, member("c")]}
+
+
+def noted(kind: str, *queues: NotedQueue) -> dict[str, Any]:
+    """These queues are noted."""
+    found = NotedQueues()
+    for queue in queues:
+        getattr(found, kind).add(queue)
+    return {"queues": found}
+
+
+def views(count: int, minutes_ago: float = 9.0) -> dict[str, Any]:
+    """So many changes of the view, the first one so long ago; `c` goes and comes."""
+    first = NOW_MS - int(minutes_ago * 60_000)
+    return {
+        "views": [
+            ViewSeen(first - 1000 + 1000 * n, ("a", "b", "c")[: 3 - n % 2])
+            for n in range(count + 1)
+        ]
+    }
+
+
+def certificate(left_ms: int) -> dict[str, Any]:
+    """That of `b` is good for so long."""
+    return other(member("b", certificate_ends_at=(NOW_MS + left_ms) / 1000))
+
+
+class Edge(NamedTuple):
+    """What makes a finding appear, and what is nearly the same and does not."""
+
+    there: dict[str, object]
+    absent: dict[str, object]
+
+
+EDGES = {
+    "cluster-waits": Edge({"status": "WAITING", "queues": None}, {}),
+    "no-quorum": Edge(
+        {"status": "INQUORATE", "queues": None},
+        {"status": "INQUORATE", "queues": None, "members": [member("a", quorum_halted=1)]},
+    ),
+    "member-not-serving": Edge({"status": "JOINING", "queues": None}, {}),
+    "member-faulty": Edge(other(member("b", quorum_halted=1)), other(member("b", "DOWN"))),
+    "no-active-member": Edge({"roles": ["ready", "joining"]}, {"roles": ["ready", "recovering"]}),
+    "disk-full": Edge({"alarms": {("b", "full"): "0 B free"}}, {"alarms": {("b", "disk"): "1 B"}}),
+    "disk-low": Edge({"alarms": {("b", "disk"): "3 MB free"}}, {"alarms": {}}),
+    "memory-low": Edge({"alarms": {("b", "memory"): "9 GB"}}, {"alarms": {}}),
+    "certificate-ended": Edge(certificate(0), certificate(1000)),
+    "certificate-ends": Edge(certificate(CERTIFICATE_MS), certificate(CERTIFICATE_MS + 1000)),
+    "member-down": Edge(other(member("b", "DOWN")), other(member("b", "JOINING"))),
+    "member-late": Edge(
+        other(member("b", late_recent=2, late_recent_s=LATE_S)),
+        other(member("b", late_recent=2, late_recent_s=LATE_S - 0.01)),
+    ),
+    "disk-slow": Edge(
+        other(member("b", slow_commits_recent=9, slow_commits_recent_s=SLOW_COMMITS_S)),
+        other(member("b", slow_commits_recent=9, slow_commits_recent_s=SLOW_COMMITS_S - 0.01)),
+    ),
+    "disk-lags": Edge({"disk_alarm": "the disk lags"}, {"disk_alarm": ""}),
+    "clock-off": Edge({"clock_alarms": {"b": "the clock of b is 12.0 s ahead"}}, {}),
+    "views-unsteady": Edge(views(5), views(4)),
+    "ring-link-down": Edge({"links_down": ["10.1.0.2:25672"]}, {"links_down": []}),
+    "pair-alone": Edge(other(member("b", pair_alone=1)), other(member("b", pair_alone=0))),
+    "member-drained": Edge({"drained": ["b"]}, {"drained": []}),
+    "letters-wait": Edge(noted("letters", NotedQueue(2, -1, "/", "graves")), noted("letters")),
+    "consumers-stuck": Edge(noted("stuck", NotedQueue(4, -1, "/", "slow")), noted("stuck")),
+    "shovel-failed": Edge(
+        {"links": [LinkSeen("shovel", "/ away", "terminated", "refused")]},
+        {"links": [LinkSeen("shovel", "/ away", "starting")]},
+    ),
+    "federation-failed": Edge(
+        {"links": [LinkSeen("federation link", "/ far", "terminated")]},
+        {"links": [LinkSeen("federation link", "/ far", "running")]},
+    ),
+    "replica-failed": Edge(
+        {"links": [LinkSeen("replica", "/ spare", "terminated")]},
+        {"links": [LinkSeen("replica", "/ spare", "running")]},
+    ),
+    "queue-untaken": Edge(noted("untaken", NotedQueue(7, -1, "/", "parked")), noted("untaken")),
+    "member-joining": Edge(
+        other(replace(member("b", "JOINING"), received_percent=41.5)),
+        {"members": [member("a", "JOINING"), member("b")]},
+    ),
+    "upgrade-open": Edge({"version_possible": 16}, {"version_possible": 16, "status": "JOINING"}),
+}
+
+
+def test_of_a_cluster_that_is_well_nothing_is_said() -> None:
+    assert told() == []
+    assert unknown(WELL) == []
+
+
+def test_every_finding_has_an_edge_below() -> None:
+    assert EDGES.keys() == NAMES.keys()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_it_appears_alone_and_at_the_edge_does_not(name: str) -> None:
+    (found,) = told(**EDGES[name].there)
+    assert found.name == name
+    assert found.what
+    assert found.follows
+    assert found.do
+    assert found.count == 1
+    row = found.row()
+    assert (row["severity"], row["kind"]) == NAMES[name]
+    assert row["see"] == f"docs/ONCALL.md#{name}"
+    assert name not in {one.name for one in told(**EDGES[name].absent)}
+
+
+def test_the_gravest_come_first() -> None:
+    listed = told(alarms={("b", "full"): "0 B"}, drained=["c"], version_possible=16)
+    assert [one.name for one in listed] == ["disk-full", "member-drained", "upgrade-open"]
+
+
+def test_a_member_that_is_down_is_named_since_when_and_what_one_more_would_do() -> None:
+    gone: dict[str, object] = {
+        "members": [member("a"), member("b"), member("c", "DOWN")],
+        "views": [ViewSeen(NOW_MS - 3_600_000, "abc"), ViewSeen(NOW_MS - 1_200_000, "ab")],
+    }
+    (found,) = told(**gone, votes=2)
+    assert (found.objects, found.since_ms) == (["c"], NOW_MS - 1_200_000)
+    assert "next member that is lost stops the cluster" in found.follows
+    assert "--replace-voter c NEW" in found.do
+    assert "can lose 1 more vote." in told(**gone)[0].follows
+
+
+def test_a_member_that_is_late_is_told_how_often_how_long_and_since_when() -> None:
+    late: Figures = {
+        "late_recent": 3, "late_recent_s": 12.44, "late_longest_s": 8.1, "late_since_s": 90.0
+    }  # fmt: skip
+    (found,) = told(**other(member("b", "ACTIVE", **late)))
+    assert found.what == ("b came late 3 times in ten minutes, 12.4 s in all, 8.1 s at the longest")
+    assert found.since_ms == NOW_MS - 90_000
+    (once,) = told(**other(member("b", "ACTIVE", **late | {"late_recent": 1})))
+    assert once.what == "b came late once in ten minutes, by 12.4 s"
+
+
+@pytest.mark.parametrize(
+    ("figures", "words"),
+    [
+        ({}, "SIGSTOP"),
+        ({"late_by_work_s": 5.0, "late_by_memory_s": 4.0}, "SIGSTOP"),
+        ({"late_by_work_s": 5.1}, "long pieces of its own work"),
+        ({"late_by_memory_s": 5.1}, "paged out"),
+    ],
+)
+def test_what_to_do_about_a_late_member_goes_by_the_cause(figures: Figures, words: str) -> None:
+    late: Figures = {"late_recent": 4, "late_recent_s": 10.0, **figures}
+    (found,) = told(**other(member("b", "ACTIVE", **late)))
+    assert words in found.do
+
+
+def test_a_member_without_a_majority_passes_on_the_advice_that_its_broker_gives() -> None:
+    reason = "1 of 3 voters here, 2 needed; missing: b, c. Start them: the cluster goes on"
+    left = [ViewSeen(NOW_MS - 9000, "abc"), ViewSeen(NOW_MS - 8000, "a", primary=False)]
+    (found,) = told(status="INQUORATE", reason=reason, queues=None, views=left)
+    assert found.do == "Start them: the cluster goes on"
+    assert found.what == "a serves nobody: 1 of 3 voters here, 2 needed; missing: b, c"
+    assert found.since_ms == NOW_MS - 8000
+
+
+def test_a_fault_of_the_member_itself_is_told_once_with_its_own_words() -> None:
+    (found,) = told(
+        status="INQUORATE", reason="digest differs", members=[member("a", quorum_halted=1)]
+    )
+    assert found.what == "a found a fault of its own and serves nobody: digest differs"
+
+
+def test_views_that_come_and_go_name_who_went() -> None:
+    (found,) = told(**views(6))
+    assert found.what == "6 changes of the view in ten minutes; out: c (3)"
+    begin = [ViewSeen(NOW_MS - 1000 * n, "a", primary=False) for n in range(9, 0, -1)]
+    assert told(views=begin) == []  # a start, and who waits for the others
+    assert told(**views(6, (UNSTEADY_MS + 7000) / 60_000)) == []
+
+
+def test_many_queues_are_one_finding_that_names_the_longest() -> None:
+    rows = [NotedQueue(n, -n, "/", f"q{n}", 2.0 if n == 9 else 0.0) for n in range(1, 10)]
+    (found,) = told(**noted("untaken", *rows))
+    assert found.what == (
+        "messages wait and nobody consumes: / q9 (9, 2.0 more a second), / q8 (8), / q7 (7), "
+        "/ q6 (6), / q5 (5) and 4 more"
+    )
+    assert (found.count, len(found.objects), found.objects[0]) == (9, 5, "/ q9")
+
+
+def test_what_a_member_cannot_know_is_said() -> None:
+    silent = replace(member("b"), figures=None)
+    seen = replace(
+        WELL, status="INQUORATE", queues=None,
+        members=[member("a"), silent, member("c", "DOWN"), replace(silent, arbitrator=True)],
+    )  # fmt: skip
+    assert unknown(seen) == [
+        "queues, shovels and links: a is INQUORATE, so what it holds may be old",
+        "disk, memory and pauses of b: a has not heard of them lately",
+    ]
