@@ -94,7 +94,8 @@ class Rig:
         self.moves = spelled_out(moves.pop())
         self.ledger.take(self.moves)
         self.ledger.agrees_with(self.machine)
-        self.machines[MEMBERS[self.position % len(MEMBERS)]].invariants()
+        turn = self.position % len(self.machines)
+        next(islice(self.machines.values(), turn, None)).invariants()
         assert len({machine.root() for machine in self.machines.values()}) == 1
         return outcomes.pop()
 
