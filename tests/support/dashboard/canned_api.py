@@ -64,6 +64,14 @@ def finding(name: str, kind: str, objects: list[Json], what: str, **more: Json) 
     return {**usual, **more}
 
 
+def findings_of(*found: Json, unknown: tuple[str, ...] = ()) -> Object:
+    """What member `a` finds."""
+    return {
+        "cluster": "shop", "node": "a", "status": "ACTIVE", "members": 3, "members_here": 3,
+        "findings": [*found], "unknown": [*unknown],
+    }  # fmt: skip
+
+
 STREAM = queue(
     "log", 8, type="stream", first_offset=1_002, next_offset=1_010, max_offset_lag=7, consumers=2,
     retention={"bytes": 5_000_000, "seconds": 604_800}, arguments={"x-queue-type": "stream"},
@@ -105,16 +113,12 @@ ANSWERS: dict[str, Json] = {
              "members": ["a", "b", "c"], "reason": ""},
         ],
     },
-    "qpid/findings": {
-        "cluster": "shop", "node": "a", "status": "ACTIVE", "members": 3, "members_here": 3,
-        "findings": [
-            finding("shovel-failed", "link", ["/ away"], f"shovel / away has failed: {HOSTILE}"),
-            finding("queue-untaken", "queue", ["/ orders", f"/ {HOSTILE}"],
-                    f"messages wait and nobody consumes: / orders (120), / {HOSTILE} (3)",
-                    severity="notice"),
-        ],
-        "unknown": [],
-    },
+    "qpid/findings": findings_of(
+        finding("shovel-failed", "link", ["/ away"], f"shovel / away has failed: {HOSTILE}"),
+        finding("queue-untaken", "queue", ["/ orders", f"/ {HOSTILE}"],
+                f"messages wait and nobody consumes: / orders (120), / {HOSTILE} (3)",
+                severity="notice"),
+    ),
     "nodes": [
         {"name": name, "running": True, "mem_used": 90_000_000 + 1_000_000 * number,
          "mem_limit": 1_000_000_000, "disk_free": 70_000_000_000, "uptime": 7_200_000 * number,

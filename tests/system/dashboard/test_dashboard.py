@@ -15,7 +15,15 @@ import pytest
 
 from broker.management.server import STATIC
 from tests.support.dashboard import chromium
-from tests.support.dashboard.canned_api import CONNECTION, HOSTILE, CannedApi, Object, member
+from tests.support.dashboard.canned_api import (
+    CONNECTION,
+    HOSTILE,
+    CannedApi,
+    Object,
+    finding,
+    findings_of,
+    member,
+)
 from tests.support.dashboard.chromium import Browser, browser, executable
 
 pytestmark = [
@@ -323,9 +331,17 @@ def test_alarms_and_lost_quorum_are_seen_at_a_glance(page: Browser, api: CannedA
         **cluster, "status": "INQUORATE", "reason": "1 of 3 votes", "quorum": {**quorum},
         "alarms": ["b: disk_free 12 MB is below 50 MB"],
     }  # fmt: skip
+    api.answers["qpid/findings"] = findings_of(
+        finding(
+            "no-quorum", "cluster", ["shop"], "a serves nobody: 1 of 3 votes", severity="critical"
+        ),
+        unknown=("queues: a is INQUORATE",),
+    )
     page.wait_text("not quorate")
     page.wait_text("INQUORATE")
-    page.wait_text("This member does not serve: 1 of 3 votes.")
+    page.wait_text("no quorum")
+    page.wait_text("a serves nobody: 1 of 3 votes")
+    page.wait_text("queues: a is INQUORATE")
     go(page, "health")
     page.wait_text("b: disk_free 12 MB is below 50 MB")
 
@@ -353,16 +369,21 @@ def test_of_nine_members_two_that_are_down_are_seen_and_explained(
         ],
         "quorum": {"expected_votes": 9, "total_votes": 7, "quorum": 5, "quorate": True},
     }
-    page.wait_text("2 members down")
-    page.wait_text("10.0.0.3:25672 is down.")
-    page.wait_text("can lose 2 more votes")
+    api.answers["qpid/findings"] = findings_of(
+        *(finding("member-down", "member", [name], f"{name} is down", follows="2 more may go.")
+          for name in (names[2], names[7]))
+    )  # fmt: skip
+    page.wait_text("member down (2)")
+    page.wait_text("10.0.0.3:25672 is down")
+    page.wait_text("2 more may go.")
     go(page, "members")
-    page.wait_text("10.0.0.8:25672 is down.")
+    page.wait_text("10.0.0.8:25672 is down")
     for width in (1280, 360):
         page.screen(width, 900)
         assert page.evaluate(OVERLAPS) == []
         assert page.evaluate(FAULTS) == []
     api.answers["qpid/cluster"] = {**cluster, "members": [member("a"), member("b")]}
+    api.answers["qpid/findings"] = findings_of()
     page.wait("document.querySelector('.needs').offsetParent === null")
     page.screen()
 
