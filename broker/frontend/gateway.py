@@ -110,10 +110,15 @@ class _Verdict(NamedTuple):
     user: str
     note: str
     login: Login | None
+    old: str
+    """Why what refuses it may be old, so that the client is to try again; empty: it is not."""
 
 
 class Gateway:
     """All clients of one member. See the module's text for how it is called."""
+
+    loading = ""
+    """Why somebody who may not enter is to try again: users are being loaded."""
 
     standby_holds = False  # new clients wait for the end of a standby, in no primary view as well
     watches = False  # whether clients come: the other one of a pair is gone
@@ -245,15 +250,16 @@ class Gateway:
         proven = mechanism in ("EXTERNAL", "ANONYMOUS")
         claim = Claim(user, None if proven else password, address, client.is_local)
         login = self.logins.judge(claim, self._now, partial(self._login_known, client))
-        if login is not None and not login.backend and not delay_s and self._is_inactive:
-            # What is known of users here may be old, or nothing: the client is to try another one.
-            raise ProtocolFault(errors.CONNECTION_FORCED, self._inactive)
+        if login is not None and not login.backend and not delay_s and self._may_be_old:
+            # The client is to try another member, or this one again.
+            raise ProtocolFault(errors.CONNECTION_FORCED, self._may_be_old)
         if delay_s:
             text = f"logins have failed from {address}: this one is answered {delay_s:g} s late"
             self.note("slowed", f"client {client.peer}: login of '{user}': {text}")
         if login is None or delay_s:
             note = SLOWED if delay_s else ""
-            self._judged[client] = _Verdict(self._now + delay_s, user, note, login)
+            old = self._may_be_old if self.access.asks_members else ""
+            self._judged[client] = _Verdict(self._now + delay_s, user, note, login, old)
             self.mark_writable(client)  # whether it is read is looked at with its output
             return None
         client.login = login
@@ -264,13 +270,9 @@ class Gateway:
         verdict = self._judged.get(client)
         if verdict is None:
             return
-        of_members = self.access.asks_members and self._is_inactive  # which may be old, or nothing
-        if not login.backend and not verdict.note and of_members:
-            del self._judged[client]
-            self._refuse_inactive(client)
-        else:
-            self._judged[client] = verdict._replace(login=login)
-            self.refuse_overdue(now)
+        old = verdict.old or (self._may_be_old if self.access.asks_members else "")
+        self._judged[client] = verdict._replace(login=login, old=old)
+        self.refuse_overdue(now)
         self._on_work()
 
     def _certificate_user(self, client: Client) -> str:
@@ -416,10 +418,14 @@ class Gateway:
             if login is None or verdict.due > now:
                 continue
             del self._judged[client]
+            self.mark_writable(client)
+            if verdict.old and not login.backend:
+                text = reply_text(errors.CONNECTION_FORCED, verdict.old)
+                client.refuse(errors.CONNECTION_FORCED, text)
+                continue
             client.login = login
             user = verdict.user if login.backend else ""
             on_events(client, client.connection.logged_in(user, now, verdict.note))
-            self.mark_writable(client)
         wait_s = self.limits.handshake_s if self.standby_holds else WAIT_S
         for client in [one for one in self._waiting if now - one.connected_at > wait_s]:
             del self._waiting[client]
@@ -461,15 +467,15 @@ class Gateway:
             client.refuse(errors.NOT_ALLOWED, text)
             return 0
         if refusal := self.access.refuses_open(user, vhost, self._not_ordered):
-            client.refuse(errors.NOT_ALLOWED, reply_text(errors.NOT_ALLOWED, refusal))
+            self._refuse_entry(client, refusal)
             return 0
         refused = client.rights.refuses_entry()
         if refused is None:
             self.ask(client, client.rights.missing)
             return None
         if refused:
-            client.refuse(errors.NOT_ALLOWED, reply_text(errors.NOT_ALLOWED, refused))
-            if client.login.backend != HTTP:
+            self._refuse_entry(client, refused)
+            if client.login.backend != HTTP and not self.loading:
                 self.tell("no rights", how_to_let_in(user, vhost))
             return 0
         if not client.login.backend:  # it is trusted to be this user
@@ -545,8 +551,13 @@ class Gateway:
             if not self.access.is_ordered(self.session, conn)
         ]
 
+    def _refuse_entry(self, client: Client, reason: str) -> None:
+        """It may not; while what would allow it may be about to come, it is to try again."""
+        code = errors.CONNECTION_FORCED if self.loading else errors.NOT_ALLOWED
+        client.refuse(code, reply_text(code, self.loading or reason))
+
     def _refuse_inactive(self, client: Client) -> None:
-        reason = self._inactive if self._is_inactive else self.standby
+        reason = self._may_be_old or self.standby
         client.refuse(errors.CONNECTION_FORCED, reply_text(errors.CONNECTION_FORCED, reason))
 
     def is_ordinary(self, client: Client) -> bool:
@@ -566,6 +577,11 @@ class Gateway:
     @property
     def _is_inactive(self) -> bool:
         return self.fenced or not self.session
+
+    @property
+    def _may_be_old(self) -> str:
+        """Why what is known of users here may be old, or nothing; empty: it is not."""
+        return self._inactive if self._is_inactive else self.loading
 
     @property
     def _inactive(self) -> str:

@@ -12,6 +12,7 @@ from pathlib import Path
 from aiohttp import web
 
 from broker.findings.member_findings import MemberFindings
+from broker.frontend.gateway import Gateway
 from broker.listener.client_listener import PortTaken, bind_sentence
 from broker.listener.tls import ServerTls
 from broker.management.access import Logins
@@ -175,7 +176,9 @@ class ManagementPort:
         )
 
         if self._document is not None:
-            self._loading = asyncio.create_task(self._load(broker, self._document))
+            gateway = member.clients.gateway
+            gateway.loading = f"member '{name}' is loading its definitions: try again in a moment"
+            self._loading = asyncio.create_task(self._load(broker, self._document, gateway))
         if self._server is None:
             return
         access = member.clients.gateway.access
@@ -184,7 +187,8 @@ class ManagementPort:
         for scheme, where, port in self._ports:
             log.info("management API on %s://%s:%d/", scheme, where, port)
 
-    async def _load(self, broker: Broker, document: Object) -> None:
+    async def _load(self, broker: Broker, document: Object, gateway: Gateway) -> None:
+        """Until it is done a client that may not enter is told to try again, as it may then."""
         file = self._options.definitions
         try:
             await load(broker, document)
@@ -192,6 +196,8 @@ class ManagementPort:
             log.error("--load-definitions %s: %s; what came before it is done", file, refused)
         else:
             log.info("--load-definitions: %s is loaded", file)
+        finally:
+            gateway.loading = ""
 
     async def close(self) -> None:
         """End it."""

@@ -7,6 +7,8 @@ import socket
 import subprocess
 from pathlib import Path
 
+import pika
+import pika.exceptions
 import pytest
 
 from broker.exit_codes import Exit
@@ -15,6 +17,7 @@ from tests.system.support.clusters import START_SECONDS, wait_until
 from tools.demo.local_cluster import LocalCluster, command, free_ports
 
 pytestmark = [pytest.mark.system, pytest.mark.slow]
+ALL = ("configure", "write", "read")
 
 
 def refused(*options: str) -> tuple[int, str]:
@@ -84,3 +87,33 @@ def test_definitions_are_loaded_without_an_api(tmp_path: Path) -> None:
         (member,) = cluster.members
         assert member.management is None
         wait_until(lambda: f"{file} is loaded" in member.log_tail(200), 20, "the definitions")
+
+
+def test_a_client_that_comes_first_is_not_sent_away_for_good(tmp_path: Path) -> None:
+    """Its user is in the file: until that is loaded it is to try again, as 403 makes many end."""
+    file = tmp_path / "definitions.json"
+    content = {
+        "vhosts": [{"name": "shop"}],
+        "users": [{"name": "ada", "password": "secret", "tags": ""}],
+        "permissions": [{"user": "ada", "vhost": "shop", **dict.fromkeys(ALL, ".*")}],
+        "queues": [
+            {"name": f"q{number}", "vhost": "shop", "arguments": {}} for number in range(500)
+        ],
+    }
+    file.write_text(json.dumps(content), encoding="utf-8")
+    with LocalCluster(tmp_path, 1, "first", extra={"load-definitions": str(file)}) as cluster:
+        cluster.launch()
+        port, told = cluster[0].address.port, list[str]()
+
+        def is_let_in() -> bool:
+            credentials = pika.PlainCredentials("ada", "secret")
+            parameters = pika.ConnectionParameters("127.0.0.1", port, "shop", credentials)
+            try:
+                pika.BlockingConnection(parameters).close()
+            except pika.exceptions.AMQPError as refused:
+                told.append(repr(refused))
+                return False
+            return True
+
+        wait_until(is_let_in, START_SECONDS, "the user to be let in")
+        assert [one for one in told if "(403)" in one or "(530)" in one] == []

@@ -401,6 +401,29 @@ def test_a_member_that_knows_no_users_sends_clients_on() -> None:
     )  # fmt: skip
 
 
+LOADING = "member 'a' is loading its definitions: try again in a moment"
+
+
+def test_while_users_are_loaded_who_is_not_known_yet_is_to_try_again() -> None:
+    """403 would make clients give up, and in a moment they may be let in."""
+    loop = Loop()
+    loop.machine.definitions["user"].clear()
+    loop.gateway.loading = LOADING
+    assert loop.connect().take()[-1].args[:2] == (320, f"CONNECTION_FORCED - {LOADING}")
+    loop.gateway.loading = ""
+    assert loop.connect().take()[-1].args[0] == 403
+
+
+@pytest.mark.parametrize("vhost", ["/", "not-there"])
+def test_while_permissions_are_loaded_who_has_none_yet_is_to_try_again(vhost: str) -> None:
+    loop = member()
+    loop.define("permission", "/", "u", None)
+    loop.gateway.loading = LOADING
+    assert as_u(loop, vhost).take()[-1].args[:2] == (320, f"CONNECTION_FORCED - {LOADING}")
+    loop.gateway.loading = ""
+    assert as_u(loop, vhost).take()[-1].args[0] == 530
+
+
 def test_an_exchange_deleted_just_before_is_no_way_around_permissions() -> None:
     """Both methods come in one read: what is asked of the state is older than the first of them."""
     loop = member()
