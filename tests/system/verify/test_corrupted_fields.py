@@ -18,7 +18,7 @@ from typing import get_args
 
 import pytest
 
-from broker.memberlog.records import Checkpoint, Client, Queues, Readers, Record
+from broker.memberlog.records import Checkpoint, Client, Lease, Queues, Readers, Record
 from tests.system.verify.corruption.corrupt_fields import (
     CorruptibleLogs,
     FieldCorruption,
@@ -50,9 +50,9 @@ LATER = "where a later one of the same primary covers more"
 EPOCH = "only draws the line between superseded histories; chain and root are compared"
 CRASHED = "in the last segment of an incarnation that did not stop in order"
 
-ELSEWHERE = (Queues, Readers, Checkpoint, Client)
-"""Corrupted in tests/unit/verify/contract/test_corrupted_moves.py (each field of a move), and in
-test_clients.py."""
+ELSEWHERE = (Queues, Readers, Checkpoint, Client, Lease)
+"""Corrupted in tests/unit/verify/contract/test_corrupted_moves.py (each field of a move), in
+test_clients.py, and in tests/unit/verify/checks/test_leases.py: here nobody shares a store."""
 
 # By key: never seen.
 UNSEEN: dict[str, str] = {
