@@ -50,10 +50,12 @@ class MemberFindings:
         movers: Movers,
         now_ms: Callable[[], int],
         cluster: str,
+        unloaded: Callable[[], tuple[str, str] | None] = lambda: None,
     ) -> None:
-        """`status`: the reply to `status`; `cluster`: the name to show."""
+        """`status`: the reply to `status`; `cluster`: the name to show; `unloaded`: the file of
+        definitions that was not loaded to its end, and why."""
         self._status, self._observed, self._movers = status, observed, movers
-        self._now_ms, self._cluster = now_ms, cluster
+        self._now_ms, self._cluster, self._unloaded = now_ms, cluster, unloaded
 
     def document(self) -> dict[str, object]:
         """Return what is wrong, and what cannot be known, for whoever asks over HTTP."""
@@ -100,7 +102,7 @@ class MemberFindings:
             version=cast("int", status.get("machine_version", 0)),
             version_possible=cast("int", status.get("machine_version_possible", 0)),
             queues=observed.statistics.sampler.noted if serves else None,
-            links=self._links() if serves else [],
+            links=self._links() if serves else [], unloaded=self._unloaded(),
         )  # fmt: skip
 
     def _member(self, row: Row) -> MemberSeen:

@@ -43,6 +43,7 @@ NAMES = {
     "certificate-ends": (WARNING, MEMBER),
     "letters-wait": (WARNING, QUEUE),
     "consumers-stuck": (WARNING, QUEUE),
+    "definitions-unloaded": (WARNING, MEMBER),
     "shovel-failed": (WARNING, LINK),
     "federation-failed": (WARNING, LINK),
     "replica-failed": (WARNING, LINK),
@@ -356,6 +357,19 @@ def _waiting_for_operators(seen: Situation) -> Iterator[Finding]:
         )  # fmt: skip
 
 
+def _definitions(seen: Situation) -> Iterator[Finding]:
+    if seen.unloaded is not None:
+        file, why = seen.unloaded
+        yield Finding(
+            "definitions-unloaded", [seen.me],
+            f"{seen.me} did not load --load-definitions {file} to its end: {why}",
+            "What stands before it in the file is there, what stands behind it is not. Clients "
+            "are served.",
+            "Correct the file, then load it into the running cluster: qpidctl import_definitions "
+            "FILE. The finding goes when the member starts with the corrected file.",
+        )  # fmt: skip
+
+
 def _queues(seen: Situation) -> Iterator[Finding]:
     if seen.queues is None:
         return
@@ -384,7 +398,7 @@ def _of_queues(name: str, few: Few, what: str, follows: str, do: str) -> Finding
     longest = few.longest()
     named = ", ".join(
         f"{one.vhost} {one.name} ({one.messages}"
-        + (f", {one.grows:.1f} more a second" if one.grows >= 0.05 else "")
+        + (f", {one.grew} more in the last minute" if one.grew else "")
         + ")"
         for one in longest
     )
@@ -409,7 +423,7 @@ def _movers(seen: Situation) -> Iterator[Finding]:
 
 LOOKS: tuple[Callable[[Situation], Iterator[Finding]], ...] = (
     _not_serving, _faulty, _roles, _alarms, _certificates, _down, _late, _slow_disks, _unsteady,
-    _waiting_for_operators, _queues, _movers, _joining,
+    _waiting_for_operators, _definitions, _queues, _movers, _joining,
 )  # fmt: skip
 
 

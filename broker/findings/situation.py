@@ -73,3 +73,5 @@ class Situation:
     queues: NotedQueues | None = None
     """None: this member does not serve, so its queues may be old."""
     links: Sequence[LinkSeen] = ()
+    unloaded: tuple[str, str] | None = None
+    """The file of definitions that this member did not load to its end, and why."""

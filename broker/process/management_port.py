@@ -93,6 +93,7 @@ class ManagementPort:
         self._ports: list[Listening] = []
         self._document: Object | None = None
         self._loading: asyncio.Task[None] | None = None
+        self._unloaded: tuple[str, str] | None = None
 
     async def take(self, tls: Callable[[], ssl.SSLContext]) -> None:
         """Read the definitions, and take the ports; `tls` returns the context that is in force.
@@ -151,7 +152,7 @@ class ManagementPort:
         member.observation.watch_certificate(lambda: _ends_at(tls()))
         findings = MemberFindings(
             member.operations.status, member.observation, shovels,
-            lambda: time.time_ns() // 1_000_000, self._cluster or name,
+            lambda: time.time_ns() // 1_000_000, self._cluster or name, lambda: self._unloaded,
         )  # fmt: skip
         metrics = Metrics(
             member.observation, member.clients, name, self._cluster or name,
@@ -193,6 +194,7 @@ class ManagementPort:
         try:
             await load(broker, document)
         except (Problem, AmqpRefused, BadJson) as refused:
+            self._unloaded = str(file), str(refused)
             log.error("--load-definitions %s: %s; what came before it is done", file, refused)
         else:
             log.info("--load-definitions: %s is loaded", file)

@@ -24,8 +24,8 @@ class NotedQueue(NamedTuple):
     """Less the older the queue is, and of each another one."""
     vhost: str
     name: str
-    grows: float = 0.0
-    """Messages a second that it became longer by, over a minute."""
+    grew: int = 0
+    """Messages that it became longer by in the last minute."""
 
 
 class Few:
@@ -54,7 +54,7 @@ class NotedQueues:
     def __init__(self) -> None:
         self.untaken, self.stuck, self.letters = Few(), Few(), Few()
 
-    def look(self, queue: Queue, ready: int, moved: float, grows: float, *, known: bool) -> None:
+    def look(self, queue: Queue, ready: int, moved: float, grew: int, *, known: bool) -> None:
         """`moved`: messages that were delivered or acknowledged, a second, over a minute; `known`:
         that minute was watched."""
         vhost, name = queue.vhost.name, queue.name
@@ -64,6 +64,6 @@ class NotedQueues:
             return
         browsers = queue.readers.count if queue.readers is not None else 0
         if len(queue.consumers) <= browsers:
-            self.untaken.add(NotedQueue(ready, -queue.number, vhost, name, max(grows, 0.0)))
+            self.untaken.add(NotedQueue(ready, -queue.number, vhost, name, max(grew, 0)))
         elif queue.unacked and known and not moved:
             self.stuck.add(NotedQueue(queue.unacked, -queue.number, vhost, name))

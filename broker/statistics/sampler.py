@@ -73,6 +73,10 @@ class Track:
         while len(older) > 1 and at - older[1][0] >= MINUTE_S:
             older.popleft()
 
+    def grew(self, now: Sample) -> int:
+        """Return how many more messages are ready than a minute ago."""
+        return now[READY] - self.older[0][1][READY]
+
     def minute(self, at: float, now: Sample) -> tuple[float, ...]:
         """Return the rates over the last minute, or since there is something to tell."""
         began, before = self.older[0]
@@ -210,12 +214,12 @@ class Sampler:
     def _note(
         self, noted: NotedQueues, tracks: dict[Tally, Track], at: float, queue: Queue, now: Sample
     ) -> None:
-        track, moved, grows = tracks.get(queue.tally), 0.0, 0.0
+        track, moved, grew = tracks.get(queue.tally), 0.0, 0
         if track is not None:
             minute = track.minute(at, now)
-            moved, grows = sum([minute[place] for place in MOVED]), minute[READY]
+            moved, grew = sum([minute[place] for place in MOVED]), track.grew(now)
         known = at - self._since >= MINUTE_S
-        noted.look(queue, now[READY], moved, grows, known=known)
+        noted.look(queue, now[READY], moved, grew, known=known)
 
     def _take_plain(
         self, tracks: dict[Tally, Track], at: float, tallies: list[Tally]

@@ -16,6 +16,7 @@ from typing import NamedTuple, cast
 from aiohttp.web import StreamResponse
 
 from broker.access.access import SYSTEM, how_to_let_in
+from broker.amqp.errors import ProtocolFault
 from broker.machine.commands import Table, Value
 from broker.machine.digest import canonical
 from broker.machine.state import Exchange, Vhost
@@ -33,7 +34,7 @@ from broker.management.call import (
     table_field,
     text_field,
 )
-from broker.management.json_values import Json, Object, table, text_of, to_amqp
+from broker.management.json_values import BadJson, Json, Object, table, text_of, to_amqp
 from broker.management.listing import stream
 from broker.management.resources.bindings import binding_row, bound
 from broker.management.resources.definitions import (
@@ -208,9 +209,19 @@ class Import:
     ) -> None:
         self._broker, self._by, self._document, self._only = broker, by, document, only
         self._slices = Slices()
+        self._entry = ""  # that is looked at
 
     async def run(self) -> None:
-        """Do all of it, in the order in which one thing needs another."""
+        """Do all of it, in the order in which one thing needs another.  Raises Problem, which
+        names the entry."""
+        try:
+            await self._all()
+        except (Problem, BadJson, ProtocolFault) as found:
+            problem = found if isinstance(found, Problem) else bad_request(str(found))
+            place = f"{self._entry}: " if self._entry else ""
+            raise Problem(problem.status, problem.error, place + problem.reason) from None
+
+    async def _all(self) -> None:
         if self._only is None:
             await self._cluster()
         await self._of_vhosts()
@@ -241,11 +252,16 @@ class Import:
                 user = min(administrators, default="NAME")
                 log.warning("definitions were taken in: %s", how_to_let_in(user, vhost))
 
-    def _rows(self, kind: str) -> list[Object]:
+    def _rows(self, kind: str) -> Iterator[Object]:
         found = self._document.get(kind, [])
-        if not isinstance(found, list) or not all(isinstance(row, dict) for row in found):
+        if not isinstance(found, list):
             raise bad_request(f"{kind} is not a list of objects")
-        return [row for row in found if isinstance(row, dict)]
+        for place, row in enumerate(found):
+            self._entry = f"{kind}[{place}]"
+            if not isinstance(row, dict):
+                raise bad_request("is not an object")
+            yield row
+        self._entry = ""
 
     def _name_of_vhost(self, row: Object) -> str:
         """The one of the path, if there is one: a document may be of another."""
@@ -370,7 +386,9 @@ class Import:
                     try:
                         await client.answer()
                     except AmqpRefused as refused:
-                        raise bad_request(f"{one.what}: {refused.explanation}") from None
+                        raise bad_request(
+                            f"{one.what} of vhost '{vhost}': {refused.explanation}"
+                        ) from None
                 await asyncio.sleep(0)
 
 

@@ -196,7 +196,9 @@ def test_all_definitions_come_in_and_go_out_again(api: Api) -> None:
 def test_documents_that_are_refused_say_where(api: Api) -> None:
     for document, named in (
         ({"queues": {}}, "queues"),
-        ({"queues": [{"name": "x", "vhost": "nowhere"}]}, "nowhere"),
+        ({"queues": [{"name": "x", "vhost": "nowhere"}]}, "queues[0]: there is no vhost 'nowhere'"),
+        ({"queues": [{"name": "x"}, 1]}, "queues[1]: is not an object"),
+        ({"policies": [{"name": "p"}]}, "policies[0]"),
         ({"queues": [{"name": "x", "arguments": {"x-max-length": "x"}}]}, "queue 'x'"),
         ({"users": [{"name": "u", "tags": 1}]}, "user 'u'"),
         ({"policies": [{"name": "p", "pattern": "(", "definition": {}}]}, "policy 'p'"),

@@ -89,6 +89,27 @@ def test_definitions_are_loaded_without_an_api(tmp_path: Path) -> None:
         wait_until(lambda: f"{file} is loaded" in member.log_tail(200), 20, "the definitions")
 
 
+def test_definitions_that_are_not_loaded_to_the_end_are_a_finding(tmp_path: Path) -> None:
+    file = tmp_path / "definitions.json"
+    content = {"queues": [{"name": "good"}, {"name": "bad", "arguments": {"x-max-length": "x"}}]}
+    file.write_text(json.dumps(content), encoding="utf-8")
+    extra = {"load-definitions": str(file)}
+    with LocalCluster(tmp_path, 1, "loading", management=True, extra=extra) as cluster:
+        cluster.start(START_SECONDS)
+        assert cluster[0].management is not None
+        api = Api(cluster[0].management)
+
+        def unloaded() -> list[str]:
+            found = api.row("qpid/findings")["findings"]
+            assert isinstance(found, list)
+            return [str(one["what"]) for one in found if one["name"] == "definitions-unloaded"]
+
+        wait_until(lambda: bool(unloaded()), 20, "the finding")
+        (what,) = unloaded()
+        assert f"--load-definitions {file} to its end: queue 'bad' of vhost '/'" in what
+        assert api.ask("GET", "queues/%2F/good").status == 200
+
+
 def test_a_client_that_comes_first_is_not_sent_away_for_good(tmp_path: Path) -> None:
     """Its user is in the file: until that is loaded it is to try again, as 403 makes many end."""
     file = tmp_path / "definitions.json"

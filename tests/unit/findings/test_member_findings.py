@@ -31,7 +31,9 @@ def status(**more: object) -> dict[str, object]:
     }  # fmt: skip
 
 
-def of_member(seen: Seen, **more: object) -> MemberFindings:
+def of_member(
+    seen: Seen, unloaded: tuple[str, str] | None = None, **more: object
+) -> MemberFindings:
     """The findings of `a`, which has two failed links and hears of a clock."""
     observed = SimpleNamespace(
         statistics=seen.statistics, machine=seen.machine,
@@ -44,8 +46,9 @@ def of_member(seen: Seen, **more: object) -> MemberFindings:
         replica_rows=lambda: [{**row, "queue": "spare"}],
     )
     return MemberFindings(
-        lambda: status(**more), cast("Observed", observed), movers, lambda: NOW_MS, "shop"
-    )
+        lambda: status(**more), cast("Observed", observed), movers, lambda: NOW_MS, "shop",
+        lambda: unloaded,
+    )  # fmt: skip
 
 
 def test_what_is_known_in_several_places_comes_together() -> None:
@@ -77,6 +80,17 @@ def test_a_member_that_does_not_serve_tells_of_no_queues_and_says_so() -> None:
     assert isinstance(missing, list)
     assert [one["name"] for one in found] == ["no-quorum", "clock-off"]
     assert missing[0].startswith("queues, shovels and links: a is INQUORATE")
+
+
+def test_a_file_of_definitions_that_was_not_loaded_is_named_with_its_entry() -> None:
+    seen = Seen()
+    seen.figures = dict.fromkeys(seen.figures, 0.0)
+    file = ("/etc/d.json", "queues[2]: there is no vhost 'shop' for 'q'")
+    found = of_member(seen, file).document()["findings"]
+    assert isinstance(found, list)
+    (told,) = [one for one in found if one["name"] == "definitions-unloaded"]
+    assert told["objects"] == ["a"]
+    assert told["what"] == f"a did not load --load-definitions {file[0]} to its end: {file[1]}"
 
 
 def test_the_gauge_has_every_name_and_counts_objects() -> None:

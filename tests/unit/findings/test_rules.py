@@ -108,6 +108,7 @@ EDGES = {
     "member-drained": Edge({"drained": ["b"]}, {"drained": []}),
     "letters-wait": Edge(noted("letters", NotedQueue(2, -1, "/", "graves")), noted("letters")),
     "consumers-stuck": Edge(noted("stuck", NotedQueue(4, -1, "/", "slow")), noted("stuck")),
+    "definitions-unloaded": Edge({"unloaded": ("d.json", "bad")}, {"unloaded": None}),
     "shovel-failed": Edge(
         {"links": [LinkSeen("shovel", "/ away", "terminated", "refused")]},
         {"links": [LinkSeen("shovel", "/ away", "starting")]},
@@ -220,11 +221,11 @@ def test_views_that_come_and_go_name_who_went() -> None:
 
 
 def test_many_queues_are_one_finding_that_names_the_longest() -> None:
-    rows = [NotedQueue(n, -n, "/", f"q{n}", 2.0 if n == 9 else 0.0) for n in range(1, 10)]
+    rows = [NotedQueue(n, -n, "/", f"q{n}", 120 if n == 9 else 0) for n in range(1, 10)]
     (found,) = told(**noted("untaken", *rows))
     assert found.what == (
-        "messages wait and nobody consumes: / q9 (9, 2.0 more a second), / q8 (8), / q7 (7), "
-        "/ q6 (6), / q5 (5) and 4 more"
+        "messages wait and nobody consumes: / q9 (9, 120 more in the last minute), / q8 (8), "
+        "/ q7 (7), / q6 (6), / q5 (5) and 4 more"
     )
     assert (found.count, len(found.objects), found.objects[0]) == (9, 5, "/ q9")
 

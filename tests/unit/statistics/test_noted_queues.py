@@ -11,6 +11,12 @@ def names(few: Few) -> list[tuple[str, int]]:
     return [(one.name, one.messages) for one in few.longest()]
 
 
+def grown(seen: Observed) -> tuple[int, int]:
+    """Of the only queue: how many messages wait, and came in the last minute."""
+    (noted,) = seen.statistics.sampler.noted.untaken.longest()
+    return noted.messages, noted.grew
+
+
 def test_nobody_consumes_or_only_looks() -> None:
     seen = Observed()
     client = seen.rig.client()
@@ -24,7 +30,7 @@ def test_nobody_consumes_or_only_looks() -> None:
     assert seen.statistics.sampler.noted.stuck.count == 0
 
 
-def test_a_queue_that_grows_says_how_fast() -> None:
+def test_a_queue_that_grows_says_how_much_came_lately() -> None:
     seen = Observed()
     client = seen.rig.client()
     client.queue("parked")
@@ -33,8 +39,23 @@ def test_a_queue_that_grows_says_how_fast() -> None:
         client.publish("parked")
         client.publish("parked")
         seen.sweep()
-    (noted,) = seen.statistics.sampler.noted.untaken.longest()
-    assert (noted.messages, round(noted.grows, 1)) == (20, 2.0)
+    assert grown(seen) == (20, 20)
+
+
+def test_who_published_a_minute_ago_and_no_more_is_not_said_to_publish() -> None:
+    seen = Observed()
+    client = seen.rig.client()
+    client.queue("parked")
+    seen.sweep()
+    for _ in range(8):
+        client.publish("parked")
+    seen.sweep()
+    for _ in range(30):
+        seen.sweep()
+    assert grown(seen) == (8, 8)
+    for _ in range(45):
+        seen.sweep()
+    assert grown(seen) == (8, 0)
 
 
 def test_consumers_that_settle_nothing_for_a_minute_are_stuck() -> None:
