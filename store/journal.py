@@ -25,6 +25,7 @@ import errno
 import os
 import secrets
 import struct
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -95,7 +96,7 @@ class Journal:
 
     def _create(self) -> None:
         """Its blocks are written once before they count, so that no append needs new ones."""
-        fresh = self._path.with_suffix(".new")
+        fresh = _unfinished(self._path)
         content = _head(self._size, self._salt, self._id).ljust(self._size, b"\0")
         fd = os.open(fresh, os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o640)
         try:
@@ -144,6 +145,16 @@ class Journal:
         if self._fd >= 0:
             os.close(self._fd)
             self._fd, self._file_id = -1, None
+
+
+def discard_half_made(directory: Path) -> None:
+    """Remove what a process left that was killed while it made the file."""
+    with suppress(OSError):  # it counts for nothing
+        _unfinished(directory / JOURNAL_NAME).unlink()
+
+
+def _unfinished(path: Path) -> Path:
+    return path.with_suffix(".new")
 
 
 def content(directory: Path) -> bytes:

@@ -41,7 +41,7 @@ from store.errors import (
 )
 from store.files.directory_lock import DirectoryLock
 from store.files.space import BESIDE_BYTES, LAST_BYTES, START_BYTES, OwnedSpace
-from store.journal import ENTRY_BYTES_MAX, JOURNAL_BYTES, Journal, Record
+from store.journal import ENTRY_BYTES_MAX, JOURNAL_BYTES, Journal, Record, discard_half_made
 from store.lmdb_environment import (
     DATA_NAME,
     MapGate,
@@ -120,6 +120,7 @@ class LmdbStore:
                 found = self._load()
                 if sync:
                     self._make_durable()
+                discard_half_made(path)
                 self._take_up_journal(found)
             except BaseException:
                 self._env.close()

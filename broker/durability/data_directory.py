@@ -7,6 +7,7 @@ that is fixed, else it is made from the store's id.  The incarnation rises with 
 from __future__ import annotations
 
 import errno
+import logging
 import os
 import pwd
 import shutil
@@ -26,9 +27,11 @@ from store import swap
 from store.api import Marker, Meta
 from store.errors import NotWritable, StoreUnreadable
 from store.files.directory_lock import DirectoryLock
-from store.files.space import Reserve, discard_unfinished
+from store.files.space import START_BYTES, Reserve, discard_unfinished
 from store.lmdb_store import LmdbStore
 from vsync.admin.protocol import Json
+
+log = logging.getLogger("qpidd")
 
 STORE_DIR = "store"
 LOG_DIR = "memberlog"
@@ -99,29 +102,23 @@ class DataDirectory:
             swap.discard_incoming(self.data_dir)  # a full disk may be full of leftovers
             discard_unfinished(self.data_dir / LOG_DIR)
             self.reserve = Reserve(self.data_dir)
+            if self.reserve.given_up:
+                log.warning(
+                    "less than %d MiB are free in %s: its reserve of %d MiB was given up for this "
+                    "start; free space on that disk",
+                    START_BYTES >> 20, self.data_dir, self.reserve.bytes >> 20,
+                )  # fmt: skip
             self.reserve.demand_room()
         except OSError as error:
             raise _not_writable(self.data_dir, error) from error
         self.pages = Pages(self.data_dir, options.bounds.page_memory)
         fixed = str(options.cluster_bind) if options.clustered and options.cluster_bind.port else ""
-        store_id = uuid.uuid4().hex
-        fresh = Meta(
-            cluster_name=options.cluster_name,
-            member=fixed or f"m-{store_id[:8]}",
-            store_id=store_id,
-        )
+        fresh = _named(Meta("", "", store_id=uuid.uuid4().hex), options.cluster_name, fixed)
         self.store = LmdbStore(self.data_dir / STORE_DIR, fresh)
-        meta = self.store.meta
+        meta = self._corrected(options.cluster_name, fixed)
         if meta.cluster_name != options.cluster_name:
             self.close()
-            ours = (
-                f"cluster '{options.cluster_name}'"
-                if options.cluster_name
-                else "a stand-alone broker"
-            )
-            theirs = (
-                f"cluster '{meta.cluster_name}'" if meta.cluster_name else "a stand-alone broker"
-            )
+            ours, theirs = _cluster(options.cluster_name), _cluster(meta.cluster_name)
             raise StoreUnreadable(
                 f"{self.data_dir} holds the store of {theirs}, this broker was started for {ours}; "
                 "use another --data-dir or the --cluster-name of that store"
@@ -142,6 +139,21 @@ class DataDirectory:
         # A clock that went back must not make a new incarnation look like an old one.
         self.incarnation = max(time.time_ns() // 1_000_000, meta.incarnation + 1)
         self.name = meta.member
+
+    def _corrected(self, cluster_name: str, fixed: str) -> Meta:
+        """Return the store's meta, with another name where no cluster has used the store: what one
+        corrects first is a mistyped option, and nobody was promised anything under the old name."""
+        meta = self.store.meta
+        named = _named(meta, cluster_name, fixed)
+        if meta.cluster_id or meta.marker is not Marker.EMPTY or named == meta:
+            return meta
+        log.info(
+            "this store was made for member %s of %s, and no cluster has used it: it is taken for "
+            "member %s of %s",
+            meta.member, _cluster(meta.cluster_name), named.member, _cluster(cluster_name),
+        )  # fmt: skip
+        self.store.put_meta(named)
+        return named
 
     def begin(self) -> Meta:
         """Write down that a new incarnation began; a clean marker lasts until the first change."""
@@ -188,6 +200,14 @@ def truncated(data_dir: Path | None) -> Path | None:
         raise NotWritable(f"the store in {data_dir} cannot be set aside: {reason}") from error
     finally:
         lock.release()
+
+
+def _named(meta: Meta, cluster_name: str, fixed: str) -> Meta:
+    return replace(meta, cluster_name=cluster_name, member=fixed or f"m-{meta.store_id[:8]}")
+
+
+def _cluster(name: str) -> str:
+    return f"cluster '{name}'" if name else "a stand-alone broker"
 
 
 def _not_writable(data_dir: Path, error: OSError) -> NotWritable:

@@ -2,22 +2,33 @@
 
 from __future__ import annotations
 
+import logging
 import os
+from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 
 from broker.durability.data_directory import LOG_DIR, DataDirectory, truncated
-from broker.options.broker import broker_options
+from broker.options.broker import BrokerOptions, broker_options
 from store import swap
 from store.api import Marker, Meta
-from store.errors import NoSpace, StoreBusy
-from store.files.space import LAST_BYTES, UNFINISHED
+from store.errors import NoSpace, StoreBusy, StoreUnreadable
+from store.files.space import LAST_BYTES, RESERVE_NAME, START_BYTES, UNFINISHED
 from store.lmdb_environment import inspect
 from store.lmdb_store import LmdbStore
 
 RECEIVED = Meta(cluster_name="", member="b", store_id="5eed", marker=Marker.DIRTY)
+
+
+def of_cluster(data_dir: Path, name: str, bind: int) -> BrokerOptions:
+    """Of a member of three."""
+    return broker_options({
+        "data-dir": str(data_dir), "cluster-name": name, "cluster-size": "3",
+        "cluster-bind": f"127.0.0.1:{bind}",
+    })  # fmt: skip
 
 
 def test_nobody_completes_the_switch_that_a_running_broker_is_in(tmp_path: Path) -> None:
@@ -53,6 +64,52 @@ def test_a_start_that_is_refused_leaves_the_directory_free(tmp_path: Path) -> No
     with pytest.raises(Exception, match="was started for cluster 'shop'"):
         DataDirectory(broker_options({"data-dir": str(tmp_path), **named}))
     DataDirectory(options).close()
+
+
+def test_a_store_that_no_cluster_has_used_is_taken_for_another_member(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What one mistyped at the very first start, one corrects."""
+    caplog.set_level(logging.INFO, "qpidd")
+    for name, bind in (("shpo", 21001), ("shop", 21001), ("shop", 21003), ("shop", 21003)):
+        identity = DataDirectory(of_cluster(tmp_path, name, bind))
+        meta = identity.store.meta
+        assert (meta.cluster_name, meta.member) == (name, f"127.0.0.1:{bind}")
+        assert identity.name == meta.member
+        identity.close()
+    told = [record.getMessage() for record in caplog.records]
+    assert len(told) == 2
+    assert told[1].endswith("it is taken for member 127.0.0.1:21003 of cluster 'shop'")
+
+
+@pytest.mark.parametrize(
+    "used", [{"cluster_id": "c1"}, {"marker": Marker.DIRTY}, {"marker": Marker.BACKUP}]
+)
+def test_a_store_that_a_cluster_has_used_keeps_its_member(
+    tmp_path: Path, used: dict[str, Any]
+) -> None:
+    identity = DataDirectory(of_cluster(tmp_path, "shop", 21001))
+    identity.store.put_meta(replace(identity.store.meta, **used))
+    identity.close()
+    with pytest.raises(StoreUnreadable, match="keep --cluster-bind or change --data-dir"):
+        DataDirectory(of_cluster(tmp_path, "shop", 21003))
+    with pytest.raises(StoreUnreadable, match="was started for cluster 'shpo'"):
+        DataDirectory(of_cluster(tmp_path, "shpo", 21001))
+    DataDirectory(of_cluster(tmp_path, "shop", 21001)).close()
+
+
+def test_a_reserve_that_a_start_gives_up_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    options = broker_options({"data-dir": str(tmp_path)})
+    DataDirectory(options).close()
+    (tmp_path / RESERVE_NAME).write_bytes(bytes(10))
+    found = SimpleNamespace(f_bavail=START_BYTES - 1, f_frsize=1, f_blocks=1 << 40)
+    monkeypatch.setattr(os, "statvfs", lambda _path: found)
+    for _ in range(2):  # the second one finds nothing to give up
+        DataDirectory(options).close()
+    (told,) = caplog.records
+    assert f"less than 4 MiB are free in {tmp_path}: its reserve of 32 MiB" in told.getMessage()
 
 
 def test_leftovers_are_removed_before_a_start_is_refused_for_a_full_disk(

@@ -135,6 +135,16 @@ def test_a_store_that_was_closed_is_whole_without_its_journal(tmp_path: Path) ->
     again.close()
 
 
+def test_a_journal_that_was_half_made_is_removed_at_the_next_start(tmp_path: Path) -> None:
+    path = killed(filled(tmp_path / "running", 3), tmp_path / "left")
+    half = path / "journal.new"
+    half.write_bytes(bytes(4096))
+    store = LmdbStore(path)
+    assert not half.exists()
+    assert positions(store) == [1, 2, 3]
+    store.close()
+
+
 def test_what_an_earlier_release_committed_since_counts(tmp_path: Path) -> None:
     filled(tmp_path, 3).close()
     without = LmdbStore(tmp_path, journal_bytes=0)
