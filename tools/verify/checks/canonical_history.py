@@ -15,6 +15,7 @@ from tools.verify.checks.views_and_segments import (
     PrimaryView,
     cutoffs,
     epoch_bases,
+    epochs_in_states,
     epochs_of_bases,
     records_by_incarnation,
 )
@@ -88,9 +89,9 @@ def _ends(rows: Sequence[Row], primaries: dict[int, PrimaryView]) -> dict[int, i
         for one in bases:
             if known < one < epoch:
                 lowest[one] = min(bases[one], lowest.get(one, bases[one]))
-        if known not in bases:
-            held = _held_before(list(rows), known)
-            lowest |= {one: min(held, lowest.get(one, held)) for one in bases if one < known}
+    for known in epochs_in_states(rows, primaries):
+        held = _held_before(list(rows), known)
+        lowest |= {one: min(held, lowest.get(one, held)) for one in bases if one < known}
     return lowest
 
 

@@ -189,13 +189,16 @@ def _outside_primary(row: Row) -> Finding:
 
 
 def _minority(rows: list[Row], name: str, count: int) -> Iterator[Finding]:
-    """Yield a finding for each incarnation that differs from the majority."""
+    """Yield a finding for each incarnation that differs from the majority of those that applied it,
+    however many say that they have another state.
+    """
     columns = _COMPARED[name].columns
     reported = [(tuple(map(str, (getattr(row, one) for one in columns))), row) for row in rows]
     if name == "root":
         reported = [one for one in reported if one[1].root is not None]
-    usual, votes = Counter(values for values, _ in reported).most_common(1)[0]
-    reference = next(row for values, row in reported if values == usual)
+    voting = [one for one in reported if one[1].kind == RecordKind.BATCH] or reported
+    usual, votes = Counter(values for values, _ in voting).most_common(1)[0]
+    reference = next(row for values, row in voting if values == usual)
     others = "at others" if votes > 1 else f"at {reference.member}"
     more = f" (so in {count} batches from here on)" if count > 1 else ""
     for values, row in reported:
@@ -205,7 +208,7 @@ def _minority(rows: list[Row], name: str, count: int) -> Iterator[Finding]:
             proof = "G10" if row.kind == RecordKind.VOTE else "G14"
             what = f"{_ANCHOR_NAMES[row.kind]} has another {name} than what was applied"
             yield Finding(proof, row.member, row.incarnation, row.last or 0, what)
-        elif reference.kind == RecordKind.BATCH:
+        else:
             after, what = _described(name, row, reference)
             where = (row.last if name == "root" else row.position) or 0
             what = f"{what} than {others}, epoch {row.epoch}{more}"

@@ -6,6 +6,7 @@ Each case was a false finding in the logs of a simulated cluster.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -17,14 +18,17 @@ from broker.memberlog.records import (
     Active,
     Batch,
     Checkpoint,
+    ConfirmRecord,
     Decided,
     Durable,
     Inactive,
     Queues,
     RecordKind,
     Snapshot,
+    Start,
     ViewSeen,
 )
+from broker.replication.chain import History
 from tests.system.verify.support.checks_without_spark import (
     contract_findings,
     findings_without_spark,
@@ -38,6 +42,7 @@ from tools.verify.checks.views_and_segments import PrimaryView, cutoffs, epoch_b
 from tools.verify.findings import Finding
 from tools.verify.input.ranges_of_file import ANY
 from tools.verify.input.rows import SEGMENT, EpochSums, Row, Run, SegmentEnds, in_json
+from tools.verify.job import verify
 
 LONG, SHORT = b"l" * 16, b"s" * 16
 
@@ -176,7 +181,7 @@ def test_an_epoch_that_is_known_by_its_state_alone_supersedes_what_was_there() -
     assert cutoffs(rows, bases, primaries) == {22: 2592, 23: 2593}
     assert gaps(plan(rows, primaries)) == [Gap(1, 2451), Gap(2593, 2593)]
     rows[-1] = start("a", 2593, LONG, 22)
-    assert cutoffs(rows, bases, primaries) == {22: 2593}
+    assert cutoffs(rows, epoch_bases(rows, primaries), primaries) == {22: 2593}
 
 
 def test_a_state_of_an_epoch_that_no_log_knows_is_superseded_like_any_other() -> None:
@@ -266,6 +271,64 @@ def test_a_loss_in_an_epoch_without_active_records_is_found(tmp_path: Path) -> N
     """
     (found,) = [f for f in findings_of(bypassed_epoch(1), tmp_path) if f.property == "G8"]
     assert "confirmed in epoch 1, but the primary of epoch 2 starts before it" in found.what
+
+
+def crashed_again_and_again() -> tuple[LogMaker, History]:
+    """Epoch 1 went on to a position that a did not have on disk; what it has there is the
+    activation of epoch 2, and then of 3, each of which was on its disk alone when it crashed again.
+    Return the logs, and the state with the first of these.
+    """
+    maker = LogMaker(("a",))
+    maker.start(("a", 1))
+    maker.view(1, ("a", 1))
+    maker.activate(("a", 1))
+    maker.traffic(2, ("a", 1))
+    states = [maker.history]
+    maker.item("a", bytes([c.PUBLISH]), ("a", 1))
+    maker.history = states[0]
+    for maker.epoch in (2, 3):
+        maker.item("a", bytes([c.ACTIVATE]))
+        states.append(maker.history)
+    for incarnation, state in enumerate(states, 2):
+        maker.start(("a", incarnation), state)
+    maker.view(2, ("a", 4))
+    maker.activate(("a", 4))
+    maker.traffic(2, ("a", 4))
+    maker.stop(("a", 4))
+    return maker, states[1]
+
+
+def found_in(maker: LogMaker, directory: Path) -> list[tuple[str, str, int]]:
+    """Return promise, member and position of what the whole check finds."""
+    maker.write(directory)
+    return [(one.property, one.member, one.position) for one in verify(None, [directory]).findings]
+
+
+def test_each_state_that_a_lone_member_went_on_from_supersedes_what_was_there(
+    tmp_path: Path,
+) -> None:
+    """Broker seed 204074400012: of epochs 16 and 17 a had the activations on its disk, 943 and 944,
+    one after the other, and in no log; it had logged another 943 in epoch 13.
+    """
+    assert found_in(crashed_again_and_again()[0], tmp_path) == []
+
+
+def test_a_state_that_contradicts_what_was_logged_is_found(tmp_path: Path) -> None:
+    """Of the same logs: a state that is no part of the history that went on; one that is said to be
+    of the epoch whose log has something else; and one that a confirmed command was lost before.
+    """
+    maker, state = crashed_again_and_again()
+    apart = maker.copy()
+    for incarnation in (3, 4):
+        apart.logs["a", incarnation][0] = Start(2, state.position, b"x" * 16, 1)
+    assert ("G14", "a", state.position) in found_in(apart, tmp_path / "no part")
+    same = maker.copy()
+    same.start(("a", 3), replace(state, epoch=1))
+    assert ("G14", "a", state.position) in found_in(same, tmp_path / "same epoch")
+    lost = maker.copy()
+    confirmed = ConfirmRecord(1, state.position, (state.position,), ())
+    lost.logs["a", 1] += [Durable(state.position), confirmed]
+    assert ("G8", "a", state.position) in found_in(lost, tmp_path / "confirmed")
 
 
 def state_before_the_last_ack() -> MoveMaker:
