@@ -536,6 +536,18 @@ SEEDS = {
         young=True,
         long=True,
     ),
+    "a_replica_of_more_than_a_page": FailedSeed(
+        137259046009,
+        False,
+        "no end, the simulator's own: who keeps a replica looked what it holds a page at a time, and"
+        " by a clock that stood still meanwhile; as it held more than a page each attempt ended"
+        " there, for ever, and each event compared both queues anew",
+        "broker",
+        without=(),
+        votes=True,
+        young=True,
+        long=True,
+    ),
     "kept_what_confirmed_nothing": FailedSeed(
         130,
         False,

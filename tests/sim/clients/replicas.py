@@ -64,7 +64,7 @@ SOURCE, REPLICA = "shared", TAG
 """The audit takes the name of a queue from the tags of its consumers."""
 TURN_S, PAUSE_S = 0.005, 0.1
 LOOK_S = 1e6
-"""Added to the time so that a member looks at once."""
+"""Added to the time so that a member looks at once, as often as there are pages."""
 SHOVEL = parse_replica("/", REPLICA, {"src-uri": "amqp://elsewhere", "src-queue": SOURCE})
 
 
@@ -166,6 +166,7 @@ class _Destination:
         self._published = 0
         self._held: dict[int, Delivery] = {}
         self._looking: _Followed | None = None
+        self._looked_at = 0.0
 
     def declare_queue(self, name: str, _arguments: object) -> None:
         self.commands.append(
@@ -182,12 +183,15 @@ class _Destination:
     ) -> None:
         self._looking = _Followed(self._upper)
         self._looking.begin(queue, arguments[FOLLOW])
+        self._looked_at = self._upper.world.now
 
     def pump(self, _timeout_s: float) -> None:
-        """It looks what is here: its member does nothing else meanwhile, and all is durable."""
+        """It looks what is here, page by page: its member does nothing else meanwhile, and all is
+        durable."""
         assert self._looking is not None
         for _ in range(2):
-            self._looking.look(self._upper.world.now + LOOK_S)
+            self._looked_at += LOOK_S
+            self._looking.look(self._looked_at)
         if not self._looking.deliveries:  # what it has applied of a run is not durable, say
             raise ConnectionLost(self._looking.refused or "what is here cannot be read now")
         self.deliveries += self._looking.deliveries
@@ -333,6 +337,7 @@ class SimReplica:
         self._session = 0
         self._commands: list[Command] = []
         self._not_before = 0.0
+        self._compared_at, self._is_level = b"", False  # once for each position
 
     def begin(self) -> None:
         """A session begins: what was under way in the one before is gone with it."""
@@ -359,8 +364,15 @@ class SimReplica:
     @property
     def settled(self) -> bool:
         """Whether the replica holds what it is to hold, as this member has both."""
-        state = self._upper.controller.replica.machine
-        return not self.used or originals(state) == [message_id(b) for b in held(state, SOURCE)]
+        if not self.used:
+            return True
+        replica = self._upper.controller.replica
+        if replica.half_way:  # the state is that of no position
+            return False
+        if replica.history.chain != self._compared_at:
+            self._compared_at, state = replica.history.chain, replica.machine
+            self._is_level = originals(state) == [message_id(b) for b in held(state, SOURCE)]
+        return self._is_level
 
     def _later(self, session: int) -> None:
         def turn() -> None:
