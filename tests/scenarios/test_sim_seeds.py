@@ -539,9 +539,9 @@ SEEDS = {
     "a_replica_of_more_than_a_page": FailedSeed(
         137259046009,
         False,
-        "no end, the simulator's own: who keeps a replica looked what it holds a page at a time, and"
-        " by a clock that stood still meanwhile; as it held more than a page each attempt ended"
-        " there, for ever, and each event compared both queues anew",
+        "no end, the simulator's own: who keeps a replica looked what it holds, page by page, by"
+        " a clock that stood still meanwhile; as it held more than a page each attempt ended there,"
+        " for ever, and each event compared both queues anew",
         "broker",
         without=(),
         votes=True,

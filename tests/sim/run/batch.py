@@ -27,7 +27,7 @@ from tests.sim.run.campaign import (
 
 ROOT = Path(__file__).resolve().parents[3]
 BATCH_SEEDS = 20
-SEED_LIMIT_S = 120.0  # of wall clock, for the mean of a batch on a busy machine
+SEED_LIMIT_S = 120.0  # of wall clock, for the mean of a batch on a busy machine: one that waits
 
 
 class Job(NamedTuple):

@@ -12,7 +12,7 @@ from typing import NamedTuple
 from tests.sim.broker.stack import BrokerStack
 from tests.sim.pairs.stack import PairStack, pair_plan
 from tests.sim.run.plan import Plan, make_plan
-from tests.sim.run.runner import Result, Runner
+from tests.sim.run.runner import SEED_CPU_S, Result, Runner
 from tests.sim.stacks.groups import GroupStack
 from tests.sim.stacks.oracle import Oracle
 from tests.sim.stacks.stack import PlainStack, ReplicaStack, Stack
@@ -34,6 +34,7 @@ class Options:
     memberlog: str | None = None
     ringtrace: str | None = None
     stack: str = "replica"
+    cpu_s: float = SEED_CPU_S
 
 
 STACKS = ("ring", "replica", "broker", "oracle", "groups", "pair")
@@ -94,10 +95,10 @@ def run_plan(plan: Plan, options: Options) -> Result:
         plan = pair_plan(plan)
     if options.stack == "oracle":
         oracle = Oracle(plan)
-        runner = Runner(plan, oracle.make_core, stack_of(plan, options), trace)
+        runner = Runner(plan, oracle.make_core, stack_of(plan, options), trace, options.cpu_s)
         oracle.world = runner.world
         return runner.run()
-    runner = Runner(plan, make_node, stack_of(plan, options), trace)
+    runner = Runner(plan, make_node, stack_of(plan, options), trace, options.cpu_s)
     if options.ringtrace is not None:
         runner.world.ringtrace = Path(options.ringtrace)
         runner.world.ringtrace.mkdir(parents=True, exist_ok=True)
@@ -152,7 +153,7 @@ def outcome_of(stack: str, result: Result) -> Outcome:
         result.steps,
         result.world.history.changes(),
         result.wall_s,
-        result.trace.hash(),
+        result.trace.hash() if result.ended else "",
         run_line(result),
         [str(violation) for violation in result.violations],
         dict(result.faults),

@@ -8,10 +8,12 @@ ring), *rest* (no further view change, no message), and last the checkers over t
 
 from __future__ import annotations
 
+import signal
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from unittest.mock import patch
 
 from broker.waiting import backlog
@@ -47,6 +49,32 @@ DRAIN_S = 60.0
 """For what was accepted before the last fault: the longest queue over the slowest ring."""
 REPAIR_S = 10.0
 """For a few messages more, and what clients answer to them one by one."""
+SEED_CPU_S = 120.0
+"""Of the processor, for one run; the slowest honest one takes a tenth."""
+NO_END = "no end"
+"""The rule that a run breaks which takes more."""
+AGAIN_S = 5.0
+"""Who swallows the alarm gets another one."""
+
+
+class OverTime(BaseException):
+    """A run used up its time.  No `Exception`: that would be taken for one of the core's own."""
+
+
+@contextmanager
+def _processor_limit(seconds: float) -> Iterator[None]:
+    """Raises OverTime, wherever it is by then, when that much of the processor is used up."""
+
+    def alarm(_number: int, _frame: object) -> None:
+        raise OverTime
+
+    before = signal.signal(signal.SIGPROF, alarm)
+    signal.setitimer(signal.ITIMER_PROF, seconds, AGAIN_S)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 @record
@@ -70,6 +98,11 @@ class Result:
     @property
     def ok(self) -> bool:
         return not self.violations
+
+    @property
+    def ended(self) -> bool:
+        """Whether it was not broken off, wherever that was."""
+        return all(violation.rule != NO_END for violation in self.violations)
 
     @property
     def counted(self) -> bool:
@@ -101,29 +134,33 @@ def token_timeout_s(plan: Plan) -> float:
 class Runner:
     """Drives one world through the phases."""
 
-    def __init__(self, plan: Plan, make_core: MakeCore, stack: Stack, trace: Trace) -> None:
+    def __init__(
+        self,
+        plan: Plan,
+        make_core: MakeCore,
+        stack: Stack,
+        trace: Trace,
+        seconds: float = SEED_CPU_S,
+    ) -> None:
+        """`seconds` of the processor, after which it is broken off."""
         self.plan = plan
         self.trace = trace
         self.world = World(plan, make_core, stack, trace)
         self.stack = stack
         self.violations: list[Violation] = []
         self.settle_s = 0.0
+        self.seconds = seconds
+        self.phase = "chaos"
 
     def run(self) -> Result:
         began = time.perf_counter()
-        try:
-            with patch.object(backlog, "BLOCK_MESSAGES", BLOCK_MESSAGES):
-                self._phases()
-        except Exception as error:  # a bug of a core is a finding, not the end of the campaign
-            where = "".join(traceback.format_exception(error)[-3:])
-            self.violations.append(Violation("G0", "crash", f"{error!r}\n{where}"))
         world = self.world
-        for name in sorted(world.outside):  # nothing is demanded of them: their history ends here
-            world.members[name].crash()
-        self.violations += check(world.history)
-        for member in world.live():
-            assert member.tap is not None
-            world.retire(member.tap)
+        try:
+            with _processor_limit(self.seconds):
+                self._run_and_check()
+        except OverTime:
+            text = f"not over after {self.seconds:g} s of the processor: {self.phase}, at"
+            self._fail("G0", NO_END, f"{text} {world.now:.3f} s, after {world.steps} events")
         processes = world.history.processes
         return Result(
             plan=self.plan,
@@ -143,12 +180,29 @@ class Runner:
             world=world,
         )
 
+    def _run_and_check(self) -> None:
+        try:
+            with patch.object(backlog, "BLOCK_MESSAGES", BLOCK_MESSAGES):
+                self._phases()
+        except Exception as error:  # a bug of a core is a finding, not the end of the campaign
+            where = "".join(traceback.format_exception(error)[-3:])
+            self.violations.append(Violation("G0", "crash", f"{error!r}\n{where}"))
+        self.phase = "the checkers"
+        world = self.world
+        for name in sorted(world.outside):  # nothing is demanded of them: their history ends here
+            world.members[name].crash()
+        self.violations += check(world.history)
+        for member in world.live():
+            assert member.tap is not None
+            world.retire(member.tap)
+
     # -- phases ----------------------------------------------------------------------------------
 
     def _phases(self) -> None:
         self._chaos()
         if self._settle() and self._resume() and self._drain() and self._repair():
             self._rest()
+            self.phase = "the judges"
             self.violations += self.stack.finish(self.world.live())
 
     def _chaos(self) -> None:
@@ -224,6 +278,7 @@ class Runner:
         world.net.cut(pairs)
 
     def _settle(self) -> bool:
+        self.phase = "settle"
         world = self.world
         self._heal()
         healed = world.now
@@ -268,6 +323,7 @@ class Runner:
         Its time begins when what was accepted before is gone: messages go out in the order of
         submission (G5), two frames a rotation where a plan has it so, and L2 bounds how long.
         """
+        self.phase = "resume"
         world = self.world
         live = world.live()
         ahead = [(m.tap, m.tap.submitted) for m in live if m.tap is not None]
@@ -293,6 +349,7 @@ class Runner:
         What a client is asked to publish is with the ring a while later only, and clients answer
         what they are sent, message by message: so the layers above must have come to rest, too.
         """
+        self.phase = "drain"
         world = self.world
         live = world.live()
         taken = {m.name: 0 for m in live}
@@ -318,6 +375,7 @@ class Runner:
         Without this a ring that never asks for what it lacks would pass: it breaks, and recovery
         brings the frames.  Lost are first a data frame on each link, then a token of each member.
         """
+        self.phase = "repair"
         world, live = self.world, self.world.live()
         ring = _ring(live[0])
         for kind in (FrameKind.DATA, FrameKind.TOKEN):
@@ -342,6 +400,7 @@ class Runner:
 
     def _rest(self) -> None:
         """L2 for the others, L3: a stable ring stays as it is."""
+        self.phase = "rest"
         world = self.world
         live = world.live()
         ring = _ring(live[0])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -13,12 +14,13 @@ from tests.sim.mutation import run
 from tests.sim.mutation.by_hand import broken
 from tests.sim.mutation.equivalents import EQUIVALENT, UNSEEN
 from tests.sim.mutation.operators import MODULES, generate, generate_all, mutated, sample
-from tests.sim.run import shrink
+from tests.sim.run import batch, shrink
 from tests.sim.run.batch import Job, differences, run_batch
 from tests.sim.run.campaign import Outcome, options_for, plan_of
 from tests.sim.run.coverage import FAULTS, PRIMARY_STAGES, STAGES, lines, possible
 from tests.sim.run.gate import FIXED, fixed_jobs, fresh_start
 from tests.sim.run.plan import ALL_FAULTS, EPISODE_FAULTS, make_plan
+from tests.sim.run.runner import Runner
 from tests.sim.stacks.stack import covers
 from tests.sim.stacks.toy_log import Image, ToyLog
 from tests.sim.world.net import Net, Weather
@@ -155,6 +157,31 @@ def test_one_seed_leaves_one_trace_in_every_process() -> None:
 def test_a_batch_that_dies_is_a_failure() -> None:
     outcomes: list[Outcome] = run_batch([Job("no such stack", 1)], 1)
     assert [outcome.ok for outcome in outcomes] == [False]
+
+
+def test_a_seed_that_does_not_end_is_named_and_the_others_go_on(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """It says which run it was, and where in it."""
+
+    def chaos(runner: Runner) -> None:
+        runner.world.start()
+        while runner.plan.seed == 2:
+            runner.world.run_until(lambda: False, runner.world.now + 0.1)
+
+    options = replace(options_for("ring"), cpu_s=0.2)
+    monkeypatch.setattr(Runner, "_chaos", chaos)
+    monkeypatch.setattr(batch, "options_for", lambda _: options)
+    assert batch.main(["ring:1", "ring:2", "ring:3"]) == 0
+    found = [Outcome(*json.loads(line)) for line in capsys.readouterr().out.splitlines()]
+    assert [(one.stack, one.seed, one.ok) for one in found] == [
+        ("ring", 1, True), ("ring", 2, False), ("ring", 3, True)
+    ]  # fmt: skip
+    (text,) = found[1].violations
+    assert re.fullmatch(
+        r"G0/no end: not over after 0.2 s of the processor: chaos, at \d+\.\d+ s, after \d+ events",
+        text,
+    )
 
 
 def test_fresh_seeds_follow_from_the_commit() -> None:
