@@ -22,6 +22,7 @@ from broker.management.slices import Slices, no_collection
 from broker.replication.controller import Controller
 from broker.shovels.supervisor import Shovels
 from broker.statistics.endpoint import Pages
+from broker.statistics.samples import Span, Spans
 from broker.statistics.statistics import Statistics
 from vsync.types import record
 
@@ -46,6 +47,10 @@ VALUES_MAX = 20_000
 """In a body that is not the definitions of a cluster: to read them takes some milliseconds."""
 AT_ONCE_BYTES = 64 * 1024
 """A body that may be large and is not is read in one step."""
+
+
+SECONDS_MAX = 31_536_000
+"""Of the parameters that ask for samples: a year."""
 
 
 class Problem(Exception):
@@ -162,6 +167,23 @@ class Call:
     def flag(self, name: str) -> bool:
         """Whether a parameter of the query says true."""
         return self.query.get(name, "").lower() == "true"
+
+    def count(self, name: str, default: int, most: int) -> int:
+        """A whole number of the query, from 1 on."""
+        text = self.query.get(name)
+        if text is None:
+            return default
+        if not (text.isascii() and text.isdigit()) or not 1 <= int(text[:20]) <= most:
+            raise bad_request(f"{name} is not a whole number from 1 to {most}")
+        return int(text)
+
+    def spans(self) -> Spans:
+        """The samples that are asked for; of an age without an increment none, as in RabbitMQ."""
+        found: list[Span | None] = []
+        for name in Spans._fields:
+            age, step = (self.count(f"{name}_{one}", 0, SECONDS_MAX) for one in ("age", "incr"))
+            found.append(Span(age, step) if age and step else None)
+        return Spans(*found)
 
     # -- the state -------------------------------------------------------------------------------
 

@@ -88,8 +88,8 @@ class Listing(Generic[Item]):
         return lambda item: _sortable(_at(self.row(item), steps))
 
     async def _page(self, call: Call, found: Sequence[Item], total: int, slices: Slices) -> Reply:
-        page = _count(call, "page", 1, 1 << 31)
-        size = _count(call, "page_size", PAGE_DEFAULT, PAGE_MAX)
+        page = call.count("page", 1, 1 << 31)
+        size = call.count("page_size", PAGE_DEFAULT, PAGE_MAX)
         pages = max(1, -(-len(found) // size))
         if page > pages:
             raise Problem(
@@ -215,13 +215,6 @@ def _filter(call: Call) -> Callable[[str], bool] | None:
     except re2.error as error:
         raise bad_request(f"name is no regular expression: {error}") from None
     return lambda name: pattern.search(name) is not None
-
-
-def _count(call: Call, name: str, default: int, most: int) -> int:
-    text = call.query.get(name, str(default))
-    if not (text.isascii() and text.isdigit()) or not 1 <= int(text[:20]) <= most:
-        raise bad_request(f"{name} is not a whole number from 1 to {most}")
-    return int(text)
 
 
 def _columns(call: Call) -> list[list[str]]:

@@ -124,6 +124,10 @@ class MemberFigures:
         found = self._heard.get(name)
         return found[1] if found is not None and self._now - found[0] <= HEARD_S else None
 
+    def told(self, name: str) -> tuple[float, Figures] | None:
+        """Return what a member, or this one, told last, and when."""
+        return self._heard.get(name)
+
     def traffic(self, connection: tuple[int, int]) -> Traffic | None:
         """Return the bytes of a connection; None where its member has told nothing of it."""
         found = self._traffic.get(connection)
@@ -149,7 +153,8 @@ class MemberFigures:
         self._now = now
         if now - self._told_at >= TELL_S:
             self._told_at = now
-            self._tell(FIGURES_ARE + bytes(msgpack.packb(self._read())))
+            self._heard[self._me.name] = now, self._read()
+            self._tell(FIGURES_ARE + bytes(msgpack.packb(self._heard[self._me.name][1])))
         if next(self._round, self) is self:
             self._round = self._look_at_all()
             next(self._round, None)

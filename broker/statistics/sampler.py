@@ -10,8 +10,9 @@ Pure: time, and when to pause, are handed in.
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import deque
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import fields
 from operator import attrgetter
 from typing import NamedTuple, TypeAlias
@@ -20,6 +21,7 @@ from broker.machine.machine import Machine
 from broker.machine.state import Queue
 from broker.machine.tally import COUNTS, Tally, Totals
 from broker.statistics.noted_queues import NotedQueues
+from broker.statistics.samples import Row
 
 CHURN = tuple(field.name for field in fields(Totals) if field.name != "messages")
 _counts_of: Callable[[Tally], tuple[int, ...]] = attrgetter(*COUNTS)
@@ -33,7 +35,12 @@ MOVED = tuple(
 PERIOD_S = 1.0
 MINUTE_S = 60.0
 STEP_S = 10.0
-"""The rates over a minute are measured from a sample that is so much older or younger."""
+"""So far apart are the samples of what nobody asked for; the rates over a minute are measured from
+one that is so much older or younger."""
+WATCHED_MAX, WATCHED_S = 200, 120.0
+"""Each sweep is sampled of so many tallies, those asked for last, for so long after that."""
+SUMMED_MAX = 50
+"""Of an object of more tallies, a connection with so many channels, there are no samples."""
 LOOK_EVERY = 32
 """Objects between two looks at the clock."""
 
@@ -61,14 +68,14 @@ class Track:
         self.rates: tuple[float, ...] = ()
         self.older: deque[tuple[float, Sample]] = deque([(at, before)])
 
-    def take(self, began: float, at: float, before: Sample, now: Sample) -> None:
+    def take(self, began: float, at: float, before: Sample, now: Sample, *, keep: bool) -> None:
         """The sample of the sweep that began at `at`; the one before began at `began`."""
         interval = max(at - began, 1e-6)
         self.rates = tuple([(b - a) / interval for a, b in zip(before, now, strict=True)])
         if before != now:
             self.changed_at = at
         older = self.older
-        if at - older[-1][0] >= STEP_S:
+        if keep:
             older.append((at, now))
         while len(older) > 1 and at - older[1][0] >= MINUTE_S:
             older.popleft()
@@ -82,6 +89,13 @@ class Track:
         began, before = self.older[0]
         interval = max(at - began, PERIOD_S)
         return tuple([(b - a) / interval for a, b in zip(before, now, strict=True)])
+
+    def samples(self, times: Sequence[float], now: Sample) -> list[Sample]:
+        """Return those of these times: of sweeps that were kept, and of the latest one."""
+        kept, samples = zip(*self.older, strict=True)
+        return [
+            now if at > kept[-1] else samples[max(bisect_right(kept, at) - 1, 0)] for at in times
+        ]
 
 
 class Rates(NamedTuple):
@@ -107,7 +121,13 @@ class Sampler:
         """Of ready and unacked messages, a second."""
         self.at = 0.0
         """When the last whole sweep began."""
+        self.depths_of: dict[str, Tally] = {}
+        """By virtual host a tally whose sample is its ready and its unacked messages."""
         self._tracks: dict[Tally, Track] = {}
+        self._coming = self._tracks  # of the sweep that is under way
+        self._ticks: deque[tuple[float, bool]] = deque()  # sweeps of the last minute; kept of all?
+        self._keep, self._kept_at = False, -STEP_S  # whether this sweep is kept of all
+        self._watched: dict[Tally, tuple[float, float]] = {}  # since when, and asked for last
         self._machine: Machine | None = None
         self._since = 0.0  # of this machine
         self._queues: list[Queue] = []  # all, as they were created; kept from sweep to sweep
@@ -120,7 +140,9 @@ class Sampler:
         """Go on while there is `more` time; whether a sweep came to its end."""
         if machine is not self._machine:
             self._machine, self._sweep, self._tracks, self.sweeps = machine, None, {}, 0
-            self._queues, self._listed = [], 0
+            self._queues, self._listed, self.depths_of = [], 0, {}
+            self._ticks.clear()
+            self._watched.clear()
             self._since = now
         if self._sweep is None:
             if now - self._started < PERIOD_S:
@@ -141,9 +163,54 @@ class Sampler:
             return None
         return Rates(track.rates, track.minute(self.at, tally.sampled))
 
+    def rows(self, tallies: Sequence[Tally]) -> list[Row]:
+        """Return the samples of the last minute, of these together, newest first; from here on
+        each sweep's, for a while."""
+        if not 0 < len(tallies) <= SUMMED_MAX or not self._ticks:
+            return []
+        since = max([self._watch(tally) for tally in tallies])
+        times = [at for at, kept in reversed(self._ticks) if kept or at > since or at == self.at]
+        columns: list[list[Sample]] = []
+        for tally in tallies:
+            track, now = self._tracks.get(tally) or self._coming.get(tally), tally.sampled
+            if now:  # else it is newer than the latest sweep
+                columns.append([now] * len(times) if track is None else track.samples(times, now))
+        return [
+            Row(at, [sum(values) for values in zip(*samples, strict=True)])
+            for at, *samples in zip(times, *columns, strict=True)
+            if samples
+        ]
+
+    def _watch(self, tally: Tally) -> float:
+        """Sample this one at each sweep from here on; return since when that is done."""
+        since, _ = self._watched.pop(tally, (self._started, 0.0))
+        self._watched[tally] = since, self._started
+        if len(self._watched) > WATCHED_MAX:
+            del self._watched[next(iter(self._watched))]
+        return since
+
+    def _begin(self, at: float) -> None:
+        """Forget what nobody asked for lately, and see whether this sweep is kept of all."""
+        for tally, (_, asked) in list(self._watched.items()):
+            if at - asked <= WATCHED_S:
+                break
+            del self._watched[tally]
+        self._keep = at - self._kept_at >= STEP_S
+        if self._keep:
+            self._kept_at = at
+
+    def _end(self, at: float) -> None:
+        """The sweep is whole."""
+        self._ticks.append((at, self._keep))
+        while at - self._ticks[0][0] > MINUTE_S:
+            self._ticks.popleft()
+        self.at = at
+
     def _all(self, machine: Machine, share: Share, at: float) -> Iterator[None]:
         """Take each tally; a place to pause after some of them."""
+        self._begin(at)
         tracks: dict[Tally, Track] = {}
+        self._coming = tracks
         for totals in list(machine.totals.values()):
             counts = _counts_of(totals.messages) + _churn_of(totals)
             self._take(tracks, at, totals.messages, counts)
@@ -164,6 +231,9 @@ class Sampler:
             yield from self._take_plain(tracks, at, others)
         yield from self._take_plain(tracks, at, [one.tally for one in machine.channels.values()])
         by_vhost = {name: Depths(*counts) for name, counts in sums.items()}
+        self.depths_of = {name: self.depths_of.get(name) or Tally() for name in by_vhost}
+        for name, tally in self.depths_of.items():
+            self._take(tracks, at, tally, by_vhost[name][:2])
         depths = Depths(*map(sum, zip(Depths(), *by_vhost.values(), strict=True)))
         interval = max(at - self._began, 1e-6)
         if self.sweeps:
@@ -172,7 +242,8 @@ class Sampler:
                 (depths.ready - before.ready) / interval,
                 (depths.unacked - before.unacked) / interval,
             )
-        self._tracks, self.at, self.noted = tracks, at, noted
+        self._tracks, self.noted = tracks, noted
+        self._end(at)
         self.depths, self.by_vhost, self.share = depths, by_vhost, Depths(*own)
 
     def _list_new(self, machine: Machine) -> None:
@@ -249,5 +320,5 @@ class Sampler:
         if now != before:
             tally.changed_at = at
         tally.sampled = now
-        track.take(self._began, at, before, now)
+        track.take(self._began, at, before, now, keep=self._keep or tally in self._watched)
         tracks[tally] = track

@@ -10,13 +10,15 @@ clients) it tells the others in a datagram every few seconds; what is missing wa
     statistics.connection(connection)   "message_stats"; "recv_oct", "send_oct", where known
     statistics.user(name, channels)     "message_stats" of a user's open channels
     statistics.vhost(name)              "message_stats", "messages", "messages_ready" ...
-    statistics.overview(age_s, step_s)  "message_stats", "queue_totals", "churn_rates"; with samples
+    statistics.overview()               "message_stats", "queue_totals", "churn_rates"
     statistics.node(name)               "mem_used", "disk_free", "fd_used", "uptime", "qpidd" ...
 
 Each returns a new dict that a reply can be updated with; a key is absent where there is nothing to
-tell.  A rate is `{"rate": a second, lately, "avg_rate": a second, over a minute}`.  None of them
-takes longer than the object has consumers.
-Decision: docs/decisions/0033-every-member-counts-and-reports-its-share.md.
+tell.  A rate is `{"rate": a second, lately, "avg_rate": a second, over a minute}`; with `Spans`,
+which all but `user` take, the samples of this time are beside it.  None of them takes longer than
+the object has consumers.
+Decisions: docs/decisions/0033-every-member-counts-and-reports-its-share.md,
+docs/decisions/0141-samples-of-one-object.md.
 """
 
 from __future__ import annotations
@@ -24,17 +26,16 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import NamedTuple, TypeAlias
+from typing import NamedTuple
 
 from broker.machine.state import Channel, ConnectionRecord, Exchange, Queue
 from broker.machine.tally import COUNTS, Tally
 from broker.replication.controller import Controller
 from broker.statistics.figures import Figures
 from broker.statistics.members import MemberFigures
-from broker.statistics.sampler import CHURN, READY, UNACKED, Sampler
+from broker.statistics.sampler import CHURN, READY, UNACKED, WATCHED_MAX, Sampler
+from broker.statistics.samples import NO_SPANS, TAKEN, Fragment, Row, Samples, Span, Spans
 from vsync.quorum.voter_set import parse
-
-Fragment: TypeAlias = dict[str, object]
 
 CHURN_NAMES = {
     "connections_opened": "connection_created",
@@ -49,7 +50,15 @@ OF_CHANNEL = tuple(name for name in COUNTS if name != "routed")
 OF_QUEUE = (
     "publish", "deliver", "deliver_no_ack", "get", "get_no_ack", "get_empty", "redeliver", "ack",
 )  # fmt: skip
-TAKEN = ("deliver", "deliver_no_ack", "get", "get_no_ack")
+OF_EXCHANGE = {"publish": "publish_in", "routed": "publish_out"}
+OF_NODE = {
+    "mem_used": "memory_bytes", "disk_free": "disk_free_bytes", "fd_used": "open_fds",
+    "sockets_used": "client_sockets", "io_sync_count": "store_commits_total",
+}  # fmt: skip
+"""The figures of which there are rates, and samples."""
+DEPTH = ("messages_ready", "messages_unacknowledged")
+BYTES = ("recv_oct", "send_oct")
+IN_TOTALS = (*COUNTS, *[CHURN_NAMES[name] for name in CHURN])
 CLOCK_SET_MS = 1000.0
 """Time of day goes on by the other clock, unless it was set by more than that."""
 FINE, COARSE_EVERY, COARSE = 120, 10, 360
@@ -85,15 +94,6 @@ class _Sums(NamedTuple):
         return found
 
 
-class Whole(NamedTuple):
-    """The counts of the whole cluster at one time."""
-
-    at: float
-    wall_ms: int
-    counts: tuple[int, ...]
-    """COUNTS and CHURN, then ready and unacked messages."""
-
-
 class Statistics:
     """What one member can say of the cluster; `step` is to be called a few times a second."""
 
@@ -103,8 +103,10 @@ class Statistics:
         self.sampler = Sampler()
         self.members = members
         self._controller, self._wall_ms = controller, wall_ms
-        self._fine: deque[Whole] = deque(maxlen=FINE)
-        self._coarse: deque[Whole] = deque(maxlen=COARSE)
+        self._fine: deque[Row] = deque(maxlen=FINE)
+        self._coarse: deque[Row] = deque(maxlen=COARSE)
+        self._bytes: dict[tuple[int, int], deque[Row]] = {}  # of connections asked for
+        self._figures: dict[str, deque[Row]] = {}  # OF_NODE, of members
         self._serving: tuple[str, ...] = ()
         self._wall_at_0_ms = 0.0  # of the clock that the sampler goes by
 
@@ -122,6 +124,10 @@ class Statistics:
             self._fine.append(whole)
             if self.sampler.sweeps % COARSE_EVERY == 1:
                 self._coarse.append(whole)
+            for connection, rows in list(self._bytes.items()):
+                self._sample_bytes(connection, rows)
+            for member in self._controller.primary.members:
+                self._sample_figures(member.name)
 
     # -- which member reports what ---------------------------------------------------------------
 
@@ -161,7 +167,7 @@ class Statistics:
 
     # -- fragments -------------------------------------------------------------------------------
 
-    def queue(self, queue: Queue) -> Fragment:
+    def queue(self, queue: Queue, spans: Spans = NO_SPANS) -> Fragment:
         """Return the statistics of a queue."""
         found: Fragment = {}
         stats = self._sums(queue.tally).stats(OF_QUEUE)
@@ -169,25 +175,27 @@ class Statistics:
             found["message_stats"] = stats
         rates = self.sampler.rates(queue.tally)
         ready, unacked = (rates.last[READY], rates.last[UNACKED]) if rates else (0.0, 0.0)
-        return found | _depth_details(ready, unacked) | self._idle(queue.tally)
+        depth = _depth_details(ready, unacked)
+        self._add(spans.msg_rates, [queue.tally], COUNTS, stats)
+        self._add(spans.lengths, [queue.tally], (*COUNTS, *DEPTH), depth)
+        if queue.stream is not None:  # what is read is there
+            depth["messages_details"] = depth["messages_ready_details"]
+        return found | depth | self._idle(queue.tally)
 
-    def exchange(self, exchange: Exchange) -> Fragment:
+    def exchange(self, exchange: Exchange, spans: Spans = NO_SPANS) -> Fragment:
         """Return the statistics of an exchange."""
         sums = self._sums(exchange.tally)
-        if not any(sums.counts.values()):
-            return {}
-        return {
-            "message_stats": {
-                "publish_in": sums.counts["publish"],
-                "publish_in_details": sums.details("publish"),
-                "publish_out": sums.counts["routed"],
-                "publish_out_details": sums.details("routed"),
-            }
-        }
+        stats: Fragment = {}
+        for name, shown in OF_EXCHANGE.items():
+            stats[shown], stats[f"{shown}_details"] = sums.counts[name], sums.details(name)
+        names = [OF_EXCHANGE.get(name, name) for name in COUNTS]
+        self._add(spans.msg_rates, [exchange.tally], names, stats)
+        return {"message_stats": stats} if any(sums.counts.values()) else {}
 
-    def channel(self, channel: Channel) -> Fragment:
+    def channel(self, channel: Channel, spans: Spans = NO_SPANS) -> Fragment:
         """Return the statistics of a channel."""
         stats = self._sums(channel.tally).stats(OF_CHANNEL)
+        self._add(spans.msg_rates, [channel.tally], COUNTS, stats)
         return ({"message_stats": stats} if stats else {}) | self._idle(channel.tally)
 
     def user(self, name: str, channels: Sequence[Channel]) -> Fragment:
@@ -204,34 +212,43 @@ class Statistics:
         since = datetime.fromtimestamp((self._wall_at_0_ms / 1000) + tally.changed_at, UTC)
         return {"idle_since": since.isoformat(timespec="milliseconds")}
 
-    def connection(self, connection: ConnectionRecord) -> Fragment:
+    def connection(self, connection: ConnectionRecord, spans: Spans = NO_SPANS) -> Fragment:
         """Return what its open channels did, and its bytes as far as its member told them."""
         tallies = [one.tally for one in connection.channels.values()]
         stats = self._sums(*tallies).stats(OF_CHANNEL) if tallies else {}
+        self._add(spans.msg_rates, tallies, COUNTS, stats)
         told: Fragment = {"message_stats": stats} if stats else {}
         found = self.members.traffic(connection.key)
         if found is None:
             return told
-        return told | {
+        octets: Fragment = {
             "recv_oct": found.received,
             "recv_oct_details": {"rate": round(found.received_rate, 3)},
             "send_oct": found.sent,
             "send_oct_details": {"rate": round(found.sent_rate, 3)},
         }
+        samples = Samples(spans.data_rates, lambda: self._octets(connection.key), BYTES)
+        samples.add_to(octets, self._wall_ms_at)
+        return told | octets
 
-    def vhost(self, name: str) -> Fragment:
+    def vhost(self, name: str, spans: Spans = NO_SPANS) -> Fragment:
         """Return the statistics of a virtual host."""
         totals = self._controller.replica.machine.totals
         tallies = [one.messages for (_, vhost), one in totals.items() if vhost == name]
-        found = self._sums(*tallies).stats(OF_CHANNEL)
+        stats = self._sums(*tallies).stats(OF_CHANNEL)
+        self._add(spans.msg_rates, tallies, IN_TOTALS, stats)
         depths = self.sampler.by_vhost.get(name)
         depth: Fragment = {}
         if depths is not None:
-            depth = _depth(depths.ready, depths.unacked)
-        return {"message_stats": found, **depth} if found else depth
+            tally = self.sampler.depths_of[name]
+            rates = self.sampler.rates(tally)
+            changes = _depth_details(*(rates.last if rates is not None else (0.0, 0.0)))
+            self._add(spans.lengths, [tally], DEPTH, changes)
+            depth = _depth(depths.ready, depths.unacked) | changes
+        return {"message_stats": stats, **depth} if stats else depth
 
-    def overview(self, age_s: float = 0.0, step_s: float = 0.0) -> Fragment:
-        """Return the statistics of the cluster; of the last `age_s` with a sample each `step_s`."""
+    def overview(self, spans: Spans = NO_SPANS) -> Fragment:
+        """Return the statistics of the cluster."""
         machine, sampler = self._controller.replica.machine, self.sampler
         sums = self._sums(*[one.messages for one in machine.totals.values()])
         stats = sums.stats(OF_CHANNEL)
@@ -241,23 +258,72 @@ class Statistics:
         for name, shown in CHURN_NAMES.items():
             churn[shown] = sum(getattr(one, name) for one in machine.totals.values())
             churn[f"{shown}_details"] = sums.details(name)
-        if age_s > 0 and step_s > 0:
-            self._add_samples(age_s, step_s, stats, totals, churn)
+        for span, fragment in (
+            (spans.msg_rates, stats), (spans.lengths, totals), (spans.lengths, churn),
+        ):  # fmt: skip
+            if span is not None:
+                kept = self._fine if span.age_s <= FINE else self._coarse
+                samples = Samples(span, lambda kept=kept: reversed(kept), (*IN_TOTALS, *DEPTH))  # type: ignore[misc]
+                samples.add_to(fragment, self._wall_ms_at)
         return {"message_stats": stats, "queue_totals": totals, "churn_rates": churn}
 
-    def node(self, name: str) -> Fragment:
+    def node(self, name: str, spans: Spans = NO_SPANS) -> Fragment:
         """Return what is known of a member; what its clients did every member counts."""
         own = [
             one
             for (member, _), one in self._controller.replica.machine.totals.items()
             if member == name
         ]
-        churn: Fragment = {
-            shown: sum(getattr(one, counted) for one in own)
-            for counted, shown in CHURN_NAMES.items()
-        }
+        tallies = [one.messages for one in own]
+        sums = self._sums(*tallies)
+        found: Fragment = {}
+        for counted, shown in CHURN_NAMES.items():
+            found[shown] = sum(getattr(one, counted) for one in own)
+            found[f"{shown}_details"] = sums.details(counted)
+        self._add(spans.node_stats, tallies, IN_TOTALS, found)
         figures = self.members.of(name)
-        return churn | (_node(figures) if figures is not None else {})
+        return found | (_node(figures) | self._changes(name, spans) if figures is not None else {})
+
+    def _changes(self, name: str, spans: Spans) -> Fragment:
+        rows = [*reversed(self._figures.get(name, ()))]
+        changes: Fragment = {}
+        for place, shown in enumerate(OF_NODE):
+            rate = 0.0
+            if len(rows) > 1:
+                rate = (rows[0].values[place] - rows[1].values[place]) / (rows[0].at - rows[1].at)
+            changes[f"{shown}_details"] = {"rate": round(rate, 3)}
+        Samples(spans.node_stats, lambda: rows, [*OF_NODE]).add_to(changes, self._wall_ms_at)
+        return changes
+
+    # -- samples ---------------------------------------------------------------------------------
+
+    def _add(
+        self, span: Span | None, tallies: Sequence[Tally], names: Sequence[str], to: Fragment
+    ) -> None:
+        """Add the samples of these tallies together."""
+        Samples(span, lambda: self.sampler.rows(tallies), names).add_to(to, self._wall_ms_at)
+
+    def _wall_ms_at(self, at: float) -> int:
+        return round(self._wall_at_0_ms + at * 1000)
+
+    def _octets(self, connection: tuple[int, int]) -> list[Row]:
+        """The bytes of a connection, from when they were asked for first."""
+        rows = self._bytes.pop(connection, None)
+        if rows is None:
+            rows = deque(maxlen=FINE)
+            if len(self._bytes) == WATCHED_MAX:
+                del self._bytes[next(iter(self._bytes))]
+        self._bytes[connection] = rows  # the last one asked for
+        if not rows:
+            self._sample_bytes(connection, rows)
+        return [*reversed(rows)]
+
+    def _sample_bytes(self, connection: tuple[int, int], rows: deque[Row]) -> None:
+        found = self.members.traffic(connection)
+        if found is None:
+            self._bytes.pop(connection, None)  # it has ended
+        else:
+            rows.append(Row(self.sampler.at, (found.received, found.sent)))
 
     # -- sums ------------------------------------------------------------------------------------
 
@@ -277,43 +343,19 @@ class Statistics:
                     minute[name] = minute.get(name, 0.0) + slow
         return _Sums(counts, last, minute)
 
-    def _whole(self) -> Whole:
+    def _sample_figures(self, name: str) -> None:
+        rows = self._figures.setdefault(name, deque(maxlen=FINE))
+        told = self.members.told(name)
+        if told is not None and not (rows and rows[-1].at == told[0]):
+            values = [round(told[1][figure]) for figure in OF_NODE.values()]
+            rows.append(Row(told[0], values))
+
+    def _whole(self) -> Row:
         sampler = self.sampler
         totals = self._controller.replica.machine.totals.values()
         counts = [sum(getattr(one.messages, name) for one in totals) for name in COUNTS]
         churn = [sum(getattr(one, name) for one in totals) for name in CHURN]
-        depths = (sampler.depths.ready, sampler.depths.unacked)
-        return Whole(sampler.at, self._wall_ms(), (*counts, *churn, *depths))
-
-    def _add_samples(
-        self, age_s: float, step_s: float, stats: Fragment, totals: Fragment, churn: Fragment
-    ) -> None:
-        kept = self._fine if age_s <= FINE else self._coarse
-        newest = kept[-1].at if kept else 0.0
-        chosen: list[Whole] = []
-        for whole in kept:
-            late = newest - whole.at <= age_s
-            if late and (not chosen or whole.at - chosen[-1].at >= step_s - 0.5):
-                chosen.append(whole)
-        columns = {name: [one.counts[place] for one in chosen] for place, name in enumerate(COUNTS)}
-        columns["deliver_get"] = [
-            sum(row) for row in zip(*[columns[n] for n in TAKEN], strict=True)
-        ]
-        place = len(COUNTS)
-        for name in CHURN:
-            columns[CHURN_NAMES[name]] = [one.counts[place] for one in chosen]
-            place += 1
-        columns["messages_ready"] = [one.counts[place] for one in chosen]
-        columns["messages_unacknowledged"] = [one.counts[place + 1] for one in chosen]
-        columns["messages"] = [sum(one.counts[place:]) for one in chosen]
-        for fragment in (stats, totals, churn):
-            for name, column in columns.items():
-                details = fragment.get(f"{name}_details")
-                if isinstance(details, dict):
-                    details["samples"] = [
-                        {"sample": value, "timestamp": one.wall_ms}
-                        for value, one in zip(reversed(column), reversed(chosen), strict=True)
-                    ]
+        return Row(sampler.at, (*counts, *churn, sampler.depths.ready, sampler.depths.unacked))
 
 
 def _depth(ready: int, unacked: int) -> Fragment:

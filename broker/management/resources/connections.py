@@ -18,6 +18,7 @@ from broker.machine.state import Channel, ConnectionRecord, Consumer, Queue, Rea
 from broker.management.call import Call, Problem, Reply, Route, not_found
 from broker.management.json_values import Json, Object, figures
 from broker.management.listing import Listing, chosen
+from broker.statistics.samples import NO_SPANS, Spans
 
 PROTOCOL = "AMQP 0-9-1"
 OF_CLIENT = (
@@ -65,7 +66,10 @@ def _split(peer: str) -> tuple[str, int]:
 
 
 def connection_row(
-    call: Call, one: ConnectionRecord, known: dict[str, dict[str, object]]
+    call: Call,
+    one: ConnectionRecord,
+    known: dict[str, dict[str, object]],
+    spans: Spans = NO_SPANS,
 ) -> Object:
     member = _member_of(call, one.key[0])
     host, port = _server_address(call, member)
@@ -87,7 +91,7 @@ def connection_row(
         "type": "network",
         "client_properties": {},
         **dict.fromkeys(OF_ENCRYPTION),
-        **figures(call.broker.statistics.connection(one)),
+        **figures(call.broker.statistics.connection(one, spans)),
     }
     here = member == call.broker.name
     told = known.get(one.peer) if here else call.broker.statistics.members.client(one.key)
@@ -143,7 +147,7 @@ def _connection(call: Call) -> ConnectionRecord:
 
 async def show_connection(call: Call) -> Reply:
     one = _connection(call)
-    return chosen(call, connection_row(call, one, call.broker.clients.details()))
+    return chosen(call, connection_row(call, one, call.broker.clients.details(), call.spans()))
 
 
 async def close_connection(call: Call) -> Reply:
@@ -178,7 +182,7 @@ def connection_details(call: Call, one: ConnectionRecord) -> Object:
     return {"name": connection_name(call, one), "peer_host": host, "peer_port": port}
 
 
-def channel_row(call: Call, one: Channel) -> Object:
+def channel_row(call: Call, one: Channel, spans: Spans = NO_SPANS) -> Object:
     connection = one.connection
     if one.local:
         facts = call.broker.clients.channel(connection.key[1], one.key[2])
@@ -197,7 +201,7 @@ def channel_row(call: Call, one: Channel) -> Object:
         "global_prefetch_count": one.limit if one.limit < CHANNEL_HELD_MAX else 0,
         "state": "running",
         **(figures(facts.shown()) if facts is not None else {}),
-        **figures(call.broker.statistics.channel(one)),
+        **figures(call.broker.statistics.channel(one, spans)),
     }
 
 
@@ -224,7 +228,7 @@ async def show_channel(call: Call) -> Reply:
     call.broker.demand_serving()
     for one in _channels_of(call):
         if _channel_name(call, one) == call.names["channel"]:
-            row = channel_row(call, one)
+            row = channel_row(call, one, call.spans())
             row["consumer_details"] = [consumer_row(call, two) for two in one.consumers.values()]
             row |= {"publishes": [], "deliveries": []}  # rates of the mode "detailed"
             return chosen(call, row)

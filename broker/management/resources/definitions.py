@@ -36,6 +36,7 @@ from broker.shovels.definition import COMPONENT as SHOVEL
 from broker.shovels.definition import local_ends, without_passwords
 from broker.shovels.replicas import COMPONENT as REPLICA
 from broker.shovels.upstreams import UPSTREAM
+from broker.statistics.samples import NO_SPANS
 
 ADMINISTRATOR, POLICYMAKER, USER = "administrator", "policymaker", "management"
 WORDS = {404: "Object Not Found", 409: "conflict", 503: "service_unavailable"}
@@ -205,6 +206,7 @@ def crud(kind: Kind) -> dict[str, Handler]:
 def _vhost_row(call: Call, one: Defined) -> Object:
     nodes: Object = dict.fromkeys(call.broker.controller.primary.caught_up_names, "running")
     shown = table(one.body)
+    spans = call.spans() if "vhost" in call.names else NO_SPANS  # none in a list
     return {
         "name": one.name,
         "description": shown.get("description", ""),
@@ -213,7 +215,7 @@ def _vhost_row(call: Call, one: Defined) -> Object:
         "default_queue_type": "classic",
         "cluster_state": nodes,
         "tracing": False,
-        **figures(call.broker.statistics.vhost(one.name)),
+        **figures(call.broker.statistics.vhost(one.name, spans)),
     }
 
 

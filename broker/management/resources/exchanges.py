@@ -21,12 +21,13 @@ from broker.management.call import (
 )
 from broker.management.json_values import Object, figures, table, to_amqp
 from broker.management.listing import Listing, chosen
+from broker.statistics.samples import NO_SPANS, Spans
 
 DEFAULT_NAME = "amq.default"
 """The default exchange in a path, as its own name is empty."""
 
 
-def exchange_row(call: Call, vhost: Vhost, exchange: Exchange) -> Object:
+def exchange_row(call: Call, vhost: Vhost, exchange: Exchange, spans: Spans = NO_SPANS) -> Object:
     policy, _ = policies_of_exchange(vhost, exchange)
     delayed = vhost.delays.get(exchange.name)
     return {
@@ -39,7 +40,7 @@ def exchange_row(call: Call, vhost: Vhost, exchange: Exchange) -> Object:
         "type": exchange.type,
         "vhost": vhost.name,
         **({"messages_delayed": ready_count(delayed)} if delayed is not None else {}),
-        **figures(call.broker.statistics.exchange(exchange)),
+        **figures(call.broker.statistics.exchange(exchange, spans)),
     }
 
 
@@ -70,7 +71,7 @@ def exchange_of(call: Call, part: str = "exchange") -> tuple[Vhost, Exchange]:
 
 
 async def show_exchange(call: Call) -> Reply:
-    row = exchange_row(call, *exchange_of(call))
+    row = exchange_row(call, *exchange_of(call), call.spans())
     return chosen(call, row | {"incoming": [], "outgoing": []})  # rates of the mode "detailed"
 
 

@@ -13,6 +13,7 @@ from broker.management.json_values import Json, Object, figures
 from broker.management.listing import Listing, chosen
 from broker.management.slices import Slices
 from broker.release import version
+from broker.statistics.samples import NO_SPANS, Spans
 
 API_RELEASE = "3.10.8"
 """The release of RabbitMQ whose API this follows; tools decide by it what they may ask."""
@@ -35,8 +36,6 @@ FEATURE_FLAGS = {
     "virtual_host_metadata": ("Virtual host metadata (description, tags, etc)", 0),
 }  # fmt: skip
 """Those of RabbitMQ 3.10 that mean something here, and the version of the machine they need."""
-SAMPLED = ("msg_rates", "lengths", "data_rates")
-"""The parameters by which a chart asks for samples: `msg_rates_age`, `msg_rates_incr`."""
 
 
 async def show_overview(call: Call) -> Reply:
@@ -73,8 +72,7 @@ async def show_overview(call: Call) -> Reply:
         "contexts": [{"node": broker.name, **one} for one in _contexts(call)],
     }
     if call.user.monitors:
-        spans = (_seconds(call, f"{what}_age", f"{what}_incr") for what in SAMPLED)
-        row |= figures(broker.statistics.overview(*next(filter(any, spans), (0.0, 0.0))))
+        row |= figures(broker.statistics.overview(call.spans()))
     else:
         row |= {"message_stats": {}, "queue_totals": _totals(call), "churn_rates": {}}
     return chosen(call, row)
@@ -98,15 +96,6 @@ def _contexts(call: Call) -> list[Object]:
     ]  # fmt: skip
 
 
-def _seconds(call: Call, *names: str) -> tuple[float, float]:
-    """How far back samples go, and how far apart they are; none unless both are asked for."""
-    texts = [call.query.get(name, "") for name in names]
-    if not all(text.isascii() and text.isdigit() and len(text) < 9 for text in texts):
-        return 0.0, 0.0
-    age, step = (float(text) for text in texts)
-    return age, step
-
-
 def _totals(call: Call) -> Object:
     """The messages of the virtual hosts that this user may see."""
     sums = dict.fromkeys(("messages", "messages_ready", "messages_unacknowledged"), 0)
@@ -128,7 +117,7 @@ def _listeners(call: Call) -> list[Json]:
     ]  # fmt: skip
 
 
-def node_rows(call: Call) -> list[Object]:
+def node_rows(call: Call, spans: Spans = NO_SPANS) -> list[Object]:
     """The members as nodes; of this one more is known than of the others."""
     status = call.broker.operations.status()
     members = status["members"]
@@ -166,7 +155,7 @@ def node_rows(call: Call) -> list[Object]:
                     {"name": "qpid-cluster-py", "version": version(), "description": "broker"}
                 ],
                 **(_of_asked(call) if name == call.broker.name else {}),
-                **figures(call.broker.statistics.node(name)),
+                **figures(call.broker.statistics.node(name, spans)),
             }
         )
     return rows
@@ -201,7 +190,7 @@ async def list_nodes(call: Call) -> Reply | StreamResponse:
 
 def _node(call: Call) -> Object:
     """The member of the path."""
-    for row in node_rows(call):
+    for row in node_rows(call, call.spans()):
         if row["name"] == call.names["node"]:
             return row
     raise not_found()

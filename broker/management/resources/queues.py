@@ -26,6 +26,7 @@ from broker.management.json_values import Json, Object, figures, table, to_amqp
 from broker.management.listing import Listing, chosen
 from broker.management.resources.connections import consumer_row
 from broker.management.slices import Slices
+from broker.statistics.samples import NO_SPANS, Spans
 from broker.waiting.pager import ROW_BYTES
 from vsync.quorum.voter_set import parse
 
@@ -35,7 +36,7 @@ QUEUE_BYTES = 4_000
 """What a queue takes in memory while it is empty, about (docs/PERFORMANCE.md)."""
 
 
-def queue_row(call: Call, queue: Queue) -> Object:
+def queue_row(call: Call, queue: Queue, spans: Spans = NO_SPANS) -> Object:
     """A queue as tools know it; what is not known here is left out, never made up."""
     ready, unacked = ready_count(queue), queue.unacked
     primary = call.broker.controller.primary
@@ -70,7 +71,7 @@ def queue_row(call: Call, queue: Queue) -> Object:
         "state": "running",
         "type": kind,
         "vhost": queue.vhost.name,
-        **figures(call.broker.statistics.queue(queue)),
+        **figures(call.broker.statistics.queue(queue, spans)),
     }
     if queue.owner is not None:
         row["owner_pid_details"] = owner_of(call, queue.owner)
@@ -159,12 +160,13 @@ def queue_of(call: Call) -> Queue:
 
 async def show_queue(call: Call) -> Reply:
     """With its consumers, those that would be served first; `consumers` of the API lists all."""
-    queue, slices = queue_of(call), Slices()
+    queue, spans, slices = queue_of(call), call.spans(), Slices()
     details: list[Json] = []
     for one in islice(list(queue.consumers.values()), DETAILS_MAX):
         details.append(consumer_row(call, one))
         await slices.step()
-    row = queue_row(call, queue) | {"consumer_details": details, "incoming": [], "deliveries": []}
+    row = queue_row(call, queue, spans) | {"consumer_details": details}
+    row |= {"incoming": [], "deliveries": []}
     return chosen(call, row)  # the last two are rates of the mode "detailed"
 
 

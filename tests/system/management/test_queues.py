@@ -6,6 +6,7 @@ import pika
 import pytest
 
 from tests.system.management.http import Api, seg
+from tests.system.support.clusters import wait_until
 
 pytestmark = pytest.mark.system
 
@@ -83,6 +84,50 @@ def test_counts_are_those_of_amqp(api: Api, amqp: pika.BlockingConnection) -> No
     channel.close()
     assert api.ask("DELETE", "queues/%2F/counted/contents").status == 204
     assert api.row("queues/%2F/counted")["messages"] == 0
+
+
+def test_samples_stand_beside_the_rates(api: Api, amqp: pika.BlockingConnection) -> None:
+    """Of each kind of thing, through the real sweep; their values: tests/unit/statistics."""
+    channel = amqp.channel()
+    channel.confirm_delivery()
+    channel.queue_declare("sampled", durable=True)
+    channel.basic_publish("", "sampled", b"x")
+    span = "&".join(
+        f"{name}_{what}" for name in ("lengths", "msg_rates", "data_rates", "node_stats")
+        for what in ("age=60", "incr=1")
+    )  # fmt: skip
+    (connection,) = api.rows("vhosts/%2F/connections")
+    (node,) = api.rows("nodes")
+    shown = {
+        f"queues/%2F/sampled?{span}": "messages_details",
+        f"vhosts/%2F?{span}": "messages_ready_details",
+        f"exchanges/%2F/amq.default?{span}": "message_stats.publish_in_details",
+        f"connections/{seg(connection)}?{span}": "recv_oct_details",
+        f"channels/{seg(connection + ' (1)')}?{span}": "message_stats.confirm_details",
+        f"nodes/{seg(node)}?{span}": "mem_used_details",
+        f"overview?{span}": "message_stats.publish_details",
+    }
+
+    def lacking() -> list[str]:
+        return [
+            path for path, keys in shown.items()
+            if not _at(api.row(path), [*keys.split("."), "samples"])
+        ]  # fmt: skip
+
+    wait_until(lambda: not lacking(), 20, "samples of everything")
+    rows = api.rows(f"queues?{span}")
+    assert "samples" not in str(rows["sampled"])
+    for path in shown:
+        answered = api.ask("GET", path.replace("lengths_incr=1", "lengths_incr=soon"))
+        reason = "lengths_incr is not a whole number from 1 to 31536000"
+        assert answered.status == 400, path
+        assert answered.body == {"error": "bad_request", "reason": reason}
+
+
+def _at(found: object, keys: list[str]) -> object:
+    for key in keys:
+        found = found.get(key) if isinstance(found, dict) else None
+    return found
 
 
 def test_what_is_not_there_is_not_found(api: Api) -> None:

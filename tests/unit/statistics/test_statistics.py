@@ -203,22 +203,6 @@ def test_the_overview_is_that_of_all_members_at_each_of_them() -> None:
     assert ours.statistics.vhost("elsewhere") == {}
 
 
-def test_the_overview_has_samples_where_they_are_asked_for() -> None:
-    seen = Observed()
-    client = publishing(seen)
-    for _ in range(20):
-        client.publish("q")
-        seen.sweep()
-    found: Any = seen.statistics.overview(10, 5)
-    samples = found["message_stats"]["publish_details"]["samples"]
-    assert [one["sample"] for one in samples] == [20, 15, 10]
-    assert samples[0]["timestamp"] - samples[1]["timestamp"] == 5000
-    assert [one["sample"] for one in found["queue_totals"]["messages_details"]["samples"]] == [
-        20, 15, 10,
-    ]  # fmt: skip
-    assert "samples" not in stats(seen.statistics.overview())["publish_details"]
-
-
 def test_each_queue_is_reported_by_one_member() -> None:
     ours = Observed("a")
     all_three = [ours, Observed("b", ours.rig), Observed("c", ours.rig)]

@@ -29,12 +29,8 @@ LEFT_OUT = {
     "not counted for each queue": (
         r"(messages|message_bytes)\w*_(persistent|dlx)|head_message_timestamp"
     ),
-    "not counted for virtual hosts": (
-        r"(send|recv)_oct(_details\.rate)?|messages_((ready|unacknowledged)_)?details\.rate"
-    ),
-    "rates of nodes, and samples": (
-        r"(\w+_used|disk_free|(connection|channel|queue)_\w+)_details\.rate|sample_retention.*"
-    ),
+    "not counted for virtual hosts": (r"(send|recv)_oct(_details\.rate)?"),
+    "retention of samples": r"sample_retention.*",
     "whoever declared it, and otherwise named": (
         r"user_who_performed_action|single_active_consumer_ctag"
     ),
