@@ -171,7 +171,7 @@ class BrokerMember:
         persister, vote = self._member.persister, memberlog.recorder.vote
         supervisor.start(controller, persister, vote, options.scrub_rate, options.backups, loop)
         self.life = MemberLife(
-            options, controller, ring.node, transport, self.stop,
+            options, controller, ring.node, transport, self.stop, lack=ring.lack,
             stopping=lambda: self.stopping, progress=lambda: self._transfer.progress,
         )  # fmt: skip
         self._timers = Timers(controller, self.life, self.stop, loop.time())

@@ -17,6 +17,7 @@ from broker.exit_codes import Exit
 from broker.options.broker import BrokerOptions
 from broker.process.join_refusal import JoinRefusal, RingStatus, TransportStatus
 from broker.replication.controller import Controller
+from vsync.io.discovery import Lacks
 from vsync.primary.events import PrimaryPhase
 from vsync.quorum.voter_set import parse
 
@@ -25,6 +26,12 @@ log = logging.getLogger("qpidd")
 ADVICE_S = 5.0
 """So long a majority must be missing before anybody is told what to do: most absences are shorter.
 """
+
+
+DO_THEY_RUN = (
+    "Do the others run, are all addresses of --cluster-nodes and --cluster-bind as meant, and does "
+    "a firewall let these ports through?"
+)
 
 
 class LifeState(Enum):
@@ -58,10 +65,13 @@ class MemberLife:
         *,
         stopping: Callable[[], bool],
         progress: Callable[[], str],
+        lack: Callable[[], str],
     ) -> None:
+        """`lack`: whom of the others there is no connection to."""
         self._controller, self._stop = controller, stop
         self._data_dir, self._cman = options.data_dir, options.cman
-        self._stopping, self._progress = stopping, progress
+        self._stopping, self._progress, self._lack = stopping, progress, lack
+        self._lacks = Lacks()
         self._join_refusal = JoinRefusal(controller, ring, transport, stop, log.error)
         self._logged = LifeState.PRE_INIT
         self._waits_logged = False
@@ -96,7 +106,8 @@ class MemberLife:
     @property
     def reason(self) -> str:
         """Return what `qpid-cluster` is told beside the primary layer's own reason."""
-        return self._progress() or self._advice
+        waits = f"{self._controller.primary.reason}; {self._lacks.told}" if self._lacks.told else ""
+        return self._progress() or self._advice or waits
 
     def wake(self, now: float) -> None:
         """Log a change of state; see to what keeps this member out, and to a missing majority."""
@@ -106,6 +117,9 @@ class MemberLife:
             log.info("%s, was %s", state.value, self._logged.value)
             self._logged = state
         without = self._controller.primary.phase is PrimaryPhase.INQUORATE
+        forms = without and not self._controller.promise.cluster_id
+        if news := self._lacks.news(now, self._lack() if forms else ""):
+            log.warning("waiting for the first start: %s. %s", news, DO_THEY_RUN)
         if self._cman:
             self._follow_quorum(without=without)
         if not without:

@@ -185,6 +185,11 @@ class RingEndpoint:
             "wire_version": self.node.codec.written,
         }
 
+    def lack(self) -> str:
+        """Whom of the others there is no connection to, in a sentence; empty: to all."""
+        discovery, transport = self._discovery, self.transport
+        return "" if discovery is None else discovery.lack(self.me.address, transport.reached)
+
     def _found(self, address: str) -> None:
         if address not in self.me.address.split(SEPARATOR):
             self.driver.add_peer(address)

@@ -186,6 +186,25 @@ def test_the_log_shows_each_state_once_in_the_manuals_form(tmp_path: Path) -> No
         assert all(one != other for one, other in pairwise(states))
 
 
+def test_a_mistyped_address_is_named_in_the_log_and_to_whoever_asks(tmp_path: Path) -> None:
+    """At its first start; nothing told of it, and all seemed to wait for each other."""
+    port, ring, nobody = free_ports(3)
+    named = {"cluster-name": "shop", "cluster-size": 2, "cluster-bind": f"{HOST}:{ring}",
+             "cluster-nodes": f"{HOST}:{ring},{HOST}:{nobody}", "management-port": "off",
+             "data-dir": tmp_path / "alone", "port": port}  # fmt: skip
+    given = [part for name, value in named.items() for part in (f"--{name}", str(value))]
+    alone = BrokerProcess("alone", tmp_path, port, given)
+    alone.start()
+    try:
+        lack = f"there is no connection to {HOST}:{nobody}; this member listens at {HOST}:{ring}"
+        wait_until(lambda: lack in alone.log_tail(50), 30, "the sentence in the log")
+        waits = "1 of 2 members for the first start are here"
+        assert reason_of(alone) == f"{waits}; {lack}"
+        assert alone.log_tail(50).count("waiting for the first start: ") == 1
+    finally:
+        alone.kill()
+
+
 def reason_of(member: BrokerProcess) -> str:
     try:
         return str(member.status().raw["reason"])

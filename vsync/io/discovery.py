@@ -32,7 +32,12 @@ ADDRESSES_MAX: Final = 256
 _HEAD: Final = struct.Struct("<8sB8sBB")  # magic, version, tag, bytes of name, bytes of address
 _CRC: Final = struct.Struct("<I")
 
+TOLD_AFTER_S: Final = 5.0
+"""Who is not reached for so long is told: members are started one after the other."""
+
 Found = Callable[[str], None]
+Reached = Callable[[str], bool]
+"""Whether there is a connection to an address."""
 Warn = Callable[[str], None]
 
 
@@ -42,6 +47,36 @@ class Discovery(Protocol):
     def start(self, found: Found) -> None: ...
 
     def stop(self) -> None: ...
+
+    def lack(self, mine: str, reached: Reached) -> str:
+        """Say who cannot be reached, and where this member, `mine`, listens; "" for nobody."""
+
+
+class Lacks:
+    """What a member that waits for others lacks, told once it has lasted, and when it changes.
+    Pure: it looks at what it is given."""
+
+    def __init__(self) -> None:
+        self.told = ""
+        self._now, self._since = "", 0.0
+
+    def news(self, now: float, lack: str) -> str:
+        """Return what is lacking where that is to be told now; "" where it is not, or is known."""
+        if lack != self._now:
+            self._now, self._since = lack, now
+        if lack == self.told or now - self._since < TOLD_AFTER_S:
+            return ""
+        self.told = lack
+        return lack
+
+
+def _unreached(who: Iterable[str], mine: str) -> str:
+    names = ", ".join(who)
+    return f"there is no connection to {names}; {_listens(mine)}" if names else ""
+
+
+def _listens(mine: str) -> str:
+    return f"this member listens at {mine.replace(',', ' and ')}"
 
 
 def look_up(address: str, mine: str = "") -> str:
@@ -78,6 +113,7 @@ class StaticPeers:
         self._warn, self._look_up = warn, look_up
         self._stopped = threading.Event()
         self._unknown: set[str] = set()
+        self._numbers: dict[str, str] = {}  # of the names that are known
         self._found: set[str] = set()
 
     def start(self, found: Found) -> None:
@@ -91,6 +127,19 @@ class StaticPeers:
     def stop(self) -> None:
         """Look nothing up any more; whoever is asked just now is not waited for."""
         self._stopped.set()
+
+    def lack(self, mine: str, reached: Reached) -> str:
+        own, missing, others = mine.split(","), [], 0
+        for given in self.addresses:
+            address = self._numbers.get(given, "") if given in self._names else given
+            others += address not in own
+            if address in own or (address and reached(address)):
+                continue
+            place = address or "whose host is not known to this machine"
+            missing.append(given if given == address else f"{given} ({place})")
+        if not others:
+            return f"no address of another member is configured; {_listens(mine)}"
+        return _unreached(missing, mine)
 
     def _run(self, loop: asyncio.AbstractEventLoop, found: Found) -> None:
         while not self._stopped.is_set():
@@ -117,6 +166,7 @@ class StaticPeers:
         if name in self._unknown:
             self._unknown.discard(name)
             self._warn(f"ring address {name} is known now: {address}")
+        self._numbers[name] = address
         self._suggest(address, found)
 
     def _suggest(self, address: str, found: Found) -> None:
@@ -234,6 +284,13 @@ class Beacon:
             self._loop.remove_reader(self._socket.fileno())
             self._socket.close()
             self._socket = None
+
+    def lack(self, mine: str, reached: Reached) -> str:
+        others = [one for one in self._known if one != self._mine.address]
+        if not others:
+            where = f"{self._group}:{self._port} on {self._interface}"
+            return f"nobody was found by multicast ({where}); {_listens(mine)}"
+        return _unreached([one for one in others if not reached(one)], mine)
 
     def _tick(self) -> None:
         if self._socket is None:

@@ -40,6 +40,7 @@ class Link:
         self.push = context.socket(zmq.PUSH)
         self.refused = True  # the last send
         self.refusal: KeyRefused | None = None
+        self.up = False  # both sides have agreed to talk
         self.broken = False  # it was up, and is down
         self.breaks = 0  # how often it broke: it may break, come up and break again unnoticed
         self._context, self._security = context, security
@@ -70,11 +71,11 @@ class Link:
                 break
             code, _ = _EVENT.unpack_from(event)
             if code == _SUCCEEDED:
-                self.refusal, self._failed, self.broken = None, 0, False
+                self.refusal, self._failed, self.broken, self.up = None, 0, False, True
             elif code == _DISCONNECTED:
                 if not self.broken:
                     self.breaks += 1
-                self.broken = True
+                self.broken, self.up = True, False
             elif code in _REFUSED:
                 self._on_refused(_REFUSED[code], now)
         if not self._security.expects(self._key):
@@ -100,7 +101,7 @@ class Link:
         """Open a new socket in place of the old one; frames that waited there are lost."""
         self.close(0)
         self.push = self._context.socket(zmq.PUSH)
-        self.refused = True
+        self.refused, self.up = True, False
         self.breaks = int(self.broken)
 
     def close(self, linger_ms: int) -> None:

@@ -174,6 +174,11 @@ class ZmqTransport:
         """Peers that were reached and refused the connection, and why."""
         return {a: peer.refusal for a, peer in self._peers.items() if peer.refusal is not None}
 
+    def reached(self, address: str) -> bool:
+        """Return whether a peer is connected, or was there and refused."""
+        peer = self._peers.get(address)
+        return peer is not None and (peer.up or peer.refusal is not None)
+
     def auth_fileno(self) -> int:
         return -1 if self._auth is None else self._auth.fileno()
 

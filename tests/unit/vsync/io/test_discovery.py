@@ -14,6 +14,7 @@ from vsync.io.discovery import (
     Announcement,
     Beacon,
     Discovery,
+    Lacks,
     StaticPeers,
     cluster_tag,
     default_group,
@@ -71,6 +72,63 @@ def test_names_are_looked_up_beside_the_loop_until_they_are_known(
         "ring address a:1 is known now: 10.0.0.1:1",
     ]
     assert threading.main_thread() not in threads
+
+
+MINE = "10.0.0.1:5"
+LISTENS = f"this member listens at {MINE}"
+
+
+def test_who_cannot_be_reached_is_named_as_it_was_given_and_by_its_number() -> None:
+    numbers = {"db1:5": MINE, "db2:5": "10.0.0.2:5", "db3:5": "10.0.0.3:5"}
+
+    def answer(name: str) -> str:
+        if name not in numbers:
+            raise TransportError(f"nobody knows {name}")
+        return numbers[name]
+
+    async def run() -> str:
+        asked = asyncio.Event()  # the last of them, too
+        peers = StaticPeers([*numbers, "10.0.0.4:5", "db5:5"], lambda _: asked.set(), answer)
+        peers.start(lambda _: None)
+        await asyncio.wait_for(asked.wait(), 60)
+        peers.stop()
+        return peers.lack(MINE, "10.0.0.3:5".__eq__)
+
+    unknown = "db5:5 (whose host is not known to this machine)"
+    missing = f"db2:5 (10.0.0.2:5), 10.0.0.4:5, {unknown}"
+    assert asyncio.run(run()) == f"there is no connection to {missing}; {LISTENS}"
+
+
+def test_where_all_are_reached_nothing_is_lacking() -> None:
+    peers = StaticPeers([MINE, "10.0.0.2:5"], print)
+    assert peers.lack(MINE, "10.0.0.2:5".__eq__) == ""
+    assert peers.lack("10.0.0.2:5,10.1.0.2:5", MINE.__eq__) == ""
+
+
+def test_who_names_only_itself_is_told() -> None:
+    found = StaticPeers([MINE], print).lack(MINE, MINE.__eq__)
+    assert found == f"no address of another member is configured; {LISTENS}"
+
+
+def test_nobody_was_found_by_multicast_or_one_cannot_be_reached() -> None:
+    beacon = Beacon("sales", "a", MINE, print, group="239.1.2.3", port=5409, interface="10.0.0.1")
+    nobody = "nobody was found by multicast (239.1.2.3:5409 on 10.0.0.1)"
+    assert beacon.lack(MINE, MINE.__eq__) == f"{nobody}; {LISTENS}"
+    beacon.received(Announcement(TAG, "b", "10.0.0.2:5").encode())
+    assert beacon.lack(MINE, MINE.__eq__) == f"there is no connection to 10.0.0.2:5; {LISTENS}"
+    assert beacon.lack(MINE, "10.0.0.2:5".__eq__) == ""
+
+
+def test_what_is_lacking_is_told_when_it_has_lasted_and_when_it_changes() -> None:
+    lacks, news = Lacks(), list[tuple[float, str]]()
+    story = [(0.0, "b and c"), (4.0, "b and c"), (6.0, "b and c"), (7.0, "b and c"), (8.0, "c"),
+             (9.0, "b and c"), (20.0, "c"), (26.0, "c"), (30.0, ""), (36.0, ""), (40.0, "c"),
+             (46.0, "c")]  # fmt: skip
+    for now, lack in story:
+        if told := lacks.news(now, lack):
+            news.append((now, told))
+    assert news == [(6.0, "b and c"), (26.0, "c"), (46.0, "c")]
+    assert lacks.told == "c"
 
 
 def test_a_host_that_nobody_knows_is_named() -> None:

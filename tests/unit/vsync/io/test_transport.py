@@ -159,6 +159,25 @@ def test_a_large_frame_reaches_every_peer(make: Make, size: int) -> None:
     assert sender.counters["bytes_sent"] >= 60 * size
 
 
+def test_a_peer_is_reached_while_both_sides_talk(make: Make) -> None:
+    a, b, nobody = make(), make(), make()
+    gone = nobody.address
+    nobody.close()
+    for address in (b.address, gone):
+        a.connect(address)
+        assert not a.reached(address)
+
+    def after_events() -> bool:
+        a.maintain(time.monotonic())
+        return a.reached(b.address)
+
+    until(after_events)
+    assert not a.reached(gone)
+    assert not a.reached("10.0.0.1:1"), "it was never named"
+    b.close()
+    until(lambda: not after_events())
+
+
 def test_forget_ends_the_peer(make: Make) -> None:
     a, b = make(), make()
     link(a, b)
