@@ -125,9 +125,11 @@ class AmqpConnection:
         broker: Address | str,
         login: Login | None = None,
         admitted: socket.socket | None = None,
+        greeting_s: float | None = None,
     ) -> None:
         self.broker = broker
         self.login = login or Login()
+        self._greeting_s = self.login.timeout_seconds if greeting_s is None else greeting_s
         self.deliveries: list[Delivery] = []
         self.acks: list[PublisherConfirm] = []
         self.returns: list[Returned] = []
@@ -172,7 +174,7 @@ class AmqpConnection:
     def _connected(self) -> socket.socket:
         assert isinstance(self.broker, Address)
         try:
-            made = connect(self.broker, self.login.timeout_seconds, self.login.tls)
+            made = connect(self.broker, self._greeting_s, self.login.tls)
         except OSError as problem:
             kind = TlsRefused if is_final(problem) else ConnectionLost
             raise kind(f"{self.broker}: {reason(problem, self.broker)}") from None
@@ -182,7 +184,7 @@ class AmqpConnection:
     def _log_in(self) -> None:
         login = self.login
         self.out += codec.PROTOCOL_HEADER
-        told = _table(self._await("connection.start")[2])
+        told = _table(self._await("connection.start", within_s=self._greeting_s)[2])
         names = (told.get("cluster_name"), told.get("cluster_id"))
         self.cluster = ClusterName(*(one if isinstance(one, str) else "" for one in names))
         self.capabilities = frozenset(
@@ -482,8 +484,11 @@ class AmqpConnection:
     def _send(self, channel: int, name: str, args: tuple[Value, ...]) -> None:
         codec.append_method(self.out, channel, name, args)
 
-    def _await(self, name: str, *, dropping: bool = False) -> tuple[Value, ...]:
-        deadline = time.monotonic() + self.login.timeout_seconds
+    def _await(
+        self, name: str, *, dropping: bool = False, within_s: float | None = None
+    ) -> tuple[Value, ...]:
+        patience_s = self.login.timeout_seconds if within_s is None else within_s
+        deadline = time.monotonic() + patience_s
         while True:
             while self._answers:
                 answer, args = self._answers.pop(0)

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import random
 import ssl
+import sys
 import time
 from collections.abc import Callable, Sequence
 from difflib import get_close_matches
@@ -28,7 +29,7 @@ PARAMETERS = (
     "randomize", "initialReconnectDelay", "maxReconnectDelay", "maxReconnectAttempts", "timeout"
 )  # fmt: skip
 NEXT_S = 5.0
-"""So long is one waited for that stands still, where there is another one to ask."""
+"""So long is one waited for that says nothing, where there is another one to ask."""
 _SCHEMES = {"tcp://": False, "ssl://": True}
 """Whether it is over TLS."""
 MemberAddress: TypeAlias = "Address | Path"
@@ -71,10 +72,11 @@ def connect_any(
     while True:
         reasons: list[str] = []
         refusals = 0
+        greeting_s = NEXT_S if len(brokers) > 1 else login.timeout_seconds
         for step in range(len(brokers)):
             place = (first + step) % len(brokers)
             try:
-                return AmqpConnection(brokers[place], login), place
+                return AmqpConnection(brokers[place], login, greeting_s=greeting_s), place
             except ConnectionLost as lost:
                 reasons.append(str(lost))
                 refusals += isinstance(lost, TlsRefused)
@@ -156,25 +158,47 @@ class NoneReached(Exception):
         )
 
 
-def first_reached(
-    places: Sequence[MemberAddress],
-    connect: Callable[[MemberAddress, float | None], Connection],
-    timeout_s: float | None,
-) -> tuple[MemberAddress, Connection]:
-    """Connect to the first broker that can be reached, in one round.  Raises NoneReached.
+class Chosen:
+    """Which broker of a list one command asks: the first that answers, and then always that one.
 
-    For who asks one member and wants an answer now.  Nothing was asked of those before: so a
-    change is not made twice.
+    For who asks one member and wants an answer now.  Nothing was asked of those before but a
+    greeting: so a change is not made twice.
     """
-    failures: list[tuple[MemberAddress, OSError]] = []
-    for place in places:
-        is_last = place == places[-1]
-        patience_s = timeout_s if is_last else min(timeout_s or NEXT_S, NEXT_S)
-        try:
-            return place, connect(place, patience_s)
-        except OSError as problem:
-            failures.append((place, problem))
-    raise NoneReached(failures)
+
+    def __init__(self) -> None:
+        self._at, self._has_answered = 0, False
+
+    def reach(
+        self,
+        places: Sequence[MemberAddress],
+        connect: Callable[[MemberAddress, float | None], Connection],
+        greet: Callable[[MemberAddress, float], None],
+        timeout_s: float | None,
+    ) -> tuple[MemberAddress, Connection]:
+        """Connect, in one round; who says nothing for `NEXT_S` is passed over, and named on stderr.
+
+        `greet` asks for any answer, and is not called where there is no other one, or for who has
+        answered before.  Raises NoneReached.
+        """
+        failures: list[tuple[MemberAddress, OSError]] = []
+        start, patience_s = self._at, min(timeout_s or NEXT_S, NEXT_S)
+        for step in range(len(places)):
+            at = (start + step) % len(places)
+            place, is_last = places[at], step + 1 == len(places)
+            try:
+                if not is_last and not (self._has_answered and at == self._at):
+                    greet(place, patience_s)
+                connection = connect(place, timeout_s if is_last else patience_s)
+            except OSError as problem:
+                failures.append((place, problem))
+                if isinstance(problem, TimeoutError) and not is_last:
+                    following = places[(at + 1) % len(places)]
+                    said = f"{place} says nothing for {patience_s:g} s: {following} is asked"
+                    print(said, file=sys.stderr, flush=True)
+            else:
+                self._at, self._has_answered = at, True
+                return place, connection
+        raise NoneReached(failures)
 
 
 def split_failover(text: str, patience_s: float, schemes: Schemes = AMQP) -> tuple[str, Reconnect]:

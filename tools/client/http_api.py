@@ -12,12 +12,14 @@ import json
 import re
 import ssl
 from collections.abc import Mapping
+from contextlib import closing, suppress
+from dataclasses import field
 from typing import TypeAlias
 from urllib.parse import quote, urlencode
 
 from tools.client.broker_url import HTTP, Address
 from tools.client.credentials import Credentials, from_environment
-from tools.client.failover import MemberAddress, NoneReached, first_reached, read_brokers
+from tools.client.failover import Chosen, MemberAddress, NoneReached, read_brokers
 from tools.client.tls import reason
 from vsync.types import record
 
@@ -25,6 +27,8 @@ Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | Non
 Object: TypeAlias = dict[str, Json]
 
 ANSWER_BYTES_MAX = 1 << 30
+GREETING = "/api/health/checks/is-in-service"
+"""What every member answers at once, without a login."""
 LACKS_TAG = re.compile(r"Not (\w+) user")
 
 
@@ -58,7 +62,8 @@ class Api:
     timeout_seconds: float | None = 60.0
     tls: ssl.SSLContext | None = None
     others: tuple[Address, ...] = ()
-    """Who is asked when nobody can be reached at `address`."""
+    """Who is asked when nobody answers at `address`."""
+    _chosen: Chosen = field(default_factory=Chosen, init=False, repr=False, compare=False)
 
     def get(self, *names: str, **query: str | int | bool) -> Json:
         """Read what is at a path; each name is one part of it, whatever characters it has."""
@@ -120,7 +125,7 @@ class Api:
     def _exchange(
         self, method: str, path: str, content: bytes | None, headers: Mapping[str, str]
     ) -> tuple[int, bytes]:
-        connection = self._connection()
+        address, connection = self._connection()
         tls_hint = "speaks TLS at this port: write https:// before it"
         try:
             connection.request(method, path, content, dict(headers))
@@ -128,12 +133,10 @@ class Api:
             return answer.status, answer.read(ANSWER_BYTES_MAX)
         except http.client.RemoteDisconnected:
             hint = "" if self.tls is not None else f"; perhaps it {tls_hint}"
-            raise NoAnswer(
-                f"{self.address} closed the connection without an answer{hint}"
-            ) from None
+            raise NoAnswer(f"{address} closed the connection without an answer{hint}") from None
         except OSError as problem:
             raise NoAnswer(
-                f"cannot ask {self.address}: {reason(problem, self.address)}; "
+                f"cannot ask {address}: {reason(problem, address)}; "
                 "is the member running, and is this its management port?"
             ) from None
         except http.client.HTTPException as problem:
@@ -142,12 +145,12 @@ class Api:
             if begins_otherwise and "\x15\x03" in str(problem):
                 what = tls_hint
             kind = OtherProtocol if begins_otherwise else NoAnswer
-            raise kind(f"{self.address} {what}") from None
+            raise kind(f"{address} {what}") from None
         finally:
             connection.close()
 
-    def _connection(self) -> http.client.HTTPConnection:
-        """To the first of the members that can be reached."""
+    def _connection(self) -> tuple[MemberAddress, http.client.HTTPConnection]:
+        """To the first of the members that answers."""
 
         def connect(place: MemberAddress, patience_s: float | None) -> http.client.HTTPConnection:
             assert isinstance(place, Address)
@@ -161,9 +164,17 @@ class Api:
             made.sock.settimeout(self.timeout_seconds)
             return made
 
+        def greet(place: MemberAddress, patience_s: float) -> None:
+            with closing(connect(place, patience_s)) as made:
+                made.sock.settimeout(patience_s)
+                made.request("GET", GREETING)
+                # What is no HTTP is an answer, too: the question itself has it explained.
+                with suppress(http.client.HTTPException):
+                    made.getresponse()
+
         try:
             places = (self.address, *self.others)
-            return first_reached(places, connect, self.timeout_seconds)[1]
+            return self._chosen.reach(places, connect, greet, self.timeout_seconds)
         except NoneReached as problem:
             said = [f"{place}: {reason(why, place)}" for place, why in problem.failures]
             kind = NotRunning if problem.is_down else NoAnswer

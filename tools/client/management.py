@@ -15,7 +15,7 @@ from typing import Protocol, TypeAlias
 
 from tools.client import tls as tls_client
 from tools.client.broker_url import Address
-from tools.client.failover import MemberAddress, NoneReached, first_reached
+from tools.client.failover import Chosen, MemberAddress, NoneReached
 from vsync.types import record
 
 PREAMBLE = b"QPIDMGT1"
@@ -111,6 +111,13 @@ def _connect(
     return connection
 
 
+def _greet(place: MemberAddress, patience_s: float, tls: ssl.SSLContext | None) -> None:
+    """Have it say anything, to a line that is no request and needs no login."""
+    with _connect(place, patience_s, tls) as connection:
+        connection.sendall(PREAMBLE + b"\n")
+        connection.recv(1)
+
+
 def ask(
     broker: MemberAddress,
     request: Mapping[str, Json],
@@ -119,16 +126,19 @@ def ask(
     password: str = "guest",
     tls: ssl.SSLContext | None = None,
     others: Sequence[MemberAddress] = (),
+    chosen: Chosen | None = None,
 ) -> dict[str, Json]:
-    """Put one request to `broker`, or the first of `others` that can be reached instead.
+    """Put one request to `broker`, or the first of `others` that answers instead; `chosen`
+    remembers which that is.
 
     Returns the answer; a refusal raises ManagementError.
     """
     question = json.dumps({**request, "user": user, "password": password}).encode() + b"\n"
     try:
-        broker, connection = first_reached(
+        broker, connection = (chosen or Chosen()).reach(
             (broker, *others),
             lambda place, patience_s: _connect(place, patience_s, tls),
+            lambda place, patience_s: _greet(place, patience_s, tls),
             timeout_seconds,
         )
     except NoneReached as problem:
@@ -173,9 +183,10 @@ def cluster_status(
     password: str = "guest",
     tls: ssl.SSLContext | None = None,
     others: Sequence[MemberAddress] = (),
+    chosen: Chosen | None = None,
 ) -> ClusterStatus:
     """Ask for the view of the cluster that `broker` has, or one of `others` instead."""
-    answer = ask(broker, {"op": "status"}, timeout_seconds, user, password, tls, others)
+    answer = ask(broker, {"op": "status"}, timeout_seconds, user, password, tls, others, chosen)
     members = answer.get("members")
     if not isinstance(members, list):
         raise ManagementError("the broker answered without a list of members")

@@ -67,7 +67,7 @@ from __future__ import annotations
 import json
 import ssl
 import sys
-from dataclasses import replace
+from dataclasses import field, replace
 from pathlib import Path
 
 import click
@@ -77,7 +77,7 @@ from broker.options.broker import AMQP_PORT, parse_address
 from tools.cli.options import run_command
 from tools.client.broker_url import AMQP
 from tools.client.credentials import Credentials, from_environment, with_credentials
-from tools.client.failover import MemberAddress, read_brokers
+from tools.client.failover import Chosen, MemberAddress, read_brokers
 from tools.client.management import (
     Askable,
     ClusterStatus,
@@ -161,20 +161,23 @@ class Target:
     timeout_seconds: float | None
     tls: ssl.SSLContext | None = None
     others: tuple[MemberAddress, ...] = ()
-    """Who is asked when nobody can be reached at `address`."""
+    """Who is asked when nobody answers at `address`."""
+    _chosen: Chosen = field(default_factory=Chosen, init=False, repr=False, compare=False)
 
     def ask(self, **request: Json) -> dict[str, Json]:
         """One question to the target."""
         return ask(
             self.address, request,
             self.timeout_seconds, self.user, self.password, self.tls, self.others,
+            self._chosen,
         )  # fmt: skip
 
     def status(self) -> ClusterStatus:
         """The target's view of its cluster."""
         return cluster_status(
-            self.address, self.timeout_seconds, self.user, self.password, self.tls, self.others
-        )
+            self.address, self.timeout_seconds, self.user, self.password, self.tls, self.others,
+            self._chosen,
+        )  # fmt: skip
 
 
 @click.command(

@@ -9,7 +9,14 @@ from tools.client import failover
 from tools.client.amqp_client import ConnectionLost, Login
 from tools.client.broker_url import Address
 from tools.client.credentials import Credentials
-from tools.client.failover import Reconnect, connect_any, split_failover
+from tools.client.failover import (
+    NEXT_S,
+    Chosen,
+    NoneReached,
+    Reconnect,
+    connect_any,
+    split_failover,
+)
 from tools.client.options import route
 
 ALL = (
@@ -78,7 +85,8 @@ def test_so_many_rounds_and_such_pauses(monkeypatch: pytest.MonkeyPatch) -> None
     tried: list[Address] = []
     pauses: list[float] = []
 
-    def refused(address: Address, _: Login) -> None:
+    def refused(address: Address, _: Login, greeting_s: float) -> None:
+        assert greeting_s == NEXT_S
         tried.append(address)
         raise ConnectionLost("refused")
 
@@ -90,3 +98,70 @@ def test_so_many_rounds_and_such_pauses(monkeypatch: pytest.MonkeyPatch) -> None
         connect_any(two, Login(), Reconnect(3600.0, 0.25, 0.8, 3))
     assert tried == two * 4
     assert pauses == [0.25, 0.5, 0.8]
+
+
+A, B, C = (Address(name, 1) for name in "abc")
+
+
+class Brokers:
+    """A list of three, of which some refuse connections or say nothing, asked by one command."""
+
+    def __init__(self) -> None:
+        self.refuse, self.silent = set[object](), set[object]()
+        self.greeted: list[object] = []
+        self.chosen = Chosen()
+
+    def ask(self, *places: Address, timeout_s: float | None = 60.0) -> tuple[object, float | None]:
+        """Who is asked, and how long its connection may take."""
+
+        def connect(place: object, patience_s: float | None) -> float | None:
+            if place in self.refuse:
+                raise ConnectionRefusedError
+            return patience_s
+
+        def greet(place: object, patience_s: float) -> None:
+            self.greeted.append(place)
+            connect(place, patience_s)
+            if place in self.silent:
+                raise TimeoutError
+
+        return self.chosen.reach(places or (A, B, C), connect, greet, timeout_s)
+
+
+def test_who_says_nothing_is_passed_over_and_named_once(capsys: pytest.CaptureFixture[str]) -> None:
+    brokers = Brokers()
+    brokers.silent = {A}
+    assert [brokers.ask() for _ in range(3)] == [(B, NEXT_S)] * 3
+    assert brokers.greeted == [A, B], "one that has answered is not greeted again"
+    assert capsys.readouterr().err == "a:1 says nothing for 5 s: b:1 is asked\n"
+
+
+def test_where_the_one_that_answered_dies_the_next_one_is_asked(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    brokers = Brokers()
+    brokers.refuse = {A}
+    assert brokers.ask() == (B, NEXT_S)
+    brokers.refuse = {A, B}
+    assert brokers.ask() == (C, NEXT_S)
+    brokers.refuse = {B, C}
+    assert brokers.ask()[0] == A
+    assert capsys.readouterr().err == "", "who refuses connections is known at once"
+
+
+def test_the_last_of_a_list_and_the_only_one_have_all_the_time_and_no_greeting() -> None:
+    brokers = Brokers()
+    assert brokers.ask(A, timeout_s=None) == (A, None)
+    brokers = Brokers()
+    brokers.refuse, brokers.silent = {A, B}, {C}
+    assert brokers.ask() == (C, 60.0)
+    assert brokers.greeted == [A, B]
+    assert Brokers().ask(timeout_s=2.0) == (A, 2.0), "not longer than is asked for"
+
+
+def test_where_nobody_can_be_reached_each_is_named() -> None:
+    brokers = Brokers()
+    brokers.refuse = {A, B, C}
+    with pytest.raises(NoneReached) as found:
+        brokers.ask()
+    assert [place for place, _ in found.value.failures] == [A, B, C]

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tools.client import failover
 from tools.client.management import PREAMBLE, Json
 from tools.client.member_operations import client_lines
 from tools.commands.qpid_cluster import main, parse_target
@@ -43,6 +44,7 @@ class FakeBroker:
 
     def __init__(self) -> None:
         self.requests: list[dict[str, Json]] = []
+        self.greetings = 0
         self.answers: dict[str, bytes] = {"status": json.dumps(STATUS).encode() + b"\n"}
         self.after: dict[Json, dict[str, bytes]] = {}
         """By a request: the answers from then on."""
@@ -60,7 +62,13 @@ class FakeBroker:
             with connection:
                 stream = connection.makefile("rb")
                 assert stream.read(len(PREAMBLE)) == PREAMBLE
-                request = json.loads(stream.readline())
+                line = stream.readline()
+                if line == b"\n":
+                    self.greetings += 1
+                    connection.sendall(b'{"ok": false}\n')
+                    stream.close()
+                    continue
+                request = json.loads(line)
                 self.requests.append(request)
                 connection.sendall(self.answers.get(request["op"], b""))
                 self.answers |= self.after.get(request["op"], {})
@@ -132,6 +140,20 @@ def test_links_that_are_down_are_listed_by_their_second_address(broker: FakeBrok
     broker.answers["status"] = json.dumps(status).encode() + b"\n"
     said = broker.run().stdout
     assert said.endswith("5674\n     Link down: 10.1.0.2:25672 (its member has another one)\n")
+
+
+def test_a_member_of_a_list_that_hangs_is_passed_over_once(
+    broker: FakeBroker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel of one that is stopped still accepts connections."""
+    monkeypatch.setattr(failover, "NEXT_S", 0.05)
+    broker.answers["connections"] = b'{"ok": true, "connections": []}\n'
+    with socket.create_server(("127.0.0.1", 0)) as hangs:
+        silent, good = f"127.0.0.1:{hangs.getsockname()[1]}", f"127.0.0.1:{broker.port}"
+        ended = qpid_cluster("-C", f"{silent},{good},127.0.0.1:1")
+    assert ended.returncode == 0, ended.stderr
+    assert ended.stderr == f"{silent} says nothing for 0.05 s: {good} is asked\n"
+    assert (broker.ops(), broker.greetings) == (["status", "connections"], 1)
 
 
 def test_credentials_are_sent(broker: FakeBroker) -> None:

@@ -130,7 +130,7 @@ def test_a_reason_is_told_once_and_that_it_is_tried_again(monkeypatch: pytest.Mo
     reasons = iter(["a: refused", "b: refused"] * 3 + ["a: not part of it", "b: refused"] * 2)
     there = object()
 
-    def connected(*_: object) -> object:
+    def connected(*_: object, **__: object) -> object:
         if (reason := next(reasons, None)) is not None:
             raise ConnectionLost(reason)
         return there

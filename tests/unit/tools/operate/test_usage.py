@@ -22,6 +22,7 @@ from tests.support.dashboard.canned_api import CannedApi
 from tests.support.generated_blocks import renewed
 from tests.unit.tools.operate.commands import Run
 from tools.cli.sections import VerbsInSections
+from tools.client import failover
 from tools.client.credentials import Credentials, typed_password
 from tools.client.http_api import Api, Json, absent, parse_api
 from tools.client.http_api import plain as plain_text
@@ -79,6 +80,18 @@ def test_of_a_list_the_first_that_runs_is_asked(
     listed = form.format("127.0.0.1:1", f"127.0.0.1:{api.port}")
     ended = run(what, *(listed if one == "LIST" else one for one in arguments))
     assert ended.code == 0, ended.err
+
+
+def test_a_member_of_a_list_that_hangs_is_passed_over_once(
+    run: Run, api: CannedApi, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The kernel of one that is stopped still accepts connections."""
+    monkeypatch.setattr(failover, "NEXT_S", 0.05)
+    with socket.create_server(("127.0.0.1", 0)) as hangs:
+        silent = f"127.0.0.1:{hangs.getsockname()[1]}"
+        ended = run(qpid_config, "--broker", f"{silent},127.0.0.1:{api.port}", "queues")
+        assert ended.code == 0, ended.err
+        assert ended.err == f"{silent} says nothing for 0.05 s: 127.0.0.1:{api.port} is asked\n"
 
 
 def test_a_member_that_is_not_there_is_told_with_what_to_do_next(run: Run) -> None:
