@@ -1,4 +1,4 @@
-// Line charts of what was sampled while this page is open.
+// Line charts of what was sampled: by this page while it is open, or by the member.
 
 import { h, short, svg } from "./dom.js";
 
@@ -12,6 +12,25 @@ export class Series {
     this.samples.push({ at: Date.now(), ...values });
     if (this.samples.length > SAMPLES) this.samples.shift();
   }
+}
+
+// The last minute of a member's samples, newest first as it gives them: `levels`, or how fast they `grow` a second.
+// `keys`: the names in `details` of what is drawn, by the line's key.
+export const LAST_MINUTE = Object.fromEntries(["lengths", "msg_rates"].flatMap((one) => [[`${one}_age`, 60], [`${one}_incr`, 2]]));
+
+export function levels(details, keys) {
+  const columns = Object.entries(keys).map(([key, name]) => [key, details?.[`${name}_details`]?.samples ?? []]);
+  return columns[0][1].map(({ timestamp }, place) => ({
+    at: timestamp, ...Object.fromEntries(columns.map(([key, samples]) => [key, samples[place]?.sample])) })).reverse();
+}
+
+export function growth(details, keys) {
+  return levels(details, keys).flatMap((one, place, all) => {
+    const before = all[place - 1];
+    if (!before) return [];
+    const aSecond = (key) => Math.max(0, one[key] - before[key]) * 1000 / (one.at - before.at);
+    return [{ at: one.at, ...Object.fromEntries(Object.keys(keys).map((key) => [key, aSecond(key)])) }];
+  });
 }
 
 // The smallest round number at or above `value`: 1, 2 or 5 times a power of ten.

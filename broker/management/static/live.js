@@ -15,7 +15,7 @@ export function onLive(callback) {
 
 const per = (stats, key) => stats?.[`${key}_details`]?.rate ?? 0;
 
-export const rateSample = (stats) => ({
+const rateSample = (stats) => ({
   publish: per(stats, "publish"),
   deliver: per(stats, "deliver_get"),
   ack: per(stats, "ack"),

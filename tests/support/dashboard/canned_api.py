@@ -33,6 +33,17 @@ def rates(**found: float) -> Object:
     return stats
 
 
+def sampled(*values: int, rate: float = 0.0) -> Object:
+    """Details of a figure that was so much every ten seconds, the newest first."""
+    return {
+        "rate": rate,
+        "samples": [
+            {"sample": value, "timestamp": 1_790_000_060_000 - 10_000 * place}
+            for place, value in enumerate(values)
+        ],
+    }
+
+
 def queue(name: str, ready: int = 0, **more: Json) -> Object:
     """One queue as it is listed."""
     usual: Object = {
@@ -183,7 +194,14 @@ ANSWERS: dict[str, Json] = {
     ],
     "queues/%2F/log": STREAM,
     "queues/%2F/orders": queue(
-        "orders", 120, policy="caps", effective_policy_definition={"max-length": 1000}
+        "orders", 120, policy="caps", effective_policy_definition={"max-length": 1000},
+        messages_ready_details=sampled(120, 80, 80, 0),
+        messages_unacknowledged_details=sampled(7, 0, 0, 0),
+        message_stats={
+            "publish": 900, "publish_details": sampled(900, 500, 500, 0),
+            "deliver_get": 780, "deliver_get_details": sampled(780, 420, 420, 0),
+            "ack": 773, "ack_details": sampled(773, 420, 420, 0),
+        },
     ),
     f"queues/%2F/{quote(HOSTILE, safe='')}": queue(HOSTILE, 3),
     "exchanges/%2F/amq.topic": {

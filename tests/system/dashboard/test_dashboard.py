@@ -168,6 +168,35 @@ def test_links_of_each_kind_are_listed_and_a_replica_is_stopped(
     assert page.complaints == []
 
 
+LINES = """[...document.querySelectorAll('figure.chart')].map((one) => [
+  one.querySelector('svg[role=img]').getAttribute('aria-label'),
+  one.querySelectorAll('svg[role=img] text')[3].textContent,
+  [...one.querySelectorAll('polyline')].map((line) => line.getAttribute('points').split(' ').map(
+    (point) => point.split(',').map(Number)))])"""
+
+
+def test_a_queue_draws_what_the_member_sampled_before_the_page_was_opened(
+    page: Browser, api: CannedApi
+) -> None:
+    go(page, "queue/%2F/orders")
+    page.wait("document.querySelectorAll('polyline')[0].getAttribute('points')")
+    asked = [query for path, query in api.queries if path == "queues/%2F/orders"]
+    assert asked[0] == {
+        "lengths_age": "60", "lengths_incr": "2", "msg_rates_age": "60", "msg_rates_incr": "2",
+    }  # fmt: skip
+    depth, flow = page.evaluate(LINES)
+    assert depth[0] == "Messages, now: ready 120, unacknowledged 7"
+    assert flow[0] == "Rates, now: published 40/s, delivered 36/s, acknowledged 35.3/s"
+    assert depth[1] == flow[1] == "60 s ago"
+    (ready, _), (published, *_) = depth[2], flow[2]
+    assert len(ready) == 4
+    assert len(published) == 3
+    (oldest, floor), first, second, (newest, top) = ready
+    assert oldest < first[0] < second[0] < newest
+    assert top < first[1] == second[1] < floor
+    assert published[1][1] > published[2][1] > published[0][1]  # 50, 0 and 40 a second
+
+
 def test_messages_are_published_looked_at_moved_and_purged(page: Browser, api: CannedApi) -> None:
     go(page, "queue/%2F/orders")
     page.click("summary", "Publish a message")

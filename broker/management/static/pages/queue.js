@@ -1,9 +1,8 @@
-// One queue: depth and rates, what policy is in force, its bindings and consumers; publish, get, move, purge, delete.
+// One queue: depth and rates of the last minute, what policy is in force, its bindings and consumers; publish, get, move, purge, delete.
 
 import { bytes, count, duration, facts, h, link, panel, replace, when } from "../dom.js";
-import { get, path, post, remove } from "../api.js";
-import { Series, chart } from "../chart.js";
-import { rateSample } from "../live.js";
+import { get, path, post, query, remove } from "../api.js";
+import { LAST_MINUTE, Series, chart, growth, levels } from "../chart.js";
 import { field, fold, form, json } from "../forms.js";
 import { attempt, dangerous, tell } from "../notices.js";
 import { table } from "../table.js";
@@ -32,9 +31,9 @@ export function queue(vhost, name) {
   });
 
   async function update() {
-    const one = await get(address);
-    depths.add({ ready: one.messages_ready ?? 0, unacked: one.messages_unacknowledged ?? 0 });
-    flows.add(rateSample(one.message_stats));
+    const one = await get(query(address, LAST_MINUTE));
+    depths.samples = levels(one, { ready: "messages_ready", unacked: "messages_unacknowledged" });
+    flows.samples = growth(one.message_stats, { publish: "publish", deliver: "deliver_get", ack: "ack" });
     depth.draw();
     flow.draw();
     replace(about, facts([
