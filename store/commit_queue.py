@@ -21,6 +21,8 @@ from store.api import Meta, Staging, Store
 from store.errors import NoSpace, StoreError, StoreFailed
 
 CHECKPOINT_SLICE_BYTES = 1 << 20
+"""Of a checkpoint a commit waits for so much, or for one chunk that is larger.
+Decision: docs/decisions/0138-a-commit-waits-for-a-mebibyte-of-a-checkpoint.md."""
 SPACE_RETRY_S = 0.25
 DURATIONS = 4096
 
@@ -103,7 +105,7 @@ class CheckpointJob:
         self.bytes_waiting = 0
         self.complete = False
         self.staging: Staging | None = None
-        self._chunks: list[bytes] = []
+        self._chunks: deque[bytes] = deque()
         self._wake = wake
 
     def put(self, chunk: bytes) -> None:
@@ -126,10 +128,14 @@ class CheckpointJob:
         return self.complete or self.bytes_waiting >= CHECKPOINT_SLICE_BYTES
 
     def take(self) -> tuple[list[bytes], bool]:
-        """Return the chunks put since the last call, and whether they were the last."""
+        """Return the chunks of the next slice, and whether they were the last."""
         with self._wake:
-            chunks, self._chunks, self.bytes_waiting = self._chunks, [], 0
-            return chunks, self.complete
+            chunks, size = [], 0
+            while self._chunks and size < CHECKPOINT_SLICE_BYTES:
+                chunks.append(self._chunks.popleft())
+                size += len(chunks[-1])
+            self.bytes_waiting -= size
+            return chunks, self.complete and not self._chunks
 
 
 @dataclass(slots=True)

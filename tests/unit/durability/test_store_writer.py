@@ -75,7 +75,9 @@ def test_a_slice_takes_a_few_steps_and_lets_others_work() -> None:
 
     slices = bench.run(steps(), lambda _: bench.checkpoint.complete)
     assert slices.bytes == 8 * len(CHUNK)
-    assert len(bench.checkpoint.take()[0]) == 8, "pauses are not written"
+    taken = [bench.checkpoint.take() for _ in range(2)]
+    assert [len(chunks) for chunks, _ in taken] == [4, 4], "pauses are not written"
+    assert [last for _, last in taken] == [False, True]
     assert bench.now > len(turns) * SLICE_S / 2, "several slices"
 
 

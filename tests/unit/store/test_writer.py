@@ -10,7 +10,7 @@ from dataclasses import replace
 import pytest
 
 from store.api import Marker, Meta, Staging
-from store.commit_queue import CHECKPOINT_SLICE_BYTES, SPACE_RETRY_S
+from store.commit_queue import CHECKPOINT_SLICE_BYTES, SPACE_RETRY_S, CommitQueue
 from store.commit_thread import CommitThread
 from store.errors import NoSpace, StoreError, StoreFailed, StoreStuck
 from store.memory import MemoryDisk, MemoryStore
@@ -200,6 +200,45 @@ def test_commits_go_on_while_a_checkpoint_waits_for_its_chunks() -> None:
         assert [len(chunk) for chunk in kept[1]] == [1, CHECKPOINT_SLICE_BYTES, 1]
 
     run(story)
+
+
+CHUNK = bytes(CHECKPOINT_SLICE_BYTES // 4)
+
+
+def test_a_commit_waits_for_a_slice_however_much_of_a_checkpoint_is_there() -> None:
+    """And the checkpoint ends though there is always something to commit."""
+    staged: list[int] = []
+
+    class Watched(MemoryStore):
+        def commit_point(self, size: int = 0) -> None:
+            super().commit_point(size)
+            if size > 1000:
+                staged.append(size)
+
+    store, done = Watched(MemoryDisk(), FRESH), list[bool]()
+    queue = CommitQueue(store, threading.Condition(), lambda: 0.0, int, print, lambda: False)
+
+    def commit(position: int) -> None:
+        queue.submit(b"x", position, position, replace(FRESH, position=position))
+        before = store.meta.position
+        for _ in range(2):  # what is under way when it comes, and itself
+            if store.meta.position == before and (task := queue.take()) is not None:
+                for call in task.write():
+                    call()
+        assert store.meta.position == position
+
+    commit(1)
+    checkpoint = queue.begin_checkpoint(1, lambda: done.append(True))
+    for _ in range(40):
+        checkpoint.put(CHUNK)
+    checkpoint.end()
+    for position in range(2, 14):
+        commit(position)
+    assert done == [True]
+    assert staged == [CHECKPOINT_SLICE_BYTES] * 10
+    kept = store.checkpoint()
+    assert kept is not None
+    assert list(kept[1]) == [CHUNK] * 40
 
 
 def test_gaps_are_a_bug() -> None:
