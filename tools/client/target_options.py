@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from functools import wraps
+from typing import Any, TypeVar, cast
 
 import click
+from click.core import ParameterSource
 
 from tools.cli.failures import ToolError
+from tools.cli.sections import BrokerOption
 from tools.client.broker_url import elsewhere
 from tools.client.management import Askable, Json, ManagementError, NotRunning
 
@@ -31,6 +34,32 @@ def asked(target: Askable, op: str) -> dict[str, Json]:
     """One question; a problem ends the command with one sentence."""
     with answered():
         return target.ask(op=op)
+
+
+def with_broker_argument(
+    name: str = "broker",
+    kind: type[click.Option] = BrokerOption,
+    **more: Any,  # noqa: ANN401 - as click has it
+) -> Callable[[Command], Command]:
+    """Add the broker to ask to a command, as its argument `name` or as --broker, which is
+    of this `kind`.  More goes to the argument."""
+
+    def add(command: Command) -> Command:
+        @wraps(command)
+        def merged(*args: Any, named_broker: str | None, **given: Any) -> Any:  # noqa: ANN401
+            source = click.get_current_context().get_parameter_source(name)
+            if named_broker is not None and source is ParameterSource.COMMANDLINE:
+                raise click.UsageError(
+                    f"the broker is named twice: {given[name]}, and --broker {named_broker}"
+                )
+            given[name] = given[name] if named_broker is None else named_broker
+            return command(*args, **given)
+
+        said = f"The same as {name.upper()}, which stands behind all options."
+        option = click.option("--broker", "named_broker", metavar=name.upper(), cls=kind, help=said)
+        return cast("Command", option(click.argument(name, **more)(merged)))
+
+    return add
 
 
 def with_json(command: Command) -> Command:

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 import click
 
 from tools.cli.options import run_command
+from tools.cli.version import with_version
 from tools.client.credentials import Credentials, with_credentials
 from tools.client.management import Json
-from tools.client.target_options import asked, with_json, with_timeout
+from tools.client.target_options import asked, with_broker_argument, with_json, with_timeout
 from tools.commands.qpid_cluster import parse_target
 
 EPILOG = """\b
@@ -40,7 +41,8 @@ Exit codes: 0 done, 1 no answer, or refused, 2 wrong usage.
 @with_json
 @with_timeout
 @with_credentials
-@click.argument("member", default="localhost")
+@with_broker_argument("member", default="localhost")
+@with_version
 def cpgtool(
     names: bool, delimiter: str | None, as_json: bool, timeout: float, member: str,
     credentials: Credentials,

@@ -34,6 +34,7 @@ from tools.cli.failures import ToolError, os_reason
 from tools.cli.options import run_command
 from tools.cli.progress import Progress
 from tools.cli.signals import held_back
+from tools.cli.version import with_version
 from tools.client import history as histories
 from tools.client.amqp_client import (
     AmqpConnection,
@@ -334,6 +335,7 @@ class Drain:
 )
 @with_connection
 @click.option("--quiet", is_flag=True, help="No progress, notes or summary on stderr.")
+@with_version
 def drain(
     broker: str,
     queue: str,

@@ -75,6 +75,7 @@ import click
 from broker.exit_codes import Exit
 from broker.options.broker import AMQP_PORT, parse_address
 from tools.cli.options import run_command
+from tools.cli.version import with_version
 from tools.client.broker_url import AMQP
 from tools.client.credentials import Credentials, from_environment, with_credentials
 from tools.client.failover import Chosen, MemberAddress, read_brokers
@@ -95,7 +96,12 @@ from tools.client.member_operations import (
     drain,
     rebalance,
 )
-from tools.client.target_options import answered, with_json, with_timeout
+from tools.client.target_options import (
+    answered,
+    with_broker_argument,
+    with_json,
+    with_timeout,
+)
 from tools.commands.voter_commands import (
     change_of,
     change_voters,
@@ -111,7 +117,9 @@ PROMPT_STOP = "Warning: This command will shut down a cluster member. Are you su
 PROMPT_STOP_LAST = (
     "Warning: This command will shut down the last running cluster member. Are you sure? [N]: "
 )
-PROMPT_STOP_ALL = "Warning: This command will shut down the entire cluster. Are you sure? [N]: "
+PROMPT_STOP_ALL = (
+    "Warning: This command will shut down the entire cluster{}: {}. Are you sure? [N]: "
+)
 PROMPT_UPGRADE = (
     "Warning: With version {} in force no member can go back to an older release. "
     "Are you sure? [N]: "
@@ -133,7 +141,8 @@ Examples:
   qpid-cluster --rebalance              after a rolling restart: even out who has which clients
   qpid-cluster --await b otherhost      wait until b, which was started again, is ACTIVE
   qpid-cluster -s b otherhost           stop the member with ID b
-  qpid-cluster -k -f                    stop all members, stores clean, no question
+  qpid-cluster -k --cluster-name shop   stop all members, stores clean, if it is this cluster
+  qpid-cluster -k -f                    the same of whichever it is, and no question
   qpid-cluster --add-voter d            let d vote, which runs and is ACTIVE
   qpid-cluster --replace-voter c d      d votes in the place of c, which is gone for good
   qpid-cluster --set-votes a 2          a has two votes from now on
@@ -203,12 +212,18 @@ class Target:
     help="After a rolling upgrade: switch on what all members can do now. There is no way back.",
 )
 @click.option("-f", "--force", is_flag=True, help="Do not ask for confirmation.")
+@click.option(
+    "--cluster-name",
+    metavar="NAME",
+    help="Do nothing unless BROKER is of this cluster.",
+)
 @with_timeout
 @with_credentials
 @with_voter_options
 @with_diagnosis_options
 @with_json
-@click.argument("broker", default="localhost")
+@with_broker_argument(default="localhost")
+@with_version
 def qpid_cluster(
     all_connections: bool, of: str | None, client: str | None, numeric: bool,
     drained: str | None, undrained: str | None, even_out: bool, awaited: str | None,
@@ -237,6 +252,7 @@ def qpid_cluster(
         assert isinstance(problems, list)
         return said(document, "\n".join([f"{archive.file} is written", *map(str, problems)]))
     with answered():
+        demand_cluster(target, given["cluster_name"])
         if all_connections or of is not None:
             members = connections(target, of or "")
             return said([*members], "\n".join(client_lines(members, numeric=numeric)))
@@ -410,10 +426,20 @@ def stop_member(target: Target, member_id: str, force: bool) -> None:
         return  # the member that we asked was the one to stop
 
 
+def demand_cluster(target: Target, name: object) -> None:
+    """Go on only where the target is of the cluster of this name; None: of any."""
+    if name is None or (found := target.status().cluster) == name:
+        return
+    theirs = f"of cluster '{found}'" if found else "a stand-alone broker"
+    raise ManagementError(f"{target.address} is {theirs}, not of '{name}': nothing was done")
+
+
 def stop_all(target: Target, force: bool) -> None:
     """Stop every member with a clean store; prints nothing when it worked."""
-    target.status()  # a refusal or a dead address should come before the question
-    confirm(PROMPT_STOP_ALL, force)
+    status = target.status()  # a refusal or a dead address should come before the question
+    name = f" '{status.cluster}'" if status.cluster else ""
+    here = ", ".join(member.id for member in status.members if member.state != "DOWN")
+    confirm(PROMPT_STOP_ALL.format(name, here), force)
     try:
         target.ask(op="shutdown")
     except ConnectionAborted:

@@ -16,6 +16,7 @@ import click
 from broker.exit_codes import Exit
 from tools.cli.failures import ToolError, os_reason
 from tools.cli.options import parse_address, run_command
+from tools.cli.version import with_version
 from vsync.io.keys import (
     PUBLIC_SUFFIX,
     SECRET_SUFFIX,
@@ -61,7 +62,7 @@ Exit codes: 0 done, 1 there are keys already, 64 bad usage, 73 DIR cannot be wri
 @click.option("--renew", is_flag=True, help="Make another key for members that have one.")
 @click.argument("directory", metavar="DIR")
 @click.argument("names", metavar="NAME...", nargs=-1, required=True)
-@click.version_option(package_name="qpid-cluster-py", message="%(prog)s %(version)s")
+@with_version
 def qpid_cluster_keys(directory: str, names: tuple[str, ...], *, renew: bool) -> None:
     """Make a CURVE key pair for each member NAME (its HOST:PORT on the ring) under DIR.
 

@@ -17,6 +17,7 @@ from store.errors import StoreBusy, StoreError, StoreMissing, StoreUnreadable
 from store.files.directory_lock import lock_holder
 from store.lmdb_environment import inspect
 from store.swap import find_store
+from tools.cli.version import with_version
 from tools.stores.backups import backup_request, carry_out, with_backup_options
 from tools.stores.declarations import StoreRefused, declare_clean, declare_quarantined
 from vsync.quorum.voter_set import parse
@@ -120,6 +121,7 @@ Exit status:
     help="Let the next start execute such commands once more.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document instead of text.")
+@with_version
 def main(
     directory: Path, mark_clean: bool, sole_voter: bool, word: str | None, as_json: bool,
     **backup: str | bool | None,

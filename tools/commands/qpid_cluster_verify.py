@@ -18,6 +18,7 @@ import click
 from click.core import ParameterSource
 
 from tools.cli.signals import ended_by
+from tools.cli.version import with_version
 from tools.verify.fast import FastReport, compare_ends
 from tools.verify.findings import BadInput, shown
 from tools.verify.input.segments import find_segments, is_few, is_little
@@ -104,6 +105,7 @@ if TYPE_CHECKING:
     help="Also write the records of closed segments as Parquet to this new directory.",
 )
 @click.option("--verbose", is_flag=True, help="Show what Spark has to say.")
+@with_version
 def main(
     logdir: tuple[Path, ...],
     as_json: bool,

@@ -18,6 +18,8 @@ import click
 from broker.admin.roles import Role
 from broker.exit_codes import Exit
 from tools.cli.options import run_command
+from tools.cli.sections import BrokerOption
+from tools.cli.version import with_version
 from tools.client.broker_url import AMQP, parse_url
 from tools.client.credentials import Credentials, with_credentials
 from tools.client.management import Askable, Json, ManagementError
@@ -74,7 +76,7 @@ OF_ONE = ("ping", "ready", "promote", "passive")
     name="qpid-ha", epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]}
 )
 @click.option(
-    "-b", "--broker", metavar="BROKER", default="localhost",
+    "-b", "--broker", metavar="BROKER", default="localhost", cls=BrokerOption,
     help="[amqp[s]://][user/password@]host[:port], or for what is not about one broker a list "
     "host:port,host:port. Default localhost:5672.",
 )  # fmt: skip
@@ -99,6 +101,7 @@ OF_ONE = ("ping", "ready", "promote", "passive")
 @with_json
 @click.argument("command", metavar="COMMAND", type=click.Choice(COMMANDS))
 @click.argument("given", metavar="[QUEUE] [URL]", nargs=-1)
+@with_version
 def qpid_ha(
     broker: str, everywhere: bool, expect: str | None, is_primary: bool, cluster_manager: bool,
     stop: bool, vhost: str, source: str | None, arguments: str | None, timeout: float,

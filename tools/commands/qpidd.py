@@ -19,6 +19,7 @@ from broker.options import active_passive
 from tools.cli.failures import ToolError
 from tools.cli.options import ignored, read_options, run_command, with_options
 from tools.cli.sections import OptionsInSections
+from tools.cli.version import with_version
 
 SHOVEL_COMMAND = (sys.executable, "-P", "-m", "tools.shovel")
 """How a shovel is started; -P: nothing of the working directory is taken for it."""
@@ -512,7 +513,7 @@ class InSections(OptionsInSections):
 )
 @with_options(active_passive.HELP)
 @click.option("--config", metavar="FILE", envvar="QPIDD_CONFIG", help="An option file; see below.")
-@click.version_option(package_name="qpid-cluster-py", message="%(prog)s %(version)s")
+@with_version
 def qpidd(config: str | None, truncate: bool, **typed: str | None) -> int:
     """Run an AMQP 0-9-1 message broker, alone or as one member of an active-active cluster.
 

@@ -11,9 +11,10 @@ import click
 
 from broker.exit_codes import Exit
 from tools.cli.options import run_command
+from tools.cli.version import with_version
 from tools.client.credentials import Credentials, with_credentials
 from tools.client.management import Json, ManagementError
-from tools.client.target_options import asked, with_json, with_timeout
+from tools.client.target_options import asked, with_broker_argument, with_json, with_timeout
 from tools.commands.cpgtool import listed, table
 from tools.commands.qpid_cluster import Target, parse_target
 
@@ -53,7 +54,8 @@ Exit codes: 0 quorate, 1 no answer, refused or wrong usage, 2 not quorate.
 @with_json
 @with_timeout
 @with_credentials
-@click.argument("member", default="localhost")
+@with_broker_argument("member", default="localhost")
+@with_version
 def quorumtool(
     _: bool,
     only_list: bool,

@@ -15,6 +15,7 @@ import click
 from broker.exit_codes import Exit
 from tools.cli.failures import ToolError, os_reason
 from tools.cli.options import run_command
+from tools.cli.version import with_version
 from tools.client.credentials import Credentials, with_credentials
 from tools.client.management import Json
 from tools.client.target_options import answered
@@ -90,6 +91,7 @@ class Chosen(NamedTuple):
 @click.option("--off", "switch", flag_value="off", help="Switch it off.")
 @with_credentials
 @click.argument("files", nargs=-1, metavar="FILE... | MEMBER")
+@with_version
 def ringtrace(
     kind: str,
     member: str,

@@ -27,6 +27,7 @@ from broker.options.broker import Address
 from tools.cli.failures import ToolError, os_reason
 from tools.cli.options import run_command
 from tools.cli.progress import Progress
+from tools.cli.version import with_version
 from tools.client import history as histories
 from tools.client.amqp_client import AmqpConnection, ConnectionLost, Login, PublisherConfirm
 from tools.client.credentials import Credentials
@@ -328,6 +329,7 @@ class Spout:
 @with_connection
 @click.option("--json", "as_json", is_flag=True, help="Print a summary as JSON at the end.")
 @click.option("--quiet", is_flag=True, help="No progress and no notes on stderr.")
+@with_version
 def spout(
     broker: str,
     queue: str | None,

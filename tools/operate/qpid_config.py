@@ -17,6 +17,7 @@ from broker.machine.policies.qpid_options import PREFIX
 from broker.machine.requests.arguments import QUEUE_ARGUMENTS
 from tools.cli.failures import ToolError, meant
 from tools.cli.options import run_command
+from tools.cli.version import with_version
 from tools.client.credentials import Credentials
 from tools.client.http_api import Api, ApiError, Json, Object
 from tools.operate.output import plain, print_json, print_rows
@@ -80,6 +81,7 @@ def refuse(given: dict[str, object]) -> None:
 @click.option("-V", "--vhost", default="/", help='The virtual host; "/" unless given.')
 @click.option("--json", "as_json", is_flag=True, help="Print lists as one JSON document.")
 @with_target
+@with_version
 @click.pass_context
 def qpid_config(
     ctx: click.Context, /, addressed: str | None, bindings: bool, vhost: str, as_json: bool,

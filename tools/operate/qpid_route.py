@@ -9,8 +9,10 @@ from typing import Any, TypeVar
 import click
 
 from tools.cli.options import run_command
+from tools.cli.version import with_version
 from tools.client.credentials import Credentials, with_credentials
 from tools.client.http_api import Api, ApiError
+from tools.client.target_options import with_broker_argument
 from tools.operate.output import plain, print_json, print_rows
 from tools.operate.routes import Peer, Route, Routes, peer_of
 from tools.operate.target import answered, api_of, epilog, note, with_timeout
@@ -64,6 +66,7 @@ MECHANISMS = {"PLAIN": "", "EXTERNAL": "auth_mechanism=external"}
 @click.option("--json", "as_json", is_flag=True, help="Print lists as one JSON document.")
 @with_credentials
 @with_timeout
+@with_version
 @click.pass_context
 def qpid_route(
     ctx: click.Context, /, credentials: Credentials, timeout: float, **given: object
@@ -230,7 +233,7 @@ def _asked(ctx: click.Context, broker: str | None) -> tuple[Api, Routes]:
 
 
 @route.command("list")
-@click.argument("broker", required=False)
+@with_broker_argument(required=False)
 @click.pass_context
 def route_list(ctx: click.Context, broker: str | None) -> None:
     """All routes that a cluster runs: destination, source, exchange, key."""
@@ -246,7 +249,7 @@ def route_list(ctx: click.Context, broker: str | None) -> None:
 
 
 @route.command("flush")
-@click.argument("broker", required=False)
+@with_broker_argument(required=False)
 @click.pass_context
 def route_flush(ctx: click.Context, broker: str | None) -> None:
     """End all routes that a cluster runs."""
@@ -260,7 +263,7 @@ def route_flush(ctx: click.Context, broker: str | None) -> None:
 
 
 @route.command("map")
-@click.argument("broker", required=False)
+@with_broker_argument(required=False)
 @click.option("--at", "places", multiple=True, metavar="AMQP=API", help="The management API of the "
               "broker whose AMQP port is HOST:PORT; as a rule it is asked at the port and with the "
               "login of the first one.")  # fmt: skip
@@ -383,7 +386,7 @@ def link_del(ctx: click.Context, dest_broker: str, src_broker: str) -> None:
 
 
 @link.command("list")
-@click.argument("broker", required=False)
+@with_broker_argument(required=False)
 @click.pass_context
 def link_list(ctx: click.Context, broker: str | None) -> None:
     """Where links go, and how they are: Operational, Connecting, Waiting (with the last error)."""

@@ -9,8 +9,10 @@ from collections.abc import Mapping
 import click
 
 from tools.cli.options import run_command
+from tools.cli.version import with_version
 from tools.client.credentials import Credentials, with_credentials
 from tools.client.http_api import Api, Json, Object
+from tools.client.target_options import with_broker_argument
 from tools.operate.listings import PATHS_OF_VHOSTS
 from tools.operate.output import Column, aligned, asked, at, plain, print_json
 from tools.operate.target import answered, api_of, epilog, with_timeout
@@ -161,7 +163,8 @@ TABLES: dict[str, Table] = {
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @with_credentials
 @with_timeout
-@click.argument("broker", default="localhost", envvar="QPID_BROKER")
+@with_broker_argument(kind=click.Option, default="localhost", envvar="QPID_BROKER")
+@with_version
 def qpid_stat(
     shown: str | None, vhost: str | None, sort_by: str | None, increasing: bool,
     wanted: str | None, limit: int | None, interval: float | None, as_json: bool,

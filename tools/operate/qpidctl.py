@@ -24,7 +24,8 @@ from broker.access import passwords
 from broker.exit_codes import Exit
 from tools.cli.failures import ToolError
 from tools.cli.options import run_command
-from tools.cli.sections import VerbsInSections
+from tools.cli.sections import BrokerOption, VerbsInSections
+from tools.cli.version import with_version
 from tools.client import credentials
 from tools.client.http_api import Api, Json
 from tools.oncall import report
@@ -111,6 +112,7 @@ def with_login(command: Callable[..., Any]) -> Callable[..., Any]:
 @with_broker
 @with_login
 @with_timeout
+@with_version
 @click.pass_context
 def qpidctl(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  # as click has them
     """Ask and set what a cluster knows: lists, users, permissions, policies, state.
@@ -132,7 +134,12 @@ AGAIN: tuple[Callable[[Any], Any], ...] = (
     click.option("-t", "--timeout", type=click.FloatRange(min=0), help="Longest wait."),
     click.option("--no-table-headers", "silent", is_flag=True, hidden=True),
     click.option("-l", "--longnames", is_flag=True, hidden=True),
-    click.option("--broker", metavar="BROKER", help="The member to ask, as before the verb."),
+    click.option(
+        "--broker",
+        metavar="BROKER",
+        cls=BrokerOption,
+        help="The member to ask, as before the verb.",
+    ),
     *credentials.OPTIONS,
 )
 """What may stand behind the verb as well."""

@@ -11,6 +11,7 @@ import click
 
 from broker.exit_codes import Exit
 from tools.cli.failures import ToolError
+from tools.cli.sections import BrokerOption
 from tools.client.broker_url import elsewhere
 from tools.client.credentials import Credentials, with_credentials
 from tools.client.http_api import Api, ApiError, NoAnswer, NotRunning, parse_api
@@ -48,7 +49,10 @@ def with_target(command: Command) -> Command:
     return command
 
 
-with_broker = click.option("--broker", envvar="QPID_BROKER", metavar="BROKER", help=BROKER_HELP)
+with_broker = click.option(
+    "--broker", envvar="QPID_BROKER", metavar="BROKER", cls=BrokerOption,
+    help=BROKER_HELP,
+)  # fmt: skip
 
 
 with_timeout = click.option(

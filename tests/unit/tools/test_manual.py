@@ -8,7 +8,9 @@ from shutil import which
 
 import click
 import pytest
+from click.testing import CliRunner
 
+from broker.release import version
 from tests.unit.project.test_packaging import COMMANDS
 from tools.manual.__main__ import installed, manual, page
 
@@ -36,6 +38,12 @@ def test_a_page_has_every_option_and_verb(pages: Path, name: str) -> None:
         assert f".SS {verb}\n" in said
     assert f".SH NAME\n{name} \\- " in text.replace(name.replace("-", "\\-"), name)
     assert text.count(".nf\n") == text.count(".fi\n")
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_each_command_says_its_release(name: str) -> None:
+    said = CliRunner().invoke(installed()[name], ["--version"], prog_name=name)
+    assert (said.exit_code, said.output) == (0, f"{name} {version()}\n")
 
 
 def test_what_troff_would_take_for_a_command_is_text() -> None:

@@ -258,13 +258,44 @@ def test_a_broken_connection_means_that_the_asked_one_stopped(broker: FakeBroker
 def test_stop_all(broker: FakeBroker) -> None:
     canceled = broker.run("-k", typed="")
     assert canceled.stdout == (
-        "Warning: This command will shut down the entire cluster. Are you sure? [N]: "
+        "Warning: This command will shut down the entire cluster 'shop': a, b, c. "
+        "Are you sure? [N]: "
     )
     assert canceled.returncode == 1
     broker.answers["shutdown"] = b'{"ok": true}\n'
     done = broker.run("-k", "-f")
     assert (done.returncode, done.stdout, done.stderr) == (0, "", "")
     assert broker.ops()[-1] == "shutdown"
+
+
+@pytest.mark.parametrize(
+    "action", [("-k", "-f"), ("-s", "a", "-f"), ("--upgrade", "-f"), ("--remove-voter", "c"), ()]
+)
+def test_another_cluster_than_the_named_one_is_left_alone(
+    broker: FakeBroker, action: tuple[str, ...]
+) -> None:
+    ended = broker.run(*action, "--cluster-name", "trial")
+    assert (ended.returncode, ended.stdout) == (1, "")
+    assert ended.stderr == (
+        f"qpid-cluster: Failed: 127.0.0.1:{broker.port} is of cluster 'shop', not of 'trial': "
+        "nothing was done\n"
+    )
+    assert broker.ops() == ["status"]
+
+
+def test_the_named_cluster_is_stopped(broker: FakeBroker) -> None:
+    broker.answers["shutdown"] = b'{"ok": true}\n'
+    assert broker.run("-k", "-f", "--cluster-name", "shop").returncode == 0
+    assert broker.ops() == ["status", "status", "shutdown"]
+
+
+def test_the_broker_is_named_by_an_option_as_well_and_once(broker: FakeBroker) -> None:
+    place = f"127.0.0.1:{broker.port}"
+    for option in ("--broker", "--brokers"):
+        assert qpid_cluster(option, place).returncode == 0
+    twice = qpid_cluster("--broker", place, "b:1")
+    assert twice.returncode == 2
+    assert f"the broker is named twice: b:1, and --broker {place}" in twice.stderr
 
 
 def lists_clients(broker: FakeBroker) -> None:

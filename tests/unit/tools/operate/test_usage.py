@@ -94,6 +94,37 @@ def test_a_member_of_a_list_that_hangs_is_passed_over_once(
         assert ended.err == f"{silent} says nothing for 0.05 s: 127.0.0.1:{api.port} is asked\n"
 
 
+@pytest.mark.parametrize("option", ["--broker", "--brokers"])
+@pytest.mark.parametrize(
+    ("what", "before", "behind"),
+    [
+        (qpidctl, (), ("list_vhosts",)),
+        (qpidctl, ("list_vhosts",), ()),
+        (qpid_config, (), ("queues",)),
+        (qpid_stat, ("-q",), ()),
+        (qpid_route, ("link", "list"), ()),
+    ],
+)
+def test_the_broker_has_one_name_at_every_command(
+    run: Run, api: CannedApi, monkeypatch: pytest.MonkeyPatch,
+    option: str, what: click.Command, before: tuple[str, ...], behind: tuple[str, ...],
+) -> None:  # fmt: skip
+    if what is qpid_stat and option == "--brokers":
+        return  # that lists them, as Qpid's does
+    for component in ("federation-upstream", "federation-upstream-set", "shovel"):
+        monkeypatch.setitem(api.answers, f"parameters/{component}", [])
+    monkeypatch.setenv("QPID_BROKER", "127.0.0.1:1")
+    ended = run(what, *before, option, f"127.0.0.1:{api.port}", *behind)
+    assert ended.code == 0, ended.err
+
+
+@pytest.mark.parametrize("what", [qpidctl, qpid_config, qpid_stat])
+def test_help_shows_one_name_of_it(run: Run, what: click.Command) -> None:
+    said = run(what, "--help").out
+    assert "--broker BROKER" in said
+    assert ("--brokers" in said) is (what is qpid_stat)
+
+
 def test_a_member_that_is_not_there_is_told_with_what_to_do_next(run: Run) -> None:
     ended = run(qpidctl, "--broker", "127.0.0.1:1,127.0.0.1:2", "list_vhosts")
     assert ended.code == Exit.UNAVAILABLE
