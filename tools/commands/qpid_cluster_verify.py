@@ -123,8 +123,8 @@ def main(
     """Check the member logs in and below LOGDIR... against what the cluster promises.
 
     Each member writes what it applied, confirmed and saw of the others to DATA-DIR/memberlog.
-    Collect these directories from ALL members, dead and ejected ones too, and name them here,
-    with those of clients that kept a history (spout --history DIR).
+    Name these directories of ALL members here, of dead, ejected and running ones too, and those
+    of clients that kept a history (spout --history DIR).
 
     \b
     What is checked (numbers as in docs/GUARANTEES.md):

@@ -19,7 +19,7 @@ from tools.verify.format.files import ends_of
 from tools.verify.format.reader import Ends, LogError
 from tools.verify.format.records import ROLE_CLIENT, marks_of
 from tools.verify.input.rows import SEGMENT, Row, SegmentEnds, in_json
-from tools.verify.input.segments import find_segments, size_of
+from tools.verify.input.segments import pinned_segments, size_of
 
 
 class Closed(NamedTuple):
@@ -77,7 +77,8 @@ class FastReport:
 
 def compare_ends(places: list[Path]) -> FastReport:
     """Compare the closed segments at `places`; `BadInput` for what is no log or of two clusters."""
-    found = [_ends(path) for path in find_segments(places)]
+    with pinned_segments(places) as (files, _):
+        found = [_ends(path) for path in files if size_of(path)]  # else: it begins just now
     segments = [one for one in found if one.ends.header.role != ROLE_CLIENT]
     if not segments:
         raise BadInput("these are histories of clients only: name the members' logs as well")

@@ -20,7 +20,7 @@ from tools.verify.coverage import measure_coverage, unexamined
 from tools.verify.findings import BadInput, Finding
 from tools.verify.format.records import RecordKind
 from tools.verify.input.rows import SEGMENT, Row, ends_of
-from tools.verify.input.segments import dropped_before, find_segments, is_little
+from tools.verify.input.segments import is_little, pinned_segments, size_of
 from tools.verify.live import checkpoint
 from tools.verify.report.result import Counts, Report
 from tools.verify.report.timeline import build_timeline
@@ -52,10 +52,19 @@ class LogsAtHand(NamedTuple):
 def verify(
     spark: SparkSession | None, places: list[Path], options: CheckOptions = CheckOptions()
 ) -> Report:
-    """Check the logs at `places`, without Spark in this process; `BadInput` when there can be no
-    verdict.
+    """Check the logs at `places`, as they are now, without Spark in this process; `BadInput` when
+    there can be no verdict.
     """
-    segments, client_segments = histories.split_clients(find_segments(places))
+    with pinned_segments(places) as (found, notes):
+        report = _verify_segments(spark, found, options)
+        report.notes += notes
+        return report
+
+
+def _verify_segments(
+    spark: SparkSession | None, files: list[Path], options: CheckOptions
+) -> Report:
+    segments, client_segments = histories.split_clients(files)
     found = list(segments)
     saved: list[Row] = []
     if options.since is not None:
@@ -67,14 +76,13 @@ def verify(
     with computed_once(read_kept(spark, "scan", segments), little=little) as scan:
         read = _collect_control_rows(scan)
         if overtaken := overtaken_in(read):
-            files = {row.file for row in read if (row.member, row.incarnation) in overtaken}
-            left = [one for one in found + client_segments if str(one) not in files]
-            report = verify(spark, left, options)
+            silent = {row.file for row in read if (row.member, row.incarnation) in overtaken}
+            left = [one for one in files if str(one) not in silent]
+            report = _verify_segments(spark, left, options)
             report.notes += overtaken.values()
             return report
         logs = LogsAtHand(segments, [one for one in found if one not in segments], client_segments)
         report, rows = _verify(spark, scan, read, logs, saved, options)
-        report.notes += dropped_before(segments)
         if options.since is not None:
             report.notes.append(_skipped(logs))
         if options.save is not None:
@@ -194,7 +202,7 @@ def _count(
         members=len({one.member for one in control.incarnations}),
         lives=len(control.incarnations),
         segments=len(segments),
-        bytes=sum(path.stat().st_size for path in segments),
+        bytes=sum(map(size_of, segments)),
         records=sum(one.records for one in control.incarnations),
         batches=batches,
         positions=positions,

@@ -80,7 +80,7 @@ class TestEnds:
         good_history().write(tmp_path, segment_bytes=1500)
         for path in tmp_path.rglob("*.qml"):
             with path.open("rb") as file:
-                ends = read_ends(file, "x")
+                ends = read_ends(file, path.stat().st_size, "x")
             entries = list(read_segment(path.read_bytes(), "x", []))
             assert ends.header == entries[0].record
             assert ends.end == entries[-1].record
@@ -90,9 +90,9 @@ class TestEnds:
         good_history().write(tmp_path, 1 << 20)
         data = (tmp_path / "a" / "a.1.000000.qml").read_bytes()
         for cut in (1, 30, 200):
-            assert read_ends(io.BytesIO(data[:-cut]), "x").end is None
+            assert read_ends(io.BytesIO(data[:-cut]), len(data) - cut, "x").end is None
         with pytest.raises(LogError):
-            read_ends(io.BytesIO(b"#!/bin/sh"), "x")
+            read_ends(io.BytesIO(b"#!/bin/sh"), 9, "x")
 
 
 class TestCompare:

@@ -22,6 +22,7 @@ from tools.verify.checks.total_order import (
     find_differences,
 )
 from tools.verify.findings import Finding
+from tools.verify.format.pins import by_pins
 from tools.verify.input.rows import SCHEMA, SPAN, SUMS, Row, Sums
 from tools.verify.spark_session import in_tasks
 from tools.verify.sql.kept import Here, InSpark, Kept, computed_once
@@ -105,7 +106,7 @@ def _records(
     if spark is None or sum(one.ends - one.begins for one in rows) <= HERE_BYTES:
         yield Here(pa.concat_tables([states, pa.Table.from_batches(expand(files), schema)]))
         return
-    frame = in_tasks(spark, files, expand, SCHEMA)
+    frame = in_tasks(spark, files, by_pins(expand), SCHEMA)
     both = frame.unionByName(spark.createDataFrame(states, SCHEMA))
     with computed_once(InSpark(both), little=little) as kept:
         yield kept

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
 import zlib
 from collections.abc import Container, Iterable, Sequence
 from itertools import pairwise
@@ -20,6 +19,7 @@ from tools.verify.checks.views_and_segments import (
 from tools.verify.clients.check import ClientReport, check_clients
 from tools.verify.clients.evidence import Confirms, EvidenceFile, HistoryExtent, read_evidence
 from tools.verify.findings import BadInput
+from tools.verify.format.files import first_bytes
 from tools.verify.format.records import ROLE_CLIENT, Header, RecordKind
 from tools.verify.input.ranges_of_file import FileRange
 from tools.verify.input.rows import FAULT, SEGMENT, Row, ends_of
@@ -39,8 +39,7 @@ if TYPE_CHECKING:
 def read_header(path: Path) -> Header | None:
     """Return the header of a segment; None: it cannot be read."""
     try:
-        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
-            return header_of(file.read(HEADER_BYTES), str(path))
+        return header_of(first_bytes(path, HEADER_BYTES), str(path))
     except (OSError, EOFError, zlib.error):
         return None
 

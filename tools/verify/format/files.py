@@ -12,6 +12,7 @@ from os import SEEK_END
 from pathlib import Path
 from typing import BinaryIO
 
+from tools.verify.format import pins
 from tools.verify.format.reader import ENDS_BYTES, Ends, LogError, read_ends
 from tools.verify.format.records import SUFFIX
 
@@ -57,20 +58,28 @@ def open_segment(path: Path) -> bytes:
     Raises OSError, and `LogError` for a compressed file that is not whole.
     """
     try:
-        data = path.read_bytes()
+        data = pins.bytes_of(path)
     except FileNotFoundError:
         if path.name.endswith(PACKED):
             raise
         path = path.with_name(path.name + PACKED)
-        data = path.read_bytes()
+        data = pins.bytes_of(path)
     return _unpack(data, str(path)) if path.name.endswith(PACKED) else data
+
+
+def first_bytes(path: Path, most: int) -> bytes:
+    """Return the first bytes of a segment; raises OSError, EOFError and zlib.error."""
+    with pins.opened(path) as file:
+        if path.name.endswith(PACKED):
+            return gzip.open(file).read(most)
+        return file.read(min(most, pins.size_of(path)))
 
 
 def plain_size(path: Path) -> int:
     """Return the size that a segment has without compression, as far as its file says so."""
-    with path.open("rb") as file:
+    with pins.opened(path) as file:
         declared = _declared(file.read(_EXTRA_AT + _EXTRA.size))
-    return path.stat().st_size if declared is None else declared[0]
+    return pins.size_of(path) if declared is None else declared[0]
 
 
 def ends_of(path: Path) -> Ends:
@@ -79,10 +88,11 @@ def ends_of(path: Path) -> Ends:
     Raises OSError and `LogError`.
     """
     try:
-        with path.open("rb") as file:
+        with pins.opened(path) as file:
             if not path.name.endswith(PACKED):
-                return read_ends(file, str(path))
-            return read_ends(BytesIO(_packed_ends(file, str(path))), str(path))
+                return read_ends(file, pins.size_of(path), str(path))
+            ends = _packed_ends(file, str(path))
+            return read_ends(BytesIO(ends), len(ends), str(path))
     except FileNotFoundError:
         if path.name.endswith(PACKED):
             raise

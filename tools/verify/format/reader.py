@@ -12,7 +12,6 @@ import struct
 from collections.abc import Iterator
 from contextlib import suppress
 from hashlib import blake2b
-from os import SEEK_END
 from typing import BinaryIO, NamedTuple
 from zlib import crc32
 
@@ -180,18 +179,19 @@ def _discontinuity(lsn: int, link: bytes, number: int, payload: bytes, own_link:
     return ""
 
 
-def read_ends(file: BinaryIO, source: str) -> Ends:
-    """Return header and END of a segment without reading what is between; raises `LogError`."""
-    head = file.read(ENDS_BYTES)
+def read_ends(file: BinaryIO, size: int, source: str) -> Ends:
+    """Return header and END of a segment, which has this size, without reading what is between;
+    raises `LogError`.
+    """
+    head = file.read(min(ENDS_BYTES, size))
     if not _has_magic(head, source):
         raise LogError(f"{source}: this is not a member log")
     _link_before(head, source)
     first = _record_at(head, len(MAGIC))
     if isinstance(first, str) or not isinstance(first[1], Header):
         raise LogError(f"{source}: the segment does not begin with its header")
-    size = file.seek(0, SEEK_END)
-    file.seek(max(size - ENDS_BYTES, 0))
-    tail = file.read(ENDS_BYTES)
+    begin = file.seek(max(size - ENDS_BYTES, 0))
+    tail = file.read(size - begin)
     for offset in range(len(tail) - _HEAD, -1, -1):
         if offset + _HEAD + int(FRAME.unpack_from(tail, offset)[0]) != len(tail):
             continue

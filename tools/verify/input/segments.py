@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import ExitStack, contextmanager
 from glob import glob, has_magic
 from pathlib import Path
 
 from tools.verify.findings import BadInput
+from tools.verify.format import pins
 from tools.verify.format.files import (
     DROPPED_NAME,
     dropped_in,
@@ -27,14 +29,33 @@ _BYTES_OF_MOVE = 8  # packed, with its share of all else in a segment
 _BYTES_OF_OTHERS = 32  # of a row that is no move and no command, or more
 
 
+@contextmanager
+def pinned_segments(places: list[Path]) -> Iterator[tuple[list[Path], list[str]]]:
+    """Yield the segments of `find_segments`, which are read as they are now until this ends, and
+    the notes about what was dropped before them.
+    """
+    while True:
+        found = find_segments(places)
+        notes = dropped_before(found)
+        with ExitStack() as held:
+            try:
+                held.enter_context(pins.pinned(found))
+            except FileNotFoundError:
+                continue  # compressed or dropped just now: the next list has what is there instead
+            if dropped_before(found) == notes:
+                yield found, notes
+                return
+
+
 def find_segments(places: list[Path]) -> list[Path]:
     """Return all segments at or below the places, each once; a place may be a glob."""
     found: set[Path] = set()
     for place in _expand(places):
-        if place.is_dir():
-            found.update(_readable(file).resolve() for file in files_below(place))
-        else:
-            found.add(_readable(place).resolve())
+        files = files_below(place) if place.is_dir() else [place]
+        try:
+            found.update(_readable(file).resolve() for file in files)
+        except FileNotFoundError:  # compressed or dropped since its name was read
+            return find_segments(places)
     if not found:
         listed = ", ".join(map(str, places))
         raise BadInput(f"there is no member log (*{SUFFIX}) in {listed}")
@@ -66,6 +87,8 @@ def _readable(file: Path) -> Path:
         raise BadInput(f"the name of {shown} is not UTF-8: rename it, or its directory")
     if file.is_file():
         return file
+    if not os.path.lexists(file):
+        raise FileNotFoundError(shown)
     if file.is_symlink() and not file.exists():
         raise BadInput(f"{shown} is a link to {file.readlink()}, which is not there")
     raise BadInput(f"{shown} is no ordinary file: remove it, or name the logs one by one")
@@ -119,7 +142,7 @@ def read_bytes(segment: Path) -> bytes:
 def size_of(segment: Path) -> int:
     """Return the size of a file, 0 when it is no longer there: it is being compressed."""
     try:
-        return segment.stat().st_size
+        return pins.size_of(segment)
     except OSError:
         return 0
 

@@ -17,6 +17,7 @@ import pyarrow
 
 from tools.verify.findings import BadInput
 from tools.verify.format.files import identity_of, open_segment
+from tools.verify.format.pins import by_pins
 from tools.verify.format.reader import LogError
 from tools.verify.input.batch_summaries import expand_sums
 from tools.verify.input.parse import parse_segment, scan_segment
@@ -49,7 +50,8 @@ def read_table(spark: SparkSession, table: str, segments: list[Path]) -> DataFra
     files = [str(path) for path in segments]
     least = max(spark.sparkContext.defaultParallelism, sum(map(size_of, segments)) // TASK_BYTES)
     shares = min(least, len(files))
-    return in_tasks(spark, files, partial(_read, table=table), SCHEMAS[table], shares)
+    read = by_pins(partial(_read, table=table))
+    return in_tasks(spark, files, read, SCHEMAS[table], shares)
 
 
 def read_here(table: str, segments: Iterable[Path]) -> pyarrow.Table:

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 import pyarrow as pa
 
+from tools.verify.format.pins import by_pins
 from tools.verify.input.tables import Ints, arrow_schema, batch_of
 from tools.verify.spark_session import in_tasks
 from tools.verify.sql.statements import Statements, answer
@@ -111,7 +112,7 @@ class Exchange:
         """Run all steps over what `read` makes of each task: in one job of Spark, or here."""
         if spark is None or self.bins <= BINS_HERE:
             return self.run_here(tables for task in tasks for tables in read(task))
-        frame = in_tasks(spark, tasks, partial(_read, exchange=self, read=read), PIECES)
+        frame = in_tasks(spark, tasks, by_pins(partial(_read, exchange=self, read=read)), PIECES)
         for at, step in enumerate(self.steps):
             bins = self.bins if any(step.keys.values()) else 1
             frame = frame.repartition(bins, "bin").sortWithinPartitions("bin")

@@ -95,15 +95,15 @@ def test_it_is_rows_that_decide_who_checks(tmp_path: Path, monkeypatch: pytest.M
 
 def test_what_members_dropped_is_said(tmp_path: Path) -> None:
     sized(tmp_path, 1, 1)
-    assert dropped_before(find_segments([tmp_path])) == []
+    assert dropped_before(find_segments([tmp_path])).notes == []
     note = tmp_path / "dropped"
     note.write_text('{"a_5672.1": [4, 2], "a_5672.2": [0, 0]}')
-    first, second = dropped_before(find_segments([tmp_path]))
+    first, second = dropped_before(find_segments([tmp_path])).notes
     assert first.startswith("a_5672 (incarnation 1): segments up to 4 were dropped")
     assert "2 of them never verified" in first
     assert "all of them verified" in second
     note.write_text("[1]")
-    (what,) = dropped_before(find_segments([tmp_path]))
+    (what,) = dropped_before(find_segments([tmp_path])).notes
     assert "does not say what was dropped" in what
 
 
