@@ -20,7 +20,7 @@ from tools.verify.coverage import measure_coverage, unexamined
 from tools.verify.findings import BadInput, Finding
 from tools.verify.format.records import RecordKind
 from tools.verify.input.rows import SEGMENT, Row, ends_of
-from tools.verify.input.segments import is_little, pinned_segments, size_of
+from tools.verify.input.segments import Dropped, is_little, mark_dropped, pinned_segments, size_of
 from tools.verify.live import checkpoint
 from tools.verify.report.result import Counts, Report
 from tools.verify.report.timeline import build_timeline
@@ -55,14 +55,14 @@ def verify(
     """Check the logs at `places`, as they are now, without Spark in this process; `BadInput` when
     there can be no verdict.
     """
-    with pinned_segments(places) as (found, notes):
-        report = _verify_segments(spark, found, options)
-        report.notes += notes
+    with pinned_segments(places) as (found, dropped):
+        report = _verify_segments(spark, found, dropped, options)
+        report.notes += dropped.notes
         return report
 
 
 def _verify_segments(
-    spark: SparkSession | None, files: list[Path], options: CheckOptions
+    spark: SparkSession | None, files: list[Path], dropped: Dropped, options: CheckOptions
 ) -> Report:
     segments, client_segments = histories.split_clients(files)
     found = list(segments)
@@ -74,11 +74,11 @@ def _verify_segments(
             raise BadInput(f"there is nothing newer than {options.since} in these logs")
     little = is_little(segments)
     with computed_once(read_kept(spark, "scan", segments), little=little) as scan:
-        read = _collect_control_rows(scan)
+        read = list(mark_dropped(_collect_control_rows(scan), dropped))
         if overtaken := overtaken_in(read):
             silent = {row.file for row in read if (row.member, row.incarnation) in overtaken}
             left = [one for one in files if str(one) not in silent]
-            report = _verify_segments(spark, left, options)
+            report = _verify_segments(spark, left, dropped, options)
             report.notes += overtaken.values()
             return report
         logs = LogsAtHand(segments, [one for one in found if one not in segments], client_segments)

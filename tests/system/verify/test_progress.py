@@ -7,6 +7,7 @@ not read yet, nor read anything twice.
 from __future__ import annotations
 
 import gzip
+import json
 import os
 import pickle
 from collections import Counter
@@ -27,6 +28,7 @@ from tests.system.verify.support.live_logs import LiveWriters
 from tests.system.verify.support.make_logs import LogMaker, good_history, root_of
 from tools.verify.checks.views_and_segments import CONTROL_KINDS
 from tools.verify.findings import BadInput, Finding
+from tools.verify.format.files import identity_of
 from tools.verify.input import offsets
 from tools.verify.input.offsets import (
     Offsets,
@@ -301,6 +303,39 @@ def test_a_segment_that_was_deleted_before_it_was_read_is_reported(tmp_path: Pat
         path.unlink()
     reader.to_the_end()
     assert ("LOG", "a") in [(f.property, f.member) for f in reader.found]
+
+
+@pytest.mark.parametrize("noted", [True, False])
+def test_what_its_member_dropped_before_it_was_read_is_no_hole(tmp_path: Path, noted: bool) -> None:
+    """It is told: as where a log begins behind what was dropped."""
+    maker = good_history()
+    writers = LiveWriters(maker, tmp_path, 300)
+    writers.step(9)
+    reader = Reader(tmp_path)
+    reader.poll()
+    while writers.step(9):
+        pass
+    for name in ("a", "b"):
+        *gone, _, _, _ = sorted((tmp_path / name).glob("*.qml"))
+        note = json.dumps({f"{name}.1": (identity_of(gone[-1])[2], 1)})
+        (tmp_path / name / "dropped").write_text(note if noted else "{}")
+        for path in gone:
+            path.unlink()
+    reader.to_the_end()
+    unknown = reader.progress.progress().unknown
+    if noted:
+        assert reader.found == []
+        assert [what[:1] for what in unknown] == ["a", "b"]
+        assert all("dropped by its member" in what for what in unknown)
+        assert reader.progress.verified() == maker.history.position
+    else:
+        assert ("LOG", "a") in [(f.property, f.member) for f in reader.found]
+        assert unknown == []
+    late = Reader(tmp_path)
+    late.to_the_end()
+    assert late.found == []
+    what = "was dropped by its member" if noted else "is not known"
+    assert [what in one for one in late.progress.progress().unknown] == [True, True]
 
 
 def test_damage_does_not_stop_the_reading(tmp_path: Path) -> None:

@@ -74,11 +74,15 @@ BEYOND_ALL = 1 << 62  # beyond any position
 
 
 def first_positions(rows: list[Row]) -> dict[IncarnationId, int]:
-    """Return the first position of each incarnation that was not read from segment 0 on."""
+    """Return the first position of each incarnation that was not read from segment 0 on, behind
+    what was dropped of it last.
+    """
     found: dict[IncarnationId, int] = {}
     for key, segments in segments_of(rows).items():
-        if segments[0].segment > 0:
-            sums = [epoch for row in segments for epoch in ends_of(row).epochs.values()]
+        behind = [at for at, row in enumerate(segments) if ends_of(row).behind_dropped]
+        if segments[0].segment > 0 or behind:
+            held = segments[max(behind, default=0) :]
+            sums = [epoch for row in held for epoch in ends_of(row).epochs.values()]
             firsts = [one.first for one in sums if one.first >= 0]
             found[key] = min(firsts, default=BEYOND_ALL)
     return found

@@ -124,6 +124,8 @@ def _continues(before: Row | None, after: Row) -> Iterator[str]:
     if after.segment == before.segment:
         yield f"{before.file} and {after.file} both claim to be segment {after.segment}"
         return
+    if ends.behind_dropped and after.segment > before.segment:
+        return
     if after.segment != before.segment + 1:
         yield f"segment {before.segment + 1} is missing between {before.file} and {after.file}"
         return

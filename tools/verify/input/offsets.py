@@ -20,7 +20,7 @@ from tools.verify.format.reader import FRAME, MAGIC, RECORD_BYTES_MAX, LogError
 from tools.verify.format.records import ROLE_CLIENT, SUFFIX
 from tools.verify.input.parse import Parser
 from tools.verify.input.rows import SEGMENT, Row
-from tools.verify.input.segments import HEADER_BYTES, files_below, header_of
+from tools.verify.input.segments import HEADER_BYTES, dropped_before, files_below, header_of
 
 STRETCH_BYTES = 8 << 20  # read of one incarnation at a time, unless one record is longer
 LOOK_BYTES = 4 * STRETCH_BYTES
@@ -72,7 +72,7 @@ def advance(
             continue
         log = log or LiveLog(min(segments))
         if log.segment not in segments:
-            log.segment, log.offset = min(segments), 0
+            _go_on(log, min(segments), segments)
         if data := _further(log, segments):
             size += len(data)
             read[key] = log
@@ -90,6 +90,7 @@ def _rows(log: LiveLog, data: bytes, file: str) -> list[Row]:
             return []
         if log.parser is None:
             log.parser = Parser(every_record=True)
+            log.parser.ends.behind_dropped = dropped_before([Path(file)]).reaches(Path(file))
     if log.parser is None:
         return []
     rows = log.parser.take_bytes(data, file, begins=begins)
@@ -117,6 +118,16 @@ def segments_by_incarnation(places: list[Path]) -> dict[LogKey, dict[int, Path]]
     return found
 
 
+def _go_on(log: LiveLog, segment: int, segments: dict[int, Path]) -> None:
+    """Go on at the beginning of a later segment: as with a log of its own where the member dropped
+    what was not read before.
+    """
+    whole = segment == log.segment + 1 and log.parser is not None and log.parser.ends.closed
+    if not whole and dropped_before([segments[segment]]).reaches(segments[segment]):
+        log.parser = None
+    log.segment, log.offset = segment, 0
+
+
 def _further(log: LiveLog, segments: dict[int, Path]) -> bytes:
     """Return the whole records that follow; a segment that is read to its end, and has a successor,
     is left for that.
@@ -127,7 +138,7 @@ def _further(log: LiveLog, segments: dict[int, Path]) -> bytes:
     if data is None:
         return b""  # deleted just now; the next look finds what is there instead
     if not data and later is not None:
-        log.segment, log.offset = later, 0
+        _go_on(log, later, segments)
         return _further(log, segments)
     whole = whole_records(data, begins)
     if whole == 0 and len(data) == STRETCH_BYTES:  # one record is longer, or damage looks like it

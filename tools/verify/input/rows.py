@@ -171,6 +171,7 @@ class SegmentEnds(Struct):
     link: str = ""
     torn_tail: bool = False
     closed: bool = False  # it has its END
+    behind_dropped: bool = False  # what is missing before it was dropped, as its member noted
     # What was assumed at its beginning, to be compared with the segment before:
     first_batch: FirstBatch | None = None  # None: something in this segment came before it
     entry_primary: list[tuple[int, int, int]] = []  # (epoch, ring, position) before an ACTIVE

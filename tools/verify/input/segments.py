@@ -7,6 +7,7 @@ from collections.abc import Iterable, Iterator
 from contextlib import ExitStack, contextmanager
 from glob import glob, has_magic
 from pathlib import Path
+from typing import NamedTuple
 
 from tools.verify.findings import BadInput
 from tools.verify.format import pins
@@ -14,6 +15,7 @@ from tools.verify.format.files import (
     DROPPED_NAME,
     dropped_in,
     ends_of,
+    identity_of,
     is_segment,
     one_of_each,
     open_segment,
@@ -21,6 +23,8 @@ from tools.verify.format.files import (
 )
 from tools.verify.format.reader import Entry, LogError, read_segment
 from tools.verify.format.records import CLIENT_ROW, ROLE_CLIENT, SUFFIX, Header, Record
+from tools.verify.input.rows import SEGMENT, Row, in_json
+from tools.verify.input.rows import ends_of as ends_of_row
 
 FEW_ROWS = 12_000_000
 LITTLE_ROWS = 30_000_000
@@ -30,20 +34,20 @@ _BYTES_OF_OTHERS = 32  # of a row that is no move and no command, or more
 
 
 @contextmanager
-def pinned_segments(places: list[Path]) -> Iterator[tuple[list[Path], list[str]]]:
+def pinned_segments(places: list[Path]) -> Iterator[tuple[list[Path], Dropped]]:
     """Yield the segments of `find_segments`, which are read as they are now until this ends, and
-    the notes about what was dropped before them.
+    what was dropped before them.
     """
     while True:
         found = find_segments(places)
-        notes = dropped_before(found)
+        dropped = dropped_before(found)
         with ExitStack() as held:
             try:
                 held.enter_context(pins.pinned(found))
             except FileNotFoundError:
                 continue  # compressed or dropped just now: the next list has what is there instead
-            if dropped_before(found) == notes:
-                yield found, notes
+            if dropped_before(found) == dropped:
+                yield found, dropped
                 return
 
 
@@ -94,28 +98,51 @@ def _readable(file: Path) -> Path:
     raise BadInput(f"{shown} is no ordinary file: remove it, or name the logs one by one")
 
 
-def dropped_before(segments: list[Path]) -> list[str]:
-    """Return a note for each incarnation of which the member dropped segments, by its own account.
-
-    What is missing so was not lost, and is not proven either.
+class Dropped(NamedTuple):
+    """What members dropped of their logs, by their own account: it was not lost, and is not proven
+    either.
     """
-    notes = []
+
+    last: dict[tuple[Path, str], int]  # by directory and MEMBER.INCARNATION, the last segment
+    notes: list[str]  # a sentence for each
+
+    def reaches(self, segment: Path) -> bool:
+        """Whether nothing is missing before this segment but what was dropped."""
+        member, incarnation, number = identity_of(segment)
+        last = self.last.get((segment.parent, f"{member}.{incarnation}"), -1)
+        return 0 < number <= last + 1
+
+
+def dropped_before(segments: Iterable[Path]) -> Dropped:
+    """Return what was dropped of these logs."""
+    found = Dropped({}, [])
     for directory in sorted({segment.parent for segment in segments}):
         try:
             dropped = dropped_in(directory / DROPPED_NAME)
         except ValueError as error:
-            notes.append(str(error))
+            found.notes.append(str(error))
             continue
         for name, (last, unverified) in dropped.items():
+            found.last[directory, name] = last
             member, _, incarnation = name.rpartition(".")
             what = "all of them verified before"
             if unverified:
                 what = f"{unverified} of them never verified: what they held is not known"
-            notes.append(
+            found.notes.append(
                 f"{member} (incarnation {incarnation}): segments up to {last} were dropped by "
                 f"their member as its options say, {what}"
             )
-    return notes
+    return found
+
+
+def mark_dropped(rows: Iterable[Row], dropped: Dropped) -> Iterator[Row]:
+    """Yield rows; those of segments say whether what is missing before them was dropped."""
+    for row in rows:
+        if row.kind == SEGMENT and dropped.reaches(Path(row.file)):
+            ends = ends_of_row(row)
+            ends.behind_dropped = True
+            row = row._replace(text=in_json(ends))
+        yield row
 
 
 def _expand(places: list[Path]) -> Iterator[Path]:

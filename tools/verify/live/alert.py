@@ -19,6 +19,7 @@ from tools.verify.live import checkpoint
 from tools.verify.live.follow import FollowResult, follow
 from tools.verify.live.metrics import FollowMetrics
 from tools.verify.live.notify import Notifier, as_document
+from tools.verify.live.progress import LogProgress
 
 ERASE = "\r\x1b[K"
 
@@ -60,13 +61,18 @@ def result_lines(result: FollowResult, before: FollowResult | None, as_json: boo
     """Yield the lines that a result adds to the output."""
     for finding in result.findings:
         yield json.dumps(as_document(finding)) if as_json else f"ALERT {finding}"
-    reported = set() if before is None else set(before.progress.absent)
     if as_json:
         yield json.dumps(result.as_document())
-    else:
-        for name in result.progress.absent:
-            if name not in reported:
-                yield f"note: {name} is in the primary view, but no log of it is here"
+        return
+    known = set() if before is None else set(_notes(before.progress))
+    yield from (note for note in _notes(result.progress) if note not in known)
+
+
+def _notes(progress: LogProgress) -> Iterator[str]:
+    for name in progress.absent:
+        yield f"note: {name} is in the primary view, but no log of it is here"
+    for what in progress.unknown:
+        yield f"note: {what}"
 
 
 def status(result: FollowResult) -> str:

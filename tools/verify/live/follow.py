@@ -60,6 +60,7 @@ class FollowResult:
             "unread_bytes": self.unread_bytes,
             "members": [lag._asdict() for lag in p.lags],
             "absent": p.absent,
+            "unknown": p.unknown,
         }
 
 

@@ -11,7 +11,7 @@ comes from the logs, and no clock is read.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -50,6 +50,7 @@ class LogProgress:
     verified: int = -1
     lags: list[MemberLag] = field(default_factory=list)
     absent: list[str] = field(default_factory=list)  # in the primary view, but no log at hand
+    unknown: list[str] = field(default_factory=list)  # where logs have no beginning, or a hole
 
     @property
     def unverified(self) -> int:
@@ -166,7 +167,20 @@ class ClusterProgress:
         ]
         missing = sorted(present - ends.keys())
         absent = [f"{name} (incarnation {number})" for name, number in missing]
-        return LogProgress(newest, self._verified, lags, absent)
+        return LogProgress(newest, self._verified, lags, absent, list(self._unknown()))
+
+    def _unknown(self) -> Iterator[str]:
+        by_incarnation = views_and_segments.segments_of(self._segments.values())
+        for (member, incarnation), segments in by_incarnation.items():
+            for row in segments:
+                what = "is not known"
+                if ends_of(row).behind_dropped:
+                    what = "was dropped by its member, as its options say"
+                elif row is not segments[0]:
+                    continue
+                if row.segment > 0:
+                    who = f"{member} (incarnation {incarnation})"
+                    yield f"{who}: what was before segment {row.segment} {what}"
 
     def _is_new(self, key: tuple[str, ...]) -> bool:
         if key in self._reported:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -31,6 +32,10 @@ def test_people_get_lines() -> None:
         "ALERT G14 (same state everywhere): member b (incarnation 1) at position 90: "
         "another chain after PUBLISH",
         "note: e (incarnation 1) is in the primary view, but no log of it is here",
+    ]
+    behind = replace(RESULT.progress, unknown=["c (incarnation 2): what was before is not known"])
+    assert list(result_lines(FollowResult(behind), RESULT, as_json=False)) == [
+        "note: c (incarnation 2): what was before is not known"
     ]
     calm = FollowResult(RESULT.progress, [], 5000)
     assert list(result_lines(calm, RESULT, as_json=False)) == []  # noted once

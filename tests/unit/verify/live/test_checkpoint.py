@@ -19,6 +19,7 @@ from tools.verify.findings import BadInput
 from tools.verify.input import segments
 from tools.verify.input.parse import parse_segment
 from tools.verify.input.rows import SEGMENT, Row
+from tools.verify.job import CheckOptions, verify
 from tools.verify.live import checkpoint
 
 
@@ -98,6 +99,29 @@ def test_a_member_may_drop_what_a_checkpoint_settles_and_nothing_else(tmp_path: 
         if row.kind in views_and_segments.CONTROL_KINDS
     ]
     assert sorted(again, key=repr) == sorted(everything, key=repr)
+
+
+@pytest.mark.parametrize("noted", [True, False])
+def test_what_was_dropped_unverified_after_a_point_is_told(tmp_path: Path, noted: bool) -> None:
+    """It is a hole only where the member's own account does not have it."""
+    maker, a = good_history(40), ("a", 1)
+    maker.logs[a] = [r for r in maker.logs[a] if not (isinstance(r, Durable) and r.position > 200)]
+    maker.write(tmp_path / "logs", segment_bytes=2000)
+    point = tmp_path / "point"
+    checkpoint.save(point, control_rows(tmp_path / "logs"))
+    settled = [row for row in checkpoint.load(point) if row.kind == SEGMENT and row.member == "a"]
+    next_one = settled[-1].segment + 1
+    directory = tmp_path / "logs" / "a"
+    for path in sorted(directory.glob("*.qml"))[: next_one + 1]:
+        path.unlink()
+    (directory / "dropped").write_text(f'{{"a.1": [{next_one}, 1]}}' if noted else "{}")
+    report = verify(None, [tmp_path / "logs"], CheckOptions(since=point))
+    holes = [str(one) for one in report.findings]
+    if noted:
+        assert holes == []
+        assert any("1 of them never verified" in note for note in report.notes)
+    else:
+        assert any(f"segment {next_one} is missing" in one for one in holes)
 
 
 def test_another_log_in_the_place_of_a_verified_one_is_refused(tmp_path: Path) -> None:
