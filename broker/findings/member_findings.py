@@ -98,7 +98,7 @@ class MemberFindings:
             alarms=dict(observed.machine.alarms), clock_alarms=clocks, disk_alarm=disk,
             drained=cast("list[str]", status.get("drained") or []),
             links_down=cast("list[str]", status.get("links_down") or []),
-            roles=[str(one.get("status")) for one in _rows(ha, "members")],
+            roles=[str(one.get("status")) for one in _rows(ha, "members")], pair="pair" in ha,
             version=cast("int", status.get("machine_version", 0)),
             version_possible=cast("int", status.get("machine_version_possible", 0)),
             queues=observed.statistics.sampler.noted if serves else None,

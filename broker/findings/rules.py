@@ -175,6 +175,10 @@ def _down(seen: Situation) -> Iterator[Finding]:
     if seen.status != "ACTIVE":
         return
     spare = seen.votes - seen.votes_needed
+    instead = (
+        "a new one takes its address, with an empty --data-dir" if seen.pair else
+        "qpid-cluster --replace-voter {} NEW"
+    )  # fmt: skip
     for one in seen.members:
         if one.state != "DOWN":
             continue
@@ -186,7 +190,7 @@ def _down(seen: Situation) -> Iterator[Finding]:
             "Does its process run? One that runs and does not answer is stopped or hangs: kill it, "
             "and start it. If not, the last lines of its log, or its exit code, say why it ended: "
             "start it with its old --data-dir. If the machine is gone for good: "
-            f"qpid-cluster --replace-voter {one.name} NEW",
+            + instead.format(one.name),
             since_ms=_gone_since(seen, one.name),
         )  # fmt: skip
 

@@ -68,6 +68,8 @@ class Situation:
     """Of the ring where it has two networks."""
     roles: Sequence[str] = ()
     """What the members of an active-passive cluster are; of another one none."""
+    pair: bool = False
+    """Whether it is one of a pair, whose members have their seats for good."""
     version: int = 0
     version_possible: int = 0
     queues: NotedQueues | None = None

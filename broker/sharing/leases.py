@@ -58,9 +58,12 @@ class StoreLeases(ABC):
                 raise PermissionError(13, "Permission denied")
             self._look_at_first()
         except OSError as error:
+            advice = "every broker that shares it needs the same rights there (give them one user)"
+            if isinstance(error, FileNotFoundError):
+                advice = f"is its file system mounted at this machine? Else make {directory.parent}"
             raise NotWritable(
                 f"--shared-store {directory} cannot be made or written: {error.strerror or error}; "
-                "every broker that shares it needs the same rights there (give them one user)"
+                f"{advice}"
             ) from error
 
     @abstractmethod

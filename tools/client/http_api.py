@@ -242,6 +242,9 @@ def absent(method: str, names: tuple[str, ...]) -> str:
                 f"there is no such binding of exchange '{source}' to {target} '{end}' "
                 f"in virtual host '{vhost}'"
             )
+        case ("federation-links" | "shovels" as kind, "vhost", vhost, name, "restart"):
+            what = "shovel" if kind == "shovels" else "federation link"
+            return f"there is no {what} '{name}' in virtual host '{vhost}'"
         case (kind, name, *_) if kind in _OF_ALL:
             return f"there is no {_OF_ALL[kind]} '{name}'"
         case (kind, vhost) if kind in _OF_VHOST:

@@ -170,6 +170,13 @@ def test_a_member_that_is_down_is_named_since_when_and_what_one_more_would_do() 
     assert "can lose 1 more vote." in told(**gone)[0].follows
 
 
+def test_who_is_gone_for_good_of_a_pair_is_replaced_under_its_address() -> None:
+    """Another voter is refused there: it has two seats, each of an address."""
+    (found,) = told(members=[member("a"), member("b", "DOWN")], pair=True)
+    assert "gone for good: a new one takes its address, with an empty --data-dir" in found.do
+    assert "--replace-voter" not in found.do
+
+
 def test_a_member_that_is_late_is_told_how_often_how_long_and_since_when() -> None:
     late: Figures = {
         "late_recent": 3, "late_recent_s": 12.44, "late_longest_s": 8.1, "late_since_s": 90.0

@@ -418,6 +418,11 @@ def test_addresses_and_credentials() -> None:
         ("DELETE permissions shop ada", "user 'ada' has no permissions in virtual host 'shop'"),
         ("POST bindings shop e news q work", "no exchange 'news' or no queue 'work'"),
         ("DELETE bindings shop e news q work k", "binding of exchange 'news' to queue 'work'"),
+        (
+            "DELETE federation-links vhost shop 7f restart",
+            "no federation link '7f' in virtual host",
+        ),
+        ("DELETE shovels vhost shop move restart", "no shovel 'move' in virtual host 'shop'"),
         ("GET something else", "nothing at /api/something/else"),
     ],
 )
