@@ -33,7 +33,9 @@ from broker.replication.replica import Replica
 from tests.sim.broker.judge import BrokerJudge, ConfirmSent, DeliverySent, Node
 from tests.sim.broker.operator import GRAVE
 from tests.sim.clients.letters import MAIL, LetterWitness
+from tests.sim.clients.links import DESTINATION, SOURCE
 from tests.sim.clients.messages import MessageId, message_id
+from tests.sim.clients.moved import MoveWitness
 from tests.sim.clients.programs import BROWSER, GROUP, GROUPED, KEY, LATE, LATEST
 from tests.sim.clients.readers import STREAM
 from tests.sim.clients.reading import StreamWitness
@@ -66,6 +68,7 @@ class Witness:
         self._firsts: dict[tuple[str, int], int] = {}
         self.stream = StreamWitness(judge.broken, self._count)
         self.letters = LetterWitness(judge.broken, self._count)
+        self.moved = MoveWitness(judge.broken, self._count)
         self._parts: dict[tuple[object, ...], bytes] = {}  # of bodies, by connection and channel
         # By connection and tag of who browses: what it was shown, and the last of each publisher.
         self._seen: dict[tuple[int, str], dict[MessageId, int]] = {}
@@ -105,7 +108,9 @@ class Witness:
         moves: list[bytes],
     ) -> None:  # fmt: skip
         kind = command[0]
-        if kind == CONNECTION_OPEN:
+        if self.moved.arrives(machine, position, command, outcome):
+            pass
+        elif kind == CONNECTION_OPEN:
             connection = machine.connections.get((session, command[1]))  # type: ignore[arg-type]
             if connection is not None:
                 connection.local = True
@@ -125,6 +130,7 @@ class Witness:
                 self._replace(headers_of(command[7])[KEY], (conn, number))  # type: ignore[misc, arg-type]
             if outcome == OK:
                 self.entered[conn, number] = position
+                self.moved.enters(command)
             else:
                 self.unroutable.setdefault((conn, number), set()).add(position)
         elif kind == PUBLISH and outcome == REPEATED:
@@ -134,6 +140,7 @@ class Witness:
             self.judge.counters["policies"] += 1
         elif kind == ACTIVATE and command[3]:  # type: ignore[misc]
             self.colds.append(position)
+            self.moved.cold_start(position)
         self.stream.applied(machine, position, command, outcome)
         self.letters.applied(machine, position, command, moves)
         for effect in machine.effects:
@@ -200,6 +207,8 @@ class Witness:
         if queue == STREAM:
             self.stream.read(position, d)
             return
+        if queue == DESTINATION and message in self.moved.twice:
+            return  # each is a message of its own
         if copy in self.settled:
             text = f"{copy} settled at {self.settled[copy]} is delivered at {position}"
             self._broken("G11", text)
@@ -208,8 +217,8 @@ class Witness:
                 self._broken("G11", f"{copy} delivered again at {position} without the flag")
         elif d.redelivered and not self.colds:
             self._broken("G11", f"{copy} first delivered at {position} with the flag")
-        elif not d.redelivered and queue == MAIL:
-            pass  # it is entered in the order in which messages died (G31)
+        elif not d.redelivered and queue in (MAIL, DESTINATION):
+            pass  # it is entered in the order in which messages died (G31), or were moved (G24)
         elif not d.redelivered and message in self.delayed:
             self.judge.counters["delivered_late"] += 1
         elif not d.redelivered:
@@ -230,7 +239,7 @@ class Witness:
                 if not message[NUMBER]:
                     continue  # any number of readers hold its place
                 copy = (queue.name, message_id(message[BODY]))
-                if copy in held:
+                if copy in held and copy[1] not in self.moved.twice:
                     self._broken("G13", f"{copy} is held by {held[copy]} and {key}")
                 held[copy] = key
 
@@ -257,6 +266,8 @@ class WatchedMachine(Machine):
         if outcome == OK:
             for copy in leaving:
                 self.witness.settled[copy] = position
+                if copy[0] == SOURCE:
+                    self.witness.moved.leaves(copy[1], position)
                 if command[0] == NACK:
                     self.witness.rejected.add(copy)
         whole = self.witness.whole(command)
@@ -373,6 +384,7 @@ def _look_for_confirmed(
     at_rest = present | {message for _, message in witness.settled.keys() - witness.rejected}
     witness.letters.at_rest(machine, at_rest, max(witness.colds, default=0))
     witness.stream.at_rest(machine)
+    witness.moved.at_rest()
     present |= witness.stream.gone | {message for _, message in witness.settled}
     _look_at_last_values(judge, witness, machine)
     judge.counters["replaced"] += len(witness.replaced - present)

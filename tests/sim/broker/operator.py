@@ -25,14 +25,16 @@ if TYPE_CHECKING:
     from tests.sim.broker.shell import BrokerUpper
 
 GRAVE = "grave"
-_PATTERNS = ("^(?!grave|replica)", "^shared$", "^(own|loose)")
+_PATTERNS = ("^shared$", "^(own|loose)")
 
 
 class SimOperator:
     """Decides by chance; most incarnations of a member have none."""
 
-    def __init__(self, tape: Tape) -> None:
+    def __init__(self, tape: Tape, spared: str = "grave|replica") -> None:
+        """`spared`: how the names of queues begin of which nothing may be dropped."""
         self._tape = tape
+        self._all = f"^(?!{spared})"
         self._eager = 0.03 if tape.chance(0.4) else 0.0
         self._requests = count(1)
 
@@ -54,7 +56,7 @@ class SimOperator:
         if not operator and tape.chance(0.3):
             settings["overflow"] = tape.pick(("drop-head", "reject-publish", "reject-publish-dlx"))
         body: dict[str, Value] = {
-            "pattern": "^(?!grave|replica)" if operator else tape.pick(_PATTERNS),
+            "pattern": self._all if operator else tape.pick((self._all, *_PATTERNS)),
             "definition": settings,
             "priority": tape.number(0, 2),
         }

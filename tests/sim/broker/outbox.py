@@ -119,12 +119,12 @@ class SimOutbox:
         position, chain, effect = entry
         judge, clients, name = self.judge, self.clients, self.clients.member
         judge.written(name, self._controller().primary.epoch, position, chain)
+        if isinstance(effect, Confirm) and effect.durable and position > self._released_to:
+            self._released_to = position
+            self._on_released(position, chain, self._voters_of(position))
         if isinstance(effect, Confirm) and effect.conn == clients.publisher:
             if effect.ack:
                 self._confirmed.append(position)
-            if effect.durable and position > self._released_to:
-                self._released_to = position
-                self._on_released(position, chain, self._voters_of(position))
             message = message_id(clients.unconfirmed[effect.publish_no].body)
             if effect.ack:
                 judge.confirms_sent.append(

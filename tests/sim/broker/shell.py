@@ -41,6 +41,7 @@ from tests.sim.broker.pages import SimPages
 from tests.sim.broker.transfer import SimTransfer
 from tests.sim.broker.watchdogs import SimWatchdogs
 from tests.sim.clients.histories import SimHistory
+from tests.sim.clients.links import SimLinks
 from tests.sim.clients.programs import SimClients
 from tests.sim.clients.replicas import SimReplica
 from tests.sim.world.member import SimMember
@@ -133,6 +134,7 @@ class BrokerUpper:
         self.judge.recovered(self.name, replica, "recovered")
         meta = replace(store.meta, incarnation=member.incarnation)
         store.put_meta(meta)
+        self.links = SimLinks(self, tape.fork("links"), has_links=stack.has_links)
         self.clients = self._clients_of(tape.fork("clients"))
         self.outbox = SimOutbox(
             self.clients, self.judge, lambda: self.controller, self._released, stack.disks_of
@@ -157,7 +159,7 @@ class BrokerUpper:
             self.name, tape, self.stack.numbers, self.later, self.judge.broken,
             lambda: self.world.healed, self.stack.orphans, self.world.tape,
             self.history_of_clients(tape),
-            SimReplica(self, tape.fork("replica")),
+            SimReplica(self, tape.fork("replica")), self.links,
         )  # fmt: skip
 
     def history_of_clients(self, tape: Tape) -> SimHistory:
@@ -259,6 +261,7 @@ class BrokerUpper:
         if self.dead:
             return
         self.stopping = True
+        self.links.close()
         member = self.replicated
         marker = member.last_marker(clean=True, inconsistent=False)
         try:
@@ -275,6 +278,7 @@ class BrokerUpper:
         self.dead = True
         self.pages.executor.drop()
         self.clients.crashed()
+        self.links.crashed()
         self.replicated.persister.writer.crash(self.tape.chance(0.5))
         self.stack.disks[self.name].crash()
         self.log.crash(self.log_tape)
@@ -283,7 +287,8 @@ class BrokerUpper:
         if self.dead or self.stopping or isinstance(output, Note):
             return
         if isinstance(output, Direct):
-            self.transfer.takes(output)
+            if not self.links.takes(output):
+                self.transfer.takes(output)
         else:
             self.replicated.on_output(output)
             self._look_at_plan()

@@ -16,6 +16,7 @@ from tests.sim.broker.audit import Witness, audit
 from tests.sim.broker.judge import BrokerJudge
 from tests.sim.broker.shell import BrokerUpper
 from tests.sim.checkers.violation import Violation
+from tests.sim.clients.link_ends import SimAttempt
 from tests.sim.clients.programs import Orphans
 from tests.sim.faults.nemesis_broker import EventFaults
 from tests.sim.run.plan import VOTES, Plan
@@ -23,6 +24,13 @@ from tests.sim.world.member import SimMember, Upper
 from tests.sim.world.tap import Tap
 from vsync.quorum.voter_set import Terms, majority, parse
 from vsync.types import Member
+
+BLOCK_S = 0.05
+"""For a block of what a member lacks: two datagrams and a read, late and now and then lost.  The
+next is asked for when the first piece of one is here, so small ones come one in a round trip.  For
+a page of waiting messages it is what the slowest simulated disk takes, read by read."""
+LINKS_S = 15.0
+"""For a link that waits for the one before it, in vain, and for its own last pause."""
 
 
 def arbitrator_of(plan: Plan) -> str:
@@ -32,6 +40,8 @@ def arbitrator_of(plan: Plan) -> str:
 
 class BrokerStack:
     """Brokers on a ring; with `memberlog` each incarnation writes its member log there."""
+
+    has_links = True
 
     def __init__(self, memberlog: Path | None = None, judge: BrokerJudge | None = None) -> None:
         self.memberlog = memberlog
@@ -45,6 +55,7 @@ class BrokerStack:
         self.judge.records = self.records
         self.numbers = count(1)  # connections, none twice in the run
         self.orphans: Orphans = []
+        self.attempts: list[SimAttempt] = []  # of links
         self.drained: set[str] = set()  # members that operators drained
         self.event_faults: EventFaults | None = None
 
@@ -144,17 +155,20 @@ class BrokerStack:
         enough = len(set(here) & set(home.voters)) >= majority(len(home.voters))
         return enough and any(metas[n].position for n in here)
 
-    def blocks_to_fetch(self, live: Sequence[SimMember]) -> int:
-        """How many blocks may lead the last of these to the state of the first: one for each
-        position, from the beginning where it takes a checkpoint; and how many blocks of waiting
-        messages the activation may read, which goes through all queues after a cold start, and
+    def catch_up_s(self, live: Sequence[SimMember]) -> float:
+        """How long it may take until all is read, and moved.
+
+        Read are as many blocks as may lead the last of these to the state of the first: one for
+        each position, from the beginning where it takes a checkpoint; and as many blocks of waiting
+        messages as the activation may read, which goes through all queues after a cold start, and
         readers of queues: who takes one message at a time may wait for a block at each."""
         uppers = [self.uppers[m.name] for m in live if m.name in self.uppers]
         ends = [upper.controller.replica.history.position for upper in uppers]
         pages = max((upper.pages.pager.pages for upper in uppers), default=0)
         if pages:
             pages += max(upper.to_be_read() for upper in uppers)
-        return pages + (max(ends, default=0) if len(set(ends)) > 1 else 0)
+        blocks = pages + (max(ends, default=0) if len(set(ends)) > 1 else 0)
+        return BLOCK_S * blocks + LINKS_S * any(upper.links.used for upper in uppers)
 
     def wipe(self, name: str, names: Sequence[str]) -> None:
         """Empty a disk, if all others are filled and without it are a majority."""

@@ -55,6 +55,7 @@ from broker.machine.requests.properties import with_header
 from tests.sim.broker.operator import GRAVE, SimOperator
 from tests.sim.clients.histories import SimHistory
 from tests.sim.clients.letters import KEPT, MAIL, WAYS_CHAN, LetterPlan, SimWays
+from tests.sim.clients.links import DESTINATION, SOURCE, SimLinks
 from tests.sim.clients.messages import MESSAGE, MessageId, message_id
 from tests.sim.clients.readers import STREAM, SimReaders, StreamPlan
 from tests.sim.world.random_tape import Tape
@@ -123,15 +124,17 @@ class SimClients:
         of_all: Tape,
         history: SimHistory,
         replica: Replica | None = None,
+        links: SimLinks | None = None,
     ) -> None:
         """`of_all` is a tape of the run, from which every member draws the same."""
         self.history, self.replica = history, replica
+        self.links = links if links is not None and links.used else None
         self.member, self.tape, self.numbers = member, tape, numbers
         self.orphans = orphans
         self.later, self.broken = later, broken
         self.calm = calm  # the chaos is over: consume no more, so that the run comes to an end
         self.commands: list[Command] = []
-        self.session = 0
+        self.session: int = 0
         self.blocked = False  # by an alarm
         self.published = 0  # messages that the publisher sent as new ones
         self.publisher = 0  # its connection
@@ -144,7 +147,8 @@ class SimClients:
         self._sending = False
         self._unsent: list[Command] = []
         self.queues = (Queue("shared", True), Queue(f"own-{member}", True), Queue("loose", False))
-        self.operator = SimOperator(tape.fork("operator"))
+        spared = "grave|replica|shovel" if self.links is not None else "grave|replica"
+        self.operator = SimOperator(tape.fork("operator"), spared)
         self.numbering = tape.fork("numbering").chance(0.4)
         self._delays = tape.fork("delays")
         self.delaying = self._delays.chance(0.4)
@@ -175,6 +179,8 @@ class SimClients:
         self.readers.begin()
         if self.replica is not None:
             self.replica.begin()
+        if self.links is not None:
+            self.links.begin()
 
     def _connect(self) -> None:
         """The publisher comes by a new connection, and declares what it needs."""
@@ -199,6 +205,10 @@ class SimClients:
             self.commands.append(self._declare(self.publisher, 1, Queue(LATEST, True)))
         if self.grouping:
             self.commands.append(self._declare(self.publisher, 1, Queue(GROUPED, True)))
+        if self.links is not None:
+            moved = (Queue(SOURCE, True), Queue(DESTINATION, True))
+            self.commands += [self._declare(self.publisher, 1, queue) for queue in moved]
+            self.commands += self.links.define()
         for sent in again:
             self._publish(sent)
 
@@ -250,6 +260,8 @@ class SimClients:
         if self.ways.plan.used:
             for chan, name in ((4, KEPT), (5, MAIL)):
                 self._begin(Consumer(chan, Queue(name, True), False, 3))
+        if self.links is not None:
+            self._begin(Consumer(6, Queue(DESTINATION, True), False, 3))
 
     def _begin(self, consumer: Consumer) -> None:
         self.consumers[consumer.chan] = consumer
@@ -315,6 +327,9 @@ class SimClients:
             properties = self.readers.valued(properties)
         elif self.ways.publishes:
             queue = Queue(KEPT, True)
+        elif self.links is not None and not replaces and self.links.publishes:
+            queue, flags = Queue(SOURCE, True), PERSISTENT
+            properties = self.links.persistent(properties)
         body = MESSAGE.pack(self.publisher, self.published) + payload
         exchange = ""
         if replaces:
@@ -360,7 +375,8 @@ class SimClients:
         self.history.flush()
         commands, self.commands = self.commands, []
         copies = self.replica.take_commands() if self.replica is not None else []
-        return commands + self.readers.take_commands() + copies
+        moves = self.links.take_commands() if self.links is not None else []
+        return commands + self.readers.take_commands() + copies + moves
 
     def end_of_chaos(self) -> bool:
         """They stand in nobody's way any more; whether that takes commands."""
@@ -372,6 +388,8 @@ class SimClients:
 
     def receive(self, effect: Effect) -> None:
         if self.replica is not None and self.replica.receives(effect):
+            return
+        if self.links is not None and self.links.receives(effect):
             return
         match effect:
             case Confirm(conn, _, number, _, ack) if conn == self.publisher:
@@ -477,4 +495,5 @@ class SimClients:
     def idle(self) -> bool:
         """They wait for nothing but deliveries."""
         waits = self.commands or self.readers.commands or self._unsent or self.unconfirmed
-        return not waits and (self.replica is None or self.replica.settled)
+        level = self.replica is None or self.replica.settled
+        return not waits and level and (self.links is None or self.links.settled)

@@ -30,6 +30,7 @@ from broker.replication.member import ReplicatedMember
 from broker.replication.persister import Persister
 from broker.replication.replica import Replica
 from store.api import Store
+from tests.sim.mutation.of_links import LINK_MUTANTS
 from tools.client.amqp_client import AmqpConnection
 from tools.shovel.copier import Copier
 from vsync.primary import component, state_exchange
@@ -691,7 +692,7 @@ SHELL_MUTANTS: tuple[Callable[[], Patches], ...] = (
 """Noticed without chance: `tests/unit/sim/test_shell_mutants.py`."""
 MUTANTS = {
     mutant.__name__: mutant
-    for mutant in RING_MUTANTS + PRIMARY_MUTANTS + MEMBER_MUTANTS + SHELL_MUTANTS
+    for mutant in (RING_MUTANTS + PRIMARY_MUTANTS + MEMBER_MUTANTS + LINK_MUTANTS + SHELL_MUTANTS)
 }
 
 

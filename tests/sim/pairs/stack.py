@@ -38,6 +38,8 @@ def pair_plan(plan: Plan) -> Plan:
 class PairStack(BrokerStack):
     """A pair on a ring."""
 
+    has_links = False
+
     judge: PairJudge
     uppers: dict[str, PairUpper]  # type: ignore[assignment]
 

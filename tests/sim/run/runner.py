@@ -41,10 +41,6 @@ REST_S = 2.0
 CATCH_UP_S = 60.0
 """Clocks that jump ahead by hours are followed a step of 10 s a tick; messages expire only then."""
 RESUME_S = 5.0
-BLOCK_S = 0.05
-"""For a block of what a member lacks: two datagrams and a read, late and now and then lost.  The
-next is asked for when the first piece of one is here, so small ones come one in a round trip.  For
-a page of waiting messages it is what the slowest simulated disk takes, read by read."""
 DRAIN_S = 60.0
 """For what was accepted before the last fault: the longest queue over the slowest ring."""
 REPAIR_S = 10.0
@@ -332,7 +328,7 @@ class Runner:
             world.now + settle_bound_s(self.plan) + DRAIN_S,
         )
         bound = RESUME_S + 50 * self.plan.fsync_s + 20 * self.plan.transfer_s
-        bound += BLOCK_S * self.stack.blocks_to_fetch(live)
+        bound += self.stack.catch_up_s(live)
         if self.plan.has("clock_jump"):
             bound += CATCH_UP_S
         if self.plan.has("disk_slow"):
@@ -366,7 +362,7 @@ class Runner:
     def _round_s(self, live: Sequence[SimMember]) -> float:
         """How long the last of what is sent may take: over the ring, to a slow disk, and through
         what waits on disk."""
-        disks_s = 20 * self.plan.fsync_s + BLOCK_S * self.stack.blocks_to_fetch(live)
+        disks_s = 20 * self.plan.fsync_s + self.stack.catch_up_s(live)
         return settle_bound_s(self.plan) + disks_s
 
     def _repair(self) -> bool:
@@ -404,6 +400,7 @@ class Runner:
         world = self.world
         live = world.live()
         ring = _ring(live[0])
+        world.resting = True
         world.run_until(lambda: False, world.now + REST_S)
         for member in live:
             if _ring(member) != ring or not self._settled():

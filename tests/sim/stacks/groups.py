@@ -259,7 +259,7 @@ class GroupStack:
     def can_do_without(self, dead: Sequence[str], names: Sequence[str]) -> bool:
         return True
 
-    def blocks_to_fetch(self, live: Sequence[SimMember]) -> int:
+    def catch_up_s(self, live: Sequence[SimMember]) -> float:
         return 0
 
     def finish(self, live: Sequence[SimMember]) -> list[Violation]:

@@ -20,7 +20,7 @@ class Stack(Protocol):
 
     def make(self, member: SimMember, tap: Tap) -> Upper: ...
     def can_do_without(self, dead: Sequence[str], names: Sequence[str]) -> bool: ...
-    def blocks_to_fetch(self, live: Sequence[SimMember]) -> int: ...
+    def catch_up_s(self, live: Sequence[SimMember]) -> float: ...
     def finish(self, live: Sequence[SimMember]) -> list[Violation]: ...
     def describe(self) -> str: ...
 
@@ -49,7 +49,7 @@ class PlainStack:
     def can_do_without(self, dead: Sequence[str], names: Sequence[str]) -> bool:
         return True
 
-    def blocks_to_fetch(self, live: Sequence[SimMember]) -> int:
+    def catch_up_s(self, live: Sequence[SimMember]) -> float:
         return 0
 
     def finish(self, live: Sequence[SimMember]) -> list[Violation]:
@@ -84,7 +84,7 @@ class ReplicaStack:
         here = [name for name in voters if name in stores and name not in dead]
         return len(here) >= majority(len(voters)) and any(stores[n].entries for n in here)
 
-    def blocks_to_fetch(self, live: Sequence[SimMember]) -> int:
+    def catch_up_s(self, live: Sequence[SimMember]) -> float:
         """A copy comes as a whole."""
         return 0
 

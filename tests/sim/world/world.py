@@ -62,6 +62,7 @@ class World:
         self.members = {name: SimMember(self, name) for name in plan.names}
         self.hints = Hints(self)
         self.numbers = Numbers()
+        self.resting = False  # nothing is asked for any more
         self.outside: set[str] = set()  # up, but not part of the core that must go on at the end
         self.pairs: Counter[tuple[str, str]] = Counter()  # fault, stage of the member it met
         self.episodes = 0  # how many began, and how many strikes were due

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from tests.sim.mutation.by_hand import MEMBER_MUTANTS, PRIMARY_MUTANTS, broken
+from tests.sim.mutation.of_links import LINK_MUTANTS
 from tests.sim.run.campaign import Options, run_seed
 
 # Seeds that found it, the cheapest first: where one does, the others do not run.  Any of them will
@@ -34,6 +35,10 @@ KILLERS: dict[str, tuple[int, ...]] = {
     "readers_begin_late": (9, 2, 8),
     "letters_that_cannot_go_are_lost": (1, 3, 4),
     "replicas_drop_before_they_are_level": (219, 262, 451),
+    "links_acknowledge_before_the_confirm": (4, 6, 13),
+    "links_forget_their_numbers": (43,),
+    "links_begin_beside_another": (33,),
+    "links_let_go_while_they_run": (33,),
 }
 
 
@@ -41,7 +46,7 @@ def options_of(name: str) -> Options:
     """On which stack the layer shows that has the bug."""
     if name.startswith("replicas_"):  # cold starts are what shows it, which are frequent there
         return Options(stack="oracle")
-    if name in {mutant.__name__ for mutant in MEMBER_MUTANTS}:
+    if name in {mutant.__name__ for mutant in (*MEMBER_MUTANTS, *LINK_MUTANTS)}:
         return Options(stack="broker")
     return Options(ring_only=name not in {mutant.__name__ for mutant in PRIMARY_MUTANTS})
 

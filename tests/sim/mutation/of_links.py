@@ -1,0 +1,66 @@
+"""Mistakes of shovels and links, each by hand: one function each, which says what it breaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from broker.shovels.handover import Handover
+from broker.shovels.status import Key
+from tools.client.amqp_client import AmqpConnection
+from tools.shovel.content import Content
+from tools.shovel.mover import Mover
+
+Patches = list[tuple[Any, str, Any]]
+
+
+def links_acknowledge_before_the_confirm() -> Patches:
+    """What is on its way to the destination is acknowledged at the source."""
+    forward = Mover._forward
+
+    def hasty(self: Mover, source: AmqpConnection, destination: AmqpConnection) -> None:
+        before = set(self._pending)
+        forward(self, source, destination)
+        for number, one in self._pending.items():
+            if number not in before:
+                source.ack(one.tag, multiple=False)
+
+    return [(Mover, "_forward", hasty)]
+
+
+def links_forget_their_numbers() -> Patches:
+    """Messages go without numbers, so what a link that broke had moved is moved again."""
+
+    return [(Content, "_producer", lambda *_: "")]
+
+
+def links_begin_beside_another() -> Patches:
+    """A member that joins does not ask whether the one before it still moves messages."""
+
+    def nobody(self: Handover, _keys: object, _members: object, _now: float) -> None:
+        self._awaited = {}
+
+    return [(Handover, "joined", nobody)]
+
+
+def links_let_go_while_they_run() -> Patches:
+    """A member that is asked answers at once, though its own attempt has not ended."""
+    takes = Handover.takes
+
+    def free(self: Handover, sender: str, payload: bytes, runs: Callable[[Key], str]) -> bool:
+        here, self._last = self._last, {}
+        try:
+            return takes(self, sender, payload, runs)
+        finally:
+            self._last = here
+
+    return [(Handover, "takes", free)]
+
+
+LINK_MUTANTS: tuple[Callable[[], Patches], ...] = (
+    links_acknowledge_before_the_confirm,
+    links_forget_their_numbers,
+    links_begin_beside_another,
+    links_let_go_while_they_run,
+)
+"""Runs that have links show them (`tests/sim/clients/links.py`)."""
