@@ -33,7 +33,7 @@ from broker.replication.replica import Replica
 from tests.sim.broker.judge import BrokerJudge, ConfirmSent, DeliverySent, Node
 from tests.sim.broker.operator import GRAVE
 from tests.sim.clients.letters import MAIL, LetterWitness
-from tests.sim.clients.links import DESTINATION, SOURCE
+from tests.sim.clients.link_plan import DESTINATION, SOURCES
 from tests.sim.clients.messages import MessageId, message_id
 from tests.sim.clients.moved import MoveWitness
 from tests.sim.clients.programs import BROWSER, GROUP, GROUPED, KEY, LATE, LATEST
@@ -130,7 +130,7 @@ class Witness:
                 self._replace(headers_of(command[7])[KEY], (conn, number))  # type: ignore[misc, arg-type]
             if outcome == OK:
                 self.entered[conn, number] = position
-                self.moved.enters(command)
+                self.moved.enters(machine, command, moves)
             else:
                 self.unroutable.setdefault((conn, number), set()).add(position)
         elif kind == PUBLISH and outcome == REPEATED:
@@ -266,7 +266,7 @@ class WatchedMachine(Machine):
         if outcome == OK:
             for copy in leaving:
                 self.witness.settled[copy] = position
-                if copy[0] == SOURCE:
+                if copy[0] in SOURCES:
                     self.witness.moved.leaves(copy[1], position)
                 if command[0] == NACK:
                     self.witness.rejected.add(copy)

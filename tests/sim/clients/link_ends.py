@@ -38,6 +38,7 @@ from broker.memberlog.client_history import ClusterName
 from broker.shovels.definition import ends
 from broker.shovels.supervisor import Event, Job
 from broker.shovels.worker_process import ORDERLY_S
+from tests.sim.clients.link_plan import CLUSTER
 from tests.sim.clients.messages import MessageId, message_id
 from tests.sim.world.random_tape import Tape
 from tools.client import amqp_client
@@ -324,7 +325,7 @@ class SimAttempt:
         }
         cluster_id = upper.controller.replica.machine.cluster_id
         task = Task(
-            job.shovel, job.number, job.doubtful, "near", None, None, takes_numbers=True,
+            job.shovel, job.number, job.doubtful, CLUSTER, None, None, takes_numbers=True,
             cluster_id=cluster_id, here=job.here,
         )  # fmt: skip
         self._mover = _SimMover(self, task)

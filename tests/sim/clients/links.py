@@ -1,73 +1,39 @@
-"""What moves messages between two queues of a run: a shovel that one member at a time runs.
+"""The shovel or the link of federation of a run, which one member at a time runs.
 
-The real `Shovels` of each member, with its handover and the datagrams of that, begin and end
-attempts (`link_ends.SimAttempt`), in which the real mover runs.  Source and destination are two
-queues of the simulated cluster; an end that is not at the member that runs the shovel is at
-whichever member by chance, as if it were another cluster.  Processes are killed, connections
-break, and operators begin it anew.  `moved.MoveWitness` judges G24 over a whole history.
+The real `Shovels` of each member, with its handover and the datagrams of that, and the real
+`Federation` begin and end attempts (`link_ends.SimAttempt`), in which the real mover runs.  Source
+and destination are two queues or exchanges of the simulated cluster; an end that is not at the
+member that runs it is at whichever member by chance, as if it were another cluster.  Processes are
+killed, connections break, operators begin it anew, and bindings come and go.
+`moved.MoveWitness` judges G24 and G27 over a whole history.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from itertools import count
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
-from broker.amqp.codec import decode_properties, encode_properties
-from broker.machine.commands import DEFINE, Command, Define, Table
+from broker.machine.commands import Command, Publish
 from broker.machine.effects import Effect
-from broker.machine.state import State, ready_count
+from broker.machine.state import State
 from broker.shovels.definition import Shovel
+from broker.shovels.federation import Federation
 from broker.shovels.handover import HANDOVER_S
 from broker.shovels.supervisor import Event, Job, Shovels
 from tests.sim.clients.link_ends import SPEED, SimAttempt, SimEnd
+from tests.sim.clients.link_plan import CLUSTER, LinkPlan, is_moved
 from tests.sim.world.random_tape import Tape
 from tests.sim.world.tap import FOREIGN, HEADER, unpack
-from tools.shovel.mover import TAG
 from vsync.totem.events import Direct
 from vsync.types import Member
 
 if TYPE_CHECKING:
     from tests.sim.broker.shell import BrokerUpper
 
-SOURCE, DESTINATION = TAG, "shovelled"
-"""The audit takes the name of a queue from the tags of its consumers."""
 BEAT_S = 0.04
-KEY, DEFINITION = ("/", "mover"), ("/", "shovel/mover")
-ELSEWHERE = "amqp://elsewhere"
-HERE = "amqp://"
-
-
-class LinkPlan(NamedTuple):
-    """Of a whole run: every member defines the shovel alike."""
-
-    used: bool
-    value: Table
-
-    @classmethod
-    def draw(cls, tape: Tape) -> LinkPlan:
-        """By chance: most runs have none."""
-        used = tape.chance(0.2)
-        source, destination = tape.pick(((HERE, ELSEWHERE), (ELSEWHERE, HERE), (HERE, HERE)))
-        return cls(
-            used,
-            {
-                "src-uri": source, "src-queue": SOURCE, "dest-uri": destination,
-                "dest-queue": DESTINATION, "src-prefetch-count": tape.pick((1, 3, 20, 1000)),
-                "reconnect-delay": 1,
-            },
-        )  # fmt: skip
-
-    def define(self, request: int) -> Define:
-        return Define(DEFINE, request, "sim", "parameter", *DEFINITION, {"value": self.value})
-
-
-def is_in_order(state: State) -> bool:
-    """Whether G24 promises the order of the queue also when a link breaks: a source elsewhere gives
-    back what was under way when it notices."""
-    body = state.definitions["parameter"].get(DEFINITION, {})
-    value = body.get("value")
-    return isinstance(value, dict) and value["src-uri"] == HERE
+LATE_CHANGES = 3
+"""Of bindings, when the chaos is over, at each member."""
 
 
 class SimLinks:
@@ -83,9 +49,10 @@ class SimLinks:
         self._requests = count(1 << 30)
         self._served_since = 0.0
         self._serves = self._healed = False
+        self._late_changes = LATE_CHANGES * self.plan.federates
         self._shovels = Shovels(
             upper.name, self._state, lambda: upper.controller.serving, self._begin, self._done,
-            self._tell, lambda: upper.now_us() // 1000,
+            self._tell, lambda: upper.now_us() // 1000, Federation(lambda: CLUSTER, self._state),
             level=lambda: upper.primary.caught_up_names - upper.primary.mark.without_data,
         )  # fmt: skip
         if self.used:
@@ -111,17 +78,18 @@ class SimLinks:
     @property
     def settled(self) -> bool:
         """Whether all is moved, as this member has it."""
-        vhost = self._state().vhosts.get("/") if self.used else None
-        queue = vhost.queues.get(SOURCE) if vhost is not None else None
-        return queue is None or not (ready_count(queue) or queue.unacked)
+        vhost = self._state().vhosts.get("/")
+        late = self._late_changes and self._serves and self._healed
+        return not late and (vhost is None or is_moved(vhost))
 
-    def define(self) -> list[Command]:
+    def define(self, conn: int) -> list[Command]:
         """By a publisher that has declared both queues."""
-        return [self.plan.define(next(self._requests))]
+        changes = [self.plan.change(conn, self._tape) for _ in range(3 * self.plan.federates)]
+        return [*self.plan.define(conn, self._requests), *changes]
 
-    def persistent(self, properties: bytes) -> bytes:
-        """As a client says it, so that who passes it on knows."""
-        return encode_properties({**decode_properties(properties or b"\0\0"), "delivery_mode": 2})
+    def message(self, properties: bytes, body: bytes) -> Publish:
+        """One that is to be moved."""
+        return self.plan.message(properties, body, self._tape)
 
     def begin(self) -> None:
         """A session begins: connections of the one before it are gone."""
@@ -177,7 +145,17 @@ class SimLinks:
             self._whim()
         elif not self._healed:  # an operator has it tried again at once
             self._healed = True
-            self._shovels.restart(KEY)
+            self._shovels.restart(self.plan.key)
+        if self.plan.federates:
+            self._change_bindings()
+
+    def _change_bindings(self) -> None:
+        """What is bound to the exchange here changes, also a little when the chaos is over."""
+        late = self._upper.world.healed
+        if self._serves and self._tape.chance(0.2) and (not late or self._late_changes):
+            self._late_changes -= late
+            clients = self._upper.clients
+            clients.commands.append(self.plan.change(clients.publisher, self._tape))
 
     def _whim(self) -> None:
         """What befalls an attempt: mostly nothing."""
@@ -186,7 +164,7 @@ class SimLinks:
         what = self._tape.pick(("cut", "kill", "restart")) if self._attempts else "restart"
         self._upper.judge.counters[f"links_{what}"] += 1
         if what == "restart":
-            self._shovels.restart(KEY)
+            self._shovels.restart(self.plan.key)
             return
         attempt = self._tape.pick(self._attempts)
         if what == "cut":

@@ -1,12 +1,13 @@
-"""Follows what a shovel moves through a history (G24)."""
+"""Follows what a shovel or a link of federation moves through a history (G24, G27)."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.machine.commands import OK, PUBLISH, REPEATED, Command
+from broker.machine.commands import OK, PUBLISH, REPEATED, UNROUTABLE, Command
 from broker.machine.machine import Machine
-from tests.sim.clients.links import DESTINATION, SOURCE, is_in_order
+from broker.machine.move_log import MOVE, Op
+from tests.sim.clients.link_plan import DESTINATION, NEAR, SOURCES, is_in_order
 from tests.sim.clients.messages import MessageId, message_id
 
 
@@ -27,24 +28,33 @@ class MoveWitness:
         """What was under way comes again, also in front of what has come."""
         self._cold, self._furthest = position, -1
 
-    def enters(self, command: Command) -> None:
-        """A publisher's message comes to a queue."""
-        if command[5] == SOURCE:  # type: ignore[misc]
-            message = message_id(command[8])  # type: ignore[misc, arg-type]
-            self._places[message] = len(self._places)
+    def enters(self, machine: Machine, command: Command, moves: list[bytes]) -> None:
+        """A publisher's message comes to a queue, or to several."""
+        queues = map(machine.vhosts["/"].queues.get, SOURCES)
+        numbers = [queue.number for queue in queues if queue is not None]
+        for what, _, queue, *_ in MOVE.iter_unpack(b"".join(moves)) if numbers else ():
+            if what & 15 == Op.ENQUEUED and queue in numbers:
+                message = message_id(command[8])  # type: ignore[misc, arg-type]
+                self._places[message] = len(self._places)
 
     def arrives(self, machine: Machine, position: int, command: Command, outcome: int) -> bool:
         """Whether this is a message that was moved; then it is judged here."""
-        if command[0] != PUBLISH or command[5] != DESTINATION:  # type: ignore[misc]
+        if command[0] != PUBLISH:
+            return False
+        exchange, key = command[4:6]  # type: ignore[misc]
+        if exchange != NEAR and (exchange, key) != ("", DESTINATION):
             return False
         message = message_id(command[8])  # type: ignore[misc, arg-type]
         if outcome == REPEATED:
             self._tally("moved_again")
             return True
-        if outcome != OK:
+        if outcome != OK and (outcome, exchange) != (UNROUTABLE, NEAR):  # unbound meanwhile
             self._broken("G24", f"{message} is refused at {position}, as {outcome}")
             return True
-        self._tally("moved")
+        self._tally("moved" if exchange != NEAR else "linked")
+        if message not in self._places:
+            self._broken("G24", f"{message} comes at {position}, and was not there to be moved")
+            return True
         before = self.arrived.get(message)
         if before is not None and before > self._cold:
             self._broken("G24", f"{message} came at {before}, and comes again at {position}")

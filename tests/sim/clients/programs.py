@@ -55,7 +55,8 @@ from broker.machine.requests.properties import with_header
 from tests.sim.broker.operator import GRAVE, SimOperator
 from tests.sim.clients.histories import SimHistory
 from tests.sim.clients.letters import KEPT, MAIL, WAYS_CHAN, LetterPlan, SimWays
-from tests.sim.clients.links import DESTINATION, SOURCE, SimLinks
+from tests.sim.clients.link_plan import DESTINATION, FAR, SOURCE, SPARED
+from tests.sim.clients.links import SimLinks
 from tests.sim.clients.messages import MESSAGE, MessageId, message_id
 from tests.sim.clients.readers import STREAM, SimReaders, StreamPlan
 from tests.sim.world.random_tape import Tape
@@ -147,7 +148,7 @@ class SimClients:
         self._sending = False
         self._unsent: list[Command] = []
         self.queues = (Queue("shared", True), Queue(f"own-{member}", True), Queue("loose", False))
-        spared = "grave|replica|shovel" if self.links is not None else "grave|replica"
+        spared = f"grave|replica|{SPARED}" if self.links is not None else "grave|replica"
         self.operator = SimOperator(tape.fork("operator"), spared)
         self.numbering = tape.fork("numbering").chance(0.4)
         self._delays = tape.fork("delays")
@@ -208,7 +209,7 @@ class SimClients:
         if self.links is not None:
             moved = (Queue(SOURCE, True), Queue(DESTINATION, True))
             self.commands += [self._declare(self.publisher, 1, queue) for queue in moved]
-            self.commands += self.links.define()
+            self.commands += self.links.define(self.publisher)
         for sent in again:
             self._publish(sent)
 
@@ -327,21 +328,24 @@ class SimClients:
             properties = self.readers.valued(properties)
         elif self.ways.publishes:
             queue = Queue(KEPT, True)
-        elif self.links is not None and not replaces and self.links.publishes:
-            queue, flags = Queue(SOURCE, True), PERSISTENT
-            properties = self.links.persistent(properties)
         body = MESSAGE.pack(self.publisher, self.published) + payload
         exchange = ""
+        links = self.links if queue in self.queues else None
+        if links is not None and not links.publishes:
+            links = None
         if replaces:
             key = self._last_values.number(1, KEYS)
             properties = with_header(properties or b"\x00\x00", KEY, key)
         elif queue.name == GROUPED:
             group = self._groups.number(1, GROUPS)
             properties = with_header(properties or b"\x00\x00", GROUP, group)
+        elif links is not None:
+            pass
         elif self.delaying and queue in self.queues and queue.durable and self._delays.chance(0.4):
             exchange = LATE
             properties = with_header(properties, DELAY, self._delays.number(1, DELAY_MS_MAX))
-        self._publish(Publish(PUBLISH, 0, 1, 0, exchange, queue.name, flags, properties, body))
+        sent = Publish(PUBLISH, 0, 1, 0, exchange, queue.name, flags, properties, body)
+        self._publish(sent if links is None else links.message(properties, body))
         if not self.calm():
             self.commands += [*self.operator.whim(), *self.ways.whim()]
         return True
@@ -350,7 +354,8 @@ class SimClients:
         self.publish_no += 1
         sent = sent._replace(conn=self.publisher, publish_no=self.publish_no)
         self.unconfirmed[self.publish_no] = sent
-        self.history.publishes(sent)
+        if sent.exchange != FAR:  # a history names the queue that is to take it
+            self.history.publishes(sent)
         self.commands += self._in_parts(sent) if self.parting else (sent,)
 
     def _in_parts(self, sent: Publish) -> list[Command]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from broker.shovels.handover import Handover
@@ -10,6 +10,7 @@ from broker.shovels.status import Key
 from tools.client.amqp_client import AmqpConnection
 from tools.shovel.content import Content
 from tools.shovel.mover import Mover
+from tools.shovel.upstream import UpstreamExchange
 
 Patches = list[tuple[Any, str, Any]]
 
@@ -57,10 +58,21 @@ def links_let_go_while_they_run() -> Patches:
     return [(Handover, "takes", free)]
 
 
+def links_pass_no_unbinding_on() -> Patches:
+    """What is unbound here stays bound at the upstream until the next attempt."""
+    change = UpstreamExchange.change
+
+    def deaf(self: UpstreamExchange, source: AmqpConnection, told: Mapping[str, object]) -> None:
+        change(self, source, {**told, "unbind": []})
+
+    return [(UpstreamExchange, "change", deaf)]
+
+
 LINK_MUTANTS: tuple[Callable[[], Patches], ...] = (
     links_acknowledge_before_the_confirm,
     links_forget_their_numbers,
     links_begin_beside_another,
     links_let_go_while_they_run,
+    links_pass_no_unbinding_on,
 )
 """Runs that have links show them (`tests/sim/clients/links.py`)."""

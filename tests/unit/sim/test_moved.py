@@ -9,7 +9,8 @@ import pytest
 
 from broker.machine.commands import OK, PERSISTENT, PUBLISH, REPEATED, Publish
 from broker.machine.machine import Machine
-from tests.sim.clients.links import DEFINITION, DESTINATION, ELSEWHERE, HERE, SOURCE
+from broker.machine.move_log import MOVE, Op
+from tests.sim.clients.link_plan import DESTINATION, ELSEWHERE, HERE, SHOVEL_NAME, SOURCE
 from tests.sim.clients.messages import MESSAGE
 from tests.sim.clients.moved import MoveWitness
 
@@ -24,11 +25,13 @@ class History:
     def __init__(self, source: str = HERE) -> None:
         self.broken: list[str] = []
         self.witness = MoveWitness(lambda _, text: self.broken.append(text), lambda _: None)
-        definition = {"parameter": {DEFINITION: {"value": {"src-uri": source}}}}
-        self._machine = cast("Machine", SimpleNamespace(definitions=definition))
+        definition = {"parameter": {("/", SHOVEL_NAME): {"value": {"src-uri": source}}}}
+        vhosts = {"/": SimpleNamespace(queues={SOURCE: SimpleNamespace(number=3)})}
+        self._machine = cast("Machine", SimpleNamespace(definitions=definition, vhosts=vhosts))
         self._position = 10
         for number in (1, 2, 3):
-            self.witness.enters(publish(number, SOURCE))
+            entered = MOVE.pack(Op.ENQUEUED, 0, 3, number, 0, 0)
+            self.witness.enters(self._machine, publish(number, SOURCE), [entered])
 
     def moves(self, *numbers: int, outcome: int = OK) -> None:
         for number in numbers:

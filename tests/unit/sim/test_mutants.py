@@ -39,6 +39,7 @@ KILLERS: dict[str, tuple[int, ...]] = {
     "links_forget_their_numbers": (43,),
     "links_begin_beside_another": (33,),
     "links_let_go_while_they_run": (33,),
+    "links_pass_no_unbinding_on": (16,),
 }
 
 
