@@ -9,6 +9,8 @@ or unacknowledged, with those that the client knows of, and tells the difference
     x-queue-follow: gone      places in x-queue-places that have left: settled, expired, dropped
     x-queue-follow: level     all is told that was there at one moment
 
+Who follows a member that has not served for `AWAY_S` is sent away (320), and finds another one.
+
 The value of the argument is what the client knows already: an id and places, `ID 0-99,120`, or
 nothing.  With another id it knows nothing: that was another queue of this name.  What is known and
 gone at the begin is told when all the rest is, as after a cold start of its cluster what a queue
@@ -51,6 +53,9 @@ MESSAGES_MAX, BYTES_MAX = 500, 1 << 20
 RANGES_PER_MESSAGE = 2_000
 OUT_OF_LINE_MAX = 20_000
 """Messages that came back, have a priority or are unacknowledged: each is looked at each time."""
+AWAY_S = 10.0
+"""Longer than a view takes to form: the cluster may go on without this member."""
+AWAY = "this member has not served for 10 s, as it waits for a quorum: follow the queue at another"
 LOOKED_AT_PER_S = 100_000
 """Of those, so that a queue with many is looked at less often."""
 
@@ -99,6 +104,7 @@ class Followers:
     ) -> None:
         self._controller, self._clients, self._state = controller, clients, state
         self._told: dict[int, tuple[Following, _Told]] = {}
+        self._served_at: float | None = None
         self._counts = {"followers": 0, "messages": 0, "gone": 0}
 
     @property
@@ -123,9 +129,14 @@ class Followers:
         if not gateway.following:
             self._told.clear()
             self._counts["followers"] = 0
+            self._served_at = None
             return
         controller = self._controller
-        if not controller.serving or gateway.fenced or controller.replica.half_way:
+        if not controller.serving or gateway.fenced:
+            self._wait(now)
+            return
+        self._served_at = now
+        if controller.replica.half_way:
             return
         told: dict[int, tuple[Following, _Told]] = {}
         for client in list(gateway.following):
@@ -146,6 +157,18 @@ class Followers:
                     break
         self._told = told
         self._counts["followers"] = len(told)
+
+    def _wait(self, now: float) -> None:
+        """It does not serve, perhaps for long: elsewhere they are told what goes on.  The member's
+        own attempts end with its serving."""
+        if self._served_at is None:
+            self._served_at = now
+        if now - self._served_at >= AWAY_S:
+            following = self._clients.gateway.following
+            for client in [one for one in following if not one.stays]:
+                del following[client]
+                if any(channel.following for channel in client.channels.values()):
+                    client.send_away(AWAY)
 
     def _turn(
         self, client: Client, number: int, tag: str, one: Following, told: _Told, now: float

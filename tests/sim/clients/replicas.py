@@ -87,6 +87,8 @@ def originals(state: State) -> list[MessageId]:
 class _Followed:
     """A member as who follows a queue at it sees it: the real `Followers` with one client."""
 
+    stays = False
+
     def __init__(self, upper: BrokerUpper) -> None:
         self.upper = upper
         self.deliveries: list[Delivery] = []
@@ -124,6 +126,9 @@ class _Followed:
         self, _number: int, _method: str, args: tuple[Any, ...], properties: bytes, body: Body
     ) -> None:
         self.deliveries.append(Delivery(args[1], False, "", "", properties, bytes(body)))
+
+    def send_away(self, reason: str) -> None:
+        self.refused = reason
 
     def refuse_channel(self, _number: int, _code: int, text: str, _method: str) -> None:
         self._channel.following = {}

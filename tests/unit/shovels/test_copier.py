@@ -116,6 +116,27 @@ def test_nothing_is_told_of_a_state_between_two_positions(source: Wired) -> None
     assert told_next(source, follower) == [("gone", "0-4"), ("level", 0)]
 
 
+def test_who_follows_a_member_that_does_not_serve_is_sent_to_another_one(source: Wired) -> None:
+    """Not at once: a view changes within a moment, and then it goes on."""
+    peer = follow(source)
+    told_next(source, peer)
+    source.controller.serving = False
+    for _ in range(9):  # seconds
+        source.beat()
+    source.controller.serving = True
+    assert told_next(source, peer) == []
+    source.controller.serving = False
+    for _ in range(9):
+        source.beat()
+    assert peer.take() == []
+    source.beat()
+    (closed,) = peer.take()
+    assert (closed.method, closed.args[0]) == ("connection.close", 320)
+    assert "follow the queue at another" in str(closed.args[1])
+    source.beat()
+    assert peer.take() == []
+
+
 def test_what_is_known_is_told_only_when_it_left_and_after_all_else(source: Wired) -> None:
     queue_id = f"{source.machine.cluster_id}/{source.queue().number}"
     follower = follow(source, f"{queue_id} 1-2,7-8")

@@ -31,10 +31,11 @@ class Wired(Loop):
         self.gateway.identify(self.machine.cluster_id, self.machine.version)
         self.ticks = 0.0
         self.replica = SimpleNamespace(half_way=False)
+        self.controller = SimpleNamespace(serving=True, replica=self.replica)
         self._clients = SimpleNamespace(gateway=self.gateway, durable_mark=0)
         self.followers = Followers(
-            cast("Controller", SimpleNamespace(serving=True, replica=self.replica)),
-            cast("Connections", self._clients), lambda: self.machine,
+            cast("Controller", self.controller), cast("Connections", self._clients),
+            lambda: self.machine,
         )  # fmt: skip
 
     def attach(self) -> int:
