@@ -35,10 +35,7 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "everyday": Kind(
-        "not slow and not spark", ("system", "properties", "scenarios", "unit/verify"),
-        ("unit/verify/checks",),
-    ),
+    "everyday": Kind("not slow and not spark", ("system", "properties", "scenarios")),
     "slow": Kind(
         "slow", ("system",),
         ("system/dashboard", "system/pages", "system/sharing", "system/verify"),

@@ -646,6 +646,7 @@ def _happens(pair: Pair, chance: random.Random) -> None:
             pass
 
 
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("seed", range(12))
 @pytest.mark.parametrize("mode", [HAC, MASTER_SLAVE])
 def test_whatever_happens_to_two_that_are_not_cut_off(mode: str, seed: int) -> None:

@@ -82,6 +82,7 @@ def test_a_view_that_changes_makes_nobody_late() -> None:
     assert waiting.backups.late == frozenset()
 
 
+@pytest.mark.turns(7)
 @pytest.mark.parametrize("seed", range(20))
 def test_nothing_waits_for_longer_than_the_time_and_nobody_who_keeps_up_is_late(seed: int) -> None:
     """By chance: `b` is behind by less than the time, `c` by any; each position is looked for."""

@@ -16,6 +16,7 @@ SEEDS = range(40)
 WORLD_S = 40.0
 
 
+@pytest.mark.turns(20)
 @pytest.mark.parametrize("in_row", [False, True], ids=["files", "row"])
 @pytest.mark.parametrize("seed", SEEDS)
 def test_one_leads_and_has_it_all(seed: int, in_row: bool) -> None:

@@ -164,6 +164,7 @@ def begun(local: str) -> tuple[Machine, int, int]:
     return machine, session, 1 + len(commands)
 
 
+@pytest.mark.turns(15)
 @pytest.mark.parametrize("local", ["a", "b"])
 @pytest.mark.parametrize("seed", range(25))
 def test_runs_change_nothing(seed: int, local: str) -> None:

@@ -267,6 +267,7 @@ def test_blocked_groups_cost_nothing_to_who_passes_them(rig: Rig, client: Client
     assert _calls_of_a_publish(rig, client, "A") <= before + 5
 
 
+@pytest.mark.turns(3)
 @pytest.mark.parametrize("keeps", [False, True], ids=["shared", "kept"])
 @pytest.mark.parametrize("seed", range(4))
 def test_of_each_group_one_has_messages_in_their_order(seed: int, keeps: bool) -> None:

@@ -45,6 +45,7 @@ def test_the_truth_is_consistent(maker: LogMaker, tmp_path: Path) -> None:
     assert list(audit(maker, tmp_path)) == []
 
 
+@pytest.mark.turns(15)
 @pytest.mark.parametrize("lie", IN_VIEWS, ids=lambda lie: lie.__name__)
 def test_a_lie_about_views_is_found(lie: ViewLie, tmp_path: Path) -> None:
     maker = VIEWS.copy()
@@ -52,6 +53,7 @@ def test_a_lie_about_views_is_found(lie: ViewLie, tmp_path: Path) -> None:
     assert expected in audit(maker, tmp_path)
 
 
+@pytest.mark.turns(5)
 @pytest.mark.parametrize("lie", IN_QUEUES, ids=lambda lie: lie.__name__)
 def test_a_lie_about_queues_is_found(lie: QueueLie, tmp_path: Path) -> None:
     maker = QUEUES.copy()

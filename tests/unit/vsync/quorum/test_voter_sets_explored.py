@@ -20,6 +20,7 @@ from vsync.quorum import reconfiguration, voter_set
 from vsync.quorum.voter_set import Electorate, EpochRecord, Terms, VoterSet
 
 
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("name", CASES)
 def test_never_two_primaries_and_nothing_confirmed_is_forgotten(name: str) -> None:
     """G7, G8: a look at each accepted voter set."""
@@ -211,6 +212,7 @@ def made(mistake: Mistake) -> Iterator[Case]:
         yield mistake(patches)
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("mistake", MISTAKES)
 def test_a_mistake_about_votes_is_found(mistake: Mistake) -> None:
     """G7, G8: the exploration finds it."""

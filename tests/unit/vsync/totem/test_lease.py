@@ -162,6 +162,7 @@ def left_behind(seed: int, lease: str) -> tuple[float, float]:
     return left_at, act_at
 
 
+@pytest.mark.turns(20)
 @pytest.mark.parametrize("lease", ["steady", "erratic", "paced"])
 @pytest.mark.parametrize("seed", range(25))
 def test_the_lease_of_a_member_left_behind_ends_before_the_others_may_act(

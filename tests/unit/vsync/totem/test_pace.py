@@ -146,6 +146,7 @@ def test_where_commits_are_under_way_the_token_does_not_spin() -> None:
     assert hops[True] < 0.8 * hops[False]
 
 
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("silence", [0.0005, 0.002, 0.004, 0.01, 0.03, 0.06, 0.2, 1.0])
 @pytest.mark.parametrize("origin", "abc")
 def test_work_finds_the_token_at_once_however_long_it_rested(silence: float, origin: str) -> None:
@@ -393,6 +394,7 @@ def test_who_is_called_by_another_keeps_the_token_no_longer(other: str) -> None:
             assert phase_of(node).held == (name == origin)
 
 
+@pytest.mark.turns(8)
 @pytest.mark.parametrize("where", [*permutations("abc", 2)])
 @pytest.mark.parametrize("silence", [0.0, 0.0004, 0.002, 0.01])
 def test_who_acked_last_can_call_who_keeps_the_token(
@@ -413,6 +415,7 @@ def test_who_acked_last_can_call_who_keeps_the_token(
         assert net.confirmed(other, 0.05) < 0.006
 
 
+@pytest.mark.turns(2)
 @pytest.mark.parametrize("seed", range(8))
 def test_nobody_with_urgent_work_waits_for_a_token_that_is_kept(seed: int) -> None:
     """Whoever sends what to whom meanwhile: where no call is lost, all are in time."""
@@ -445,6 +448,7 @@ def test_marks_that_come_as_the_token_is_kept_are_shown(silence: float) -> None:
             assert net.confirmed("ab"[number % 2], 0.03) < 0.006
 
 
+@pytest.mark.turns(4)
 @pytest.mark.parametrize("seed", range(12))
 def test_a_mark_is_seen_when_all_have_delivered_what_it_stands_for(seed: int) -> None:
     """Frames are lost, so some know late what is safe; nobody confirms before they do."""

@@ -183,6 +183,7 @@ def broken(mistake: Callable[[], Patches]) -> Iterator[None]:
         yield
 
 
+@pytest.mark.turns(13)
 @pytest.mark.parametrize("bite", BITES, ids=lambda b: f"{b.pitfall}-{b.mistake.__name__}")
 def test_the_mistake_is_seen(bite: Bite) -> None:
     with broken(bite.mistake), pytest.raises(bite.error):

@@ -166,6 +166,7 @@ def test_a_fall_from_what_only_one_keeper_showed_is_seen_first(low: int) -> None
             raise AssertionError(net.describe())
 
 
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("seed", range(32))
 def test_whatever_is_lost_nobody_knows_too_much(seed: int) -> None:
     names, share = RINGS[seed % 4], (0.0, 0.02, 0.2, 0.5)[seed // 4 % 4]
@@ -191,6 +192,7 @@ def test_whatever_is_lost_nobody_knows_too_much(seed: int) -> None:
     assert net.count("sent_early") > (25 if share == 0.0 else 5)
 
 
+@pytest.mark.turns(12)
 @pytest.mark.parametrize("seed", range(40))
 def test_a_fall_of_a_mark_is_seen_before_what_its_member_sends_then(seed: int) -> None:
     """Whoever keeps the token, and whatever the others report meanwhile."""

@@ -34,6 +34,7 @@ class Checked(Net):
             self.checks += 1
 
 
+@pytest.mark.turns(10)
 @pytest.mark.parametrize("seed", range(40))
 def test_all_have_what_anybody_takes_for_safe(seed: int) -> None:
     names = ("ab", "abc", "abcd", "abcde")[seed % 4]
