@@ -1,6 +1,6 @@
 """RabbitMQ's Java client while its member is killed and rejoins, by its own automatic recovery.
 
-The program is `java/FailingOver.java`.  What was confirmed arrives at least once (G1), and the
+The program is `programs/FailingOver.java`.  What was confirmed arrives at least once (G1), and the
 program goes on, without a line of its own about connections that are lost.
 """
 
@@ -21,7 +21,7 @@ from tests.system.support.clusters import START_SECONDS, running_cluster, wait_u
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(600)]
 
-SOURCE = Path(__file__).parent / "java" / "FailingOver.java"
+SOURCE = Path(__file__).parent / "programs" / "FailingOver.java"
 JARS = [Path("/usr/share/java") / name for name in ("amqp-client.jar", "slf4j-api.jar")]
 PACKAGES = "apt-get install librabbitmq-client-java default-jdk-headless"
 
