@@ -72,7 +72,8 @@ class Link(asyncio.Protocol):
             self.on_event(event)
             if self not in self.cluster.links:
                 return
-        if self.confirms and self.confirmed < self.publishes:
+        silent = self.place in self.cluster.silent
+        if self.confirms and self.confirmed < self.publishes and not silent:
             self.confirmed = self.publishes
             codec.append_ack(self.amqp.out, 1, self.confirmed, True)
         self.cluster.dispatch()
@@ -191,6 +192,8 @@ class ToyCluster:
         self.kill_at = 0
         """The member that takes this publish (counted over all) dies with it."""
         self.nack: set[int] = set()
+        self.silent: set[int] = set()
+        """Members that confirm nothing, as those of a minority."""
         self.alarm = ""
         """Told to each client that opens its connection: why it is blocked."""
         self.identity = ServerIdentity(cluster="toys", cluster_id="c0ffee")

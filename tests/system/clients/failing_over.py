@@ -19,6 +19,8 @@ from kombu.message import Message
 from kombu.mixins import ConsumerMixin
 from pika.adapters.blocking_connection import BlockingChannel
 
+from tests.system.support.load_clients import Patience
+
 PAUSE_S = 0.01
 KOMBU_RETRIES = {"interval_start": 0.1, "interval_step": 0.1, "interval_max": 0.5}
 
@@ -43,35 +45,40 @@ class Numbers:
 
 
 def pika_at_any(
-    numbers: Numbers, ended: threading.Event, work: Callable[[BlockingChannel], None]
+    numbers: Numbers, ended: threading.Event, work: Callable[[BlockingChannel, Patience], None]
 ) -> None:
-    """Work at whatever member takes the connection, at the next one when it is lost."""
+    """Work at whatever member takes the connection, at the next one when it is lost, or when it
+    gives no answer."""
     members = [pika.URLParameters(url) for url in numbers.urls]
     while not ended.is_set():
         with suppress(pika.exceptions.AMQPError, OSError):
             connection = pika.BlockingConnection(members)
+            patience = Patience(connection)
             channel = connection.channel()
             channel.queue_declare("pika", durable=True)
-            work(channel)
+            work(channel, patience)
             connection.close()
+        members.append(members.pop(0))
         ended.wait(0.1)
 
 
 def pika_publishes(numbers: Numbers) -> None:
-    def publish(channel: BlockingChannel) -> None:
+    def publish(channel: BlockingChannel, patience: Patience) -> None:
         channel.confirm_delivery()
         while not numbers.enough.wait(PAUSE_S):
             body = b"%d" % numbers.next()
             channel.basic_publish("", "pika", body, pika.BasicProperties(delivery_mode=2))
+            patience.answered()
             numbers.confirmed.add(int(body))
 
     pika_at_any(numbers, numbers.enough, publish)
 
 
 def pika_consumes(numbers: Numbers) -> None:
-    def consume(channel: BlockingChannel) -> None:
+    def consume(channel: BlockingChannel, patience: Patience) -> None:
         channel.basic_qos(prefetch_count=10)
         for method, _, body in channel.consume("pika", inactivity_timeout=0.2):
+            patience.answered()  # what does not come is asked for by heartbeats
             if method is not None:
                 numbers.arrived.add(int(body))
                 channel.basic_ack(method.delivery_tag)

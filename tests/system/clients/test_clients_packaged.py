@@ -1,81 +1,123 @@
-"""RabbitMQ's Java client while its member is killed and rejoins, by its own automatic recovery.
+"""Client libraries of other languages, as Debian packages them, while their member is killed.
 
-The program is `programs/FailingOver.java`.  What was confirmed arrives at least once (G1), and the
-program goes on, without a line of its own about connections that are lost.
+Each program of `programs/` publishes with confirms on one connection and consumes with acks on
+another one.  What was confirmed arrives at least once (G1), and both go on elsewhere: by the
+automatic recovery of the library where it has one (Java, Ruby), else as its manual says.
 """
 
 from __future__ import annotations
 
-import json
+import os
 import shutil
 import subprocess
+import tempfile
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
-from tests.system.clients.failing_over import Numbers
-from tests.system.clients.test_clients_through_a_kill import Clients, more_came, process
+from tests.system.clients.test_clients_through_a_kill import Clients, more_came, process, told
 from tests.system.support.clusters import START_SECONDS, running_cluster, wait_until
+from tools.demo.local_cluster import LocalCluster
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(600)]
 
-SOURCE = Path(__file__).parent / "programs" / "FailingOver.java"
-JARS = [Path("/usr/share/java") / name for name in ("amqp-client.jar", "slf4j-api.jar")]
-PACKAGES = "apt-get install librabbitmq-client-java default-jdk-headless"
+PROGRAMS = Path(__file__).parent / "programs"
+JAVA, GO = Path("/usr/share/java"), Path("/usr/share/gocode")
+JARS = ":".join(str(JAVA / name) for name in ("amqp-client.jar", "slf4j-api.jar"))
+Command = list[str]
 
 
-@pytest.fixture
-def program(tmp_path: Path) -> list[str]:
-    """The command that runs it, compiled."""
-    if shutil.which("javac") is None or shutil.which("java") is None:
-        pytest.skip(f"no Java compiler: {PACKAGES}")
-    if missing := [jar for jar in JARS if not jar.exists()]:
-        pytest.skip(f"no {missing[0]}: {PACKAGES}")
-    classes = tmp_path / "classes"
-    jars = ":".join(map(str, JARS))
-    subprocess.run(["javac", "-cp", jars, "-d", classes, SOURCE], check=True, timeout=120)
-    return ["java", "-Xmx64m", "-cp", f"{jars}:{classes}", SOURCE.stem]
+def java(place: Path) -> Command:
+    """Compiled."""
+    source = PROGRAMS / "FailingOver.java"
+    subprocess.run(["javac", "-cp", JARS, "-d", str(place), str(source)], check=True, timeout=120)
+    return ["java", "-Xmx64m", "-cp", f"{JARS}:{place}", source.stem]
 
 
-def told(java: subprocess.Popen[str], numbers: Numbers, places: dict[str, int]) -> None:
-    """Read what the program says, and tell it to publish no more when that is enough."""
-    assert java.stdout is not None
-    assert java.stdin is not None
-    for line in java.stdout:
-        ((what, number),) = json.loads(line).items()
-        if what == "confirmed":
-            numbers.confirmed.add(number)
-        elif what == "arrived":
-            numbers.arrived.add(number)
-        else:
-            places[what] = number
-        if numbers.enough.is_set() and not java.stdin.closed:
-            java.stdin.write("enough\n")
-            java.stdin.close()
+def go(place: Path) -> Command:
+    """Compiled against the packaged sources; what was compiled once is kept between runs."""
+    cache = Path(tempfile.gettempdir()) / f"qpid-cluster-py-go-{os.getuid()}"
+    environment = {
+        **os.environ, "GO111MODULE": "off", "GOPATH": str(GO), "GOCACHE": str(cache),
+        "GOFLAGS": "", "CGO_ENABLED": "0",
+    }  # fmt: skip
+    program = place / "failing_over"
+    build = ["go", "build", "-o", str(program), str(PROGRAMS / "failing_over.go")]
+    subprocess.run(build, env=environment, check=True, timeout=300)
+    return [str(program)]
 
 
-def test_it_recovers_by_itself_and_nothing_confirmed_is_lost(
-    program: list[str], tmp_path: Path
+class Library(NamedTuple):
+    """A library, and what its program needs."""
+
+    packages: str
+    tools: tuple[str, ...]
+    found: Callable[[], bool]
+    """Whether the library itself is there."""
+    command: Callable[[Path], Command]
+
+
+LIBRARIES = {
+    "java": Library(
+        "librabbitmq-client-java default-jdk-headless", ("javac", "java"),
+        lambda: all(Path(jar).exists() for jar in JARS.split(":")), java,
+    ),
+    "bunny": Library(
+        "ruby-bunny", ("ruby",),
+        lambda: not subprocess.run(
+            ["ruby", "-e", "require 'bunny'"], check=False, capture_output=True, timeout=60
+        ).returncode,
+        lambda _: ["ruby", str(PROGRAMS / "failing_over.rb")],
+    ),
+    "php-amqplib": Library(
+        "php-cli php-amqplib", ("php",), Path("/usr/share/php/PhpAmqpLib/autoload.php").exists,
+        lambda _: ["php", str(PROGRAMS / "failing_over.php")],
+    ),
+    "amqp091-go": Library(
+        "golang-go golang-github-rabbitmq-amqp091-go-dev", ("go",),
+        (GO / "src/github.com/rabbitmq/amqp091-go").exists, go,
+    ),
+}  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LocalCluster]:
+    """Three members for all libraries in turn; each leaves them as they were."""
+    with running_cluster(tmp_path_factory.mktemp("packaged")) as started:
+        yield started
+
+
+@pytest.fixture(params=LIBRARIES)
+def library(request: pytest.FixtureRequest) -> str:
+    """The name of a library that is installed here."""
+    name: str = request.param
+    _, tools, found, _ = wanted = LIBRARIES[name]
+    if not all(map(shutil.which, tools)) or not found():
+        pytest.skip(f"no {name}: apt-get install {wanted.packages}")
+    return name
+
+
+def test_it_goes_on_elsewhere_and_nothing_confirmed_is_lost(
+    library: str, cluster: LocalCluster, tmp_path: Path
 ) -> None:
+    command = LIBRARIES[library].command(tmp_path)
     with ExitStack() as stack:
-        cluster = stack.enter_context(running_cluster(tmp_path / "cluster"))
         members = [str(member.address) for member in cluster.members]
         clients = Clients(members)
         stack.callback(clients.stop)  # when the process is gone
-        java = stack.enter_context(process(tmp_path / "java.log", [*program, *members]))
+        program = stack.enter_context(process(tmp_path / "client.log", [*command, *members]))
         places: dict[str, int] = {}
-        numbers = clients.run("java", lambda numbers: told(java, numbers, places))
+        numbers = clients.run(library, lambda numbers: told(program, numbers, places))
         clients.wait(more_came, "the beginning")
-        for who in ("publisher", "consumer"):
-            recovered = f"{who} recovered at"
-            at = places.pop(recovered, places[f"{who} at"])
+        for who in ("publisher at", "consumer at"):
+            at = places[who]
             (hit,) = [member for member in cluster.members if member.address.port == at]
             hit.kill()
-            wait_until(partial(places.__contains__, recovered), 120, f"the {who} elsewhere")
-            assert places[recovered] != at
-            clients.wait(more_came, f"going on without the {who}'s member")
+            wait_until(lambda who=who, at=at: places[who] != at, 120, f"{who} elsewhere")  # type: ignore[misc]
+            clients.wait(more_came, f"going on without the member that had the {who[:-3]}")
             cluster.start(START_SECONDS)
             clients.wait(more_came, "going on with the member")
         numbers.enough.set()

@@ -8,12 +8,11 @@ go on: without the member, and when it is back.
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 
 import pytest
@@ -47,6 +46,10 @@ const say = (what) => console.log(JSON.stringify(what));
 let turn = 0;
 let enough = false;
 process.stdin.once('data', () => { enough = true; });
+// Who gets no answer for so long goes to another member.
+const answered = (promise) => Promise.race([promise, new Promise((_, refuse) => {
+  setTimeout(() => refuse(new Error('no answer')), 10000).unref();
+})]);
 const connect = async () => {
   for (;;) {
     try {
@@ -61,34 +64,34 @@ const publish = async () => {
   while (!enough) {
     const connection = await connect();
     try {
-      const channel = await connection.createConfirmChannel();
+      const channel = await answered(connection.createConfirmChannel());
       channel.on('error', () => {});
-      await channel.assertQueue('node', { durable: true });
+      await answered(channel.assertQueue('node', { durable: true }));
       while (!enough) {
         channel.sendToQueue('node', Buffer.from(String(next)), { persistent: true });
-        await channel.waitForConfirms();
+        await answered(channel.waitForConfirms());
         say({ confirmed: next++ });
         await pause(10);
       }
-    } catch (error) { turn++; }
+    } catch (error) { turn++; connection.connection.stream.destroy(); }
   }
 };
 const consume = async () => {
   for (;;) {
     const connection = await connect();
     try {
-      const channel = await connection.createChannel();
       const ended = new Promise((resolve) => connection.on('close', resolve));
+      const channel = await answered(connection.createChannel());
       channel.on('error', () => {});
-      await channel.assertQueue('node', { durable: true });
-      await channel.prefetch(10);
-      await channel.consume('node', (message) => {
+      await answered(channel.assertQueue('node', { durable: true }));
+      await answered(channel.prefetch(10));
+      await answered(channel.consume('node', (message) => {
         if (message === null) return;
         say({ arrived: Number(message.content) });
         channel.ack(message);
-      });
+      }));
       await ended;
-    } catch (error) { /* again */ }
+    } catch (error) { turn++; connection.connection.stream.destroy(); }
   }
 };
 publish();
@@ -150,33 +153,41 @@ def more_came(numbers: Numbers, before: int) -> bool:
 
 
 @contextmanager
-def process(log: Path, program: list[str], **more: str) -> Iterator[subprocess.Popen[str]]:
-    """A process, which is gone at the end."""
+def process(
+    log: Path, program: list[str], pipes: int = subprocess.PIPE
+) -> Iterator[subprocess.Popen[str]]:
+    """A process, which is gone at the end; whoever reads what it says (`told`) closes that."""
     with log.open("w") as errors:
         running = subprocess.Popen(
-            program, cwd=ROOT, env={**os.environ, **more}, text=True, stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE, stderr=errors,
-        )  # fmt: skip
-    with running:
-        try:
-            yield running
-        finally:
-            running.kill()
+            program, cwd=ROOT, text=True, stdin=pipes, stdout=pipes, stderr=errors
+        )
+    try:
+        yield running
+    finally:
+        running.kill()
+        running.wait()
 
 
-def node_told(node: subprocess.Popen[str], numbers: Numbers) -> None:
-    """Read what the node program says, and tell it to publish no more when that is enough."""
-    assert node.stdout is not None
-    assert node.stdin is not None
-    for line in node.stdout:
-        told = json.loads(line)
-        if "confirmed" in told:
-            numbers.confirmed.add(told["confirmed"])
-        else:
-            numbers.arrived.add(told["arrived"])
-        if numbers.enough.is_set() and not node.stdin.closed:
-            node.stdin.write("enough\n")
-            node.stdin.close()
+def told(running: subprocess.Popen[str], numbers: Numbers, places: dict[str, int]) -> None:
+    """Read what a program says until it is gone: numbers, and the ports of where it is; tell it to
+    publish no more when that is enough."""
+    assert running.stdout is not None
+    assert running.stdin is not None
+    with running.stdout as lines:
+        for line in lines:
+            ((what, number),) = json.loads(line).items()
+            if what == "confirmed":
+                numbers.confirmed.add(number)
+            elif what == "arrived":
+                numbers.arrived.add(number)
+            else:
+                places[what] = number
+            if numbers.enough.is_set() and not running.stdin.closed:
+                with suppress(BrokenPipeError):
+                    running.stdin.write("enough\n")
+                    running.stdin.close()
+    with suppress(BrokenPipeError):
+        running.stdin.close()
 
 
 def celery_calls(numbers: Numbers) -> None:
@@ -208,14 +219,14 @@ def test_what_was_confirmed_arrives_whoever_is_killed(
         script = amqplib / "failing-over.js"
         script.write_text(NODE)
         node = stack.enter_context(process(tmp_path / "node.log", ["node", str(script), *urls]))
-        clients.run("amqplib", lambda numbers: node_told(node, numbers))
+        clients.run("amqplib", lambda numbers: told(node, numbers, {}))
         done = tmp_path / "done"
         done.touch()
         monkeypatch.setenv("CELERY_URLS", ";".join(urls))
         monkeypatch.setenv("CELERY_DONE", str(done))
         celery = [sys.executable, "-m", "celery", "-A", "tests.system.clients.celery_tasks",
                   "worker", "--pool=solo", "--without-gossip", "--without-mingle"]  # fmt: skip
-        stack.enter_context(process(tmp_path / "celery.log", celery))
+        stack.enter_context(process(tmp_path / "celery.log", celery, subprocess.DEVNULL))
         clients.run("celery", celery_calls, lambda numbers: celery_done(done, numbers))
         # Its robust connection waits for the member that it was at.
         patient = clients.run("aio-pika", aio_pika_runs)

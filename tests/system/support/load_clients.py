@@ -27,6 +27,8 @@ PERSISTENT = pika.BasicProperties(delivery_mode=2)
 PATIENCE_S = 4.0
 """After so long without a sign of life a client tries another broker; a stopped process gives
 none."""
+SILENCE_S = 10.0
+"""After so long without an answer it hangs up; a member of a minority gives none, and is alive."""
 PAUSE_S = 0.2
 JOIN_S = 60.0
 REST_S = 120.0
@@ -34,6 +36,23 @@ REST_S = 120.0
 TROUBLE = (pika.exceptions.AMQPError, AMQPConnectorException, OSError)
 """What a broker that is away, or away again, looks like; pika's own time limit of a handshake is
 not among its other errors."""
+
+
+class Patience:
+    """That of a client with its broker, from one answer to the next: then it hangs up."""
+
+    def __init__(self, connection: pika.BlockingConnection) -> None:
+        self._connection = connection
+        self._timer: object = None
+        self.answered()
+
+    def answered(self) -> None:
+        """The broker has answered."""
+        # The timers of BlockingConnection itself do not run while it waits for an answer.
+        impl = self._connection._impl
+        if self._timer is not None:
+            impl._adapter_remove_timeout(self._timer)
+        self._timer = impl._adapter_call_later(SILENCE_S, lambda: hang_up(self._connection))
 
 
 class Notes:
@@ -125,40 +144,49 @@ class Load:
         self,
         number: int,
         chance: random.Random,
-        work: Callable[[BlockingChannel, Notes], None],
+        work: Callable[[BlockingChannel, Notes, Patience], None],
         histories: Path,
     ) -> None:
+        broker = chance.choice(self._brokers)
         with contextlib.closing(history(histories, f"load-{number}")) as mine:
             while not self._ending.is_set():
                 notes = Notes(mine)
                 try:
-                    with connect(chance.choice(self._brokers)) as connection:
+                    with connect(broker) as connection:
+                        patience = Patience(connection)
                         channel = connection.channel()
                         channel.queue_declare(QUEUE, durable=True)
-                        work(channel, notes)
+                        work(channel, notes, patience)
                 except TROUBLE:
                     notes.lost()
                     self.reconnects += 1
+                    others = [one for one in self._brokers if one != broker]
+                    broker = chance.choice(others or self._brokers)
                     self._ending.wait(PAUSE_S)
 
-    def _publisher(self, number: int, count: int) -> Callable[[BlockingChannel, Notes], None]:
+    def _publisher(
+        self, number: int, count: int
+    ) -> Callable[[BlockingChannel, Notes, Patience], None]:
         """Return work that publishes the numbers which are `number` modulo `count`."""
         place = number
 
-        def publish(channel: BlockingChannel, notes: Notes) -> None:
+        def publish(channel: BlockingChannel, notes: Notes, patience: Patience) -> None:
             nonlocal place
             channel.confirm_delivery()
             while not self._ending.wait(self._pause_s):
                 now = place
                 place += count  # a number whose confirm was lost is never used again
                 notes.publish(channel, b"%d" % now)
+                patience.answered()
                 self.confirmed.add(now)
 
         return publish
 
-    def _consume(self, channel: BlockingChannel, notes: Notes) -> None:
+    def _consume(self, channel: BlockingChannel, notes: Notes, patience: Patience) -> None:
         while not self._ending.is_set():
-            if not notes.take_one(channel, self.received):
+            taken = notes.take_one(channel, self.received)
+            patience.answered()
+            if not taken:
                 self._ending.wait(PAUSE_S)
 
 

@@ -5,10 +5,14 @@ from __future__ import annotations
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
-from tests.system.support.clusters import admitted
+from broker.options.broker import Address
+from tests.support.toy_broker import HOST, ToyCluster
+from tests.system.support.clusters import admitted, wait_until
+from tests.system.support.load_clients import Load
 from tools.demo.local_cluster import ROOT
 
 REFUSED = Exception("(320) CONNECTION_FORCED - not part of the primary view")
@@ -109,3 +113,21 @@ def test_the_report_of_a_failed_test_says_how_busy_the_machine_was(told: str) ->
 
 def test_nothing_is_told_of_tests_that_passed(told: str) -> None:
     assert "passed-one said" not in told
+
+
+def test_a_load_hangs_up_where_nothing_is_answered_and_goes_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By chance all publishers of a load were at the member that was cut off from the others, which
+    says nothing and is alive."""
+    monkeypatch.setattr("tests.system.support.load_clients.SILENCE_S", 0.3)
+    with ToyCluster(3) as toy:
+        toy.silent = {0, 1, 2}
+        brokers = [Address(HOST, int(one.rpartition(":")[2])) for one in toy.addresses]
+        load = Load(brokers, 1, publishers=1, rate=100.0, histories=tmp_path)
+        load.start()
+        wait_until(lambda: toy.published > 0, 10, "a first publish")
+        toy.silent = {link.place for link in toy.links if link.publishes}
+        wait_until(lambda: len(load.confirmed) > 5, 10, f"confirms elsewhere than {toy.silent}")
+        assert load.stop() == []
+    assert 0 not in load.confirmed

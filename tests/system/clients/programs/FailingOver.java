@@ -22,6 +22,7 @@ import java.util.concurrent.TimeoutException;
  */
 public class FailingOver {
     private static final String QUEUE = "java";
+    private static final int PATIENCE_MS = 10_000;
     private static volatile boolean enough = false;
 
     private static synchronized void say(String what, long number) {
@@ -41,7 +42,7 @@ public class FailingOver {
                 ((Recoverable) connection).addRecoveryListener(new RecoveryListener() {
                     @Override
                     public void handleRecovery(Recoverable recovered) {
-                        say(name + " recovered at", connection.getPort());
+                        say(name + " at", connection.getPort());
                     }
 
                     @Override
@@ -74,22 +75,28 @@ public class FailingOver {
         });
     }
 
-    private static void publish(Connection connection) throws Exception {
+    /** Returns the number to go on with when a member gave no answer: then it hangs up. */
+    private static long publish(Connection connection, long first) throws Exception {
         Channel channel = connection.createChannel();
         channel.queueDeclare(QUEUE, true, false, false, null);
         channel.confirmSelect();
-        long next = 0;
+        long next = first;
         while (!enough) {
             byte[] body = Long.toString(next).getBytes(StandardCharsets.UTF_8);
             try {
                 channel.basicPublish("", QUEUE, MessageProperties.PERSISTENT_BASIC, body);
-                channel.waitForConfirmsOrDie(30_000);
-                say("confirmed", next++);
+                if (channel.waitForConfirms(PATIENCE_MS)) {
+                    say("confirmed", next++);
+                }
                 Thread.sleep(10);
-            } catch (ShutdownSignalException | IOException | TimeoutException lost) {
+            } catch (ShutdownSignalException | IOException lost) {
                 Thread.sleep(100); // the channel recovers by itself; then the same number again
+            } catch (TimeoutException silent) {
+                connection.abort(1_000);
+                return next;
             }
         }
+        return next;
     }
 
     public static void main(String[] arguments) throws Exception {
@@ -107,7 +114,10 @@ public class FailingOver {
         input.setDaemon(true);
         input.start();
         consume(connect("consumer", members));
-        publish(connect("publisher", members));
+        long next = 0;
+        while (!enough) {
+            next = publish(connect("publisher", members), next);
+        }
         Thread.currentThread().join(); // what is left is still consumed
     }
 }
