@@ -175,8 +175,9 @@ class Sampler:
             track, now = self._tracks.get(tally) or self._coming.get(tally), tally.sampled
             if now:  # else it is newer than the latest sweep
                 columns.append([now] * len(times) if track is None else track.samples(times, now))
+        more = len(columns) > 1
         return [
-            Row(at, [sum(values) for values in zip(*samples, strict=True)])
+            Row(at, [sum(values) for values in zip(*samples, strict=True)] if more else samples[0])
             for at, *samples in zip(times, *columns, strict=True)
             if samples
         ]

@@ -61,22 +61,24 @@ class Samples:
     def __init__(
         self, span: Span | None, rows: Callable[[], Iterable[Row]], names: Sequence[str]
     ) -> None:
-        self._rows = span.chosen(rows()) if span is not None else None
-        self._places = {name: place for place, name in enumerate(names)}
+        self._asked = span is not None
+        self._rows = span.chosen(rows()) if span is not None else []
+        columns = zip(*[row.values for row in self._rows], strict=True)
+        self._columns = dict(zip(names, columns, strict=False)) or dict.fromkeys(names, ())
 
     def add_to(self, fragment: Fragment, wall_ms: Callable[[float], int]) -> None:
         """Add samples, their average and the rate over all of them to the details of what has
         such a column."""
-        rows = self._rows
-        if rows is None:
+        if not self._asked:
             return
+        rows, columns = self._rows, self._columns
         times = [wall_ms(row.at) for row in rows]
         for name in [one.removesuffix("_details") for one in fragment if one.endswith("_details")]:
             details = fragment[f"{name}_details"]
-            parts = [self._places[part] for part in SUMS.get(name, (name,)) if part in self._places]
+            parts = [columns[part] for part in SUMS.get(name, (name,)) if part in columns]
             if not parts or not isinstance(details, dict):
                 continue
-            column = [sum([row.values[place] for place in parts]) for row in rows]
+            column = [*map(sum, zip(*parts, strict=True))] if parts[1:] else parts[0]
             details["samples"] = [
                 {"sample": value, "timestamp": at} for value, at in zip(column, times, strict=True)
             ]

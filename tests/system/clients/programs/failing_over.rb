@@ -79,7 +79,7 @@ def publish
     rescue Bunny::Exception, SystemCallError, Timeout::Error
       sleep 0.2
     ensure
-      connection.transport&.close
+      connection&.transport&.close
     end
   end
 end
