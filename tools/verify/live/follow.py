@@ -127,7 +127,7 @@ class Follower:
 
     def _differences(self, rows: Kept) -> list[Finding]:
         cluster = self._cluster
-        inactive, cutoffs = cluster.begin_inactive, cluster.cutoffs()
+        inactive, cutoffs = cluster.begin_inactive, cluster.cutoffs
         begin = max(cluster.begin(), self._forgotten + 1)
         differences = total_order.find_differences(rows, inactive, cutoffs, begin)
         return total_order.describe_differences(rows, differences, inactive, cutoffs)

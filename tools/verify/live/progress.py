@@ -73,6 +73,7 @@ class ClusterProgress:
         self._waiting: set[tuple[str, ...]] = set()
         self._verified = -1
         self.begin_inactive: list[str] = []  # files at whose beginning the member was in no primary
+        self.cutoffs: dict[int, int] = {}  # by epoch, after which a later one superseded it
         self.first_epoch = 0  # of what is held
         self.gone: dict[str, int] = {}  # by member, the last incarnation that is not held
         self.records = 0
@@ -104,13 +105,6 @@ class ClusterProgress:
         """Return the position that all live members have reached."""
         return self._verified
 
-    def cutoffs(self) -> dict[int, int]:
-        """Return, by epoch, the position after which a later one superseded it."""
-        rows = [*self._segments.values(), *self._rows]
-        primaries = views_and_segments.primaries(self._rows)
-        bases = views_and_segments.epoch_bases(rows, primaries)
-        return views_and_segments.cutoffs(rows, bases, primaries)
-
     def begin(self) -> int:
         """Return the first position at which no incarnation's log is missing."""
         firsts = lifetimes.first_positions(list(self._segments.values())).values()
@@ -123,7 +117,7 @@ class ClusterProgress:
         not have been read: it is reported when the next call still finds it.
         """
         control = check_control_rows([*self._segments.values(), *self._rows], live=True)
-        self.begin_inactive = control.begin_inactive
+        self.begin_inactive, self.cutoffs = control.begin_inactive, control.cutoffs
         now = {_key(found): found for found in control.evidence}
         fresh = [found for key, found in now.items() if self._is_new(key)]
         seen = {_key(found): found for found in control.views if self._is_due(found)}
