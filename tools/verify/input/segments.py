@@ -46,6 +46,8 @@ def pinned_segments(places: list[Path]) -> Iterator[tuple[list[Path], Dropped]]:
                 held.enter_context(pins.pinned(found))
             except FileNotFoundError:
                 continue  # compressed or dropped just now: the next list has what is there instead
+            except OSError as error:
+                raise BadInput(f"{error.filename}: {error.strerror}") from error
             if dropped_before(found) == dropped:
                 yield found, dropped
                 return

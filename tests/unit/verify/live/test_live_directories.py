@@ -4,6 +4,7 @@ is that on a copy of what was there.
 
 from __future__ import annotations
 
+import errno
 import json
 import os
 import shutil
@@ -24,6 +25,7 @@ from tests.system.verify.support.live_logs import LiveWriters
 from tests.system.verify.support.make_logs import good_history
 from tests.system.verify.support.spark_session import shared_session
 from tools.verify.fast import compare_ends
+from tools.verify.findings import BadInput
 from tools.verify.format import pins
 from tools.verify.input.segments import pinned_segments
 from tools.verify.input.source import read_here
@@ -185,6 +187,22 @@ def test_tasks_of_spark_read_what_was_there(tmp_path: Path) -> None:
         members.go_on()
         kept = read_kept(shared_session(), "scan", segments)
         assert kept.ask("SELECT COUNT(*) AS n FROM kept").to_pylist() == [{"n": len(there)}]
+
+
+def test_a_file_that_may_not_be_read_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    members = Members(tmp_path)
+    members.write()
+
+    def refused() -> None:
+        raise PermissionError(errno.EACCES, "Permission denied", "a.1.000000.qml")
+
+    with (
+        at_each_open(monkeypatch, refused),
+        pytest.raises(BadInput, match="qml: Permission denied"),
+    ):
+        fast(members.logs)
 
 
 def test_more_files_than_may_be_open(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
