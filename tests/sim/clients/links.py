@@ -10,6 +10,7 @@ killed, connections break, operators begin it anew, and bindings come and go.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from itertools import count
 from typing import TYPE_CHECKING
@@ -31,6 +32,7 @@ from vsync.types import Member
 if TYPE_CHECKING:
     from tests.sim.broker.shell import BrokerUpper
 
+logging.getLogger("qpidd.shovels").addHandler(logging.NullHandler())  # not to standard error
 BEAT_S = 0.04
 LATE_CHANGES = 3
 """Of bindings, when the chaos is over, at each member."""
