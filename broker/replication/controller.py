@@ -311,6 +311,7 @@ class Controller:
     def _release(self) -> None:
         """Acknowledge what is durable, by the voters of what was applied: others may be further."""
         position = min(self.primary.durable(), self.replica.history.position)
+        self.submissions.durable(position)
         if self.backups is not None:
             position = self.backups.reached(position, self.primary.marks_with_state())
         if position > self._released:
@@ -478,7 +479,7 @@ class Controller:
         replica.machine.free_also(self.replica.machine)
         self._execution.drop()  # it was of the old state
         self.filled, self.replica = counts, replica
-        self.submissions.store_replaced()
+        self.submissions.state_replaced()
         self._moves(self._catch_up)
         self._catch_up.on_history, self._catch_up.recorded = True, False
         self._follow_voters_of_state()

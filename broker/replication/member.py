@@ -252,7 +252,6 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
     def _on_durable(self, position: int) -> None:
         self._log.durable(position)
         self._ring.set_mark(position)
-        self.controller.submissions.durable(position)
 
     def last_marker(self, *, clean: bool, inconsistent: bool) -> Marker:
         """Return what this member may claim about its store as it ends.

@@ -10,7 +10,7 @@ others (acks of consumers, closes, the member's own commands) are *express* and 
 deep window of publishes does not starve the acks that make room for deliveries.  Within a
 connection order is kept: whatever it sent before its first publish went express.  A connection of
 which parts of a large message wait is *large* meanwhile: that lane takes turns with the bulk, and
-waits for this member's disk.  Only a few blobs are on the ring at a time, since nothing can
+goes at the pace at which a majority has it on disk.  Only a few blobs are on the ring at a time, since nothing can
 overtake there.
 
 An ordered item costs every member as much as some ten commands.  So express commands take along
@@ -64,10 +64,18 @@ UNFILLED_BLOBS_MAX = 4
 """While so many blobs are under way, the next one waits until it is full or one is applied."""
 LARGE_ON_THE_RING_MAX = 2
 """Blobs of parts of large messages: what else is sent waits behind no more."""
-LARGE_NOT_DURABLE_BYTES_MAX = 3_000_000
-"""While more bytes of these are applied and not durable at this member none is sent: the ring takes
-them faster than a disk does, and whatever is committed beside them waits for all of them.
-Decision: docs/decisions/0093-a-large-body-stays-in-its-parts.md."""
+LARGE_WINDOW_BYTES_MAX = 3_000_000
+"""Of these, so many bytes at most are on their way to the disks of a majority: the ring takes them
+faster than disks do, and whatever is ordered and committed beside them waits for all of them.
+Decision: docs/decisions/0137-parts-go-at-the-pace-of-a-majority.md."""
+LARGE_LATE_US = 20_000
+LARGE_LATE_SHARE = 5, 4
+LARGE_ALONE_US_MAX = 1_000_000
+"""Who waits for a majority beside them shall not wait much longer than that; or, where disks or
+links are slow, than for one blob that is sent alone."""
+LARGE_WINDOW_STEPS = 32
+LARGE_WINDOW_CUT = 4
+"""Steps from no window to the largest, and the share by which a late mark makes it smaller."""
 LARGE_WAITING_BYTES_MAX = 1_000_000
 """Above this many bytes of these that wait, who sends large messages waits."""
 OUTSTANDING_BYTES_MAX = 4_000_000
@@ -84,6 +92,7 @@ class _Blob(NamedTuple):
     work: int  # as the lanes count both
     size: int
     large: bool  # of the lane of large messages
+    sent_us: int
 
 
 class Lane:
@@ -186,6 +195,70 @@ class LargeLane:
         self._after.clear()
 
 
+class LargePace:
+    """How many bytes of large messages may be sent and not be durable at a majority.
+
+    This window grows by a step whenever a majority has soon what filled it, and shrinks by a share
+    when it is late, once for what was on its way by then.  However small it is, the next blob goes
+    when there is none on its way.
+    """
+
+    def __init__(self, most: int = LARGE_WINDOW_BYTES_MAX) -> None:
+        self.window = 0
+        self._most = most
+        self._bytes = 0  # on their way
+        self._applied: deque[tuple[int, int, int]] = deque()  # position, bytes, and when sent
+        self._cut_us = 0  # when it was made smaller last
+        self._alone_us = self._takes_us = 0  # when one was sent alone, and what such a one takes
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the next blob waits."""
+        return self._bytes > self.window
+
+    def sent(self, size: int, now_us: int) -> None:
+        """A blob of parts is on its way."""
+        if not self._bytes:
+            self._alone_us = now_us
+        self._bytes += size
+
+    def applied(self, position: int, size: int, sent_us: int) -> None:
+        """It is applied here, and ends at `position`; 0: nothing is known of where it is."""
+        if position:
+            self._applied.append((position, size, sent_us))
+        else:
+            self._bytes -= size
+
+    def durable(self, position: int, now_us: int) -> None:
+        """A majority has everything up to `position`."""
+        applied = self._applied
+        if not applied or applied[0][0] > position:
+            return
+        sent_us = applied[0][2]
+        took_us = min(max(0, now_us - sent_us), LARGE_ALONE_US_MAX)
+        if sent_us == self._alone_us:
+            self._takes_us += (took_us - self._takes_us) // 4
+        several, one = LARGE_LATE_SHARE
+        if took_us <= max(LARGE_LATE_US, self._takes_us * several // one):
+            if self.is_full:
+                self.window = min(self._most, self.window + self._most // LARGE_WINDOW_STEPS)
+        elif sent_us >= self._cut_us or now_us < self._cut_us:  # the clock was set back
+            self._cut_us = now_us
+            self.window -= self.window // LARGE_WINDOW_CUT
+        while applied and applied[0][0] <= position:
+            self._bytes -= applied.popleft()[1]
+
+    def state_replaced(self) -> None:
+        """What is applied is in another history now: it is waited for no more."""
+        self._bytes -= sum(size for _, size, _ in self._applied)
+        self._applied.clear()
+
+    def clear(self) -> None:
+        """Nothing is on its way."""
+        self._applied.clear()
+        self._bytes = 0
+
+
 class Submissions:
     """The commands of this member's session that are not applied yet."""
 
@@ -206,10 +279,7 @@ class Submissions:
         self._large = LargeLane((self._express, self._bulk))
         self._large_is_next = False  # of the two that take turns
         self._sent_large = 0
-        self.not_durable_max = LARGE_NOT_DURABLE_BYTES_MAX
-        self._not_durable: deque[tuple[int, int]] = deque()
-        """Position and bytes of blobs of parts that are applied, until they are durable here."""
-        self._not_durable_bytes = 0
+        self.pace = LargePace()
         self._publishers: set[int] = set()  # membership only, never iterated
         self._again: deque[_Blob] = deque()  # numbered, but to be sent once more
         self._sent: deque[_Blob] = deque()
@@ -293,7 +363,8 @@ class Submissions:
             commands, along = lane.batches[0], self._goes_along(lane)
             if along:
                 commands = commands + self._bulk.batches[0]
-            payload = self._pack(self.session, number, self._now_us(), commands)
+            now_us = self._now_us()
+            payload = self._pack(self.session, number, now_us, commands)
             if not self._send(payload, self._is_urgent(commands)):
                 return
             _, work, size = self._large.take() if large else lane.take()
@@ -302,8 +373,11 @@ class Submissions:
                 work, size = work + more_work, size + more_size
             if lane is not self._express or along:
                 self._large_is_next = not large
-            blob = _Blob(number, payload, len(commands), work, max(size, len(payload)), large)
-            self._sent_large += large
+            size = max(size, len(payload))
+            blob = _Blob(number, payload, len(commands), work, size, large, now_us)
+            if large:
+                self._sent_large += 1
+                self.pace.sent(size, now_us)
             self._next_number = number + 1
             self._sent.append(blob)
             self._sent_bytes += blob.size
@@ -322,7 +396,7 @@ class Submissions:
     def _large_may_go(self) -> bool:
         return (
             self._sent_large < LARGE_ON_THE_RING_MAX
-            and self._not_durable_bytes <= self.not_durable_max
+            and not self.pace.is_full
             and self._large.is_ready
         )
 
@@ -365,22 +439,16 @@ class Submissions:
                 self._sent_work -= blob.work
                 self._sent_commands -= blob.commands
                 self._sent_large -= blob.large
-                if blob.large and position:
-                    self._not_durable.append((position, blob.size))
-                    self._not_durable_bytes += blob.size
+                if blob.large:
+                    self.pace.applied(position, blob.size, blob.sent_us)
 
     def durable(self, position: int) -> None:
-        """This member's store has everything up to `position`: send what waited for that."""
-        waiting = self._not_durable
-        if waiting and waiting[0][0] <= position:
-            while waiting and waiting[0][0] <= position:
-                self._not_durable_bytes -= waiting.popleft()[1]
-            self.flush()
+        """A majority has everything up to `position`: what waits for that may be sent."""
+        self.pace.durable(position, self._now_us())
 
-    def store_replaced(self) -> None:
-        """Wait for nothing of a store in whose place another one comes."""
-        self._not_durable.clear()
-        self._not_durable_bytes = 0
+    def state_replaced(self) -> None:
+        """Wait for nothing of a state in whose place another one came."""
+        self.pace.state_replaced()
 
     def suspend(self) -> None:
         """The primary view ended: keep everything, send nothing."""
@@ -404,7 +472,7 @@ class Submissions:
         self._sent.clear()
         self._again.clear()
         self._sent_bytes = self._sent_commands = self._sent_work = self._sent_large = 0
-        self.store_replaced()
+        self.pace.clear()
         self.open = True
 
     def end(self) -> None:

@@ -27,6 +27,7 @@ from broker.replication.controller import Controller
 from broker.replication.member import ReplicatedMember
 from broker.replication.ports import Ports, Shell
 from broker.replication.replica import Applied, Replica
+from broker.replication.submissions import LargePace
 from broker.waiting.pager import PageLost
 from store.api import Meta
 from store.errors import StoreError, StoreStuck
@@ -186,7 +187,7 @@ class BrokerUpper:
                 digest_interval=DIGEST_INTERVAL, held_bytes_max=HELD_BYTES_MAX,
                 executor=self.pages.executor,
             )  # fmt: skip
-            controller.submissions.not_durable_max = 0  # bodies are small here
+            controller.submissions.pace = LargePace(320)  # bodies are small here
             return controller
 
         return make

@@ -314,21 +314,24 @@ def test_a_tick_may_come_before_what_is_submitted() -> None:
     assert asked == [1], "the clock cannot be told from the state of no position"
 
 
-def test_parts_of_a_large_message_follow_when_those_before_are_durable_here() -> None:
-    """What others publish shares no larger commits with them."""
+def test_parts_of_a_large_message_follow_when_the_one_before_is_durable_at_a_majority() -> None:
+    """What others publish shares no larger commits with them; whose disk it is, is all the same."""
     bus = formed()
     core = bus.cores["a"]
-    core.submissions.not_durable_max = 0
+    core.submissions.pace = submissions.LargePace(0)
     part = commands.BodyPart(commands.BODY_PART, 1, 1, bytes(submissions.FEW_COMMANDS_BYTES_MAX))
     core.submit([*hello(), *[part] * 6])
-    bus.run("a b c")
-    assert core.submissions.outstanding == 6 - submissions.LARGE_ON_THE_RING_MAX
-    core.submissions.durable(core.replica.history.position - 1)
-    bus.run("a b c")
-    assert core.submissions.outstanding == 6 - submissions.LARGE_ON_THE_RING_MAX, "one is not"
-    core.submissions.durable(core.replica.history.position)
-    bus.run("a b c")
-    assert core.submissions.outstanding == 6 - 2 * submissions.LARGE_ON_THE_RING_MAX
+
+    def left_when(**marks: int) -> int:
+        bus.give("a", Marks(marks))
+        bus.run("a b c", disks=False)
+        return core.submissions.outstanding
+
+    bus.run("a b c", disks=False)
+    at = core.replica.history.position
+    assert left_when(a=at, b=0, c=0) == 5
+    assert left_when(a=at, b=at - 1, c=0) == 5, "it is not"
+    assert left_when(a=0, b=at, c=at) == 4
 
 
 def test_a_cluster_of_the_newest_version_has_the_newest_blobs() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import deque
 from typing import cast
 
 from broker.machine.command_codec import pack_blob, unpack_blob
@@ -25,13 +26,15 @@ from broker.replication.submissions import (
     BLOB_WORK_MAX,
     COMMAND_OVERHEAD_BYTES,
     FEW_COMMANDS_BYTES_MAX,
-    LARGE_NOT_DURABLE_BYTES_MAX,
+    LARGE_LATE_US,
     LARGE_ON_THE_RING_MAX,
     LARGE_WAITING_BYTES_MAX,
+    LARGE_WINDOW_BYTES_MAX,
     ON_THE_RING_BYTES_MAX,
     ON_THE_RING_WORK_MAX,
     UNFILLED_BLOBS_MAX,
     UNIT_BYTES,
+    LargePace,
     Submissions,
 )
 
@@ -318,6 +321,7 @@ def kinds_of(ring: Ring) -> list[tuple[int, int]]:
 def test_parts_of_a_large_message_leave_the_ring_to_others() -> None:
     ring = Ring()
     own = own_commands(ring)
+    own.pace.window = LARGE_WINDOW_BYTES_MAX
     own.submit([part() for _ in range(20)])
     assert kinds_of(ring) == [(BODY_PART, 1)] * LARGE_ON_THE_RING_MAX
     own.submit([publish(1, conn=2), Ack(ACK, 3, 1, 1, False)])
@@ -333,6 +337,7 @@ def test_parts_of_a_large_message_leave_the_ring_to_others() -> None:
 def test_a_connection_keeps_its_order_around_a_large_message() -> None:
     ring = Ring()
     own = own_commands(ring)
+    own.pace.window = LARGE_WINDOW_BYTES_MAX
     ring.room = 0
     own.submit([publish(1, 30_000), ack(2), part(), part(), publish(3), ack(4)])
     own.submit([publish(5, 30_000, conn=2)])
@@ -362,6 +367,7 @@ def test_large_messages_and_others_take_turns() -> None:
 def test_who_sends_large_messages_waits_by_itself() -> None:
     ring = Ring()
     own = own_commands(ring)
+    own.pace.window = LARGE_WINDOW_BYTES_MAX
     for _ in range(LARGE_ON_THE_RING_MAX + (LARGE_WAITING_BYTES_MAX - 1) // len(PART)):
         own.submit([part()])
     assert not own.large_full
@@ -383,29 +389,26 @@ def until_it_waits(own: Submissions, ring: Ring) -> int:
     return applied
 
 
-def test_parts_of_a_large_message_wait_for_the_own_disk_and_others_do_not() -> None:
-    """What is committed beside them waits for no more of them than so many bytes."""
+def test_parts_of_a_large_message_wait_for_the_disks_of_a_majority_and_others_do_not() -> None:
+    """What is ordered and committed beside them waits for no more of them than so many bytes."""
     ring = Ring()
     own = own_commands(ring)
     own.submit([part() for _ in range(100)])
-    at_once = until_it_waits(own, ring)
-    most = LARGE_NOT_DURABLE_BYTES_MAX + (1 + LARGE_ON_THE_RING_MAX) * FEW_COMMANDS_BYTES_MAX
-    assert LARGE_NOT_DURABLE_BYTES_MAX < at_once * len(PART) < most
+    assert until_it_waits(own, ring) == 1, "however small the window is"
     own.submit([publish(1, conn=2), Ack(ACK, 3, 1, 1, False), publish(2, conn=2)])
-    assert kinds_of(ring)[at_once:] == [(ACK, 3), (PUBLISH, 2), (PUBLISH, 2)], "in one blob"
-    own.durable(at_once // 2)
-    assert len(ring.sent) > at_once + 1, "it goes on without being asked"
+    assert kinds_of(ring)[1:] == [(ACK, 3), (PUBLISH, 2), (PUBLISH, 2)], "in one blob"
+    own.durable(1)
     while own.outstanding:
         own.durable(until_it_waits(own, ring))
     assert kinds_of(ring).count((BODY_PART, 1)) == 100
 
 
-def test_a_disk_is_not_waited_for_in_whose_place_another_one_comes() -> None:
+def test_nothing_of_a_state_is_waited_for_in_whose_place_another_one_comes() -> None:
     ring = Ring()
     own = own_commands(ring)
     own.submit([part() for _ in range(100)])
     at_once = until_it_waits(own, ring)
-    own.store_replaced()
+    own.state_replaced()
     own.flush()
     assert until_it_waits(own, ring) == 2 * at_once
     own.start(8)
@@ -418,12 +421,157 @@ def test_a_session_that_goes_on_waits_for_nothing_that_was_applied_elsewhere() -
     ring = Ring()
     own = own_commands(ring)
     own.submit([part() for _ in range(100)])
-    at_once = until_it_waits(own, ring)
-    own.durable(at_once)
-    assert len(ring.sent) == at_once + LARGE_ON_THE_RING_MAX
+    assert until_it_waits(own, ring) == 1
+    own.durable(1)
+    own.flush()
+    assert len(ring.sent) == 2
     own.suspend()
-    own.resume(at_once + LARGE_ON_THE_RING_MAX)
-    assert until_it_waits(own, ring) == 2 * at_once + LARGE_ON_THE_RING_MAX
+    own.resume(2)
+    assert until_it_waits(own, ring) == 3
+
+
+BLOB = FEW_COMMANDS_BYTES_MAX
+
+
+class Disks:
+    """Members that apply a large message as it is ordered, in a millisecond a blob, and commit all
+    that waits at once, each as fast as its disk is; marks take a token's round."""
+
+    FLUSH_US = 2_000
+
+    def __init__(self, *us_a_byte: float, round_us: int = 2_000) -> None:
+        self.us_a_byte, self.round_us = us_a_byte, round_us
+        self.pace = LargePace()
+        self.now_us = self.sent = self.applied = 0
+        self.marks = [0] * len(us_a_byte)
+        self.commits = [(0, 0)] * len(us_a_byte)  # each member's: until when, up to where
+        self.told: list[deque[tuple[int, int]]] = [deque() for _ in us_a_byte]  # from when on
+        self.ahead = 0  # of a majority, at most: what one had committed
+
+    @property
+    def mark(self) -> int:
+        """What a majority has."""
+        return sorted(self.marks, reverse=True)[len(self.marks) // 2]
+
+    def run(self, seconds: float) -> int:
+        """Return how many blobs were sent."""
+        before, until_us = self.sent, self.now_us + int(seconds * 1e6)
+        self.ahead = 0
+        while self.now_us < until_us:
+            self.now_us += 1_000
+            if self.applied < self.sent:
+                self.applied += 1
+                self.pace.applied(self.applied, BLOB, self.now_us - 1_000)
+            for member, us in enumerate(self.us_a_byte):
+                self._commit(member, us)
+            self.pace.durable(self.mark, self.now_us)
+            self.ahead = max(self.ahead, max(self.marks) - self.mark)
+            if not self.pace.is_full:
+                self.sent += 1
+                self.pace.sent(BLOB, self.now_us)
+        return self.sent - before
+
+    def _commit(self, member: int, us_a_byte: float) -> None:
+        told = self.told[member]
+        while told and told[0][0] <= self.now_us:
+            self.marks[member] = told.popleft()[1]
+        end_us, last = self.commits[member]
+        size = (self.applied - last) * BLOB
+        if size and end_us <= self.now_us:
+            end_us = self.now_us + self.FLUSH_US + int(size * us_a_byte)
+            self.commits[member] = end_us, self.applied
+            told.append((end_us + self.round_us, self.applied))
+
+
+QUICK, SLOW = 0.001, 0.1
+"""A gigabyte a second, and ten megabytes."""
+
+
+def test_a_slow_disk_of_its_own_member_does_not_hold_a_large_message_up() -> None:
+    """Two others have it: nobody else waits for that disk either."""
+    all_quick = Disks(QUICK, QUICK, QUICK).run(2.0)
+    beside = Disks(SLOW, QUICK, QUICK)
+    assert beside.run(2.0) == all_quick
+    assert beside.pace.window == LARGE_WINDOW_BYTES_MAX
+
+
+def test_a_slow_disk_of_one_other_member_does_not_hold_it_up_either() -> None:
+    assert Disks(QUICK, QUICK, SLOW).run(2.0) == Disks(QUICK, QUICK, QUICK).run(2.0)
+
+
+def test_a_large_message_goes_as_slowly_as_two_slow_disks_of_others_take_it() -> None:
+    """The disk of its own member says nothing of what others wait for."""
+    slow = Disks(QUICK, SLOW, SLOW)
+    sent = slow.run(2.0)
+    assert slow.pace.window < 2 * BLOB
+    assert slow.ahead <= 2, "the quick one has no more than the next two that the others lack"
+    assert 2 * sent * BLOB >= 2.0 * 1e6 / SLOW, "half of what they could take, or more"
+
+
+def test_the_window_of_a_large_message_follows_the_disks_there_and_back() -> None:
+    disks = Disks(QUICK, QUICK, QUICK)
+    disks.run(1.0)
+    assert disks.pace.window == LARGE_WINDOW_BYTES_MAX
+    disks.us_a_byte = SLOW, SLOW, SLOW
+    disks.run(3.0)
+    assert disks.pace.window < 2 * BLOB
+    disks.us_a_byte = QUICK, QUICK, QUICK
+    disks.run(1.0)
+    assert disks.pace.window == LARGE_WINDOW_BYTES_MAX
+
+
+def test_between_distant_sites_a_large_message_goes_no_slower_than_it_must() -> None:
+    """A mark takes as long there whatever is on its way, so nobody gains by a smaller window."""
+    distant = Disks(QUICK, QUICK, QUICK, round_us=5 * LARGE_LATE_US)
+    distant.run(20.0)
+    assert distant.pace.window == LARGE_WINDOW_BYTES_MAX
+
+
+def test_without_a_window_the_next_blob_goes_when_the_one_before_is_durable() -> None:
+    pace, later = LargePace(0), 10 * LARGE_LATE_US
+    for number in range(1, 10):
+        assert not pace.is_full
+        pace.sent(BLOB, number * later)
+        pace.applied(number, BLOB, number * later)
+        pace.durable(number - 1, number * later + 1)
+        assert pace.is_full
+        pace.durable(number, (number + 1) * later)
+    assert pace.window == 0
+
+
+def send(pace: LargePace, *numbers: int, at_us: int) -> None:
+    for number in numbers:
+        pace.sent(BLOB, at_us + number)
+        pace.applied(number, BLOB, at_us + number)
+
+
+def test_late_marks_make_the_window_smaller_once_for_what_was_on_its_way() -> None:
+    """It was sent in the larger window, and says nothing of the smaller one."""
+    pace, late = LargePace(32 * BLOB), LARGE_LATE_US + 100
+    pace.window = 32 * BLOB
+    send(pace, *range(1, 11), at_us=0)
+    for number in range(1, 11):
+        pace.durable(number, late)
+    once = pace.window
+    assert 16 * BLOB <= once < 32 * BLOB
+    send(pace, 11, at_us=late)
+    pace.durable(11, 2 * late)
+    twice = pace.window
+    assert twice < once
+    send(pace, 12, at_us=2 * late)
+    pace.durable(12, 2 * late)
+    assert pace.window == twice, "what does not fill it says nothing of a larger one"
+
+
+def test_a_clock_that_is_set_back_makes_a_window_smaller_all_the_same() -> None:
+    pace, hour, late = LargePace(32 * BLOB), 3_600_000_000, LARGE_LATE_US + 100
+    pace.window = 32 * BLOB
+    send(pace, 1, at_us=hour)
+    pace.durable(1, hour + late)
+    once = pace.window
+    send(pace, 2, at_us=0)
+    pace.durable(2, late)
+    assert pace.window < once < 32 * BLOB
 
 
 def test_what_nobody_waits_for_is_sent_as_such_and_once_more_as_urgent() -> None:

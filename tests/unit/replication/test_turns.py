@@ -134,12 +134,6 @@ def test_what_a_client_waits_for_has_the_log_written_at_once() -> None:
     behind.clients.effects.assert_called_once()
 
 
-def test_what_became_durable_lets_parts_of_a_large_message_follow() -> None:
-    idle = Turns(items=0)
-    idle.member._on_durable(7)
-    idle.controller.submissions.durable.assert_called_once_with(7)
-
-
 def test_the_log_of_an_idle_member_is_looked_after_at_each_turn() -> None:
     """Its segment may be old; no timer runs for that."""
     idle = Turns(items=0)
