@@ -14,7 +14,7 @@ from itertools import chain, count, islice
 from operator import itemgetter
 
 from broker.machine.clock.cluster_time import recheck_deadlines
-from broker.machine.digest import MASK, ready_elements
+from broker.machine.digest import MASK, elements_in_a_row, ready_elements
 from broker.machine.move_log import FORGOTTEN, INDEX_MASK, MARK_MASK, RECOVERED, row
 from broker.machine.publishing.letters import letter_element
 from broker.machine.publishing.producers import forget_volatile_numbers
@@ -106,8 +106,8 @@ def _look(state: State, queue: Queue, found: Survivors) -> int:
     """Look at the next messages; return how many."""
     block, packed = next(found.rest, ((), None))
     if isinstance(block, Block) and packed is not None and (page := block.page) is not None:
-        seqs: Iterable[int] = count(queue.next_seq + len(found.messages))
-        found.sum += ready_elements(contents_of(packed.get()), found.number, seqs, True)
+        first = queue.next_seq + len(found.messages)
+        found.sum += elements_in_a_row(contents_of(packed.get()), found.number, first, True)
         found.bytes += page.summary.bytes
         found.timed += page.summary.timed
         state.full(found.messages.adopt(block))
@@ -115,7 +115,7 @@ def _look(state: State, queue: Queue, found: Survivors) -> int:
     part = tuple(block)
     stay = [message for message in part if message[IS_PERSISTENT]]
     if queue.max_priority < 0:
-        seqs = count(queue.next_seq + len(found.messages))
+        seqs: Iterable[int] = count(queue.next_seq + len(found.messages))
         if isinstance(block, Block) and len(stay) == len(part):
             state.full(found.messages.adopt(block))
         else:

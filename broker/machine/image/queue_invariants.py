@@ -6,7 +6,7 @@ from operator import itemgetter
 from typing import TypeAlias
 
 from broker.machine.clock.cluster_time import lease_end, look_us
-from broker.machine.digest import MASK, ready_element, ready_elements
+from broker.machine.digest import MASK, elements_in_a_row, ready_element, ready_elements
 from broker.machine.queueing.dispatch import has_room
 from broker.machine.queueing.groups import group_key, kept_element
 from broker.machine.queueing.last_values import last_value_key, superseded_element
@@ -74,10 +74,8 @@ def backlog_sum(queue: Queue, messages: Iterable[Message], first: int, fresh: bo
 def contents_sum(queue: Queue, contents: Sequence[int], first: int) -> int:
     """The same by the hashes of their contents."""
     recovered = max(0, queue.recovered_seq - first)
-    again = ready_elements(contents[:recovered], queue.number, count(first), True)
-    return again + ready_elements(
-        contents[recovered:], queue.number, count(first + recovered), False
-    )
+    again = elements_in_a_row(contents[:recovered], queue.number, first, True)
+    return again + elements_in_a_row(contents[recovered:], queue.number, first + recovered, False)
 
 
 def returns_sum(queue: Queue) -> int:

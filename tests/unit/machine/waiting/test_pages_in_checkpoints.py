@@ -11,6 +11,7 @@ import msgpack
 import pytest
 
 from broker.machine import commands as c
+from broker.machine.digest import MASK, elements_in_a_row, ready_element
 from broker.machine.handlers.cold_start import find_survivors
 from broker.machine.image.restore import SnapshotError
 from broker.machine.machine import Machine
@@ -26,6 +27,19 @@ from tests.support.three_machines import Rig
 Items = list[list[object]]
 MESSAGES = 40
 BLOCK = 4
+
+
+@pytest.mark.parametrize("redelivered", [False, True])
+@pytest.mark.parametrize("size", [0, 1, 2, 257])
+def test_elements_of_a_page_are_those_of_its_messages(size: int, redelivered: bool) -> None:
+    """Whose sum a member claims, however it came to know them (G10)."""
+    first, number = (1 << 40) - 1, 1 << 33
+    contents = [(MASK - index) * (index % 2) or index << 50 for index in range(size)]
+    alone = [
+        ready_element(content, number, first + index, redelivered)
+        for index, content in enumerate(contents)
+    ]
+    assert elements_in_a_row(contents, number, first, redelivered) == sum(alone)
 
 
 def filled(
