@@ -96,9 +96,7 @@ def ready_elements(
     return sum(map(xxh3_64_intdigest, map(place, contents, repeat(queue_id), seqs, *rest)))
 
 
-def elements_in_a_row(
-    contents: Sequence[int], queue_id: int, first: int, redelivered: bool
-) -> int:
+def elements_in_a_row(contents: Sequence[int], queue_id: int, first: int, redelivered: bool) -> int:
     """The same of those that have the numbers from `first` on: what is hashed is made of all at
     once, by columns, which a start does three times for each message that waits on disk."""
     size = len(contents)

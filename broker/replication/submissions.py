@@ -10,8 +10,8 @@ others (acks of consumers, closes, the member's own commands) are *express* and 
 deep window of publishes does not starve the acks that make room for deliveries.  Within a
 connection order is kept: whatever it sent before its first publish went express.  A connection of
 which parts of a large message wait is *large* meanwhile: that lane takes turns with the bulk, and
-goes at the pace at which a majority has it on disk.  Only a few blobs are on the ring at a time, since nothing can
-overtake there.
+goes at the pace at which a majority has it on disk.  Only a few blobs are on the ring at a time,
+since nothing can overtake there.
 
 An ordered item costs every member as much as some ten commands.  So express commands take along
 what waits in bulk where both fit a blob, and while some blobs are under way one that is not full
