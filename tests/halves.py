@@ -35,7 +35,10 @@ class Kind(NamedTuple):
 
 
 KINDS = {
-    "everyday": Kind("not slow and not spark", ("system", "properties", "scenarios")),
+    "everyday": Kind(
+        "not slow and not spark", ("system", "properties", "scenarios", "unit/verify"),
+        ("unit/verify/checks",),
+    ),
     "slow": Kind(
         "slow", ("system",),
         ("system/dashboard", "system/pages", "system/sharing", "system/verify"),
