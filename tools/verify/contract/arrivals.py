@@ -33,13 +33,14 @@ ARRIVALS = {
         SELECT *, ROW_NUMBER() OVER (PARTITION BY source, queue ORDER BY nth) AS copy,
             FIRST_VALUE(detail) OVER (PARTITION BY source ORDER BY nth) AS content
         FROM entered WHERE published""",
-    # What the same part of the log has under the number that a publish came again with.
+    # What the same part of the log has under the number that a publish came again with: what
+    # reached no queue has none.
     "again": """
         SELECT logged.position, logged.ordinal, -1 AS queue, logged.seq, logged.of,
             logged.detail <> first.detail AS differs
         FROM logged JOIN logged AS first ON first.seq & 4294967295 = logged.seq
-        WHERE logged.op = 1 AND logged.cause = 3 AND first.op = 1 AND first.cause <> 3
-            AND first.nth < logged.nth""",
+        WHERE logged.op = 1 AND logged.cause = 3 AND logged.seq > 0 AND first.op = 1
+            AND first.cause <> 3 AND first.nth < logged.nth""",
     # A cold start renumbers a plain queue, and records no place of a priority queue.
     "placed": """
         SELECT logged.*, op = 9 AND seq = 0 AS silent, max_priority = 256 AS delays,
