@@ -106,7 +106,7 @@ class Statistics:
         self._fine: deque[Row] = deque(maxlen=FINE)
         self._coarse: deque[Row] = deque(maxlen=COARSE)
         self._bytes: dict[tuple[int, int], deque[Row]] = {}  # of connections asked for
-        self._figures: dict[str, deque[Row]] = {}  # OF_NODE, of members
+        self._figures: dict[str, deque[Row]] = {}  # OF_NODE, of the members of the view
         self._serving: tuple[str, ...] = ()
         self._wall_at_0_ms = 0.0  # of the clock that the sampler goes by
 
@@ -126,8 +126,8 @@ class Statistics:
                 self._coarse.append(whole)
             for connection, rows in list(self._bytes.items()):
                 self._sample_bytes(connection, rows)
-            for member in self._controller.primary.members:
-                self._sample_figures(member.name)
+            members = [member.name for member in self._controller.primary.members]
+            self._figures = {name: self._sampled(name) for name in members}
 
     # -- which member reports what ---------------------------------------------------------------
 
@@ -343,12 +343,13 @@ class Statistics:
                     minute[name] = minute.get(name, 0.0) + slow
         return _Sums(counts, last, minute)
 
-    def _sample_figures(self, name: str) -> None:
-        rows = self._figures.setdefault(name, deque(maxlen=FINE))
+    def _sampled(self, name: str) -> deque[Row]:
+        rows = self._figures.get(name) or deque(maxlen=FINE)
         told = self.members.told(name)
         if told is not None and not (rows and rows[-1].at == told[0]):
             values = [round(told[1][figure]) for figure in OF_NODE.values()]
             rows.append(Row(told[0], values))
+        return rows
 
     def _whole(self) -> Row:
         sampler = self.sampler

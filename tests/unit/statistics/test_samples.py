@@ -9,7 +9,7 @@ from broker.machine.machine import Machine
 from broker.management.call import Call, Problem
 from broker.statistics.sampler import SUMMED_MAX, WATCHED_S
 from broker.statistics.samples import NO_SPANS, Span, Spans
-from tests.support.observed import Observed
+from tests.support.observed import MEMBERS, Observed
 from tests.unit.statistics.test_members import FakeLink
 from tests.unit.statistics.test_statistics import channel_of, publishing, queue_of
 
@@ -207,6 +207,16 @@ def test_a_member_has_samples_of_what_it_takes_and_of_its_clients() -> None:
     created = found["connection_created_details"]
     assert (found["connection_created"], samples(created)[0], created["rate"]) == (8, 8, 1)
     assert "mem_used_details" not in seen.statistics.node("b", SECONDS)  # nothing was heard
+
+
+def test_of_a_member_that_is_gone_no_samples_are_kept() -> None:
+    """Else each name that was ever in the cluster would stay in the memory of all."""
+    seen = Observed()
+    seen.sweep()
+    seen.fake.primary.members = MEMBERS[1:]
+    seen.sweep()
+    assert [*seen.statistics._figures] == ["b", "c"]
+    assert "mem_used_details" not in seen.statistics.node("b", SECONDS)
 
 
 def test_only_the_last_that_were_asked_for_are_sampled_closely(
