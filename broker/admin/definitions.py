@@ -83,8 +83,8 @@ class Definitions:
             if fault:
                 return Outcome(BAD, fault)
         if not controller.serving:
-            reason = controller.halted or controller.primary.reason
-            return Outcome(NOT_NOW, f"this member is not in the primary view: {reason}")
+            why = controller.reason
+            return Outcome(NOT_NOW, f"this member is not in the primary view: {why}")
         self._requests += 1
         define = Define(DEFINE, self._requests, by, what, vhost, name, prepared)
         refusal = _misfit(define) or _too_many_steps(define, controller.replica.machine)

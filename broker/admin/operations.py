@@ -306,5 +306,6 @@ class Operations:
 
     def _demand_active(self) -> None:
         if not self._controller.serving:
-            reason = self._controller.halted or self._controller.primary.reason
-            raise QueryRefused("not-active", f"this member is not active: {reason}")
+            raise QueryRefused(
+                "not-active", f"this member is not active: {self._controller.reason}"
+            )

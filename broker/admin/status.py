@@ -173,7 +173,7 @@ def quorum_of(controller: Controller, cluster: str) -> Json:
         present,
         parse(controller.promise.voters),
         acting=controller.serving and not controller.halted,
-        reason=controller.halted or primary.reason,
+        reason=controller.reason,
     )
 
 

@@ -108,8 +108,7 @@ class Broker:
     def demand_serving(self) -> None:
         """Refuse what only a member of the primary view may say or do."""
         if not self.controller.serving:
-            reason = self.controller.halted or self.controller.primary.reason
-            raise unavailable(f"this member does not serve: {reason or 'it is joining'}")
+            raise unavailable(f"this member does not serve: {self.controller.reason}")
 
 
 def enters(broker: Broker, user: Identity, vhost: str) -> bool:

@@ -409,6 +409,11 @@ class Controller:
         """Whether it may serve clients soon: no view that is decided leaves it out."""
         return not self.halted and not self.primary.left_out
 
+    @property
+    def reason(self) -> str:
+        """Why this member does not serve; while it does, what lets it."""
+        return self.halted or self.primary.reason
+
     def stop_serving(self) -> None:
         """Reply no more in this view, not even what waits."""
         self.serving = self._in_session = False

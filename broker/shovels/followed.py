@@ -55,7 +55,7 @@ OUT_OF_LINE_MAX = 20_000
 """Messages that came back, have a priority or are unacknowledged: each is looked at each time."""
 AWAY_S = 10.0
 """Longer than a view takes to form: the cluster may go on without this member."""
-AWAY = "this member has not served for 10 s, as it waits for a quorum: follow the queue at another"
+AWAY = f"this member has not served for {AWAY_S:g} s ({{}}): follow the queue at another"
 LOOKED_AT_PER_S = 100_000
 """Of those, so that a queue with many is looked at less often."""
 
@@ -73,6 +73,10 @@ class Controller(Protocol):
     @property
     def serving(self) -> bool:
         """Whether this member serves."""
+
+    @property
+    def reason(self) -> str:
+        """Why it does not."""
 
     @property
     def replica(self) -> Replica:
@@ -165,10 +169,12 @@ class Followers:
             self._served_at = now
         if now - self._served_at >= AWAY_S:
             following = self._clients.gateway.following
+            serving = self._controller.serving
+            away = AWAY.format("its lease is over" if serving else self._controller.reason)
             for client in [one for one in following if not one.stays]:
                 del following[client]
                 if any(channel.following for channel in client.channels.values()):
-                    client.send_away(AWAY)
+                    client.send_away(away)
 
     def _turn(
         self, client: Client, number: int, tag: str, one: Following, told: _Told, now: float

@@ -159,10 +159,7 @@ def _is_drained(call: Call) -> bool:
 
 def _why(call: Call) -> Object:
     """The reason, for those who may see it."""
-    controller = call.broker.controller
-    if not call.user.manages:
-        return {}
-    return {"detail": controller.halted or controller.primary.reason or "it is joining"}
+    return {"detail": call.broker.controller.reason} if call.user.manages else {}
 
 
 ANYBODY = ""

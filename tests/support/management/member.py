@@ -107,10 +107,10 @@ class ApiMember(Loop):
     def _controller(self) -> Controller:
         primary = SimpleNamespace(
             caught_up_names=frozenset("a"), mark=SimpleNamespace(without_data=frozenset()),
-            members=MEMBERS[:1], active=True, reason="", labels=dict,
+            members=MEMBERS[:1], active=True, labels=dict,
         )  # fmt: skip
         found = SimpleNamespace(
-            me=MEMBERS[0], serving=True, halted="", primary=primary,
+            me=MEMBERS[0], serving=True, halted="", reason="", primary=primary,
             label="amqp:tcp:127.0.0.1:5672",
             replica=SimpleNamespace(machine=self.machine), submit=self._submit,
             submissions=SimpleNamespace(session=self.gateway.session),

@@ -22,7 +22,7 @@ class Member:
     def __init__(self) -> None:
         self.loop, self.now = Loop(), 0.0
         self.controller = SimpleNamespace(
-            serving=True, halted="", primary=SimpleNamespace(reason="no quorum"),
+            serving=True, reason="no quorum",
             submissions=SimpleNamespace(session=self.loop.gateway.session),
             replica=SimpleNamespace(machine=self.loop.machine), submit=self._submit,
         )  # fmt: skip

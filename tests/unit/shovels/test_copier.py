@@ -129,12 +129,28 @@ def test_who_follows_a_member_that_does_not_serve_is_sent_to_another_one(source:
     for _ in range(9):
         source.beat()
     assert peer.take() == []
+    said = "this member has not served for 10 s (1 of 3 votes): follow the queue at another"
+    assert sent_away(source, peer) == f"CONNECTION_FORCED - {said}"
+    source.beat()
+    assert peer.take() == []
+
+
+def test_who_is_sent_away_from_a_member_whose_lease_is_over_is_told_so(source: Wired) -> None:
+    """Its view stands as far as it knows, so it has no other reason."""
+    peer = follow(source)
+    source.gateway.fenced = True
+    for _ in range(10):
+        source.beat()
+    peer.take()
+    assert "has not served for 10 s (its lease is over): follow" in sent_away(source, peer)
+
+
+def sent_away(source: Wired, peer: Peer) -> str:
+    """The text with which the member closes the connection at its next beat."""
     source.beat()
     (closed,) = peer.take()
     assert (closed.method, closed.args[0]) == ("connection.close", 320)
-    assert "follow the queue at another" in str(closed.args[1])
-    source.beat()
-    assert peer.take() == []
+    return str(closed.args[1])
 
 
 def test_what_is_known_is_told_only_when_it_left_and_after_all_else(source: Wired) -> None:

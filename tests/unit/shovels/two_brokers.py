@@ -31,7 +31,9 @@ class Wired(Loop):
         self.gateway.identify(self.machine.cluster_id, self.machine.version)
         self.ticks = 0.0
         self.replica = SimpleNamespace(half_way=False)
-        self.controller = SimpleNamespace(serving=True, replica=self.replica)
+        self.controller = SimpleNamespace(
+            serving=True, reason="1 of 3 votes", replica=self.replica
+        )  # fmt: skip
         self._clients = SimpleNamespace(gateway=self.gateway, durable_mark=0)
         self.followers = Followers(
             cast("Controller", self.controller), cast("Connections", self._clients),
