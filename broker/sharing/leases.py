@@ -61,9 +61,9 @@ class StoreLeases(ABC):
             advice = "every broker that shares it needs the same rights there (give them one user)"
             if isinstance(error, FileNotFoundError):
                 advice = f"is its file system mounted at this machine? Else make {directory.parent}"
+            why = error.strerror or error
             raise NotWritable(
-                f"--shared-store {directory} cannot be made or written: {error.strerror or error}; "
-                f"{advice}"
+                f"--shared-store {directory} cannot be made or written: {why}; {advice}"
             ) from error
 
     @abstractmethod
