@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import click
 
@@ -55,15 +55,3 @@ def _write(found: Mapping[str, Records], formatter: click.HelpFormatter) -> None
         if records:
             with formatter.section(title):
                 formatter.write_dl(records, col_max=LONGEST_NAME)
-
-
-class BrokerOption(click.Option):
-    """An option --broker that may be written --brokers, too; --help shows it once."""
-
-    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:  # noqa: ANN401 - as click has it
-        shown = self.opts
-        self.opts = [*shown, "--brokers"]
-        try:
-            super().add_to_parser(parser, ctx)
-        finally:
-            self.opts = shown

@@ -11,7 +11,7 @@ import click
 from broker.exit_codes import Exit
 from tools.cli.failures import ToolError
 from tools.cli.progress import Progress
-from tools.cli.sections import BrokerOption
+from tools.cli.shared_options import BrokerOption
 from tools.client import history as histories
 from tools.client.amqp_client import BrokerRefused, ConnectionLost, Login
 from tools.client.broker_url import AMQP, Address

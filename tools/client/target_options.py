@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from tools.cli.failures import ToolError
-from tools.cli.sections import BrokerOption
+from tools.cli.shared_options import BrokerOption, timeout_option
 from tools.client.broker_url import elsewhere
 from tools.client.management import Askable, Json, ManagementError, NotRunning
 
@@ -68,9 +68,4 @@ def with_json(command: Command) -> Command:
     return click.option("--json", "as_json", is_flag=True, help=text)(command)
 
 
-def with_timeout(command: Command) -> Command:
-    """Add --timeout to a command: seconds, 0 for ever."""
-    return click.option(
-        "-t", "--timeout", metavar="SECS", type=click.FloatRange(min=0), default=10.0,
-        help="Longest wait for a connection and for an answer; 0 waits for ever. Default 10.",
-    )(command)  # fmt: skip
+with_timeout = timeout_option(10)

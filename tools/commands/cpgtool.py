@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import click
 
 from tools.cli.options import run_command
-from tools.cli.version import with_version
+from tools.cli.shared_options import with_version
 from tools.client.credentials import Credentials, with_credentials
 from tools.client.management import Json
 from tools.client.target_options import asked, with_broker_argument, with_json, with_timeout

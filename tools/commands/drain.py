@@ -33,8 +33,8 @@ from broker.options.broker import Address
 from tools.cli.failures import ToolError, os_reason
 from tools.cli.options import run_command
 from tools.cli.progress import Progress
+from tools.cli.shared_options import with_version
 from tools.cli.signals import held_back
-from tools.cli.version import with_version
 from tools.client import history as histories
 from tools.client.amqp_client import (
     AmqpConnection,

@@ -75,7 +75,7 @@ import click
 from broker.exit_codes import Exit
 from broker.options.broker import AMQP_PORT, parse_address
 from tools.cli.options import run_command
-from tools.cli.version import with_version
+from tools.cli.shared_options import with_version
 from tools.client.broker_url import AMQP
 from tools.client.credentials import Credentials, from_environment, with_credentials
 from tools.client.failover import Chosen, MemberAddress, read_brokers

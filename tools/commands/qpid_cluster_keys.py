@@ -16,7 +16,7 @@ import click
 from broker.exit_codes import Exit
 from tools.cli.failures import ToolError, os_reason
 from tools.cli.options import parse_address, run_command
-from tools.cli.version import with_version
+from tools.cli.shared_options import with_version
 from vsync.io.keys import (
     PUBLIC_SUFFIX,
     SECRET_SUFFIX,

@@ -17,7 +17,7 @@ from store.errors import StoreBusy, StoreError, StoreMissing, StoreUnreadable
 from store.files.directory_lock import lock_holder
 from store.lmdb_environment import inspect
 from store.swap import find_store
-from tools.cli.version import with_version
+from tools.cli.shared_options import with_version
 from tools.stores.backups import backup_request, carry_out, with_backup_options
 from tools.stores.declarations import StoreRefused, declare_clean, declare_quarantined
 from vsync.quorum.voter_set import parse

@@ -17,8 +17,8 @@ from typing import TYPE_CHECKING, NamedTuple, NoReturn
 import click
 from click.core import ParameterSource
 
+from tools.cli.shared_options import with_version
 from tools.cli.signals import ended_by
-from tools.cli.version import with_version
 from tools.verify.fast import FastReport, compare_ends
 from tools.verify.findings import BadInput, shown
 from tools.verify.input.segments import find_segments, is_few, is_little

@@ -18,8 +18,7 @@ import click
 from broker.admin.roles import Role
 from broker.exit_codes import Exit
 from tools.cli.options import run_command
-from tools.cli.sections import BrokerOption
-from tools.cli.version import with_version
+from tools.cli.shared_options import BrokerOption, with_version
 from tools.client.broker_url import AMQP, parse_url
 from tools.client.credentials import Credentials, with_credentials
 from tools.client.management import Askable, Json, ManagementError

@@ -19,7 +19,7 @@ from broker.options import active_passive
 from tools.cli.failures import ToolError
 from tools.cli.options import ignored, read_options, run_command, with_options
 from tools.cli.sections import OptionsInSections
-from tools.cli.version import with_version
+from tools.cli.shared_options import with_version
 
 SHOVEL_COMMAND = (sys.executable, "-P", "-m", "tools.shovel")
 """How a shovel is started; -P: nothing of the working directory is taken for it."""

@@ -11,7 +11,7 @@ import click
 
 from broker.exit_codes import Exit
 from tools.cli.options import run_command
-from tools.cli.version import with_version
+from tools.cli.shared_options import with_version
 from tools.client.credentials import Credentials, with_credentials
 from tools.client.management import Json, ManagementError
 from tools.client.target_options import asked, with_broker_argument, with_json, with_timeout

@@ -15,7 +15,7 @@ import click
 from broker.exit_codes import Exit
 from tools.cli.failures import ToolError, os_reason
 from tools.cli.options import run_command
-from tools.cli.version import with_version
+from tools.cli.shared_options import with_version
 from tools.client.credentials import Credentials, with_credentials
 from tools.client.management import Json
 from tools.client.target_options import answered

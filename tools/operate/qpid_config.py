@@ -17,7 +17,7 @@ from broker.machine.policies.qpid_options import PREFIX
 from broker.machine.requests.arguments import QUEUE_ARGUMENTS
 from tools.cli.failures import ToolError, meant
 from tools.cli.options import run_command
-from tools.cli.version import with_version
+from tools.cli.shared_options import with_version
 from tools.client.credentials import Credentials
 from tools.client.http_api import Api, ApiError, Json, Object
 from tools.operate.output import plain, print_json, print_rows

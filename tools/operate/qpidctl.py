@@ -24,8 +24,8 @@ from broker.access import passwords
 from broker.exit_codes import Exit
 from tools.cli.failures import ToolError
 from tools.cli.options import run_command
-from tools.cli.sections import BrokerOption, VerbsInSections
-from tools.cli.version import with_version
+from tools.cli.sections import VerbsInSections
+from tools.cli.shared_options import BrokerOption, with_version
 from tools.client import credentials
 from tools.client.http_api import Api, Json
 from tools.oncall import report

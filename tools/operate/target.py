@@ -11,7 +11,7 @@ import click
 
 from broker.exit_codes import Exit
 from tools.cli.failures import ToolError
-from tools.cli.sections import BrokerOption
+from tools.cli.shared_options import BrokerOption, timeout_option
 from tools.client.broker_url import elsewhere
 from tools.client.credentials import Credentials, with_credentials
 from tools.client.http_api import Api, ApiError, NoAnswer, NotRunning, parse_api
@@ -55,10 +55,7 @@ with_broker = click.option(
 )  # fmt: skip
 
 
-with_timeout = click.option(
-    "-t", "--timeout", type=click.FloatRange(min=0), default=60.0, metavar="SECS",
-    help="Longest wait for an answer; 0 waits for ever. Default 60.",
-)  # fmt: skip
+with_timeout = timeout_option(60)
 
 
 def api_of(broker: str | None, credentials: Credentials, timeout: float) -> Api:

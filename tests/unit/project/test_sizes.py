@@ -41,8 +41,8 @@ VOCABULARY = {
     "broker.machine.limits", "broker.machine.move_log", "broker.machine.version",
     "broker.machine.requests.refusals",
     "broker.machine.state", "broker.machine.digest", "broker.memberlog.records",
-    "tools.cli.failures", "tools.verify.findings", "tools.verify.input.rows",
-    "tools.verify.format.moves", "tools.verify.format.records",
+    "tools.cli.failures", "tools.cli.shared_options", "tools.verify.findings",
+    "tools.verify.input.rows", "tools.verify.format.moves", "tools.verify.format.records",
     "tools.verify.checks.views_and_segments",
 }  # fmt: skip
 """Modules that hold words of many others: values, records, names; not what anything does."""

@@ -1,0 +1,40 @@
+"""Options that all commands share: --version, --timeout, and what --broker may be called."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import click
+
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def with_version(command: Command) -> Command:
+    """Add --version to a command."""
+    return click.version_option(
+        package_name="qpid-cluster-py", message="%(prog)s %(version)s", help="Show the release."
+    )(command)  # what it returns keeps the name of its first command
+
+
+def timeout_option(default_s: int) -> Callable[[Command], Command]:
+    """Return what adds --timeout to a command: seconds, 0 for ever."""
+    said = (
+        f"Longest wait for a connection and for an answer; 0 waits for ever. Default {default_s}."
+    )
+    seconds = click.FloatRange(min=0)
+    return click.option(
+        "-t", "--timeout", metavar="SECS", type=seconds, default=float(default_s), help=said
+    )
+
+
+class BrokerOption(click.Option):
+    """An option --broker that may be written --brokers, too; --help shows it once."""
+
+    def add_to_parser(self, parser: Any, ctx: click.Context) -> None:  # noqa: ANN401 - as click has it
+        shown = self.opts
+        self.opts = [*shown, "--brokers"]
+        try:
+            super().add_to_parser(parser, ctx)
+        finally:
+            self.opts = shown
