@@ -56,6 +56,8 @@ class Port(Protocol):
     """The batch of this loop turn, in order of arrival."""
     clients: dict[int, Client]
     """Those that the machine knows, by connection number."""
+    ending: dict[int, None]
+    """Those whose close is not applied yet."""
     counters: dict[str, int]
     limits: Limits
     access: Access
@@ -377,6 +379,7 @@ class Client:
         self.port.clients.pop(self.closing_conn, None)
         if self.conn:
             self.port.commands.append(ConnectionClose(CONNECTION_CLOSE, self.conn))
+            self.port.ending[self.conn] = None
             self.port.clients.pop(self.conn, None)
         self._forget_all()
 

@@ -144,8 +144,7 @@ class Gateway:
         self.session = 0
         self.fenced = True  # kept by the outbox
         self.fenced_briefly = False  # fenced, but that may be over in a moment
-        self.paused = False  # kept by the shell
-        self.large_paused = False  # the same
+        self.paused = self.large_paused = False  # kept by the shell
         self.large_senders: dict[Client, None] = {}
         self.following: dict[Client, None] = {}
         self.drained = ""  # why no client is let in, by an operator's wish
@@ -153,6 +152,7 @@ class Gateway:
         self.standby_briefly = False  # that may be over in a moment, here or elsewhere
         self.alarm = ""
         self.clients: dict[int, Client] = {}  # those that the machine knows, by connection number
+        self.ending: dict[int, None] = {}  # whose close is not applied yet, by connection number
         self.commands: list[Command] = []
         self.counters = dict.fromkeys(
             (
@@ -340,6 +340,7 @@ class Gateway:
         for client in list(self.clients.values()):
             client.force_close(text)
         self.clients.clear()
+        self.ending.clear()
 
     def block(self, alarm: str) -> None:
         """Take no publishes while there is an alarm; clients that publish are told."""
@@ -431,6 +432,11 @@ class Gateway:
             del self._waiting[client]
             if client.kept.holds_all:  # its connection was not ended while it waited
                 self._refuse_inactive(client)
+
+    def is_gone(self, conn: int) -> bool:
+        """Whether nothing of this connection is under way or in the state: what it held is back."""
+        here = conn in self.clients or conn in self.ending
+        return not here and not self.access.is_ordered(self.session, conn)
 
     # -- for clients (see `Port`) ----------------------------------------------------------------
 

@@ -322,6 +322,8 @@ class Outbox:
 
     def _on_reply(self, position: int, effect: Reply) -> None:
         client = self._clients.get(effect.conn)
+        if effect.chan == 0:
+            self._gateway.ending.pop(effect.conn, None)
         if client is None:
             return
         if effect.chan == 0:
@@ -380,6 +382,7 @@ class Outbox:
 
     def _on_connection_error(self, _position: int, effect: ConnectionError_) -> None:
         conn, code, text, class_id, method_id = effect
+        self._gateway.ending.pop(conn, None)
         client = self._clients.pop(conn, None)
         if client is not None:
             client.ended_by_machine(code, text, class_id, method_id)

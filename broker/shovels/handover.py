@@ -2,8 +2,9 @@
 
 An attempt that is stopped in order keeps what it has taken from the source until it is confirmed.
 One that began meanwhile would take later messages first.  So the next one here waits for the end of
-the process; and a member that begins to serve asks all others, which answer for those shovels that
-are the asker's by their state, too, and of which nothing runs there any more.  Who gives no answer
+the process, and until what that held is back in the queue: the close of its connection is ordered
+like all else.  And a member that begins to serve asks all others, which answer for those shovels
+that are the asker's by their state, too, and of which nothing is left there.  Who gives no answer
 for `HANDOVER_S` has ended its attempt by then: it kills what does not end, and if it cannot do
 even that it is no member any more, and its ends at this cluster are closed.
 """
@@ -35,7 +36,7 @@ class Attempt(Protocol):
 
     @property
     def ended(self) -> bool:
-        """Whether nothing of it is left."""
+        """Whether nothing of it is left, nor held by a connection of it in the state."""
 
 
 class Handover:

@@ -90,6 +90,10 @@ class Machine(Protocol):
     def sessions(self) -> Mapping[str, object]:
         """Those of the members of the view."""
 
+    @property
+    def ending(self) -> Collection[object]:
+        """Connections that ended, of members that are gone, say, and still hold messages."""
+
 
 class Federation(Protocol):
     """Knows the links of federation (federation.py)."""
@@ -203,7 +207,7 @@ class Shovels:
                 if run.done:
                     run.due = now + DELETE_S  # unless it is gone by then
                     self._delete(run.shovel)
-                elif self._handover.may_begin(run.shovel.key):
+                elif self._handover.may_begin(run.shovel.key) and not self._machine().ending:
                     self._begin_attempt(run)
             elif run.attempt is not None and run.local_side is not None:
                 change = run.local_side.change()

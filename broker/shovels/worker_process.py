@@ -68,6 +68,11 @@ class LocalSocket(asyncio.Protocol):
         self._link.client.stays = True
         self._link.client.keeps_copy = self._shovel.is_replica
 
+    @property
+    def is_gone(self) -> bool:
+        """Whether all members have closed it, in the order."""
+        return self._link is None or self._clients.gateway.is_gone(self._link.client.conn_was)
+
     def data_received(self, data: bytes) -> None:
         """Bytes of the process."""
         assert self._link is not None
@@ -119,8 +124,8 @@ class WorkerProcess:
 
     @property
     def ended(self) -> bool:
-        """Whether the process is gone and its ends here are closed."""
-        return self.task.done()
+        """Whether the process is gone, and what its ends here held is back in its queues."""
+        return self.task.done() and all(one.is_gone for one in self._locals)
 
     def stop(self, *, at_once: bool) -> None:
         """End it; no event follows."""

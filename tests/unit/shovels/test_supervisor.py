@@ -27,6 +27,7 @@ class State:
     version: int = SHOVELS
     defined: int = 0
     sessions: Mapping[str, object] = field(default_factory=lambda: dict.fromkeys("abc"))
+    ending: list[str] = field(default_factory=list)
     definitions: dict[str, dict[tuple[str, str], Table]] = field(
         default_factory=lambda: {"parameter": {}}
     )
@@ -227,6 +228,19 @@ def test_a_member_that_joins_begins_when_the_one_before_it_has_ended() -> None:
     assert begun == {one.job.shovel.name for one in handed[:-1]}
     nodes["c"].pass_time(HANDOVER_S)  # no answer at all: it is killed by then
     assert len(nodes["c"].begun) == len(handed)
+
+
+def test_it_begins_when_what_a_dead_member_held_is_back_in_the_queue() -> None:
+    """G24: what many clients of it held goes back as positions go by, and a consumer that came
+    meanwhile took later messages first."""
+    state, node = alone()
+    state.define("s")
+    state.ending = ["a connection of its own, or of any client"]
+    node.pass_time(1)
+    assert not node.begun
+    state.ending = []
+    node.pass_time(0.1)
+    assert len(node.begun) == 1
 
 
 def test_a_member_that_joins_waits_for_nobody_who_is_gone() -> None:

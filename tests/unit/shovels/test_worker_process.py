@@ -8,14 +8,24 @@ import json
 import re
 import subprocess
 import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import SimpleNamespace
 from typing import cast
 
-from broker.frontend.connections import Connections
-from broker.machine.commands import Table
+from broker.frontend.connections import ClientPorts, Connections, Options
+from broker.frontend.gateway import Gateway
+from broker.frontend.outbox import Outbox
+from broker.machine.commands import ConnectionClose, ConnectionOpen, Table
 from broker.machine.version import SHOVELS
+from broker.options.access import AccessOptions
+from broker.options.client_ports import ClientLimits
+from broker.shovels.definition import parse_shovel
 from broker.shovels.member_shovels import Controller, shovels_of
+from broker.shovels.supervisor import Job
+from broker.shovels.worker_process import WorkerProcess
+from tests.support.amqp_peer import method
+from tests.support.gateway_loop import Loop
 
 VALUE: Table = {
     "src-uri": "amqp://a", "src-queue": "a", "dest-uri": "amqp://b", "dest-queue": "b",
@@ -63,7 +73,7 @@ def test_an_attempt_that_has_told_its_end_is_kept_until_its_process_is_gone(tmp_
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: faults.append(context))
         machine = SimpleNamespace(
-            version=SHOVELS, defined=1, sessions={"a": None},
+            version=SHOVELS, defined=1, sessions={"a": None}, ending=(),
             definitions={"parameter": {("/", "shovel/s"): {"value": VALUE}}},
         )  # fmt: skip
         mark = SimpleNamespace(without_data=frozenset())
@@ -93,3 +103,52 @@ def test_an_attempt_that_has_told_its_end_is_kept_until_its_process_is_gone(tmp_
 
     asyncio.run(run())
     assert not faults
+
+
+OPENS = """
+import os, sys, json
+end = json.loads(sys.stdin.readline())["source"]["descriptor"]
+os.write(end, bytes.fromhex(sys.argv[1]))
+os.read(end, 1)
+"""
+
+
+class Member(Loop):
+    """One whose clients are served, and whose commands are ordered when a test says so."""
+
+    def make_parts(self, cert_login_from: str) -> tuple[Gateway, Outbox]:
+        options = SimpleNamespace(
+            cluster_name="near", access=AccessOptions(), clients=ClientLimits()
+        )
+        ports = SimpleNamespace(log=lambda *_: None, negotiate_s=10.0, backends=self._backends)
+        del cert_login_from
+        self.clients = Connections(
+            "a", cast("Options", options), self._on_work, lambda *_: None,
+            cast("ClientPorts", ports), lambda _: None, lambda: self.machine,
+        )  # fmt: skip
+        return self.clients.gateway, self.clients.outbox
+
+    def _on_work(self) -> None:
+        asyncio.get_running_loop().call_soon(lambda: self.clients.flush(may_reply=True))
+
+
+def test_an_attempt_has_ended_when_the_close_of_its_connection_is_ordered() -> None:
+    """G24: until then it holds messages, and another member that was told that it may begin took
+    later ones first."""
+
+    async def run() -> None:
+        member = Member()
+        opens = method(0, "connection.open", "/").hex()
+        shovel = parse_shovel("/", "s", {**VALUE, "src-uri": "amqp://"})
+        with ThreadPoolExecutor(1) as threads:
+            attempt = WorkerProcess(
+                (sys.executable, "-c", OPENS, opens), "near", member.clients, Job(shovel, 0, {}),
+                lambda _: None, asyncio.get_running_loop(), threads,
+            )  # fmt: skip
+            await asyncio.wait_for(attempt.task, 30)
+        assert [type(one) for one in member.gateway.commands] == [ConnectionOpen, ConnectionClose]
+        assert not attempt.ended
+        member.turn()
+        assert attempt.ended
+
+    asyncio.run(run())
