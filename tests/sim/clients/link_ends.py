@@ -99,7 +99,7 @@ class SimEnd(AmqpConnection):
         self._inbox: deque[Effect] = deque()
         self._way: deque[c.Command] = deque()  # to the member, in order
         self._coming: deque[Effect] = deque()  # from there
-        self._numbered = self._dropped = self._broken = False
+        self._numbered = self._dropped = self._broken = self._closed = False
         self._tape = attempt.tape
         upper.links.ends[self.conn] = self
 
@@ -194,6 +194,9 @@ class SimEnd(AmqpConnection):
 
     def receive(self, effect: Effect) -> None:
         """The member writes something to it."""
+        if isinstance(effect, Reply) and effect.method == "connection.close-ok":
+            self._closed = True
+        self._closed = self._closed or isinstance(effect, ConnectionError_)
         if isinstance(effect, DeliverEffect) and self._numbered:
             effect = effect._replace(properties=self._with_place(effect))
         if self.local:
@@ -229,6 +232,14 @@ class SimEnd(AmqpConnection):
         upper = self.upper
         ended = upper.dead or upper.stopping or upper.clients.session != self._session
         return self._broken or ended or not self._session or upper.name in upper.world.outside
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether what it held is back in the state of its member (`Gateway.is_gone`)."""
+        upper, key = self.upper, (self._session, self.conn)
+        if upper.dead or upper.clients.session != self._session:
+            return True
+        return self._closed and key not in upper.controller.replica.machine.connections
 
     def receive_now(self) -> None:
         """Take in what came."""
@@ -309,8 +320,8 @@ class SimAttempt:
         self.upper, self.tape, self.key = upper, tape, job.shovel.key
         self.told: list[dict[str, object]] = []
         self.ends: list[SimEnd] = []
-        self.ended = False
-        """Nothing is left of it."""
+        self.is_over = False
+        """The process is gone."""
         self._job, self._on_event = job, on_event
         self._lines = b""
         self._input_ends = self._killed = self._stopped = False
@@ -334,6 +345,15 @@ class SimAttempt:
 
     # -- for its member (`handover.Attempt`) -----------------------------------------------------
 
+    @property
+    def ended(self) -> bool:
+        return not self.holds
+
+    @property
+    def holds(self) -> bool:
+        """Whether it runs, or its connections here hold messages still."""
+        return not self.is_over or not all(one.is_gone for one in self.ends if one.local)
+
     def stop(self, *, at_once: bool) -> None:
         self._stopped = True
         if at_once:
@@ -355,11 +375,11 @@ class SimAttempt:
 
     def kill(self) -> None:
         """Its sockets close, wherever it was."""
-        if not self.ended and not self._killed:
+        if not self.is_over and not self._killed:
             self._killed = True
             if self._run.gr_frame is not None:
                 self._carry_out(self._run.throw)
-            self._is_over(KILLED)
+            self._ends(KILLED)
 
     def cut(self) -> None:
         """One of its connections breaks."""
@@ -371,17 +391,17 @@ class SimAttempt:
         """Let it go on a moment later, or at that time at the latest."""
         world = self.upper.world
         due = world.now + (self.tape.gap(0.0003) if in_s < 0 else in_s)
-        if not self.ended and (self._due is None or due < self._due):
+        if not self.is_over and (self._due is None or due < self._due):
             self._due = due
             world.at(due, self._go_on, due)
 
     def _go_on(self, due: float) -> None:
-        if due == self._due and not self.ended:
+        if due == self._due and not self.is_over:
             self._due = None
             ended = self._carry_out(self._run.switch)
             if self._run.dead:
                 killed = isinstance(ended, GreenletExit)
-                self._is_over(KILLED if killed else cast("dict[str, object]", ended))
+                self._ends(KILLED if killed else cast("dict[str, object]", ended))
             else:
                 self._report()
 
@@ -396,10 +416,10 @@ class SimAttempt:
                 stack.enter_context(patch.object(module, name, stands_for))
             return go()
 
-    def _is_over(self, ended: dict[str, object]) -> None:
+    def _ends(self, ended: dict[str, object]) -> None:
         for one in self.ends:
             one.drop()
-        self.ended = True
+        self.is_over = True
         self.told.append({"event": "ended", **ended})
         self._report()
 

@@ -142,7 +142,7 @@ class SimLinks:
             self._served_since = world.now
         self._serves = serves
         self._shovels.wake(world.now * SPEED)
-        self._attempts = [one for one in self._attempts if not one.ended]
+        self._attempts = [one for one in self._attempts if not one.is_over]
         if not world.healed:
             self._whim()
         elif not self._healed:  # an operator has it tried again at once
@@ -193,12 +193,16 @@ class SimLinks:
         asks = upper.world.now - self._served_since < HANDOVER_S / SPEED
         for other in upper.stack.attempts:
             there = other.upper
-            if other.ended or other.key != attempt.key or there.dead or there.member.paused:
+            if other.key != attempt.key or there.dead or there.member.paused:
                 continue
             same_view = there.primary.epoch == upper.primary.epoch
             serves = there.controller.serving and there.name in self._state().sessions
-            if there is upper or (asks and same_view and serves):
-                text = f"{upper.name} begins {attempt.key}, which {there.name} still runs"
+            if there is upper:
+                left = not other.is_over  # a close of its own is ordered before what follows
+            else:
+                left = asks and same_view and serves and other.holds
+            if left:
+                text = f"{upper.name} begins {attempt.key}, which is left at {there.name}"
                 upper.judge.broken("G24", text)
 
     def _done(self, _shovel: Shovel) -> None:
