@@ -7,7 +7,7 @@ import os
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.commits import commit, waiting
+from tests.commits import day, waiting
 from tools.demo import local_cluster
 
 # An example takes as long as the machine lets it, and pytest-timeout ends what hangs.  The rest
@@ -24,12 +24,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--judge-logs", action="store_true", help="check the member logs that every test leaves"
     )
     parser.addoption(
-        "--every-case", action="store_true", help="of no test only the cases of this commit"
+        "--every-case", action="store_true", help="of no test only the cases of this day"
     )
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leave of a test with the mark `turns` so many cases, others at each commit.
+    """Leave of a test with the mark `turns` so many cases, others for the commits of each day.
 
     Who names a test, or looks for names, gets all of it.
     """
@@ -38,7 +38,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         return
     marks = {item.nodeid: item.get_closest_marker("turns") for item in items}
     counts = {name: int(mark.args[0]) for name, mark in marks.items() if mark}
-    left_out = waiting(counts, by=commit())
+    left_out = waiting(counts, by=day())
     config.hook.pytest_deselected(items=[one for one in items if one.nodeid in left_out])
     items[:] = [one for one in items if one.nodeid not in left_out]
 

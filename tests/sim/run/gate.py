@@ -1,7 +1,7 @@
 """Campaigns of many stacks: the gate of continuous integration, and the soak with its ledger.
 
-Both take fixed seeds, which are the same every time, or fresh ones, which follow from the commit
-and so differ from change to change and yet can be named.  A fifth of the gate's seeds runs twice,
+Both take fixed seeds, which are the same every time, or fresh ones: the gate those of the day of
+the commit, the soak those of the commit, so they differ and yet can be named.  A fifth of the gate's seeds runs twice,
 in other processes under other hash seeds, and has to leave the same trace.
 """
 
@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 
-from tests.commits import commit
+from tests.commits import commit, day
 from tests.sim.run.batch import ROOT, Job, differences, run_batches
 from tests.sim.run.campaign import Outcome, Summary, command_for
 from tests.sim.run.coverage import lines as coverage_lines
@@ -38,9 +38,8 @@ def sources() -> str:
 
 
 def fresh_start(what: str) -> int:
-    """The first fresh seed of a commit, or of this day where there is no commit."""
-    number = int(what[:7], 16) if what else int(datetime.now(UTC).strftime("%Y%m%d"))
-    return FRESH_FROM + number * 1000
+    """The first fresh seed of a commit or a day, which both begin as a hexadecimal number."""
+    return FRESH_FROM + int(what[:8], 16) * 1000
 
 
 def fixed_jobs(part: float) -> list[Job]:
@@ -63,8 +62,8 @@ def tell(outcome: Outcome, verbose: bool) -> None:
 
 def gate(seeds: int, processes: int, verbose: bool, coverage: bool) -> int:
     """Fixed seeds, fresh ones until enough count, and every fifth again; 0 when all is well."""
-    start = fresh_start(commit())
-    print(f"fresh seeds from {start} (commit {commit() or 'none: the date'})", flush=True)
+    start = fresh_start(day())
+    print(f"fresh seeds from {start} (day {day()})", flush=True)
     before = sources()
     summary, outcomes = Summary(), list[Outcome]()
     fresh = (Job(FRESH_TURN[n % len(FRESH_TURN)], start + n) for n in count())
@@ -98,7 +97,7 @@ def soak(hours: float, processes: int, ledger: Path, first: int | None) -> int:
     """Fresh seeds of all stacks until the time is over, a ledger line for each round."""
     end = time.monotonic() + hours * 3600
     what = commit()
-    start = fresh_start(what) if first is None else first
+    start = fresh_start(what or day()) if first is None else first
     whole = Summary()
     number = start
     while time.monotonic() < end:

@@ -1,25 +1,26 @@
-"""Tests that take turns: so many cases at each commit, and in the end every one."""
+"""Tests that take turns: so many cases each day, and in the end every one."""
 
 from __future__ import annotations
 
-from tests.commits import commit, drawn, waiting
+from tests.commits import commit, day, drawn, waiting
 
 NAMES = [f"case {number}" for number in range(40)]
 
 
-def test_a_commit_draws_the_same_cases_in_every_process() -> None:
+def test_a_day_draws_the_same_cases_in_every_process() -> None:
     assert drawn(NAMES, 5, "one") == drawn(NAMES[::-1], 5, "one") != drawn(NAMES, 5, "another")
     assert len(commit()) in (0, 12)
+    assert len(day()) == 8 and day().startswith("20")
 
 
 def test_every_case_has_its_turn() -> None:
-    assert set().union(*(drawn(NAMES, 5, f"commit {number}") for number in range(100))) == {*NAMES}
+    assert set().union(*(drawn(NAMES, 5, f"day {number}") for number in range(100))) == {*NAMES}
 
 
 def test_as_many_cases_run_as_the_mark_of_their_test_says() -> None:
     few = {f"test.py::few[{number}]": 2 for number in range(9)}
     more = {f"test.py::more[{number}]": 5 for number in range(9)}
     alone = {"test.py::alone": 1}
-    left_out = waiting(few | more | alone, "commit")
+    left_out = waiting(few | more | alone, "day")
     assert (len(few.keys() & left_out), len(more.keys() & left_out)) == (7, 4)
     assert not alone.keys() & left_out

@@ -184,7 +184,7 @@ def test_a_seed_that_does_not_end_is_named_and_the_others_go_on(
     )
 
 
-def test_fresh_seeds_follow_from_the_commit() -> None:
+def test_fresh_seeds_follow_from_what_they_are_drawn_by() -> None:
     assert fresh_start("abcdef0123") == fresh_start("abcdef0123") != fresh_start("abcdef1123")
     assert len(fixed_jobs(1.0)) == sum(FIXED.values())
 

@@ -8,7 +8,7 @@ Each seed's brokers write their member logs, and their clients histories, which 
 pair neither does one in which both went on alone, as two histories are no false alarm.  Prints the
 findings, and how many clusters, incarnations, records, ... were checked.  With `--ledger` a line
 of JSON is kept for each seed: one that has its line is not run again, and counts in the sums.  With
-`--fresh N` the seeds follow from the commit.  Exit status 1 when there was a finding.
+`--fresh N` the seeds follow from the day of the commit.  Exit status 1 when there was a finding.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from functools import partial
 from multiprocessing import get_context
 from pathlib import Path
 
-from tests.commits import commit
+from tests.commits import day
 from tests.sim.pairs.stack import PairStack
 from tests.sim.run.campaign import Options, collect_seldom, run_seed
 from tests.sim.run.gate import fresh_start
@@ -103,7 +103,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", default="1-20", help="A-B, both included")
-    parser.add_argument("--fresh", type=int, help="so many seeds that follow from the commit")
+    parser.add_argument("--fresh", type=int, help="so many seeds that follow from the day of the commit")
     parser.add_argument("--stack", choices=("broker", "oracle", "pair"), default="broker")
     parser.add_argument("--jobs", type=int, default=1, help="processes, each with its own clusters")
     parser.add_argument("--keep", type=Path, help="keep the logs of alarms in this directory")
@@ -112,8 +112,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     first, _, last = options.seeds.partition("-")
     seeds = range(int(first), int(last or first) + 1)
     if options.fresh is not None:
-        seeds = range(fresh_start(commit()), fresh_start(commit()) + options.fresh)
-        print(f"fresh seeds from {seeds.start} (commit {commit() or 'none: the date'})")
+        seeds = range(fresh_start(day()), fresh_start(day()) + options.fresh)
+        print(f"fresh seeds from {seeds.start} (day {day()})")
     known = {} if options.ledger is None else read_ledger(options.ledger)
     before = [known[options.stack, seed] for seed in seeds if (options.stack, seed) in known]
     sums = Sums(len(seeds))
