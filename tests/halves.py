@@ -37,7 +37,7 @@ class Kind(NamedTuple):
 KINDS = {
     "everyday": Kind(
         "not slow and not spark", ("system", "properties", "scenarios", "unit/verify"),
-        ("unit/verify/checks",),
+        ("unit/verify/checks", "unit/verify/contract"),
     ),
     "slow": Kind(
         "slow", ("system",),

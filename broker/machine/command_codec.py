@@ -28,9 +28,9 @@ from broker.machine.commands import (
     PlacedTick,
     Publish,
 )
-from broker.machine.version import ITEMS_BY_SHA256
+from broker.machine.version import ITEMS_BY_XXH3
 
-BLOB_VERSION, BLOB_VERSION_SHA256 = 1, 2
+BLOB_VERSION, BLOB_VERSION_XXH3 = 1, 2
 """They differ in what hash of the blob goes into the chains (`broker.replication.chain`), and the
 second one has runs."""
 RUN = 127
@@ -58,14 +58,14 @@ class Blob(NamedTuple):
 
 def blob_version(machine_version: int) -> int:
     """The newest one of blobs in a cluster whose machine has this version."""
-    return BLOB_VERSION_SHA256 if machine_version >= ITEMS_BY_SHA256 else BLOB_VERSION
+    return BLOB_VERSION_XXH3 if machine_version >= ITEMS_BY_XXH3 else BLOB_VERSION
 
 
 def pack_blob(
     session: int, blob_no: int, time_us: int, commands: list[Command], version: int = BLOB_VERSION
 ) -> bytes:
     """One ordered message. The caller keeps to BLOB_COMMANDS_MAX and to its frame budget."""
-    records = _in_runs(commands) if version == BLOB_VERSION_SHA256 else commands
+    records = _in_runs(commands) if version == BLOB_VERSION_XXH3 else commands
     if commands and is_large(commands[-1][-1]):
         head = msgpack.packb((version, session, blob_no, time_us)), _array_head(len(records))
         parts = [with_more_items(head[0], 1), head[1]]
@@ -143,11 +143,11 @@ def _parts(record: tuple[object, ...]) -> list[bytes]:
     return [with_more_items(msgpack.packb(record[:-1]), 1), head_of_bytes(body), body]
 
 
-SHA256_BLOB = pack_blob(0, 0, 0, [], BLOB_VERSION_SHA256)[:2]
+XXH3_BLOB = pack_blob(0, 0, 0, [], BLOB_VERSION_XXH3)[:2]
 """What blobs of that version begin with."""
 
 
-def unpack_blob(data: bytes, newest: int = BLOB_VERSION_SHA256) -> Blob:
+def unpack_blob(data: bytes, newest: int = BLOB_VERSION_XXH3) -> Blob:
     """The blob in these bytes; raises `BlobMalformed` for anything else, and nothing but that.
     `newest`: versions above are not known yet."""
     try:

@@ -64,9 +64,9 @@ BOUNDED_WINDOWS = 15
 purge empties one. Decision:
 docs/decisions/0065-a-repeat-is-known-by-its-key-in-a-window-of-the-queue.md."""
 
-ITEMS_BY_SHA256 = 15
-"""From this version on: blobs say by their format that the chains have their SHA-256, which
-processors have instructions for. Decision: docs/decisions/0083-a-busy-member-works-in-runs.md."""
+ITEMS_BY_XXH3 = 15
+"""From this version on: blobs say by their format that the chains have their XXH3. Decision:
+docs/decisions/0143-items-and-frames-are-hashed-by-xxh3.md."""
 
 QPID_OPTIONS = 15
 """From this version on: queues may be declared with the options of Qpid's C++ broker

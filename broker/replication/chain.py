@@ -10,11 +10,12 @@ Decision: docs/decisions/0017-digests-are-voted-on.md.
 
 from __future__ import annotations
 
-from hashlib import blake2b, sha256
+from hashlib import blake2b
 
 import msgpack
+from xxhash import xxh3_128_digest
 
-from broker.machine.command_codec import SHA256_BLOB
+from broker.machine.command_codec import XXH3_BLOB
 from vsync.primary.events import Activation
 from vsync.primary.state_exchange import ZERO_CHAIN
 from vsync.types import record
@@ -25,11 +26,13 @@ DIGEST_BYTES = 16
 def item_hash(item: bytes | Activation) -> bytes:
     """Return the hash of one ordered item, the unit of both chains.
 
-    Newer blobs say by their first bytes that it is the beginning of their SHA-256: at 16 KiB a
-    message BLAKE2b was a sixth of what a member did.
+    Newer blobs say by their first bytes that it is their XXH3-128: of large bodies any cryptographic
+    hash is a good part of what a member does, and who could make two items of one hash cannot have
+    them ordered at one position.
+    Decision: docs/decisions/0143-items-and-frames-are-hashed-by-xxh3.md.
     """
-    if isinstance(item, bytes) and item.startswith(SHA256_BLOB):
-        return sha256(item).digest()[:DIGEST_BYTES]
+    if isinstance(item, bytes) and item.startswith(XXH3_BLOB):
+        return xxh3_128_digest(item)
     data = item if isinstance(item, bytes) else b"activate" + msgpack.packb(tuple(item))
     return blake2b(data, digest_size=DIGEST_BYTES).digest()
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from broker.machine import commands as c
 from broker.machine.command_codec import (
     BLOB_VERSION,
-    BLOB_VERSION_SHA256,
+    BLOB_VERSION_XXH3,
     LARGE_BYTES,
     pack_blob,
     unpack_blob,
@@ -167,7 +167,7 @@ PUBLISHES = st.lists(
 
 @given(
     st.lists(st.one_of(PUBLISHES, PUBLISHES.map(sorted), st.lists(COMMANDS, max_size=3))),
-    st.sampled_from([BLOB_VERSION, BLOB_VERSION_SHA256, BLOB_VERSION_SHA256]),
+    st.sampled_from([BLOB_VERSION, BLOB_VERSION_XXH3, BLOB_VERSION_XXH3]),
 )
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 def test_what_is_packed_comes_out_in_its_order(parts: list[list[Command]], version: int) -> None:

@@ -19,7 +19,8 @@ from itertools import accumulate, pairwise
 from struct import Struct
 from struct import error as struct_error
 from typing import NamedTuple, cast
-from zlib import crc32
+
+from xxhash import xxh3_64_intdigest
 
 from vsync.errors import FrameError
 from vsync.types import Guarantee, Member, RingId
@@ -69,10 +70,11 @@ ITEMS_MAX = 65536
 _MEMO_MAX = 1024
 _new = tuple.__new__  # half the cost of calling the class
 
-_HEAD = Struct("<BBI8sQBB")  # version kind crc tag incarnation name address
-_CRC = Struct("<I")
-_START = Struct("<HI")  # version and kind, crc
-_CRC_END = 6
+_HEAD = Struct("<BBI8sQBB")  # version kind checksum tag incarnation name address
+_SUM = Struct("<I")
+_SUM_MASK = 0xFFFFFFFF
+_START = Struct("<HI")  # version and kind, checksum
+_SUM_END = 6
 _SMALL = 2048  # bytes; to copy fewer than this is cheaper than not to
 TAG_BYTES = 4
 _NAME_BYTES = 22  # where the length of the sender's name stands; that of its address follows
@@ -122,12 +124,22 @@ class Envelope(NamedTuple):
 
 
 _Opened = dict[int, tuple[Envelope, int]]
-"""By kind and version: the envelope of one sender's frames, and their checksum up to the body."""
+"""By kind and version: the envelope of one sender's frames, and what their checksums start from."""
 
 
 def cluster_tag(cluster: str) -> bytes:
     """The 4 bytes that keep clusters apart on a shared network; 4 of the settings follow."""
     return hashlib.blake2b(cluster.encode(), digest_size=TAG_BYTES, person=b"vsync").digest()
+
+
+def checksum(frame: bytes, start: int) -> int:
+    """The checksum that a frame should have whose body begins at `start`."""
+    return xxh3_64_intdigest(frame[start:], _seed(frame[:2], frame[_SUM_END:start])) & _SUM_MASK
+
+
+def _seed(start: bytes, identity: bytes) -> int:
+    """The hash of what lies ahead of the body but for the checksum, from which the body's starts."""
+    return xxh3_64_intdigest(start + identity)
 
 
 def claimed_name(frame: bytes) -> bytes:
@@ -230,8 +242,8 @@ class Codec:
         self._accepted = None if settings is None else {own: versions}
         self.bytes_max = wire_bytes_max(frame_bytes_max)
         head = _HEAD.pack(0, 0, 0, self.tag, me.incarnation, len(name), len(address))
-        self._identity = head[_CRC_END:] + name + address
-        self.envelope_bytes = _CRC_END + len(self._identity)
+        self._identity = head[_SUM_END:] + name + address
+        self.envelope_bytes = _SUM_END + len(self._identity)
         self.written = self.written_outside = 0
         self.write(versions.oldest, versions.oldest)
         self._opened: dict[bytes, _Opened] = {}
@@ -248,18 +260,19 @@ class Codec:
         if (version, outside) == (self.written, self.written_outside):
             return
         self.written, self.written_outside = version, outside
-        # The checksum up to the body is the same for all frames of one kind.
+        # What the checksum starts from is the same for all frames of one kind.
         self._starts: dict[FrameKind, tuple[bytes, int]] = {}
         for kind in FrameKind:
             start = bytes((outside if kind in MEMBERSHIP_KINDS else version, kind))
-            self._starts[kind] = start, crc32(self._identity, crc32(start))
+            self._starts[kind] = start, _seed(start, self._identity)
 
     # -- out ---------------------------------------------------------------------------------
 
     def frame(self, kind: FrameKind, body: bytes) -> bytes:
         """Put a body into an envelope."""
-        start, crc = self._starts[kind]
-        return b"".join((start, _CRC.pack(crc32(body, crc)), self._identity, body))
+        start, seed = self._starts[kind]
+        given = _SUM.pack(xxh3_64_intdigest(body, seed) & _SUM_MASK)
+        return b"".join((start, given, self._identity, body))
 
     def data_frame(self, body: bytes) -> bytes:
         """A stored data body, ready to be sent by this member."""
@@ -305,18 +318,18 @@ class Codec:
         if not self._oldest <= (version := frame[0]) <= self._newest:
             raise FrameError("frame_hello" if version == HELLO_VERSION else "frame_version")
         start: int = _HEAD.size + frame[_NAME_BYTES] + frame[_NAME_BYTES + 1]
-        identity = frame[_CRC_END:start]
+        identity = frame[_SUM_END:start]
         opened = self._opened.get(identity)
         if opened is None:
             opened = self._open_sender(frame, identity, start)
         found = opened.get(code)
         if found is None:
-            if crc32(frame[_CRC_END:], crc32(frame[:2])) != given:
+            if checksum(frame, start) != given:
                 raise FrameError("frame_checksum")
             raise FrameError("frame_kind")
-        envelope, crc = found
+        envelope, seed = found
         body = frame[start:] if size < _SMALL else memoryview(frame)[start:]
-        if crc32(body, crc) != given:
+        if xxh3_64_intdigest(body, seed) & _SUM_MASK != given:
             raise FrameError("frame_checksum")
         return envelope
 
@@ -329,7 +342,7 @@ class Codec:
         for version in range(self._oldest, self._newest + 1):
             for kind in FrameKind:
                 head = bytes((version, kind))
-                found = Envelope(kind, sender, start, versions), crc32(identity, crc32(head))
+                found = Envelope(kind, sender, start, versions), _seed(head, identity)
                 opened[int.from_bytes(head, "little")] = found
         return opened
 

@@ -8,14 +8,15 @@ that crashed in the meantime reaches its next incarnation, as after a reconnect.
 from __future__ import annotations
 
 import struct
-import zlib
 from collections import Counter, deque
 from collections.abc import Callable
 
 from tests.sim.world.random_tape import Tape
 from vsync.types import record
+from vsync.wire.codec import checksum
 from vsync.wire.messages import FrameKind
 
+HEAD_BYTES, NAME_BYTES = 24, 22  # all ahead of the name, and where the two lengths stand
 CHECKED_FROM = 6  # version, kind, checksum; then the cluster's tag: see `vsync.wire.codec`
 TAG_BYTES = 8
 LOST = {
@@ -60,7 +61,9 @@ CALM = Weather()
 
 def _sealed(start: bytes, rest: bytes) -> bytes:
     """A frame whose checksum is right whatever it holds."""
-    return start + struct.pack("<I", zlib.crc32(rest, zlib.crc32(start))) + rest
+    frame = start + bytes(CHECKED_FROM - len(start)) + rest
+    body = HEAD_BYTES + frame[NAME_BYTES] + frame[NAME_BYTES + 1] if len(frame) >= HEAD_BYTES else len(frame)
+    return start + struct.pack("<I", checksum(frame, body)) + rest
 
 
 class Link:

@@ -12,8 +12,8 @@ import msgpack
 import pytest
 
 from broker.machine import commands
-from broker.machine.command_codec import SHA256_BLOB
-from broker.machine.version import ITEMS_BY_SHA256
+from broker.machine.command_codec import XXH3_BLOB
+from broker.machine.version import ITEMS_BY_XXH3
 from broker.replication import submissions, unapplied
 from broker.replication.replica import Replica
 from broker.replication.unapplied import DRAIN
@@ -338,7 +338,7 @@ def test_a_cluster_of_the_newest_version_has_the_newest_blobs() -> None:
     bus = formed()
     bus.cores["a"].submit(hello())
     machine = bus.cores["a"].replica.machine
-    assert SHA256_BLOB in bus.queue[0][1][:8]
-    machine.version = ITEMS_BY_SHA256 - 1
+    assert XXH3_BLOB in bus.queue[0][1][:8]
+    machine.version = ITEMS_BY_XXH3 - 1
     bus.cores["a"].submit([publish(1)])
-    assert SHA256_BLOB not in bus.queue[1][1][:8]
+    assert XXH3_BLOB not in bus.queue[1][1][:8]
