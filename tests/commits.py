@@ -39,7 +39,9 @@ def day() -> str:
 
     Its author's day, by the author's clock: to rebase a commit changes nothing.
     """
-    return _git("log", "-1", "--format=%ad", "--date=format:%Y%m%d") or f"{datetime.now(UTC):%Y%m%d}"
+    return (
+        _git("log", "-1", "--format=%ad", "--date=format:%Y%m%d") or f"{datetime.now(UTC):%Y%m%d}"
+    )
 
 
 def drawn(names: Iterable[str], count: int, by: str) -> set[str]:

@@ -62,7 +62,11 @@ CALM = Weather()
 def _sealed(start: bytes, rest: bytes) -> bytes:
     """A frame whose checksum is right whatever it holds."""
     frame = start + bytes(CHECKED_FROM - len(start)) + rest
-    body = HEAD_BYTES + frame[NAME_BYTES] + frame[NAME_BYTES + 1] if len(frame) >= HEAD_BYTES else len(frame)
+    body = (
+        HEAD_BYTES + frame[NAME_BYTES] + frame[NAME_BYTES + 1]
+        if len(frame) >= HEAD_BYTES
+        else len(frame)
+    )
     return start + struct.pack("<I", checksum(frame, body)) + rest
 
 

@@ -148,9 +148,7 @@ def test_acks_are_awaited_by_nobody_and_publishes_are() -> None:
     assert not again.awaited, "what came from the store is in it"
 
 
-@pytest.mark.parametrize(
-    ("version", "kind"), [(ITEMS_BY_XXH3 - 1, 0), (ITEMS_BY_XXH3, c.PUBLISH)]
-)
+@pytest.mark.parametrize(("version", "kind"), [(ITEMS_BY_XXH3 - 1, 0), (ITEMS_BY_XXH3, c.PUBLISH)])
 def test_blobs_of_the_second_format_are_known_from_their_version_on(
     version: int, kind: int
 ) -> None:

@@ -103,7 +103,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line."""
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--seeds", default="1-20", help="A-B, both included")
-    parser.add_argument("--fresh", type=int, help="so many seeds that follow from the day of the commit")
+    parser.add_argument(
+        "--fresh", type=int, help="so many seeds that follow from the day of the commit"
+    )
     parser.add_argument("--stack", choices=("broker", "oracle", "pair"), default="broker")
     parser.add_argument("--jobs", type=int, default=1, help="processes, each with its own clusters")
     parser.add_argument("--keep", type=Path, help="keep the logs of alarms in this directory")
