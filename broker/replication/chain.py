@@ -26,7 +26,7 @@ DIGEST_BYTES = 16
 def item_hash(item: bytes | Activation) -> bytes:
     """Return the hash of one ordered item, the unit of both chains.
 
-    Newer blobs say by their first bytes that it is their XXH3-128: of large bodies any cryptographic
+    Newer blobs say by their first bytes that it is their XXH3-128: of large bodies a cryptographic
     hash is a good part of what a member does, and who could make two items of one hash cannot have
     them ordered at one position.
     Decision: docs/decisions/0143-items-and-frames-are-hashed-by-xxh3.md.

@@ -138,7 +138,7 @@ def checksum(frame: bytes, start: int) -> int:
 
 
 def _seed(start: bytes, identity: bytes) -> int:
-    """The hash of what lies ahead of the body but for the checksum, from which the body's starts."""
+    """The hash of what lies ahead of the body but for the checksum: the seed of the body's."""
     return xxh3_64_intdigest(start + identity)
 
 

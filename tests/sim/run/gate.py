@@ -1,8 +1,8 @@
 """Campaigns of many stacks: the gate of continuous integration, and the soak with its ledger.
 
 Both take fixed seeds, which are the same every time, or fresh ones: the gate those of the day of
-the commit, the soak those of the commit, so they differ and yet can be named.  A fifth of the gate's seeds runs twice,
-in other processes under other hash seeds, and has to leave the same trace.
+the commit, the soak those of the commit, so they differ and yet can be named.  A fifth of the
+gate's seeds runs twice, in other processes under other hash seeds, and has to leave the same trace.
 """
 
 from __future__ import annotations

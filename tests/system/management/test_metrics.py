@@ -24,8 +24,12 @@ pytestmark = [pytest.mark.system, pytest.mark.slow]
 CONF = Path(__file__).resolve().parents[3] / "conf"
 
 OF_A_BUSY_MACHINE = (
-    "QpiddFramesLost", "QpiddSlowToken", "QpiddSlowDisk", "QpiddSlowConfirms", "QpiddViewsComeAndGo",
-)  # fmt: skip
+    "QpiddFramesLost",
+    "QpiddSlowToken",
+    "QpiddSlowDisk",
+    "QpiddSlowConfirms",
+    "QpiddViewsComeAndGo",
+)
 """Alerts that a machine with too little for all that runs on it may raise, also at rest.  Of views
 one that is formed anew between the two scrapes is enough: 15 s stand for ten minutes here."""
 
