@@ -30,17 +30,10 @@ from tools.verify.checks.views_and_segments import CONTROL_KINDS
 from tools.verify.findings import BadInput, Finding
 from tools.verify.format.files import identity_of
 from tools.verify.input import offsets
-from tools.verify.input.offsets import (
-    Offsets,
-    advance,
-    segments_by_incarnation,
-    settled_in,
-    whole_records,
-)
+from tools.verify.input.offsets import LiveLogs, segments_by_incarnation, whole_records
 from tools.verify.input.rows import FAULT, SEGMENT, Row
 from tools.verify.live import bygone
 from tools.verify.live import progress as progress_module
-from tools.verify.live.follow import unread
 from tools.verify.live.progress import ClusterProgress
 
 A, B, C = ("a", 1), ("b", 1), ("c", 1)
@@ -55,9 +48,7 @@ class Reader:
     """Reads logs as the follower does, and keeps the rows."""
 
     def __init__(self, *places: Path, saved: list[Row] | None = None) -> None:
-        self._places = list(places)
-        self._settled = settled_in(saved or [])
-        self.read: Offsets = {}
+        self.logs = LiveLogs([*places], saved or [])
         self.progress = ClusterProgress()
         self.rows: list[Row] = []
         self.found: list[Finding] = []
@@ -65,18 +56,17 @@ class Reader:
 
     def poll(self) -> bool:
         """Take what is new; False when there was nothing."""
-        parts = advance(self.read, self._places, self._settled)
-        rows = [row for part in parts for row in part]
+        rows = [row for part in self.logs.advance() for row in part]
         if rows:
             self.progress.take(row for row in rows if row.kind in CONTROL_KINDS)
-            bygone.forget(self.read, self.progress.first_epoch, self.progress.gone)
+            bygone.forget(self.logs.read, self.progress.first_epoch, self.progress.gone)
         self.found += self.progress.check()
         self.rows += rows
         return bool(rows)
 
     def held(self) -> int:
         """Return how much is held, but for what of the last positions."""
-        ends = [log.parser.ends for log in self.read.values() if log.parser is not None]
+        ends = [log.parser.ends for log in self.logs.read.values() if log.parser is not None]
         return len(pickle.dumps((vars(self.progress), ends)))
 
     def to_the_end(self) -> None:
@@ -231,7 +221,9 @@ def test_what_was_read_may_be_deleted_by_retention(tmp_path: Path) -> None:
         reader.poll()
         for key, segments in segments_by_incarnation([tmp_path]).items():
             for number, path in segments.items():
-                if key in reader.read and number <= reader.read[key].segment < max(segments):
+                if key in reader.logs.read and number <= reader.logs.read[key].segment < max(
+                    segments
+                ):
                     path.unlink()
                     deleted += 1
     reader.to_the_end()
@@ -265,16 +257,15 @@ def test_what_was_not_read_yet_is_counted(tmp_path: Path) -> None:
     maker.write(tmp_path, 900)
     sizes = sum(path.stat().st_size for path in tmp_path.rglob("*.qml"))
     reader = Reader(tmp_path)
-    left = [unread(reader.read, [tmp_path], {})]
+    left = [reader.logs.unread()]
     while reader.poll():
-        left.append(unread(reader.read, [tmp_path], {}))
+        left.append(reader.logs.unread())
     assert left[0] == sizes
     assert left == sorted(left, reverse=True)
     assert len(set(left)) == len(left)
     assert left[-1] == 0
     firsts = [tmp_path / name / f"{name}.1.000000.qml" for name in "abc"]
-    settled = settled_in([row for row in rows_in(firsts) if row.kind in CONTROL_KINDS])
-    unread_after = unread({}, [tmp_path], settled)
+    unread_after = LiveLogs([tmp_path], rows_in(firsts)).unread()
     assert unread_after == sizes - sum(path.stat().st_size for path in firsts)
 
 

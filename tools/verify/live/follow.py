@@ -16,16 +16,9 @@ from typing import TYPE_CHECKING
 
 from tools.verify.checks import total_order, views_and_segments
 from tools.verify.findings import BadInput, Finding
-from tools.verify.format.records import SUFFIX, RecordKind
-from tools.verify.input.offsets import (
-    Offsets,
-    Settled,
-    advance,
-    segments_by_incarnation,
-    settled_in,
-)
+from tools.verify.format.records import RecordKind
+from tools.verify.input.offsets import LiveLogs
 from tools.verify.input.rows import SCHEMA, Row
-from tools.verify.input.segments import size_of
 from tools.verify.live import bygone
 from tools.verify.live.progress import KEPT, ClusterProgress, LogProgress
 from tools.verify.sql.kept import Here, Kept
@@ -68,9 +61,7 @@ class Follower:
     """Reads what is new in live logs, and checks it together with what is held."""
 
     def __init__(self, places: list[Path], saved: list[Row]) -> None:
-        self._places = places
-        self._settled = settled_in(saved)
-        self._read: Offsets = {}
+        self._logs = LiveLogs(places, saved)
         self._held: pyarrow.Table | None = None
         self._last: FollowResult | None = None
         self._cluster = ClusterProgress()
@@ -87,7 +78,7 @@ class Follower:
 
         control: list[Row] = []
         compared: list[pyarrow.RecordBatch] = []
-        for rows in advance(self._read, self._places, self._settled):
+        for rows in self._logs.advance():
             control += (row for row in rows if row.kind in views_and_segments.CONTROL_KINDS)
             some = [row for row in rows if row.kind in COMPARED]
             compared.append(to_arrow(some, arrow_schema(SCHEMA)))
@@ -108,7 +99,7 @@ class Follower:
 
         cluster = self._cluster
         cluster.take(control)
-        bygone.forget(self._read, cluster.first_epoch, cluster.gone)
+        bygone.forget(self._logs.read, cluster.first_epoch, cluster.gone)
         found = cluster.check()
         if found and self._last is not None:  # reported at once; nothing more is verified yet
             yield replace(self._last, findings=found)
@@ -121,8 +112,7 @@ class Follower:
         found += cluster.new_differences(self._differences(verified))
         self._forgotten = max(self._forgotten, reached - KEPT)
         self._held = compared.filter(column("last") > self._forgotten).combine_chunks()
-        left = unread(self._read, self._places, self._settled)
-        self._last = FollowResult(progress, found, cluster.records, left)
+        self._last = FollowResult(progress, found, cluster.records, self._logs.unread())
         yield self._last
 
     def _differences(self, rows: Kept) -> list[Finding]:
@@ -150,17 +140,3 @@ def follow(
         yield from follower.look()
         while not stopped() and (left := until - time.monotonic()) > 0:
             time.sleep(min(left, STOP_SECONDS))
-
-
-def unread(read: Offsets, places: list[Path], settled: Settled) -> int:
-    """Return how many bytes there are in the files of all incarnations beyond what was read."""
-    left = 0
-    for key, segments in segments_by_incarnation(places).items():
-        where = read.get(key)
-        reached = settled.get(key[1:], -1) if where is None else where.segment
-        for number, path in segments.items():
-            if number > reached:
-                left += size_of(path)
-            elif where is not None and number == reached and path.suffix == SUFFIX:
-                left += max(size_of(path) - where.offset, 0)
-    return left
