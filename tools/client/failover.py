@@ -159,14 +159,15 @@ class NoneReached(Exception):
 
 
 class Chosen:
-    """Which broker of a list one command asks: the first that answers, and then always that one.
+    """Which broker of a list one command asks: the first that answers, and that one as long as it
+    does.
 
     For who asks one member and wants an answer now.  Nothing was asked of those before but a
     greeting: so a change is not made twice.
     """
 
     def __init__(self) -> None:
-        self._at, self._has_answered = 0, False
+        self._at = 0
 
     def reach(
         self,
@@ -177,8 +178,8 @@ class Chosen:
     ) -> tuple[MemberAddress, Connection]:
         """Connect, in one round; who says nothing for `NEXT_S` is passed over, and named on stderr.
 
-        `greet` asks for any answer, and is not called where there is no other one, or for who has
-        answered before.  Raises NoneReached.
+        `greet` asks for any answer, also of who has answered before, as it may have stopped since;
+        it is not called where there is no other one left.  Raises NoneReached.
         """
         failures: list[tuple[MemberAddress, OSError]] = []
         start, patience_s = self._at, min(timeout_s or NEXT_S, NEXT_S)
@@ -186,7 +187,7 @@ class Chosen:
             at = (start + step) % len(places)
             place, is_last = places[at], step + 1 == len(places)
             try:
-                if not is_last and not (self._has_answered and at == self._at):
+                if not is_last:
                     greet(place, patience_s)
                 connection = connect(place, timeout_s if is_last else patience_s)
             except OSError as problem:
@@ -196,7 +197,7 @@ class Chosen:
                     said = f"{place} says nothing for {patience_s:g} s: {following} is asked"
                     print(said, file=sys.stderr, flush=True)
             else:
-                self._at, self._has_answered = at, True
+                self._at = at
                 return place, connection
         raise NoneReached(failures)
 

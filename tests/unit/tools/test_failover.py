@@ -132,7 +132,18 @@ def test_who_says_nothing_is_passed_over_and_named_once(capsys: pytest.CaptureFi
     brokers = Brokers()
     brokers.silent = {A}
     assert [brokers.ask() for _ in range(3)] == [(B, NEXT_S)] * 3
-    assert brokers.greeted == [A, B], "one that has answered is not greeted again"
+    assert brokers.greeted == [A, B, B, B]
+    assert capsys.readouterr().err == "a:1 says nothing for 5 s: b:1 is asked\n"
+
+
+def test_one_that_answered_and_then_says_nothing_is_passed_over(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Also for a change: nothing but a greeting was asked of it, so nothing is done twice."""
+    brokers = Brokers()
+    assert brokers.ask() == (A, NEXT_S)
+    brokers.silent = {A}
+    assert [brokers.ask() for _ in range(2)] == [(B, NEXT_S)] * 2
     assert capsys.readouterr().err == "a:1 says nothing for 5 s: b:1 is asked\n"
 
 
