@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import IO, NamedTuple
 
@@ -15,7 +16,7 @@ import click
 from broker.exit_codes import Exit
 from tools.cli.failures import ToolError, os_reason
 from tools.cli.options import run_command
-from tools.cli.shared_options import with_version
+from tools.cli.shared_options import BrokerOption, with_version
 from tools.client.credentials import Credentials, with_credentials
 from tools.client.management import Json
 from tools.client.target_options import answered
@@ -37,6 +38,7 @@ Examples:
   ringtrace -r 4.a --since 12:00:05 *.trace   what names this ring, from then on
   ringtrace -f /var/lib/shop/ring.trace       follow what is being written
   ringtrace --on otherhost:5673               let a running member begin (--off: end)
+  ringtrace --off --broker host1,host2        the same of several, by their client ports
   ringtrace --kinds                           what kinds of records there are
 \b
 Exit codes: 0 done, 1 cannot be read, or refused, 2 wrong usage.
@@ -89,6 +91,10 @@ class Chosen(NamedTuple):
 @click.option("--kinds", is_flag=True, help="Explain the kinds of records, and end.")
 @click.option("--on", "switch", flag_value="on", help="Switch the trace of a running member on.")
 @click.option("--off", "switch", flag_value="off", help="Switch it off.")
+@click.option(
+    "--broker", metavar="MEMBER,...", cls=BrokerOption,
+    help="With --on and --off: the same as MEMBER, which may be a list as well. Default localhost.",
+)  # fmt: skip
 @with_credentials
 @click.argument("files", nargs=-1, metavar="FILE... | MEMBER")
 @with_version
@@ -102,6 +108,7 @@ def ringtrace(
     as_json: bool,
     kinds: bool,
     switch: str | None,
+    broker: str | None,
     credentials: Credentials,
     files: tuple[str, ...],
 ) -> int:
@@ -110,7 +117,11 @@ def ringtrace(
         print("\n".join(f"{name:<21} {words}" for name, words in KINDS.items()))
         return Exit.OK
     if switch is not None:
-        return switched(files, switch == "on", credentials)
+        if broker is not None and files:
+            raise click.UsageError(f"the member is named twice: {files[0]}, and --broker {broker}")
+        return switched(files or (broker or "localhost",), switch == "on", credentials)
+    if broker is not None:
+        raise click.UsageError("--broker names whom --on and --off ask; a trace is read from FILE")
     if not files:
         raise click.UsageError("Missing argument 'FILE...'")
     unknown = [name for name in parts(kind) if name not in KINDS]
@@ -260,15 +271,15 @@ class Views:
 
 
 def switched(members: tuple[str, ...], on: bool, credentials: Credentials) -> int:
-    """Switch the traces of running members."""
-    if not members:
-        raise click.UsageError("Missing argument 'MEMBER': host[:port] or unix:/a/path")
-    for member in members:
-        with answered(member):
-            answer = parse_target(member, 10.0, credentials).ask(op="trace", on=on)
-        status = answer.get("trace")
-        place = status.get("file") if isinstance(status, dict) else None
-        print(f"{member}: {'on, in' if on else 'off, was in'} {place}")
+    """Switch the traces of running members, of which each word may name several."""
+    for named in members:
+        target = parse_target(named, 10.0, credentials)
+        for place in (target.address, *target.others):
+            with answered(str(place)):
+                answer = replace(target, address=place, others=()).ask(op="trace", on=on)
+            status = answer.get("trace")
+            file = status.get("file") if isinstance(status, dict) else None
+            print(f"{place}: {'on, in' if on else 'off, was in'} {file}")
     return Exit.OK
 
 

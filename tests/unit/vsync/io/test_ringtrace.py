@@ -212,6 +212,27 @@ def test_a_cluster_is_traced_and_switched(tmp_path: Path) -> None:
     assert rows[-1] == {**rows[-1], "kind": "phase", "now": "left"}
 
 
+@pytest.mark.parametrize("option", ["--broker", "--brokers"])
+def test_the_members_are_named_as_at_every_command(tmp_path: Path, option: str) -> None:
+    """Each of a list: a trace is one member's."""
+
+    async def main() -> None:
+        places = [tmp_path / "a.trace", tmp_path / "b.trace"]
+        async with (
+            Cluster("test", "a", config=CONFIG, trace=places[0], manage="127.0.0.1:0") as a,
+            Cluster("test", "b", config=CONFIG, trace=places[1], manage="127.0.0.1:0") as b,
+        ):
+            done = await tool(ringtrace, "--off", option, f"{a.manage},{b.manage}")
+            said = zip((a.manage, b.manage), places, strict=True)
+            assert done.out == "".join(f"{one}: off, was in {file}\n" for one, file in said)
+
+    run(main)
+    with pytest.raises(click.UsageError, match="names whom --on and --off ask"):
+        show(option, "127.0.0.1:1", str(tmp_path / "a.trace"))
+    with pytest.raises(click.UsageError, match="named twice"):
+        show("--on", option, "127.0.0.1:1", "127.0.0.1:2")
+
+
 def test_a_file_that_cannot_be_is_refused_at_once() -> None:
     async def main() -> None:
         with pytest.raises(TraceError, match="cannot write /no/where"):
