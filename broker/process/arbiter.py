@@ -24,6 +24,7 @@ from vsync.primary.events import (
     NeverJoins,
     PersistEpoch,
     PrimaryEvent,
+    PrimaryPhase,
     StateReport,
 )
 from vsync.primary.state_exchange import ZERO_CHAIN
@@ -67,6 +68,11 @@ class Arbiter:
         self._record = record  # as it will be when all that was handed over is written
         self._ring, self._lease, self._shell = ring, lease, shell
         self._size, self._requested = size, requested
+
+    @property
+    def waits_for_first_start(self) -> bool:
+        """Whether there is no cluster yet, and not enough of its members are here."""
+        return self.primary.phase is PrimaryPhase.INQUORATE and not self._record.cluster_id
 
     def start(self) -> None:
         """Report what its record says."""

@@ -21,13 +21,12 @@ from broker.machine.version import MACHINE_VERSION, MACHINE_VERSION_MIN
 from broker.options.broker import BrokerOptions
 from broker.process.arbiter import Arbiter
 from broker.process.arbitrator_record import ArbiterRecord, RecordFile
-from broker.process.ring_setup import code_of, discovery_for
+from broker.process.ring_setup import FirstStart, code_of, discovery_for, lack_of
 from broker.watchdogs.clock_skew import PREFIX, ClockSkew
 from broker.watchdogs.full_collections import COLLECTIONS
 from broker.watchdogs.reply_lease import ReplyLease
 from vsync.io.driver import Driver
-from vsync.io.redundant_transport import SEPARATOR
-from vsync.io.transport import Transport
+from vsync.io.redundant_transport import SEPARATOR, RedundantTransport
 from vsync.primary.door import PrimaryDoor, Refusal
 from vsync.totem.config import RingConfig
 from vsync.totem.events import Direct, Output, View
@@ -37,6 +36,7 @@ from vsync.types import Member
 log = logging.getLogger("qpidd")
 
 LEAVE_MS = 100
+LOOK_S = 1.0
 
 
 class Arbitrator:
@@ -46,7 +46,7 @@ class Arbitrator:
         self,
         options: BrokerOptions,
         file: RecordFile,
-        transport: Transport,
+        transport: RedundantTransport,
         address: str,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
@@ -65,6 +65,7 @@ class Arbitrator:
         )
         self.driver = Driver(self.node, transport, self._on_output, loop=loop)
         self.discovery = discovery_for(options, self.me, log.warning)
+        self._first_start = FirstStart(lambda: lack_of(self.discovery, self.me, transport))
         self._options, self._file = options, file
         self._arbiter = Arbiter(
             self.me, file.record, self.driver, ReplyLease(self.node.lease), self,
@@ -94,6 +95,11 @@ class Arbitrator:
         if self.discovery is not None:
             self.discovery.start(self._found)
         log.info("arbitrator: no data, no clients; record of epoch %d", self._file.record.epoch)
+        self._look_who_is_there()
+
+    def _look_who_is_there(self) -> None:
+        self._first_start.wake(self.loop.time(), waits=self._arbiter.waits_for_first_start)
+        self.later(LOOK_S, self._look_who_is_there)
 
     def _found(self, address: str) -> None:
         if address not in self.me.address.split(SEPARATOR):

@@ -16,8 +16,8 @@ from enum import Enum
 from broker.exit_codes import Exit
 from broker.options.broker import BrokerOptions
 from broker.process.join_refusal import JoinRefusal, RingStatus, TransportStatus
+from broker.process.ring_setup import FirstStart
 from broker.replication.controller import Controller
-from vsync.io.discovery import Lacks
 from vsync.primary.events import PrimaryPhase
 from vsync.quorum.voter_set import parse
 
@@ -26,12 +26,6 @@ log = logging.getLogger("qpidd")
 ADVICE_S = 5.0
 """So long a majority must be missing before anybody is told what to do: most absences are shorter.
 """
-
-
-DO_THEY_RUN = (
-    "Do the others run, are all addresses of --cluster-nodes and --cluster-bind as meant, and does "
-    "a firewall let these ports through?"
-)
 
 
 class LifeState(Enum):
@@ -70,8 +64,8 @@ class MemberLife:
         """`lack`: whom of the others there is no connection to."""
         self._controller, self._stop = controller, stop
         self._data_dir, self._cman = options.data_dir, options.cman
-        self._stopping, self._progress, self._lack = stopping, progress, lack
-        self._lacks = Lacks()
+        self._stopping, self._progress = stopping, progress
+        self._first_start = FirstStart(lack)
         self._join_refusal = JoinRefusal(controller, ring, transport, stop, log.error)
         self._logged = LifeState.PRE_INIT
         self._waits_logged = False
@@ -106,7 +100,8 @@ class MemberLife:
     @property
     def reason(self) -> str:
         """Return what `qpid-cluster` is told beside the primary layer's own reason."""
-        waits = f"{self._controller.primary.reason}; {self._lacks.told}" if self._lacks.told else ""
+        lack = self._first_start.told
+        waits = f"{self._controller.primary.reason}; {lack}" if lack else ""
         return self._progress() or self._advice or waits
 
     def wake(self, now: float) -> None:
@@ -117,9 +112,7 @@ class MemberLife:
             log.info("%s, was %s", state.value, self._logged.value)
             self._logged = state
         without = self._controller.primary.phase is PrimaryPhase.INQUORATE
-        forms = without and not self._controller.promise.cluster_id
-        if news := self._lacks.news(now, self._lack() if forms else ""):
-            log.warning("waiting for the first start: %s. %s", news, DO_THEY_RUN)
+        self._first_start.wake(now, waits=without and not self._controller.promise.cluster_id)
         if self._cman:
             self._follow_quorum(without=without)
         if not without:

@@ -16,7 +16,7 @@ from broker.options.broker import BrokerOptions
 from broker.options.equality import unusual_settings
 from broker.watchdogs.reply_lease import ReplyLease
 from vsync.io.discovery import PORT as BEACON_PORT
-from vsync.io.discovery import Beacon, Discovery, StaticPeers, look_up
+from vsync.io.discovery import Beacon, Discovery, Lacks, StaticPeers, look_up
 from vsync.io.keys import Allowed, KeyFileError, read_secret
 from vsync.io.redundant_transport import SEPARATOR, RedundantTransport
 from vsync.io.security import Anonymous, Curve, Plain, Security
@@ -33,6 +33,10 @@ from vsync.wire.codec import wire_bytes_max
 log = logging.getLogger("qpidd")
 
 LINKS_S = 0.5
+DO_THEY_RUN = (
+    "Do the others run, are all addresses of --cluster-nodes and --cluster-bind as meant, and does "
+    "a firewall let these ports through?"
+)
 
 
 def discovery_for(
@@ -104,6 +108,30 @@ def _transport(options: BrokerOptions, warn: Callable[[str], None]) -> Redundant
 def code_of(refusal: Refusal) -> Exit:
     """Return with which code a member ends that is not let in."""
     return Exit.PROTOCOL if refusal.settings else Exit.DATA
+
+
+def lack_of(discovery: Discovery | None, me: Member, transport: RedundantTransport) -> str:
+    """Return whom of the others there is no connection to, in a sentence; "": to all."""
+    return "" if discovery is None else discovery.lack(me.address, transport.reached)
+
+
+class FirstStart:
+    """What a member tells, in its log and on request, that waits for the first start of its
+    cluster: whom it cannot reach, as `lack` says.
+    """
+
+    def __init__(self, lack: Callable[[], str]) -> None:
+        self._lack, self._lacks = lack, Lacks()
+
+    @property
+    def told(self) -> str:
+        """Return what was told last; "" while nobody is lacking, or not for long yet."""
+        return self._lacks.told
+
+    def wake(self, now: float, *, waits: bool) -> None:
+        """Look for whom it waits, if it does; to be called about once a second."""
+        if news := self._lacks.news(now, self._lack() if waits else ""):
+            log.warning("waiting for the first start: %s. %s", news, DO_THEY_RUN)
 
 
 class RingEndpoint:
@@ -186,9 +214,8 @@ class RingEndpoint:
         }
 
     def lack(self) -> str:
-        """Whom of the others there is no connection to, in a sentence; empty: to all."""
-        discovery, transport = self._discovery, self.transport
-        return "" if discovery is None else discovery.lack(self.me.address, transport.reached)
+        """Whom of the others there is no connection to, see `lack_of`."""
+        return lack_of(self._discovery, self.me, self.transport)
 
     def _found(self, address: str) -> None:
         if address not in self.me.address.split(SEPARATOR):

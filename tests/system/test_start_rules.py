@@ -187,22 +187,37 @@ def test_the_log_shows_each_state_once_in_the_manuals_form(tmp_path: Path) -> No
 
 
 def test_a_mistyped_address_is_named_in_the_log_and_to_whoever_asks(tmp_path: Path) -> None:
-    """At its first start; nothing told of it, and all seemed to wait for each other."""
-    port, ring, nobody = free_ports(3)
-    named = {"cluster-name": "shop", "cluster-size": 2, "cluster-bind": f"{HOST}:{ring}",
-             "cluster-nodes": f"{HOST}:{ring},{HOST}:{nobody}", "management-port": "off",
-             "data-dir": tmp_path / "alone", "port": port}  # fmt: skip
-    given = [part for name, value in named.items() for part in (f"--{name}", str(value))]
-    alone = BrokerProcess("alone", tmp_path, port, given)
+    """At its first start, of an arbitrator too; nothing told of it, and all seemed to wait."""
+    port, ring, nobody, third = free_ports(4)
+    both = {"cluster-name": "shop", "cluster-size": 2, "cluster-arbitrator": f"{HOST}:{third}",
+            "cluster-nodes": ",".join(f"{HOST}:{one}" for one in (ring, nobody, third)),
+            "management-port": "off"}  # fmt: skip
+    alone, arbitrator = (
+        BrokerProcess(name, tmp_path, port, [
+            part for name, value in (both | {"cluster-bind": f"{HOST}:{at}", **more}).items()
+            for part in (f"--{name}", str(value))
+        ])
+        for name, at, more in (
+            ("alone", ring, {"data-dir": tmp_path / "alone", "port": port}),
+            ("arbitrator", third, {"data-dir": tmp_path / "arbitrator"}),
+        )
+    )  # fmt: skip
     alone.start()
+    arbitrator.start()
     try:
-        lack = f"there is no connection to {HOST}:{nobody}; this member listens at {HOST}:{ring}"
-        wait_until(lambda: lack in alone.log_tail(50), 30, "the sentence in the log")
-        waits = "1 of 2 members for the first start are here"
-        assert reason_of(alone) == f"{waits}; {lack}"
-        assert alone.log_tail(50).count("waiting for the first start: ") == 1
+        lack = f"there is no connection to {HOST}:{nobody}; this member listens at {HOST}:"
+        told = {
+            one: f"waiting for the first start: {lack}{at}. Do the others run"
+            for one, at in ((alone, ring), (arbitrator, third))
+        }
+        both_told = lambda: all(said in one.log_tail(50) for one, said in told.items())  # noqa: E731
+        wait_until(both_told, 30, "the sentence in both logs")
+        for one in told:
+            assert one.log_tail(50).count("waiting for the first start: ") == 1
+        assert reason_of(alone).endswith(f"; {lack}{ring}")
     finally:
         alone.kill()
+        arbitrator.kill()
 
 
 def reason_of(member: BrokerProcess) -> str:
