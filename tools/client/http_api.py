@@ -14,17 +14,16 @@ import ssl
 from collections.abc import Mapping
 from contextlib import closing, suppress
 from dataclasses import field
-from typing import TypeAlias
 from urllib.parse import quote, urlencode
 
+from tools.cli.answers import Json as Json
+from tools.cli.answers import Object as Object
+from tools.cli.answers import fields, objects
 from tools.client.broker_url import HTTP, Address
 from tools.client.credentials import Credentials, from_environment
 from tools.client.failover import Chosen, MemberAddress, NoneReached, read_brokers
 from tools.client.tls import reason
 from vsync.types import record
-
-Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
-Object: TypeAlias = dict[str, Json]
 
 ANSWER_BYTES_MAX = 1 << 30
 GREETING = "/api/health/checks/is-in-service"
@@ -74,7 +73,7 @@ class Api:
         found = self.get(*names, **query)
         if not isinstance(found, list):
             raise NoAnswer(f"{self.address} answered without a list")
-        return [one for one in found if isinstance(one, dict)]
+        return objects(found)
 
     def fields(self, *names: str, **query: str | int | bool) -> Object:
         """Read one thing."""
@@ -192,7 +191,7 @@ class Api:
                 raise NoAnswer(f"{self.address} did not answer in JSON") from None
         if status < 300:
             return found
-        reason = found.get("reason") if isinstance(found, dict) else None
+        reason = fields(found).get("reason")
         if status == 401 and reason in (None, "Login failed"):
             reason = f"user '{self.user}' and this password are refused"
         elif status == 401 and (lacking := LACKS_TAG.fullmatch(str(reason))):
@@ -206,18 +205,11 @@ class Api:
 
 def _details(found: Json) -> list[str]:
     """What a failed check says beside its reason."""
-    if not isinstance(found, dict):
-        return []
-    rows = [one for key in ("alarms", "expired") for one in _list(found.get(key))]
-    named = [
-        " ".join(str(value) for value in one.values()) for one in rows if isinstance(one, dict)
-    ]
-    detail = found.get("detail")
+    told = fields(found)
+    rows = [one for key in ("alarms", "expired") for one in objects(told.get(key))]
+    named = [" ".join(str(value) for value in one.values()) for one in rows]
+    detail = told.get("detail")
     return [*([", ".join(named)] if named else []), *([str(detail)] if detail else [])]
-
-
-def _list(found: Json) -> list[Json]:
-    return found if isinstance(found, list) else []
 
 
 def absent(method: str, names: tuple[str, ...]) -> str:

@@ -11,8 +11,10 @@ import socket
 import ssl
 from collections.abc import Mapping, Sequence
 from itertools import starmap
-from typing import Protocol, TypeAlias
+from typing import Protocol
 
+from tools.cli.answers import Json as Json
+from tools.cli.answers import objects
 from tools.client import tls as tls_client
 from tools.client.broker_url import Address
 from tools.client.failover import Chosen, MemberAddress, NoneReached
@@ -21,8 +23,6 @@ from vsync.types import record
 PREAMBLE = b"QPIDMGT1"
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 """A list of a hundred thousand connections is half of that."""
-
-Json: TypeAlias = "str | int | float | bool | list[Json] | dict[str, Json] | None"
 
 
 class ManagementError(Exception):
@@ -194,7 +194,7 @@ def cluster_status(
         cluster=str(answer.get("cluster", "")),
         status=str(answer.get("status", "UNKNOWN")),
         size=_as_int(answer.get("size")),
-        members=tuple(_member(member) for member in members if isinstance(member, dict)),
+        members=tuple(map(_member, objects(members))),
         raw=answer,
     )
 

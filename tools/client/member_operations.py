@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from functools import cache
 
+from tools.cli.answers import items, objects
 from tools.client.management import Json, ManagementError, MemberStatus, StatusTarget
 
 POLL_SECONDS = 0.1
@@ -45,17 +46,14 @@ def connected(target: StatusTarget) -> list[dict[str, Json]]:
     found = target.ask(op="connections").get("connections")
     if not isinstance(found, list):
         raise ManagementError("the broker answered without a list of connections")
-    return [one for one in found if isinstance(one, dict)]
+    return objects(found)
 
 
 def client_lines(members: list[dict[str, Json]], *, numeric: bool) -> Iterator[str]:
     """The classic layout: a heading for each member, and `host:port` of each client."""
     for member in members:
         yield f"Clients on Member: ID={member['id']}:"
-        clients = member["connections"]
-        assert isinstance(clients, list)
-        for client in clients:
-            assert isinstance(client, dict)
+        for client in objects(member["connections"]):
             address = str(client.get("address", ""))
             yield f"    {address if numeric else with_name(address)}"
         yield ""
@@ -97,8 +95,7 @@ def rebalance(target: StatusTarget) -> dict[str, int]:
     Returns how many were closed at each member.  Where those clients connect next is theirs to
     choose; none is closed when no member has more clients than another one could take over.
     """
-    drained = target.status().raw.get("drained")
-    away = drained if isinstance(drained, list) else []
+    away = items(target.status().raw.get("drained"))
     members = [member.id for member in running(target) if member.id not in away]
     found = connected(target)
     share = -(-len(found) // len(members)) if members else 0

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Sequence
 
 import click
 
+from tools.cli.answers import Json, aligned, objects
 from tools.cli.options import run_command
 from tools.cli.shared_options import with_version
 from tools.client.credentials import Credentials, with_credentials
-from tools.client.management import Json
 from tools.client.target_options import asked, with_broker_argument, with_json, with_timeout
 from tools.commands.qpid_cluster import parse_target
 
@@ -50,7 +49,7 @@ def cpgtool(
     """Show the groups of the ring that MEMBER belongs to, and who is in them."""
     target = parse_target(member, timeout or None, credentials)
     answer = asked(target, "groups")
-    groups = listed(answer.get("groups"))
+    groups = objects(answer.get("groups"))
     if as_json:
         print(json.dumps(answer, indent=2, sort_keys=True))
     elif names:
@@ -58,7 +57,7 @@ def cpgtool(
             print(group.get("name", ""))
     elif delimiter is not None:
         for group in groups:
-            for rank, one in enumerate(listed(group.get("members")), 1):
+            for rank, one in enumerate(objects(group.get("members")), 1):
                 fields = (group.get("name"), rank, one.get("name"), one.get("address"))
                 print(delimiter.join(map(str, fields)))
     else:
@@ -66,14 +65,9 @@ def cpgtool(
     return 0
 
 
-def listed(value: Json | None) -> list[dict[str, Json]]:
-    """The objects of a list in an answer; whatever else it is, nothing."""
-    return [one for one in value if isinstance(one, dict)] if isinstance(value, list) else []
-
-
 def overview(answer: dict[str, Json]) -> str:
     """The ring in one line, then a table with a row for each member of each group."""
-    members = " ".join(str(m.get("name")) for m in listed(answer.get("members")))
+    members = " ".join(str(m.get("name")) for m in objects(answer.get("members")))
     lines = [
         f"Cluster {answer.get('cluster')}, ring {answer.get('ring')} of {members}",
         f"Position {answer.get('position')}"
@@ -81,23 +75,14 @@ def overview(answer: dict[str, Json]) -> str:
         "",
     ]
     rows = [("Group", "Rank", "Member", "Address")]
-    for group in listed(answer.get("groups")):
-        for rank, one in enumerate(listed(group.get("members")), 1):
+    for group in objects(answer.get("groups")):
+        for rank, one in enumerate(objects(group.get("members")), 1):
             local = " (local)" if one.get("local") else ""
             name = str(group.get("name")) if rank == 1 else ""
             rows.append((name, str(rank), f"{one.get('name')}{local}", str(one.get("address"))))
     if len(rows) == 1:
         return "\n".join([*lines, "No groups."])
-    return "\n".join([*lines, *table(rows)])
-
-
-def table(rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Columns as wide as their widest cell."""
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    return [
-        "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()
-        for row in rows
-    ]
+    return "\n".join([*lines, *aligned(rows)])
 
 
 def main() -> None:

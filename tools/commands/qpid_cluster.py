@@ -74,6 +74,7 @@ import click
 
 from broker.exit_codes import Exit
 from broker.options.broker import AMQP_PORT, parse_address
+from tools.cli.answers import fields, items, objects
 from tools.cli.options import run_command
 from tools.cli.shared_options import with_version
 from tools.client.broker_url import AMQP
@@ -248,9 +249,8 @@ def qpid_cluster(
 
     if archive is not None:
         document = diagnose(archive, members_of(target))
-        problems = document["problems"]
-        assert isinstance(problems, list)
-        return said(document, "\n".join([f"{archive.file} is written", *map(str, problems)]))
+        problems = map(str, items(document["problems"]))
+        return said(document, "\n".join([f"{archive.file} is written", *problems]))
     with answered():
         demand_cluster(target, given["cluster_name"])
         if all_connections or of is not None:
@@ -360,8 +360,7 @@ def overview(status: ClusterStatus) -> str:
         f"  Cluster Size: {status.size}",
     ]
     label = "       Members"
-    found = status.raw.get("drained")
-    drained = found if isinstance(found, list) else []
+    drained = items(status.raw.get("drained"))
     own = str(status.raw.get("member_state") or "READY")
     roles = roles_in(status)
     for member in status.members:
@@ -386,18 +385,15 @@ def overview(status: ClusterStatus) -> str:
         lines.append(
             f"       Version: {in_force} (--upgrade: {possible}, which all members execute)"
         )
-    alarms = status.raw.get("alarms")
-    if isinstance(alarms, list):
-        lines += [f"         Alarm: {alarm}" for alarm in alarms]
+    lines += [f"         Alarm: {alarm}" for alarm in items(status.raw.get("alarms"))]
     shared = status.raw.get("shared_store")
     if isinstance(shared, dict):
         lines.append(
             f"  Shared store: {shared['directory']}, led since {shared['since']} by "
             f"{shared['leader']} (token {shared['token']})"
         )
-    down = status.raw.get("links_down")
-    if isinstance(down, list):
-        lines += [f"     Link down: {link} (its member has another one)" for link in down]
+    down = items(status.raw.get("links_down"))
+    lines += [f"     Link down: {link} (its member has another one)" for link in down]
     return "\n".join(lines)
 
 
@@ -407,10 +403,8 @@ ROLE_MARKS = {"active": ["the active one"], "recovering": ["the active one"], "r
 
 def roles_in(status: ClusterStatus) -> dict[str, str]:
     """The role of each member; nothing where any member takes clients."""
-    found = status.raw.get("ha")
-    members = found.get("members") if isinstance(found, dict) else None
-    listed = members if isinstance(members, list) else []
-    return {str(one["id"]): str(one["status"]) for one in listed if isinstance(one, dict)}
+    members = objects(fields(status.raw.get("ha")).get("members"))
+    return {str(one["id"]): str(one["status"]) for one in members}
 
 
 def stop_member(target: Target, member_id: str, force: bool) -> None:

@@ -17,6 +17,7 @@ import click
 
 from broker.admin.roles import Role
 from broker.exit_codes import Exit
+from tools.cli.answers import objects
 from tools.cli.options import run_command
 from tools.cli.shared_options import BrokerOption, with_version
 from tools.client.broker_url import AMQP, parse_url
@@ -208,8 +209,7 @@ def _as_uri(text: str) -> str:
 
 
 def _replicas(target: Target) -> list[dict[str, Json]]:
-    found = target.ask(op="replicas").get("replicas")
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
+    return objects(target.ask(op="replicas").get("replicas"))
 
 
 def _replica_lines(rows: list[dict[str, Json]]) -> Iterator[str]:
@@ -277,9 +277,7 @@ def force_passive(target: Target) -> dict[str, Json]:
 
 def described(found: dict[str, Json]) -> list[str]:
     """The lines of `query`, in Qpid's layout."""
-    members = found.get("members")
-    listed = members if isinstance(members, list) else []
-    urls = [str(one.get("url") or "") for one in listed if isinstance(one, dict)]
+    urls = [str(one.get("url") or "") for one in objects(found.get("members"))]
     rows = {
         "Status": found.get("status"),
         "Broker ID": found.get("id", ""),

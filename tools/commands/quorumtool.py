@@ -10,12 +10,12 @@ from collections.abc import Callable
 import click
 
 from broker.exit_codes import Exit
+from tools.cli.answers import Json, aligned, items, objects
 from tools.cli.options import run_command
 from tools.cli.shared_options import with_version
 from tools.client.credentials import Credentials, with_credentials
-from tools.client.management import Json, ManagementError
+from tools.client.management import ManagementError
 from tools.client.target_options import asked, with_broker_argument, with_json, with_timeout
-from tools.commands.cpgtool import listed, table
 from tools.commands.qpid_cluster import Target, parse_target
 
 QUORATE, FAILED, NOT_QUORATE = Exit.OK, 1, 2
@@ -84,7 +84,7 @@ def quorumtool(
 def overview(answer: dict[str, Json], date: str) -> str:
     """The three blocks of corosync-quorumtool."""
     blocked = "" if answer.get("quorate") is True else " Activity blocked"
-    nodes = listed(answer.get("nodes"))
+    nodes = objects(answer.get("nodes"))
     reason = answer.get("reason")
     return "\n".join(
         [
@@ -113,20 +113,19 @@ def overview(answer: dict[str, Json], date: str) -> str:
 
 def flags(answer: dict[str, Json]) -> list[str]:
     """The words of an answer that say which rules are in force."""
-    found = answer.get("flags")
-    return [str(flag) for flag in found] if isinstance(found, list) else []
+    return [str(flag) for flag in items(answer.get("flags"))]
 
 
 def membership(answer: dict[str, Json]) -> list[str]:
     """The list of voters and guests, as a table under its heading."""
     rows = [("Votes", "State", "Role", "Name")]
-    for one in listed(answer.get("nodes")):
+    for one in objects(answer.get("nodes")):
         state = "here" if one.get("present") else "away"
         local = " (local)" if one.get("local") else ""
         rows.append(
             (str(one.get("votes")), state, str(one.get("role")), f"{one.get('name')}{local}")
         )
-    return ["Membership information", "----------------------", *table(rows)]
+    return ["Membership information", "----------------------", *aligned(rows)]
 
 
 def watch(
@@ -142,7 +141,7 @@ def watch(
                 code, line = FAILED, f"no answer: {problem}"
             else:
                 code = QUORATE if answer.get("quorate") is True else NOT_QUORATE
-                names = [str(one.get("name")) for one in listed(answer.get("nodes"))]
+                names = [str(one.get("name")) for one in objects(answer.get("nodes"))]
                 if columns != (columns := "voters: " + ", ".join(names)):
                     print(columns)
                 line = drawn(answer)
@@ -160,7 +159,7 @@ def watch(
 def drawn(answer: dict[str, Json]) -> str:
     """A view as one line: the verdict, votes of quorum, a mark for each voter."""
     word = "quorate" if answer.get("quorate") is True else "NOT QUORATE"
-    marks = " ".join("#" if one.get("present") else "." for one in listed(answer.get("nodes")))
+    marks = " ".join("#" if one.get("present") else "." for one in objects(answer.get("nodes")))
     votes = f"{answer.get('total')}/{answer.get('quorum')}"
     reason = f"  {answer['reason']}" if answer.get("reason") else ""
     return f"{word:<11}  {votes:>5}  {marks}  ring {answer.get('ring')}{reason}"

@@ -14,11 +14,11 @@ from typing import IO, NamedTuple
 import click
 
 from broker.exit_codes import Exit
+from tools.cli.answers import Json, fields
 from tools.cli.failures import ToolError, os_reason
 from tools.cli.options import run_command
 from tools.cli.shared_options import BrokerOption, with_version
 from tools.client.credentials import Credentials, with_credentials
-from tools.client.management import Json
 from tools.client.target_options import answered
 from tools.commands.qpid_cluster import parse_target
 from vsync.totem.trace import KINDS
@@ -277,8 +277,7 @@ def switched(members: tuple[str, ...], on: bool, credentials: Credentials) -> in
         for place in (target.address, *target.others):
             with answered(str(place)):
                 answer = replace(target, address=place, others=()).ask(op="trace", on=on)
-            status = answer.get("trace")
-            file = status.get("file") if isinstance(status, dict) else None
+            file = fields(answer.get("trace")).get("file")
             print(f"{place}: {'on, in' if on else 'off, was in'} {file}")
     return Exit.OK
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from tools.cli.answers import Object, items, objects
 from tools.client.broker_url import Address
-from tools.client.http_api import Api, ApiError, Json, NotRunning, Object
+from tools.client.http_api import Api, ApiError, NotRunning
 from vsync.types import record
 
 PATIENCE_S = 5.0
@@ -49,7 +50,7 @@ class Answers:
 
     def unknown(self) -> list[str]:
         """What those that answered could not tell, but for what another one of them can."""
-        told = [{str(one) for one in texts(document.get("unknown"))} for document in self.heard]
+        told = [{str(one) for one in items(document.get("unknown"))} for document in self.heard]
         return sorted(set.union(*told)) if all(told) else []
 
     @property
@@ -67,18 +68,8 @@ def place_of(severity: str) -> int:
 
 
 def _key(finding: Object) -> tuple[str, ...]:
-    named = () if finding.get("kind") in OF_MANY else map(str, texts(finding.get("objects")))
+    named = () if finding.get("kind") in OF_MANY else map(str, items(finding.get("objects")))
     return (str(finding.get("name")), *sorted(named))
-
-
-def objects(found: Json) -> list[Object]:
-    """The objects of a list; of anything else none."""
-    return [one for one in found if isinstance(one, dict)] if isinstance(found, list) else []
-
-
-def texts(found: Json) -> list[Json]:
-    """What is in a list; of anything else nothing."""
-    return found if isinstance(found, list) else []
 
 
 def asked(api: Api) -> Answers:

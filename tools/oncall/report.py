@@ -6,8 +6,8 @@ import textwrap
 from collections.abc import Iterator
 from datetime import UTC, datetime
 
-from tools.client.http_api import Json, Object
-from tools.oncall.answers import LEVELS, Answers, texts
+from tools.cli.answers import Json, Object, items
+from tools.oncall.answers import LEVELS, Answers
 
 WIDTH_MIN, WIDTH_MAX = 40, 100
 
@@ -49,7 +49,7 @@ def summary(found: Answers) -> str:
 
 def _rows(found: Answers) -> Iterator[list[tuple[str, str]]]:
     for one in found.findings():
-        since, seen_by = one.get("since_ms"), texts(one.get("seen_by"))
+        since, seen_by = one.get("since_ms"), items(one.get("seen_by"))
         what = str(one.get("what"))
         if isinstance(since, int | float) and since:
             what += f", since {datetime.fromtimestamp(since / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"

@@ -8,7 +8,7 @@ import json
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 
-from tools.client.http_api import Json, Object
+from tools.cli.answers import Json, Object, aligned
 from vsync.types import record
 
 FORMATS = ("table", "pretty_table", "csv", "json")
@@ -63,24 +63,6 @@ def print_rows(
     else:
         for row in cells:
             print("\t".join(row))
-
-
-def aligned(cells: Sequence[Sequence[str]], values: Sequence[Row] = ()) -> list[str]:
-    """Lines with columns as wide as their widest cell; numbers stand to the right."""
-    if not cells:
-        return []
-    widths = [max(len(cell) for cell in column) for column in zip(*cells, strict=True)]
-    right = [
-        bool(values) and all(isinstance(row[at], int | float) for row in values)
-        for at in range(len(widths))
-    ]
-    return [
-        "  ".join(
-            cell.rjust(width) if to_right else cell.ljust(width)
-            for cell, width, to_right in zip(row, widths, right, strict=True)
-        ).rstrip()
-        for row in cells
-    ]
 
 
 def print_boxed(cells: Sequence[Sequence[str]], *, heads: bool) -> None:

@@ -15,11 +15,12 @@ import click
 from broker.exit_codes import Exit
 from broker.machine.policies.qpid_options import PREFIX
 from broker.machine.requests.arguments import QUEUE_ARGUMENTS
+from tools.cli.answers import Json, Object, fields
 from tools.cli.failures import ToolError, meant
 from tools.cli.options import run_command
 from tools.cli.shared_options import with_version
 from tools.client.credentials import Credentials
-from tools.client.http_api import Api, ApiError, Json, Object
+from tools.client.http_api import Api, ApiError
 from tools.operate.output import plain, print_json, print_rows
 from tools.operate.target import answered, api_of, epilog, with_target
 
@@ -158,9 +159,8 @@ def attributes(row: Object) -> str:
     words += ["--durable"] if row.get("durable") else []
     words += ["auto-del"] if row.get("auto_delete") else []
     words += ["excl"] if row.get("exclusive") else []
-    given = row.get("arguments")
-    for name, value in sorted(given.items()) if isinstance(given, dict) else ():
-        words.append(f"--argument {name}={plain(value)}")
+    given = sorted(fields(row.get("arguments")).items())
+    words += [f"--argument {name}={plain(value)}" for name, value in given]
     return " ".join(words)
 
 

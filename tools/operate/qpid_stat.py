@@ -8,13 +8,14 @@ from collections.abc import Mapping
 
 import click
 
+from tools.cli.answers import Json, Object, aligned, fields
 from tools.cli.options import run_command
 from tools.cli.shared_options import with_version
 from tools.client.credentials import Credentials, with_credentials
-from tools.client.http_api import Api, Json, Object
+from tools.client.http_api import Api
 from tools.client.target_options import with_broker_argument
 from tools.operate.listings import PATHS_OF_VHOSTS
-from tools.operate.output import Column, aligned, asked, at, plain, print_json
+from tools.operate.output import Column, asked, at, plain, print_json
 from tools.operate.target import answered, api_of, epilog, with_timeout
 from vsync.types import record
 
@@ -71,19 +72,13 @@ def flag(name: str) -> Column:
 def general(api: Api) -> list[Object]:
     """The cluster in numbers, one a line."""
     overview = api.fields("overview")
-    totals, queued = overview.get("object_totals"), overview.get("queue_totals")
     pairs: list[tuple[str, Json]] = [
         ("cluster", overview.get("cluster_name")), ("member", overview.get("node")),
         ("product", f"{overview.get('product_name')} {overview.get('product_version')}"),
     ]  # fmt: skip
-    for found in (totals, queued):
-        pairs += [
-            (name, value) for name, value in sorted(found.items()) if isinstance(value, int)
-        ] if isinstance(found, dict) else []  # fmt: skip
-    stats = overview.get("message_stats")
-    pairs += [
-        (name, value) for name, value in sorted(stats.items()) if isinstance(value, int)
-    ] if isinstance(stats, dict) else []  # fmt: skip
+    for part in ("object_totals", "queue_totals", "message_stats"):
+        numbers = sorted(fields(overview.get(part)).items())
+        pairs += [(name, value) for name, value in numbers if isinstance(value, int)]
     return [{"name": name, "value": value} for name, value in pairs]
 
 

@@ -16,8 +16,9 @@ from urllib.parse import quote
 
 import click
 
+from tools.cli.answers import Json, Object, objects
 from tools.client.broker_url import AMQP, BrokerUrl, parse_url
-from tools.client.http_api import Api, ApiError, Json, Object
+from tools.client.http_api import Api, ApiError
 from vsync.types import record
 
 PREFIX = "qpid-route "
@@ -281,8 +282,7 @@ def exactly(name: str) -> str:
 
 
 def _upstreams(value: Json) -> list[str]:
-    entries = value if isinstance(value, list) else []
-    return [str(one.get("upstream")) for one in entries if isinstance(one, dict)]
+    return [str(one.get("upstream")) for one in objects(value)]
 
 
 def _peer_in(uri: Json) -> str:

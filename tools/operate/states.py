@@ -6,8 +6,9 @@ import time
 from collections.abc import Callable
 
 from broker.exit_codes import Exit
+from tools.cli.answers import Json, fields, items, objects
 from tools.cli.failures import ToolError
-from tools.client.http_api import Api, ApiError, Json, Object, OtherProtocol
+from tools.client.http_api import Api, ApiError, OtherProtocol
 from tools.operate.output import plain, print_json, print_rows
 
 POLL_SECONDS = 0.2
@@ -38,12 +39,10 @@ def print_status(api: Api, *, as_json: bool) -> None:
         ("Disk free", node.get("disk_free")), ("Disk free limit", node.get("disk_free_limit")),
         ("File descriptors", node.get("fd_used")),
     ])  # fmt: skip
-    totals = overview.get("object_totals")
-    _section("Totals", sorted(totals.items()) if isinstance(totals, dict) else [])
-    listeners = overview.get("listeners")
+    _section("Totals", sorted(fields(overview.get("object_totals")).items()))
     _section("Listeners", [
         (str(one.get("protocol")), f"{one.get('ip_address')} port {one.get('port')}")
-        for one in (listeners if isinstance(listeners, list) else []) if isinstance(one, dict)
+        for one in objects(overview.get("listeners"))
     ])  # fmt: skip
 
 
@@ -53,8 +52,7 @@ def print_cluster(api: Api, *, as_json: bool) -> None:
     if as_json:
         print_json(cluster)
         return
-    quorum = cluster.get("quorum")
-    votes: Object = quorum if isinstance(quorum, dict) else {}
+    votes = fields(cluster.get("quorum"))
     _section("Basics", [
         ("Cluster name", cluster.get("cluster")), ("State", cluster.get("status")),
         ("Reason", cluster.get("reason") or None),
@@ -62,19 +60,15 @@ def print_cluster(api: Api, *, as_json: bool) -> None:
         ("Quorate", votes.get("quorate")), ("Epoch", cluster.get("epoch")),
         ("Position", cluster.get("position")),
     ])  # fmt: skip
-    members = cluster.get("members")
-    rows = [one for one in (members if isinstance(members, list) else []) if isinstance(one, dict)]
     print("Members\n")
     columns = ("id", "state", "voter", "votes", "position", "url")
     print_rows(
         columns,
         [[f"{one.get('id')}{' (local)' if one.get('local') else ''}",
-          *(one.get(name) for name in columns[1:])] for one in rows],
+          *(one.get(name) for name in columns[1:])] for one in objects(cluster.get("members"))],
     )  # fmt: skip
-    alarms = cluster.get("alarms")
     print()
-    found = alarms if isinstance(alarms, list) else []
-    _section("Alarms", [("", one) for one in found] or [("", "(none)")])
+    _section("Alarms", [("", one) for one in items(cluster.get("alarms"))] or [("", "(none)")])
 
 
 def _section(title: str, pairs: list[tuple[str, Json]]) -> None:

@@ -31,6 +31,7 @@ from store.files.directory_lock import DirectoryLock
 from store.lmdb_environment import inspect
 from store.lmdb_store import LmdbStore
 from store.swap import STORE_NAME, find_store, put_in_force, restore
+from tools.cli.answers import aligned
 from tools.client.broker_url import parse_address
 from vsync.types import record
 
@@ -127,9 +128,7 @@ def _list(directory: Path) -> tuple[str, Document]:
         return f"{directory} has no backups", document
     head = ("number", "epoch", "position", "marker", "written (UTC)", "size", "stays", "cluster id")
     rows = [head, *(_row(one, stays) for one, stays in zip(found, stay, strict=True))]
-    widths = [max(len(row[i]) for row in rows) for i in range(len(head))]
-    lines = ["  ".join(cell.ljust(w) for cell, w in zip(row, widths, strict=True)) for row in rows]
-    return "\n".join(line.rstrip() for line in lines), document
+    return "\n".join(aligned(rows)), document
 
 
 def _judged(directory: Path, found: list[Backup]) -> list[Stays]:

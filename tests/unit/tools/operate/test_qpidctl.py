@@ -14,11 +14,12 @@ import pytest
 from broker.exit_codes import Exit
 from tests.support.dashboard.canned_api import CONNECTION, HOSTILE, CannedApi
 from tests.unit.tools.operate.commands import Run
+from tools.cli.answers import aligned
 from tools.cli.failures import ToolError
 from tools.client.http_api import Api, ApiError, Object
 from tools.operate import states
 from tools.operate.listings import LISTINGS
-from tools.operate.output import aligned, plain
+from tools.operate.output import plain
 from tools.operate.qpid_stat import qpid_stat
 from tools.operate.qpidctl import qpidctl
 
