@@ -13,7 +13,7 @@ from tests.support.generated_blocks import Blocks, run
 from tests.support.observed import Observed
 from tools.verify.live.follow import FollowResult
 from tools.verify.live.metrics import FollowMetrics
-from tools.verify.live.notify import Notifier, Receiver
+from tools.verify.live.notify import Receiver
 from tools.verify.live.progress import LogProgress, MemberLag
 
 PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "metrics.md"
@@ -66,7 +66,7 @@ def _followed(_old: str) -> str:
     """What the check reports of logs that are behind."""
     receiver = Receiver("--alert-url", lambda _: None)
     receiver.close(0.0)
-    metrics = FollowMetrics(Notifier([receiver]))
+    metrics = FollowMetrics([receiver])
     lag = MemberLag("a", 1, 9, 1, 0.5, live=True)
     metrics.take(FollowResult(LogProgress(10, 9, [lag], []), [], 10))
     found = {}

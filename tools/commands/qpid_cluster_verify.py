@@ -12,7 +12,7 @@ import traceback
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple, NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import click
 from click.core import ParameterSource
@@ -25,7 +25,7 @@ from tools.verify.input.segments import find_segments, is_few, is_little
 from tools.verify.live import checkpoint
 from tools.verify.live.alert import alert
 from tools.verify.live.metrics import FollowMetrics, serving
-from tools.verify.live.notify import notifier
+from tools.verify.live.notify import receiving
 from tools.verify.report.progress_bar import progress
 from tools.verify.spark_session import needs, spark_session
 
@@ -177,7 +177,7 @@ def main(
     if fast:
         _fast(list(logdir), as_json)
     if follow:
-        _follow(list(logdir), as_json, verbose, since, Outlets(**outlets))
+        _follow(list(logdir), as_json, verbose, since, outlets)
     with _verdict_only(as_json, verbose):
         needs(*ALWAYS)
         # Imported late: --help, --fast and the sentence of `needs` come without the extra, too.
@@ -278,31 +278,27 @@ def _broke(error: Exception, as_json: bool, verbose: bool) -> NoReturn:
     _no_verdict(f"the check itself failed: {reason} (--verbose shows where)", as_json)
 
 
-class Outlets(NamedTuple):
-    """Where --follow tells what it finds, besides its lines."""
-
-    alert_command: str | None
-    alert_url: str | None
-    metrics_port: str | None
-
-
 def _follow(
-    places: list[Path], as_json: bool, verbose: bool, since: Path | None, outlets: Outlets
+    places: list[Path],
+    as_json: bool,
+    verbose: bool,
+    since: Path | None,
+    outlets: Mapping[str, str | None],
 ) -> NoReturn:
     with _verdict_only(as_json, verbose):
         needs(*ALWAYS)
         saved = [] if since is None else checkpoint.load(since)
         with (
-            notifier(outlets.alert_command, outlets.alert_url) as told,
-            serving(outlets.metrics_port, metrics := FollowMetrics(told)),
+            receiving(outlets["alert_command"], outlets["alert_url"]) as receivers,
+            serving(outlets["metrics_port"], metrics := FollowMetrics(receivers)),
         ):
-            consistent = alert(places, as_json, saved, told, metrics)
+            consistent = alert(places, as_json, saved, receivers, metrics)
         sys.exit(CONSISTENT if consistent else NOT_CONSISTENT)
 
 
-def _no_verdict(why: str, as_json: bool) -> NoReturn:
+def _no_verdict(why: str, as_json: bool, **verdict: object) -> NoReturn:
     if as_json:
-        click.echo(json.dumps({"consistent": None, "error": why}))
+        click.echo(json.dumps({**(verdict or {"consistent": None}), "error": why}))
     click.echo(f"qpid-cluster-verify: {why}", err=True)
     sys.exit(NO_VERDICT)
 
@@ -312,10 +308,7 @@ def _fast(places: list[Path], as_json: bool) -> NoReturn:
     try:
         report = compare_ends(places)
     except BadInput as error:
-        if as_json:
-            click.echo(json.dumps({"fast": True, "ends_agree": None, "error": str(error)}))
-        click.echo(f"qpid-cluster-verify: {error}", err=True)
-        sys.exit(NO_VERDICT)
+        _no_verdict(str(error), as_json, fast=True, ends_agree=None)
     seconds = time.monotonic() - began
     if as_json:
         click.echo(json.dumps(report.as_document() | {"seconds": round(seconds, 3)}, indent=2))

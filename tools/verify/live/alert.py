@@ -18,7 +18,7 @@ from tools.verify.input.segments import find_segments
 from tools.verify.live import checkpoint
 from tools.verify.live.follow import FollowResult, follow
 from tools.verify.live.metrics import FollowMetrics
-from tools.verify.live.notify import Notifier, as_document
+from tools.verify.live.notify import Receiver, as_document, tell
 from tools.verify.live.progress import LogProgress
 
 ERASE = "\r\x1b[K"
@@ -28,7 +28,7 @@ def alert(
     places: list[Path],
     as_json: bool,
     saved: list[Row],
-    notifier: Notifier,
+    receivers: list[Receiver],
     metrics: FollowMetrics,
 ) -> bool:
     """Follow until SIGINT or SIGTERM; return whether all that was verified is consistent.
@@ -43,7 +43,7 @@ def alert(
         for result in follow(places, stop.is_set, saved):
             metrics.take(result)
             for finding in result.findings:
-                notifier.tell(finding)
+                tell(receivers, finding)
             for line in result_lines(result, last, as_json):
                 click.echo(line)
             _show_status(result)

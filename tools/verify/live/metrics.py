@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
 
 from tools.verify.findings import INSTALL, PROPERTIES, BadInput
 from tools.verify.live.follow import FollowResult
-from tools.verify.live.notify import Notifier
+from tools.verify.live.notify import Receiver
 from tools.verify.live.progress import LogProgress
 
 if TYPE_CHECKING:
@@ -22,8 +22,8 @@ HOST = "127.0.0.1"
 class FollowMetrics:
     """Collector of the figures: taken by the thread of the check, collected by those of scrapes."""
 
-    def __init__(self, notifier: Notifier) -> None:
-        self._receivers = notifier.receivers
+    def __init__(self, receivers: Sequence[Receiver]) -> None:
+        self._receivers = receivers
         # Replaced as a whole, so that no scrape finds half of a result.
         self._seen = Counter[str](), FollowResult(LogProgress())
 

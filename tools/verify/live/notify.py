@@ -12,7 +12,7 @@ import json
 import shlex
 import subprocess
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from os import SEEK_END
 from queue import Empty, Full, Queue
@@ -103,34 +103,26 @@ class Receiver:
         click.echo(f"qpid-cluster-verify: alert not told to {self.name}: {shown(why)}", err=True)
 
 
-class Notifier:
-    """All receivers of alerts."""
-
-    def __init__(self, receivers: Sequence[Receiver] = ()) -> None:
-        self.receivers = receivers
-
-    def tell(self, finding: Finding) -> None:
-        """Tell all of a finding; never blocks."""
-        if self.receivers:
-            document = json.dumps(as_document(finding)).encode()
-            for one in self.receivers:
-                one.tell(document)
+def tell(receivers: Iterable[Receiver], finding: Finding) -> None:
+    """Tell all of a finding; never blocks."""
+    for one in receivers:
+        one.tell(json.dumps(as_document(finding)).encode())
 
 
 @contextmanager
-def notifier(command: str | None, url: str | None) -> Iterator[Notifier]:
+def receiving(command: str | None, url: str | None) -> Iterator[list[Receiver]]:
     """Yield the receivers that the options name; at the end tell them what still waits.
 
     Raises `BadInput` for a command or URL that can be none.
     """
-    found: list[tuple[str, Deliver]] = []
+    found: dict[str, Deliver] = {}
     if command is not None:
-        found.append(("--alert-command", to_command(command)))
+        found["--alert-command"] = to_command(command)
     if url is not None:
-        found.append(("--alert-url", to_webhook(url)))
-    receivers = [Receiver(*one) for one in found]
+        found["--alert-url"] = to_webhook(url)
+    receivers = [Receiver(*one) for one in found.items()]
     try:
-        yield Notifier(receivers)
+        yield receivers
     finally:
         until = time.monotonic() + END_S
         for one in receivers:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from threading import Event, Thread
 from typing import TYPE_CHECKING, TextIO
@@ -28,20 +28,13 @@ def progress(spark: SparkSession | None, wanted: bool, out: TextIO | None = None
     if spark is None or not wanted or not to.isatty():
         yield
         return
-    with redrawing(Stages(spark), to):
-        yield
-
-
-@contextmanager
-def redrawing(stages: Callable[[], tuple[int, int, int]], out: TextIO) -> Iterator[None]:
-    """Redraw the line until the block ends, then erase it."""
-    over = Event()
+    over, stages = Event(), Stages(spark)
 
     def renew() -> None:
         began = time.monotonic()
         while not over.wait(EVERY_SECONDS):
-            out.write(ERASE + bar(*stages(), time.monotonic() - began))
-            out.flush()
+            to.write(ERASE + bar(*stages(), time.monotonic() - began))
+            to.flush()
 
     thread = Thread(target=renew, daemon=True)
     thread.start()
@@ -50,8 +43,8 @@ def redrawing(stages: Callable[[], tuple[int, int, int]], out: TextIO) -> Iterat
     finally:
         over.set()
         thread.join()
-        out.write(ERASE)
-        out.flush()
+        to.write(ERASE)
+        to.flush()
 
 
 class Stages:

@@ -13,7 +13,7 @@ from tests.support.promql import Query, Scrape
 from tools.verify.findings import BadInput, Finding
 from tools.verify.live.follow import FollowResult
 from tools.verify.live.metrics import FollowMetrics, serving
-from tools.verify.live.notify import Notifier, Receiver
+from tools.verify.live.notify import Receiver
 from tools.verify.live.progress import LogProgress, MemberLag
 
 CONF = Path(__file__).resolve().parents[4] / "conf" / "prometheus"
@@ -30,7 +30,7 @@ TROUBLED = FollowResult(LogProgress(1000, 900, LAGS, ["e (incarnation 1)"]), [FO
 def taken(*results: FollowResult, lost: int = 0) -> Scrape:
     receiver = Receiver("--alert-url", lambda _: None)
     receiver.lost = lost
-    metrics, registry = FollowMetrics(Notifier([receiver])), CollectorRegistry()
+    metrics, registry = FollowMetrics([receiver]), CollectorRegistry()
     for one in results:
         metrics.take(one)
     receiver.close(30)
@@ -80,7 +80,7 @@ def test_every_alert_is_silent_in_a_calm_cluster_and_raised_in_trouble() -> None
 
 
 def test_it_is_served_to_this_machine() -> None:
-    metrics = FollowMetrics(Notifier())
+    metrics = FollowMetrics([])
     metrics.take(CALM)
     with serving("0", metrics) as port:
         assert port is not None
@@ -103,7 +103,7 @@ def test_it_is_served_to_this_machine() -> None:
 def test_what_is_no_port_is_refused(where: str) -> None:
     with (
         pytest.raises(BadInput, match="give PORT or HOST:PORT"),
-        serving(where, FollowMetrics(Notifier())),
+        serving(where, FollowMetrics([])),
     ):
         pass
 
@@ -113,6 +113,6 @@ def test_what_can_be_no_host_is_refused(host: str) -> None:
     """It ended in a traceback, as its encoding failed and not its address."""
     with (
         pytest.raises(BadInput, match=f"--metrics-port {host}:9419: that is no name of a host"),
-        serving(f"{host}:9419", FollowMetrics(Notifier())),
+        serving(f"{host}:9419", FollowMetrics([])),
     ):
         pass

@@ -17,10 +17,10 @@ import pytest
 from tools.verify.findings import BadInput, Finding
 from tools.verify.live.notify import (
     NotDelivered,
-    Notifier,
     Receiver,
     as_document,
-    notifier,
+    receiving,
+    tell,
     to_command,
     to_webhook,
 )
@@ -74,12 +74,12 @@ def webhook(*statuses: int) -> Iterator[str]:
 
 def test_a_command_gets_the_finding_as_json(tmp_path: Path) -> None:
     file = tmp_path / "told here"
-    with notifier(f"tee -a '{file}'", None) as told:
-        told.tell(FOUND)
+    with receiving(f"tee -a '{file}'", None) as receivers:
+        tell(receivers, FOUND)
     document = json.loads(file.read_bytes())
     assert document == {**as_document(FOUND), "around": []}
     assert (document["property"], document["text"]) == ("G14", str(FOUND))
-    assert [(one.told, one.lost) for one in told.receivers] == [(1, 0)]
+    assert [(one.told, one.lost) for one in receivers] == [(1, 0)]
 
 
 def test_names_of_users_forge_no_line_and_reach_no_terminal() -> None:
@@ -92,7 +92,7 @@ def test_names_of_users_forge_no_line_and_reach_no_terminal() -> None:
 def test_a_webhook_gets_it_when_it_answers_again() -> None:
     with webhook(503, 500, 200) as url:
         one = Receiver("--alert-url", to_webhook(url), waits=(0.0, 0.0, 0.0))
-        Notifier([one]).tell(FOUND)
+        tell([one], FOUND)
         until(one)
     assert (one.told, one.lost) == (1, 0)
     assert len(_Hook.got) == 3

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, cast
 import pytest
 
 from tools.verify.report import progress_bar
-from tools.verify.report.progress_bar import ERASE, WIDTH, bar, redrawing
+from tools.verify.report.progress_bar import ERASE, WIDTH, bar
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -54,8 +54,8 @@ def test_spark_is_asked() -> None:
 def test_it_is_erased_at_the_end(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(progress_bar, "EVERY_SECONDS", 0.001)
     out = Terminal()
-    with redrawing(lambda: (1, 2, 4), out):
-        while "step 1" not in out.getvalue():
+    with progress_bar.progress(cast("SparkSession", Spark()), True, out):
+        while "step 2: 3 of 12 tasks" not in out.getvalue():
             pass
     assert out.getvalue().endswith(ERASE)
 
