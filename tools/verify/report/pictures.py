@@ -303,7 +303,7 @@ def _event_marks(frame: _Frame, incarnations: list[IncarnationTimeline], y: int)
         for time, what, said in one.events:
             x = frame.x(time)
             place = int(x / 4), what
-            if what in _EVENT_MARKS and place not in drawn:
+            if place not in drawn:
                 drawn.add(place)
                 title = text("title", f"{one.member} (incarnation {one.incarnation}) {said}")
                 mark = _EVENT_MARKS[what] + title

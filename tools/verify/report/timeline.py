@@ -32,7 +32,7 @@ class Span(NamedTuple):
 
 
 class Event(NamedTuple):
-    """Event of an incarnation: "start", "view", "snapshot", "stop", "end" or "vote"."""
+    """Event of an incarnation: "start", "snapshot", "stop", "end" or "vote"."""
 
     time_us: int
     what: str
@@ -156,37 +156,33 @@ def _timeline_of(
     member: str, incarnation: int, records: list[Row], begin: int, end: int
 ) -> IncarnationTimeline:
     one = IncarnationTimeline(member, incarnation, begin, end)
-    since: tuple[int, int, int] | None = None
+    primary: Span | None = None  # that it is in
     stopped, received = False, 0
     for row in records:
         time = row.time_us or begin
-        if (
-            row.kind in (RecordKind.ACTIVE, RecordKind.INACTIVE, RecordKind.STOP)
-            and since is not None
-        ):
-            one.spans.append(Span(since[0], time, *since[1:]))
-            since = None
+        if primary and row.kind in (RecordKind.ACTIVE, RecordKind.INACTIVE, RecordKind.STOP):
+            one.spans.append(primary._replace(end_us=time))
+            primary = None
+        what = text = ""
         match row.kind:
             case RecordKind.START:
-                one.events.append(Event(time, "start", f"starts at position {row.position}"))
+                what, text = "start", f"starts at position {row.position}"
             case RecordKind.ACTIVE:
-                since = time, row.epoch or 0, row.position or received
-                names = ", ".join(name.partition("/")[0] for name in row.names or [])
-                one.events.append(Event(time, "view", f"epoch {row.epoch} of {names}"))
+                primary = Span(time, end, row.epoch or 0, row.position or received)
             case RecordKind.SNAPSHOT:
                 received = row.position or 0
-                text = f"takes the state at position {row.position} from {row.text}"
-                one.events.append(Event(time, "snapshot", text))
+                what, text = "snapshot", f"takes the state at position {received} from {row.text}"
             case RecordKind.VOTE if row.text != "agreed":
-                text = f"vote about position {row.position}: {row.text}"
-                one.events.append(Event(time, "vote", text))
+                what, text = "vote", f"vote about position {row.position}: {row.text}"
             case RecordKind.STOP:
                 stopped = True
-                one.events.append(Event(time, "stop", row.text or "stops"))
+                what, text = "stop", row.text or "stops"
             case _:
                 pass
-    if since is not None:
-        one.spans.append(Span(since[0], end, *since[1:]))
+        if what:
+            one.events.append(Event(time, what, text))
+    if primary:
+        one.spans.append(primary)
     if not stopped:
         one.events.append(Event(end, "end", "the log ends without a stop"))
     return one
