@@ -548,6 +548,17 @@ SEEDS = {
         young=True,
         long=True,
     ),
+    "moved_anew_after_a_loss": FailedSeed(
+        400,
+        False,
+        "G11, the simulator's own: what a shovel had moved was delivered and lost in a cold start;"
+        " moved anew it is another message of that queue, and comes without the flag",
+        "broker",
+        without=(),
+        votes=True,
+        young=True,
+        long=True,
+    ),
     "kept_what_confirmed_nothing": FailedSeed(
         130,
         False,

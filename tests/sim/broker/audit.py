@@ -33,7 +33,7 @@ from broker.replication.replica import Replica
 from tests.sim.broker.judge import BrokerJudge, ConfirmSent, DeliverySent, Node
 from tests.sim.broker.operator import GRAVE
 from tests.sim.clients.letters import MAIL, LetterWitness
-from tests.sim.clients.link_plan import DESTINATION, SOURCES
+from tests.sim.clients.link_plan import DESTINATION
 from tests.sim.clients.messages import MessageId, message_id
 from tests.sim.clients.moved import MoveWitness
 from tests.sim.clients.programs import BROWSER, GROUP, GROUPED, KEY, LATE, LATEST
@@ -114,6 +114,7 @@ class Witness:
             connection = machine.connections.get((session, command[1]))  # type: ignore[arg-type]
             if connection is not None:
                 connection.local = True
+                self.moved.opens(command[1], connection.peer)
         elif kind == PUBLISH and outcome in (OK, UNROUTABLE):
             conn, number = message_id(command[8])  # type: ignore[misc, arg-type]
             if number <= self.published.get(conn, 0):
@@ -149,6 +150,7 @@ class Witness:
             if effect.consumer_tag.startswith(BROWSER):
                 self._browsed(machine, position, effect)
                 continue
+            self.moved.taken(effect)
             self._delivery(position, effect)
             if effect.consumer_tag.startswith(f"{GROUPED}/"):
                 self._of_group(machine, position, effect)
@@ -176,6 +178,11 @@ class Witness:
         seen[message] = number
         if message not in self.delayed:
             seen[conn, 0] = number
+
+    def entered_at(self, copy: Copy) -> int:
+        """The position at which the queue took it: as moved anew it is another message there."""
+        queue, message = copy
+        return (self.moved.arrived if queue == DESTINATION else self.entered)[message]
 
     def _of_group(self, machine: Machine, position: int, d: DeliverEffect) -> None:
         """G32: one consumer holds messages of a group.  G34: it stays with that one."""
@@ -266,8 +273,7 @@ class WatchedMachine(Machine):
         if outcome == OK:
             for copy in leaving:
                 self.witness.settled[copy] = position
-                if copy[0] in SOURCES:
-                    self.witness.moved.leaves(copy[1], position)
+                self.witness.moved.leaves(self, copy, position)
                 if command[0] == NACK:
                     self.witness.rejected.add(copy)
         whole = self.witness.whole(command)
@@ -335,7 +341,7 @@ def _compare_deliveries(judge: BrokerJudge, path: list[Node], witness: Witness) 
             judge.counters["phantoms_due_again"] += 1
             continue
         for sent in phantoms[copy]:
-            _flagged_again(judge, sent, copy, again[copy], at[witness.entered[copy[1]]], survived)
+            _flagged_again(judge, sent, copy, again[copy], at[witness.entered_at(copy)], survived)
 
 
 def _flagged_again(
@@ -384,7 +390,7 @@ def _look_for_confirmed(
     at_rest = present | {message for _, message in witness.settled.keys() - witness.rejected}
     witness.letters.at_rest(machine, at_rest, max(witness.colds, default=0))
     witness.stream.at_rest(machine)
-    witness.moved.at_rest()
+    witness.moved.at_rest(machine)
     present |= witness.stream.gone | {message for _, message in witness.settled}
     _look_at_last_values(judge, witness, machine)
     judge.counters["replaced"] += len(witness.replaced - present)

@@ -35,7 +35,7 @@ from broker.machine.effects import (
 )
 from broker.machine.publishing.queue_numbers import asked, with_queue_numbers
 from broker.memberlog.client_history import ClusterName
-from broker.shovels.definition import ends
+from broker.shovels.definition import ON_CONFIRM, ends
 from broker.shovels.supervisor import Event, Job
 from broker.shovels.worker_process import ORDERLY_S
 from tests.sim.clients.link_plan import CLUSTER
@@ -62,6 +62,8 @@ SPEED = 4.0
 """A second of the simulator is so many of the links', whose patience is made for slower networks:
 a member that is lost is out of the view before anybody's is over."""
 CHAN = 1
+ATTEMPT = "attempt "
+"""Begins what a history has as the address of its connections: which one it is."""
 KILLED_BETWEEN = 0.06
 """How often a process dies with a confirm that it has not passed on as an acknowledgement."""
 KILLED: dict[str, object] = {"why": "its process was killed"}
@@ -73,7 +75,6 @@ AS_THEY_ARE: dict[str, tuple[int, Callable[..., Any]]] = {
     "queue.declare": (c.QUEUE_DECLARE, c.QueueDeclare),
     "queue.bind": (c.QUEUE_BIND, c.QueueBind),
     "queue.delete": (c.QUEUE_DELETE, c.QueueDelete),
-    "basic.cancel": (c.CANCEL, c.Cancel),
 }
 """Methods whose arguments are those of their commands."""
 
@@ -95,11 +96,13 @@ class SimEnd(AmqpConnection):
         self._answers: list[tuple[str, tuple[Value, ...]]] = []
         self._refused: BrokerRefused | None = None
         self._publish_no = self._prefetch = 0
+        self._consumes = ""
         self._session = upper.clients.session
         self._inbox: deque[Effect] = deque()
         self._way: deque[c.Command] = deque()  # to the member, in order
         self._coming: deque[Effect] = deque()  # from there
         self._numbered = self._dropped = self._broken = self._closed = False
+        self._confirms = False
         self._tape = attempt.tape
         upper.links.ends[self.conn] = self
 
@@ -118,7 +121,8 @@ class SimEnd(AmqpConnection):
             return self._ask(make(kind, conn, CHAN, *args))
         match name:
             case "connection.open":
-                self._ask(c.ConnectionOpen(c.CONNECTION_OPEN, conn, "/", "guest", "p:5"))
+                peer = f"{ATTEMPT}{self.attempt.number}"
+                self._ask(c.ConnectionOpen(c.CONNECTION_OPEN, conn, "/", "guest", peer))
                 self._hear(Reply(conn, 0, "connection.open-ok", (), False))
             case "connection.close":
                 self._ask(c.ConnectionClose(c.CONNECTION_CLOSE, conn))
@@ -128,14 +132,20 @@ class SimEnd(AmqpConnection):
             case "channel.close":
                 self._ask(c.ChannelClose(c.CHANNEL_CLOSE, conn, CHAN))
             case "confirm.select":
+                self._confirms = True
                 self._hear(Reply(conn, CHAN, "confirm.select-ok", (), False))
             case "basic.qos":
                 self._prefetch = cast("int", args[1])
                 self._ask(c.Qos(c.QOS, conn, CHAN, self._prefetch, False))
             case "basic.consume":
-                arguments = cast("c.Table", args[-1])
-                self._numbered = asked(arguments)
-                self._ask(c.Consume._make((c.CONSUME, conn, CHAN, *args, self._prefetch)))
+                queue, _tag, *more = args
+                self._numbered = asked(cast("c.Table", args[-1]))
+                # The audit takes the name of a queue from the tags of its consumers.
+                asks = (c.CONSUME, conn, CHAN, queue, queue, *more, self._prefetch)
+                self._consumes = cast("str", queue)
+                self._ask(c.Consume._make(asks))
+            case "basic.cancel":
+                self._ask(c.Cancel(c.CANCEL, conn, CHAN, self._consumes, cast("bool", args[1])))
             case _:
                 raise AssertionError(f"no end takes {name}")
         return None
@@ -143,7 +153,7 @@ class SimEnd(AmqpConnection):
     def publish(
         self, exchange: str, key: str, properties: bytes, body: bytes, *, mandatory: bool = False
     ) -> int:
-        self._publish_no += 1
+        self._publish_no += self._confirms
         persistent = codec.decode_properties(properties).get("delivery_mode") == 2
         flags = c.MANDATORY * mandatory | c.PERSISTENT * persistent
         self._ask(
@@ -197,6 +207,10 @@ class SimEnd(AmqpConnection):
         if isinstance(effect, Reply) and effect.method == "connection.close-ok":
             self._closed = True
         self._closed = self._closed or isinstance(effect, ConnectionError_)
+        if isinstance(effect, DeliverEffect) and effect.no_ack:  # what is written counts as sent
+            sent = c.Sent(c.SENT, self.conn, CHAN, effect.delivery_tag)
+            self.upper.links.commands.append(sent)
+            self.upper.schedule()
         if isinstance(effect, DeliverEffect) and self._numbered:
             effect = effect._replace(properties=self._with_place(effect))
         if self.local:
@@ -323,6 +337,7 @@ class SimAttempt:
         self.is_over = False
         """The process is gone."""
         self._job, self._on_event = job, on_event
+        self.number = len(upper.stack.attempts)
         self._lines = b""
         self._input_ends = self._killed = self._stopped = False
         self._due: float | None = None
@@ -472,7 +487,9 @@ class SimAttempt:
         (self._held if which == "source" else self._sent).clear()
 
     def acknowledges(self, tag: int, *, multiple: bool) -> None:
-        """G24: what goes from the source, the destination has confirmed."""
+        """G24: what goes from the source, the destination has confirmed, if that is waited for."""
+        if self._job.shovel.ack_mode != ON_CONFIRM:
+            return
         for one in [one for one in self._held if one == tag or (multiple and one < tag)]:
             message = self._held.pop(one)
             if message not in self._confirmed:

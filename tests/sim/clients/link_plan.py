@@ -1,8 +1,8 @@
-"""What moves messages in a run: a shovel between two queues, or a link of federation."""
+"""What moves messages in a run: one shovel or two, or a link of federation, of either kind."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import NamedTuple
 
 from broker.amqp.codec import decode_properties, encode_properties
@@ -23,24 +23,30 @@ from broker.machine.commands import (
     Value,
 )
 from broker.machine.state import State, Vhost, ready_count
+from broker.shovels.definition import NO_ACK, ON_CONFIRM, ON_PUBLISH
 from tests.sim.world.random_tape import Tape
 from tools.shovel.mover import TAG
 
 CLUSTER = "here"
 """The name of the cluster, as links have it."""
-SOURCE, DESTINATION = TAG, "shovelled"
-"""The audit takes the name of a queue from the tags of its consumers."""
+SOURCE, SECOND, DESTINATION = TAG, "shovel of the second", "shovelled"
 FAR, NEAR = "far", "near"
 """An exchange, and the one that is fed from it."""
 LINK_QUEUE = f"federation: {FAR} -> {CLUSTER}:{NEAR}"
-SOURCES = (SOURCE, LINK_QUEUE)
-"""Either of these is there."""
+SOURCES = (SOURCE, SECOND, LINK_QUEUE)
+"""The first is always there."""
+SHOVEL, EXCHANGE_LINK, QUEUE_LINK = "shovel", "exchange", "queue"
 KEYS = ("red", "green", "blue")
 """Of what is published at the exchange."""
 SPARED = "shovel|federation"
 """How the names of queues begin of which operators let nothing be dropped."""
-SHOVEL_KEY, LINK_KEY = ("/", "mover"), ("/", "exchange", NEAR, "up")
-SHOVEL_NAME, UPSTREAM_NAME = "shovel/mover", "federation-upstream/up"
+KEYS_OF = {
+    SHOVEL: (("/", "mover"), ("/", "second")),
+    EXCHANGE_LINK: (("/", "exchange", NEAR, "up"),),
+    QUEUE_LINK: (("/", "queue", DESTINATION, "up"),),
+}
+SHOVEL_NAMES = {SOURCE: "shovel/mover", SECOND: "shovel/second"}
+UPSTREAM_NAME = "federation-upstream/up"
 ELSEWHERE, HERE = "amqp://elsewhere", "amqp://"
 
 
@@ -48,37 +54,64 @@ class LinkPlan(NamedTuple):
     """Of a whole run: every member defines the same."""
 
     used: bool
-    federates: bool
-    shovel: Table
+    kind: str
+    shovels: dict[str, Table]
+    """By their sources."""
     upstream: Table
 
     @classmethod
     def draw(cls, tape: Tape) -> LinkPlan:
         """By chance: most runs have none."""
         used = tape.chance(0.2)
-        source, destination = tape.pick(((HERE, ELSEWHERE), (ELSEWHERE, HERE), (HERE, HERE)))
+        places = (HERE, ELSEWHERE), (ELSEWHERE, HERE), (HERE, HERE)
+        source, destination = tape.pick(places)
         prefetch = tape.pick((1, 3, 20, 1000))
+        kind = EXCHANGE_LINK if tape.fork("kind").chance(0.4) else SHOVEL
+        if kind == SHOVEL and tape.fork("queue link").chance(0.3):
+            kind = QUEUE_LINK
+        mode = tape.fork("mode").pick((ON_CONFIRM, ON_CONFIRM, ON_CONFIRM, ON_PUBLISH, NO_ACK))
+        common: Table = {"ack-mode": mode, "reconnect-delay": 1}
         shovel: Table = {
             "src-uri": source, "src-queue": SOURCE, "dest-uri": destination,
-            "dest-queue": DESTINATION, "src-prefetch-count": prefetch, "reconnect-delay": 1,
+            "dest-queue": DESTINATION, "src-prefetch-count": prefetch, **common,
         }  # fmt: skip
-        upstream: Table = {
-            "uri": source, "exchange": FAR, "prefetch-count": prefetch, "reconnect-delay": 1
-        }  # fmt: skip
-        return cls(used, tape.fork("kind").chance(0.4), shovel, upstream)
+        shovels = {SOURCE: shovel}
+        second = tape.fork("second")
+        if second.chance(0.4):
+            src, dest = second.pick(places)
+            other: Table = {"src-uri": src, "src-queue": SECOND, "dest-uri": dest}
+            shovels[SECOND] = {**shovel, **other}
+        of = {"exchange": FAR} if kind == EXCHANGE_LINK else {"queue": SOURCE}
+        upstream: Table = {"uri": source, "prefetch-count": prefetch, **of, **common}
+        return cls(used, kind, shovels, upstream)
 
     @property
-    def key(self) -> tuple[str, ...]:
+    def follows_bindings(self) -> bool:
+        """Whether what is bound here is bound elsewhere."""
+        return self.kind == EXCHANGE_LINK
+
+    @property
+    def keys(self) -> tuple[tuple[str, ...], ...]:
         """By which members know what moves the messages."""
-        return LINK_KEY if self.federates else SHOVEL_KEY
+        return KEYS_OF[self.kind][: len(self.shovels)]
+
+    @property
+    def queues(self) -> tuple[str, ...]:
+        """What a publisher declares."""
+        sources = tuple(self.shovels) if self.kind == SHOVEL else (SOURCE,)
+        return (*sources, DESTINATION)
 
     def define(self, conn: int, requests: Iterator[int]) -> list[Command]:
-        """By a publisher that has declared both queues."""
-        if not self.federates:
-            return [_parameter(next(requests), SHOVEL_NAME, self.shovel)]
+        """By a publisher that has declared the queues."""
+        if self.kind == SHOVEL:
+            return [
+                _parameter(next(requests), SHOVEL_NAMES[source], shovel)
+                for source, shovel in self.shovels.items()
+            ]
+        name, applies_to = (NEAR, "exchanges") if self.follows_bindings else (DESTINATION, "queues")
         policy: dict[str, Value] = {
-            "pattern": f"^{NEAR}$", "definition": {"federation-upstream": "up"},
-            "apply-to": "exchanges", "priority": 9,
+            "pattern": f"^{name}$", "definition": {"federation-upstream": "up"},
+            "apply-to": applies_to, "priority": 9,
         }  # fmt: skip
         return [
             *(
@@ -86,6 +119,7 @@ class LinkPlan(NamedTuple):
                     EXCHANGE_DECLARE, conn, 1, name, "direct", False, True, False, False, True, {}
                 )
                 for name in (FAR, NEAR)
+                if self.follows_bindings
             ),
             _parameter(next(requests), UPSTREAM_NAME, self.upstream),
             Define(DEFINE, next(requests), "sim", "policy", "/", "federated", policy),
@@ -103,7 +137,11 @@ class LinkPlan(NamedTuple):
         passes it on knows."""
         said = decode_properties(properties or b"\0\0")
         properties = encode_properties({**said, "delivery_mode": 2})
-        exchange, key = (FAR, tape.pick(KEYS)) if self.federates else ("", SOURCE)
+        exchange, key = "", SOURCE
+        if self.follows_bindings:
+            exchange, key = FAR, tape.pick(KEYS)
+        elif self.kind == SHOVEL and len(self.shovels) > 1:
+            key = tape.pick(tuple(self.shovels))
         return Publish(PUBLISH, 0, 1, 0, exchange, key, PERSISTENT, properties, body)
 
 
@@ -111,19 +149,29 @@ def _parameter(request: int, name: str, value: Table) -> Define:
     return Define(DEFINE, request, "sim", "parameter", "/", name, {"value": value})
 
 
-def is_in_order(state: State) -> bool:
+def definition_of(state: State, source: str) -> Mapping[str, object]:
+    """Return that of what moves messages from this queue."""
+    for name in (SHOVEL_NAMES.get(source, ""), UPSTREAM_NAME):
+        body = state.definitions["parameter"].get(("/", name))
+        value = body["value"] if body is not None else None
+        if isinstance(value, dict):
+            return value
+    return {}
+
+
+def is_in_order(definition: Mapping[str, object]) -> bool:
     """Whether G24 or G27 promises the order of the queue also when a link breaks: to a shovel a
-    source elsewhere gives back what was under way when it notices."""
-    body = state.definitions["parameter"].get(("/", SHOVEL_NAME))
-    value = body["value"] if body is not None else None
-    return not isinstance(value, dict) or value["src-uri"] == HERE
+    source elsewhere gives back what was under way when it notices, and a link takes from a queue
+    only now and then."""
+    return "exchange" in definition or definition.get("src-uri") == HERE
 
 
-def is_moved(vhost: Vhost) -> bool:
-    """Whether nothing waits to be moved, and the exchange elsewhere is bound as that here is."""
+def is_moved(vhost: Vhost, kind: str) -> bool:
+    """Whether nothing waits to be moved, and the exchange elsewhere is bound as that here is.  From
+    a federated queue nothing is taken that nobody here waits for."""
     waiting = [
         queue for queue in map(vhost.queues.get, SOURCES)
-        if queue is not None and (ready_count(queue) or queue.unacked)
+        if queue is not None and (queue.unacked or (kind != QUEUE_LINK and ready_count(queue)))
     ]  # fmt: skip
     here, there = (
         {one.key for one in exchange.bindings.values()} if exchange is not None else set()

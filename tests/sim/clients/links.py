@@ -1,8 +1,8 @@
-"""The shovel or the link of federation of a run, which one member at a time runs.
+"""The shovels or the link of federation of a run, each of which one member at a time runs.
 
 The real `Shovels` of each member, with its handover and the datagrams of that, and the real
 `Federation` begin and end attempts (`link_ends.SimAttempt`), in which the real mover runs.  Source
-and destination are two queues or exchanges of the simulated cluster; an end that is not at the
+and destination are queues or exchanges of the simulated cluster; an end that is not at the
 member that runs it is at whichever member by chance, as if it were another cluster.  Processes are
 killed, connections break, operators begin it anew, and bindings come and go.
 `moved.MoveWitness` judges G24 and G27 over a whole history.
@@ -51,7 +51,7 @@ class SimLinks:
         self._requests = count(1 << 30)
         self._served_since = 0.0
         self._serves = self._healed = False
-        self._late_changes = LATE_CHANGES * self.plan.federates
+        self._late_changes = LATE_CHANGES * self.plan.follows_bindings
         self._shovels = Shovels(
             upper.name, self._state, lambda: upper.controller.serving, self._begin, self._done,
             self._tell, lambda: upper.now_us() // 1000, Federation(lambda: CLUSTER, self._state),
@@ -82,11 +82,13 @@ class SimLinks:
         """Whether all is moved, as this member has it."""
         vhost = self._state().vhosts.get("/")
         late = self._late_changes and self._serves and self._healed
-        return not late and (vhost is None or is_moved(vhost))
+        return not late and (vhost is None or is_moved(vhost, self.plan.kind))
 
     def define(self, conn: int) -> list[Command]:
-        """By a publisher that has declared both queues."""
-        changes = [self.plan.change(conn, self._tape) for _ in range(3 * self.plan.federates)]
+        """By a publisher that has declared the queues."""
+        changes = [
+            self.plan.change(conn, self._tape) for _ in range(3 * self.plan.follows_bindings)
+        ]
         return [*self.plan.define(conn, self._requests), *changes]
 
     def message(self, properties: bytes, body: bytes) -> Publish:
@@ -147,8 +149,9 @@ class SimLinks:
             self._whim()
         elif not self._healed:  # an operator has it tried again at once
             self._healed = True
-            self._shovels.restart(self.plan.key)
-        if self.plan.federates:
+            for key in self.plan.keys:
+                self._shovels.restart(key)
+        if self.plan.follows_bindings:
             self._change_bindings()
 
     def _change_bindings(self) -> None:
@@ -166,7 +169,7 @@ class SimLinks:
         what = self._tape.pick(("cut", "kill", "restart")) if self._attempts else "restart"
         self._upper.judge.counters[f"links_{what}"] += 1
         if what == "restart":
-            self._shovels.restart(self.plan.key)
+            self._shovels.restart(self._tape.pick(self.plan.keys))
             return
         attempt = self._tape.pick(self._attempts)
         if what == "cut":

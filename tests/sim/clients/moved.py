@@ -1,41 +1,89 @@
-"""Follows what a shovel or a link of federation moves through a history (G24, G27)."""
+"""Follows what shovels or a link of federation move through a history (G24, G27)."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
 
 from broker.machine.commands import OK, PUBLISH, REPEATED, UNROUTABLE, Command
+from broker.machine.effects import DeliverEffect
 from broker.machine.machine import Machine
 from broker.machine.move_log import MOVE, Op
-from tests.sim.clients.link_plan import DESTINATION, NEAR, SOURCES, is_in_order
+from broker.machine.state import BODY
+from broker.shovels.definition import ON_CONFIRM
+from tests.sim.clients.link_ends import ATTEMPT
+from tests.sim.clients.link_plan import DESTINATION, NEAR, SOURCES, definition_of, is_in_order
 from tests.sim.clients.messages import MessageId, message_id
 
 
+class _Attempt:
+    """One attempt to move messages, as far as a history shows it."""
+
+    def __init__(self) -> None:
+        self.taken: list[MessageId] = []
+        self.to_come: Counter[MessageId] = Counter()
+        self.passed_on: set[MessageId] = set()
+
+    def takes(self, message: MessageId) -> None:
+        """The source delivers it."""
+        self.taken.append(message)
+        self.to_come[message] += 1
+
+    def brings(self, message: MessageId) -> bool:
+        """The destination takes it; whether the attempt has taken it as often."""
+        self.passed_on.add(message)
+        self.to_come[message] -= 1
+        return self.to_come[message] >= 0
+
+    def left_out(self, arrived: Collection[MessageId]) -> list[MessageId]:
+        """What it should have passed on, as it did that with later ones."""
+        ends = [at for at, one in enumerate(self.taken) if one in self.passed_on]
+        return [one for one in self.taken[: max(ends, default=0)] if one not in arrived]
+
+
 class MoveWitness:
-    """Each message that the source took comes to the destination once, in the order of the source
-    where that is promised, and goes from the source after that."""
+    """Each message that a source took comes to the destination once, in the order of the source
+    where that is promised, and goes from the source after that.
+
+    Where no confirms are waited for, an attempt that ends may lose the last that it took, and no
+    others; what was given back as well, or not known to be sent when a member died, comes twice.
+    """
 
     def __init__(self, broken: Callable[[str, str], None], tally: Callable[[str], None]) -> None:
         self._broken, self._tally = broken, tally
         self.arrived: dict[MessageId, int] = {}
         self.twice: set[MessageId] = set()
-        """As a cold start gives what is left new places."""
-        self._places: dict[MessageId, int] = {}  # in the source
-        self._furthest = -1
+        """As a cold start gives what is left new places, or as nobody counted them."""
+        self._places: dict[MessageId, tuple[str, int]] = {}  # a source, and where in it
+        self._furthest: dict[object, int] = {}  # by source, or by attempt as well
         self._cold = 0
+        self._attempts: dict[object, _Attempt] = {}  # by their connections
+        self._by_name: dict[str, _Attempt] = {}
 
     def cold_start(self, position: int) -> None:
         """What was under way comes again, also in front of what has come."""
-        self._cold, self._furthest = position, -1
+        self._cold = position
+        self._furthest.clear()
+
+    def opens(self, conn: object, peer: str) -> None:
+        """A connection, perhaps one of an attempt."""
+        if peer.startswith(ATTEMPT):
+            self._attempts[conn] = self._by_name.setdefault(peer, _Attempt())
 
     def enters(self, machine: Machine, command: Command, moves: list[bytes]) -> None:
         """A publisher's message comes to a queue, or to several."""
         queues = map(machine.vhosts["/"].queues.get, SOURCES)
-        numbers = [queue.number for queue in queues if queue is not None]
-        for what, _, queue, *_ in MOVE.iter_unpack(b"".join(moves)) if numbers else ():
-            if what & 15 == Op.ENQUEUED and queue in numbers:
+        sources = {queue.number: queue.name for queue in queues if queue is not None}
+        for what, _, queue, *_ in MOVE.iter_unpack(b"".join(moves)) if sources else ():
+            if what & 15 == Op.ENQUEUED and queue in sources:
                 message = message_id(command[8])  # type: ignore[misc, arg-type]
-                self._places[message] = len(self._places)
+                self._places[message] = sources[queue], len(self._places)
+
+    def taken(self, delivery: DeliverEffect) -> None:
+        """The source delivers it."""
+        attempt = self._attempts.get(delivery.conn)
+        if attempt is not None:
+            attempt.takes(message_id(delivery.body))
 
     def arrives(self, machine: Machine, position: int, command: Command, outcome: int) -> bool:
         """Whether this is a message that was moved; then it is judged here."""
@@ -51,31 +99,57 @@ class MoveWitness:
         if outcome != OK and (outcome, exchange) != (UNROUTABLE, NEAR):  # unbound meanwhile
             self._broken("G24", f"{message} is refused at {position}, as {outcome}")
             return True
-        self._tally("moved" if exchange != NEAR else "linked")
         if message not in self._places:
             self._broken("G24", f"{message} comes at {position}, and was not there to be moved")
             return True
-        before = self.arrived.get(message)
-        if before is not None and before > self._cold:
-            self._broken("G24", f"{message} came at {before}, and comes again at {position}")
-        elif before is not None:
-            self.twice.add(message)
-        elif is_in_order(machine) and self._places[message] < self._furthest:
-            text = f"{message}, place {self._places[message]}, comes at {position} after place"
-            self._broken("G24", f"{text} {self._furthest}")
-        self._furthest = max(self._furthest, self._places[message])
-        self.arrived[message] = position
+        self._judge(machine, message, position, command[1])
         return True
 
-    def leaves(self, message: MessageId, position: int) -> None:
-        """It is acknowledged at the source."""
-        if message not in self.arrived:
+    def _judge(self, machine: Machine, message: MessageId, position: int, conn: object) -> None:
+        source, place = self._places[message]
+        definition = definition_of(machine, source)
+        mode = definition.get("ack-mode")
+        self._tally(f"moved_{mode}")
+        attempt = self._attempts.get(conn)
+        was_taken = attempt is None or attempt.brings(message)
+        before = self.arrived.get(message)
+        line: object = source if mode == ON_CONFIRM else (source, conn)
+        furthest = self._furthest.get(line, -1)
+        if before is not None and before > self._cold and mode == ON_CONFIRM:
+            self._broken("G24", f"{message} came at {before}, and comes again at {position}")
+        elif not was_taken:
+            self._broken("G24", f"{message} comes at {position}, more often than it was taken")
+        elif before is not None:
+            self.twice.add(message)
+        elif is_in_order(definition) and place < furthest:
+            text = f"{message}, place {place}, comes at {position} after place {furthest}"
+            self._broken("G24", text)
+        self._furthest[line] = max(furthest, place)
+        self.arrived[message] = position
+
+    def leaves(self, machine: Machine, copy: tuple[str, MessageId], position: int) -> None:
+        """It is settled at the source."""
+        source, message = copy
+        waits = definition_of(machine, source).get("ack-mode") == ON_CONFIRM
+        if source in SOURCES and waits and message not in self.arrived:
             text = f"{message} is acknowledged at the source at {position}, and did not arrive"
             self._broken("G24", text)
 
-    def at_rest(self) -> None:
-        """All is moved."""
-        missing = [message for message in self._places if message not in self.arrived]
-        if missing:
-            text = f"{len(missing)} messages are not moved, as of {missing[0]}"
-            self._broken("G24", text)
+    def at_rest(self, machine: Machine) -> None:
+        """All is moved, but for what still waits, as nobody wants it."""
+        queues = [machine.vhosts["/"].queues.get(name) for name in SOURCES]
+        waiting = {
+            message_id(one[BODY])
+            for queue in queues if queue is not None
+            for one in (*queue.ready, *queue.returned.values())
+        }  # fmt: skip
+        attempts = self._by_name.values()
+        lost = [one for attempt in attempts for one in attempt.left_out(self.arrived)]
+        taken = {one for attempt in attempts for one in attempt.taken}
+        for message, (source, _) in self._places.items():
+            confirmed = definition_of(machine, source).get("ack-mode") == ON_CONFIRM
+            gone = message not in self.arrived and message not in waiting
+            if gone and (confirmed or message not in taken):
+                lost.append(message)
+        if lost:
+            self._broken("G24", f"{len(lost)} messages are not moved, as of {lost[0]}")

@@ -55,7 +55,7 @@ from broker.machine.requests.properties import with_header
 from tests.sim.broker.operator import GRAVE, SimOperator
 from tests.sim.clients.histories import SimHistory
 from tests.sim.clients.letters import KEPT, MAIL, WAYS_CHAN, LetterPlan, SimWays
-from tests.sim.clients.link_plan import DESTINATION, FAR, SOURCE, SPARED
+from tests.sim.clients.link_plan import DESTINATION, FAR, SPARED
 from tests.sim.clients.links import SimLinks
 from tests.sim.clients.messages import MESSAGE, MessageId, message_id
 from tests.sim.clients.readers import STREAM, SimReaders, StreamPlan
@@ -207,7 +207,7 @@ class SimClients:
         if self.grouping:
             self.commands.append(self._declare(self.publisher, 1, Queue(GROUPED, True)))
         if self.links is not None:
-            moved = (Queue(SOURCE, True), Queue(DESTINATION, True))
+            moved = (Queue(name, True) for name in self.links.plan.queues)
             self.commands += [self._declare(self.publisher, 1, queue) for queue in moved]
             self.commands += self.links.define(self.publisher)
         for sent in again:

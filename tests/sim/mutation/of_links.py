@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from broker.shovels.definition import ON_CONFIRM
 from broker.shovels.handover import Handover
 from broker.shovels.status import Key
 from tools.client.amqp_client import AmqpConnection
@@ -68,11 +69,46 @@ def links_pass_no_unbinding_on() -> Patches:
     return [(UpstreamExchange, "change", deaf)]
 
 
+def links_lose_what_came_together() -> Patches:
+    """Where no confirms are waited for, of several messages that came at once two are passed on."""
+    forward = Mover._forward
+
+    def hasty(self: Mover, source: AmqpConnection, destination: AmqpConnection) -> None:
+        if self._shovel.ack_mode != ON_CONFIRM:
+            del source.deliveries[1:-1]
+        forward(self, source, destination)
+
+    return [(Mover, "_forward", hasty)]
+
+
+def links_give_up_what_nobody_waits_for() -> Patches:
+    """What a link has under way from a queue is acknowledged when no consumer waits any more."""
+    follow = Mover._follow_demand
+
+    def gives_up(self: Mover, source: AmqpConnection) -> None:
+        if self._consumes and not self._wanted:
+            for one in self._pending.values():
+                source.ack(one.tag, multiple=False)
+        follow(self, source)
+
+    return [(Mover, "_follow_demand", gives_up)]
+
+
+def links_of_two_queues_share_a_name() -> Patches:
+    """Messages of two queues go to one destination by numbers of the same producer."""
+    producer = Content._producer
+
+    return [(Content, "_producer", lambda self, _queue_id: producer(self, ""))]
+
+
 LINK_MUTANTS: tuple[Callable[[], Patches], ...] = (
     links_acknowledge_before_the_confirm,
     links_forget_their_numbers,
     links_begin_beside_another,
     links_let_go_while_they_run,
     links_pass_no_unbinding_on,
+    links_lose_what_came_together,
+    links_give_up_what_nobody_waits_for,
+    links_of_two_queues_share_a_name,
 )
 """Runs that have links show them (`tests/sim/clients/links.py`)."""

@@ -8,41 +8,66 @@ from typing import cast
 import pytest
 
 from broker.machine.commands import OK, PERSISTENT, PUBLISH, REPEATED, Publish
+from broker.machine.effects import DeliverEffect
 from broker.machine.machine import Machine
 from broker.machine.move_log import MOVE, Op
-from tests.sim.clients.link_plan import DESTINATION, ELSEWHERE, HERE, SHOVEL_NAME, SOURCE
+from broker.shovels.definition import NO_ACK, ON_CONFIRM, ON_PUBLISH
+from tests.sim.clients.link_ends import ATTEMPT
+from tests.sim.clients.link_plan import DESTINATION, ELSEWHERE, HERE, SHOVEL_NAMES, SOURCE
 from tests.sim.clients.messages import MESSAGE
 from tests.sim.clients.moved import MoveWitness
 
 
 def publish(number: int, queue: str) -> Publish:
-    return Publish(PUBLISH, 7, 1, number, "", queue, PERSISTENT, b"", MESSAGE.pack(1, number))
+    return Publish(PUBLISH, CONN, 1, number, "", queue, PERSISTENT, b"", MESSAGE.pack(1, number))
+
+
+CONN = 7
 
 
 class History:
-    """The source has taken the messages 1, 2 and 3."""
+    """The source has taken the messages 1, 2 and 3, and one attempt all of them."""
 
-    def __init__(self, source: str = HERE) -> None:
+    def __init__(self, source: str = HERE, mode: str = ON_CONFIRM) -> None:
         self.broken: list[str] = []
         self.witness = MoveWitness(lambda _, text: self.broken.append(text), lambda _: None)
-        definition = {"parameter": {("/", SHOVEL_NAME): {"value": {"src-uri": source}}}}
-        vhosts = {"/": SimpleNamespace(queues={SOURCE: SimpleNamespace(number=3)})}
+        value = {"src-uri": source, "ack-mode": mode}
+        definition = {"parameter": {("/", SHOVEL_NAMES[SOURCE]): {"value": value}}}
+        queue = SimpleNamespace(number=3, name=SOURCE, ready=[], returned={})
+        vhosts = {"/": SimpleNamespace(queues={SOURCE: queue})}
         self._machine = cast("Machine", SimpleNamespace(definitions=definition, vhosts=vhosts))
-        self._position = 10
+        self._position, self._conn = 10, CONN
         for number in (1, 2, 3):
             entered = MOVE.pack(Op.ENQUEUED, 0, 3, number, 0, 0)
             self.witness.enters(self._machine, publish(number, SOURCE), [entered])
+        self.begins(1, 2, 3)
+
+    def begins(self, *takes: int) -> None:
+        """Another attempt."""
+        self._conn += 1
+        self.witness.opens(self._conn, f"{ATTEMPT}{self._conn}")
+        for number in takes:
+            body = MESSAGE.pack(1, number)
+            taken = DeliverEffect(
+                self._conn, 1, SOURCE, number, False, "", SOURCE, b"", body, False
+            )
+            self.witness.taken(taken)
 
     def moves(self, *numbers: int, outcome: int = OK) -> None:
         for number in numbers:
             self._position += 1
-            command = publish(number, DESTINATION)
+            command = publish(number, DESTINATION)._replace(conn=self._conn)
             assert self.witness.arrives(self._machine, self._position, command, outcome)
 
     def leaves(self, *numbers: int) -> None:
         for number in numbers:
             self._position += 1
-            self.witness.leaves((1, number), self._position)
+            self.witness.leaves(self._machine, (SOURCE, (1, number)), self._position)
+
+    def ends(self) -> list[str]:
+        """What is said of it all."""
+        self.witness.at_rest(self._machine)
+        return self.broken
 
     def starts_cold(self) -> None:
         self._position += 1
@@ -56,8 +81,7 @@ def test_what_is_moved_as_it_should_is_not_blamed() -> None:
     history.moves(2, outcome=REPEATED)
     history.moves(3)
     history.leaves(2, 3)
-    history.witness.at_rest()
-    assert history.broken == []
+    assert history.ends() == []
 
 
 @pytest.mark.parametrize(
@@ -76,8 +100,7 @@ def test_what_comes_twice_or_out_of_turn_is_named(
     """From a source elsewhere it may come out of turn, as that gives back what it had given."""
     history = History(source)
     history.moves(*moved)
-    history.witness.at_rest()
-    assert history.broken == ([] if blamed is None else [blamed])
+    assert history.ends() == ([] if blamed is None else [blamed])
 
 
 def test_what_goes_before_it_has_arrived_is_named() -> None:
@@ -93,7 +116,35 @@ def test_after_a_cold_start_what_was_under_way_may_come_again() -> None:
     history = History()
     history.moves(1, 2)
     history.starts_cold()
+    history.begins(2, 3)
     history.moves(2, 3)
-    history.witness.at_rest()
-    assert history.broken == []
+    assert history.ends() == []
     assert history.witness.twice == {(1, 2)}
+
+
+@pytest.mark.parametrize("mode", [ON_PUBLISH, NO_ACK])
+def test_who_waits_for_no_confirm_loses_the_last_or_moves_it_twice(mode: str) -> None:
+    history = History(mode=mode)
+    history.leaves(1, 2, 3)
+    history.moves(1)
+    history.begins(1)
+    history.moves(1)
+    assert history.ends() == []
+    assert history.witness.twice == {(1, 1)}
+
+
+@pytest.mark.parametrize(
+    ("moved", "blamed"),
+    [
+        ((1, 3), "1 messages are not moved, as of (1, 2)"),
+        ((1, 3, 2), "(1, 2), place 1, comes at 13 after place 2"),
+        ((1, 1), "(1, 1) comes at 12, more often than it was taken"),
+    ],
+)
+@pytest.mark.parametrize("mode", [ON_PUBLISH, NO_ACK])
+def test_who_waits_for_no_confirm_leaves_out_nothing_in_between(
+    mode: str, moved: tuple[int, ...], blamed: str
+) -> None:
+    history = History(mode=mode)
+    history.moves(*moved)
+    assert history.ends() == [blamed]

@@ -35,11 +35,14 @@ KILLERS: dict[str, tuple[int, ...]] = {
     "readers_begin_late": (9, 2, 8),
     "letters_that_cannot_go_are_lost": (1, 3, 4),
     "replicas_drop_before_they_are_level": (219, 262, 451),
-    "links_acknowledge_before_the_confirm": (4, 6, 13),
+    "links_acknowledge_before_the_confirm": (13, 16),
     "links_forget_their_numbers": (43,),
     "links_begin_beside_another": (33,),
-    "links_let_go_while_they_run": (33,),
+    "links_let_go_while_they_run": (33, 587),
     "links_pass_no_unbinding_on": (16,),
+    "links_lose_what_came_together": (54, 84, 4),
+    "links_give_up_what_nobody_waits_for": (550, 222),
+    "links_of_two_queues_share_a_name": (43, 18),
 }
 
 
