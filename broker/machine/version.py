@@ -119,4 +119,9 @@ docs/decisions/0099-moves-tell-what-they-rest-on.md."""
 
 DECLARED_AS_RABBITMQ = 15
 """From this version on queues of the type quorum are durable and of nobody, and have none of the
-arguments that RabbitMQ refuses for them; hints are values that RabbitMQ takes."""
+arguments that RabbitMQ refuses for them; hints are values that RabbitMQ takes; a virtual host may
+say which type its queues have that are declared without one."""
+
+DEATHS_NAME_COPIES = 15
+"""From this version on the keys in x-death are all that the message was published with, those of CC
+too, as RabbitMQ's."""

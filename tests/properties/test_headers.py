@@ -103,8 +103,8 @@ def test_gateway_and_machine_read_the_same(table: bytes) -> None:
 def test_a_dead_letter_keeps_every_header_byte_for_byte(table: bytes) -> None:
     properties = properties_of(table)
     before = [one for one in raw_headers(properties) if not one[0].startswith("x-")]
-    once = bury(properties, "q", "x", "k", "expired", 5_000_000).properties
-    twice = bury(once, "q2", "x", "k", "rejected", 6_000_000).properties
+    once = bury(properties, "q", "x", ("k",), "expired", 5_000_000).properties
+    twice = bury(once, "q2", "x", ("k",), "rejected", 6_000_000).properties
     for letter in (once, twice):
         inspect_properties(letter)
         after = [one for one in raw_headers(letter) if not one[0].startswith("x-")]
@@ -120,7 +120,7 @@ def test_no_type_that_clients_send_costs_the_others(tag: str) -> None:
     def check(value: bytes) -> None:
         properties = properties_of(table_of([("first", b"t\x01"), ("odd", value)]))
         inspect_properties(properties)
-        letter = bury(properties, "q", "x", "k", "expired", 0).properties
+        letter = bury(properties, "q", "x", ("k",), "expired", 0).properties
         assert [one[2] for one in raw_headers(letter)][:2] == [b"t\x01", value]
         assert headers_of(letter)["first"] is True
 
@@ -144,7 +144,7 @@ def test_as_deep_as_the_gateway_allows() -> None:
     properties = properties_of(table_of([("deep", value), ("x", b"V")]))
     inspect_properties(properties)
     assert set(headers_of(properties)) == {"deep", "x"}
-    letter = bury(properties, "q", "x", "k", "expired", 0).properties
+    letter = bury(properties, "q", "x", ("k",), "expired", 0).properties
     assert [one[2] for one in raw_headers(letter)][:2] == [value, b"V"]
 
 
@@ -152,7 +152,7 @@ def test_other_deaths_keep_what_a_client_put_into_them() -> None:
     """Records that came from elsewhere may hold any type, which stay as they are."""
     foreign = b"F" + table_of([("queue", counted(b"S", b"far")), ("count", b"L" + b"\xff" * 8)])
     properties = properties_of(table_of([("x-death", counted(b"A", foreign))]))
-    letter = bury(properties, "q", "x", "k", "expired", 0)
+    letter = bury(properties, "q", "x", ("k",), "expired", 0)
     assert [one.raw for one in letter.deaths][1] == foreign
     assert foreign in letter.properties
 

@@ -186,7 +186,7 @@ def test_properties_of_any_bytes_are_read_and_written(data: bytes, headed: bool)
         data = b"\x20\x00" + len(data).to_bytes(4, "big") + data
     before: dict[str, Value] = headers_of(data)
     expiration_of(data)
-    letter = bury(data, "q", "x", "k", "expired", 5_000_000)
+    letter = bury(data, "q", "x", ("k",), "expired", 5_000_000)
     after = headers_of(letter.properties)
     if before:
         assert "x-death" in after

@@ -43,7 +43,7 @@ from broker.machine.state import (
     Vhost,
     ready_count,
 )
-from broker.machine.version import ANSWERS_AS_RABBITMQ, MOVES_TELL_WHY
+from broker.machine.version import ANSWERS_AS_RABBITMQ, DEATHS_NAME_COPIES, MOVES_TELL_WHY
 
 _NO_WAY = 1
 """Units for a letter whose exchange is not there."""
@@ -82,21 +82,29 @@ def _publish_letter(state: State, letter: Letter) -> int:
     """Return the units of work. A letter that nobody can route, or that reaches too many queues,
     is dropped, or kept."""
     vhost, name, key, queue, message, reason = letter
-    _, _, origin, old_key, flags, _, _, properties, body = message
+    _, _, origin, _, flags, _, _, properties, body = message
     source = vhost.queues.get(queue)
     mark = source.mark if source is not None and state.version >= MOVES_TELL_WHY else 0
     if source is not None and source.at_least_once:
-        buried = bury(properties, queue, origin, old_key, reason, state.time_us)
+        buried = bury(properties, queue, origin, _keys(state, message), reason, state.time_us)
         return _publish_or_keep(state, source, buried, message)
     if name not in vhost.exchanges:
         return _NO_WAY
-    buried = bury(properties, queue, origin, old_key, reason, state.time_us)
+    buried = bury(properties, queue, origin, _keys(state, message), reason, state.time_us)
     found = _way_of(state, vhost, name, key, buried, message)
     if isinstance(found, int):
         return found
     route, written = found
     publish_to(state, route, flags, NO_TTL, written, body, BY_DEAD_LETTER, 0, mark)
     return _work(properties, route)
+
+
+def _keys(state: State, message: Message) -> tuple[str, ...]:
+    """Those that it was published with, but blind ones."""
+    if state.version < DEATHS_NAME_COPIES or not may_name_copies(message[PROPERTIES]):
+        return (message[KEY],)
+    copies = copies_of(message[PROPERTIES])
+    return (message[KEY],) if isinstance(copies, Refusal) else (message[KEY], *copies.keys)
 
 
 def _work(properties: bytes, route: Route) -> int:

@@ -56,9 +56,15 @@ class Buried(NamedTuple):
 
 
 def bury(
-    properties: bytes, queue: str, exchange: str, key: str, reason: str, now_us: int
+    properties: bytes,
+    queue: str,
+    exchange: str,
+    keys: tuple[str, ...],
+    reason: str,
+    now_us: int,
 ) -> Buried:
-    """The properties with which the message is published to the dead-letter exchange."""
+    """The properties with which the message is published to the dead-letter exchange. `keys`: those
+    with which it was published before."""
     entries = raw_headers(properties)
     deaths = _deaths(entries)
     same = next((d for d in deaths if d.queue == queue and d.reason == reason), None)
@@ -66,7 +72,7 @@ def bury(
         latest = Death(queue, reason, _counted(same.raw))
     else:
         at = now_us // 1_000_000
-        raw = _record(queue, exchange, key, reason, at, expiration_of(properties))
+        raw = _record(queue, exchange, keys, reason, at, expiration_of(properties))
         latest = Death(queue, reason, raw)
     deaths = [latest, *(one for one in deaths if one is not same)]
     kept = [
@@ -86,14 +92,19 @@ def dug_up(properties: bytes) -> Buried:
 
 @lru_cache(maxsize=64)  # many of one queue die at once
 def _record(
-    queue: str, exchange: str, key: str, reason: str, at: int, expiration: bytes | None
+    queue: str,
+    exchange: str,
+    keys: tuple[str, ...],
+    reason: str,
+    at: int,
+    expiration: bytes | None,
 ) -> bytes:
     entries = [
         entry("count", encode_value(1)),
         entry("reason", encode_value(reason)),
         entry("queue", encode_value(queue)),
         entry("exchange", encode_value(exchange)),
-        entry("routing-keys", encode_value((key,))),
+        entry("routing-keys", encode_value(keys)),
     ]
     if expiration is not None:
         entries.append(entry("original-expiration", encode_value(expiration)))

@@ -5,7 +5,7 @@ import pytest
 from broker.amqp import codec
 from broker.machine import commands as c
 from broker.machine.effects import DeliverEffect, GetOk, Return
-from broker.machine.version import ANSWERS_AS_RABBITMQ
+from broker.machine.version import ANSWERS_AS_RABBITMQ, DEATHS_NAME_COPIES
 from tests.support.three_machines import Client, Rig
 
 BEFORE = ANSWERS_AS_RABBITMQ - 1
@@ -22,6 +22,22 @@ def headers(**values: c.Value) -> bytes:
 
 def depths(client: Client, *queues: str) -> list[int]:
     return [client.rig.depth(queue) for queue in queues]
+
+
+def headers_got(client: Client, queue: str) -> c.Table:
+    client.get(queue, no_ack=True)
+    got = client.rig.effects[-1]
+    assert isinstance(got, GetOk)
+    table = codec.decode_properties(got.properties)["headers"]
+    assert isinstance(table, dict)
+    return table
+
+
+def keys_of_death(table: c.Table) -> c.Value:
+    deaths = table["x-death"]
+    assert isinstance(deaths, tuple)
+    assert isinstance(deaths[0], dict)
+    return deaths[0]["routing-keys"]
 
 
 def test_unbinding_what_is_not_there_succeeds(client: Client) -> None:
@@ -126,6 +142,17 @@ def test_a_dead_letter_goes_to_the_copied_keys_too(client: Client) -> None:
     client.get("q")
     client.nack(1, requeue=False)
     assert depths(client, "dead", "dead too") == [1, 1]
+    assert keys_of_death(headers_got(client, "dead")) == ("q", "cc")
+
+
+def test_before_version_15_a_death_has_the_first_key_only() -> None:
+    client = Rig(version=DEATHS_NAME_COPIES - 1).client()
+    client.queue("dead")
+    client.queue("q", {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
+    client.publish("q", properties=headers(CC=("cc",)))
+    client.get("q")
+    client.nack(1, requeue=False)
+    assert keys_of_death(headers_got(client, "dead")) == ("q",)
 
 
 def test_a_key_of_the_queue_stands_for_all_keys_of_a_dead_letter(client: Client) -> None:
@@ -137,13 +164,9 @@ def test_a_key_of_the_queue_stands_for_all_keys_of_a_dead_letter(client: Client)
     client.get("q")
     client.nack(1, requeue=False)
     assert depths(client, "dead", "cc") == [1, 1]
-    client.get("dead", no_ack=True)
-    (got,) = client.rig.effects
-    assert isinstance(got, GetOk)
-    table = codec.decode_properties(got.properties)["headers"]
-    assert isinstance(table, dict)
+    table = headers_got(client, "dead")
     assert "CC" not in table
-    assert "x-death" in table
+    assert keys_of_death(table) == ("q", "cc")
 
 
 @pytest.mark.parametrize("by_queue", [False, True])
