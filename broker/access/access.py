@@ -28,9 +28,12 @@ from broker.access.backends import (
 )
 from broker.machine.commands import Table, Value
 from broker.machine.state import FAILOVER, Held, State
+from broker.machine.version import DECLARED_AS_RABBITMQ
 
 LOOPBACK_USERS = frozenset(("guest",))
 IMPERSONATOR = "impersonator"
+DEFAULT_QUEUE_TYPE = "default_queue_type"
+"""Of a virtual host's definition."""
 _KEPT_MAX = 256
 USER_BYTES_MAX = 255
 """Of a user that only a server knows."""
@@ -155,6 +158,12 @@ class Access:
 
     def _defined(self, what: str, vhost: str, name: str) -> Table | None:
         return self._state().definitions.get(what, {}).get((vhost, name))
+
+    def default_queue_type(self, vhost: str) -> str:
+        """Of queues of this virtual host that are declared without a type; empty: classic."""
+        body = self._defined("vhost", "", vhost) or {}
+        kind = body.get(DEFAULT_QUEUE_TYPE, "")
+        return cast("str", kind) if self._state().version >= DECLARED_AS_RABBITMQ else ""
 
     # -- users -----------------------------------------------------------------------------------
 

@@ -18,6 +18,7 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple, cast
 
 from broker.access import passwords, patterns
+from broker.access.access import DEFAULT_QUEUE_TYPE
 from broker.machine.command_codec import BlobMalformed, pack_blob, unpack_blob
 from broker.machine.commands import DEFINE, Define, Table, Value
 from broker.machine.effects import Defined
@@ -26,6 +27,7 @@ from broker.machine.handlers.policies import POLICIES
 from broker.machine.limits import DEFINITION_BYTES_MAX
 from broker.machine.machine import Machine
 from broker.machine.policies.pattern import POLICIES_STEPS_MAX
+from broker.machine.requests.arguments import CLASSIC, QUEUE_TYPES
 from broker.replication.controller import Controller
 from broker.shovels import definition as shovels
 from broker.shovels import replicas, upstreams
@@ -208,7 +210,15 @@ def _user(body: Table) -> Table | Outcome:
 
 
 def _vhost(body: Table) -> Table | Outcome:
-    return {"description": "", **body, "tags": _words(body.get("tags", ()))}
+    """RabbitMQ's documents say `undefined` where no type was chosen."""
+    kept: Table = {"description": "", **body, "tags": _words(body.get("tags", ()))}
+    kind = kept.get(DEFAULT_QUEUE_TYPE)
+    if kind in (None, "", "undefined", CLASSIC):
+        kept.pop(DEFAULT_QUEUE_TYPE, None)
+    elif kind not in QUEUE_TYPES:
+        known = ", ".join(QUEUE_TYPES)
+        return Outcome(BAD, f"{DEFAULT_QUEUE_TYPE} {kind!r} is none of {known}")
+    return kept
 
 
 def _words(tags: Value) -> Value:

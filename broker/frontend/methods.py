@@ -52,7 +52,20 @@ def on_queue_declare(client: Client, number: int, channel: LocalChannel, args: A
     name = cast("str", name) or client.port.new_name(GENERATED_QUEUE)
     channel.last_queue = name
     command = c.QueueDeclare._make((c.QUEUE_DECLARE, client.conn, number, name, *rest))
+    command = _of_default_type(client, command)
     _request(client, channel, command, command.nowait)
+
+
+def _of_default_type(client: Client, declared: c.QueueDeclare) -> c.QueueDeclare:
+    """With the type that the virtual host gives to queues without one and that can have it, as by
+    RabbitMQ: classic ones stay what may be transient, exclusive or auto-delete."""
+    lasting = declared.durable and not (declared.exclusive or declared.auto_delete)
+    if "x-queue-type" in declared.arguments or not lasting:
+        return declared
+    kind = client.port.access.default_queue_type(client.vhost)
+    if not kind:
+        return declared
+    return declared._replace(arguments={**declared.arguments, "x-queue-type": kind})
 
 
 def on_queue_purge(client: Client, number: int, channel: LocalChannel, args: Args) -> None:

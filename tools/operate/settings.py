@@ -345,8 +345,10 @@ def policy(kind: str) -> Verb:
 
 REASON = click.Argument(["reason"], nargs=-1, required=True)
 QUEUE_TYPE = click.Option(
-    ["--default-queue-type"], type=click.Choice(("classic",)), help="There is one type of queue."
-)
+    ["--default-queue-type"], type=click.Choice(("classic", "quorum", "stream")),
+    help="Of durable queues that are declared without a type.",
+)  # fmt: skip
+VHOST_VALUES = ("description", "tags", "default_queue_type")
 CHANGES: dict[str, Verb] = {
     "add_user": Verb(
         "Add a user without any right; the password is asked for when it is not given.",
@@ -411,7 +413,7 @@ CHANGES: dict[str, Verb] = {
         ),
         putting(
             "Adding virtual host {name}", ("vhosts", "{name}"),
-            lambda given: {key: given[key] for key in ("description", "tags") if given[key]},
+            lambda given: {key: given[key] for key in VHOST_VALUES if given[key]},
         ),
     ),
     "set_vhost_tags": Verb(
@@ -420,16 +422,14 @@ CHANGES: dict[str, Verb] = {
         change_vhost("tags", lambda given: {"tags": ",".join(given["tags"])}),
     ),
     "update_vhost_metadata": Verb(
-        "Set the description or the tags of a virtual host; what is not given stays.",
+        "Set the description, tags or queue type of a virtual host; what is not given stays.",
         (
             *arguments("name"), click.Option(["--description"]), click.Option(["--tags"]),
             QUEUE_TYPE,
         ),
         change_vhost(
             "metadata",
-            lambda given: {
-                key: given[key] for key in ("description", "tags") if given[key] is not None
-            },
+            lambda given: {key: given[key] for key in VHOST_VALUES if given[key] is not None},
         ),
     ),
     "delete_vhost": Verb(

@@ -119,7 +119,7 @@ _CONSUME_STREAMS = ("x-stream-offset", *_FILTERS)
 """Of consumers of streams only."""
 NOT_HONOURED = "not supported by this broker"
 NOT_BROWSED = "a queue with priorities cannot be browsed: what comes would be sent out of order"
-CLASSIC, QUORUM, _ = _TYPES = ("classic", "quorum", STREAM)
+CLASSIC, QUORUM, _ = QUEUE_TYPES = ("classic", "quorum", STREAM)
 _MODES = ("default", "lazy")
 _VERSIONS = (1, 2)
 _LOCATORS = ("client-local", "balanced", "random", "least-leaders")
@@ -162,7 +162,7 @@ def _foreign_to(kind: str, version: int) -> tuple[str, ...]:
 def queue_type(arguments: Table) -> str:
     """What it was declared as."""
     kind = arguments.get("x-queue-type")
-    return kind if isinstance(kind, str) and kind in _TYPES else CLASSIC
+    return kind if isinstance(kind, str) and kind in QUEUE_TYPES else CLASSIC
 
 
 def _fault_of(arg: str, value: Value, version: int) -> str | None:
@@ -184,7 +184,7 @@ def _fault_of(arg: str, value: Value, version: int) -> str | None:
     elif arg == "x-stream-filter-size-bytes":
         fault = _fault_of_number(value, *_FILTER_BYTES)
     elif arg == "x-queue-type":
-        types = _TYPES if version >= STREAMS else (CLASSIC, QUORUM)
+        types = QUEUE_TYPES if version >= STREAMS else (CLASSIC, QUORUM)
         fault = _fault_of_word(value, types, f"\"unsupported queue type '{plain(value)}'\"")
     elif arg == _STRATEGY and version >= KEPT_LETTERS:
         fault = _fault_of_word(value, _STRATEGIES, "invalid_dlx_strategy")

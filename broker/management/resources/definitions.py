@@ -11,7 +11,9 @@ from typing import NamedTuple
 
 from aiohttp.web import StreamResponse
 
+from broker.access.access import DEFAULT_QUEUE_TYPE
 from broker.machine.commands import Table, Value
+from broker.machine.requests.arguments import CLASSIC
 from broker.machine.state import Channel
 from broker.management.access import Identity
 from broker.management.call import (
@@ -212,7 +214,7 @@ def _vhost_row(call: Call, one: Defined) -> Object:
         "description": shown.get("description", ""),
         "tags": shown.get("tags", []),
         "metadata": {**shown},
-        "default_queue_type": "classic",
+        DEFAULT_QUEUE_TYPE: shown.get(DEFAULT_QUEUE_TYPE, CLASSIC),
         "cluster_state": nodes,
         "tracing": False,
         **figures(call.broker.statistics.vhost(one.name, spans)),
@@ -221,7 +223,14 @@ def _vhost_row(call: Call, one: Defined) -> Object:
 
 def _vhost_body(call: Call, body: Object) -> Table:
     before = call.broker.machine.definitions["vhost"].get(("", call.names["vhost"]), {})
-    return {**before, **_values(body, "description", "tags")}
+    return {**before, **vhost_values(body)}
+
+
+def vhost_values(body: Object) -> Table:
+    """Of a virtual host in a body or document. RabbitMQ says all of it once more as `metadata`."""
+    again = body.get("metadata")
+    said = {**again, **body} if isinstance(again, dict) else body
+    return _values(said, "description", "tags", DEFAULT_QUEUE_TYPE)
 
 
 def _values(body: Object, *names: str) -> Table:

@@ -19,6 +19,7 @@ from broker.access.access import SYSTEM, how_to_let_in
 from broker.amqp.errors import ProtocolFault
 from broker.machine.commands import Table, Value
 from broker.machine.digest import canonical
+from broker.machine.requests.arguments import queue_type
 from broker.machine.state import Exchange, Vhost
 from broker.management.access import Identity
 from broker.management.amqp_client import AmqpRefused, InternalClient
@@ -44,6 +45,7 @@ from broker.management.resources.definitions import (
     policy_row,
     topic_rows,
     user_row,
+    vhost_values,
 )
 from broker.management.resources.overview import API_RELEASE
 from broker.management.slices import Slices
@@ -123,7 +125,8 @@ def _queues(vhost: Vhost) -> Iterator[Object]:
         if queue.owner is None and not queue.deleted:
             yield {
                 "name": queue.name, "vhost": vhost.name, "durable": queue.durable,
-                "auto_delete": queue.auto_delete, "arguments": table(queue.arguments),
+                "auto_delete": queue.auto_delete, "type": queue_type(queue.arguments),
+                "arguments": table(queue.arguments),
             }  # fmt: skip
 
 
@@ -286,10 +289,7 @@ class Import:
 
     async def _cluster(self) -> None:
         for row in self._rows("vhosts"):
-            await self._define("vhost", "", text_field(row, "name"), {
-                "description": text_field(row, "description", ""),
-                "tags": to_amqp(row.get("tags", [])),
-            })  # fmt: skip
+            await self._define("vhost", "", text_field(row, "name"), vhost_values(row))
         for row in self._rows("users"):
             name = text_field(row, "name")
             kept = ("password", "password_hash", "hashing_algorithm", "tags")
@@ -349,9 +349,14 @@ class Import:
         name = short(text_field(row, "name"), "the queue's name")
         if name in vhost.queues:
             return None
+        arguments = _amqp_table(table_field(row, "arguments"))
+        kind = text_field(row, "type", "")
+        access = self._broker.clients.gateway.access
+        if kind and access.default_queue_type(vhost.name):
+            arguments.setdefault("x-queue-type", kind)  # its own, not that of the virtual host
         args: tuple[Value, ...] = (
             name, False, flag_field(row, "durable", True), False, flag_field(row, "auto_delete"),
-            False, to_amqp(table_field(row, "arguments")),
+            False, arguments,
         )  # fmt: skip
         return _Declaration("queue.declare", args, f"queue '{name}'")
 

@@ -193,6 +193,38 @@ def test_all_definitions_come_in_and_go_out_again(api: Api) -> None:
     assert api.ask("DELETE", "vhosts/moved").status == 204
 
 
+def test_a_virtual_host_says_which_type_queues_without_one_have(api: Api) -> None:
+    """As RabbitMQ's documents have it, some of which say it among the metadata only."""
+    queues: list[object] = [
+        {"name": "old", "vhost": "typed", "type": "classic", "arguments": {}},
+        {"name": "new", "vhost": "typed"},
+    ]
+    metadata = {"default_queue_type": "quorum", "tags": ["eu"]}
+    everything = {"configure": ".*", "write": ".*", "read": ".*"}
+    document = {
+        "vhosts": [{"name": "typed", "metadata": metadata}], "queues": queues,
+        "permissions": [{"user": "guest", "vhost": "typed", **everything}],
+    }  # fmt: skip
+    assert api.ask("POST", "definitions", document).status == 204
+    row = api.row("vhosts/typed")
+    assert (row["default_queue_type"], row["tags"]) == ("quorum", ["eu"])
+    assert api.ask("PUT", "queues/typed/q", {"durable": True}).status == 201
+    assert api.ask("PUT", "queues/typed/gone", {"auto_delete": True}).status == 201
+    kinds = {name: one["type"] for name, one in api.rows("queues/typed").items()}
+    assert kinds == {"old": "classic", "new": "quorum", "q": "quorum", "gone": "classic"}
+    exported = api.row("definitions")
+    assert api.ask("POST", "definitions", exported).status == 204
+    assert api.row("definitions") == exported
+    assert api.ask("PUT", "vhosts/typed", {"default_queue_type": "undefined"}).status == 204
+    assert api.row("vhosts/typed")["default_queue_type"] == "classic"
+    refused = api.ask("PUT", "vhosts/typed", {"default_queue_type": "delayed"})
+    assert (refused.status, refused.body) == (400, {
+        "error": "bad_request",
+        "reason": "default_queue_type 'delayed' is none of classic, quorum, stream",
+    })  # fmt: skip
+    assert api.ask("DELETE", "vhosts/typed").status == 204
+
+
 def test_documents_that_are_refused_say_where(api: Api) -> None:
     for document, named in (
         ({"queues": {}}, "queues"),

@@ -37,6 +37,28 @@ def test_names_are_stamped_and_the_last_queue_is_remembered() -> None:
     assert peer.call(1, "queue.delete", "", False, False, False) == [("queue.delete-ok", 0)]
 
 
+def test_a_queue_without_a_type_has_that_of_its_virtual_host_if_it_can() -> None:
+    loop = Loop()
+    peer = loop.connect().open(1)
+    body: c.Table = {"description": "", "tags": (), "default_queue_type": "quorum"}
+    loop.define("vhost", "", "/", body)
+    lasting = (False, True, False, False, False)
+    classic: c.Table = {"x-queue-type": "classic"}
+    declared: list[tuple[str, tuple[bool, ...], c.Table]] = [
+        ("typed", lasting, {}),
+        ("said", lasting, classic),
+        ("transient", (False, False, False, False, False), {}),
+        ("exclusive", (False, True, True, False, False), {}),
+        ("leaving", (False, True, False, True, False), {}),
+    ]
+    for name, flags, arguments in declared:
+        declare = method(1, "queue.declare", name, *flags, arguments)
+        assert calls(peer, declare) == [("queue.declare-ok", name, 0, 0)]
+        assert calls(peer, declare) == [("queue.declare-ok", name, 0, 0)]
+    quorum = [one.name for one in loop.machine.vhosts["/"].queues.values() if one.is_quorum]
+    assert quorum == ["typed"]
+
+
 @pytest.mark.parametrize(
     ("name", "args", "code", "text"),
     [

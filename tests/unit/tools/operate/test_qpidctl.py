@@ -89,6 +89,10 @@ def test_an_unknown_column_is_answered_by_those_there_are(run: Run) -> None:
         ),
         (("clear_permissions", "bob"), ("DELETE", "permissions/%2F/bob", None)),
         (("add_vhost", "v"), ("PUT", "vhosts/v", {})),
+        (
+            ("add_vhost", "v", "--default-queue-type", "quorum"),
+            ("PUT", "vhosts/v", {"default_queue_type": "quorum"}),
+        ),
         (("delete_vhost", "v"), ("DELETE", "vhosts/v", None)),
         (
             ("set_policy", "caps", "^o", '{"max-length": 5}', "--priority", "2"),
