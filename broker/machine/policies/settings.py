@@ -25,10 +25,17 @@ _NUMBERS = {
 }
 _CONSUMER_TIMEOUT = {"consumer-timeout": (1, "consumer timeout")}
 """From version 13 of the machine on."""
-MAX_AGE, SEGMENT_SIZE = "max-age", "stream-max-segment-size-bytes"
-_OF_STREAMS = (MAX_AGE, SEGMENT_SIZE)
-"""From version 15 of the machine on."""
+MAX_AGE = "max-age"
 SEGMENT_BYTES_MAX = 3_000_000_000
+_WITHOUT_EFFECT = {
+    "stream-max-segment-size-bytes": (1, SEGMENT_BYTES_MAX, "segment size"),
+    "stream-filter-size-bytes": (16, 255, "filter size"),
+    "max-in-memory-length": (0, NUMBER_MAX, "maximum memory in length"),
+    "max-in-memory-bytes": (0, NUMBER_MAX, "maximum memory in bytes"),
+    "target-group-size": (1, NUMBER_MAX, "qq target count value"),
+}
+"""Of how RabbitMQ keeps streams and quorum queues, which is not how they are kept here. They and
+`max-age` from version 15 of the machine on."""
 _UNITS_S = {
     "Y": 365 * 86_400, "M": 30 * 86_400, "D": 86_400, "h": 3_600, "m": 60, "s": 1,
 }  # fmt: skip
@@ -62,7 +69,10 @@ _HA = (
 )
 _UPSTREAM, _UPSTREAM_SET = FEDERATION_KEYS = ("federation-upstream", "federation-upstream-set")
 """From version 15 of the machine on: which upstreams are linked is for the members to look up."""
-KEYS = (*_NUMBERS, *_CONSUMER_TIMEOUT, *_OF_STREAMS, *_NAMES, *_CHOICES, *_HA, *FEDERATION_KEYS)
+KEYS = (
+    *_NUMBERS, *_CONSUMER_TIMEOUT, MAX_AGE, *_WITHOUT_EFFECT, *_NAMES, *_CHOICES, *_HA,
+    *FEDERATION_KEYS,
+)  # fmt: skip
 OPERATOR_KEYS = (*_NUMBERS, "ha-mode", "ha-params", "ha-sync-mode")
 """An operator's policy only limits; a queue's own policy says the rest."""
 
@@ -84,7 +94,7 @@ def unknown_before(body: Table, version: int) -> str:
     if version < FEDERATION:
         unknown += FEDERATION_KEYS
     if version < STREAMS:
-        unknown += _OF_STREAMS
+        unknown += (MAX_AGE, *_WITHOUT_EFFECT)
     if version < KEPT_LETTERS:
         unknown += ("dead-letter-strategy",)
     return _fault(body, tuple(key for key in KEYS if key not in unknown)) if unknown else ""
@@ -148,8 +158,9 @@ def _value_fault(key: str, value: Value) -> str:
         good = type(value) is int and low <= value <= NUMBER_MAX
     elif key == MAX_AGE:
         good, what = age_us(value) > 0, "max age"
-    elif key == SEGMENT_SIZE:
-        good, what = type(value) is int and 0 < value <= SEGMENT_BYTES_MAX, "segment size"
+    elif key in _WITHOUT_EFFECT:
+        low, high, what = _WITHOUT_EFFECT[key]
+        good = type(value) is int and low <= value <= high
     elif key in _NAMES:
         what = _NAMES[key]
         good = type(value) is str and len(value.encode()) <= NAME_BYTES_MAX

@@ -4,7 +4,8 @@ import pytest
 
 from broker.machine.commands import Table, Value
 from broker.machine.policies.pattern import PatternError, compiled
-from broker.machine.policies.settings import operator_policy_fault, policy_fault
+from broker.machine.policies.settings import operator_policy_fault, policy_fault, unknown_before
+from broker.machine.version import STREAMS
 
 
 @pytest.mark.parametrize(
@@ -59,6 +60,8 @@ GOOD: list[Table] = [
     policy(ha_mode="nodes", ha_params=("a@x", "b@x")),
     policy(federation_upstream="far"),
     policy(federation_upstream_set="all", max_length=3),
+    policy(max_in_memory_length=0, max_in_memory_bytes=5, target_group_size=3),
+    policy(stream_max_segment_size_bytes=1000, stream_filter_size_bytes=16, max_age="7D"),
     {**policy(max_length=1), "priority": -5, "apply-to": "classic_queues"},
 ]
 BAD: list[tuple[Table, str]] = [
@@ -67,6 +70,8 @@ BAD: list[tuple[Table, str]] = [
     (policy(), "no policy provided"),
     (policy(x=1, y="z"), '[{<<"x">>,1},{<<"y">>,<<"z">>}] are not recognised policy settings'),
     (policy(max_length=-1), "-1 is not a valid maximum length"),
+    (policy(max_in_memory_length="5"), '<<"5">> is not a valid maximum memory in length'),
+    (policy(stream_filter_size_bytes=15), "15 is not a valid filter size"),
     (policy(max_length=True), "true is not a valid maximum length"),
     (policy(expires=0), "0 is not a valid queue expiry"),
     (policy(message_ttl="1"), '<<"1">> is not a valid message TTL'),
@@ -107,3 +112,10 @@ def test_operators_only_limit() -> None:
     assert operator_policy_fault(policy(max_length=1, delivery_limit=1)) == ""
     fault = operator_policy_fault(policy(overflow="drop-head"))
     assert fault == '[{<<"overflow">>,<<"drop-head">>}] are not recognised policy settings'
+
+
+def test_before_version_15_hints_for_streams_and_quorum_queues_are_unknown() -> None:
+    body = policy(max_in_memory_length=1)
+    said = '[{<<"max-in-memory-length">>,1}] are not recognised policy settings'
+    assert unknown_before(body, STREAMS - 1) == said
+    assert unknown_before(body, STREAMS) == ""
