@@ -267,7 +267,9 @@ def add_verb(name: str, verb: Verb) -> None:
         note(f"{doing} ...", quiet=found.quiet)
         with answered():
             answer = call(found.api())
-        if answer:
+        if found.form == "json":
+            print_json({"result": "ok", "message": answer or ""})
+        elif answer:
             print(answer)
 
     for parameter in verb.parameters:

@@ -18,6 +18,7 @@ from tests.unit.vsync.api.test_cluster import CONFIG, run
 from tools.cli.failures import ToolError
 from tools.commands.cpgtool import cpgtool
 from tools.commands.quorumtool import quorumtool
+from tools.commands.ringtrace import ringtrace
 from vsync import Cluster, ConfigError, TransportError
 from vsync.admin.protocol import LINE_BYTES_MAX, Json, NotYet, QueryRefused, QuerySession
 from vsync.admin.views import quorum_reply
@@ -40,6 +41,11 @@ async def tool(command: click.Command, *arguments: str) -> Done:
         return Done(int(result.return_value), result.output)
 
     return await asyncio.to_thread(invoke)
+
+
+def test_a_password_in_the_address_is_not_shown() -> None:
+    with pytest.raises(ToolError, match=r"Failed: 127\.0\.0\.1:1: cannot connect"):
+        asyncio.run(tool(ringtrace, "--on", "amqp://ada:secret@127.0.0.1:1"))
 
 
 def test_groups_and_quorum_of_library_programs(tmp_path: Path) -> None:

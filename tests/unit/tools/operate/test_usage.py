@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import json
 import re
 import socket
 import subprocess
@@ -334,6 +335,8 @@ def test_exit_codes_are_those_that_scripts_know(run: Run, api: CannedApi) -> Non
     assert (ill.code, ill.err) == (Exit.UNAVAILABLE, "qpidctl: not serving\n")
     api.answers["health/checks/port-listener/5672"] = {"status": "ok", "port": 5672}
     assert run(qpidctl, "check_port_listener", "5672").out == "port-listener 5672: passed\n"
+    told = json.loads(run(qpidctl, "check_port_listener", "5672", "--json").out)
+    assert told == {"result": "ok", "message": "port-listener 5672: passed"}
     api.answers["health/checks/certificate-expiration/2/days"] = {"status": "ok"}
     assert run(qpidctl, "check_certificate_expiration", "--within", "2", "--unit", "days").code == 0
     api.refusals["health/checks/alarms"] = (503, "b has an alarm")
