@@ -209,7 +209,7 @@ def _refusal(
     if not 0 < len(name.encode()) <= NAME_BYTES_MAX:
         return BAD, f"the name of a {what} has 1 to {NAME_BYTES_MAX} bytes"
     wrong = kind.check(body)
-    if not wrong and what == "policy":
+    if not wrong and what in POLICIES:
         wrong = unknown_before(body, state.version)
     if wrong and what in POLICIES:
         return BAD, f"Validation failed\n\n{wrong}\n"  # as RabbitMQ has it

@@ -73,7 +73,7 @@ KEYS = (
     *_NUMBERS, *_CONSUMER_TIMEOUT, MAX_AGE, *_WITHOUT_EFFECT, *_NAMES, *_CHOICES, *_HA,
     *FEDERATION_KEYS,
 )  # fmt: skip
-OPERATOR_KEYS = (*_NUMBERS, "ha-mode", "ha-params", "ha-sync-mode")
+OPERATOR_KEYS = (*_NUMBERS, *_WITHOUT_EFFECT, "ha-mode", "ha-params", "ha-sync-mode")
 """An operator's policy only limits; a queue's own policy says the rest."""
 
 

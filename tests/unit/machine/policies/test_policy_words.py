@@ -109,7 +109,8 @@ def test_a_bad_policy_says_what_is_wrong(body: Table, fault: str) -> None:
 
 
 def test_operators_only_limit() -> None:
-    assert operator_policy_fault(policy(max_length=1, delivery_limit=1)) == ""
+    body = policy(max_length=1, delivery_limit=1, max_in_memory_bytes=1)
+    assert operator_policy_fault(body) == ""
     fault = operator_policy_fault(policy(overflow="drop-head"))
     assert fault == '[{<<"overflow">>,<<"drop-head">>}] are not recognised policy settings'
 
