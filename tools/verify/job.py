@@ -68,8 +68,7 @@ def _verify_segments(
     found = list(segments)
     saved: list[Row] = []
     if options.since is not None:
-        saved = checkpoint.moved(checkpoint.load(options.since), found)
-        segments = checkpoint.unread(found, saved)
+        segments, saved = checkpoint.unread(found, checkpoint.load(options.since))
         if not segments:
             raise BadInput(f"there is nothing newer than {options.since} in these logs")
     little = is_little(segments)

@@ -56,12 +56,13 @@ def save(path: Path, rows: list[Row]) -> tuple[int, int]:
     return len(kept), position
 
 
-def unread(segments: list[Path], saved: list[Row]) -> list[Path]:
-    """Return the segments that the saved rows are not of; `BadInput` when one was changed."""
-    known = {
-        (row.member, row.incarnation, row.segment): row for row in saved if row.kind == SEGMENT
-    }
+def unread(segments: list[Path], saved: list[Row]) -> tuple[list[Path], list[Row]]:
+    """Return the segments that the saved rows are not of, and these rows with the present paths of
+    theirs, where these are at hand; `BadInput` when one was changed.
+    """
+    known = {_written_by(row): row for row in saved if row.kind == SEGMENT}
     left: list[Path] = []
+    present: dict[tuple[str, int, int], str] = {}
     for path in segments:
         ends = _ends(path)
         row = known.get(_identity(ends.header)) if ends is not None else None
@@ -71,18 +72,8 @@ def unread(segments: list[Path], saved: list[Row]) -> list[Path]:
         there = ends_of(row)
         if (ends.link.hex(), ends.header.cluster_name) != (there.link, there.cluster[0]):
             raise BadInput(f"{path} is not the segment that was verified; check without --since")
-    return left
-
-
-def moved(saved: list[Row], segments: list[Path]) -> list[Row]:
-    """Return the saved rows with the present paths of their segments, where these are at hand."""
-    paths = {_identity(ends.header): path for path in segments if (ends := _ends(path)) is not None}
-    at = {
-        row.file: str(paths[row.member, row.incarnation, row.segment])
-        for row in saved
-        if (row.member, row.incarnation, row.segment) in paths
-    }
-    return [row._replace(file=at.get(row.file, row.file)) for row in saved]
+        present[_written_by(row)] = str(path)
+    return left, [row._replace(file=present.get(_written_by(row), row.file)) for row in saved]
 
 
 def _ends(path: Path) -> Ends | None:
@@ -93,6 +84,10 @@ def _ends(path: Path) -> Ends | None:
         raise BadInput(f"{path}: {error.strerror}") from error
     except LogError:
         return None
+
+
+def _written_by(row: Row) -> tuple[str, int, int]:
+    return row.member, row.incarnation, row.segment
 
 
 def _identity(header: Header) -> tuple[str, int, int]:

@@ -244,8 +244,7 @@ class TestSince:
         return [row for row in rows_in(files) if row.kind in CONTROL_KINDS]
 
     def told(self, files: list[Path], saved: list[Row]) -> tuple[list[Stretch], list[object]]:
-        rows = checkpoint.moved(saved, files)
-        left = checkpoint.unread(files, rows)
+        left, rows = checkpoint.unread(files, saved)
         assert left
         assert len(left) < len(files)
         rows += self.rows(left)
@@ -271,9 +270,8 @@ class TestSince:
 
     def test_what_was_archived_is_missing_and_not_the_end(self, point: Path) -> None:
         """Only the log of a member that was killed is left: the end is told by nobody."""
-        saved = checkpoint.load(point)
         files = self.logs(point.parent)
-        left = checkpoint.unread(files, saved)
+        left, saved = checkpoint.unread(files, checkpoint.load(point))
         rows = saved + self.rows(left)
         stretches, extent = told_history(rows, primaries(rows), left)
         assert stretches

@@ -45,7 +45,7 @@ def test_continuing_collects_the_same_rows_as_a_full_check(tmp_path: Path) -> No
     assert 4 < settled < len([row for row in everything if row.kind == SEGMENT])
     saved = checkpoint.load(file)
     assert max(row.position or 0 for row in saved if row.kind == SEGMENT) <= position
-    left = checkpoint.unread(sorted((tmp_path / "logs").rglob("*.qml")), saved)
+    left, _ = checkpoint.unread(sorted((tmp_path / "logs").rglob("*.qml")), saved)
     again = saved + [
         row
         for path in left
@@ -69,9 +69,9 @@ def test_an_archived_segment_may_be_missing(tmp_path: Path) -> None:
     checkpoint.save(tmp_path / "point", control_rows(tmp_path / "logs"))
     saved = checkpoint.load(tmp_path / "point")
     paths = sorted((tmp_path / "logs").rglob("*.qml"))
-    left = checkpoint.unread(paths, saved)
+    left, _ = checkpoint.unread(paths, saved)
     kept = [path for path in paths if path in left]
-    assert checkpoint.unread(kept, saved) == kept
+    assert checkpoint.unread(kept, saved)[0] == kept
 
 
 def test_a_member_may_drop_what_a_checkpoint_settles_and_nothing_else(tmp_path: Path) -> None:
@@ -91,7 +91,7 @@ def test_a_member_may_drop_what_a_checkpoint_settles_and_nothing_else(tmp_path: 
     assert dropped == count > 4
     left = [path for path in (tmp_path / "logs").rglob("*.qml*") if path.name != VERIFIED]
     saved = checkpoint.load(tmp_path / "point")
-    assert sorted(checkpoint.unread(left, saved)) == sorted(left)
+    assert sorted(checkpoint.unread(left, saved)[0]) == sorted(left)
     again = saved + [
         row
         for path in segments.find_segments([tmp_path / "logs"])
