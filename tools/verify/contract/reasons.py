@@ -38,9 +38,14 @@ RULES = {
     "group order": Rule("G32", "H3 reasons", "was delivered before an older one of its group"),
     "group moved": Rule("G34", "H3 reasons", "went to another one than its group was kept for"),
 }
+# Plain numbers, which are compared sooner than members of an enumeration.
+_PUBLISHED, _DELIVERED, _SETTLED = int(Op.PUBLISHED), int(Op.DELIVERED), int(Op.SETTLED)
+_RETURNED, _DROPPED, _PURGED = int(Op.RETURNED), int(Op.DROPPED), int(Op.PURGED)
+_RECOVERED, _NOTED = int(Op.RECOVERED), int(Op.NOTED)
+_GIVEN = (_DELIVERED, int(Op.READ))  # what a channel is sent
 _GROUP, _DEADLINE, _TIME, _REFUSED, _BOUND, _UNBOUND, _NOWHERE = range(7)
 _EXPIRED, _LIMIT, _DUE, _SENT_ON = range(4)
-_REJECTED, _GIVEN_UP = 2, 5
+_REJECTED, _GIVEN_UP = _DEADLY = (2, 5)
 _LETTER, _DELAYED, _LATE_LETTER = 2, 4, 5
 _DELETED = 1
 _BYTES = 1 << 31  # as the limit of a queue: bytes count
@@ -172,26 +177,26 @@ class Reasons:
         op, flag, cause, number, seq, of, detail = row
         if position != self._position:
             self._go_on(position)
-        if op == Op.PUBLISHED:
-            self._publish(cause, number, detail, flag)
-        elif op == Op.DROPPED and moved is not None:
-            self._drop(cause, number, seq, of, moved, model)
-        elif op == Op.NOTED:
-            self._note(flag, cause, number, seq, of, detail, model)
-        elif op in (Op.DELIVERED, Op.READ):
+        if op == _PUBLISHED:
+            return self._publish(cause, number, detail, flag)
+        if op in _GIVEN:
             self._given[of] = nth = self._given.get(of, 0) + 1
-            if op == Op.DELIVERED:
+            if op == _DELIVERED:
                 self._nth[number, seq] = nth
-        elif op == Op.RETURNED:
-            self._nth.pop((number, seq), None)
-        elif op == Op.SETTLED and moved is not None:
+        elif op == _SETTLED and moved is not None:
             self._settle(number, seq, of, detail, counts=not flag)
-            if cause in (_REJECTED, _GIVEN_UP):
+            if cause in _DEADLY:
                 self._dead.append((moved.body, moved.persistent))
             if cause == _GIVEN_UP and flag and moved.body is not None and moved.returns < detail:
                 more = f"it came back {moved.returns} times, of {detail}"
                 raise ModelMismatch("within the limit", more)
-        if number in self._queues and op != Op.PUBLISHED:
+        elif op == _DROPPED and moved is not None:
+            self._drop(cause, number, seq, of, moved, model)
+        elif op == _NOTED:
+            self._note(flag, cause, number, seq, of, detail, model)
+        elif op == _RETURNED:
+            self._nth.pop((number, seq), None)
+        if number in self._queues:
             self._move_noted(self._queues[number], op, cause, number, seq, of)
 
     def _settle(self, number: int, seq: int, channel: int, tag: int, *, counts: bool) -> None:
@@ -205,31 +210,32 @@ class Reasons:
     def _move_noted(
         self, noted: _Noted, op: int, cause: int, number: int, seq: int, of: int
     ) -> None:
-        if op == Op.DELIVERED:
+        if op == _DELIVERED:
             noted.deadlines.pop(seq, None)
             noted.deliver(seq, of, got=cause > 0)
-        elif op in (Op.SETTLED, Op.RETURNED):
-            returns = op == Op.RETURNED
+        elif op in (_SETTLED, _RETURNED):
+            returns = op == _RETURNED
             gone = returns and cause in _LOST
             noted.let_go(seq, returns=returns, gone=gone)
             if gone and self._keeps:
                 self._keep_no_more()
-        elif op == Op.DROPPED:
+        elif op == _DROPPED:
             noted.ready.pop(seq, None)
-        elif op in (Op.PURGED, Op.RECOVERED):
-            if op == Op.PURGED and cause == _DELETED:
+        elif op in (_PURGED, _RECOVERED):
+            if op == _PURGED and cause == _DELETED:
                 del self._queues[number]
-            elif op == Op.RECOVERED or cause:
+            elif op == _RECOVERED or cause:
                 self._queues[number] = _Noted(limit=noted.limit, kept=noted.kept)
             else:
                 noted.deadlines, noted.ready, noted.waiting = {}, {}, {}
 
     def _go_on(self, position: int) -> None:
         """At each position at least one of the letters that are due goes, of the oldest."""
-        passed = position - self._position
-        for _ in range(min(passed - self._gone_on, len(self._dead))):
-            self._dead.popleft()
-        self._quiet += passed - self._gone_on
+        passed = position - self._position - self._gone_on
+        if self._dead:
+            for _ in range(min(passed, len(self._dead))):
+                self._dead.popleft()
+        self._quiet += passed
         self._position, self._gone_on = position, False
 
     def _publish(self, cause: int, source: int, body: int, flag: bool) -> None:

@@ -21,6 +21,9 @@ from tools.verify.format.records import (
 )
 from tools.verify.input.tables import ORDINAL_MAX
 
+_PUBLISHED, _ENQUEUED, _DELIVERED = int(Op.PUBLISHED), int(Op.ENQUEUED), int(Op.DELIVERED)
+_UNFLAGGED = FLAG - 1
+
 RULES = {
     "other root": Rule(
         "G14", "H1 roots", "a checkpoint has another state root than the state before it"
@@ -106,20 +109,29 @@ class Replay:
     def _batch(self, batch: Batch, model: Model) -> None:
         first, reasons = batch.first_position, self._reasons
         reasons.commands(first, batch.kinds, batch.outcomes)
-        for ordinal, row in enumerate(MOVE.iter_unpack(batch.moves)):
-            what, index, queue, seq, of, detail = row
-            self.moves += 1
+        ordinal = -1
+        for what, index, queue, seq, of, detail in MOVE.iter_unpack(batch.moves):
+            ordinal += 1
             position = first + ((index - first) & 0xFFFF)
+            op, flag, cause = what & 15, what >= FLAG, (what & _UNFLAGGED) >> CAUSE_SHIFT
             try:
-                cause = (what & 0x70) >> CAUSE_SHIFT
-                move = what & 15, what & FLAG != 0, cause, queue, seq, of, detail
-                model.move(*move)
+                straight = False
+                if op == _ENQUEUED and cause:  # PASSED: two moves, of which the second has no flag
+                    straight = model.go_straight(queue, seq, flag, of, detail)
+                    if not straight:
+                        model.move(op, flag, 0, queue, seq, of, detail)
+                    ordinal += 1
+                    op, flag, cause = _DELIVERED, False, 0
+                if not straight:
+                    model.move(op, flag, cause, queue, seq, of, detail)
+                move = op, flag, cause, queue, seq, of, detail
                 reasons.take(position, move, model.moved, model)
             except ModelMismatch as mismatch:
-                of_queue = -1 if what & 15 == Op.PUBLISHED else queue  # else it is a number
+                of_queue = -1 if op == _PUBLISHED else queue  # else it is a number
                 self._report(mismatch.rule, position, ordinal, of_queue, seq, mismatch.more)
                 self._model = None  # what follows would follow from this
-                return
+                break
+        self.moves += ordinal + 1
         reasons.commands(first, batch.kinds, batch.outcomes)
 
     def _report(

@@ -27,7 +27,6 @@ from tools.verify.input.tables import (
     OPS_OF_MESSAGES,
     ORDINAL_BITS,
     ORDINAL_MAX,
-    ROW,
     Ints,
     table_of,
     unpack,
@@ -241,8 +240,8 @@ class SegmentParts:
             self.submissions.append((run, *blob))
 
     def _part(self, batches: list[Batch]) -> Part:
-        moves = unpack([one.moves for one in batches], [one.first_position for one in batches])
-        counts = [len(one.moves) // ROW.itemsize for one in batches]
+        firsts = [one.first_position for one in batches]
+        counts, moves = unpack([one.moves for one in batches], firsts)
         lasts = np.array([one.first_position + one.commands - 1 for one in batches], np.int64)
         since_us = np.array([max(one.time_us - self._slices.begin_us, 0) for one in batches])
         position = moves["position"]

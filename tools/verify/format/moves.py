@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import struct
 from enum import IntEnum
+from functools import lru_cache
 
 MOVE = struct.Struct("<BHIQIQ")  # what, index, queue, seq, of, detail
+_ROW_BYTES = MOVE.size
 FLAG = 0x80
 CAUSE_SHIFT = 4
 _SEQ, _OF, _DETAIL = 7, 15, 19  # bytes of a row before these fields
@@ -65,7 +67,6 @@ WHATS = frozenset(
 
 PASSED = Op.ENQUEUED | 1 << CAUSE_SHIFT
 WHATS_RECORDED = WHATS | {PASSED, PASSED | FLAG}
-_PASSED_FLAGGED = PASSED | FLAG
 _OPS = bytes(
     0 if what not in WHATS_RECORDED else PASSED if what & ~FLAG == PASSED else what & 15
     for what in range(256)
@@ -79,16 +80,17 @@ FORGOTTEN = Op.PURGED | 2 << CAUSE_SHIFT
 
 def count(rows: bytes) -> int:
     """Return how many moves rows stand for: a PASSED for two."""
-    whats = rows[:: MOVE.size]
-    return len(whats) + whats.count(PASSED) + whats.count(_PASSED_FLAGGED)
+    ops = ops_of(rows[::_ROW_BYTES])
+    return len(ops) + ops.count(PASSED)
 
 
-def ops_of(rows: bytes) -> bytes:
-    """Return the op of each row, PASSED where it stands for two.
+@lru_cache(4096)  # batches alike: most are of few commands, or of many alike
+def ops_of(whats: bytes) -> bytes:
+    """Return the op of each row by what it is, PASSED where it stands for two.
 
     Raises ValueError for what is no move, and where such a message was not published before.
     """
-    ops = rows[:: MOVE.size].translate(_OPS)
+    ops = whats.translate(_OPS)
     if 0 in ops:
         raise ValueError("a move of an unknown kind")
     at = ops.find(PASSED)
@@ -102,7 +104,7 @@ def expand(rows: bytes) -> bytes:
 
     Raises ValueError as `ops_of` does.
     """
-    ops = ops_of(rows)
+    ops = ops_of(rows[::_ROW_BYTES])
     at = ops.find(PASSED)
     if at < 0:
         return rows

@@ -300,10 +300,12 @@ def decode(payload: bytes, *, expanded: bool = True) -> tuple[int, Record]:
     except MsgspecError as error:
         raise RecordMalformed(_in_words(payload, str(error))) from error
     if kind == _BATCH:
-        fields = (*fields[:-1], _moves(fields[-1], expanded))
+        values = *fields[2:-1], _moves(fields[-1], expanded)
     elif kind == _CONFIRM:
-        fields = (*fields[:4], *map(_positions, fields[4:]))
-    record = _new(build, fields[2:])
+        values = *fields[2:4], *map(_positions, fields[4:])
+    else:
+        values = fields[2:]
+    record = _new(build, values)
     if complain is not None and (what := complain(record)):
         raise RecordMalformed(what)
     return fields[1], record
@@ -335,7 +337,7 @@ def _moves(field: bytes | tuple[int, bytes], expanded: bool) -> bytes:
     try:
         if expanded:
             return expand(rows)
-        ops_of(rows)
+        ops_of(rows[::_MOVE_BYTES])
     except ValueError as error:
         raise RecordMalformed(str(error)) from error
     return rows

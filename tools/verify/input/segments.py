@@ -206,9 +206,9 @@ def is_little(segments: list[Path]) -> bool:
 
 
 def sound_entries(data: bytes, file: str) -> Iterator[Entry]:
-    """Yield what is sound of a segment; damage is reported by the parser."""
+    """Yield what is sound of a segment, moves as they were written; the parser reports damage."""
     try:
-        yield from read_segment(data, file, [])
+        yield from read_segment(data, file, [], expanded=False)
     except LogError:
         return
 

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow
 from numpy.typing import NDArray
 
-from tools.verify.format.moves import CAUSE_SHIFT, FLAG, MOVE, Op
+from tools.verify.format.moves import CAUSE_SHIFT, FLAG, MOVE, PASSED, Op
 from tools.verify.format.records import (
     CLIENT_ROW,
     REDELIVERED,
@@ -87,19 +87,19 @@ def table_of(rows: Iterable[tuple[object, ...]], ddl: str) -> pyarrow.Table:
     return pyarrow.Table.from_batches([batch_of(rows, ddl)], arrow_schema(ddl))
 
 
-def unpack(packed: list[bytes], firsts: list[int]) -> dict[str, NDArray[Any]]:
-    """Return the moves of batches as columns, in the order in which the machine made them.
+def unpack(packed: list[bytes], firsts: list[int]) -> tuple[Ints, dict[str, NDArray[Any]]]:
+    """Return how many moves each batch has, and these as columns, in the order in which the machine
+    made them.
 
     `firsts` are the first positions of the batches.  A move whose index is outside of its batch
     gets the position that the index stands for.
     """
-    counts = np.array([len(one) // ROW.itemsize for one in packed], np.int64)
-    rows = np.frombuffer(b"".join(packed), ROW)
+    counts, rows = _expand(packed)
     begins = np.cumsum(counts) - counts
     first = np.repeat(np.array(firsts, np.int64), counts)
     what = rows["what"].astype(np.int64)
     index = rows["index"].astype(np.int64)
-    return {
+    return counts, {
         "position": first + ((index - first) & 0xFFFF),
         "ordinal": np.arange(len(rows), dtype=np.int64) - np.repeat(begins, counts),
         "op": what & 15,
@@ -110,6 +110,22 @@ def unpack(packed: list[bytes], firsts: list[int]) -> dict[str, NDArray[Any]]:
         "of": rows["of"].astype(np.int64),
         "detail": np.ascontiguousarray(rows["detail"]).view("<i8"),  # Spark has no unsigned numbers
     }
+
+
+def _expand(packed: list[bytes]) -> tuple[Ints, NDArray[Any]]:
+    """Return how many moves each batch has, and these, two for each that stands for two."""
+    written = np.array([len(one) // ROW.itemsize for one in packed], np.int64)
+    rows = np.frombuffer(b"".join(packed), ROW)
+    passed = (rows["what"] & ~np.uint8(FLAG)) == PASSED
+    published = np.where(rows["what"] & 15 == Op.PUBLISHED, np.arange(len(rows)), 0)
+    number = rows["seq"][np.maximum.accumulate(published)[passed]]
+    ends = np.cumsum(1 + passed)
+    rows = np.repeat(rows, 1 + passed)
+    delivered = ends[passed] - 1
+    rows["what"][delivered - 1] ^= PASSED ^ Op.ENQUEUED
+    rows["of"][delivered - 1] = number & 0xFFFFFFFF
+    rows["what"][delivered] = Op.DELIVERED
+    return np.diff(np.append(0, ends)[np.append(0, np.cumsum(written))]), rows
 
 
 def moves_of(
@@ -189,9 +205,8 @@ def _moves(
     schema: pyarrow.Schema,
 ) -> pyarrow.RecordBatch:
     columns = np.array(taken, np.int64)
-    counts = np.fromiter(map(len, packed), np.int64, len(packed)) // MOVE.size
+    counts, moves = unpack(packed, [one[1] for one in taken])
     lsn, _, epoch, decided = (np.repeat(column, counts) for column in columns.T)
-    moves = unpack(packed, [one[1] for one in taken])
     taken.clear()
     packed.clear()
     return _record_batch(

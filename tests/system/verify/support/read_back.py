@@ -11,4 +11,4 @@ from tools.verify.format.records import Record, decode
 
 def read_back(records: Iterable[Written]) -> list[Record]:
     """Return what the check's own decoder makes of the bytes that a member would write."""
-    return [decode(codec.encode(0, record))[1] for record in records]
+    return [decode(codec.encode(0, record), expanded=False)[1] for record in records]

@@ -25,6 +25,7 @@ from tools.verify.format import reader as own_reader
 from tools.verify.format import records as own
 from tools.verify.format.commands import Command, Outcome
 from tools.verify.input.batch_summaries import SegmentTotals
+from tools.verify.input.tables import unpack
 
 GOLDEN = Path(__file__).parent / "golden"
 FILES = ("client.qml", "lease.qml", "member.qml", "odd.qml", "readers.qml", "streams.qml")
@@ -215,11 +216,32 @@ def test_what_stands_for_two_moves_becomes_two() -> None:
         else:
             assert list(moves.MOVE.iter_unpack(moves.expand(packed))) == expected
             assert moves.count(packed) == len(expected)
-            assert len(moves.ops_of(packed)) == len(rows)
+            assert len(moves.ops_of(packed[:: moves.MOVE.size])) == len(rows)
             continue
-        for refuse in (moves.expand, moves.ops_of):
+        for refuse in (moves.expand, moves.count):
             with pytest.raises(ValueError, match="before any was published"):
                 refuse(packed)
+
+
+def test_columns_are_the_same_of_moves_that_stand_for_two() -> None:
+    """Whichever way the batches of a part were written, with a move for both or with two."""
+    chance = random.Random(4)
+    whats = [1, 1, 2, 3, 4, moves.PASSED, moves.PASSED | moves.FLAG]
+    batches = [
+        b"".join(
+            moves.MOVE.pack(what, *(chance.randrange(1 << n) for n in (16, 32, 62, 32, 64)))
+            for what in (1, *chance.choices(whats, k=chance.randrange(9)))
+        )
+        for _ in range(200)
+    ]
+    firsts = sorted(chance.sample(range(1 << 30), len(batches)))
+    counts, columns = unpack([*batches, b""], [*firsts, 1 << 30])
+    expected_counts, expected = unpack([*map(moves.expand, batches), b""], [*firsts, 1 << 30])
+    assert counts.tolist() == expected_counts.tolist() == [*map(moves.count, batches), 0]
+    assert {name: one.tolist() for name, one in columns.items()} == {
+        name: one.tolist() for name, one in expected.items()
+    }
+    assert len(columns["op"]) > sum(len(one) // moves.MOVE.size for one in batches)
 
 
 def _odd() -> bytes:
