@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from tools.verify.contract import arrivals, causes, order
-from tools.verify.contract.lives import LIVES_SCHEMAS
+from tools.verify.contract.lives import LIVES_SCHEMAS, whole_lives
 from tools.verify.contract.replay import Replay
 from tools.verify.contract.rules import BREACHES, broken, first_of_each
 from tools.verify.format.commands import Outcome
@@ -56,12 +56,12 @@ _OF_MOVES = {
     **arrivals.ANSWERED,
     **order.ORDER,
     "breaches": first_of_each(broken(causes.RULES | arrivals.RULES | order.RULES)),
-    "timed": f"""
-        SELECT queue, seq, LEAST(position, {_POSITION_MAX}) * {1 << ORDINAL_BITS}
-                + LEAST(ordinal, {ORDINAL_MAX}) AS time, op, flag, cause, of, detail, gaps
-        FROM logged WHERE stretch >= 0 AND op BETWEEN 2 AND 10""",
-    "moves": "SELECT * FROM timed WHERE op <= 6 OR op = 10",
-    "queue_moves": "SELECT * FROM timed WHERE op BETWEEN 7 AND 9",
+    "moves": """
+        SELECT queue, seq, time, op, flag, cause, of, detail, gaps, ended
+        FROM logged WHERE stretch >= 0 AND (op BETWEEN 2 AND 6 OR op = 10) AND NOT told""",
+    "queue_moves": """
+        SELECT queue, seq, time, op, flag, cause, of, gaps
+        FROM logged WHERE stretch >= 0 AND op BETWEEN 7 AND 9""",
     "queue_history": "SELECT * FROM queue_moves",
     "counts": """
         SELECT 'moves' AS name, COUNT(*) AS n FROM logged
@@ -257,11 +257,14 @@ class SegmentParts:
         }  # fmt: skip
         beyond = position > np.repeat(lasts, counts)
         at = np.where(beyond, 0, position - first)
+        time = np.minimum(position, _POSITION_MAX) << ORDINAL_BITS
+        time |= np.minimum(moves["ordinal"], ORDINAL_MAX)
         logged = moves | columns_of_order(moves) | {
             "kind": np.where(beyond, -1, kinds[at]), "outcome": outcomes[at], "stretch": stretch,
-            "gaps": np.searchsorted(self._gaps, position),
+            "gaps": np.searchsorted(self._gaps, position), "time": time,
             "slice": np.repeat(since_us // self._slices.length_us, counts),
         }  # fmt: skip
+        logged |= whole_lives(logged, time, stretch >= 0)
         named = table_of(self._named.values(), _NAMED)
         tables = {"logged": pa.table(logged), "commands": pa.table(commands), "named": named}
         return Part(batches, self._cursor.ranges, tables)

@@ -84,7 +84,7 @@ def count(rows: bytes) -> int:
     return len(ops) + ops.count(PASSED)
 
 
-@lru_cache(4096)  # batches alike: most are of few commands, or of many alike
+@lru_cache(512)  # batches are much alike: of few commands, or of many that do the same
 def ops_of(whats: bytes) -> bytes:
     """Return the op of each row by what it is, PASSED where it stands for two.
 

@@ -7,7 +7,8 @@ from __future__ import annotations
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Iterator
-from typing import NamedTuple
+from operator import itemgetter
+from typing import TypeAlias
 
 from xxhash import xxh3_64_intdigest
 
@@ -35,12 +36,9 @@ _FIRST_STEP, _MARKS_MAX = (
 )  # of END: positions between marks at first, and how many at most
 
 
-class StateAt(NamedTuple):
-    """What a batch left behind."""
-
-    position: int  # its last
-    chain: bytes
-    root: int
+State: TypeAlias = tuple[int, bytes, int]
+"""What a batch left behind: its last position, chain and root."""
+Recent: TypeAlias = deque[State]
 
 
 class BatchRange:
@@ -102,29 +100,29 @@ def batch_row(
 
 
 def matches_batch(
-    recent: deque[StateAt], position: int, chain: bytes | None, root: int | None
+    recent: Recent, position: int, chain: bytes | None, root: int | None
 ) -> bool | None:
     """Return whether the batch that ends at a position left this chain and root; None: not held."""
     left = _left_at(recent, position)
     if left is None:
         return None
-    return chain in (None, left.chain) and root in (None, left.root)
+    return chain in (None, left[1]) and root in (None, left[2])
 
 
-def compare_vote(recent: deque[StateAt], vote: Vote) -> tuple[Vote, bool | None]:
+def compare_vote(recent: Recent, vote: Vote) -> tuple[Vote, bool | None]:
     """Return a vote, and whether the batch it is about left the state that won.
 
     Where no state won, the vote gets the state that this incarnation had and voted for.
     """
     if vote.verdict != "undecided":
         return vote, matches_batch(recent, vote.position, vote.chain, vote.root)
-    own = _left_at(recent, vote.position) or StateAt(-1, b"", 0)
-    return vote._replace(chain=own.chain, root=own.root), None
+    _, chain, root = _left_at(recent, vote.position) or (-1, b"", 0)
+    return vote._replace(chain=chain, root=root), None
 
 
-def _left_at(recent: deque[StateAt], position: int) -> StateAt | None:
-    at = bisect_left(recent, (position,))
-    return recent[at] if at < len(recent) and recent[at].position == position else None
+def _left_at(recent: Recent, position: int) -> State | None:
+    at = bisect_left(recent, position, key=itemgetter(0))
+    return recent[at] if at < len(recent) and recent[at][0] == position else None
 
 
 class SegmentTotals:

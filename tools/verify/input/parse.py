@@ -52,9 +52,9 @@ from tools.verify.format.records import (
 )
 from tools.verify.input.batch_summaries import (
     BatchRange,
+    Recent,
     RowSource,
     SegmentTotals,
-    StateAt,
     batch_row,
     compare_vote,
     matches_batch,
@@ -147,7 +147,7 @@ class Parser:
         self._countable = False  # no damage in this segment so far
         self._totals = SegmentTotals()
         self._unconfirmed: set[int] = set()
-        self._recent: deque[StateAt] = deque(maxlen=RECENT)
+        self._recent: Recent = deque(maxlen=RECENT)
         self._range = BatchRange()
 
     @property
@@ -233,8 +233,36 @@ class Parser:
     def _take(self, entry: Entry) -> None:
         """Add the rows of a record."""
         lsn, self._link, end, record, payload = entry
-        if not self.ends.records:
-            self.ends.first_lsn = lsn
+        ends = self.ends
+        if not ends.records:
+            ends.first_lsn = lsn
+        if self._stopped or self._closed or self._overtaken:
+            self._goes_on(record)
+        ends.records += 1
+        self._records_here += 1
+        self._lsn = lsn
+        if isinstance(record, Batch):
+            self._batch(lsn, record, end, payload)
+        elif isinstance(record, Durable):
+            (position,) = record
+            if position > ends.durable:
+                ends.durable = position
+            if 0 < position < self._on_disk:  # 0: another store is to take its place
+                what = f"reports less to be on disk than the {self._on_disk} before"
+                self._fault("G9", position, what)
+            self._on_disk = position
+            if position > self._position:
+                self._check_applied("G9", "reports it to be on disk", position)
+        elif isinstance(record, ConfirmRecord):
+            self._totals.take(record)
+            self._confirm(lsn, record)
+        else:
+            self._control_record(lsn, record)
+        if self._faults:
+            self._flush_faults()
+
+    def _goes_on(self, record: Record) -> None:
+        """Take note that a record follows an end."""
         if self._stopped and not isinstance(record, End):
             self._stopped = False
             what = f"{self._source[0]} goes on behind the record of an orderly stop"
@@ -247,26 +275,6 @@ class Parser:
             what = f"goes on after its token of the shared store was {self._overtaken}"
             self._fault("G38", named_by(record), what)
             self._overtaken = ""
-        self.ends.records += 1
-        self._records_here += 1
-        self._lsn = lsn
-        if isinstance(record, Batch):
-            self._batch(lsn, record, end, payload)
-        elif isinstance(record, Durable):
-            if record.position > self.ends.durable:
-                self.ends.durable = record.position
-            if 0 < record.position < self._on_disk:  # 0: another store is to take its place
-                what = f"reports less to be on disk than the {self._on_disk} before"
-                self._fault("G9", record.position, what)
-            self._on_disk = record.position
-            self._check_applied("G9", "reports it to be on disk", record.position)
-        elif isinstance(record, ConfirmRecord):
-            self._totals.take(record)
-            self._confirm(lsn, record)
-        else:
-            self._control_record(lsn, record)
-        if self._faults:
-            self._flush_faults()
 
     def _control_record(self, lsn: int, record: Record) -> None:
         """Take a record of a kind that does not grow with traffic."""
@@ -369,7 +377,7 @@ class Parser:
     def _batch(self, lsn: int, record: Batch, end: int, payload: bytes) -> None:
         (
             epoch, ring_seq, seq, first, commands, origin, _, _, time_us, kinds, outcomes,
-            blob_hash, chain, _, order, _,
+            blob_hash, chain, root, order, _,
         ) = record  # fmt: skip
         last = first + commands - 1
         if self._at_start:
@@ -401,7 +409,7 @@ class Parser:
             self._activations(record)
         self._position, self._chain, self._order = last, chain, order
         self._totals.take(record)
-        self._recent.append(StateAt(last, chain, record.root))
+        self._recent.append((last, chain, root))
         if origin == self._source[1]:
             offsets = confirmable(kinds, outcomes)
             self._unconfirmed.update([first + i for i in offsets])

@@ -7,6 +7,7 @@ import random
 from dataclasses import replace
 from functools import cache
 
+import numpy as np
 import pytest
 from click.testing import CliRunner
 
@@ -53,11 +54,14 @@ from tests.system.verify.support.recorded_history import (
 )
 from tools.commands.qpid_cluster_verify import main
 from tools.verify.checks.canonical_history import Gap, Stretch
-from tools.verify.contract.job import RULES, ContractResult, limits, tasks_for
+from tools.verify.contract import lives
+from tools.verify.contract.job import BY_MESSAGE, RULES, ContractResult, limits, tasks_for
+from tools.verify.contract.lives import whole_lives
 from tools.verify.contract.replay import Replay
-from tools.verify.contract.segment import SegmentParts
+from tools.verify.contract.segment import SCHEMAS, SegmentParts
 from tools.verify.input.ranges_of_file import FileRange
 from tools.verify.input.rows import SEGMENT, Row
+from tools.verify.input.tables import arrow_schema, table_of
 from tools.verify.sql.statements import answer
 
 
@@ -376,6 +380,65 @@ def test_parts_of_any_length_give_the_same_verdict(
     parted = check_records([records])
     assert parted.high_waters > whole.high_waters  # each part has its own
     assert replace(parted, high_waters=whole.high_waters) == whole
+
+
+LIFE = ((2, 3, 4), (2, 3, 4), (2, 3, 4), (2, 3, 5, 3, 4), (2, 3), (3, 4), (2,), (4,), (2, 6))
+AFTER = ((), (), (), (2,), (3,), (4,), (5,), (6,), (3, 4))
+MoveRow = tuple[int, ...]
+"""Queue, place, time, op, flag, cause, channel, content, holes before it, and when it ended."""
+
+
+def lives_of(chance: random.Random, part: int) -> list[MoveRow]:
+    """Return moves at some places, nearly all as they should be, in the order of their times."""
+    rows: list[MoveRow] = []
+    for place in range(part * 30, part * 30 + 40):  # the last of them are those of the next part
+        queue, ops = chance.randrange(1, 3), chance.choice(LIFE) + chance.choice(AFTER)
+        times = sorted(chance.sample(range(part << 30, (part + 1) << 30), len(ops)))
+        for time, op in zip(times, ops, strict=True):
+            odd = chance.random() < 0.05
+            cause, channel = (3 if odd else 0), 8 if chance.random() < 0.05 else 7
+            content = place + (chance.random() < 0.05)
+            rows.append(
+                (queue, place, time, op, odd, cause, channel, content, part if odd else 0, -1)
+            )
+    return sorted(rows, key=lambda row: row[2])
+
+
+def judged(moves: list[MoveRow], queue_moves: list[MoveRow]) -> list[list[str]]:
+    given = {
+        "moves": table_of(moves, SCHEMAS["moves"]),
+        "queue_moves": table_of(queue_moves, SCHEMAS["queue_moves"]),
+        "high_waters": arrow_schema(SCHEMAS["high_waters"]).empty_table(),
+    }
+    made = answer(BY_MESSAGE, given, ["breaches", "survivors", "counts"])
+    made["breaches"] = made["breaches"].drop_columns("n")  # of a place taken twice the entry counts
+    return [sorted(map(str, table.to_pylist())) for table in made.values()]
+
+
+def test_a_whole_life_in_one_row_is_judged_as_its_moves() -> None:
+    """Also what comes before and after it, and what is found when its queue is emptied."""
+    chance = random.Random(5)
+    by_moves: list[MoveRow] = []
+    in_one_row: list[MoveRow] = []
+    queue_moves: list[MoveRow] = [(queue, 0, 0, 8, False, 0, 0, 0) for queue in (1, 2)]
+    names = ("queue", "seq", "time", "op", "flag", "cause", "of", "detail", "gaps")
+    for part in range(1, 25):
+        rows = lives_of(chance, part)
+        columns = dict(zip(names, np.array(rows).T, strict=False))
+        columns["flag"] = columns["flag"] > 0
+        found = whole_lives(columns, columns["time"], np.ones(len(rows), np.bool_))
+        ends = found["ended"].tolist()
+        one_row = [(*row[:-1], end) for row, end in zip(rows, ends, strict=True)]
+        by_moves += rows
+        in_one_row += [one_row[at] for at in np.flatnonzero(~found["told"])]
+        what = chance.choice([(7, 0, 0), (7, 1, 1), (9, 0, 0), (9, 0, part * 30 + 20)])
+        queue, (op, cause, first) = chance.randrange(1, 3), what
+        queue_moves.append((queue, first, (part + 1) << 30, op, False, cause, 9, 0))
+    assert len(by_moves) - len(in_one_row) > 400
+    expected = judged(by_moves, queue_moves)
+    assert judged(in_one_row, queue_moves) == expected
+    found_rules = {rule for rule in lives.RULES if f"'{rule}'" in str(expected)}
+    assert found_rules > {"ended twice", "delivered ended", "returned unheld", "dropped ended"}
 
 
 COLUMNS_OF_ORDER = """
