@@ -92,76 +92,45 @@ ANSWERED = {
 }
 
 RULES = {
-    "publish lost": Rule(
-        "G20", "C1 enqueue", "a publish was accepted, but became no message",
-        "answered", "wanted AND made = 0",
-    ),
-    "publish doubled": Rule(
-        "G20", "C1 enqueue", "one publish became more than one message",
-        "answered", "wanted AND made > 1",
-    ),
-    "publish misrouted": Rule(
-        "G20", "C1 enqueue",
+    "publish lost": Rule("G20", "a publish was accepted, but became no message",
+        "answered", "wanted AND made = 0"),
+    "publish doubled": Rule("G20", "one publish became more than one message",
+        "answered", "wanted AND made > 1"),
+    "publish misrouted": Rule("G20",
         "a publish was answered as unroutable and has a message, or as routed and has none; or as "
         "one that came again, and is none",
         "answered", """wanted AND made = 1 AND (again <> (outcome = 201)
-            OR NOT again AND routed <> (outcome = 0))""",
-    ),
-    "publish invented": Rule(
-        "G20", "C1 enqueue", "a message was published by a command that published none",
+            OR NOT again AND routed <> (outcome = 0))"""),
+    "publish invented": Rule("G20", "a message was published by a command that published none",
         "answered", """NOT wanted AND made > 0
-            OR by_transaction > 0 AND NOT (kind = 23 AND outcome IN (0, 200))""",
-    ),
-    "number": Rule(
-        "G20", "C1 enqueue", "the numbers of messages do not rise by one",
-        "messages", "step <> 1",
-    ),
-    "place": Rule(
-        "G20", "C1 enqueue", "the places in the queue do not rise by one",
-        "steps", "place <> next_place AND NOT silent",
-    ),
-    "enqueued unpublished": Rule(
-        "G20", "C1 enqueue", "entered the queue without being published by this command",
-        "entered", "op = 2 AND NOT published",
-    ),
-    "enqueued twice": Rule(
-        "G20", "C1 enqueue", "one message entered the queue twice",
-        "copies", "op = 2 AND copy > 1",
-    ),
-    "repeat unpublished": Rule(
-        "G20", "C1 enqueue",
+            OR by_transaction > 0 AND NOT (kind = 23 AND outcome IN (0, 200))"""),
+    "number": Rule("G20", "the numbers of messages do not rise by one", "messages", "step <> 1"),
+    "place": Rule("G20", "the places in the queue do not rise by one",
+        "steps", "place <> next_place AND NOT silent"),
+    "enqueued unpublished": Rule("G20", "entered the queue without being published by this command",
+        "entered", "op = 2 AND NOT published"),
+    "enqueued twice": Rule("G20", "one message entered the queue twice",
+        "copies", "op = 2 AND copy > 1"),
+    "repeat unpublished": Rule("G20",
         "was held to be a repeat of another one without being published by this command",
-        "entered", "op = 10 AND NOT published",
-    ),
-    "repeat enqueued": Rule(
-        "G20", "C1 enqueue", "was held to be a repeat by a queue that it entered, or twice",
-        "copies", "op = 10 AND copy > 1",
-    ),
-    "due unpublished": Rule(
-        "G20", "C1 enqueue",
+        "entered", "op = 10 AND NOT published"),
+    "repeat enqueued": Rule("G20", "was held to be a repeat by a queue that it entered, or twice",
+        "copies", "op = 10 AND copy > 1"),
+    "due unpublished": Rule("G20",
         "was due after its delay, or sent on as a dead letter, but was not published then",
-        "dues", "op = 6 AND NOT goes_on",
-    ),
-    "due invented": Rule(
-        "G20", "C1 enqueue",
+        "dues", "op = 6 AND NOT goes_on"),
+    "due invented": Rule("G20",
         "was published as after a delay, or as a dead letter that waited, but none was due then",
-        "dues", "op = 1 AND NOT was_due",
-    ),
-    "replaced by nothing": Rule(
-        "G30", "C9 last values", "was dropped as replaced, but no newer one entered its queue then",
-        "replacements", "op = 6 AND NOT by_newer",
-    ),
-    "other copy": Rule(
-        "G20", "C1 enqueue", "entered one queue as another message than it entered the first one",
-        "copies", "detail <> content",
-    ),
-    "other number": Rule(
-        "G23", "C1 enqueue", "was answered as one that came before by its number, and is another",
-        "again", "differs",
-    ),
-    "persistence": Rule(
-        "G20", "C2 one end",
+        "dues", "op = 1 AND NOT was_due"),
+    "replaced by nothing": Rule("G30",
+        "was dropped as replaced, but no newer one entered its queue then",
+        "replacements", "op = 6 AND NOT by_newer"),
+    "other copy": Rule("G20", "entered one queue as another message than it entered the first one",
+        "copies", "detail <> content"),
+    "other number": Rule("G23",
+        "was answered as one that came before by its number, and is another",
+        "again", "differs"),
+    "persistence": Rule("G20",
         "entered the queue with another persistence than it was published with",
-        "copies", "flag <> published_flag",
-    ),
+        "copies", "flag <> published_flag"),
 }  # fmt: skip

@@ -102,12 +102,9 @@ CAUSED = {
 }
 
 RULES = {
-    "foreign command": Rule(
-        "LOG", "moves", "a move names a command that is not in its batch",
-        "caused", "beyond",
-    ),
-    "stray": Rule(
-        "LOG", "moves", "a move says something that moves of its kind never say",
+    "foreign command": Rule("LOG", "a move names a command that is not in its batch",
+        "caused", "beyond"),
+    "stray": Rule("LOG", "a move says something that moves of its kind never say",
         "caused", """op IN (4, 5, 9) AND flag AND NOT (op = 4 AND cause = 5)
             OR op = 7 AND flag AND cause <> 0
             OR op = 1 AND cause IN (2, 4, 5) AND of <> 0
@@ -116,42 +113,27 @@ RULES = {
             OR op IN (12, 13) AND flag
             OR op = 14 AND (flag AND cause NOT IN (0, 5) OR cause < 3 AND of <> 0
                 OR cause > 1 AND seq <> 0 OR cause IN (2, 6, 7) AND queue <> 0
-                OR cause = 3 AND queue = 0 OR cause IN (3, 7) AND detail <> 0)""",
-    ),
-    "disorder": Rule(
-        "LOG", "moves", "moves are not in the order of their commands",
-        "caused", "position < before AND NOT beyond",
-    ),
-    "unnamed queue": Rule(
-        "LOG", "moves", "a move of a queue that the log has not named",
-        "of_queues", "nameless",
-    ),
-    "other queue": Rule(
-        "LOG", "moves", "the queue was declared otherwise than the log names it",
-        "of_queues", "otherwise",
-    ),
-    "left otherwise": Rule(
-        "G20", "causes", "left a queue of delayed ones otherwise than as due, or another one so",
-        "of_queues", "misled",
-    ),
-    "consumed stream": Rule(
-        "G29", "causes", "was consumed, or purged, from a stream, or read where nobody may",
-        "of_queues", "misread",
-    ),
-    "replaced elsewhere": Rule(
-        "G30", "C9 last values", "was replaced or superseded in a queue that keeps no last values",
-        "of_queues", "misplaced",
-    ),
-    "late command": Rule(
-        "G20", "causes", "a command that came too late moved a message",
-        "caused", "outcome BETWEEN 1 AND 199 AND kind <> 66 AND own IS NOT FALSE AND NOT beyond",
-    ),
-    "wrong cause": Rule(
-        "G20", "causes", "a command of this kind cannot cause this move",
-        "caused", "NOT allowed AND NOT beyond",
-    ),
-    "return without cause": Rule(
-        "G11", "causes", "messages came back, but nothing was closed, refused or returned",
-        "ended", "last_act > nth",
-    ),
+                OR cause = 3 AND queue = 0 OR cause IN (3, 7) AND detail <> 0)"""),
+    "disorder": Rule("LOG", "moves are not in the order of their commands",
+        "caused", "position < before AND NOT beyond"),
+    "unnamed queue": Rule("LOG", "a move of a queue that the log has not named",
+        "of_queues", "nameless"),
+    "other queue": Rule("LOG", "the queue was declared otherwise than the log names it",
+        "of_queues", "otherwise"),
+    "left otherwise": Rule("G20",
+        "left a queue of delayed ones otherwise than as due, or another one so",
+        "of_queues", "misled"),
+    "consumed stream": Rule("G29",
+        "was consumed, or purged, from a stream, or read where nobody may",
+        "of_queues", "misread"),
+    "replaced elsewhere": Rule("G30",
+        "was replaced or superseded in a queue that keeps no last values",
+        "of_queues", "misplaced"),
+    "late command": Rule("G20", "a command that came too late moved a message",
+        "caused", "outcome BETWEEN 1 AND 199 AND kind <> 66 AND own IS NOT FALSE AND NOT beyond"),
+    "wrong cause": Rule("G20", "a command of this kind cannot cause this move",
+        "caused", "NOT allowed AND NOT beyond"),
+    "return without cause": Rule("G11",
+        "messages came back, but nothing was closed, refused or returned",
+        "ended", "last_act > nth"),
 }  # fmt: skip

@@ -176,87 +176,48 @@ COLD_STARTS = {
 
 SINCE = "COALESCE(since >> 20, -1)"
 RULES = {
-    "place twice": Rule(
-        "G20", "C1 enqueue", "a second message entered at the same place",
-        "lives", "op = 2 AND state <> 'nothing'",
-    ),
-    "invented": Rule(
-        "G20", "C2 one end", "was moved, but never entered the queue",
-        "lives", "op <> 2 AND state = 'nothing' AND known",
-    ),
-    "repeat of nothing": Rule(
-        "G20", "C1 enqueue",
+    "place twice": Rule("G20", "a second message entered at the same place",
+        "lives", "op = 2 AND state <> 'nothing'"),
+    "invented": Rule("G20", "was moved, but never entered the queue",
+        "lives", "op <> 2 AND state = 'nothing' AND known"),
+    "repeat of nothing": Rule("G20",
         "was not taken as a repeat of a message that never entered the queue before",
-        "repeats", "op = 10 AND (since IS NULL AND known OR deleted)",
-    ),
-    "repeat of what goes": Rule(
-        "G20", "C1 enqueue",
+        "repeats", "op = 10 AND (since IS NULL AND known OR deleted)"),
+    "repeat of what goes": Rule("G20",
         "was not taken as a repeat of a message that was transient, as this one is not, or whose "
         "key went with it by a cold start, or by a purge",
-        "repeats", "op = 10 AND (purged OR of_transient AND (flag OR started_cold))",
-    ),
-    "ended twice": Rule(
-        "G20", "C2 one end", "ended a second time",
-        "lives", "op = 4 AND state = 'over' AND known",
-    ),
-    "lapsed alive": Rule(
-        "G20", "C2 one end", "was given up with its deleted queue, which was not deleted",
-        "lives", "op = 4 AND cause = 3 AND NOT deleted AND known",
-    ),
-    "settled unheld": Rule(
-        "G20", "C2 one end", "was settled while nobody held it",
-        "lives", "op = 4 AND state IN ('ready', 'purged') AND known",
-    ),
-    "returned unheld": Rule(
-        "G20", "C2 one end", "came back while nobody held it",
-        "lives", "op = 5 AND state IN ('ready', 'purged', 'over') AND known",
-    ),
-    "dropped held": Rule(
-        "G20", "C2 one end", "was dropped while a channel held it",
-        "lives", "op = 6 AND state = 'held' AND known",
-    ),
-    "dropped ended": Rule(
-        "G20", "C2 one end", "was dropped after its end",
-        "lives", "op = 6 AND state IN ('over', 'purged') AND known",
-    ),
-    "into deleted": Rule(
-        "G20", "C2 one end", "entered or came back to a queue that was deleted",
-        "lives", "op IN (2, 5) AND deleted",
-    ),
-    "content": Rule(
-        "G20", "C2 one end", "is not the message that entered the queue",
-        "lives", "op IN (3, 5, 6) AND content <> 0 AND detail <> content",
-    ),
-    "other due": Rule(
-        "G20", "C2 one end", "was due by another number than that by which it entered",
-        "lives", "op = 6 AND cause IN (2, 3) AND number <> of",
-    ),
-    "delivered ended": Rule(
-        "G11", "C3 delivery", "was delivered after its end",
-        "lives", "op = 3 AND state IN ('over', 'purged') AND known",
-    ),
-    "first flagged": Rule(
-        "G11", "C3 delivery", "carries the redelivered flag, but was not delivered before",
-        "lives", "op IN (3, 6) AND state = 'ready' AND known AND flag AND NOT comes_again",
-    ),
-    "again unflagged": Rule(
-        "G11", "C3 delivery", "was delivered again without the redelivered flag",
-        "lives", "op IN (3, 6) AND state = 'ready' AND known AND NOT flag AND comes_again",
-    ),
-    "delivered held": Rule(
-        "G13", "C4 one holder",
-        "was delivered while another channel, or the same, still held it",
-        "lives", "op = 3 AND state = 'held' AND known",
-    ),
-    "other holder": Rule(
-        "G13", "C4 one holder", "was given up by a channel that did not hold it",
-        "lives", "op IN (4, 5) AND state = 'held' AND known AND of <> prior_of",
-    ),
+        "repeats", "op = 10 AND (purged OR of_transient AND (flag OR started_cold))"),
+    "ended twice": Rule("G20", "ended a second time",
+        "lives", "op = 4 AND state = 'over' AND known"),
+    "lapsed alive": Rule("G20", "was given up with its deleted queue, which was not deleted",
+        "lives", "op = 4 AND cause = 3 AND NOT deleted AND known"),
+    "settled unheld": Rule("G20", "was settled while nobody held it",
+        "lives", "op = 4 AND state IN ('ready', 'purged') AND known"),
+    "returned unheld": Rule("G20", "came back while nobody held it",
+        "lives", "op = 5 AND state IN ('ready', 'purged', 'over') AND known"),
+    "dropped held": Rule("G20", "was dropped while a channel held it",
+        "lives", "op = 6 AND state = 'held' AND known"),
+    "dropped ended": Rule("G20", "was dropped after its end",
+        "lives", "op = 6 AND state IN ('over', 'purged') AND known"),
+    "into deleted": Rule("G20", "entered or came back to a queue that was deleted",
+        "lives", "op IN (2, 5) AND deleted"),
+    "content": Rule("G20", "is not the message that entered the queue",
+        "lives", "op IN (3, 5, 6) AND content <> 0 AND detail <> content"),
+    "other due": Rule("G20", "was due by another number than that by which it entered",
+        "lives", "op = 6 AND cause IN (2, 3) AND number <> of"),
+    "delivered ended": Rule("G11", "was delivered after its end",
+        "lives", "op = 3 AND state IN ('over', 'purged') AND known"),
+    "first flagged": Rule("G11", "carries the redelivered flag, but was not delivered before",
+        "lives", "op IN (3, 6) AND state = 'ready' AND known AND flag AND NOT comes_again"),
+    "again unflagged": Rule("G11", "was delivered again without the redelivered flag",
+        "lives", "op IN (3, 6) AND state = 'ready' AND known AND NOT flag AND comes_again"),
+    "delivered held": Rule("G13", "was delivered while another channel, or the same, still held it",
+        "lives", "op = 3 AND state = 'held' AND known"),
+    "other holder": Rule("G13", "was given up by a channel that did not hold it",
+        "lives", "op IN (4, 5) AND state = 'held' AND known AND of <> prior_of"),
 }  # fmt: skip
 RULES_OF_COLD_STARTS = {
-    "kept others": Rule(
-        "G20", "C2 one end", "a cold start did not keep exactly the persistent messages",
-        "recoveries", "known AND kept <> found",
-    ),
+    "kept others": Rule("G20", "a cold start did not keep exactly the persistent messages",
+        "recoveries", "known AND kept <> found"),
 }  # fmt: skip
 MORE_OF_COLD_STARTS = "CONCAT('kept ', kept, ', of ', found, ' persistent ones that were ready')"

@@ -71,35 +71,23 @@ SUBMISSIONS = {
 }
 
 _OF_STRETCHES = {
-    "overtaken": Rule(
-        "G12", "C5 order", "left the queue for the first time before an older one",
-        "ordered", "what = 'taken' AND value <= before",
-    ),
-    "publisher order": Rule(
-        "G12", "C5 order", "entered behind a message that its channel published later",
-        "ordered", "what = 'posted' AND value <= before AND value <> 1",
-    ),
-    "reader order": Rule(
-        "G29", "C8 reading", "was sent to a reader behind a later one, or twice",
-        "ordered", "what = 'read' AND value <= before",
-    ),
+    "overtaken": Rule("G12", "left the queue for the first time before an older one",
+        "ordered", "what = 'taken' AND value <= before"),
+    "publisher order": Rule("G12", "entered behind a message that its channel published later",
+        "ordered", "what = 'posted' AND value <= before AND value <> 1"),
+    "reader order": Rule("G29", "was sent to a reader behind a later one, or twice",
+        "ordered", "what = 'read' AND value <= before"),
 }  # fmt: skip
 RULES_OF_STRETCHES = {name: rule._replace(table="resumed") for name, rule in _OF_STRETCHES.items()}
 RULES = _OF_STRETCHES | {
-    "commit order": Rule(
-        "G12", "C5 order", "was settled by a commit behind what this published",
-        "commits", "late",
-    ),
+    "commit order": Rule("G12", "was settled by a commit behind what this published",
+        "commits", "late"),
 }  # fmt: skip
 RULES_OF_SESSIONS = {
-    "blob order": Rule(
-        "G5", "E5 by source", "what one session submitted is not applied in its order, each once",
-        "submitted", "blob <> blob_before + 1",
-    ),
-    "other session": Rule(
-        "G5", "E5 by source", "another member went on with the session of a member",
-        "submitted", "origin <> owner",
-    ),
+    "blob order": Rule("G5", "what one session submitted is not applied in its order, each once",
+        "submitted", "blob <> blob_before + 1"),
+    "other session": Rule("G5", "another member went on with the session of a member",
+        "submitted", "origin <> owner"),
 }  # fmt: skip
 MORE_OF_SESSIONS = (
     "CONCAT('session ', session, ' of ', owner, ': ', blob, ' by ', origin, ' after ', blob_before)"

@@ -21,22 +21,16 @@ from tools.verify.format.moves import Op
 
 RULES = {
     "other letter": Rule(
-        "G20", "H3 reasons", "was published as a dead letter, or when due, and is not what died"
+        "G20", "was published as a dead letter, or when due, and is not what died"
     ),
-    "before its time": Rule(
-        "G17", "H3 reasons", "expired, or was due, before its time, or without one"
-    ),
-    "time went back": Rule("G17", "H3 reasons", "expired by a time before that of an earlier one"),
-    "within the limit": Rule(
-        "G20", "H3 reasons", "was dropped, or given up, for a limit that was not reached"
-    ),
-    "other tag": Rule(
-        "G20", "H3 reasons", "was settled by the tag of another delivery of its channel"
-    ),
-    "bound": Rule("G20", "H3 reasons", "was called unroutable, though a queue was bound"),
-    "two holders": Rule("G32", "H3 reasons", "was delivered while another one held its group"),
-    "group order": Rule("G32", "H3 reasons", "was delivered before an older one of its group"),
-    "group moved": Rule("G34", "H3 reasons", "went to another one than its group was kept for"),
+    "before its time": Rule("G17", "expired, or was due, before its time, or without one"),
+    "time went back": Rule("G17", "expired by a time before that of an earlier one"),
+    "within the limit": Rule("G20", "was dropped, or given up, for a limit that was not reached"),
+    "other tag": Rule("G20", "was settled by the tag of another delivery of its channel"),
+    "bound": Rule("G20", "was called unroutable, though a queue was bound"),
+    "two holders": Rule("G32", "was delivered while another one held its group"),
+    "group order": Rule("G32", "was delivered before an older one of its group"),
+    "group moved": Rule("G34", "went to another one than its group was kept for"),
 }
 # Plain numbers, which are compared sooner than members of an enumeration.
 _PUBLISHED, _DELIVERED, _SETTLED = int(Op.PUBLISHED), int(Op.DELIVERED), int(Op.SETTLED)

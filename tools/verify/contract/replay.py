@@ -25,17 +25,11 @@ _PUBLISHED, _ENQUEUED, _DELIVERED = int(Op.PUBLISHED), int(Op.ENQUEUED), int(Op.
 _UNFLAGGED = FLAG - 1
 
 RULES = {
-    "other root": Rule(
-        "G14", "H1 roots", "a checkpoint has another state root than the state before it"
-    ),
-    "wrong message": Rule(
-        "G12", "H2 replay", "was taken from the queue while an older one was ready"
-    ),
-    "wrong state": Rule(
-        "G20", "H2 replay", "the model of queues arrives at another state than the log says"
-    ),
-    "wrong read": Rule("G29", "H2 replay", "a reader was sent another message than the next one"),
-    "impossible": Rule("G20", "H2 replay", "the model of queues knows no such message there"),
+    "other root": Rule("G14", "a checkpoint has another state root than the state before it"),
+    "wrong message": Rule("G12", "was taken from the queue while an older one was ready"),
+    "wrong state": Rule("G20", "the model of queues arrives at another state than the log says"),
+    "wrong read": Rule("G29", "a reader was sent another message than the next one"),
+    "impossible": Rule("G20", "the model of queues knows no such message there"),
 }
 
 

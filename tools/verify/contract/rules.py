@@ -19,7 +19,6 @@ class Rule(NamedTuple):
     """A rule that a log can break."""
 
     promise: str
-    check: str  # as in the table of checks in docs/MEMBERLOG.md
     sentence: str
     table: str = ""  # of the rows that it judges; "": the reference model judges
     broken: str = ""  # the condition, in SQL, by which a row breaks it
