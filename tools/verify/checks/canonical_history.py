@@ -7,21 +7,20 @@ those that no file records are gaps.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Container, Iterable
 from typing import NamedTuple
 
 from tools.verify.checks.lifetimes import BEYOND_ALL
 from tools.verify.checks.views_and_segments import (
     PrimaryView,
-    cutoffs,
-    epoch_bases,
-    epochs_in_states,
-    epochs_of_bases,
     records_by_incarnation,
 )
 from tools.verify.format.records import RecordKind
 from tools.verify.input.ranges_of_file import ANY, FileRange
 from tools.verify.input.rows import FAULT, SEGMENT, Row, Run, ends_of
+
+State = tuple[int, bytes]  # position and chain
 
 
 class Stretch(NamedTuple):
@@ -54,7 +53,7 @@ def plan(
     sources, None: all.
     """
     rows = list(rows)
-    lowest = _ends(rows, primaries)
+    ends = epoch_bounds(rows, primaries).ends
     damaged: set[str] = set()
     recorded: list[tuple[str, Run]] = []
     for row in rows:
@@ -62,7 +61,7 @@ def plan(
             damaged.add(row.file)
         elif row.kind == SEGMENT and (at_hand is None or row.file in at_hand):
             for run in ends_of(row).runs:
-                last = min(run.last, lowest.get(run.decided, run.last))
+                last = min(run.last, ends.get(run.decided, run.last))
                 recorded.append((row.file, run._replace(last=last)))
     runs = (
         (run.first, file in damaged, -run.last, file, run.state)
@@ -72,27 +71,104 @@ def plan(
     return _cover(sorted(runs))
 
 
-def superseded(rows: Sequence[Row], primaries: dict[int, PrimaryView]) -> bool:
+def superseded(rows: Iterable[Row], primaries: dict[int, PrimaryView]) -> bool:
     """Return whether a log has anything that a later primary superseded."""
-    lowest = _ends(rows, primaries)
+    rows = list(rows)
+    ends = epoch_bounds(rows, primaries).ends
     runs = (run for row in rows if row.kind == SEGMENT for run in ends_of(row).runs)
-    return any(run.last > lowest.get(run.decided, run.last) for run in runs)
+    return any(run.last > ends.get(run.decided, run.last) for run in runs)
 
 
-def _ends(rows: Sequence[Row], primaries: dict[int, PrimaryView]) -> dict[int, int]:
-    """Return, by epoch, the last position of it that no later primary superseded."""
-    bases = epoch_bases(rows, primaries)
-    lowest = cutoffs(rows, bases, primaries)
-    # Positions do not show the epochs that a later primary bypassed: of two histories side by side
-    # the surviving one may be the longer one.
-    for epoch, known in epochs_of_bases(rows, primaries).items():
-        for one in bases:
-            if known < one < epoch:
-                lowest[one] = min(bases[one], lowest.get(one, bases[one]))
-    for known in epochs_in_states(rows, primaries):
-        held = _held_before(list(rows), known)
-        lowest |= {one: min(held, lowest.get(one, held)) for one in bases if one < known}
-    return lowest
+class EpochBounds(NamedTuple):
+    """Between which positions an epoch is part of the history; by epoch, as far as known."""
+
+    bases: dict[int, int]  # after which it began, 0 for a first one
+    cutoffs: dict[int, int]  # the lowest that a later one started from: beyond it is superseded
+    ends: dict[int, int]  # the same, with epochs that a later primary bypassed
+
+
+def epoch_bounds(rows: Iterable[Row], primaries: dict[int, PrimaryView]) -> EpochBounds:
+    """Return the bounds of each epoch that a log, or a state, tells of.
+
+    An epoch without any ACTIVE record, as its view ended too soon, or with those of members that
+    received its state, may still be part of the history: a later primary decided what was under
+    way.  Its activation is the first command that was ordered in it.  Of an epoch that is known by
+    its states alone the activation is in the first of these at the latest.
+    """
+    rows = list(rows)
+    firsts: dict[int, int] = {}
+    decided: set[int] = set()
+    states: dict[State, list[int]] = defaultdict(list)  # epochs of these, as incarnations began
+    for row in rows:
+        if row.kind == SEGMENT:
+            decided.update(run.decided for run in ends_of(row).runs)
+            for epoch, sums in ends_of(row).epochs.items():
+                if sums.first > 0:
+                    firsts[epoch] = min(sums.first, firsts.get(epoch, sums.first))
+        elif row.kind == RecordKind.START:
+            states[_state(row)].append(row.epoch or 0)
+    taken = {epoch: (one.base, one.base_chain) for epoch, one in primaries.items() if one.base > 0}
+    logged = {epoch: first - 1 for epoch, first in firsts.items()}
+    logged |= {epoch: base for epoch, (base, _) in taken.items()}
+    in_states = _epochs_in_states(rows, logged, list(taken.values()))
+    bases = dict(sorted(({epoch: at - 1 for epoch, at in in_states.items()} | logged).items()))
+    cutoffs: dict[int, int] = {}
+    cut = BEYOND_ALL
+    for epoch in sorted(decided.union(bases, *states.values()), reverse=True):
+        if cut < BEYOND_ALL:
+            cutoffs[epoch] = cut
+        cut = min(cut, bases.get(epoch, cut))
+    # A state with which a primary began, and an incarnation too, holds nothing of the epochs in
+    # between.  One of them may have decided something at a member that crashed before it came to
+    # what was ordered in it: that is superseded from where the state's epoch began.  And positions
+    # do not show whom a later primary bypassed: of two histories the surviving one may be longer.
+    ends = dict(cutoffs)
+    for until, state in taken.items():
+        known = min(states.get(state, [until]))
+        for epoch in sorted(decided.union(bases)):
+            if known < epoch < until and epoch in bases:
+                _lower(ends, epoch, bases[epoch])
+            elif known < epoch < until and known in bases:
+                _lower(cutoffs, epoch, bases[known])
+                _lower(ends, epoch, bases[known])
+    for known in in_states:
+        held = _held_before(rows, known)
+        for epoch in bases:
+            if epoch < known:
+                _lower(ends, epoch, held)
+    return EpochBounds(bases, cutoffs, ends)
+
+
+def _lower(bounds: dict[int, int], epoch: int, to: int) -> None:
+    bounds[epoch] = min(to, bounds.get(epoch, to))
+
+
+def _state(row: Row) -> State:
+    return row.position or 0, bytes(row.chain or b"")
+
+
+def _epochs_in_states(
+    rows: list[Row], logged: dict[int, int], taken: list[State]
+) -> dict[int, int]:
+    """Return the epochs that no log tells of, but by states with which incarnations began and from
+    which a later primary went on, with the first position of such a state.
+
+    A member that crashes again and again goes on from state to state, until it receives another's.
+    """
+    found: dict[int, int] = {}
+    by_member: dict[str, dict[int, int]] = defaultdict(dict)
+    for member, _, records in records_by_incarnation(rows):
+        first, states = records[0], by_member[member]
+        position, epoch = first.position or 0, first.epoch or 0
+        if first.kind != RecordKind.START or not position or epoch in logged:
+            states.clear()
+        else:
+            states.setdefault(epoch, position)
+            if _state(first) in taken:
+                found |= {of: min(at, found.get(of, at)) for of, at in states.items()}
+        if any(row.kind == RecordKind.SNAPSHOT for row in records):
+            states.clear()
+    return found
 
 
 def _held_before(rows: list[Row], epoch: int) -> int:

@@ -18,6 +18,7 @@ from tools.verify.checks import (
     views_and_segments,
     voter_changes,
 )
+from tools.verify.checks.canonical_history import epoch_bounds
 from tools.verify.checks.lifetimes import Incarnation
 from tools.verify.checks.views_and_segments import IncarnationId, PrimaryView
 from tools.verify.findings import Finding
@@ -55,8 +56,7 @@ def check_control_rows(rows: list[Row], *, live: bool = False) -> ControlResult:
     views_and_segments.check_input(rows)
     incarnations, evidence, begin_inactive = lifetimes.join_segments(rows)
     epochs = views_and_segments.primaries(rows)
-    bases = views_and_segments.epoch_bases(rows, epochs)
-    cutoffs = views_and_segments.cutoffs(rows, bases, epochs)
+    bounds = epoch_bounds(rows, epochs)
     of_segments = list(views_and_segments.check_segments(rows))
     of_states = [] if live else list(lifetimes.check_unfounded_states(rows, epochs))
     evidence += [one for one in of_segments if isinstance(one, Finding)]
@@ -74,17 +74,17 @@ def check_control_rows(rows: list[Row], *, live: bool = False) -> ControlResult:
         *views_and_segments.check_primaries(rows),
         *voter_changes.check_voter_changes(rows),
         *voter_changes.check_pairs(rows),
-        *voter_changes.check_active_member(rows, epochs, cutoffs),
+        *voter_changes.check_active_member(rows, epochs, bounds.cutoffs),
         *(() if live else leases.check_leases(rows, incarnations)),
         *epoch_beginnings.check_epoch_beginnings(rows, epochs),
         *lifetimes.check_starts(rows),
         *(one for one in of_states if isinstance(one, Finding)),
         *lifetimes.check_synchrony(rows, incarnations),
-        *lifetimes.check_next_primary(incarnations, epochs, bases),
+        *lifetimes.check_next_primary(incarnations, epochs, bounds.bases),
         *lifetimes.check_majority(incarnations, epochs),
         *confirms.check_marks(rows, incarnations, epochs),
         *digest_votes.check_verdicts(rows, epochs),
     ]
     return ControlResult(
-        incarnations, epochs, cutoffs, begin_inactive, evidence, views, notes
+        incarnations, epochs, bounds.cutoffs, begin_inactive, evidence, views, notes
     )  # fmt: skip

@@ -301,10 +301,7 @@ def check_synchrony(rows: list[Row], incarnations: list[Incarnation]) -> Iterato
 def check_next_primary(
     incarnations: list[Incarnation], primaries: dict[int, PrimaryView], bases: dict[int, int]
 ) -> Iterator[Finding]:
-    """G8: each epoch starts at or beyond everything that earlier ones confirmed.
-
-    `bases` as in `views_and_segments.epoch_bases`.
-    """
+    """G8: each epoch starts at or beyond everything that earlier ones confirmed."""
     confirmed = _highest_confirmed(incarnations)
     for epoch, base in bases.items():
         earlier = [(position, of, key) for of, (position, key) in confirmed.items() if of < epoch]

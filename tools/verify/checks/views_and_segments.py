@@ -6,7 +6,7 @@ Over records that grow with views, not with traffic.  Pure Python over collected
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator
 from typing import NamedTuple, TypeVar
 
 from tools.verify.findings import BadInput, Finding
@@ -207,100 +207,6 @@ def voters_of(epoch: int, primaries: dict[int, PrimaryView]) -> list[Voters]:
     """Return the voters of an epoch and of the next one: they may have changed in the first."""
     after = [later for later in sorted(primaries) if later > epoch][:1]
     return [read_voters(primaries[one].voters) for one in (epoch, *after) if one in primaries]
-
-
-def epoch_bases(rows: Sequence[Row], primaries: dict[int, PrimaryView]) -> dict[int, int]:
-    """Return, by epoch, the position after which it began, 0 for a first one; none if not known.
-
-    Of an epoch that is known by its states alone (`epochs_in_states`) the activation is in the
-    first of these at the latest.
-    """
-    of_states = epochs_in_states(rows, primaries)
-    bases = {epoch: first - 1 for epoch, first in of_states.items()}
-    return dict(sorted((bases | _logged_bases(rows, primaries)).items()))
-
-
-def _logged_bases(rows: Iterable[Row], primaries: dict[int, PrimaryView]) -> dict[int, int]:
-    """Return the bases of epochs of which a log has more than a state that an incarnation found.
-
-    An epoch without any ACTIVE record, as its view ended too soon, or with those of members that
-    received its state, may still be part of the history: a later primary decided what was under
-    way.  Its activation is the first command that was ordered in it.
-    """
-    firsts: dict[int, int] = {}
-    for row in rows:
-        if row.kind == SEGMENT:
-            for epoch, sums in ends_of(row).epochs.items():
-                if sums.first > 0:
-                    firsts[epoch] = min(sums.first, firsts.get(epoch, sums.first))
-    reported = {epoch: primary.base for epoch, primary in primaries.items() if primary.base > 0}
-    return {epoch: first - 1 for epoch, first in firsts.items()} | reported
-
-
-def epochs_in_states(rows: Sequence[Row], primaries: dict[int, PrimaryView]) -> dict[int, int]:
-    """Return the epochs that no log tells of, but by states with which incarnations began and from
-    which a later primary went on, with the first position of such a state.
-
-    A member that crashes again and again goes on from state to state, until it receives another's.
-    """
-    logged = _logged_bases(rows, primaries)
-    taken = {(one.base, one.base_chain) for one in primaries.values() if one.base > 0}
-    found: dict[int, int] = {}
-    by_member: dict[str, dict[int, int]] = defaultdict(dict)
-    for member, _, records in records_by_incarnation(list(rows)):
-        first, states = records[0], by_member[member]
-        position, epoch = first.position or 0, first.epoch or 0
-        if first.kind != RecordKind.START or not position or epoch in logged:
-            states.clear()
-        else:
-            states.setdefault(epoch, position)
-            if (position, bytes(first.chain or b"")) in taken:
-                found |= {of: min(at, found.get(of, at)) for of, at in states.items()}
-        if any(row.kind == RecordKind.SNAPSHOT for row in records):
-            states.clear()
-    return found
-
-
-def cutoffs(
-    rows: Sequence[Row], bases: dict[int, int], primaries: dict[int, PrimaryView]
-) -> dict[int, int]:
-    """Return, by epoch, the lowest position that a later epoch started from; `bases` as in
-    `epoch_bases`.
-
-    What an epoch applied beyond it is superseded: no later primary has it.  An epoch may have
-    decided something at a member that crashed before it came to what was ordered in it; if a later
-    one began with a state of an earlier one, that is superseded from where the earlier one began.
-    Of an epoch that is in no log but by its state, the activation at least is in that state; it is
-    superseded like any other, though members may begin with it until they meet a later one.
-    """
-    begun_with = {row.epoch or 0 for row in rows if row.kind == RecordKind.START}
-    decided = {run.decided for row in rows if row.kind == SEGMENT for run in ends_of(row).runs}
-    lowest: dict[int, int] = {}
-    cut: int | None = None
-    for epoch in sorted(decided | begun_with | bases.keys(), reverse=True):
-        if cut is not None:
-            lowest[epoch] = cut
-        if epoch in bases:
-            cut = bases[epoch] if cut is None else min(cut, bases[epoch])
-    for epoch, known in epochs_of_bases(rows, primaries).items():
-        for one in decided - bases.keys():
-            if known < one < epoch and known in bases:
-                lowest[one] = min(bases[known], lowest.get(one, bases[known]))
-    return lowest
-
-
-def epochs_of_bases(rows: Iterable[Row], primaries: dict[int, PrimaryView]) -> dict[int, int]:
-    """Return, by epoch, the earlier one whose state it began with, if an incarnation did so, too.
-
-    That state holds nothing that was ordered, or decided, in between.
-    """
-    states: dict[tuple[int, bytes], int] = {}
-    for row in rows:
-        if row.kind == RecordKind.START:
-            state, epoch = (row.position or 0, bytes(row.chain or b"")), row.epoch or 0
-            states[state] = min(epoch, states.get(state, epoch))
-    bases = {epoch: (one.base, one.base_chain) for epoch, one in primaries.items() if one.base > 0}
-    return {epoch: states[base] for epoch, base in bases.items() if base in states}
 
 
 def check_primaries(rows: list[Row]) -> Iterator[Finding]:

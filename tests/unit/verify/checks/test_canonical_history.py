@@ -36,9 +36,9 @@ from tests.system.verify.support.checks_without_spark import (
 )
 from tests.system.verify.support.make_logs import LogMaker, root_of
 from tests.system.verify.support.make_moves import INCARNATIONS, MoveMaker
-from tools.verify.checks.canonical_history import Gap, Stretch, gaps, plan
+from tools.verify.checks.canonical_history import Gap, Stretch, epoch_bounds, gaps, plan
 from tools.verify.checks.control_checks import check_control_rows
-from tools.verify.checks.views_and_segments import PrimaryView, cutoffs, epoch_bases
+from tools.verify.checks.views_and_segments import PrimaryView
 from tools.verify.findings import Finding
 from tools.verify.input.ranges_of_file import ANY
 from tools.verify.input.rows import SEGMENT, EpochSums, Row, Run, SegmentEnds, in_json
@@ -93,9 +93,9 @@ def test_a_first_epoch_of_which_nothing_was_kept_is_superseded() -> None:
     disk; it began once more in epoch 4.  Both begin at 1, and were compared with each other.
     """
     rows = [segment("a", (1, 14, 3), incarnation=4), segment("a", (1, 11, 4), incarnation=9)]
-    bases = epoch_bases(rows, {})
-    assert bases == {3: 0, 4: 0}
-    assert cutoffs(rows, bases, {}) == {3: 0}
+    bounds = epoch_bounds(rows, {})
+    assert bounds.bases == {3: 0, 4: 0}
+    assert bounds.cutoffs == {3: 0}
     assert plan(rows, {}) == [Stretch(rows[1].file, 1, 11)]
 
 
@@ -109,14 +109,15 @@ def test_an_epoch_without_active_records_began_before_its_activation() -> None:
         segment("b", (475, 564, 9)),
         segment("a", (557, 635, 18), ordered={11: 557, 18: 558}, incarnation=2),
     ]
-    bases = epoch_bases(rows, primaries)
-    assert bases == {9: 474, 11: 556, 18: 557}
-    assert cutoffs(rows, bases, primaries) == {9: 556, 11: 557}
+    bounds = epoch_bounds(rows, primaries)
+    assert bounds.bases == {9: 474, 11: 556, 18: 557}
+    assert bounds.cutoffs == {9: 556, 11: 557}
     a, b, c = (row.file for row in rows)
     planned = plan(rows, primaries)
     assert planned in ([Stretch(one, 475, 556), Stretch(c, 557, 635)] for one in (a, b))
     # What the base of epoch 18 alone says: 557 is of epoch 9, and b's batch from there on is cut.
-    assert cutoffs(rows, {9: 474, 18: 557}, primaries) == {9: 557}
+    rows[-1] = segment("a", (557, 635, 18), incarnation=2)
+    assert epoch_bounds(rows, primaries).cutoffs == {9: 557}
 
 
 def test_a_last_batch_that_was_not_on_disk_is_no_source() -> None:
@@ -143,7 +144,7 @@ def test_what_an_epoch_without_other_records_decided_is_superseded_too() -> None
         segment("c", (87, 220, 40), (221, 223, 41), ordered={40: 87}),
         segment("a", (180, 204, 46), incarnation=2),
     ]
-    assert cutoffs(rows, epoch_bases(rows, primaries), primaries) == {40: 179, 41: 179}
+    assert epoch_bounds(rows, primaries).cutoffs == {40: 179, 41: 179}
     planned = plan(rows, primaries)
     assert planned == [Stretch("a.1.qml", 87, 179), Stretch("a.2.qml", 180, 204)]
     assert gaps(planned) == [Gap(1, 86)]
@@ -161,10 +162,9 @@ def test_what_a_bypassed_epoch_decided_and_never_ordered_is_superseded() -> None
         segment("c", (264, 264, 27), ordered={23: 264}),
         segment("c", (338, 502, 34), incarnation=2),
     ]
-    bases = epoch_bases(rows, primaries)
-    assert cutoffs(rows, bases, primaries) == {23: 263, 25: 337, 27: 337}
+    assert epoch_bounds(rows, primaries).cutoffs == {23: 263, 25: 337, 27: 337}
     rows.append(start("b", 337, LONG, 25))
-    assert cutoffs(rows, bases, primaries) == {23: 263, 25: 337, 27: 263}
+    assert epoch_bounds(rows, primaries).cutoffs == {23: 263, 25: 337, 27: 263}
 
 
 def test_an_epoch_that_is_known_by_its_state_alone_supersedes_what_was_there() -> None:
@@ -177,11 +177,10 @@ def test_an_epoch_that_is_known_by_its_state_alone_supersedes_what_was_there() -
         segment("a", (2594, 2633, 24), incarnation=3),
         start("a", 2593, LONG, 23),
     ]
-    bases = epoch_bases(rows, primaries)
-    assert cutoffs(rows, bases, primaries) == {22: 2592, 23: 2593}
+    assert epoch_bounds(rows, primaries).cutoffs == {22: 2592, 23: 2593}
     assert gaps(plan(rows, primaries)) == [Gap(1, 2451), Gap(2593, 2593)]
     rows[-1] = start("a", 2593, LONG, 22)
-    assert cutoffs(rows, epoch_bases(rows, primaries), primaries) == {22: 2593}
+    assert epoch_bounds(rows, primaries).cutoffs == {22: 2593}
 
 
 def test_a_state_of_an_epoch_that_no_log_knows_is_superseded_like_any_other() -> None:
@@ -190,8 +189,7 @@ def test_a_state_of_an_epoch_that_no_log_knows_is_superseded_like_any_other() ->
     """
     primaries = {3: primary(3, 600, LONG), 6: primary(6, 687, SHORT)}
     rows = [segment("a", (601, 687, 3), (688, 900, 6)), start("c", 688, LONG, 4)]
-    bases = epoch_bases(rows, primaries)
-    assert cutoffs(rows, bases, primaries)[4] == 687
+    assert epoch_bounds(rows, primaries).cutoffs[4] == 687
 
 
 def test_what_a_lone_member_applied_in_an_epoch_of_which_no_log_tells_is_a_gap() -> None:
@@ -212,8 +210,9 @@ def test_what_a_lone_member_applied_in_an_epoch_of_which_no_log_tells_is_a_gap()
 def test_the_first_batch_after_a_transfer_bounds_the_base_of_an_epoch() -> None:
     """Only members that had the state before record the base; of others the first batch is used."""
     late = primary(9, 0, b"")
-    assert epoch_bases([segment("a", (30, 40, 9)), segment("b", (20, 40, 9))], {9: late}) == {9: 19}
-    assert epoch_bases([segment("a", (1, 40, 9))], {9: late}) == {9: 0}
+    rows = [segment("a", (30, 40, 9)), segment("b", (20, 40, 9))]
+    assert epoch_bounds(rows, {9: late}).bases == {9: 19}
+    assert epoch_bounds([segment("a", (1, 40, 9))], {9: late}).bases == {9: 0}
 
 
 def bypassed_epoch(first: int) -> LogMaker:
