@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Iterable, Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,17 +11,13 @@ import pytest
 pytest.importorskip("pyspark")
 pytest.importorskip("duckdb")
 
-from pyarrow import concat_tables
-
 from tests.system.verify.corruption.contract_violations import VIOLATIONS
 from tests.system.verify.support.client_fixture import ClientPair, check_all
 from tests.system.verify.support.make_client_histories import Clients, Servers
 from tests.system.verify.support.recorded_history import plain_history
 from tests.system.verify.support.spark_session import shared_session
 from tests.system.verify.test_clients import CORRECT, FAULTS
-from tests.unit.verify.checks.test_leases import LIES, found, orderly
 from tests.unit.verify.contract.test_contract import wander
-from tools.verify.checks import leases
 from tools.verify.clients import check, evidence
 from tools.verify.contract import segment
 from tools.verify.sql import exchange
@@ -31,7 +26,6 @@ from tools.verify.sql.statements import Statements, answer
 if TYPE_CHECKING:
     import pyarrow as pa
 
-WANTED = "first_of_each"
 EVERY = 11  # of the violations, each of which is a history of its own
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(900)]
@@ -81,30 +75,6 @@ def test_statements_about_clients_are_spark_sql(monkeypatch: pytest.MonkeyPatch)
     assert check_all(servers, clients).findings == plain.findings
     assert both.differences == []
     assert {"verdicts", "accusations", "accused", "copies", "doubtful"} <= both.compared
-
-
-def test_statements_about_leases_are_spark_sql(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    """Over the leaders of all lies about who led a shared store, together."""
-    terms: list[pa.Table] = []
-
-    def noting(
-        statements: Statements, given: Mapping[str, pa.Table], wanted: Iterable[str]
-    ) -> dict[str, pa.Table]:
-        terms.append(given["terms"])
-        return answer(statements, given, wanted)
-
-    monkeypatch.setattr(leases, "answer", noting)
-    for lie in LIES:
-        maker = orderly()
-        lie(maker)
-        assert found(maker, tmp_path / lie.__name__)
-    both = BothEngines()
-    (told,) = both.answer(leases.STATEMENTS, {"terms": concat_tables(terms)}, [WANTED]).values()
-    assert both.differences == []
-    assert both.compared == set(leases.STATEMENTS)
-    assert len(told) > len(LIES) / 2
 
 
 def test_statements_of_the_contract_are_spark_sql(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -10,14 +10,14 @@ What a leader applied and did not confirm may stand beside its successor's posit
 there, and nobody was told.  A log without LEASE is of an older release, or of a store that is not
 shared: of these nothing is said, but of one that follows others in its directory which have it.
 
-Over LEASE, START, VIEW, ACTIVE and SEGMENT rows, which are few.  The rules between leaders are
-SELECTs, of DuckDB and Spark SQL alike, over `terms`: a row for each incarnation that took a token.
+Over LEASE, START, VIEW, ACTIVE and SEGMENT rows, which are few.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from itertools import combinations, groupby
 from pathlib import Path
 from typing import NamedTuple
 
@@ -30,15 +30,14 @@ from tools.verify.checks.views_and_segments import (
 from tools.verify.findings import Finding
 from tools.verify.format.records import TAKEN, RecordKind
 from tools.verify.input.rows import SEGMENT, Row, ends_of
-from tools.verify.sql.statements import Statements, answer
 
 
 class Term(NamedTuple):
     """One incarnation that led a shared store; times are microseconds of its clock."""
 
-    member: str
-    incarnation: int
     token: int
+    incarnation: int
+    member: str
     owner: str
     source: int
     clock: str
@@ -47,64 +46,61 @@ class Term(NamedTuple):
     begins: int  # the position of the state that it began with, -1 = not known
     confirmed: int  # the highest position that it confirmed, -1 = none
 
+    @property
+    def who(self) -> str:
+        """Return who it is, in words."""
+        return f"incarnation {self.incarnation} of {self.member}"
 
-COLUMNS = (
-    "member string, incarnation bigint, token bigint, owner string, source bigint, clock string, "
-    "at_us bigint, until_us bigint, begins bigint, confirmed bigint"
-)
-STATEMENTS: Statements = {
-    "beside": """
-        SELECT later.*, former.token AS former, former.member AS whose,
-            former.incarnation AS which, former.owner AS former_owner, former.begins AS began,
-            former.confirmed AS told,
-            CASE WHEN former.clock = later.clock AND later.clock <> ''
-                 THEN former.until_us - later.at_us ELSE 0 END AS overlap_us
-        FROM terms AS former JOIN terms AS later ON former.token < later.token
-            OR former.token = later.token AND (former.incarnation < later.incarnation
-            OR former.incarnation = later.incarnation AND former.member < later.member)""",
-    "broken": """
-        SELECT member, incarnation, begins AS position, CONCAT(
-            'took token ', token, ' (', owner, '), which incarnation ', which, ' of ', whose,
-            ' took (', former_owner, ')') AS what
-        FROM beside WHERE former = token
-        UNION ALL
-        SELECT whose, which, began, CONCAT(
-            'took token ', former, ' with this state, and token ', token, ' was taken at position ',
-            begins, ': tokens fell back')
-        FROM beside WHERE former < token AND began > begins AND begins >= 0
-        UNION ALL
-        SELECT whose, which, told, CONCAT(
-            'confirmed under token ', former, ', but incarnation ', incarnation, ' of ', member,
-            ' began with token ', token, ' and what was there at position ', begins)
-        FROM beside WHERE former < token AND told > begins AND begins >= 0
-        UNION ALL
-        SELECT member, incarnation, begins, CONCAT(
-            'took token ', token, ' ', overlap_us, ' us before the lease of token ', former,
-            ' (incarnation ', which, ' of ', whose, ') was over, by the clock of both')
-        FROM beside WHERE former < token AND overlap_us > 0
-        UNION ALL
-        SELECT member, incarnation, begins, CONCAT(
-            'took token ', token, ' and the store of token ', source, ', which is none before it')
-        FROM terms WHERE source >= token""",
-    "first_of_each": """
-        SELECT member, incarnation, position, what FROM (
-            SELECT *, ROW_NUMBER() OVER (
-                PARTITION BY member, incarnation, position ORDER BY what) AS n FROM broken)
-        WHERE n = 1 ORDER BY position, member, incarnation""",
-}
+    def broke(self, position: int, what: str) -> Finding:
+        """Return a finding about it."""
+        return Finding("G38", self.member, self.incarnation, position, what)
 
 
 def check_leases(rows: list[Row], incarnations: Sequence[Incarnation]) -> Iterator[Finding]:
-    """Yield what contradicts that one led at a time; nothing where no LEASE is."""
-    if not any(map(_is_lease, rows)):
-        return
+    """Yield what contradicts that one led at a time, of each leader and position one thing; nothing
+    where no LEASE is.
+    """
     yield from _check_each(rows)
-    from tools.verify.input.tables import table_of
+    terms = terms_of(rows, incarnations)
+    found = sorted(
+        [*_check_pairs(terms), *_check_sources(terms)],
+        key=lambda one: (one.position, one.member, one.incarnation, one.what),
+    )
+    for _, same in groupby(found, key=lambda one: one[:4]):
+        yield next(same)
 
-    terms = table_of(terms_of(rows, incarnations), COLUMNS)
-    found = answer(STATEMENTS, {"terms": terms}, ["first_of_each"])["first_of_each"]
-    for row in found.to_pylist():
-        yield Finding("G38", row["member"], row["incarnation"], row["position"], row["what"])
+
+def _check_sources(terms: list[Term]) -> Iterator[Finding]:
+    for one in terms:
+        if one.source >= one.token:
+            of = f"the store of token {one.source}, which is none before it"
+            yield one.broke(one.begins, f"took token {one.token} and {of}")
+
+
+def _check_pairs(terms: list[Term]) -> Iterator[Finding]:
+    for former, later in combinations(sorted(terms), 2):
+        token, before = later.token, former.token
+        if token == before:
+            if former[:3] != later[:3]:  # else it says so twice itself
+                what = f"took token {token} ({later.owner}), which {former.who} took"
+                yield later.broke(later.begins, f"{what} ({former.owner})")
+            continue
+        if 0 <= later.begins < former.begins:
+            what = f"token {token} was taken at position {later.begins}: tokens fell back"
+            yield former.broke(former.begins, f"took token {before} with this state, and {what}")
+        if 0 <= later.begins < former.confirmed:
+            what = (
+                f"confirmed under token {before}, but {later.who} began with token {token} and "
+                f"what was there at position {later.begins}"
+            )
+            yield former.broke(former.confirmed, what)
+        overlap_us = former.until_us - later.at_us
+        if later.clock and former.clock == later.clock and overlap_us > 0:
+            what = (
+                f"took token {token} {overlap_us} us before the lease of token {before} "
+                f"({former.who}) was over, by the clock of both"
+            )
+            yield later.broke(later.begins, what)
 
 
 def overtaken_at_once(rows: list[Row]) -> dict[IncarnationId, str]:
@@ -150,7 +146,7 @@ def terms_of(rows: list[Row], incarnations: Sequence[Incarnation]) -> list[Term]
         until = max((_times(row)[1] for row in leases), default=0)
         terms += [
             Term(
-                member, incarnation, row.seq or 0, row.origin or "", row.ring_seq or 0,
+                row.seq or 0, incarnation, member, row.origin or "", row.ring_seq or 0,
                 row.ring_rep or "", _times(row)[0], until, max(begins, default=-1),
                 confirmed.get((member, incarnation), -1),
             )
