@@ -19,7 +19,8 @@ from tools.verify.input.tables import table_of
 from tools.verify.sql.exchange import Exchange, Step, Tables
 from tools.verify.sql.statements import answer
 
-# The moves of the message, of its queue as a whole, and of the position: the nearest ones of each.
+# Of the moves of the message, of its queue as a whole, and of the position, the nearest ones.
+_NEAREST = 12
 _NEAR = {
     "moves": """
         SELECT which, logged.position, ordinal, op, flag, cause, logged.queue, logged.seq, of,
@@ -28,42 +29,37 @@ _NEAR = {
             OR logged.queue = wanted.queue AND op <> 1
                 AND (logged.seq = wanted.seq OR op IN (7, 8, 9))
         WHERE stretch >= 0""",
-    "near": """
-        SELECT which, position, ordinal, op, flag, cause, queue, seq, of, distance FROM (
+    "near": f"""
+        SELECT * FROM (
             SELECT *, ROW_NUMBER() OVER (
                 PARTITION BY which ORDER BY distance, position, ordinal) AS rank FROM moves
-        ) AS ranked WHERE rank <= 12""",
+        ) AS ranked WHERE rank <= {_NEAREST}""",
 }
-_SCHEMAS = {
-    "moves": "which bigint, position bigint, ordinal bigint, op bigint, flag boolean, "
-    "cause bigint, queue bigint, seq bigint, of bigint, distance bigint",
-    "facts": "which bigint, kind string, text string",
-    "told": "which bigint, kind string, text string",
-}
-_SCHEMAS["near"] = _SCHEMAS["moves"]
 _WANTED = "which bigint, position bigint, queue bigint, seq bigint"
+_TOLD = "which bigint, kind string, text string, position bigint, ordinal bigint, distance bigint"
 _TOGETHER = {
-    "near": f"{_NEAR['near']} ORDER BY which, position, ordinal",
-    "told": "SELECT DISTINCT which, kind, text FROM facts",
+    "context": f"""
+        SELECT which, kind, text, position, ordinal, distance FROM (
+            SELECT *, ROW_NUMBER() OVER (
+                PARTITION BY which, kind ORDER BY distance, position, ordinal, text) AS rank
+            FROM told
+        ) AS ranked WHERE rank <= {_NEAREST} ORDER BY which, position, ordinal""",
 }
 
 
 def exchange_of_context(bins: int) -> Exchange:
     """Return the step that puts together what segments hold about the breaches."""
-    together = Step({"moves": (), "facts": ()}, _TOGETHER, ["near", "told"], {})
-    return Exchange(_SCHEMAS, [together], bins)
+    together = Step({"told": ()}, _TOGETHER, ["context"], {})
+    return Exchange({"told": _TOLD, "context": _TOLD}, [together], bins)
 
 
 def describe_breaches(
     breaches: Sequence[Breach], rules: Mapping[str, Rule], context: Tables, rows: Sequence[Row]
 ) -> list[Finding]:
     """Return the breaches as findings; `rows` show which members have a position."""
-    facts: dict[int, dict[str, str]] = defaultdict(dict)
-    for row in context["told"].to_pylist():
-        facts[row["which"]][row["kind"]] = row["text"]
-    moves: dict[int, list[str]] = defaultdict(list)
-    for row in context["near"].to_pylist():
-        moves[row["which"]].append(describe(row))
+    told: dict[int, dict[str, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for row in context["context"].to_pylist():
+        told[row["which"]][row["kind"]].append(row["text"])
     spans = [
         (row.member, first, last)
         for row in rows
@@ -74,8 +70,7 @@ def describe_breaches(
     for which, breach in enumerate(breaches):
         at = breach.position
         members = sorted({member for member, first, last in spans if first <= at <= last})
-        rule = rules[breach.rule]
-        findings.append(_finding(breach, rule, facts[which], tuple(moves[which]), members))
+        findings.append(_finding(breach, rules[breach.rule], told[which], members))
     return findings
 
 
@@ -84,26 +79,31 @@ def read_context(task: SegmentTask, wanted: Sequence[Breach]) -> Iterator[Tables
     numbered = [(which, one.position, one.queue, one.seq) for which, one in enumerate(wanted)]
     given = {"wanted": table_of(numbered, _WANTED)}
     parts = SegmentParts(task.ranges)
-    facts: list[tuple[int, str, str]] = []
     for part in parts.of(records_in(task.file)):
-        near = answer(_NEAR, {**part.tables, **given}, ["near"])["near"]
-        yield {"moves": near}
-        facts += _commands(part, wanted)
-    facts += [
-        (which, "name", parts.names[one.queue])
+        near = answer(_NEAR, {**part.tables, **given}, ["near"])["near"].to_pylist()
+        told = [
+            (row["which"], "move", describe(row), row["position"], row["ordinal"], row["distance"])
+            for row in near
+        ]
+        yield {"told": table_of([*told, *_commands(part, wanted)], _TOLD)}
+    names = [
+        (which, "name", parts.names[one.queue], -1, 0, 0)
         for which, one in enumerate(wanted)
         if one.queue in parts.names
     ]
-    yield {"facts": table_of(facts, _SCHEMAS["facts"])}
+    yield {"told": table_of(names, _TOLD)}
 
 
-def _commands(part: Part, wanted: Sequence[Breach]) -> Iterator[tuple[int, str, str]]:
+def _commands(
+    part: Part, wanted: Sequence[Breach]
+) -> Iterator[tuple[int, str, str, int, int, int]]:
     firsts = [batch.first_position for batch in part.batches]
     for which, breach in enumerate(wanted):
         batch = part.batches[max(bisect_right(firsts, breach.position) - 1, 0)]
         nth = breach.position - batch.first_position
         if 0 <= nth < batch.commands and part.tells(breach.position):
-            yield which, "command", f"{command_name(batch.kinds[nth])} from {batch.origin}"
+            text = f"{command_name(batch.kinds[nth])} from {batch.origin}"
+            yield which, "command", text, breach.position, 0, 0
 
 
 def describe(move: dict[str, Any]) -> str:
@@ -126,21 +126,15 @@ def describe(move: dict[str, Any]) -> str:
 
 
 def _finding(
-    breach: Breach,
-    rule: Rule,
-    facts: dict[str, str],
-    around: tuple[str, ...],
-    members: Sequence[str],
+    breach: Breach, rule: Rule, told: Mapping[str, Sequence[str]], members: Sequence[str]
 ) -> Finding:
-    queue = facts.get("name", f"number {breach.queue}" if breach.queue >= 0 else "")
-    subject = ""
+    unnamed = f"number {breach.queue}" if breach.queue >= 0 else ""
+    queue = next(iter(told.get("name", ())), unnamed)
+    subject = f"queue {queue}: " if queue else ""
     if breach.seq >= 0 and queue:
-        subject = f"message at place {breach.seq} of queue {queue}: "
-    elif queue:
-        subject = f"queue {queue}: "
+        subject = f"message at place {breach.seq} of {subject}"
     details = [breach.more] if breach.more else []
-    if "command" in facts:
-        details.append(f"by a {facts['command']}")
+    details += [f"by a {command}" for command in told.get("command", ())[:1]]
     if breach.since >= 0:
         details.append(f"its move before is at position {breach.since}")
     if breach.n > 1:
@@ -150,5 +144,5 @@ def _finding(
     what = subject + rule.sentence + (f" ({'; '.join(details)})" if details else "")
     return Finding(
         rule.promise, members[0] if len(members) == 1 else "", 0, breach.position, what,
-        queue=queue, around=around,
+        queue=queue, around=tuple(told.get("move", ())),
     )  # fmt: skip
