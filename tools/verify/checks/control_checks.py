@@ -67,7 +67,7 @@ def check_control_rows(rows: list[Row], *, live: bool = False) -> ControlResult:
         *view_changes.check_views(rows),
         *view_changes.check_view_changes(rows),
         *views_and_segments.check_primaries(rows),
-        *voter_changes.check_voter_changes(rows),
+        *voter_changes.check_voter_changes(rows, epochs),
         *voter_changes.check_pairs(rows),
         *voter_changes.check_active_member(rows, epochs, bounds.cutoffs),
         *(() if live else leases.check_leases(rows, incarnations)),

@@ -193,14 +193,21 @@ def position_at(rows: list[Row], view: Row) -> int:
 
 
 def primaries(rows: Iterable[Row]) -> dict[int, PrimaryView]:
-    """Return the primary view of each epoch, as first recorded, with its base if that is known."""
-    found: dict[int, PrimaryView] = {}
-    for row in rows:
-        if row.kind == RecordKind.ACTIVE:
-            primary = _primary(row)
-            if found.setdefault(primary.epoch, primary).base == 0:
-                found[primary.epoch] = primary
-    return dict(sorted(found.items()))
+    """Return the primary view of each epoch as most logs have it, with its base if it is known."""
+    return {epoch: _split_primaries(of)[0][0] for epoch, of in _reported(list(rows)).items()}
+
+
+def _reported(rows: list[Row]) -> dict[int, list[tuple[PrimaryView, Row]]]:
+    reports = [
+        (_primary(row), row)
+        for _, _, records in records_by_incarnation(rows)
+        for row in records
+        if row.kind == RecordKind.ACTIVE
+    ]
+    found: dict[int, list[tuple[PrimaryView, Row]]] = defaultdict(list)
+    for primary, row in sorted(reports, key=lambda report: report[0].epoch):
+        found[primary.epoch].append((primary, row))
+    return found
 
 
 def voters_of(epoch: int, primaries: dict[int, PrimaryView]) -> list[Voters]:
@@ -211,14 +218,12 @@ def voters_of(epoch: int, primaries: dict[int, PrimaryView]) -> list[Voters]:
 
 def check_primaries(rows: list[Row]) -> Iterator[Finding]:
     """G7: one primary per epoch, rising epochs, majorities, and a shared voter between them."""
-    reported: dict[int, list[tuple[PrimaryView, Row]]] = defaultdict(list)
     for member, incarnation, records in records_by_incarnation(rows):
         highest = 0
         for row in records:
             if row.kind != RecordKind.ACTIVE:
                 continue
             primary = _primary(row)
-            reported[primary.epoch].append((primary, row))
             if primary.epoch <= highest:
                 what = f"epoch {primary.epoch} follows epoch {highest}"
                 yield Finding("G7", member, incarnation, primary.base, what)
@@ -230,8 +235,8 @@ def check_primaries(rows: list[Row]) -> Iterator[Finding]:
                 yield Finding("G7", member, incarnation, primary.base, what)
             highest = max(highest, primary.epoch)
     before: PrimaryView | None = None
-    for epoch in sorted(reported):
-        (primary, first), others = _split_primaries(reported[epoch])
+    for epoch, reports in _reported(rows).items():
+        (primary, first), others = _split_primaries(reports)
         for other, row in others:
             what = f"a second primary in epoch {epoch}: {other}; {first.member} says {primary}"
             yield Finding("G7", row.member, row.incarnation, other.base, what)

@@ -17,15 +17,10 @@ primary confirms nothing is G7; so this is about the order alone.
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
-from typing import NamedTuple
 
-from tools.verify.checks.views_and_segments import (
-    IncarnationId,
-    PrimaryView,
-    covers,
-)
+from tools.verify.checks.views_and_segments import PrimaryView, covers
 from tools.verify.findings import Finding
 from tools.verify.format.records import RecordKind
 from tools.verify.input.rows import SEGMENT, Activated, RoleChange, Row, Run, ends_of
@@ -33,42 +28,50 @@ from tools.verify.input.rows import SEGMENT, Activated, RoleChange, Row, Run, en
 Event = Activated | RoleChange
 
 
-class _Primary(NamedTuple):
-    """What most records of an epoch say of its voters, and after which position it began."""
+def check_voter_changes(rows: list[Row], primaries: Mapping[int, PrimaryView]) -> Iterator[Finding]:
+    """Yield each primary with other voters than before, where no command changed them.
 
-    epoch: int
-    base: int
-    voters: tuple[str, ...]
-    counted_at: int
-    """What its members had applied when they were counted: the voters are those of this position.
-    What they decided then, of an earlier view's undecided items, is behind it, up to the base."""
-
-
-def check_voter_changes(rows: list[Row]) -> Iterator[Finding]:
-    """Yield each primary with other voters than before, where no command changed them."""
+    Its voters are those of the position that its members had applied when they were counted: what
+    they decided then, of an earlier view's undecided items, is behind it, up to the base.
+    """
     reports: dict[int, list[Row]] = defaultdict(list)
     changed_at: set[int] = set()
-    recorded: list[Run] = []
-    runs: dict[IncarnationId, list[Run]] = defaultdict(list)
+    runs: dict[str, list[Run]] = defaultdict(list)
     for row in rows:
         if row.kind == RecordKind.ACTIVE:
             reports[row.epoch or 0].append(row)
         elif row.kind == SEGMENT:
-            ends = ends_of(row)
-            changed_at.update(ends.voters_at)
-            recorded += ends_of(row).runs
-            runs[row.member, row.incarnation] += ends_of(row).runs
-    earlier: list[_Primary] = []
-    for epoch in sorted(reports):
-        primary = _primary(epoch, reports[epoch], runs)
-        known = [one for one in earlier if one.base <= primary.base]
-        if primary.base > 0 and known and known[-1].voters != primary.voters:
-            since = min(one.counted_at for one in known if one.voters == known[-1].voters)
+            changed_at.update(ends_of(row).voters_at)
+            runs[f"{row.member}/{row.incarnation}"] += ends_of(row).runs
+    recorded = [run for of_one in runs.values() for run in of_one]
+    earlier: list[tuple[PrimaryView, int]] = []  # with the position at which it was counted
+    for epoch, primary in primaries.items():
+        known = [one for one in earlier if one[0].base <= primary.base]
+        before = known[-1][0] if known else primary
+        if primary.base > 0 and before.voters != primary.voters:
+            since = min(at for one, at in known if one.voters == before.voters)
             ordered = any(since < position <= primary.base for position in changed_at)
-            went = _goes_on_alone(primary.voters, known[-1].voters)
+            went = _goes_on_alone(primary.voters, before.voters)
             if not ordered and not went and covers(recorded, since + 1, primary.base):
-                yield _finding(reports[epoch], primary, known[-1])
-        earlier.append(primary)
+                row = next(r for r in reports[epoch] if tuple(r.voters or []) == primary.voters)
+                what = (
+                    f"the primary of epoch {epoch} has the voters {', '.join(primary.voters)}, "
+                    f"that of epoch {before.epoch} had {', '.join(before.voters)}, and no command "
+                    "changed them"
+                )
+                yield Finding("G7", row.member, row.incarnation, primary.base, what)
+        # Who is fresh, with a "+" there, gets the others' positions, decided or not.
+        names = [
+            f"{row.member}/{row.incarnation}"
+            for row in reports[epoch]
+            if row.position == primary.base
+        ]
+        counted_at = [
+            min([run.first - 1 for run in runs[name] if run.decided >= epoch], default=primary.base)
+            for name in names
+            if name in primary.members
+        ]
+        earlier.append((primary, min(primary.base, max(counted_at, default=primary.base))))
 
 
 def check_pairs(rows: list[Row]) -> Iterator[Finding]:
@@ -128,28 +131,6 @@ def _goes_on_alone(voters: tuple[str, ...], before: tuple[str, ...]) -> bool:
 def _of_both(voters: tuple[str, ...]) -> list[str]:
     """What a pair is, whoever of it is away."""
     return [term for term in voters if not term.startswith("@away=") and term != "@declared"]
-
-
-def _primary(epoch: int, reports: list[Row], runs: Mapping[IncarnationId, list[Run]]) -> _Primary:
-    voters = Counter(tuple(row.voters or []) for row in reports).most_common(1)[0][0]
-    bases = Counter(row.position for row in reports if row.position)
-    base = bases.most_common(1)[0][0] if bases else 0
-    fresh = {name.rstrip("+") for name in reports[0].names or [] if name.endswith("+")}
-    counted_at = [
-        min([run.first - 1 for run in runs[key] if run.decided >= epoch], default=base)
-        for key in ((row.member, row.incarnation) for row in reports if row.position == base)
-        if f"{key[0]}/{key[1]}" not in fresh  # they get the others' positions, decided or not
-    ]
-    return _Primary(epoch, base, voters, min(base, max(counted_at, default=base)))
-
-
-def _finding(reports: list[Row], primary: _Primary, before: _Primary) -> Finding:
-    row = next(row for row in reports if tuple(row.voters or []) == primary.voters)
-    what = (
-        f"the primary of epoch {primary.epoch} has the voters {', '.join(primary.voters)}, that of "
-        f"epoch {before.epoch} had {', '.join(before.voters)}, and no command changed them"
-    )
-    return Finding("G7", row.member, row.incarnation, primary.base, what)
 
 
 def promotions(rows: list[Row]) -> set[int]:
