@@ -26,6 +26,8 @@ from tools.verify.findings import Finding
 from tools.verify.format.records import RecordKind
 from tools.verify.input.rows import FAULT, Row
 
+Report = tuple[tuple[str, ...], Row]  # members, and the record that has them
+
 
 class ViewChange(NamedTuple):
     """Move of one incarnation from a regular view to the next, as it recorded it."""
@@ -33,11 +35,6 @@ class ViewChange(NamedTuple):
     before: Row
     transitional: Row | None  # None: not recorded, or recorded wrongly
     after: Row
-
-    @property
-    def between(self) -> tuple[Ring, Ring]:
-        """Return the ids of both views."""
-        return ring_of(self.before), ring_of(self.after)
 
 
 def check_view_changes(rows: list[Row]) -> Iterator[Finding]:
@@ -47,40 +44,39 @@ def check_view_changes(rows: list[Row]) -> Iterator[Finding]:
     for member, incarnation, records in records_by_incarnation(rows):
         if (member, incarnation) in left_out:
             continue  # the missing part may hold the view that explains the others
-        for one in _view_changes(records, from_beginning=records[0].kind == RecordKind.START):
+        for one in _view_changes(records):
             if isinstance(one, ViewChange):
                 changes.append(one)
             else:
-                row, what = one
-                yield Finding("G6", member, incarnation, position_at(rows, row), what)
+                yield _found(rows, *one)
     # By view entered and member, the view it left.
     arrived: dict[Ring, dict[str, Ring]] = defaultdict(dict)
-    for change in changes:
-        before, after = change.between
-        arrived[after][_member(change.after)] = before
-    by_way: dict[tuple[Ring, Ring], list[tuple[tuple[str, ...], Row]]] = defaultdict(list)
-    for change in changes:
-        if change.transitional is None:
+    for before, _, after in changes:
+        arrived[ring_of(after)][_member(after)] = ring_of(before)
+    by_way: dict[tuple[Ring, Ring], list[Report]] = defaultdict(list)
+    for before, row, after in changes:
+        if row is None:
             continue
-        what = _refuted(change, arrived[change.between[1]])
+        what = _refuted(before, row, after, arrived[ring_of(after)])
         if what:
-            row = change.transitional
-            yield Finding("G6", row.member, row.incarnation, position_at(rows, row), what)
+            yield _found(rows, row, what)
         else:
-            by_way[change.between].append((_names(change.transitional), change.transitional))
-    for (before, after), reports in by_way.items():
-        way = f"from view {_view(before)} to {_view(after)} came"
+            by_way[ring_of(before), ring_of(after)].append((_names(row), row))
+    for (left, entered), reports in by_way.items():
+        way = f"from view {_view(left)} to {_view(entered)} came"
         yield from _disagreements(rows, way, reports)
 
 
-def _disagreements(
-    rows: list[Row], subject: str, reports: list[tuple[tuple[str, ...], Row]]
-) -> Iterator[Finding]:
+def _found(rows: list[Row], row: Row, what: str, promise: str = "G6") -> Finding:
+    return Finding(promise, row.member, row.incarnation, position_at(rows, row), what)
+
+
+def _disagreements(rows: list[Row], subject: str, reports: list[Report]) -> Iterator[Finding]:
     """Yield the logs that say of a view, or a way, other members than most of them."""
     (usual, reference), others = split_by_majority(reports)
     for names, row in others:
         what = f"{subject} {_listed(names)} here and {_listed(usual)} at {reference.member}"
-        yield Finding("G6", row.member, row.incarnation, position_at(rows, row), what)
+        yield _found(rows, row, what)
 
 
 def incomplete(rows: list[Row]) -> set[IncarnationId]:
@@ -101,10 +97,10 @@ def check_views(rows: list[Row]) -> Iterator[Finding]:
     numbers rise, and a primary has the members of its view.  All logs may say otherwise alike.
     """
     begun = {(row.member, row.incarnation) for row in rows if row.segment <= 0}
-    reported: dict[Ring, list[tuple[tuple[str, ...], Row]]] = defaultdict(list)
+    reported: dict[Ring, list[Report]] = defaultdict(list)
     for member, incarnation, records in records_by_incarnation(rows):
-        for promise, row, what in _impossible(records, whole=(member, incarnation) in begun):
-            yield Finding(promise, member, incarnation, position_at(rows, row), what)
+        for one in _impossible(records, whole=(member, incarnation) in begun):
+            yield _found(rows, *one)
         for row in records:
             if row.kind == RecordKind.VIEW and row.flag:
                 reported[ring_of(row)].append((_names(row), row))
@@ -113,8 +109,8 @@ def check_views(rows: list[Row]) -> Iterator[Finding]:
     yield from _check_cold(rows)
 
 
-def _impossible(records: list[Row], *, whole: bool) -> Iterator[tuple[str, Row, str]]:
-    """Yield promise, row and text of what cannot be in one log; `whole`: it is at hand from its
+def _impossible(records: list[Row], *, whole: bool) -> Iterator[tuple[Row, str, str]]:
+    """Yield row, text and promise of what cannot be in one log; `whole`: it is at hand from its
     first segment on, so a view without a record was not installed.
     """
     view: Row | None = None
@@ -124,9 +120,9 @@ def _impossible(records: list[Row], *, whole: bool) -> Iterator[tuple[str, Row, 
     for row in records:
         if row.kind == RecordKind.VIEW and row.flag:
             for what in _impossible_view(row, newest):
-                yield "G6", row, what
+                yield row, what, "G6"
             if (row.ring_seq or 0) <= highest:
-                yield "G6", row, f"view {_ring(row)} follows a view with number {highest}"
+                yield row, f"view {_ring(row)} follows a view with number {highest}", "G6"
             for name, number in map(incarnation_of, row.names or []):
                 newest[name] = max(number, newest.get(name, number))
             view, highest = row, max(highest, row.ring_seq or 0)
@@ -134,14 +130,12 @@ def _impossible(records: list[Row], *, whole: bool) -> Iterator[tuple[str, Row, 
         elif row.kind == RecordKind.ACTIVE:
             if ring_of(row) not in installed and (installed or whole):
                 what = f"active in view {_ring(row)}, which this member never installed"
-                yield "G6", row, what
+                yield row, what, "G6"
             named = tuple(sorted(name.rstrip("+") for name in row.names or []))
-            if view is not None and _is_active_in(row, view) and named != _names(view):
-                what = (
-                    f"the primary of epoch {row.epoch} is {_listed(named)}, in a view of "
-                    f"{_listed(_names(view))}"
-                )
-                yield "G7", row, what
+            if view is not None and _ring(row) == _ring(view) and named != _names(view):
+                there = _listed(_names(view))
+                what = f"the primary of epoch {row.epoch} is {_listed(named)}, in a view of {there}"
+                yield row, what, "G7"
 
 
 def _impossible_view(view: Row, newest: dict[str, int]) -> Iterator[str]:
@@ -181,32 +175,26 @@ def _check_cold(rows: list[Row]) -> Iterator[Finding]:
                 break
 
 
-def _is_active_in(active: Row, view: Row) -> bool:
-    return (active.ring_seq, active.ring_rep) == (view.ring_seq, view.ring_rep)
-
-
-def _view_changes(
-    records: list[Row], *, from_beginning: bool
-) -> Iterator[ViewChange | tuple[Row, str]]:
+def _view_changes(records: list[Row]) -> Iterator[ViewChange | tuple[Row, str]]:
     """Yield the view changes of an incarnation, and (row, text) for what is wrong in its own log.
 
-    `from_beginning`: its log is at hand from the beginning.
+    Where that is not at hand from its beginning, it may begin with the end of a view.
     """
+    from_beginning = records[0].kind == RecordKind.START
     regular: Row | None = None
     transitional: Row | None = None
     closed = False  # the end of the regular view was recorded
-    for row in records:
-        if row.kind != RecordKind.VIEW:
-            continue
+    for row in (row for row in records if row.kind == RecordKind.VIEW):
+        if row.flag and regular is not None:
+            if not closed:
+                what = f"view {_ring(row)} follows {_ring(regular)}, whose end is not recorded"
+                yield row, what
+            yield ViewChange(regular, transitional, row)
         if row.flag:
-            if regular is not None:
-                if not closed:
-                    what = f"view {_ring(row)} follows {_ring(regular)}, whose end is not recorded"
-                    yield row, what
-                yield ViewChange(regular, transitional, row)
             regular, transitional, closed = row, None, False
             continue
-        what = _misplaced(row, regular, from_beginning=from_beginning, closed=closed)
+        again = f"the end of view {_ring(row)} is recorded again" if closed else ""
+        what = again or _misplaced(row, regular, from_beginning=from_beginning)
         if what:
             yield row, what
         elif regular is not None:
@@ -214,36 +202,29 @@ def _view_changes(
         closed = True
 
 
-def _misplaced(row: Row, regular: Row | None, *, from_beginning: bool, closed: bool) -> str:
+def _misplaced(row: Row, regular: Row | None, *, from_beginning: bool) -> str:
     """Return how a transitional view contradicts the records before it; "" when it does not."""
-    if closed:
-        return f"the end of view {_ring(row)} is recorded again"
     names = set(_names(row))
     if _member(row) not in names:
         return f"the end of view {_ring(row)} does not contain the member itself"
     if regular is None:
         return f"the end of view {_ring(row)} is recorded, but not its beginning" * from_beginning
-    if (row.ring_seq, row.ring_rep) != (regular.ring_seq, regular.ring_rep):
+    if _ring(row) != _ring(regular):
         return f"the end of view {_ring(row)} is recorded in view {_ring(regular)}"
-    outsiders = names - set(_names(regular))
-    if outsiders:
+    if outsiders := names - set(_names(regular)):
         return f"{_listed(outsiders)} came along from view {_ring(row)} without being in it"
     return ""
 
 
-def _refuted(change: ViewChange, arrived: dict[str, Ring]) -> str:
+def _refuted(before: Row, row: Row, after: Row, arrived: dict[str, Ring]) -> str:
     """Return how other logs, or the next view, contradict a transitional view; "" when not."""
-    assert change.transitional is not None
-    names, there = set(_names(change.transitional)), set(_names(change.after))
-    before, after = change.between
-    way = f"from view {_view(before)} to {_view(after)}"
-    if names - there:
-        return f"{_listed(names - there)} came along {way} without being in that"
-    others = {name for name in names if arrived.get(name, before) != before}
-    if others:
+    names, left = set(_names(row)), ring_of(before)
+    way = f"from view {_ring(before)} to {_ring(after)}"
+    if strangers := names - set(_names(after)):
+        return f"{_listed(strangers)} came along {way} without being in that"
+    if others := {name for name in names if arrived.get(name, left) != left}:
         return f"{_listed(others)} did not come along {way}, but by another view"
-    missing = {name for name, ring in arrived.items() if ring == before} - names
-    if missing:
+    if missing := {name for name, ring in arrived.items() if ring == left} - names:
         return f"{_listed(missing)} came along {way} as well"
     return ""
 
