@@ -407,7 +407,7 @@ def test_what_members_may_have_confirmed_is_no_fault() -> None:
     servers, clients = Servers(), Clients()
     pair = ClientPair("killed", servers, clients)
     keep_silent_about_a_confirm(pair)
-    assert check_all(servers, clients, ALL._replace(confirms=None)).findings == []
+    assert check_all(servers, clients, ALL._replace(confirms=False)).findings == []
     assert [one.property for one in check_all(servers, clients).findings] == ["G9"]
     servers.confirms.append(servers.rows[-1].position)  # of who was killed, this is as good
     assert check_all(servers, clients).findings == []
@@ -459,12 +459,12 @@ def test_incomplete_logs() -> None:
         pair.send("three")
     confirm_what_is_not_there(late)
     receive_what_nobody_sent(late)
-    report = check_all(servers, clients, HistoryExtent(begin=False, end=False, whole=True))
+    report = check_all(servers, clients, HistoryExtent(False, False, True))
     assert sorted((one.property, one.queue) for one in report.findings) == [
         ("G20", "between"), ("G8", "between"),
     ]  # fmt: skip
     assert report.outcomes is None
-    gap = check_all(servers, clients, HistoryExtent(begin=True, end=True, whole=False))
+    gap = check_all(servers, clients, HistoryExtent(True, True, False))
     assert gap.findings == []
     assert len(gap.notes) == 1
 
@@ -488,7 +488,7 @@ def test_what_several_clients_received_is_looked_up_where_the_logs_surely_reach(
         (later,) = pair.publish("for the second", pair.queue)
         servers.deliver(later)
         second.received(2, pair.body("for the second"), redelivered=False)
-    findings = check_all(servers, clients, ALL._replace(end=False, sole=False)).findings
+    findings = check_all(servers, clients, ALL._replace(to_end=False, sole=False)).findings
     assert [one.property for one in findings] == (["G11"] if told else [])
 
 

@@ -96,7 +96,7 @@ def check_clients(run: Run, names: pa.Table, extent: HistoryExtent, bins: int) -
         accused, notes = _received(run, names, extent, bins, suspects, found["older"])
         findings += accused
     outcomes: PublishOutcomes | None = None
-    if extent.begin and extent.whole:
+    if extent.from_start and extent.complete:
         n = dict(zip(*found["account"].to_pydict().values(), strict=True))
         ends = {state: n.get(state, 0) for state in END_STATES}
         outcomes = PublishOutcomes(n["told"], n["found"], ends)

@@ -90,25 +90,15 @@ _CLIENTS = {
 
 
 class HistoryExtent(NamedTuple):
-    """How much of the canonical history the members' logs hold."""
+    """How much of the canonical history the members' logs hold: the one row of "extent"."""
 
-    begin: bool  # it begins at position 1
-    end: bool  # every named member stopped in order: there is nothing after it
-    whole: bool  # no position in between is missing
-    confirms: Confirms | None = None  # None: some of what members confirmed is not known
+    from_start: bool  # it begins at position 1
+    to_end: bool  # every named member stopped in order: there is nothing after it
+    complete: bool  # no position in between is missing
+    confirms: bool = False  # the logs hold what members confirmed, but for what is unsure
     routes: bool = False  # queues are of one virtual host, so that a name is at most one queue
     sole: bool = False  # no log has anything that a later primary superseded
     lost_ends: bool = False  # members may have sent what was superseded, and is in no log
-
-
-class Confirms(NamedTuple):
-    """That the logs hold what members confirmed, but for what is `unsure`.
-
-    A member writes to its clients before it records so: what it confirmed as it was killed, or
-    before its power failed, is not in its log.  It confirms what it submitted, and nothing else.
-    """
-
-    unsure: Unsure = ALL_SURE
 
 
 class EvidenceFile(NamedTuple):

@@ -17,14 +17,14 @@ from tools.verify.checks.views_and_segments import (
     segments_of,
 )
 from tools.verify.clients.check import ClientReport, check_clients
-from tools.verify.clients.evidence import Confirms, EvidenceFile, HistoryExtent, read_evidence
+from tools.verify.clients.evidence import EvidenceFile, HistoryExtent, read_evidence
 from tools.verify.findings import BadInput
 from tools.verify.format.files import first_bytes
 from tools.verify.format.records import ROLE_CLIENT, Header, RecordKind
 from tools.verify.input.ranges_of_file import FileRange
 from tools.verify.input.rows import FAULT, SEGMENT, Row, ends_of
 from tools.verify.input.segments import HEADER_BYTES, count_rows, header_of
-from tools.verify.input.tables import table_of
+from tools.verify.input.tables import Unsure, table_of
 from tools.verify.input.voters import read_voters
 from tools.verify.sql.exchange import ROWS_IN_BIN, Exchange, Tables
 from tools.verify.sql.kept import Kept, read_kept
@@ -90,6 +90,7 @@ class ToldHistory(NamedTuple):
 
     stretches: list[Stretch]
     extent: HistoryExtent
+    unsure: Unsure  # what members may have confirmed besides
 
 
 def told_history(
@@ -106,20 +107,23 @@ def told_history(
     Clients are compared with all that is at hand, settled segments too: what clients did has no
     position by which the part before a verified point could be left out.
     """
-    stretches = plan(rows, primaries, {str(path) for path in segments})
+    files = {str(path) for path in segments}
+    stretches = plan(rows, primaries, files)
     missing = gaps(stretches)
     last = stretches[-1].last if stretches else 0
     recorded = max((row.position or 0 for row in rows if row.kind == SEGMENT), default=0)
     if stretches and recorded > last and plan(rows, primaries)[-1].last > last:
         missing.append(Gap(last + 1, recorded))
-    extent = extent_of(rows, missing)._replace(
+    extent = extent_of(rows, missing)
+    unsure: Unsure | None = None
+    if extent.from_start and not absent:
+        unsure = unsure_confirms(rows, primaries, files)
+    extent = extent._replace(
+        confirms=unsure is not None,
         sole=not absent and not superseded(rows, primaries),
         lost_ends=_lost_ends(rows, primaries),
     )
-    if extent.begin and not absent:
-        files = {str(path) for path in segments}
-        extent = extent._replace(confirms=confirms_in(rows, primaries, files))
-    return ToldHistory(stretches, extent)
+    return ToldHistory(stretches, extent, unsure or {})
 
 
 def check_histories(
@@ -146,9 +150,8 @@ def check_histories(
     ranges: dict[str, list[FileRange]] = {str(file): [] for file in segments}
     for stretch in told.stretches:
         ranges[stretch.file].append(stretch.file_range)
-    unsure = told.extent.confirms.unsure if told.extent.confirms is not None else {}
     of_clients = [EvidenceFile(str(file), True) for file in client_segments]
-    of_members = [EvidenceFile(file, False, some, unsure) for file, some in ranges.items()]
+    of_members = [EvidenceFile(file, False, some, told.unsure) for file, some in ranges.items()]
     whole = [EvidenceFile(file, False) for file in ranges]
 
     def run(exchange: Exchange, *, everywhere: bool) -> Tables:
@@ -169,22 +172,20 @@ def extent_of(rows: Sequence[Row], gaps: Iterable[Gap]) -> HistoryExtent:
 
     Its end is known only if the last incarnation of each member stopped in order.
     """
-    missing = list(gaps)
-    return HistoryExtent(
-        begin=all(gap.first > 1 for gap in missing),
-        end=bool(rows) and all_ended(rows),
-        whole=all(gap.first == 1 for gap in missing),
-    )
+    firsts = [gap.first for gap in gaps]
+    complete = all(first == 1 for first in firsts)
+    return HistoryExtent(1 not in firsts, bool(rows) and all_ended(rows), complete)
 
 
-def confirms_in(
+def unsure_confirms(
     rows: Sequence[Row], primaries: dict[int, PrimaryView], files: Container[str]
-) -> Confirms | None:
-    """Return whether the files hold all that members confirmed, and where that is not sure.
+) -> Unsure | None:
+    """Return where the files may lack what members confirmed; None: anywhere.
 
-    An incarnation confirms what it submitted, in the order of positions, and records it afterwards:
-    of one that ended without STOP it is not sure above the last confirm that it recorded, in all
-    epochs that it was in, and in those of which no log tells who was.
+    A member writes to its clients before it records so: what it confirmed as it was killed, or
+    before its power failed, is not in its log.  It confirms what it submitted, in the order of
+    positions: of one that ended without STOP it is not sure above the last confirm that it
+    recorded, in all epochs that it was in, and in those of which no log tells who was.
     """
     if any(row.kind == FAULT for row in rows):
         return None
@@ -212,7 +213,7 @@ def confirms_in(
         for member, number in there & ended.keys():
             last = ended[member, number]
             unsure[member, epoch] = min(last, unsure.get((member, epoch), last))
-    return Confirms(unsure)
+    return unsure
 
 
 def _lost_ends(rows: Sequence[Row], primaries: dict[int, PrimaryView]) -> bool:

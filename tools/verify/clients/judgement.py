@@ -129,7 +129,8 @@ def exchange_of_clients(names: pa.Table, extent: HistoryExtent, bins: int) -> Ex
     together: dict[str, Key] = dict.fromkeys(
         (*_RESULTS, "suspects", "outcomes", "did", "damage", "unknown"), ()
     )
-    given = {"names": names, "extent": _extent(extent)}
+    bounds = {"findings_max": FINDINGS_MAX, "suspects_max": SUSPECTS_MAX}
+    given = {"names": names, "extent": pa.Table.from_pylist([extent._asdict() | bounds])}
     return Exchange(
         _SCHEMAS,
         [
@@ -164,13 +165,3 @@ def _steps_of_moves(names: pa.Table) -> Sequence[Step]:
             by_content, BY_CONTENT, ["entered", "deliveries", "unknown", "lives"], {"names": names}
         ),
     )
-
-
-def _extent(extent: HistoryExtent) -> pa.Table:
-    row = {
-        "from_start": extent.begin, "to_end": extent.end, "complete": extent.whole,
-        "confirms": extent.confirms is not None, "routes": extent.routes, "sole": extent.sole,
-        "lost_ends": extent.lost_ends,
-        "findings_max": FINDINGS_MAX, "suspects_max": SUSPECTS_MAX,
-    }  # fmt: skip
-    return pa.Table.from_pylist([row])

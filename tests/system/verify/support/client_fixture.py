@@ -8,15 +8,10 @@ from __future__ import annotations
 
 from tests.system.verify.support.make_client_histories import Clients, Message, Servers
 from tools.verify.clients.check import ClientReport, check_clients
-from tools.verify.clients.evidence import (
-    Confirms,
-    HistoryExtent,
-    tables_of_moves,
-    tables_of_operations,
-)
+from tools.verify.clients.evidence import HistoryExtent, tables_of_moves, tables_of_operations
 from tools.verify.sql.exchange import Exchange, Tables
 
-ALL = HistoryExtent(begin=True, end=True, whole=True, confirms=Confirms(), routes=True, sole=True)
+ALL = HistoryExtent(True, True, True, confirms=True, routes=True, sole=True)
 
 
 class ClientPair:

@@ -21,16 +21,17 @@ from tests.system.verify.support.checks_without_spark import rows_in
 from tests.system.verify.support.make_logs import good_history
 from tools.verify.checks.canonical_history import Gap, Stretch
 from tools.verify.checks.views_and_segments import CONTROL_KINDS, PrimaryView, primaries
-from tools.verify.clients.evidence import Confirms, EvidenceFile, read_evidence
+from tools.verify.clients.evidence import EvidenceFile, read_evidence
 from tools.verify.clients.histories import (
-    confirms_in,
     extent_of,
     read_header,
     split_clients,
     told_history,
+    unsure_confirms,
 )
 from tools.verify.findings import BadInput
 from tools.verify.input.rows import FAULT, SEGMENT, Row, ends_of, in_json
+from tools.verify.input.tables import Unsure
 from tools.verify.live import checkpoint
 
 
@@ -113,16 +114,16 @@ def row(member: str, incarnation: int, kind: RecordKind) -> Row:
 def test_the_end_is_known_when_the_last_incarnation_of_each_member_stopped() -> None:
     a1, a2 = row("a", 1, RecordKind.START), row("a", 2, RecordKind.START)
     stopped = [row("a", 2, RecordKind.STOP), row("b", 1, RecordKind.STOP)]
-    assert extent_of([a1, a2, *stopped], []).end
-    assert not extent_of([a1, a2, *stopped, row("b", 2, RecordKind.START)], []).end
-    assert not extent_of([a1, a2, row("a", 1, RecordKind.STOP)], []).end
-    assert not extent_of([], []).end
+    assert extent_of([a1, a2, *stopped], []).to_end
+    assert not extent_of([a1, a2, *stopped, row("b", 2, RecordKind.START)], []).to_end
+    assert not extent_of([a1, a2, row("a", 1, RecordKind.STOP)], []).to_end
+    assert not extent_of([], []).to_end
 
 
 def test_the_beginning_and_the_middle() -> None:
     late, holed = Gap(1, 9), Gap(20, 30)
     extents = [extent_of([], gaps) for gaps in ([], [late], [late, holed], [holed])]
-    assert [(extent.begin, extent.whole) for extent in extents] == [
+    assert [(extent.from_start, extent.complete) for extent in extents] == [
         (True, True), (False, True), (False, False), (True, False),
     ]  # fmt: skip
 
@@ -137,8 +138,8 @@ class TestConfirms:
         return rows_in(sorted(tmp_path.rglob("*.qml")))
 
     @staticmethod
-    def found(rows: list[Row]) -> Confirms | None:
-        return confirms_in(rows, primaries(rows), {row.file for row in rows})
+    def found(rows: list[Row]) -> Unsure | None:
+        return unsure_confirms(rows, primaries(rows), {row.file for row in rows})
 
     @staticmethod
     def cut(rows: list[Row], member: str, incarnation: int, last: int) -> list[Row]:
@@ -159,12 +160,12 @@ class TestConfirms:
     def test_of_who_stopped_in_order_nothing_is_unsure(self, rows: list[Row]) -> None:
         found = self.found(rows)
         assert found is not None
-        assert found.unsure.keys() == {("c", 1)}  # it was killed, and is in the first primary only
+        assert found.keys() == {("c", 1)}  # it was killed, and is in the first primary only
 
     def test_what_was_confirmed_last_may_not_be_recorded(self, rows: list[Row]) -> None:
         """The gate may be open already for what waits to be written: the mark does not tell."""
         found = self.found(self.cut(rows, "c", 1, 5))
-        assert found == Confirms({("c", 1): 5})
+        assert found == {("c", 1): 5}
 
     def test_what_a_member_confirmed_in_the_epochs_that_it_was_in_is_not_sure(
         self, rows: list[Row]
@@ -173,7 +174,7 @@ class TestConfirms:
         rows = [one for one in self.cut(rows, "b", 1, 5) if not self.begins(one, 2)]
         found = self.found(self.cut(rows, "c", 1, 7))
         assert found is not None
-        assert found.unsure == {("c", 1): 7, ("c", 2): 7, ("b", 1): 5, ("b", 2): 5, ("b", 3): 5}
+        assert found == {("c", 1): 7, ("c", 2): 7, ("b", 1): 5, ("b", 2): 5, ("b", 3): 5}
 
     @staticmethod
     def begins(row: Row, epoch: int) -> bool:
@@ -194,10 +195,9 @@ class TestConfirms:
         files = sorted((tmp_path / "untold").rglob("*.qml"))
         rows = rows_in(files)
         told = told_history(rows, primaries(rows), files, absent=False)
-        assert told.extent.confirms is not None
+        assert told.extent.confirms
         log = tmp_path / "untold" / "a"
-        unsure = told.extent.confirms.unsure
-        read = [EvidenceFile(str(path), False, unsure=unsure) for path in log.glob("*.qml")]
+        read = [EvidenceFile(str(path), False, unsure=told.unsure) for path in log.glob("*.qml")]
         parts = [
             part["confirms"] for one in read for part in read_evidence(one) if "confirms" in part
         ]
@@ -214,7 +214,7 @@ class TestConfirms:
     def test_a_part_of_a_log_does_not_tell(self, rows: list[Row]) -> None:
         assert self.found([row for row in rows if (row.member, row.segment) != ("a", 0)]) is None
         assert self.found([*rows, rows[0]._replace(kind=FAULT)]) is None
-        assert confirms_in(rows, primaries(rows), {rows[0].file}) is None
+        assert unsure_confirms(rows, primaries(rows), {rows[0].file}) is None
 
     def test_nor_do_logs_without_one_of_a_former_incarnation(self, rows: list[Row]) -> None:
         """Its confirms are in no log: their clients were accused of them (G9), one by one."""
@@ -273,9 +273,9 @@ class TestSince:
         files = self.logs(point.parent)
         left, saved = checkpoint.unread(files, checkpoint.load(point))
         rows = saved + self.rows(left)
-        stretches, extent = told_history(rows, primaries(rows), left)
+        stretches, extent, _ = told_history(rows, primaries(rows), left)
         assert stretches
-        assert not extent.whole
+        assert not extent.complete
 
 
 @pytest.mark.parametrize(
