@@ -7,6 +7,7 @@ part of a segment, or a bin, and what is found of each rule is its first breach 
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import partial
@@ -67,22 +68,7 @@ class ContractResult:
 
     breaches: list[Breach] = field(default_factory=list)
     segments: int = 0
-    moves: int = 0  # of all segments that were checked
-    within: int = 0  # those of messages, in the canonical history
-    checkpoints: int = 0
-    replayed: int = 0  # moves
-    blobs: int = 0
-    compared: int = 0
-    messages: int = 0
-    examined: int = 0  # moves of messages, one after the other
-    high_waters: int = 0
-    reads: int = 0  # messages that readers of streams were sent
-    repeats: int = 0  # publishes whose number was taken before
-    expired: int = 0
-    replaced: int = 0  # by a newer value
-    grouped: int = 0  # messages of groups, but for
-    kept: int = 0  # those of groups that are kept
-    recoveries: int = 0
+    counts: Counter[str] = field(default_factory=Counter)  # of items; `coverage` says of which
     stretches: list[Stretch] = field(default_factory=list)
     gaps: list[Gap] = field(default_factory=list)
     traffic: list[tuple[int, ...]] = field(default_factory=list)  # slice, what, number of moves
@@ -90,8 +76,7 @@ class ContractResult:
     def add(self, found: Tables) -> None:
         """Add what the last step of the exchange made."""
         self.breaches = [Breach(**row) for row in found["firsts"].to_pylist()]
-        for row in found["sums"].to_pylist():
-            setattr(self, row["name"], row["n"])
+        self.counts.update({row["name"]: row["n"] for row in found["sums"].to_pylist()})
         self.traffic = [tuple(row.values()) for row in found["traffic_sums"].to_pylist()]
 
 
