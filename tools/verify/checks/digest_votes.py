@@ -9,7 +9,7 @@ Votes grow with traffic, so the driver collects only those of disputed positions
 
 from __future__ import annotations
 
-from collections import Counter, defaultdict
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ from tools.verify.checks.views_and_segments import (
     IncarnationId,
     PrimaryView,
     records_by_incarnation,
+    split_by_majority,
 )
 from tools.verify.findings import Finding
 from tools.verify.format.records import RecordKind
@@ -103,20 +104,15 @@ def _dissenting(
 
     An incarnation may have ended before the others, so it may lack their last verdicts.
     """
-    counted = {
-        key: noted.verdicts() for key, noted in sorted(by_incarnation.items()) if noted.whole
-    }
-    longest = max(map(len, counted.values()), default=0)
-    for nth in range(longest):
-        here = {key: all_of[nth] for key, all_of in counted.items() if len(all_of) > nth}
-        usual = Counter(here.values()).most_common(1)[0][0]
-        reference = next(key for key, verdict in here.items() if verdict == usual)
-        for key, verdict in here.items():
-            if verdict != usual:
-                other = f"{reference[0]} says {_verdict_text(usual)}"
-                what = f"notes the verdict {_verdict_text(verdict)}; {other}"
-                yield Finding("G10", *key, position, what)
-        if len(set(here.values())) > 1:
+    counted = sorted((key, one.verdicts()) for key, one in by_incarnation.items() if one.whole)
+    for nth in range(max((len(verdicts) for _, verdicts in counted), default=0)):
+        here = [(verdicts[nth], key) for key, verdicts in counted if len(verdicts) > nth]
+        (usual, reference), others = split_by_majority(here)
+        for verdict, key in others:
+            other = f"{reference[0]} says {_verdict_text(usual)}"
+            what = f"notes the verdict {_verdict_text(verdict)}; {other}"
+            yield Finding("G10", *key, position, what)
+        if others:
             return
 
 

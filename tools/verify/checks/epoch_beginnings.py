@@ -16,7 +16,6 @@ from tools.verify.findings import Finding
 from tools.verify.format.records import RecordKind
 from tools.verify.input.rows import SEGMENT, Activated, Row, Run, ends_of
 
-Claim = tuple[int, bytes]  # base and its chain, as an ACTIVE says them
 Activations = list[tuple[Row, Activated]]
 
 
@@ -24,7 +23,7 @@ def check_epoch_beginnings(rows: list[Row], primaries: dict[int, PrimaryView]) -
     """Yield what contradicts the activations of epochs; of logs that are alike one is named."""
     activated: dict[int, Activations] = defaultdict(list)
     recorded: list[Run] = []
-    claims: dict[int, dict[Claim, Row]] = defaultdict(dict)
+    claims: dict[int, dict[tuple[int, bytes], Row]] = defaultdict(dict)  # by base and its chain
     for row in rows:
         if row.kind == RecordKind.ACTIVE and row.position:
             claims[row.epoch or 0].setdefault((row.position, bytes(row.chain or b"")), row)
@@ -37,7 +36,7 @@ def check_epoch_beginnings(rows: list[Row], primaries: dict[int, PrimaryView]) -
         found = sorted(activated[epoch], key=lambda pair: (pair[1].position, pair[0].member))
         yield from _check_one(epoch, primary, found)
         for (base, chain), row in claims[epoch].items():
-            what = _contradicted(epoch, base, chain, found, recorded)
+            what = _contradicted(epoch, base, chain.hex(), found, recorded)
             if what:
                 yield Finding("G7", row.member, row.incarnation, base + 1, what)
 
@@ -45,15 +44,13 @@ def check_epoch_beginnings(rows: list[Row], primaries: dict[int, PrimaryView]) -
 def _check_origins(rows: list[Row], primaries: dict[int, PrimaryView]) -> Iterator[Finding]:
     """G1: what a primary orders was submitted by one of its members."""
     foreign: dict[tuple[int, str], tuple[int, Row]] = {}
-    for row in rows:
-        of_epochs = ends_of(row).origins if row.kind == SEGMENT else {}
-        for epoch, origins in of_epochs.items():
-            primary = primaries.get(epoch)
-            for origin, position in origins.items():
-                if primary is not None and origin not in primary.names():
-                    known = foreign.setdefault((epoch, origin), (position, row))
-                    if position < known[0]:
-                        foreign[epoch, origin] = position, row
+    for row in (row for row in rows if row.kind == SEGMENT):
+        for epoch, origins in ends_of(row).origins.items():
+            named = primaries[epoch].names() if epoch in primaries else origins.keys()
+            for origin in sorted(origins.keys() - named):
+                known = foreign.setdefault((epoch, origin), (origins[origin], row))
+                if origins[origin] < known[0]:
+                    foreign[epoch, origin] = origins[origin], row
     for (epoch, origin), (position, row) in sorted(foreign.items()):
         what = f"an item of {origin}, which is not in the primary of epoch {epoch} that ordered it"
         yield Finding("G1", row.member, row.incarnation, position, what)
@@ -77,7 +74,7 @@ def _check_one(epoch: int, primary: PrimaryView, activated: Activations) -> Iter
 
 
 def _contradicted(
-    epoch: int, base: int, chain: bytes, activated: Activations, recorded: list[Run]
+    epoch: int, base: int, chain: str, activated: Activations, recorded: list[Run]
 ) -> str:
     """Return how what was applied contradicts the beginning that an ACTIVE claims; "" = not."""
     if not activated:
@@ -89,9 +86,7 @@ def _contradicted(
         where = activated[0][1].position
         return f"says that epoch {epoch} began here, and its activation is at {where}"
     known = [one.chain_before for one in here if one.chain_before]
-    if known and chain.hex() not in known:
-        return (
-            f"the primary of epoch {epoch} says that it follows a state with chain "
-            f"{chain.hex()[:8]}, and what it follows has {known[0][:8]}"
-        )
+    if known and chain not in known:
+        says = f"says that it follows a state with chain {chain[:8]}"
+        return f"the primary of epoch {epoch} {says}, and what it follows has {known[0][:8]}"
     return ""

@@ -141,14 +141,14 @@ def terms_of(rows: list[Row], incarnations: Sequence[Incarnation]) -> list[Term]
     }
     terms: list[Term] = []
     for member, incarnation, records in records_by_incarnation(rows):
-        leases = [row for row in records if _is_lease(row)]
-        begins = [row.reached for row in records[:1] if row.kind == RecordKind.START]
+        first, leases = records[0], [row for row in records if _is_lease(row)]
+        begins = first.reached if first.kind == RecordKind.START else -1
         until = max((_times(row)[1] for row in leases), default=0)
+        last = confirmed.get((member, incarnation), -1)
         terms += [
             Term(
                 row.seq or 0, incarnation, member, row.origin or "", row.ring_seq or 0,
-                row.ring_rep or "", _times(row)[0], until, max(begins, default=-1),
-                confirmed.get((member, incarnation), -1),
+                row.ring_rep or "", _times(row)[0], until, begins, last,
             )
             for row in leases if row.text == TAKEN
         ]  # fmt: skip

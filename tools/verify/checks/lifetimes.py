@@ -64,7 +64,11 @@ def join_segments(rows: list[Row]) -> tuple[list[Incarnation], list[Finding], li
                     findings.append(Finding(promise, *key, position, what, until))
                 if carry.active is False:
                     inactive.append(row.file)
-            _add(whole, ends)
+            for epoch, sums in ends.epochs.items():
+                whole.epochs.setdefault(epoch, EpochSums()).add(sums)
+            whole.durable = max(whole.durable, ends.durable)
+            for name in _COUNTS:
+                setattr(whole, name, getattr(whole, name) + getattr(ends, name))
             carry = carry.after_segment(row, ends, follows)
         joined.append(whole)
     return joined, findings, inactive
@@ -138,14 +142,6 @@ class CarriedState:
         )
 
 
-def _add(one: Incarnation, ends: SegmentEnds) -> None:
-    for epoch, sums in ends.epochs.items():
-        one.epochs.setdefault(epoch, EpochSums()).add(sums)
-    one.durable = max(one.durable, ends.durable)
-    for name in _COUNTS:
-        setattr(one, name, getattr(one, name) + getattr(ends, name))
-
-
 def check_starts(rows: list[Row]) -> Iterator[Finding]:
     """G14: after an orderly stop a member begins with no more than what it had there.
 
@@ -207,16 +203,17 @@ def check_unfounded_states(
         known = [last for number, last in had[member] if number < incarnation]
         if max(known, default=0) >= position:
             continue
-        earlier = [epoch for number, epoch in was_in[member] if number < incarnation]
-        beyond = _first_beyond(max(earlier, default=0), primaries)
+        last_in = max((of for number, of in was_in[member] if number < incarnation), default=-1)
+        later = [one for epoch, one in primaries.items() if epoch > max(last_in, 0)]
         # Of the last epoch that it was in it may have more on disk than its log, or that a later
-        # one began with.
-        own = (first.epoch or 0) <= max(earlier, default=0)
+        # one began with; of the next one it has to be known where that began.
+        beyond = later[0] if later and later[0].base > 0 else None
+        own = (first.epoch or 0) <= max(last_in, 0)
         who = f"{member} (incarnation {incarnation})"
         if beyond is not None and (first.epoch or 0) < beyond.epoch and not own:
             what = f"a state of epoch {first.epoch}, and no log tells of that epoch"
             yield f"{who}: begins with {what} (position {position})"
-        elif earlier and not own and beyond is not None and position > beyond.base:
+        elif last_in >= 0 and not own and beyond is not None and position > beyond.base:
             what = (
                 f"begins with this state, of epoch {beyond.epoch} or a later one, and no earlier "
                 "incarnation of it was in their primaries: where the state is from, no log tells"
@@ -251,12 +248,6 @@ def _epochs_within_reach(
             for member, incarnation in met:
                 found[member].add((incarnation, newest))
     return found
-
-
-def _first_beyond(epoch: int, primaries: dict[int, PrimaryView]) -> PrimaryView | None:
-    """Return the first later primary of which is known where it began."""
-    later = [one for number, one in primaries.items() if number > epoch]
-    return later[0] if later and later[0].base > 0 else None
 
 
 def all_ended(rows: Sequence[Row]) -> bool:

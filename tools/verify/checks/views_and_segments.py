@@ -155,15 +155,16 @@ def check_closing_records(rows: list[Row]) -> Iterator[Finding]:
             yield Finding("LOG", row.member, row.incarnation, row.position or 0, what)
 
 
-T = TypeVar("T", bound=Hashable)
+V = TypeVar("V", bound=Hashable)
+W = TypeVar("W")
 
 
-def split_by_majority(reports: list[tuple[T, Row]]) -> tuple[tuple[T, Row], list[tuple[T, Row]]]:
-    """Return the majority's version with its first report, and the reports that differ.
+def split_by_majority(reports: list[tuple[V, W]]) -> tuple[tuple[V, W], list[tuple[V, W]]]:
+    """Return the majority's version with who reported it first, and the reports that differ.
 
     Of versions that are equally frequent, the one that was reported first counts as the majority's.
     """
-    most = Counter(ends for ends, _ in reports).most_common(1)[0][0]
+    most = Counter(version for version, _ in reports).most_common(1)[0][0]
     usual = next(report for report in reports if report[0] == most)
     return usual, [report for report in reports if report[0] != most]
 
