@@ -138,16 +138,12 @@ PUBLISHED = {
                     'was answered for its publish ', number, ' (', confirmed, ' confirmed',
                     CASE WHEN refused > 0 THEN CONCAT(', ', refused, ' refused') ELSE '' END,
                     ', counting all clients), but the members'' logs have it ', {times("there")})
-                WHEN 'nowhere' THEN CONCAT(
-                    'its publish ', number, ' was confirmed, but entered no queue')
-                WHEN 'elsewhere' THEN CONCAT(
-                    'its publish ', number, ' was confirmed, but did not enter ', queue)
-                WHEN 'not refused' THEN CONCAT(
-                    'its publish ', number, ' was refused, but it entered ', queue)
-                WHEN 'doubled' THEN CONCAT(
-                    'its publish ', number, ' was sent once, but became ', there, ' messages')
-                ELSE CONCAT('its publish ', number,
-                    ' was confirmed, but no member recorded that it confirmed it')
+                ELSE CONCAT('its publish ', number, CASE verdict
+                    WHEN 'nowhere' THEN ' was confirmed, but entered no queue'
+                    WHEN 'elsewhere' THEN CONCAT(' was confirmed, but did not enter ', queue)
+                    WHEN 'not refused' THEN CONCAT(' was refused, but it entered ', queue)
+                    WHEN 'doubled' THEN CONCAT(' was sent once, but became ', there, ' messages')
+                    ELSE ' was confirmed, but no member recorded that it confirmed it' END)
             END AS what
         FROM verdicts WHERE verdict IS NOT NULL AND (complete OR verdict <> 'missing')""",
     "of_returns": f"""

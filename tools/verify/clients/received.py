@@ -78,6 +78,14 @@ RECEIVED = {
         WHERE n = 1 AND plain + again = 1""",
 }
 
+
+def _received(received: str, flag: str, how: str, there: str) -> str:
+    return (
+        f"CONCAT('received it ', {times(received)}, ' {flag} the redelivered flag (counting all "
+        f"clients), but it {how} ', {times(there)})"
+    )
+
+
 # Against the deliveries in the logs of all members.  Of what was enqueued before the logs begin
 # the body is not known, so nobody is accused about queues from which such was delivered.
 RECEIVED_ANYWHERE = {
@@ -104,19 +112,11 @@ RECEIVED_ANYWHERE = {
                 'received it ', {times("(plain + again)")},
                 ' (counting all clients), but it was delivered ',
                 {times("(plain_there + again_there)")}, ', and entered ', {times("entered")})
-            WHEN plain > plain_there THEN CONCAT(
-                'received it ', {times("plain")},
-                ' without the redelivered flag (counting all clients), but it was delivered so ',
-                {times("plain_there")})
-            WHEN again > again_there THEN CONCAT(
-                'received it ', {times("again")},
-                ' with the redelivered flag (counting all clients), but it was delivered so ',
-                {times("again_there")})
-            ELSE CONCAT(
-                'received it ', {times("plain")},
-                ' without the redelivered flag (counting all clients), but it entered ',
-                {times("entered")})
-            END AS what
+            WHEN plain > plain_there
+                THEN {_received("plain", "without", "was delivered so", "plain_there")}
+            WHEN again > again_there
+                THEN {_received("again", "with", "was delivered so", "again_there")}
+            ELSE {_received("plain", "without", "entered", "entered")} END AS what
         FROM broken LEFT JOIN (
             SELECT DISTINCT body, queue FROM broken
             JOIN unknown ON queue = '' OR name IS NULL OR name = queue
