@@ -11,11 +11,10 @@ from tools.verify.checks import (
     confirms,
     difference_search,
     digest_votes,
-    leases,
     lifetimes,
     views_and_segments,
 )
-from tools.verify.checks.control_checks import ControlResult, check_control_rows
+from tools.verify.checks.control_checks import ControlResult, check_control_rows, overtaken_in
 from tools.verify.clients import histories
 from tools.verify.coverage import measure_coverage, unexamined
 from tools.verify.findings import BadInput, Finding
@@ -75,7 +74,7 @@ def _verify_segments(
     little = is_little(segments)
     with computed_once(read_kept(spark, "scan", segments), little=little) as scan:
         read = list(mark_dropped(_collect_control_rows(scan), dropped))
-        if overtaken := leases.overtaken_at_once(read):
+        if overtaken := overtaken_in(read):
             silent = {row.file for row in read if (row.member, row.incarnation) in overtaken}
             left = [one for one in files if str(one) not in silent]
             report = _verify_segments(spark, left, dropped, options)

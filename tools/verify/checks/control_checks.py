@@ -20,7 +20,7 @@ from tools.verify.checks import (
 )
 from tools.verify.checks.canonical_history import epoch_bounds
 from tools.verify.checks.lifetimes import Incarnation
-from tools.verify.checks.views_and_segments import PrimaryView
+from tools.verify.checks.views_and_segments import IncarnationId, PrimaryView
 from tools.verify.findings import Finding
 from tools.verify.input.rows import Row
 
@@ -40,6 +40,11 @@ class ControlResult(NamedTuple):
     def findings(self) -> list[Finding]:
         """Return all findings."""
         return self.evidence + self.views
+
+
+def overtaken_in(rows: list[Row]) -> dict[IncarnationId, str]:
+    """Return whose logs are to be left out of all checks, as they tell of nothing, and why."""
+    return leases.overtaken_at_once(rows)
 
 
 def check_control_rows(rows: list[Row], *, live: bool = False) -> ControlResult:
