@@ -559,6 +559,17 @@ SEEDS = {
         young=True,
         long=True,
     ),
+    "letter_sent_anew_after_a_loss": FailedSeed(
+        593,
+        False,
+        "G11, the simulator's own: a letter had come to its queue and was lost there in a cold"
+        " start; sent anew it is another message of that queue, and comes without the flag",
+        "broker",
+        without=(),
+        votes=True,
+        young=True,
+        long=True,
+    ),
     "kept_what_confirmed_nothing": FailedSeed(
         130,
         False,

@@ -180,9 +180,11 @@ class Witness:
             seen[conn, 0] = number
 
     def entered_at(self, copy: Copy) -> int:
-        """The position at which the queue took it: as moved anew it is another message there."""
+        """The position at which the queue took it: as moved or sent on anew it is another message
+        there."""
         queue, message = copy
-        return (self.moved.arrived if queue == DESTINATION else self.entered)[message]
+        arrived = {DESTINATION: self.moved.arrived, MAIL: self.letters.arrived}
+        return arrived.get(queue, self.entered)[message]
 
     def _of_group(self, machine: Machine, position: int, d: DeliverEffect) -> None:
         """G32: one consumer holds messages of a group.  G34: it stays with that one."""

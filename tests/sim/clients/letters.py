@@ -8,7 +8,7 @@ chaos is over they open the way.  G31 over a whole history is judged by `LetterW
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from itertools import count
 from typing import NamedTuple
 
@@ -33,9 +33,10 @@ from broker.machine.commands import (
     Table,
     Value,
 )
+from broker.machine.effects import DeliverEffect
 from broker.machine.machine import Machine
 from broker.machine.move_log import BY_DEAD_LETTER, BY_LETTER, FLAG, MOVE, Op
-from broker.machine.state import NUMBER, Queue
+from broker.machine.state import BODY, NUMBER, Queue
 from tests.sim.broker.operator import GRAVE
 from tests.sim.clients.messages import MessageId, message_id
 from tests.sim.world.random_tape import Tape
@@ -145,6 +146,7 @@ class LetterWitness:
     def __init__(self, broken: Callable[[str, str], None], tally: Callable[[str], None]) -> None:
         self._broken, self._tally = broken, tally
         self.taken: dict[MessageId, tuple[int, bool]] = {}  # by `kept`: where, and if persistent
+        self.arrived: dict[MessageId, int] = {}  # at `mail`: where it was sent last
         self._waiting: deque[int] = deque()  # numbers of letters that cannot go, as they died
 
     def applied(
@@ -161,6 +163,7 @@ class LetterWitness:
                 number for number in self._waiting if number in _numbers(kept.letters)
             )
         cause = published = of = 0
+        arrivals = set[int]()
         for what, _, queue, seq, _, _ in MOVE.iter_unpack(b"".join(moves)):
             if what & 15 == Op.PUBLISHED:
                 cause, published, of = what & ~FLAG, seq, queue
@@ -173,6 +176,10 @@ class LetterWitness:
                 self._tally("letters_kept")
             elif mail is not None and queue == mail.number and cause in (BY_DEAD_LETTER, BY_LETTER):
                 self._arrives(position, cause, of)
+                arrivals.add(published)
+        if mail is not None and arrivals:
+            for message in _sent_to(machine, mail, arrivals):
+                self.arrived[message] = position
 
     def _arrives(self, position: int, cause: int, number: int) -> None:
         first = self._waiting[0] if self._waiting else None
@@ -198,6 +205,25 @@ class LetterWitness:
         if kept is not None and (waits := _numbers(kept.letters)):
             text = f"{len(waits)} letters wait, as of number {min(waits)}, and their way is open"
             self._broken("G31", text)
+
+
+def _sent_to(machine: Machine, mail: Queue, numbers: set[int]) -> Iterator[MessageId]:
+    """What of this queue has these numbers, or left it at once."""
+    waits = (*mail.ready, *mail.returned.values())
+    held = (
+        one
+        for channel in machine.channels.values()
+        for of, _, one, *_ in (*channel.unacked.values(), *channel.unsent.values())
+        if of is mail
+    )
+    for message in (*waits, *held):
+        if message[NUMBER] in numbers:
+            yield message_id(message[BODY])
+    for effect in machine.effects:  # who acknowledges nothing holds nothing
+        if not isinstance(effect, DeliverEffect) or not effect.no_ack:
+            continue
+        if effect.consumer_tag.startswith(f"{MAIL}/"):
+            yield message_id(effect.body)
 
 
 def _numbers(letters: Queue | None) -> set[int]:
