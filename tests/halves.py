@@ -37,7 +37,7 @@ class Kind(NamedTuple):
 KINDS = {
     "everyday": Kind(
         "not slow and not spark", ("system", "properties", "scenarios", "unit/verify"),
-        ("unit/verify/checks", "unit/verify/contract"),
+        ("unit/verify/checks",),
     ),
     "slow": Kind(
         "slow", ("system",),
