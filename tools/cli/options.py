@@ -7,6 +7,7 @@ option file; the first that gives it wins.  An error names the place of a wrong 
 from __future__ import annotations
 
 import io
+import os
 import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -20,7 +21,7 @@ from broker.options.broker import DEFAULTS, BrokerOptions, broker_options
 from broker.options.broker import Address as Address
 from broker.options.broker import parse_address as parse_address
 from broker.options.values import OptionError, has_password
-from tools.cli.failures import ToolError, meant
+from tools.cli.failures import ToolError, meant, os_reason
 
 ENVIRONMENT_PREFIX = "QPIDD_"
 
@@ -179,6 +180,40 @@ def run_command(
         # A name that this terminal cannot show is shown all the same, as \xfc.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
+        code = _ended(command, arguments, usage_code)
+        problem = _flush()
+        if problem is not None:
+            print(f"{name}: output: {os_reason(problem)}", file=sys.stderr)
+            code = Exit.CANNOT_CREATE
+    except BrokenPipeError:
+        # The reader of our output left (`drain | head`); stderr may be gone as well.
+        sys.stderr.close()
+        code = Exit.FAILURE
+    sys.exit(code)
+
+
+def _flush() -> OSError | None:
+    """Write what is left of the output, and return why it cannot be written.
+
+    At its own end the interpreter would say so by a code and in words of its own; what it would
+    try again then goes nowhere.  Raises BrokenPipeError where nobody reads any more.
+    """
+    try:
+        sys.stdout.flush()
+    except OSError as problem:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
+        if isinstance(problem, BrokenPipeError):
+            raise
+        return problem
+    return None
+
+
+def _ended(command: click.Command, arguments: Sequence[str] | None, usage_code: int) -> int:
+    """Run it, say what failed, and return the exit code."""
+    name = command.name or "command"
+    try:
         _check_text(sys.argv[1:] if arguments is None else arguments)
         outcome = command.main(
             args=list(arguments) if arguments is not None else None,
@@ -187,22 +222,18 @@ def run_command(
         )
     except ToolError as problem:
         print(f"{name}: {problem}", file=sys.stderr)
-        sys.exit(usage_code if problem.code == Exit.USAGE else problem.code)
+        return usage_code if problem.code == Exit.USAGE else problem.code
     except click.exceptions.Exit as ended:
-        sys.exit(ended.exit_code)
+        return ended.exit_code
     except click.ClickException as problem:
         sentence = problem.format_message().rstrip(".")
         if sentence.startswith("Usage: "):  # a command without its verb: the help says it all
             print(sentence, file=sys.stderr)
-            sys.exit(usage_code)
+            return usage_code
         end = "" if sentence.endswith("?") else "."
         print(f"{name}: {sentence}{end} Try '{_asked(name, problem)} --help'.", file=sys.stderr)
-        sys.exit(usage_code)
+        return usage_code
     except (click.Abort, KeyboardInterrupt):
         print(file=sys.stderr)
-        sys.exit(130)
-    except BrokenPipeError:
-        # The reader of our output left (`drain | head`); stderr may be gone as well.
-        sys.stderr.close()
-        sys.exit(Exit.FAILURE)
-    sys.exit(outcome if isinstance(outcome, int) else Exit.OK)
+        return 130
+    return outcome if isinstance(outcome, int) else Exit.OK

@@ -191,6 +191,14 @@ def asked(ctx: click.Context, again: dict[str, Any]) -> Asked:
     return Asked({**ctx.obj, **dict.fromkeys(other), **behind})
 
 
+def told(found: Asked, name: str, text: str) -> None:
+    """Print one value, to a program by its name."""
+    if found.form == "json":
+        print_json({name: text})
+    else:
+        print(text)
+
+
 def with_common(command: Callable[..., Any]) -> Callable[..., Any]:
     """The options that may stand behind the verb as well."""
     for option in reversed(AGAIN):
@@ -326,15 +334,17 @@ def check_cluster(ctx: click.Context, /, **again: object) -> None:
 
 @qpidctl.command()
 @with_common
-def version(**_: object) -> None:
+@click.pass_context
+def version(ctx: click.Context, /, **again: object) -> None:
     """Print the release of this command."""
-    print(release.version())
+    told(asked(ctx, again), "version", release.version())
 
 
 @qpidctl.command(name="hash_password")
 @with_common
 @click.argument("new_password", required=False, metavar="[PASSWORD]")
-def hash_password(new_password: str | None, **_: object) -> None:
+@click.pass_context
+def hash_password(ctx: click.Context, /, new_password: str | None, **again: object) -> None:
     """Print the hash of a password; nobody is asked, nothing is changed.
 
     Definitions, add_user --pre-hashed-password and the file of --auth-file take it.
@@ -343,7 +353,8 @@ def hash_password(new_password: str | None, **_: object) -> None:
         password = asked_password({"new_password": new_password})
     except ValueError as problem:
         raise ToolError(str(problem), Exit.DATA) from None
-    print(passwords.hashed(password, os.urandom(passwords.SALT_BYTES)))
+    found = passwords.hashed(password, os.urandom(passwords.SALT_BYTES))
+    told(asked(ctx, again), "hash", found)
 
 
 @qpidctl.command()
@@ -406,6 +417,8 @@ def export_definitions(ctx: click.Context, /, file: str, **again: object) -> Non
         with click.open_file(file, "w", encoding="utf-8") as out:
             json.dump(document, out, indent=2)
             out.write("\n")
+    except BrokenPipeError:
+        raise
     except OSError as problem:
         raise ToolError(f"{file}: {problem.strerror}", Exit.CANNOT_CREATE) from None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 import json
+import os
 import re
 import socket
 import subprocess
@@ -16,6 +17,7 @@ import click
 import pytest
 from click.shell_completion import BashComplete, ShellComplete, ZshComplete
 
+from broker import release
 from broker.access import passwords
 from broker.exit_codes import Exit
 from tests import verbs_page
@@ -37,6 +39,8 @@ from tools.operate.qpidctl import qpidctl
 from tools.operate.refused import ELSEWHERE, REFUSED
 from tools.operate.settings import CHANGES
 
+ROOT = Path(__file__).resolve().parents[4]
+
 
 def test_a_hash_lets_the_password_in_and_nobody_is_asked(run: Run) -> None:
     ended = run(qpidctl, "--broker", "127.0.0.1:1", "hash_password", "s3cret")
@@ -44,6 +48,59 @@ def test_a_hash_lets_the_password_in_and_nobody_is_asked(run: Run) -> None:
     algorithm = passwords.DEFAULT_ALGORITHM
     assert passwords.matches("s3cret", ended.out.strip(), algorithm)
     assert not passwords.matches("other", ended.out.strip(), algorithm)
+
+
+def test_one_value_is_a_document_for_a_program(run: Run) -> None:
+    ended = run(qpidctl, "version", "--json")
+    assert json.loads(ended.out) == {"version": release.version()}
+    found = json.loads(run(qpidctl, "--formatter", "json", "hash_password", "s3cret").out)
+    assert passwords.matches("s3cret", found["hash"], passwords.DEFAULT_ALGORITHM)
+
+
+@pytest.mark.parametrize("buffered", [True, False])
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("version",), 0), (("--help",), 0), (("list_vhosts",), 0), (("check_cluster",), 69),
+        (("export_definitions", "-"), 0), (("cluster_status", "--json"), 0),
+    ],
+)  # fmt: skip
+def test_a_reader_that_leaves_ends_every_verb_alike(
+    api: CannedApi, monkeypatch: pytest.MonkeyPatch, arguments: tuple[str, ...], code: int,
+    *, buffered: bool,
+) -> None:  # fmt: skip
+    """`qpidctl ... | head -1`: a code, and not a word; what buffers is another layer's matter."""
+    monkeypatch.setitem(api.answers, "definitions", {"queues": [{"name": "q" * 100_000}]})
+    login = ("--broker", f"127.0.0.1:{api.port}", "--user", "ada", "--password", "pw", "-q")
+    command = [sys.executable, "-m", "tools.operate.qpidctl", *login, *arguments]
+    environment = {**os.environ, "PYTHONUNBUFFERED": "" if buffered else "1"}
+
+    def ended(output: int) -> tuple[int, str]:
+        done = subprocess.run(
+            command, stdout=output, stderr=subprocess.PIPE, text=True, timeout=60, check=False,
+            env=environment, cwd=ROOT,
+        )  # fmt: skip
+        return done.returncode, done.stderr
+
+    assert ended(subprocess.DEVNULL)[0] == code
+    reader, writer = os.pipe()
+    os.close(reader)
+    try:
+        assert ended(writer) == (Exit.FAILURE, "")
+    finally:
+        os.close(writer)
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is full is Linux's")
+def test_output_that_cannot_be_written_is_one_sentence() -> None:
+    with Path("/dev/full").open("w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "tools.operate.qpidctl", "version"], stdout=full,
+            stderr=subprocess.PIPE, text=True, timeout=60, check=False, cwd=ROOT,
+            env={**os.environ, "PYTHONUNBUFFERED": ""},
+        )  # fmt: skip
+    assert done.stderr == "qpidctl: output: no space left on device\n"
+    assert done.returncode == Exit.CANNOT_CREATE
 
 
 def test_options_of_the_connection_stand_behind_the_verb_as_well(
