@@ -116,6 +116,7 @@ class MemberFigures:
         self._rounds = 0
         self._round: Iterator[None] = iter(())
         self._now = self._told_at = 0.0
+        self._told_to: tuple[Member, ...] = ()
 
     def of(self, name: str) -> Figures | None:
         """Return the figures of a member; None where they were not heard lately."""
@@ -151,8 +152,9 @@ class MemberFigures:
     def step(self, now: float) -> None:
         """Tell the others what is due, and look at some of the connections."""
         self._now = now
-        if now - self._told_at >= TELL_S:
-            self._told_at = now
+        if now - self._told_at >= TELL_S or self._told_to != self._view.members:
+            # Who comes, and those that it comes to, know of each other at once.
+            self._told_at, self._told_to = now, self._view.members
             self._heard[self._me.name] = now, self._read()
             self._tell(FIGURES_ARE + bytes(msgpack.packb(self._heard[self._me.name][1])))
         if next(self._round, self) is self:

@@ -62,6 +62,21 @@ def test_figures_reach_the_others_and_are_forgotten_when_not_repeated() -> None:
     assert ours.statistics.node("a")["fd_used"] == 1
 
 
+def test_who_comes_and_those_there_know_of_each_other_at_once() -> None:
+    """An operator who looks at a member that has just started sees its disk and memory."""
+    ours, theirs = Observed("a"), Observed("b")
+    ours.fake.primary.members = MEMBERS[:1]
+    ours.sweep(TELL_S)
+    ours.fake.primary.members = MEMBERS[:2]
+    ours.sweep(0.1)
+    theirs.sweep(0.1)
+    hear(theirs, ours)
+    hear(ours, theirs)
+    assert ours.statistics.node("b")["fd_used"] == theirs.statistics.node("a")["fd_used"] == 1
+    ours.sweep(0.1)
+    assert ours.sent == []  # and then as ever
+
+
 def test_bytes_of_connections_are_known_at_other_members() -> None:
     ours = Observed("a")
     theirs = Observed("b", ours.rig)
