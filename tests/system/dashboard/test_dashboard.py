@@ -274,6 +274,7 @@ def test_what_an_operator_sets(page: Browser, api: CannedApi) -> None:
     page.click("summary", "Add a virtual host")
     page.fill("Name", "shop")
     page.fill("Description", "of the shop")
+    page.evaluate("document.querySelector('[name=default_queue_type]').value = 'quorum'")
     page.click("button", "Add")
     page.wait_text("Virtual host shop is there.")
     go(page, "connections")
@@ -288,7 +289,8 @@ def test_what_an_operator_sets(page: Browser, api: CannedApi) -> None:
         ("PUT", "users/bob", {"password": "pw2", "tags": "monitoring,management"}),
         ("PUT", "policies/%2F/p",
          {"pattern": "^a", "definition": {"max-length": 9}, "priority": 0, "apply-to": "all"}),
-        ("PUT", "vhosts/shop", {"description": "of the shop"}),
+        ("PUT", "vhosts/shop",
+         {"description": "of the shop", "default_queue_type": "quorum"}),
         ("DELETE", f"connections/{quote(CONNECTION, safe='')}", None),
         ("DELETE", "qpid/members/b", None),
     ]  # fmt: skip

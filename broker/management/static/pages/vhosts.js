@@ -11,6 +11,7 @@ export function vhosts() {
     label: "Virtual hosts", id: (one) => one.name, source: () => get(path("vhosts")),
     columns: [
       { name: "Name", key: "name", cell: (one) => one.name }, { name: "Description", cell: (one) => one.description ?? "" },
+      { name: "Default queue type", cell: (one) => one.default_queue_type ?? "" },
       { name: "Messages", key: "messages", right: true, cell: (one) => count(one.messages ?? 0) },
       { name: "Ready", key: "messages_ready", right: true, cell: (one) => count(one.messages_ready ?? 0) },
       { name: "Unacked", key: "messages_unacknowledged", right: true, cell: (one) => count(one.messages_unacknowledged ?? 0) },
@@ -20,8 +21,11 @@ export function vhosts() {
   });
   const add = fold("Add a virtual host", form("Add a virtual host", "Add", [
     field("Name", "name", { required: true }), field("Description", "description"),
-  ], async (values) => {
-    await put(path("vhosts", values.name), values.description ? { description: values.description } : {});
+    field("Default queue type", "default_queue_type", {
+      options: ["classic", "quorum", "stream"], hint: "Of durable queues whose client asks for no type.",
+    }),
+  ], async ({ name, ...values }) => {
+    await put(path("vhosts", name), Object.fromEntries(Object.entries(values).filter(([, value]) => value)));
     await list.update();
   }, { done: (values) => `Virtual host ${values.name} is there.` }));
   return { title: "Virtual hosts", update: list.update, node: h("div", {}, list.node, add) };
