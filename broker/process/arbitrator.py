@@ -9,29 +9,20 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import random
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
 from broker.admin.operations import STOP_DATAGRAM
-from broker.durability.kept_lease import KeptLease
 from broker.exit_codes import Exit
-from broker.machine.version import MACHINE_VERSION, MACHINE_VERSION_MIN
 from broker.options.broker import BrokerOptions
 from broker.process.arbiter import Arbiter
 from broker.process.arbitrator_record import ArbiterRecord, RecordFile
-from broker.process.ring_setup import FirstStart, code_of, discovery_for, lack_of
+from broker.process.ring_setup import FirstStart, RingEndpoint, RingIdentity
 from broker.watchdogs.clock_skew import PREFIX, ClockSkew
 from broker.watchdogs.full_collections import COLLECTIONS
-from broker.watchdogs.reply_lease import ReplyLease
-from vsync.io.driver import Driver
-from vsync.io.redundant_transport import SEPARATOR, RedundantTransport
-from vsync.primary.door import PrimaryDoor, Refusal
-from vsync.totem.config import RingConfig
+from vsync.io.redundant_transport import RedundantTransport
 from vsync.totem.events import Direct, Output, View
-from vsync.totem.node import Node
-from vsync.types import Member
 
 log = logging.getLogger("qpidd")
 
@@ -47,36 +38,26 @@ class Arbitrator:
         options: BrokerOptions,
         file: RecordFile,
         transport: RedundantTransport,
-        address: str,
         loop: asyncio.AbstractEventLoop,
     ) -> None:
         self.loop = loop
         self.done: asyncio.Future[Exit] = loop.create_future()
-        self.me = Member(file.record.member, file.record.incarnation, address)
-        config = RingConfig(
-            payload_version=MACHINE_VERSION, payload_version_min=MACHINE_VERSION_MIN
+        record = file.record
+        identity = RingIdentity(
+            record.member, record.incarnation, options.cluster_name, file.data_dir
         )
-        self._kept_lease = KeptLease(file.data_dir, config, loop)
-        door = PrimaryDoor(
-            self.me, options.cluster_size, options.requested, transient=False, barred=self._barred
-        )
-        self.node = Node(
-            self.me, options.cluster_name, config, random.Random(), self._kept_lease.tempo, door
-        )
-        self.driver = Driver(self.node, transport, self._on_output, loop=loop)
-        self.discovery = discovery_for(options, self.me, log.warning)
-        self._first_start = FirstStart(lambda: lack_of(self.discovery, self.me, transport))
-        self._options, self._file = options, file
+        self._ring = ring = RingEndpoint(options, identity, transport, self._on_output, loop)
+        self._first_start = FirstStart(ring.lack)
+        self._file = file
         self._arbiter = Arbiter(
-            self.me, file.record, self.driver, ReplyLease(self.node.lease), self,
+            ring.me, record, ring.driver, ring.reply_lease, self,
             size=options.cluster_size, requested=options.requested,
         )  # fmt: skip
-        door.opens(self._arbiter.primary)
         # It only answers: a member that starts waits for the clocks of all members of its view.
         self._clocks = ClockSkew(
-            self.me,
+            ring.me,
             options.bounds.clock_s,
-            self.driver.send_direct,
+            ring.driver.send_direct,
             _wall_us,
             lambda: self._arbiter.ran,
         )
@@ -88,31 +69,14 @@ class Arbitrator:
     def start(self) -> None:
         """Begin to take part."""
         COLLECTIONS.begin()
-        self.driver.closed.add_done_callback(self._ring_closed)
-        self.driver.start()
-        self._kept_lease.start()
+        self._ring.start(self._arbiter.primary, self.stop)
         self._arbiter.start()
-        if self.discovery is not None:
-            self.discovery.start(self._found)
         log.info("arbitrator: no data, no clients; record of epoch %d", self._file.record.epoch)
         self._look_who_is_there()
 
     def _look_who_is_there(self) -> None:
         self._first_start.wake(self.loop.time(), waits=self._arbiter.waits_for_first_start)
         self.later(LOOK_S, self._look_who_is_there)
-
-    def _found(self, address: str) -> None:
-        if address not in self.me.address.split(SEPARATOR):
-            self.driver.add_peer(address)
-
-    def _barred(self, refusal: Refusal) -> None:
-        # The node is in the middle of a frame.
-        self.loop.call_soon(self.stop, code_of(refusal), f"cannot join: {refusal.why}")
-
-    def _ring_closed(self, closed: asyncio.Future[None]) -> None:
-        if closed.exception() is not None:
-            log.error("the ring failed", exc_info=closed.exception())
-            self.stop(Exit.INTERNAL, "the ring failed here")
 
     def terminate(self) -> None:
         """The process was asked to end."""
@@ -124,11 +88,8 @@ class Arbitrator:
             return
         self._stopping = True
         log.log(logging.INFO if code is Exit.OK else logging.CRITICAL, "stopping: %s", reason)
-        if self.discovery is not None:
-            self.discovery.stop()
-        self._kept_lease.stop()
-        self.driver.leave()
-        self.driver.stop(LEAVE_MS)
+        self._ring.leave()
+        self._ring.driver.stop(LEAVE_MS)
         self._writer.shutdown(wait=True)
         self._file.close()
         if not self.done.done():

@@ -30,7 +30,7 @@ from broker.memberlog.writer import LogWriteFailed
 from broker.options.broker import BrokerOptions
 from broker.process.member_life import MemberLife
 from broker.process.member_log import MemberLog
-from broker.process.ring_setup import RingEndpoint
+from broker.process.ring_setup import RingEndpoint, member_identity
 from broker.replication.chain import History
 from broker.replication.controller import Controller
 from broker.replication.member import ReplicatedMember
@@ -132,10 +132,10 @@ class BrokerMember:
         replica, filled = resume(identity.store, supervisor.quarantine, identity.pages.pager())
         meta = identity.begin()
         device = DataDirectoryDevice(identity.data_dir, loop, self.failed, identity.reserve)
-        self._ring = ring = RingEndpoint(options, identity, transport, self._on_output, loop)
+        who = member_identity(options, identity)
+        self._ring = ring = RingEndpoint(options, who, transport, self._on_output, loop)
         self._log = memberlog = MemberLog(
-            options, identity, meta, _wall_us, loop, lambda: self._member, self.failed
-        )
+            options, identity, meta, _wall_us, loop, lambda: self._member, self.failed)  # fmt: skip
         memberlog.start(replica.history if filled else History(), replica.machine)
         self.clients = Connections(
             identity.name, options, self.schedule, loop.call_later, ports,

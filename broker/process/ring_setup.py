@@ -6,7 +6,9 @@ import asyncio
 import logging
 import random
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
+from pathlib import Path
 
 from broker.durability.data_directory import DataDirectory
 from broker.durability.kept_lease import KeptLease
@@ -110,11 +112,6 @@ def code_of(refusal: Refusal) -> Exit:
     return Exit.PROTOCOL if refusal.settings else Exit.DATA
 
 
-def lack_of(discovery: Discovery | None, me: Member, transport: RedundantTransport) -> str:
-    """Return whom of the others there is no connection to, in a sentence; "": to all."""
-    return "" if discovery is None else discovery.lack(me.address, transport.reached)
-
-
 class FirstStart:
     """What a member tells, in its log and on request, that waits for the first start of its
     cluster: whom it cannot reach, as `lack` says.
@@ -134,8 +131,32 @@ class FirstStart:
             log.warning("waiting for the first start: %s. %s", news, DO_THEY_RUN)
 
 
+@dataclass(frozen=True, slots=True)
+class RingIdentity:
+    """Who a process is on the ring, and the directory in which it remembers that."""
+
+    name: str
+    incarnation: int
+    ring_name: str
+    data_dir: Path
+    transient: bool = False
+    """Whether the directory goes with the process."""
+    leads: Callable[[], bool] = lambda: True
+    """Whether the store is this process's at this moment, where several share one."""
+    unusual: tuple[tuple[str, str], ...] = ()
+    """Settings that others are told of, see `unusual_settings`."""
+
+
+def member_identity(options: BrokerOptions, directory: DataDirectory) -> RingIdentity:
+    """Return who a member with data is."""
+    return RingIdentity(
+        directory.name, directory.incarnation, directory.ring_name, directory.data_dir,
+        directory.temporary, directory.lease.holds, unusual_settings(options.settings),
+    )  # fmt: skip
+
+
 class RingEndpoint:
-    """A member with data on the ring: its node, what drives it, and how it finds the others.
+    """A member or an arbitrator on the ring: its node, what drives it, and how it finds the others.
 
     Raises TraceError when a trace was asked for and its file cannot be written.
     """
@@ -143,7 +164,7 @@ class RingEndpoint:
     def __init__(
         self,
         options: BrokerOptions,
-        identity: DataDirectory,
+        identity: RingIdentity,
         transport: RedundantTransport,
         on_output: Callable[[Output], None],
         loop: asyncio.AbstractEventLoop,
@@ -159,8 +180,8 @@ class RingEndpoint:
         )
         self._kept_lease = KeptLease(identity.data_dir, config, loop)
         self.door = PrimaryDoor(
-            self.me, options.cluster_size, options.requested, transient=identity.temporary,
-            barred=self._barred, unusual=unusual_settings(options.settings),
+            self.me, options.cluster_size, options.requested, transient=identity.transient,
+            barred=self._barred, unusual=identity.unusual,
         )  # fmt: skip
         self.node = Node(
             self.me, identity.ring_name, config, random.Random(), self._kept_lease.tempo, self.door
@@ -168,7 +189,7 @@ class RingEndpoint:
         path = options.trace if options.trace is not None else identity.data_dir / "ring.trace"
         tracer = Tracer(self.node, options.cluster_name, path, loop)
         tracer.switch(options.trace is not None)
-        self.reply_lease = ReplyLease(self.node.lease, leads=identity.lease.holds)
+        self.reply_lease = ReplyLease(self.node.lease, leads=identity.leads)
         self.driver = TracedDriver(self.node, transport, on_output, tracer, loop)
         self._discovery = discovery_for(options, self.me, log.warning)
 
@@ -214,8 +235,10 @@ class RingEndpoint:
         }
 
     def lack(self) -> str:
-        """Whom of the others there is no connection to, see `lack_of`."""
-        return lack_of(self._discovery, self.me, self.transport)
+        """Return whom of the others there is no connection to, in a sentence; "": to all."""
+        if self._discovery is None:
+            return ""
+        return self._discovery.lack(self.me.address, self.transport.reached)
 
     def _found(self, address: str) -> None:
         if address not in self.me.address.split(SEPARATOR):

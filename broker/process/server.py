@@ -277,7 +277,10 @@ async def _arbitrate(
         )
     with _opening():
         file = RecordFile(options.data_dir, options.cluster_name, str(options.cluster_bind))
-    member = Arbitrator(options, file, transport, transport.address, loop)
+    try:
+        member = Arbitrator(options, file, transport, loop)
+    except TraceError as error:
+        raise _Refused(Exit.CANNOT_CREATE, str(error)) from error
     reload = Reload(options, reread, loop, None, messages)
     _start(member.start, loop, reload.begin, member.terminate)
     manager.ready(lambda: "arbitrator")

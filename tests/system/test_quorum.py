@@ -45,6 +45,13 @@ def ask(member: BrokerProcess, *arguments: str) -> subprocess.CompletedProcess[s
     )  # fmt: skip
 
 
+def ringtrace(trace: Path) -> str:
+    shown = subprocess.run(
+        [*command("ringtrace"), str(trace)], capture_output=True, text=True, check=True, timeout=60
+    )
+    return shown.stdout
+
+
 def test_either_of_two_goes_on_with_an_arbitrator_and_nothing_confirmed_is_forgotten(
     tmp_path: Path,
 ) -> None:
@@ -79,8 +86,11 @@ def test_the_arbitrator_may_be_away_while_both_are_here(tmp_path: Path) -> None:
         publish(channel_of(b), 1, 5)
         b.kill()
         wait_until(lambda: status_word(a) == "INQUORATE", 20, "a alone to stop")
+        trace = tmp_path / "arbitrator.trace"
+        pair.arbitrator.arguments = (*pair.arbitrator.arguments, "--trace", str(trace))
         pair.arbitrator.start()
         pair.wait_active([a])
+        assert ring_of(a) in ringtrace(trace)
         assert [number for number, _ in contents(a)] == [1, 2, 3, 4, 5]
         assert ask(a, "-k", "-f").returncode == 0
         assert a.wait() == Exit.OK
