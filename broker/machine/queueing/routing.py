@@ -184,7 +184,7 @@ def index_binding(source: Exchange, identity: BindingId, binding: Binding) -> No
     _count_change(source, binding, came=True)
     source.by_key.setdefault(key, {})[identity] = binding
     if source.routes_as == "topic":
-        words = tuple(key.split("."))
+        words = topic_words(key)
         if "*" in words or "#" in words:
             source.patterns[key] = words
 
@@ -340,7 +340,7 @@ def _matching(source: Exchange, key: str, properties: bytes, turn: int) -> list[
         return chosen(source, key, properties, turn)
     found = list(source.by_key.get(key, _NOTHING).values())
     if source.patterns:
-        words = key.split(".")
+        words = topic_words(key)
         for pattern, pattern_words in source.patterns.items():
             if pattern != key and topic_matches(pattern_words, words):
                 found.extend(source.by_key[pattern].values())
@@ -350,7 +350,12 @@ def _matching(source: Exchange, key: str, properties: bytes, turn: int) -> list[
 _NOTHING: dict[BindingId, Binding] = {}
 
 
-def topic_matches(pattern: tuple[str, ...], words: list[str]) -> bool:
+def topic_words(key: str) -> tuple[str, ...]:
+    """Return the words of a routing key or pattern; the empty one has none, as RabbitMQ's."""
+    return tuple(key.split(".")) if key else ()
+
+
+def topic_matches(pattern: tuple[str, ...], words: tuple[str, ...]) -> bool:
     """`*` is one word, `#` any number of them. Like a glob: only the last `#` is reconsidered, so
     the cost is at most the product of both lengths."""
     p = w = 0
