@@ -1,10 +1,11 @@
-"""What a wheel of this project holds: four packages, their commands, and nothing of the tests."""
+"""What distributions hold: a wheel four packages and their commands, one of sources all of it."""
 
 from __future__ import annotations
 
 import configparser
 import subprocess
 import sys
+import tarfile
 import zipfile
 from pathlib import Path
 
@@ -31,23 +32,22 @@ COMMANDS = {
 }
 
 
-@pytest.fixture(scope="module")
-def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
-    """The wheel as setuptools builds it, in a process of its own: it changes global state."""
-    out = tmp_path_factory.mktemp("wheel")
+def build(out: Path, kind: str) -> Path:
+    """Build one as setuptools does, in a process of its own: it changes global state."""
     script = (
-        "import sys\n"
-        "from setuptools import build_meta\n"
-        "print(build_meta.build_wheel(sys.argv[1]))\n"
+        f"import sys\nfrom setuptools import build_meta\nbuild_meta.build_{kind}(sys.argv[1])\n"
     )
-    source = out / "source"
+    source, made = out / "source", out / "made"
     source.mkdir()
-    for name in ("pyproject.toml", "README.md", "LICENSE"):
+    made.mkdir()
+    for name in ("pyproject.toml", "MANIFEST.in", "LICENSE", "Makefile"):
         (source / name).write_bytes((ROOT / name).read_bytes())
-    for package in PACKAGES:
-        (source / package).symlink_to(ROOT / package)
+    for page in ROOT.glob("*.md"):
+        (source / page.name).write_bytes(page.read_bytes())
+    for folder in (*PACKAGES, "conf", "docs", "tests", ".ci"):
+        (source / folder).symlink_to(ROOT / folder)
     built = subprocess.run(
-        [sys.executable, "-c", script, str(out)],
+        [sys.executable, "-c", script, str(made)],
         cwd=source,
         capture_output=True,
         text=True,
@@ -55,7 +55,22 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
         check=False,
     )
     assert built.returncode == 0, built.stderr
-    return zipfile.ZipFile(next(out.glob("*.whl")))
+    return next(made.iterdir())
+
+
+@pytest.fixture(scope="module")
+def wheel(tmp_path_factory: pytest.TempPathFactory) -> zipfile.ZipFile:
+    return zipfile.ZipFile(build(tmp_path_factory.mktemp("wheel"), "wheel"))
+
+
+def test_a_source_distribution_has_what_one_needs_to_run_test_and_change_it(tmp_path: Path) -> None:
+    with tarfile.open(build(tmp_path, "sdist")) as sources:
+        inside = {entry.partition("/")[2] for entry in sources.getnames()}
+    tracked = subprocess.run(
+        ["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, timeout=100, check=False
+    )
+    wanted = tracked.stdout.split() or ["Makefile", "conf/member-a.conf", "docs/OPERATIONS.md"]
+    assert {*wanted} - inside <= {".dockerignore", ".gitignore"}
 
 
 def test_top_level_packages(wheel: zipfile.ZipFile) -> None:
