@@ -8,6 +8,9 @@ from typing import Any, TypeVar
 import click
 
 Command = TypeVar("Command", bound=Callable[..., Any])
+BROKER_VARIABLE = "QPID_BROKER"
+"""Names whom to ask where the command line does not, for all commands alike.  Without a port each
+takes its own: that of clients, or that of the management API."""
 
 
 def with_version(command: Command) -> Command:

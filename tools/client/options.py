@@ -11,7 +11,7 @@ import click
 from broker.exit_codes import Exit
 from tools.cli.failures import ToolError
 from tools.cli.progress import Progress
-from tools.cli.shared_options import BrokerOption
+from tools.cli.shared_options import BROKER_VARIABLE, BrokerOption
 from tools.client import history as histories
 from tools.client.amqp_client import BrokerRefused, ConnectionLost, Login
 from tools.client.broker_url import AMQP, Address
@@ -24,12 +24,13 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 def with_brokers(command: Command) -> Command:
     """Add --broker to a command, the list of brokers to try."""
     return click.option(
-        "-b", "--broker", default="localhost:5672", metavar="BROKER,...",
+        "-b", "--broker", default="localhost:5672", envvar=BROKER_VARIABLE, metavar="BROKER,...",
         cls=BrokerOption,
         help="Brokers of one cluster, tried in this order, each "
         "[amqp[s]://][user:password@]host[:port][/vhost], or as ActiveMQ's clients write it: "
         "failover:(tcp://host:port,...)?randomize=false with initialReconnectDelay, "
-        "maxReconnectDelay, timeout (milliseconds), maxReconnectAttempts. Default localhost:5672.",
+        "maxReconnectDelay, timeout (milliseconds), maxReconnectAttempts. Default "
+        "localhost:5672, or $QPID_BROKER.",
     )(command)  # fmt: skip
 
 

@@ -11,7 +11,7 @@ import click
 from click.core import ParameterSource
 
 from tools.cli.failures import ToolError
-from tools.cli.shared_options import BrokerOption, timeout_option
+from tools.cli.shared_options import BROKER_VARIABLE, BrokerOption, timeout_option
 from tools.client.broker_url import elsewhere
 from tools.client.management import Askable, Json, ManagementError, NotRunning
 
@@ -39,10 +39,9 @@ def asked(target: Askable, op: str) -> dict[str, Json]:
 def with_broker_argument(
     name: str = "broker",
     kind: type[click.Option] = BrokerOption,
-    **more: Any,  # noqa: ANN401 - as click has it
 ) -> Callable[[Command], Command]:
     """Add the broker to ask to a command, as its argument `name` or as --broker, which is
-    of this `kind`.  More goes to the argument."""
+    of this `kind`."""
 
     def add(command: Command) -> Command:
         @wraps(command)
@@ -57,7 +56,8 @@ def with_broker_argument(
 
         said = f"The same as {name.upper()}, which stands behind all options."
         option = click.option("--broker", "named_broker", metavar=name.upper(), cls=kind, help=said)
-        return cast("Command", option(click.argument(name, **more)(merged)))
+        argument = click.argument(name, default="localhost", envvar=BROKER_VARIABLE)
+        return cast("Command", option(argument(merged)))
 
     return add
 

@@ -15,8 +15,9 @@ from tools.client.target_options import asked, with_broker_argument, with_json, 
 from tools.commands.qpid_cluster import parse_target
 
 EPILOG = """\b
-MEMBER is [amqp[s]://][user/password@]host[:port] of a broker, default localhost:5672; or, of a
-program that uses vsync as a library, what it gave as manage=: host:port or unix:/a/path.
+MEMBER is [amqp[s]://][user/password@]host[:port] of a broker, default localhost:5672, or
+$QPID_BROKER; or, of a program that uses vsync as a library, what it gave as manage=: host:port or
+unix:/a/path.
 \b
 Members of a group are in order of seniority: the first has been there longest. Brokers are
 one group, named after the cluster: those that have its state.
@@ -40,7 +41,7 @@ Exit codes: 0 done, 1 no answer, or refused, 2 wrong usage.
 @with_json
 @with_timeout
 @with_credentials
-@with_broker_argument("member", default="localhost")
+@with_broker_argument("member")
 @with_version
 def cpgtool(
     names: bool, delimiter: str | None, as_json: bool, timeout: float, member: str,

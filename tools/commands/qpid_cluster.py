@@ -126,10 +126,11 @@ PROMPT_UPGRADE = (
     "Are you sure? [N]: "
 )
 EPILOG = """\b
-BROKER is [amqp[s]://][user/password@]host[:port], default localhost:5672, with amqps:// 5671. Any
-member will do, also as it is shown here (amqp:ssl:...), and of a list host:port,host:port or
-failover:(tcp://host:port,...) the first that can be reached. Without a user in it or in --user:
-QPID_USER and QPID_PASSWORD of the environment, else guest, who may ask on the member's machine.
+BROKER is [amqp[s]://][user/password@]host[:port], default localhost:5672, or $QPID_BROKER; with
+amqps:// 5671. Any member will do, also as it is shown here (amqp:ssl:...), and of a list
+host:port,host:port or failover:(tcp://host:port,...) the first that can be reached. Without a user
+in it or in --user: QPID_USER and QPID_PASSWORD of the environment, else guest, who may ask on the
+member's machine.
 \b
 Examples:
   qpid-cluster                          the cluster that localhost belongs to
@@ -223,7 +224,7 @@ class Target:
 @with_voter_options
 @with_diagnosis_options
 @with_json
-@with_broker_argument(default="localhost")
+@with_broker_argument()
 @with_version
 def qpid_cluster(
     all_connections: bool, of: str | None, client: str | None, numeric: bool,

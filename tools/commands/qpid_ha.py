@@ -19,7 +19,7 @@ from broker.admin.roles import Role
 from broker.exit_codes import Exit
 from tools.cli.answers import objects
 from tools.cli.options import run_command
-from tools.cli.shared_options import BrokerOption, with_version
+from tools.cli.shared_options import BROKER_VARIABLE, BrokerOption, with_version
 from tools.client.broker_url import AMQP, parse_url
 from tools.client.credentials import Credentials, with_credentials
 from tools.client.management import Askable, Json, ManagementError
@@ -76,9 +76,10 @@ OF_ONE = ("ping", "ready", "promote", "passive")
     name="qpid-ha", epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]}
 )
 @click.option(
-    "-b", "--broker", metavar="BROKER", default="localhost", cls=BrokerOption,
+    "-b", "--broker", metavar="BROKER", default="localhost", envvar=BROKER_VARIABLE,
+    cls=BrokerOption,
     help="[amqp[s]://][user/password@]host[:port], or for what is not about one broker a list "
-    "host:port,host:port. Default localhost:5672.",
+    "host:port,host:port. Default localhost:5672, or $QPID_BROKER.",
 )  # fmt: skip
 @click.option("-a", "--all", "everywhere", is_flag=True, help="For status, query: each member.")
 @click.option(

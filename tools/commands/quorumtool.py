@@ -20,8 +20,9 @@ from tools.commands.qpid_cluster import Target, parse_target
 
 QUORATE, FAILED, NOT_QUORATE = Exit.OK, 1, 2
 EPILOG = """\b
-MEMBER is [amqp[s]://][user/password@]host[:port] of a broker, default localhost:5672; or, of a
-program that uses vsync as a library, what it gave as manage=: host:port or unix:/a/path.
+MEMBER is [amqp[s]://][user/password@]host[:port] of a broker, default localhost:5672, or
+$QPID_BROKER; or, of a program that uses vsync as a library, what it gave as manage=: host:port or
+unix:/a/path.
 \b
 -m draws one line whenever something changed, a column for each voter: # is here, . is not.
   12:00:01  quorate      3/2  # # #  ring 4.a
@@ -54,7 +55,7 @@ Exit codes: 0 quorate, 1 no answer, refused or wrong usage, 2 not quorate.
 @with_json
 @with_timeout
 @with_credentials
-@with_broker_argument("member", default="localhost")
+@with_broker_argument("member")
 @with_version
 def quorumtool(
     _: bool,

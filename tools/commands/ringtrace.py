@@ -17,7 +17,7 @@ from broker.exit_codes import Exit
 from tools.cli.answers import Json, fields
 from tools.cli.failures import ToolError, os_reason
 from tools.cli.options import run_command
-from tools.cli.shared_options import BrokerOption, with_version
+from tools.cli.shared_options import BROKER_VARIABLE, BrokerOption, with_version
 from tools.client.credentials import Credentials, with_credentials
 from tools.client.target_options import answered
 from tools.commands.qpid_cluster import parse_target
@@ -93,7 +93,8 @@ class Chosen(NamedTuple):
 @click.option("--off", "switch", flag_value="off", help="Switch it off.")
 @click.option(
     "--broker", metavar="MEMBER,...", cls=BrokerOption,
-    help="With --on and --off: the same as MEMBER, which may be a list as well. Default localhost.",
+    help="With --on and --off: the same as MEMBER, which may be a list as well. Default "
+    "localhost, or $QPID_BROKER.",
 )  # fmt: skip
 @with_credentials
 @click.argument("files", nargs=-1, metavar="FILE... | MEMBER")
@@ -119,7 +120,11 @@ def ringtrace(
     if switch is not None:
         if broker is not None and files:
             raise click.UsageError(f"the member is named twice: {files[0]}, and --broker {broker}")
-        return switched(files or (broker or "localhost",), switch == "on", credentials)
+        return switched(
+            files or (broker or os.environ.get(BROKER_VARIABLE) or "localhost",),
+            switch == "on",
+            credentials,
+        )
     if broker is not None:
         raise click.UsageError("--broker names whom --on and --off ask; a trace is read from FILE")
     if not files:

@@ -227,15 +227,15 @@ def route_del(
     _Ends(ctx, dest_broker, src_broker).deleted(ctx, "route", exchange, routing_key)
 
 
-def _asked(ctx: click.Context, broker: str | None) -> tuple[Api, Routes]:
+def _asked(ctx: click.Context, broker: str) -> tuple[Api, Routes]:
     api = api_of(broker, ctx.obj["credentials"], ctx.obj["timeout"])
     return api, Routes(api, ctx.obj["vhost"])
 
 
 @route.command("list")
-@with_broker_argument(required=False)
+@with_broker_argument()
 @click.pass_context
-def route_list(ctx: click.Context, broker: str | None) -> None:
+def route_list(ctx: click.Context, broker: str) -> None:
     """All routes that a cluster runs: destination, source, exchange, key."""
     api, routes = _asked(ctx, broker)
     with answered():
@@ -249,9 +249,9 @@ def route_list(ctx: click.Context, broker: str | None) -> None:
 
 
 @route.command("flush")
-@with_broker_argument(required=False)
+@with_broker_argument()
 @click.pass_context
-def route_flush(ctx: click.Context, broker: str | None) -> None:
+def route_flush(ctx: click.Context, broker: str) -> None:
     """End all routes that a cluster runs."""
     _, routes = _asked(ctx, broker)
     with answered():
@@ -263,12 +263,12 @@ def route_flush(ctx: click.Context, broker: str | None) -> None:
 
 
 @route.command("map")
-@with_broker_argument(required=False)
+@with_broker_argument()
 @click.option("--at", "places", multiple=True, metavar="AMQP=API", help="The management API of the "
               "broker whose AMQP port is HOST:PORT; as a rule it is asked at the port and with the "
               "login of the first one.")  # fmt: skip
 @click.pass_context
-def route_map(ctx: click.Context, broker: str | None, places: tuple[str, ...]) -> None:
+def route_map(ctx: click.Context, broker: str, places: tuple[str, ...]) -> None:
     """All routes of a cluster, and of those that it is linked to, and so on."""
     known = dict(one.partition("=")[::2] for one in places)
     api, _ = _asked(ctx, broker)
@@ -386,9 +386,9 @@ def link_del(ctx: click.Context, dest_broker: str, src_broker: str) -> None:
 
 
 @link.command("list")
-@with_broker_argument(required=False)
+@with_broker_argument()
 @click.pass_context
-def link_list(ctx: click.Context, broker: str | None) -> None:
+def link_list(ctx: click.Context, broker: str) -> None:
     """Where links go, and how they are: Operational, Connecting, Waiting (with the last error)."""
     _, routes = _asked(ctx, broker)
     with answered():

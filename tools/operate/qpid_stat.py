@@ -158,7 +158,7 @@ TABLES: dict[str, Table] = {
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @with_credentials
 @with_timeout
-@with_broker_argument(kind=click.Option, default="localhost", envvar="QPID_BROKER")
+@with_broker_argument(kind=click.Option)
 @with_version
 def qpid_stat(
     shown: str | None, vhost: str | None, sort_by: str | None, increasing: bool,

@@ -11,7 +11,7 @@ import click
 
 from broker.exit_codes import Exit
 from tools.cli.failures import ToolError
-from tools.cli.shared_options import BrokerOption, timeout_option
+from tools.cli.shared_options import BROKER_VARIABLE, BrokerOption, timeout_option
 from tools.client.broker_url import elsewhere
 from tools.client.credentials import Credentials, with_credentials
 from tools.client.http_api import Api, ApiError, NoAnswer, NotRunning, parse_api
@@ -50,7 +50,7 @@ def with_target(command: Command) -> Command:
 
 
 with_broker = click.option(
-    "--broker", envvar="QPID_BROKER", metavar="BROKER", cls=BrokerOption,
+    "--broker", envvar=BROKER_VARIABLE, metavar="BROKER", cls=BrokerOption,
     help=BROKER_HELP,
 )  # fmt: skip
 

@@ -29,7 +29,14 @@ from tools.client import failover
 from tools.client.credentials import Credentials, typed_password
 from tools.client.http_api import Api, Json, absent, parse_api
 from tools.client.http_api import plain as plain_text
+from tools.commands.cpgtool import cpgtool
+from tools.commands.drain import drain
+from tools.commands.qpid_cluster import qpid_cluster
+from tools.commands.qpid_ha import qpid_ha
 from tools.commands.qpidd import InSections, qpidd
+from tools.commands.quorumtool import quorumtool
+from tools.commands.ringtrace import ringtrace
+from tools.commands.spout import spout
 from tools.operate import states
 from tools.operate.output import FORMATS
 from tools.operate.qpid_config import qpid_config
@@ -235,6 +242,33 @@ def test_a_member_that_is_typed_counts_and_not_that_of_the_environment(
     named = f"qpid@127.0.0.1:{api.port}"
     assert run(qpidctl, "-n", named, "-s", "list_vhosts").out == "/\nshop\n"
     assert run(qpidctl, "-n", "127.0.0.1:1", "list_vhosts", "-n", named).code == 0
+
+
+@pytest.mark.parametrize(
+    ("what", "arguments"),
+    [
+        (qpidctl, ("list_vhosts",)), (qpid_stat, ("-q",)), (qpid_config, ("queues",)),
+        (qpid_route, ("link", "list")), (qpid_cluster, ()), (quorumtool, ()), (cpgtool, ()),
+        (qpid_ha, ("status",)), (ringtrace, ("--on",)),
+    ],
+)  # fmt: skip
+def test_every_command_asks_the_member_of_the_environment(
+    run: Run, monkeypatch: pytest.MonkeyPatch, what: click.Command, arguments: tuple[str, ...]
+) -> None:
+    """Or an operator looks at one cluster by `qpidctl` and stops another by `qpid-cluster`."""
+    monkeypatch.setenv("QPID_BROKER", "127.0.0.1:1")
+    ended = run(what, *arguments)
+    assert ended.code != 0
+    assert "127.0.0.1:1" in ended.err
+
+
+@pytest.mark.parametrize("what", [spout, drain])
+def test_so_do_those_that_publish_and_read(
+    monkeypatch: pytest.MonkeyPatch, what: click.Command
+) -> None:
+    monkeypatch.setenv("QPID_BROKER", "127.0.0.1:1")
+    assert what.make_context("", ["-q", "q"]).params["broker"] == "127.0.0.1:1"
+    assert what.make_context("", ["-q", "q", "-b", "b"]).params["broker"] == "b"
 
 
 @pytest.mark.parametrize("where", [0, 1])
