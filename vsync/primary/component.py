@@ -337,7 +337,7 @@ class Primary:
             vote=self._vote,
         )  # fmt: skip
         self._reported = report
-        self._send(STATE, (report.fields(),))
+        self._send(STATE, (report,))
 
     def _send(self, tag: bytes, fields: tuple[object, ...]) -> None:
         self._outgoing.append(tag + msgpack.packb((tuple(self.ring), *fields)))

@@ -117,7 +117,7 @@ class PrimaryDoor:
     """The door of one member.  `barred` hears that this one is not let in, each time.
 
     `unusual`: the settings that must be equal and are not at their defaults; with the defaults the
-    digest is that of releases which did not know them.
+    digest is that of a release without them.
     """
 
     def __init__(

@@ -47,8 +47,7 @@ class StateReport(NamedTuple):
     `transient`: the state is in memory only.  `shutdown_id`: under which this store was marked
     clean, if it was: by the shutdown of all, or by an operator.
 
-    `vote`: this member holds the vote of its pair that is no machine's.  (Where it does not, the
-    field is not sent: releases that know no pairs read the others.)
+    `vote`: this member holds the vote of its pair that is no machine's.
     """
 
     filled: bool
@@ -88,12 +87,6 @@ class StateReport(NamedTuple):
             self.arbitrator, self.state_epoch, self.position, self.voters, self.holders,
             self.requested, self.waits, self.vote,
         )  # fmt: skip
-
-    def fields(self) -> tuple[object, ...]:
-        """Return what is sent."""
-        if self.took_nothing:
-            return tuple(self)
-        return tuple(self)[:-1] if self.vote else tuple(self)[:-2]
 
 
 class Activation(NamedTuple):

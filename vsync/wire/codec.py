@@ -52,8 +52,8 @@ from vsync.wire.messages import (
     Wake,
 )
 
-WIRE_VERSION_MIN = 4
-WIRE_VERSION = 4
+WIRE_VERSION_MIN = 1
+WIRE_VERSION = 1
 """The oldest and the newest version of the frames that this release reads and writes.  A release
 that changes a frame raises the second, writes the older layout into frames of the older version,
 and goes by the first byte of each frame that it reads; the next one may then raise the first."""

@@ -15,7 +15,7 @@ where digests differ it judges a *card* in the other's hello, which the ring doe
 The layout is frozen for all versions: the envelope with zeros for version and tag, kind 1 when it
 asks for the receiver's own and 0 when not, then msgpack `[version, cluster, [[name, value], ...],
 digest, card]`.  `version` is the oldest one of the frames that the sender reads; the newest is its
-setting `wire_version`, which releases that read one version only do not have.
+setting `wire_version`.
 """
 
 from __future__ import annotations
@@ -49,8 +49,7 @@ SAME_EVERYWHERE: Final = (
 )  # fmt: skip
 """Settings that one member's frames impose on another; others may differ where compatible."""
 _PAYLOAD_VERSIONS: Final = ("payload_version_min", "payload_version")
-_WIRE_VERSIONS: Final = ("wire_version_min", "wire_version")
-_RANGES: Final = frozenset(_PAYLOAD_VERSIONS + _WIRE_VERSIONS)
+_RANGES: Final = frozenset((*_PAYLOAD_VERSIONS, "wire_version_min", "wire_version"))
 
 _NAMES: Final = frozenset(field.name for field in fields(RingConfig))
 _DERIVED: Final = frozenset(field.name for field in fields(RingConfig) if field.default == 0)
@@ -105,12 +104,8 @@ class Hello(NamedTuple):
 
     @property
     def versions(self) -> Versions:
-        """The versions of frames that it reads.
-
-        `version` is the oldest, so that a release that compares one number only refuses what it
-        cannot read; such a release has no setting for the newest one.
-        """
-        return Versions(self.version, max(self.version, self.settings.get("wire_version", 0)))
+        """The versions of frames that it reads."""
+        return Versions(self.version, self.settings.get("wire_version", self.version))
 
     def encode(self, *, asks: bool = False) -> bytes:
         """The frame; one that `asks` is answered with the receiver's own hello."""
@@ -253,7 +248,7 @@ class Handshake:
             )
         # Whoever knows a setting that the other's release does not have judges it: at its default
         # a member does what releases without the setting do.
-        for name in sorted(mine.settings.keys() - theirs.settings.keys() - set(_WIRE_VERSIONS)):
+        for name in sorted(mine.settings.keys() - theirs.settings.keys()):
             value, default = mine.settings[name], _default_of(mine.settings, name)
             if value != default:
                 return (

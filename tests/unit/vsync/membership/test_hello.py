@@ -103,7 +103,10 @@ def other(**values: int) -> RingConfig:
     ("theirs", "expected"),
     [
         (hello(cluster="shpo"), ("cluster 'shpo'", "cluster 'test'", "b:1")),
-        (hello(version=9), ("another version", "(9)", f"(version {WIRE_VERSION})")),
+        (
+            hello(other(wire_version=9, wire_version_min=9), version=9),
+            ("another version", "(9)", f"(version {WIRE_VERSION})"),
+        ),
         (hello(other(frame_bytes_max=16_384)), ("frame_bytes_max 16384", "262144")),
         (hello(other(window_frames=32, personal_frames=20)), ("window_frames 32", "64")),
         (

@@ -157,18 +157,6 @@ def test_members_of_three_releases_are_two_rings_and_the_newcomer_learns_why() -
     assert newcomer.members in ((), (newcomer.me,))
 
 
-def test_a_release_without_a_range_fits_by_the_oldest_version_and_is_told_of_no_other() -> None:
-    """Its hello has one number, and it compares one."""
-    net = Releases("ab", RANGES)
-    older, newer = (net.nodes[name].handshake for name in "ab")
-    one_number = {k: v for k, v in older.mine.settings.items() if not k.startswith("wire_")}
-    hello = older.mine._replace(settings=one_number)
-    assert hello.versions == RANGES["a"]
-    assert newer.difference(hello) == ""
-    assert newer.mine.version == older.mine.version, "what the older release compares"
-    assert newer.difference(hello._replace(version=NEXT + 1)) != ""
-
-
 def codec(versions: Versions) -> Codec:
     config = RingConfig(wire_version_min=versions.oldest, wire_version=versions.newest)
     settings = settings_hash(settings_of(config))

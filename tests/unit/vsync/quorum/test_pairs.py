@@ -13,7 +13,6 @@ from collections.abc import Callable
 import pytest
 
 from tests.sim.explore.__main__ import PAIRS, explore, walk
-from tests.sim.explore.peer import Peer
 from tests.sim.explore.world import Case, Step, World
 from vsync.errors import ConfigError
 from vsync.primary.events import ACTIVATE, APP, STATE, StateReport
@@ -101,22 +100,6 @@ def test_who_goes_on_alone_by_the_terms() -> None:
     assert change.alone(change.change_to(declared, TOGETHER), "b") == declared
     assert change.with_away(declared, ()) == TOGETHER
     assert change.declared_alone(("a", "b"), "b") == ()
-
-
-def _read(report: StateReport) -> object:
-    return StateReport(*report.fields())  # type: ignore[arg-type]
-
-
-def test_a_report_is_read_by_releases_that_know_no_pairs() -> None:
-    """The field is sent only where a vote is held."""
-    report = Peer("a", World(Case(("a", "b"))), 2, (), arbitrator=False, newcomer=False)
-    plain = report.state_report()
-    assert len(plain.fields()) == len(StateReport._fields) - 2
-    assert _read(plain) == plain
-    held = plain._replace(vote=True)
-    assert len(held.fields()) == len(StateReport._fields) - 1
-    for one in (held, plain._replace(took_nothing=True)):
-        assert _read(one) == one
 
 
 # -- the rows --------------------------------------------------------------------------------------
