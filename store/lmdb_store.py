@@ -387,7 +387,7 @@ class LmdbStore:
             raise self._poison(StoreFailed(what)) from error
 
     def _end_journal(self) -> None:
-        """Bring all into LMDB, so that any release reads it; what fails, the next start does."""
+        """Bring all into LMDB, which needs no journal then; what fails, the next start does."""
         if self._failure is None and self._journaled:
             packed = schema.encode_meta(self._meta)
             with suppress(StoreError):

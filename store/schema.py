@@ -1,6 +1,6 @@
 """Key layout and value formats of the LMDB store.  Pure.
 
-    a                            meta: version u16 | msgpack list | checksum 8
+    a                            meta: version u16 | journaled u8 | msgpack list | checksum 8
     b                            checkpoint: generation u32 | chunks u32 | position u64 | bytes u64
                                  | checksum 8
     c | generation u32 | no u32  one checkpoint chunk: bytes | checksum 8
@@ -22,16 +22,14 @@ from xxhash import xxh3_64, xxh3_64_digest
 from store.api import Marker, Meta, SavedCheckpoint
 from store.errors import StoreCorrupt, StoreVersion
 
-FORMAT_VERSION = 2
-JOURNALED_VERSION = 3
-"""While its journal may hold more than the tree: releases without one refuse such a store."""
+FORMAT_VERSION = 1
 META_KEY = b"a"
 POINTER_KEY = b"b"
 CHUNK_PREFIX = b"c"
 LOG_PREFIX = b"l"
 CHECKSUM_BYTES = 8
 
-_U16 = struct.Struct(">H")
+_META = struct.Struct(">HB")
 _U64 = struct.Struct(">Q")
 _CHUNK = struct.Struct(">cII")
 _POINTER = struct.Struct(">IIQQ")
@@ -129,23 +127,20 @@ def encode_meta(meta: Meta, *, journaled: bool = False) -> bytes:
         meta.note,
         meta.version,
     )
-    version = JOURNALED_VERSION if journaled else FORMAT_VERSION
-    body = _U16.pack(version) + bytes(msgpack.packb(fields))
+    body = _META.pack(FORMAT_VERSION, journaled) + bytes(msgpack.packb(fields))
     return body + xxh3_64_digest(body)
 
 
 def decode_meta(value: bytes, path: str) -> Meta:
     """Return the meta record; the version is checked first, as another layout may follow it."""
-    if len(value) < _U16.size + CHECKSUM_BYTES:
+    if len(value) < _META.size + CHECKSUM_BYTES:
         raise StoreCorrupt(path, 0, "the meta record is too short")
-    version = int(_U16.unpack_from(value)[0])
-    if version not in (FORMAT_VERSION, JOURNALED_VERSION):
+    version, _ = _META.unpack_from(value)
+    if version != FORMAT_VERSION:
         # Damage to these two bytes looks like another version; nothing is written in either case.
-        message = (
-            f"{path}: store format {version}, this release reads formats {FORMAT_VERSION} and "
-            f"{JOURNALED_VERSION}"
+        raise StoreVersion(
+            f"{path}: store format {version}, this release reads format {FORMAT_VERSION}"
         )
-        raise StoreVersion(message)
     body = _verified(value, 0, path, 0, "the checksum of the meta record does not hold")
     try:
         (
@@ -165,7 +160,7 @@ def decode_meta(value: bytes, path: str) -> Meta:
             note,
             machine_version,
             *_,  # of a later release that this one may go back from
-        ) = msgpack.unpackb(body[_U16.size :])
+        ) = msgpack.unpackb(body[_META.size :])
         return Meta(
             cluster_name=str(cluster_name),
             cluster_id=str(cluster_id),
@@ -189,7 +184,7 @@ def decode_meta(value: bytes, path: str) -> Meta:
 
 def is_journaled(value: bytes) -> bool:
     """Whether the journal may hold more than this meta record, which was decoded, says."""
-    return int(_U16.unpack_from(value)[0]) == JOURNALED_VERSION
+    return bool(_META.unpack_from(value)[1])
 
 
 def _verified(value: bytes, seed: int, path: str, position: int, what: str) -> bytes:

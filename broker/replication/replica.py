@@ -55,7 +55,7 @@ from broker.waiting.pager import PageLost
 from vsync.primary.events import Activation
 from vsync.types import RingId
 
-RECORD_VERSION = 3
+RECORD_VERSION = 1
 _ITEM_BLOB, _ITEM_ACTIVATION = 0, 1
 _IN_RUNS = {
     PUBLISH: (bytes([PUBLISH, PUBLISH]), apply_publishes),
@@ -448,7 +448,7 @@ def cut_records(entry: bytes, after: int, bytes_max: int) -> tuple[bytes, int, b
 
 def _recorded(
     version: int, first: int, kind: int, epoch: int, ring: tuple[int, str, int], seq: int,
-    sender: str, body: bytes, last: int = 0, chain: bytes = b"",
+    sender: str, body: bytes, last: int, chain: bytes,
 ) -> Recorded:  # fmt: skip
     if version != RECORD_VERSION:
         raise ValueError(

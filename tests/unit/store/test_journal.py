@@ -53,13 +53,13 @@ def positions(store: LmdbStore, after: int = 0) -> list[int]:
     return [first for first, _ in store.log(after)]
 
 
-def in_lmdb(path: Path) -> tuple[int, int]:
-    """Version of the meta record in LMDB, and the position there."""
+def in_lmdb(path: Path) -> tuple[bool, int]:
+    """Whether the journal counts by the meta record in LMDB, and the position there."""
     with TemporaryDirectory() as copy:  # LMDB refuses to open a file twice in one process
         shutil.copy(path / "data.mdb", copy)
         with lmdb.open(copy, readonly=True, lock=False) as env, env.begin() as txn:
             value = bytes(txn.get(schema.META_KEY) or b"")
-    return value[1], schema.decode_meta(value, "").position
+    return schema.is_journaled(value), schema.decode_meta(value, "").position
 
 
 def meddle(path: Path, number: int) -> None:
@@ -73,7 +73,7 @@ def meddle(path: Path, number: int) -> None:
 def test_small_commits_are_there_after_a_kill(tmp_path: Path) -> None:
     store = filled(tmp_path / "one", 5)
     left = killed(store, tmp_path / "left")
-    assert in_lmdb(left) == (schema.JOURNALED_VERSION, 0), "LMDB has none of them"
+    assert in_lmdb(left) == (True, 0), "LMDB has none of them"
     found = LmdbStore(left)
     assert found.meta == store.meta
     assert found.bytes_to_start() == store.bytes_to_start()
@@ -125,10 +125,10 @@ def test_a_journal_that_lmdb_does_not_know_of_yet_takes_nothing(
 
 
 def test_a_store_that_was_closed_is_whole_without_its_journal(tmp_path: Path) -> None:
-    """So any earlier release goes on with it; one that was killed it refuses, by the version."""
+    """So who copies `data.mdb` alone has all of it."""
     store = filled(tmp_path, 3)
     store.close()
-    assert in_lmdb(tmp_path) == (schema.FORMAT_VERSION, 3)
+    assert in_lmdb(tmp_path) == (False, 3)
     (tmp_path / JOURNAL_NAME).unlink()
     again = LmdbStore(tmp_path)
     assert positions(again) == [1, 2, 3]
@@ -415,7 +415,7 @@ def test_where_there_is_no_room_for_a_journal_commits_go_to_lmdb(
 ) -> None:
     monkeypatch.setattr(journal, "has_room_for", lambda _directory, _size: False)
     store = filled(tmp_path, 2)
-    assert in_lmdb(tmp_path) == (schema.FORMAT_VERSION, 2)
+    assert in_lmdb(tmp_path) == (False, 2)
     assert not (tmp_path / JOURNAL_NAME).exists()
     store.close()
 

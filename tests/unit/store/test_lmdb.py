@@ -142,7 +142,7 @@ class TestDamage:
 
     def test_meta_that_does_not_decode(self, tmp_path: Path) -> None:
         filled(tmp_path)
-        body = b"\x00\x02\x91\x01"
+        body = b"\x00\x01\x00\x91\x01"
         meddle(tmp_path, lambda txn: txn.put(schema.META_KEY, body + xxh3_64_digest(body)))
         with pytest.raises(StoreCorrupt, match="does not decode"):
             LmdbStore(tmp_path)
@@ -151,9 +151,9 @@ class TestDamage:
 class TestRefusal:
     def test_another_format_version(self, tmp_path: Path) -> None:
         filled(tmp_path)
-        body = b"\x00\x04whatever comes then"
+        body = b"\x00\x02whatever comes then"
         meddle(tmp_path, lambda txn: txn.put(schema.META_KEY, body + xxh3_64_digest(body)))
-        with pytest.raises(StoreVersion, match="format 4, this release reads formats 2 and 3"):
+        with pytest.raises(StoreVersion, match="format 2, this release reads format 1"):
             LmdbStore(tmp_path, FRESH)
 
     def test_another_lmdb_file(self, tmp_path: Path) -> None:
