@@ -413,18 +413,8 @@ class Connections:
         before: a process that was stopped in between continues in another view. Frames of the
         protocol itself (heartbeats, a close) still go out.
         """
-        if self.may_reply and not may_reply:
-            for client in self._links:
-                if client.conn_was:  # who is not let in yet is told nothing of the machine's
-                    client.connection.hold_output()
-        elif may_reply and not self.may_reply:
-            for client in self._links:
-                self.gateway.mark_writable(client)
-        self.may_reply = may_reply
-        if may_reply:
-            self.outbox.unfence()
-        else:
-            self.outbox.fence()
+        if may_reply is not self.may_reply:
+            self._now_may_reply(may_reply)
         self.gateway.follow_definitions()
         self.gateway.admit_waiting(soon=soon)
         confirmed = self.outbox.flush()
@@ -440,16 +430,29 @@ class Connections:
                 link.write()
         return confirmed
 
+    def _now_may_reply(self, may_reply: bool) -> None:
+        self.may_reply = may_reply
+        if may_reply:
+            for client in self._links:
+                self.gateway.mark_writable(client)
+            self.outbox.unfence()
+        else:
+            for client in self._links:
+                if client.conn_was:  # who is not let in yet is told nothing of the machine's
+                    client.connection.hold_output()
+            self.outbox.fence()
+
     def throttle(self, *, full: bool, large_full: bool, alarm: str) -> None:
         """Read publishers only while there is room for what they send, and take no publishes while
         there is an alarm."""
-        if not self.outbox.fenced:
-            self.gateway.block(alarm)
-        wait = full or self.outbox.fenced
-        self.gateway.paused = full
-        if large_full or self.gateway.large_paused:
-            self.gateway.large_paused = large_full
-            for client in self.gateway.large_senders:
+        gateway = self.gateway
+        if alarm != gateway.alarm and not gateway.fenced:
+            gateway.block(alarm)
+        wait = full or gateway.fenced
+        gateway.paused = full
+        if large_full or gateway.large_paused:
+            gateway.large_paused = large_full
+            for client in gateway.large_senders:
                 if (link := self._links.get(client)) is not None:
                     link.read(on=client.may_be_read)
         if wait or self._paused:

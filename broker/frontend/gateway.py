@@ -311,16 +311,14 @@ class Gateway:
         commands, self.commands = self.commands, []
         return commands
 
-    def take_writable(self) -> list[Client]:
+    def take_writable(self) -> Collection[Client]:
         """The clients that have output to send, or that have ended."""
-        clients = list(self._writable)
-        self._writable.clear()
+        clients, self._writable = self._writable, {}
         return clients
 
-    def take_drained(self) -> list[Client]:
+    def take_drained(self) -> Collection[Client]:
         """For the outbox."""
-        clients = list(self._drained)
-        self._drained.clear()
+        clients, self._drained = self._drained, {}
         return clients
 
     @property

@@ -160,15 +160,17 @@ class Controller:
     @property
     def busy(self) -> bool:
         """Whether `step` has something to do now."""
-        if self.unapplied.ready or self.unapplied.waits_for_disk:
-            return self.unapplied.ready
+        if self._execution.under_way:
+            return self._execution.ready
+        if self._work.events or self.unapplied.held_back:
+            return True
         return self._catch_up is not None and self._catch_up.has_next
 
     def step(self) -> None:
         """Do one piece of work: apply one item, or follow one decision."""
         if self._execution.under_way:
             self._execution.step()
-        elif self._work:
+        elif self._work.events:
             self._on_event(self._work.take())
         elif self.unapplied.held_back:
             self._take(self.unapplied.held_back.popleft())
@@ -219,10 +221,10 @@ class Controller:
 
     def flush(self) -> None:
         """Give the ring what waits for room in its queue."""
-        waiting = self.primary.take_outgoing()
-        while waiting and self.shell.multicast(waiting[0]):
-            waiting.pop(0)
-        self.primary.put_back(waiting)
+        if waiting := self.primary.take_outgoing():
+            while waiting and self.shell.multicast(waiting[0]):
+                waiting.pop(0)
+            self.primary.put_back(waiting)
         self.submissions.flush()
 
     # -- the history -----------------------------------------------------------------------------
@@ -305,8 +307,8 @@ class Controller:
         if voters and voters != self.promise.voters:
             self.promise = Promise(self.promise.cluster_id, voters, self.promise.promised_epoch)
             self.voters_since = self.replica.history.position
-        self.primary.voters_changed(self.promise.voters)
-        self._work.add(self.primary.take())
+        if self.primary.voters_changed(self.promise.voters):
+            self._work.add(self.primary.take())
 
     def _release(self) -> None:
         """Acknowledge what is durable, by the voters of what was applied: others may be further."""

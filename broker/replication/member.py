@@ -147,12 +147,14 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
         pager = controller.replica.machine.pager
         if pager is not None and (pager.written or pager.gone) and not controller.busy:
             pager.settle()
-        while controller.busy and in_slice():
+        busy = controller.busy
+        while busy and in_slice():
             controller.step()
+            busy = controller.busy
         if not controller.halted and (commands := self._clients.take_commands()):
             controller.submit(commands)
         self._merged += 1
-        if self._merged < MERGED_TURNS_MAX and controller.busy:
+        if busy and self._merged < MERGED_TURNS_MAX:
             self._host.schedule()
             return
         self._merged = 0
@@ -168,7 +170,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
             large_full=controller.submissions.large_full,
             alarm=controller.replica.machine.alarm,
         )
-        if controller.busy:
+        if busy:
             self._host.schedule()
 
     def _keep(self) -> None:
@@ -232,8 +234,9 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
             log.flush()  # its file may be due to end
         while self._unlogged and self._unlogged[0][0] <= self._log.written:
             self._clients.effects(self._unlogged.popleft()[1])
-        controller = self.controller
-        confirmed = self._clients.flush(may_reply=self.may_reply, soon=controller.may_serve_soon)
+        controller, may_reply = self.controller, self.may_reply
+        soon = not may_reply and controller.may_serve_soon
+        confirmed = self._clients.flush(may_reply=may_reply, soon=soon)
         if confirmed:
             epoch = controller.primary.epoch
             self._log.confirmed(epoch, self._clients.durable_mark, confirmed)

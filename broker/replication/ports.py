@@ -156,7 +156,8 @@ class Clients(Protocol):
     def flush(self, *, may_reply: bool, soon: bool) -> list[int]:
         """Write what is due; return the positions of the publishes confirmed by that.
 
-        Nothing of the machine's unless `may_reply`; `soon`: that may change in a moment.
+        Nothing of the machine's unless `may_reply`; `soon`: it may not, but that may change in a
+        moment.
         """
 
     def throttle(self, *, full: bool, large_full: bool, alarm: str) -> None:

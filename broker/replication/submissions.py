@@ -355,9 +355,8 @@ class Submissions:
             if not self._send(self._again[0].payload, True):
                 return
             self._sent.append(self._again.popleft())
-        while self._has_room():
-            lane = self._next_lane()
-            if lane is None or self._fills(lane):
+        while (lane := self._next_lane()) is not None:
+            if self._fills(lane) or not self._has_room():
                 return
             number, large = self._next_number, lane is self._large.lane
             commands, along = lane.batches[0], self._goes_along(lane)
@@ -388,9 +387,10 @@ class Submissions:
         """Which one has its turn; None: nothing may be sent now."""
         if self._express.batches:
             return self._express
-        if self._large_may_go and (self._large_is_next or not self._bulk.batches):
-            return self._large.lane
-        return self._bulk if self._bulk.batches else None
+        bulk = self._bulk if self._bulk.batches else None
+        if self._large.lane.batches and (self._large_is_next or bulk is None):
+            return self._large.lane if self._large_may_go else bulk
+        return bulk
 
     @property
     def _large_may_go(self) -> bool:

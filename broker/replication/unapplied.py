@@ -71,25 +71,22 @@ class WorkQueue:
 
     def __init__(self) -> None:
         self.bytes = 0
-        self._events: deque[PrimaryEvent] = deque()
-
-    def __len__(self) -> int:
-        return len(self._events)
+        self.events: deque[PrimaryEvent] = deque()
 
     @property
     def full(self) -> bool:
         """Whether something is to be applied before more is taken."""
-        return len(self._events) > WORK_ITEMS_MAX or self.bytes > WORK_BYTES_MAX
+        return len(self.events) > WORK_ITEMS_MAX or self.bytes > WORK_BYTES_MAX
 
     def add(self, events: Iterable[PrimaryEvent]) -> None:
         """Append events."""
         for event in events:
-            self._events.append(event)
+            self.events.append(event)
             self.bytes += cost_of(event)
 
     def take(self) -> PrimaryEvent:
         """Return the oldest event, to be dealt with now.  There is one."""
-        event = self._events.popleft()
+        event = self.events.popleft()
         self.bytes -= cost_of(event)
         return event
 
@@ -116,52 +113,43 @@ class Execution:
     """The one thing that is under way, of a controller's."""
 
     def __init__(self, executor: Executor) -> None:
+        self.under_way = False  # something is to be ended by `step` before anything else is begun
         self.waits = False  # for a page
         self.pauses = 0  # how often it began to
         self._executor = executor
-        self._part: Callable[[], bool] | None = None  # does some of it; whether that was all
+        self._steps: Iterator[None] = iter(())  # what is left of it to begin
+        self._was_all = False  # nothing is
         self._then: Callable[[], None] = _nothing
-        self._was_all = False
         self._pager: Pager | None = None
-
-    @property
-    def under_way(self) -> bool:
-        """Whether something is to be ended by `step` before anything else is begun."""
-        return self._part is not None
 
     @property
     def ready(self) -> bool:
         """Whether `step` has something to do now."""
-        return self._part is not None and (not self.waits or self._executor.ready)
+        return self.under_way and (not self.waits or self._executor.ready)
 
     def do(self, pager: Pager | None, work: Callable[[], T], then: Callable[[T], None]) -> None:
         """Do this now, and call `then` with what comes of it; or at a later `step`, if the machine
         of this pager needs a page."""
+        assert not self.under_way, "one thing after the other"
         results: list[T] = []
-
-        def whole() -> bool:
-            results.append(work())
-            return True
-
-        self._begin(pager, whole, lambda: then(results.pop()))
-        self.step()
+        if self._executor.run(pager, lambda: results.append(work())):
+            then(results.pop())
+            return
+        self.under_way = self._was_all = self.waits = True
+        self.pauses += 1
+        self._then = lambda: then(results.pop())
 
     def do_in_steps(
         self, pager: Pager | None, steps: Iterator[None], then: Callable[[], None]
     ) -> None:
         """Do a part of this at each `step`, and at last call `then`."""
-        self._begin(pager, lambda: next(steps, steps) is steps, then)
-
-    def _begin(
-        self, pager: Pager | None, part: Callable[[], bool], then: Callable[[], None]
-    ) -> None:
-        assert self._part is None, "one thing after the other"
-        self._pager, self._part, self._then = pager, part, then
+        assert not self.under_way, "one thing after the other"
+        self.under_way, self._was_all = True, False
+        self._pager, self._steps, self._then = pager, steps, then
 
     def step(self) -> None:
         """Go on with what is under way."""
-        part = self._part
-        assert part is not None
+        assert self.under_way
         if self.waits:
             self.waits = not self._executor.resume()
         else:
@@ -173,15 +161,14 @@ class Execution:
             then()
 
     def _do_part(self) -> None:
-        assert self._part is not None
-        self._was_all = self._part()
+        self._was_all = next(self._steps, self._steps) is self._steps
 
     def drop(self) -> None:
         """Forget what is under way: the state that it was for is not used any more."""
         if self.waits:
             self.waits = False
             self._executor.drop()
-        self._part, self._then, self._was_all, self._pager = None, _nothing, False, None
+        self.under_way, self._then, self._pager, self._steps = False, _nothing, None, iter(())
 
 
 def _nothing() -> None:
@@ -199,14 +186,7 @@ class Unapplied:
     @property
     def of_this_view(self) -> bool:
         """Whether something is to be done before a new view is looked at."""
-        return bool(self.work) or self.execution.under_way
-
-    @property
-    def ready(self) -> bool:
-        """Whether something can be done now."""
-        if self.execution.under_way:
-            return self.execution.ready
-        return bool(self.work) or bool(self.held_back)
+        return bool(self.work.events) or self.execution.under_way
 
     @property
     def waits_for_disk(self) -> bool:
@@ -331,4 +311,6 @@ def cost(body: bytes | Activation) -> int:
 
 def cost_of(event: PrimaryEvent) -> int:
     """Return what an event counts for: nothing, unless it is an item."""
-    return cost(body_of(event)) if isinstance(event, (Ordered, Activated)) else 0
+    if isinstance(event, Ordered):
+        return ITEM_COST + len(event.payload)
+    return ITEM_COST if isinstance(event, Activated) else 0

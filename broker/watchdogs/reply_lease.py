@@ -15,15 +15,14 @@ from pathlib import Path
 from vsync.totem.ordering.lease import Lease
 from vsync.types import Member, RingId
 
+_BOOT_CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)
 SLEEP_S = 0.01
 """A jump of one clock against the other by more than this means that the machine slept."""
 
 
 def boot_clock() -> float:
     """Seconds, also those in which the machine slept; the same as monotonic where unknown."""
-    if hasattr(time, "CLOCK_BOOTTIME"):
-        return time.clock_gettime(time.CLOCK_BOOTTIME)
-    return time.monotonic()
+    return time.clock_gettime(_BOOT_CLOCK)
 
 
 def boot_clock_name() -> str:

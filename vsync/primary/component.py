@@ -152,10 +152,13 @@ class Primary:
         self.mark.activation_applied(position)
         self._update_mark()
 
-    def voters_changed(self, voters: Terms) -> None:
-        """These are the voters from the position on that was applied last."""
-        if self.phase is PrimaryPhase.ACTIVE and self.mark.voters_changed(voters):
+    def voters_changed(self, voters: Terms) -> bool:
+        """These are the voters from the position on that was applied last.  True: others than
+        before, so there may be an event."""
+        changed = self.phase is PrimaryPhase.ACTIVE and self.mark.voters_changed(voters)
+        if changed:
             self._update_mark()
+        return changed
 
     def durable(self) -> int:
         """Return the position that a quorum of the voters in the state has made durable."""
