@@ -170,7 +170,7 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
             large_full=controller.submissions.large_full,
             alarm=controller.replica.machine.alarm,
         )
-        if busy:
+        if controller.busy:  # also by what was submitted, handed over or written above
             self._host.schedule()
 
     def _keep(self) -> None:
