@@ -236,10 +236,11 @@ class ServerConnection(FrameReader):
         if self.ahead:
             self.out = self.ahead.cut()
 
-    def accept_open(self, known_hosts: str = "") -> None:
-        """Accepts an `OpenRequested`; `close` refuses it.  `known_hosts`: HOST:PORT,... of up to
-        255 bytes, a field that AMQP 0-9-1 reserves and clients that look at it read so."""
-        self.send(0, "connection.open-ok", (known_hosts,))
+    def accept_open(self) -> None:
+        """Accepts an `OpenRequested`; `close` refuses it."""
+        # Known hosts, of AMQP 0-9, are reserved in 0-9-1: there are libraries that take a fixed
+        # length for the field.  The exchange amq.failover tells where the members are.
+        self.send(0, "connection.open-ok", ("",))
 
     def close(self, code: int, text: str, class_id: int = 0, method_id: int = 0) -> None:
         """Send the reason and wait a while for the client's close-ok. `text` as it goes out."""

@@ -6,7 +6,7 @@ of the calls.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from typing import Protocol
 
 from broker.access.access import Access, Rights
@@ -65,8 +65,6 @@ class Port(Protocol):
     mechanisms: tuple[str, ...]
     """How a client may log in, but for those that take a certificate."""
     identity: ServerIdentity
-    known_hosts: Mapping[str, str]
-    """Where the members take clients, HOST:PORT,..., by scheme: tcp or ssl."""
     new_name: Callable[[str], str]
     fenced: bool
     """Nothing of the machine's may be sent."""
@@ -131,7 +129,6 @@ class Client:
         self.connected_at = now
         self.login = REFUSED  # by which it came in
         self.told: dict[AuthQuestion, Answer] = {}  # by a server, of what it waits for
-        self.reached = ""  # the address of this member by which it came, HOST:PORT
         self.is_local = False  # from this machine's loopback address
         self.kept = KeptEvents()
         self.is_told_blocked = False

@@ -45,15 +45,6 @@ at once with something unread resets the connection, and a client that writes ge
 of the last replies."""
 
 
-def _reached(transport: asyncio.Transport) -> str:
-    """HOST:PORT of this end of a socket; empty where there is none."""
-    name = transport.get_extra_info("sockname")
-    if not isinstance(name, tuple):
-        return ""
-    host, port, *_ = name
-    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-
-
 def is_loopback(peer: str) -> bool:
     """Whether `peer` ("host:port") is this machine."""
     try:
@@ -309,7 +300,6 @@ class Connections:
         state = self._state()
         self.gateway.identify(state.cluster_id, state.version)
         client = self.gateway.connect(peer, is_loopback(peer), time.monotonic(), encryption)
-        client.reached = _reached(transport)
         link = ClientLink(self, client, transport)
         self._links[client] = link
         return link

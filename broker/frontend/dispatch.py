@@ -269,8 +269,7 @@ def _on_open(client: Client, event: OpenRequested) -> None:
     if not conn:
         return
     client.conn = conn
-    scheme = "tcp" if client.encryption is None else "ssl"
-    client.connection.accept_open(port.known_hosts.get(scheme) or client.reached)
+    client.connection.accept_open()
     port.commands.append(
         ConnectionOpen(CONNECTION_OPEN, conn, event.vhost, event.user, client.peer)
     )

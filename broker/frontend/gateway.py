@@ -53,9 +53,8 @@ from __future__ import annotations
 
 import base64
 import secrets
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection
 from functools import partial
-from types import MappingProxyType
 from typing import NamedTuple
 
 from broker.access.access import SYSTEM, Access, Rights, how_to_let_in
@@ -123,7 +122,6 @@ class Gateway:
     standby_holds = False  # new clients wait for the end of a standby, in no primary view as well
     watches = False  # whether clients come: the other one of a pair is gone
     heard = False  # one came since
-    known_hosts: Mapping[str, str] = MappingProxyType({})
 
     def __init__(
         self,

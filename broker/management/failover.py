@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
 from typing import NamedTuple, Protocol
 
 from broker.access.access import SYSTEM
@@ -25,7 +25,6 @@ from vsync.types import Member
 
 log = logging.getLogger("qpidd")
 
-KNOWN_HOSTS_BYTES_MAX = 255
 AGAIN_S = 5.0
 """After this what failed is tried again."""
 PEER = "127.0.0.1:0"
@@ -82,7 +81,6 @@ class FailoverExchange:
         self, controller: Controller, clients: Connections, drained: Callable[[], Collection[str]]
     ) -> None:
         self._controller, self._clients, self._drained = controller, clients, drained
-        self._urls: tuple[str, ...] = ()  # that the gateway knows
         self._told: dict[str, Told] = {}  # by virtual host, while this member publishes
         self._task: asyncio.Task[None] | None = None
         self._ends = False
@@ -97,11 +95,6 @@ class FailoverExchange:
             return
         hosts = self._hosts()
         urls = tuple(hosts.values())
-        if urls != self._urls:
-            self._urls = urls
-            self._clients.gateway.known_hosts = {
-                scheme: known_hosts(urls, scheme) for scheme in ("tcp", "ssl")
-            }
         if self._controller.me.name != min(self._with_state(), default=""):
             self._told.clear()
         elif self._task is None and now >= self._not_before and (due := self._due(urls)):
@@ -192,15 +185,3 @@ class FailoverExchange:
 
 def _bound(exchange: Exchange) -> frozenset[str]:
     return frozenset([one.destination for one in exchange.bindings.values() if one.to_queue])
-
-
-def known_hosts(urls: Sequence[str], scheme: str) -> str:
-    """Those of a scheme as HOST:PORT,..., as many as there is room for."""
-    found = ""
-    for url in urls:
-        for part in url.removeprefix("amqp:").split(","):
-            kind, _, address = part.partition(":")
-            longer = f"{found},{address}" if found else address
-            if kind == scheme and len(longer.encode()) <= KNOWN_HOSTS_BYTES_MAX:
-                found = longer
-    return found

@@ -6,6 +6,7 @@ Real processes and pika.  Times are written to the report, not judged by more th
 from __future__ import annotations
 
 import contextlib
+import re
 import signal
 import subprocess
 import threading
@@ -356,17 +357,7 @@ def test_who_listens_everywhere_names_an_address_that_clients_can_use(sharing: S
     one.arguments = tuple("0.0.0.0" if word == HOST else word for word in one.arguments)
     one.start()
     assert sharing.leader() is one
-
-    def told_hosts() -> str:
-        with contextlib.closing(connect(one)) as connection:
-            return str(connection._impl.known_hosts)
-
     typed = [*command("qpid-cluster"), str(one.address)]
     told = subprocess.run(typed, capture_output=True, text=True, check=True).stdout
-    # Until a list is made, who comes is told the address by which it came.
-    wait_until(
-        lambda: f"amqp:tcp:{told_hosts()} (token 1)" in told, 10, "clients to be told the same"
-    )
-    hosts = told_hosts()
-    assert hosts.endswith(f":{one.address.port}")
-    assert "0.0.0.0" not in hosts
+    assert re.search(rf"amqp:tcp:\S+:{one.address.port} \(token 1\)", told), told
+    assert "0.0.0.0" not in told

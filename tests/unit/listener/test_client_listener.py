@@ -199,7 +199,7 @@ def test_a_client_over_tls_and_one_without(run: Callable[[Story], None], files: 
     run(story)
 
 
-def test_a_client_is_told_the_heartbeat_and_at_least_this_members_address(
+def test_a_client_is_told_the_heartbeat_and_nothing_that_is_reserved(
     run: Callable[[Story], None], files: Files
 ) -> None:
     async def story() -> None:
@@ -207,15 +207,7 @@ def test_a_client_is_told_the_heartbeat_and_at_least_this_members_address(
             for port, context in ((here.plain, None), (here.tls, trusting(files))):
                 _, writer, said = await answered(port, context)
                 assert said["connection.tune"] == (2047, 131_072, 7)
-                assert said["connection.open-ok"] == (f"{HOST}:{port}",)
-                writer.close()
-            here.member.clients.gateway.known_hosts = {"tcp": "a:1,b:2", "ssl": ""}
-            for port, context, hosts in (
-                (here.plain, None, "a:1,b:2"),
-                (here.tls, trusting(files), f"{HOST}:{here.tls}"),
-            ):
-                _, writer, said = await answered(port, context)
-                assert said["connection.open-ok"] == (hosts,)
+                assert said["connection.open-ok"] == ("",)  # there are libraries that skip a byte
                 writer.close()
 
     run(story)
