@@ -23,6 +23,8 @@ from broker.amqp.fields import (
 from broker.amqp.spec import encode_method
 
 PROTOCOL_HEADER = b"AMQP\x00\x00\x09\x01"
+HEADER_OF_0_9 = b"AMQP\x01\x01\x00\x09"
+"""Of AMQP 0-9; libraries that say this mean 0-9-1, and RabbitMQ takes them at that as well."""
 METHOD, HEADER, BODY, HEARTBEAT = 1, 2, 3, 8
 FRAME_END = 0xCE
 FRAME_OVERHEAD_BYTES = 8

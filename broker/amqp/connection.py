@@ -391,9 +391,10 @@ class ServerConnection(FrameReader):
 
     def _on_protocol_header(self, data: bytes) -> int:
         """AMQP 0-9-1, or the client gets our protocol header and is closed."""
-        if not codec.PROTOCOL_HEADER.startswith(data[:8]):
+        head = bytes(data[:8])
+        if not any(one.startswith(head) for one in (codec.PROTOCOL_HEADER, codec.HEADER_OF_0_9)):
             self.out += codec.PROTOCOL_HEADER
-            self._end(Faulted(errors.FRAME_ERROR, f"protocol header {bytes(data[:8])!r}"))
+            self._end(Faulted(errors.FRAME_ERROR, f"protocol header {head!r}"))
             return len(data)
         if len(data) < 8:
             self.need = 8

@@ -42,6 +42,15 @@ def test_the_handshake_step_by_step() -> None:
     assert methods_in(connection.take_output()) == [(0, "connection.open-ok", ("",), None, b"")]
 
 
+def test_who_says_0_9_gets_0_9_1() -> None:
+    """As from RabbitMQ: aioamqp says so."""
+    connection = new()
+    assert connection.receive(codec.HEADER_OF_0_9[:5], 0.0) == []
+    assert connection.receive(codec.HEADER_OF_0_9[5:] + start_ok() + tune_ok(), 0.0) == []
+    (requested,) = connection.receive(method(0, "connection.open", "/"), 0.0)
+    assert isinstance(requested, OpenRequested)
+
+
 @pytest.mark.parametrize(
     "data",
     [b"AMQP\x00\x00\x09\x00", b"AMQP\x01\x01\x00\x0a", b"GET / HT", b"\x16\x03\x01", b"\x00"],
