@@ -32,7 +32,7 @@ from vsync.totem.ordering.tempo import Tempo
 from vsync.totem.ordering.token_passing import TokenPassing
 from vsync.totem.phases import Phase
 from vsync.types import Guarantee, Member, RingId
-from vsync.wire.codec import HELLO_VERSION, Codec
+from vsync.wire.codec import HELLO_VERSION, Codec, Envelope
 from vsync.wire.messages import (
     Alive,
     CommitToken,
@@ -49,6 +49,7 @@ from vsync.wire.messages import (
 )
 
 _DATA, _TOKEN, _EARLY = FrameKind.DATA, FrameKind.TOKEN, FrameKind.EARLY
+_REPORT = FrameKind.REPORT
 
 
 class Node:
@@ -80,7 +81,7 @@ class Node:
         self.membership = Membership(self.context, self.intake, self.delivery, tokens)
         self._connectivity = self.membership.connectivity
         self._failure_detector = self.membership.prober.detector
-        self._newest = {me.name: me.incarnation}
+        self._newest = {me.name: me}
         self._late = False  # this process was stopped: frames that queued up are outdated
         self._fresh = False  # a member was received from anew since the receive queue was empty
 
@@ -206,12 +207,8 @@ class Node:
             envelope = self.codec.open(frame)
             sender = envelope.sender
             self.context.receiving(sender.name)
-            if self._newest.get(sender.name) != sender.incarnation:
-                if not self._is_newer(sender):
-                    return
-                self.membership.wire_versions.heard(sender.name, envelope.versions)
-            if sender == self.me:
-                self.context.count("own_echo")
+            # The codec has one object for all frames of a sender.
+            if self._newest.get(sender.name) is not sender and not self._admits(envelope):
                 return
             message = self.codec.decode(frame, envelope)
         except FrameError as err:
@@ -219,7 +216,7 @@ class Node:
             if err.code in FOREIGN:
                 self._on_misfit(frame, now)
             return
-        if self._failure_detector:
+        if self._failure_detector.checks:
             self._failure_detector.on_frame(sender, now)
         if self._connectivity.on_frame(sender, now):
             self._fresh = True
@@ -233,6 +230,9 @@ class Node:
         elif kind is _TOKEN and operational is not None:
             assert isinstance(message, Token)
             operational.on_token(sender, message, now)
+        elif kind is _REPORT and operational is not None:
+            assert isinstance(message, Report)
+            operational.on_report(sender, message)
         elif self.phase is Phase.LEFT or self.phase is Phase.IDLE:
             self.context.count(f"frame_in_{self.phase.value}")
             if self.phase is Phase.LEFT and isinstance(message, Join):
@@ -248,7 +248,7 @@ class Node:
             case Wake():
                 membership.on_wake(message, now)
             case Report():
-                membership.on_report(sender, message)
+                self.context.count("report_other_ring")  # none is installed
             case Probe():
                 membership.prober.on_probe(sender)
             case Alive():
@@ -278,18 +278,22 @@ class Node:
             self.membership.turn_while_forming(now)
         self._deliver()
 
-    def _is_newer(self, sender: Member) -> bool:
-        """Is this unknown incarnation of `sender` newer than the known one?"""
-        if sender.name == self.me.name:
-            self.context.count("name_of_mine")
+    def _admits(self, envelope: Envelope) -> bool:
+        """Is this another member than this one, and no incarnation older than the known one?"""
+        sender, me = envelope.sender, self.me
+        if sender.name == me.name:
+            ours = sender.incarnation == me.incarnation
+            self.context.count("own_echo" if ours else "name_of_mine")
             return False
         known = self._newest.get(sender.name)
-        if known is not None and sender.incarnation < known:
+        if known is not None and sender.incarnation < known.incarnation:
             self.context.count("past_incarnation")
             return False
         if len(self._newest) >= 4096:
-            self._newest = {self.me.name: self.me.incarnation}
-        self._newest[sender.name] = sender.incarnation
+            self._newest = {me.name: me}
+        self._newest[sender.name] = sender
+        if known is None or sender.incarnation != known.incarnation:
+            self.membership.wire_versions.heard(sender.name, envelope.versions)
         return True
 
     def _was_away(self, now: float) -> bool:
@@ -312,7 +316,8 @@ class Node:
             self.context.count(code)
             for sender, versions in self.handshake.take_accepted():
                 # A late one may be of a former incarnation, and that of another release.
-                if sender.incarnation >= self._newest.get(sender.name, 0):
+                known = self._newest.get(sender.name)
+                if known is None or sender.incarnation >= known.incarnation:
                     self.membership.wire_versions.heard(sender.name, versions)
         else:
             hello = self.handshake.on_foreign(frame, now)

@@ -71,6 +71,7 @@ _MEMO_MAX = 1024
 _new = tuple.__new__  # half the cost of calling the class
 
 _HEAD = Struct("<BBI8sQBB")  # version kind checksum tag incarnation name address
+_HEAD_BYTES = _HEAD.size
 _SUM = Struct("<I")
 _SUM_MASK = 0xFFFFFFFF
 _START = Struct("<HI")  # version and kind, checksum
@@ -86,7 +87,8 @@ _FRAGMENT = Struct("<QII")
 _REPORT = Struct("<QQQQQ")  # hop held safe mark covers
 
 # An enum's attribute is ten times as slow.
-_TOKEN_KIND, _DATA_KIND, _EARLY_KIND = FrameKind.TOKEN, FrameKind.DATA, FrameKind.EARLY
+_TOKEN_KIND, _REPORT_KIND = FrameKind.TOKEN, FrameKind.REPORT
+_DATA_KIND, _EARLY_KIND = FrameKind.DATA, FrameKind.EARLY
 _CONTENTS = {int(c): c for c in Content}
 _GUARANTEES = {int(g): g for g in Guarantee}
 MEMBERSHIP_KINDS = frozenset(
@@ -283,9 +285,11 @@ class Codec:
         return self.frame(_EARLY_KIND, body)
 
     def encode(self, message: Message) -> bytes:
-        match message:
+        match message:  # in the order in which they are frequent
             case Token():
                 return self.frame(_TOKEN_KIND, token_body(message))
+            case Report():
+                return self.frame(_REPORT_KIND, report_body(message))
             case Data():
                 return self.frame(_DATA_KIND, message.body)
             case Join():
@@ -296,8 +300,6 @@ class Codec:
                 return self.frame(FrameKind.MERGE, ring_block(message.ring) + merge_body(message))
             case Wake():
                 return self.frame(FrameKind.WAKE, ring_block(message.ring))
-            case Report():
-                return self.frame(FrameKind.REPORT, report_body(message))
             case Probe():
                 return self.frame(FrameKind.PROBE, b"")
             case Alive():
@@ -310,28 +312,35 @@ class Codec:
     def open(self, frame: bytes) -> Envelope:
         """Check the envelope.  Raises `FrameError`.  The body is not looked at."""
         size = len(frame)
-        if size < _HEAD.size:
+        if size < _HEAD_BYTES:
             raise FrameError("frame_short")
         if size > self.bytes_max:
             raise FrameError("frame_long")
         code, given = _START.unpack_from(frame)
-        if not self._oldest <= (version := frame[0]) <= self._newest:
-            raise FrameError("frame_hello" if version == HELLO_VERSION else "frame_version")
-        start: int = _HEAD.size + frame[_NAME_BYTES] + frame[_NAME_BYTES + 1]
-        identity = frame[_SUM_END:start]
-        opened = self._opened.get(identity)
-        if opened is None:
-            opened = self._open_sender(frame, identity, start)
-        found = opened.get(code)
+        start: int = _HEAD_BYTES + frame[_NAME_BYTES] + frame[_NAME_BYTES + 1]
+        opened = self._opened.get(frame[_SUM_END:start])
+        found = None if opened is None else opened.get(code)
         if found is None:
-            if checksum(frame, start) != given:
-                raise FrameError("frame_checksum")
-            raise FrameError("frame_kind")
+            found = self._open_first(frame, start)
         envelope, seed = found
         body = frame[start:] if size < _SMALL else memoryview(frame)[start:]
         if xxh3_64_intdigest(body, seed) & _SUM_MASK != given:
             raise FrameError("frame_checksum")
         return envelope
+
+    def _open_first(self, frame: bytes, start: int) -> tuple[Envelope, int]:
+        """Check a version, a sender or a kind of frame that is not known to be right."""
+        if not self._oldest <= (version := frame[0]) <= self._newest:
+            raise FrameError("frame_hello" if version == HELLO_VERSION else "frame_version")
+        identity = frame[_SUM_END:start]
+        opened = self._opened.get(identity)
+        if opened is None:
+            opened = self._open_sender(frame, identity, start)
+        code, given = _START.unpack_from(frame)
+        found = opened.get(code)
+        if found is None:
+            raise FrameError("frame_checksum" if checksum(frame, start) != given else "frame_kind")
+        return found
 
     def _open_sender(self, frame: bytes, identity: bytes, start: int) -> _Opened:
         """Check who sends this for the first time."""
@@ -372,6 +381,8 @@ class Codec:
             return self._read_token(frame, start)
         if kind is _DATA_KIND or kind is _EARLY_KIND:
             return self.data(frame, start)
+        if kind is _REPORT_KIND:
+            return self._read_report(frame, start)
         match kind:
             case FrameKind.JOIN:
                 return read_join(frame[start:])
@@ -386,8 +397,6 @@ class Codec:
                 if start != len(frame):
                     raise FrameError("frame_trailing")
                 return Wake(ring)
-            case FrameKind.REPORT:
-                return self._read_report(frame, start)
             case FrameKind.PROBE | FrameKind.ALIVE:
                 if start != len(frame):
                     raise FrameError("frame_trailing")
@@ -458,7 +467,7 @@ class Codec:
         hop, held, safe, mark, covers = _REPORT.unpack_from(frame, at)
         if not covers <= safe <= held or hop > COUNT_MAX or held > COUNT_MAX:
             raise FrameError("report_field")
-        return Report(ring, hop, held, safe, mark, covers)
+        return _new(Report, (ring, hop, held, safe, mark, covers))
 
     def _read_token(self, frame: bytes, start: int) -> Token:
         ring, at = self.ring(frame, start)

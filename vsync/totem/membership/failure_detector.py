@@ -46,69 +46,66 @@ class FailureDetector:
 
     def __init__(self, window: float) -> None:
         self._window = window
-        self._checks: dict[Member, _Check] = {}
-
-    def __bool__(self) -> bool:
-        return bool(self._checks)
+        self.checks: dict[Member, _Check] = {}
 
     def __contains__(self, member: Member) -> bool:
-        return member in self._checks
+        return member in self.checks
 
     def hint(self, member: Member, now: float, refused: bool) -> bool:
         """Its link broke, or its host refused a new one; True when that begins a check."""
-        check = self._checks.get(member)
+        check = self.checks.get(member)
         fresh = check is None
         if check is None:
-            check = self._checks[member] = _Check(now)
+            check = self.checks[member] = _Check(now)
         check.refused |= refused
         return fresh
 
     def on_frame(self, member: Member, now: float) -> None:
         """A frame of this incarnation came in."""
-        check = self._checks.get(member)
+        check = self.checks.get(member)
         if check is not None and now >= check.began + self._window / 2:
             check.received = True
 
     def answered(self, member: Member) -> None:
         """It answered a probe of this check, which counts at any time."""
-        check = self._checks.get(member)
+        check = self.checks.get(member)
         if check is not None:
             check.received = True
 
     def next_at(self) -> float | None:
         """When `probes` or `findings` are due next."""
-        return min((check.again_at for check in self._checks.values()), default=None)
+        return min((check.again_at for check in self.checks.values()), default=None)
 
     def probes(self, now: float) -> list[Member]:
         """Members to probe now; each is probed `TRIES` times a window, the first time at once."""
-        due = [m for m, c in self._checks.items() if now >= c.again_at < c.began + self._window]
+        due = [m for m, c in self.checks.items() if now >= c.again_at < c.began + self._window]
         for member in due:
-            self._checks[member].again_at = now + self._window / TRIES
+            self.checks[member].again_at = now + self._window / TRIES
         return due
 
     def findings(self, now: float) -> list[tuple[Member, ProbeResult]]:
         """The checks that are over, in the order in which they began."""
         over: list[tuple[Member, ProbeResult]] = []
-        for member, check in list(self._checks.items()):
+        for member, check in list(self.checks.items()):
             late = now - check.began - self._window
             if check.received:
                 over.append((member, ProbeResult.ALIVE))
             elif late < -1e-9:
                 continue
             elif late > self._window / 2:
-                self._checks[member] = _Check(
+                self.checks[member] = _Check(
                     now
                 )  # this process was stopped, and may have missed frames
                 continue
             else:
                 over.append((member, ProbeResult.GONE if check.refused else ProbeResult.OPEN))
-            del self._checks[member]
+            del self.checks[member]
         return over
 
     def keep(self, members: tuple[Member, ...]) -> None:
         """End the checks of all but these: the others are out of the ring already."""
-        for member in [m for m in self._checks if m not in members]:
-            del self._checks[member]
+        for member in [m for m in self.checks if m not in members]:
+            del self.checks[member]
 
 
 class Prober:

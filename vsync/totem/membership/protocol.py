@@ -25,7 +25,7 @@ from vsync.totem.ordering.ring import Ring
 from vsync.totem.ordering.token_passing import TokenPassing
 from vsync.totem.phases import Phase, Reason, after
 from vsync.types import NO_RING, Member, RingId
-from vsync.wire.messages import CommitEntry, CommitToken, Data, Join, Merge, Report, Token, Wake
+from vsync.wire.messages import CommitEntry, CommitToken, Data, Join, Merge, Token, Wake
 
 
 class Membership:
@@ -144,12 +144,6 @@ class Membership:
             self.operational.on_wake(message, now)
         else:
             self._context.count("wake_other_ring")
-
-    def on_report(self, sender: Member, report: Report) -> None:
-        if self.operational is not None:
-            self.operational.on_report(sender, report)
-        else:
-            self._context.count("report_other_ring")
 
     def on_join(self, sender: Member, join: Join, now: float) -> None:
         self.ring_ids.learn(join.ring_seq)

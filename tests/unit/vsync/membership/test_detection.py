@@ -40,7 +40,7 @@ def test_refused_and_silent_for_the_whole_window_is_gone() -> None:
     assert checks.next_at() == pytest.approx(1.065)
     assert checks.probes(1.065) == []
     assert checks.findings(1.065) == [(B, ProbeResult.GONE)]
-    assert not checks
+    assert not checks.checks
 
 
 def test_a_broken_link_alone_proves_nothing() -> None:

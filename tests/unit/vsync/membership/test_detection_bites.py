@@ -35,9 +35,9 @@ def never_proven(self: FailureDetector, now: float) -> list[tuple[Member, ProbeR
 
 
 def sleeper_is_right(self: FailureDetector, now: float) -> list[tuple[Member, ProbeResult]]:
-    over = [(m, ProbeResult.GONE) for m, c in self._checks.items() if now > c.began + self._window]
+    over = [(m, ProbeResult.GONE) for m, c in self.checks.items() if now > c.began + self._window]
     for member, _ in over:
-        del self._checks[member]
+        del self.checks[member]
     return over
 
 
