@@ -12,11 +12,10 @@ call of the application, and `submit` may be called from within `on_event`.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import select
 import time
 from collections import deque
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 from vsync.io.transport import Transport, TransportError
@@ -68,6 +67,20 @@ class RingNode(Protocol):
     def known_members(self) -> tuple[Member, ...]: ...
 
 
+class _Ending:
+    """Ends the member if the node fails an assertion; errors of the caller only pass through."""
+
+    def __init__(self, end: Callable[[Exception], None]) -> None:
+        self._end = end
+
+    def __enter__(self) -> None:
+        """Nothing is to be prepared: one object serves all calls."""
+
+    def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
+        if isinstance(error, AssertionError):
+            self._end(error)
+
+
 class Driver:
     """Runs one member.  `start` once, from the loop; `stop` ends it for good.
 
@@ -107,6 +120,7 @@ class Driver:
         self._arming = False  # `_arm` runs before the loop waits
         self._capped = 0
         self._polled_frames = 0  # received since the last poll
+        self._ending_on_a_bug = _Ending(self._end)
         self._poll_period = BUSY_POLL_S
         self._timer: asyncio.TimerHandle | None = None
         self._timer_at = 0.0
@@ -163,18 +177,15 @@ class Driver:
         """Queue a payload.  False: no room (or stopped), nothing queued; retry after a delivery."""
         if not self._running:
             return False
-        try:  # spelled out: this is the hot one
+        with self._ending_on_a_bug:
             taken = self.node.submit(payload, self._clock(), guarantee, urgent=urgent)
             self._flush_outside()
-        except AssertionError as error:
-            self._end(error)
-            raise
         return taken
 
     def set_mark(self, mark: int) -> None:
         """Send this member's new mark with the next token."""
         if self._running:
-            with self._ending_on_a_bug():
+            with self._ending_on_a_bug:
                 self.node.set_mark(mark, self._clock())
                 self._flush_outside()
 
@@ -186,14 +197,14 @@ class Driver:
     def send_direct(self, to: Member, payload: bytes) -> None:
         """Send one datagram to one member; it may be lost."""
         if self._running:
-            with self._ending_on_a_bug():
+            with self._ending_on_a_bug:
                 self.node.send_direct(to, payload)
                 self._flush_outside()
 
     def leave(self) -> None:
         """Send the leave notice; `stop` later."""
         if self._running:
-            with self._ending_on_a_bug():
+            with self._ending_on_a_bug:
                 self.node.leave(self._clock())
                 self._flush_outside()
 
@@ -223,15 +234,6 @@ class Driver:
             self._turning = False
             self._arm()
 
-    @contextlib.contextmanager
-    def _ending_on_a_bug(self) -> Iterator[None]:
-        """End the member if the node fails an assertion; errors of the caller only pass through."""
-        try:
-            yield
-        except AssertionError as error:
-            self._end(error)
-            raise
-
     def _end(self, error: Exception) -> None:
         if self._release(0):
             self.closed.set_exception(error)
@@ -241,7 +243,8 @@ class Driver:
             self._read()
         else:
             self.counters["turns_without_reading"] += 1
-        self._hand_over()
+        if self._events:
+            self._hand_over()
 
     def _read(self, *, expected: bool = True) -> int:
         """Give the node the received frames, then report that the socket is empty."""
@@ -250,7 +253,8 @@ class Driver:
         receive = node.receive
         for frame in frames:
             receive(frame, now)
-        if len(frames) < FRAMES_A_TURN:
+        count = len(frames)
+        if count < FRAMES_A_TURN:
             self._capped = 0
             node.drained(now)
         else:
@@ -260,9 +264,9 @@ class Driver:
             self._schedule_turn()
             if self._capped % CAPPED_TURNS_MAX == 0:
                 node.drained(now)
-        self._polled_frames += len(frames)
+        self._polled_frames += count
         self._flush()
-        return len(frames)
+        return count
 
     def _flush(self) -> None:
         """Perform every send now; queue the other outputs, in order, for the application."""
@@ -271,10 +275,10 @@ class Driver:
             return
         transport, events = self.transport, self._events
         for output in outputs:
-            if isinstance(output, Broadcast):
-                transport.broadcast(output.frame)
-            elif isinstance(output, Send):
+            if isinstance(output, Send):
                 transport.send(output.to.address, output.frame)
+            elif isinstance(output, Broadcast):
+                transport.broadcast(output.frame)
             elif isinstance(output, Hail):
                 transport.hail(output.address, output.frame)
             else:
@@ -292,15 +296,13 @@ class Driver:
         if not self._turning and not self._scheduled:
             if self._events:
                 self._schedule_turn()
-            elif not self._arming:
+            elif not self._arming and self._is_due_earlier():
                 self._arming = True
                 self.loop.call_soon(self._arm)
 
     def _hand_over(self) -> None:
         """Hand events to the application for one slice; the rest waits for the next turn."""
         events, on_event, clock = self._events, self._on_event, self._clock
-        if not events:
-            return
         end = clock() + SLICE_S
         while events and self._running:
             on_event(events.popleft())
@@ -316,6 +318,11 @@ class Driver:
 
     # -- timers ------------------------------------------------------------------------------
 
+    def _is_due_earlier(self) -> bool:
+        """Whether the node has a timer that is due before the loop's."""
+        due = self.node.next_timer()
+        return due is not None and (self._timer is None or due < self._timer_at - TICK_S)
+
     def _arm(self) -> None:
         """Set one loop timer, at or before the node's.
 
@@ -327,14 +334,14 @@ class Driver:
         if not self._running:
             return
         now = self._clock()
-        if self._poll_at - now < SOON_S and self._poll_period == IDLE_POLL_S:
+        if self._poll_period == IDLE_POLL_S and self._poll_at - now < SOON_S:
             self._on_poll()
         due = self.node.next_timer()
         if due is None:
             return
         if self._timer is not None:
-            early = due - self._timer_at
-            if -TICK_S <= early <= TICK_S or (early > 0 and self._timer_at - now > SOON_S):
+            at = self._timer_at
+            if due >= at - TICK_S and (at - now > SOON_S or due <= at + TICK_S):
                 return
             self._timer.cancel()
         self._timer_at = due
