@@ -8,7 +8,7 @@ from collections.abc import Callable
 from vsync.totem.context import Context, Timer, Timers
 from vsync.totem.events import Broadcast, Marks, Send
 from vsync.totem.ordering.application import Delivery, Intake
-from vsync.totem.ordering.reports import FRAMES_MAX, MEMBERS_MAX, OwnMark, Reports
+from vsync.totem.ordering.reports import FRAMES_MAX, MEMBERS_MAX, OwnMark, Reports, with_mark
 from vsync.totem.ordering.ring import Ring, same
 from vsync.totem.ordering.token_passing import TokenPassing
 from vsync.types import Member
@@ -88,11 +88,11 @@ class OperationalPhase:
         ring, token = self.ring, self.waiting
         if report.ring != ring.id:
             self._context.count("report_other_ring")
-        elif sender not in ring.members:
+        elif (index := ring.indices.get(sender)) is None:
             self._context.count("report_stranger")
         elif token is not None and report.held > token.seq:
             self._context.count("report_beyond_token")
-        elif not self._reports.take(ring.members.index(sender), report, ring.hop):
+        elif not self._reports.take(index, report, ring.hop):
             self._context.count("report_overtaken")
         else:
             self._reported = True
@@ -368,9 +368,9 @@ class OperationalPhase:
 
     def _report_news(self) -> None:
         """To all that it holds more; what it delivered, and its mark, to the keeper only."""
-        members, reports = self.ring.members, self._reports
+        ring, reports = self.ring, self._reports
         holds_more = reports.upto > reports.told[0]
-        self._report(members if holds_more else members[reports.keeper : reports.keeper + 1])
+        self._report(ring.others if holds_more else (ring.members[reports.keeper],))
 
     def _settle_early(self, token: Token, now: float) -> None:
         """At the keeper: what all have delivered, whose marks that lets out, and the next frame."""
@@ -391,7 +391,8 @@ class OperationalPhase:
         ring, delivered = self.ring, max(self.ring.known, token.everywhere)
         marks = self._reports.marks(token.marks, delivered)
         own = self._own.shown(delivered, marks[ring.index])
-        marks = (*marks[: ring.index], own, *marks[ring.index + 1 :])
+        if own != marks[ring.index]:
+            marks = with_mark(marks, ring.index, own)
         if marks != token.marks:
             self.waiting = token._replace(marks=marks)
             ring.keeps(self.waiting)
@@ -404,10 +405,8 @@ class OperationalPhase:
         reports.reported(ring.safe)
         report = Report(ring.id, reports.hop, reports.upto, ring.safe, mark, covers)
         frame = context.codec.encode(report)
-        for member in members:
-            if member != ring.me:
-                context.count("reports_sent")
-                context.out.append(Send(member, frame))
+        context.count("reports_sent", len(members))
+        context.out.extend([Send(member, frame) for member in members])
 
     # -- timers ------------------------------------------------------------------------------
 

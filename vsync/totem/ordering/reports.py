@@ -21,6 +21,8 @@ from collections import deque
 
 from vsync.wire.messages import Report
 
+_new = tuple.__new__  # half the cost of calling the class
+
 MEMBERS_MAX = 5
 """Of a larger ring the token takes fewer frames than the reports of all to all."""
 FRAMES_MAX = 2
@@ -93,36 +95,53 @@ class Reports:
             return False
         self.hop = report.hop
         former = self._latest.get(index)
-        if former is not None:  # they may come in any order
-            marked = max(former, report, key=lambda one: one.mark)
-            report = report._replace(
-                held=max(former.held, report.held), safe=max(former.safe, report.safe),
-                mark=marked.mark, covers=marked.covers,
-            )  # fmt: skip
-        self._latest[index] = report
+        self._latest[index] = report if former is None else _joined(former, report)
         return True
 
     def held_by_all(self) -> int:
         """Up to where all members hold everything, as far as they said; the keeper holds what it
         sent, and what was there when it did."""
-        latest, keeper = self._latest, self.keeper
-        if len(latest) + (keeper != self._index) + 1 < self._members:
+        latest, held = self._latest, self.upto
+        if len(latest) + (self.keeper != self._index) + 1 < self._members:
             return 0  # somebody said nothing yet
-        return min([self.upto, *(one.held for one in latest.values())])
+        for one in latest.values():
+            if one.held < held:
+                held = one.held
+        return held
 
     def delivered_by_all(self, here: int) -> int:
         """Up to where all members have delivered everything; `here`: this one, the keeper, has."""
-        latest = self._latest
-        safe = [one.safe for one in latest.values()]
-        return min([here, *safe]) if len(latest) == self._members - 1 else 0
+        if len(self._latest) < self._members - 1:
+            return 0
+        for one in self._latest.values():
+            if one.safe < here:
+                here = one.safe
+        return here
 
     def marks(self, shown: tuple[int, ...], delivered: int) -> tuple[int, ...]:
         """`shown`, and each mark that is higher and stands for nothing that not all `delivered`."""
-        marks = list(shown)
         for index, one in self._latest.items():
-            if one.covers <= delivered and one.mark > marks[index]:
-                marks[index] = one.mark
-        return tuple(marks)
+            if one.mark > shown[index] and one.covers <= delivered:
+                shown = with_mark(shown, index, one.mark)
+        return shown
+
+
+def with_mark(marks: tuple[int, ...], index: int, mark: int) -> tuple[int, ...]:
+    """These marks, and another one of this member."""
+    return (*marks[:index], mark, *marks[index + 1 :])
+
+
+def _joined(former: Report, report: Report) -> Report:
+    """What two reports of one member say together: they may come in any order."""
+    ring, hop, held, safe, mark, covers = report
+    _, _, held_before, safe_before, mark_before, covers_before = former
+    if held_before > held:
+        held = held_before
+    if safe_before > safe:
+        safe = safe_before
+    if mark_before >= mark:
+        mark, covers = mark_before, covers_before
+    return _new(Report, (ring, hop, held, safe, mark, covers))
 
 
 class OwnMark:
@@ -160,8 +179,9 @@ class OwnMark:
 
     def shown(self, delivered: int, before: int) -> int:
         """What the token shows from now on, in place of `before`; `delivered`: by all members."""
-        while self._later and self._later[0][0] <= delivered:
-            self._due = self._later.popleft()[1]
-        if not self.fell:
-            self._due = max(self._due, before)  # by a report
+        later = self._later
+        while later and later[0][0] <= delivered:
+            self._due = later.popleft()[1]
+        if before > self._due and not self.fell:
+            self._due = before  # by a report
         return self._due

@@ -66,6 +66,8 @@ class Ring:
         self.members = members
         self.me = me
         self.index = members.index(me)
+        self.indices = {member: index for index, member in enumerate(members)}
+        self.others = tuple(member for member in members if member != me)
         self._successor = (self.index + 1) % len(members)
         self.config = config
         self.block = ring_block(ring)
