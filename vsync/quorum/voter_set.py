@@ -92,13 +92,15 @@ class VoterSet:
     """The votes that the quorum is counted from."""
     breaker: str = field(init=False, repr=False, compare=False)
     """The voter that decides between two halves; empty: none."""
+    judged: dict[frozenset[str], bool] = field(init=False, repr=False, compare=False)
+    """Whether these have a quorum: of the members that have reached a position."""
 
     def __post_init__(self) -> None:
         counted = {name: votes for name, votes in self.votes.items() if name not in self.away}
         there = sum(counted.values()) + (self.arbitrator_votes if self.arbitrator else 0)
         derived = {
             "counted": counted, "total": self.expected or there,
-            "breaker": _breaker(self.tie_breaker, sorted(counted)),
+            "breaker": _breaker(self.tie_breaker, sorted(counted)), "judged": {},
         }  # fmt: skip
         for name, value in derived.items():
             object.__setattr__(self, name, value)
@@ -163,11 +165,19 @@ class VoterSet:
         another history.
         """
         held = {n: marks.get(n, 0) for n in self.counted if n in caught_up}
-        position = durable_up_to(held, self.quorate)
+        position = durable_up_to(held, self._have_reached)
         recorded = self.arbitrator in caught_up and marks.get(self.arbitrator, 0) >= epoch
         if recorded and self.quorate({*held, self.arbitrator}):
             position = max(position, min(held.values()))
         return position
+
+    def _have_reached(self, names: set[str]) -> bool:
+        """Whether these are quorate, of the few sets that members reach a position in."""
+        key = frozenset(names)
+        found = self.judged.get(key)
+        if found is None:
+            found = self.judged[key] = self.quorate(key)
+        return found
 
     def credible(
         self, epochs: Mapping[str, int], records: Mapping[str, EpochRecord]
@@ -327,10 +337,11 @@ class Electorate:
         """
         if not self.sets:
             return 0
-        position = min(one.durable(marks, caught_up, epoch) for one in self.sets)
-        if self.changing:
+        position = self.sets[0].durable(marks, caught_up, epoch)
+        for one in self.sets[1:]:
+            names = (n for n in self.data_names if n in caught_up)
             position = min(
-                [position, *(marks.get(n, 0) for n in self.data_names if n in caught_up)]
+                [position, one.durable(marks, caught_up, epoch), *(marks.get(n, 0) for n in names)]
             )
         return position
 
