@@ -28,7 +28,6 @@ from broker.access.backends import (
 )
 from broker.machine.commands import Table, Value
 from broker.machine.state import FAILOVER, Held, State
-from broker.machine.version import DECLARED_AS_RABBITMQ
 
 LOOPBACK_USERS = frozenset(("guest",))
 IMPERSONATOR = "impersonator"
@@ -162,8 +161,7 @@ class Access:
     def default_queue_type(self, vhost: str) -> str:
         """Of queues of this virtual host that are declared without a type; empty: classic."""
         body = self._defined("vhost", "", vhost) or {}
-        kind = body.get(DEFAULT_QUEUE_TYPE, "")
-        return cast("str", kind) if self._state().version >= DECLARED_AS_RABBITMQ else ""
+        return cast("str", body.get(DEFAULT_QUEUE_TYPE, ""))
 
     # -- users -----------------------------------------------------------------------------------
 

@@ -19,7 +19,6 @@ from broker.admin.roles import IllegalMove, Role, way
 from broker.exit_codes import Exit
 from broker.machine.commands import DEMOTE, PROMOTE, Command, Demote, Promote
 from broker.machine.state import State
-from broker.machine.version import ACTIVE_MEMBER
 from broker.options.active_passive import AUTOMATIC, MANUAL, ActivePassiveOptions
 from broker.replication.chain import Promise
 from broker.replication.durable_gate import Backups
@@ -42,10 +41,6 @@ OF_PAIR = (
     "in a pair the members decide: to have this one be active, force the other one passive "
     "(qpid-ha passive). One that waits for a peer which is lost for good: stop it, run "
     "qpid-cluster-store -c --sole-voter on its --data-dir, start it again"
-)
-TOO_OLD = (
-    f"active-passive mode needs version {ACTIVE_MEMBER} of the machine in force, and an older one "
-    "is: run qpid-cluster --upgrade"
 )
 
 
@@ -208,7 +203,7 @@ class ActivePassive:
         machine = self._machine()
         if not self._has_it:
             self._gave_up = 0  # applied: it may take the role in this view again
-        if not self._controller.serving or machine.version < ACTIVE_MEMBER:
+        if not self._controller.serving:
             self._vacant_since = 0.0
         elif machine.active:
             self._vacant_since = 0.0
@@ -262,8 +257,6 @@ class ActivePassive:
             to = f"; connect to {where}" if where else ""
             return f"member '{me}' is a backup, '{machine.active}' is the active member{to}", False
         text = f"member '{me}' is a backup, and no member is active"
-        if self._controller.serving and machine.version < ACTIVE_MEMBER:
-            return f"{text}: {TOO_OLD}", False
         if self._options.automatic:
             return text, self.role is Role.READY and bool(self._candidates())
         return f"{text}: an operator is to promote one (qpid-ha promote)", False
@@ -282,8 +275,6 @@ class ActivePassive:
         if self.role is not Role.READY:
             why = f"Joining active cluster, cannot be promoted: {self._controller.primary.reason}"
             raise QueryRefused("refused", why)
-        if machine.version < ACTIVE_MEMBER:
-            raise QueryRefused("refused", TOO_OLD)
         if self._gives_up:
             text = f"{me} is drained: run qpid-cluster --undrain {me} first"
             raise QueryRefused("refused", text)

@@ -182,7 +182,7 @@ class FrameReader(ABC):
             return
         if kind == codec.BODY:
             channel.on_body(number, data[start:end])
-            if self.limits.in_parts and (part := channel.part(number)) is not None:
+            if (part := channel.part(number)) is not None:
                 self.events.append(part)
         else:
             announced, properties = codec.decode_content_header(data, start, end)
@@ -203,5 +203,4 @@ class FrameReader(ABC):
     def _kept_of(self, channel: ChannelIn) -> int:
         """How much of the message under way is kept here before it goes on."""
         whole = channel.announced
-        large = self.limits.in_parts and whole > WHOLE_BYTES_MAX
-        return PART_BYTES + self.frame_bytes_max if large else whole
+        return PART_BYTES + self.frame_bytes_max if whole > WHOLE_BYTES_MAX else whole

@@ -30,7 +30,7 @@ CAPABILITIES: Table = {
     "direct_reply_to": True,
     "queue_numbers": True,  # of deliveries, told to a consumer that asks for them
     "followed_queues": True,  # a consumer may be told what is held, and what has left
-    "numbered_publishes": True,  # where the cluster can: ServerIdentity.takes_numbers
+    "numbered_publishes": True,  # what a producer numbers is taken once
 }
 
 
@@ -45,7 +45,6 @@ class Limits(NamedTuple):
     handshake_s: float = 10.0
     closing_s: float = 10.0
     message_bytes_max: int = 128 * 1024 * 1024
-    in_parts: bool = False  # larger bodies than WHOLE_BYTES_MAX are handed on as they come
     assembly_bytes_max: int = 64 * 1024 * 1024  # bodies under way on all channels, as far as kept
 
 
@@ -57,12 +56,8 @@ class ServerIdentity(NamedTuple):
     member: str = ""
     cluster: str = ""
     cluster_id: str = ""  # hex; empty while this member does not know it
-    takes_numbers: bool = False  # what a producer numbers is taken once
 
     def properties(self) -> Table:
-        capabilities = dict(CAPABILITIES)
-        if not self.takes_numbers:
-            del capabilities["numbered_publishes"]
         return {
             "product": self.product,
             "version": self.version,
@@ -72,7 +67,7 @@ class ServerIdentity(NamedTuple):
             "cluster_name": self.cluster,
             "cluster_id": self.cluster_id,
             "node": self.member,
-            "capabilities": capabilities,
+            "capabilities": {**CAPABILITIES},
         }
 
 

@@ -261,7 +261,7 @@ class Connections:
         )
         self.gateway.set_negotiate_time(ports.negotiate_s)
         self.gateway.suggest_heartbeat(options.clients.heartbeat_s)
-        self.gateway.message_bytes_max = options.clients.message_bytes
+        self.gateway.limit_messages(options.clients.message_bytes)
         self.gateway.consumer_timeout_s = options.clients.consumer_timeout_s
         self.outbox = Outbox(self.gateway)
         self._links: dict[Client, ClientLink] = {}
@@ -297,8 +297,7 @@ class Connections:
         self, peer: str, transport: asyncio.Transport, encryption: Encryption | None = None
     ) -> ClientLink:
         """A socket was accepted, and its TLS handshake is done if there is one."""
-        state = self._state()
-        self.gateway.identify(state.cluster_id, state.version)
+        self.gateway.identify(self._state().cluster_id)
         client = self.gateway.connect(peer, is_loopback(peer), time.monotonic(), encryption)
         link = ClientLink(self, client, transport)
         self._links[client] = link

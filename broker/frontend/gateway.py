@@ -72,15 +72,11 @@ from broker.frontend.encryption import Encryption
 from broker.machine.commands import Command
 from broker.machine.effects import Defined
 from broker.machine.state import Held
-from broker.machine.version import BODIES_IN_PARTS, NUMBERED_PUBLISHES
 from broker.options.access import SOURCES
 
 WAIT_S = 2.0
 """How long a client waits to be admitted or refused: longer than the token timeout, the forming of
 a ring and the activation of its view take together, and less than any client waits."""
-
-ONE_COMMAND_BYTES_MAX = 16 << 20
-"""Of a body that is one command: all that versions of the machine before 12 take."""
 
 SLOWED = " Logins have failed from there before, so this answer came late."
 
@@ -162,8 +158,7 @@ class Gateway:
         self.new_name = new_name
         self.access = access
         self.limits = limits or Limits()
-        self.message_bytes_max = self.limits.message_bytes_max  # as an operator has it
-        self.consumer_timeout_s = 0.0  # the same
+        self.consumer_timeout_s = 0.0  # as an operator has it
         self._cert_login_from, self._anonymous_user = cert_login_from, anonymous_user
         self.mechanisms: tuple[str, ...] = (
             (*MECHANISMS, "ANONYMOUS") if anonymous_user else MECHANISMS
@@ -351,17 +346,13 @@ class Gateway:
                 if not client.kept.holds_all:
                     release(client)
 
-    def identify(self, cluster_id: str, version: int) -> None:
-        """Say so to clients that come from now on; what they may do goes by the version of the
-        machine that is in force."""
-        takes_numbers = version >= NUMBERED_PUBLISHES
-        self.identity = self.identity._replace(cluster_id=cluster_id, takes_numbers=takes_numbers)
-        in_parts = version >= BODIES_IN_PARTS
-        bytes_max = min(self.message_bytes_max, ONE_COMMAND_BYTES_MAX)
-        self.limits = self.limits._replace(
-            in_parts=in_parts,
-            message_bytes_max=self.message_bytes_max if in_parts else bytes_max,
-        )
+    def identify(self, cluster_id: str) -> None:
+        """Say so to clients that come from now on."""
+        self.identity = self.identity._replace(cluster_id=cluster_id)
+
+    def limit_messages(self, bytes_max: int) -> None:
+        """How large the body of a message may be, of clients that come from now on."""
+        self.limits = self.limits._replace(message_bytes_max=bytes_max)
 
     def suggest_heartbeat(self, seconds: int) -> None:
         """What interval is offered to clients that come from now on; 0: none."""

@@ -2,10 +2,10 @@
 """How commands travel: a *blob* is what an origin submits as one ordered message.
 
 It holds many commands of one session, the number of the blob in that session and the origin's
-clock. From the second version on publishes that follow each other and differ in body and number
-alone are one record. Nothing in it is trusted: bytes that do not have exactly the shape of
-`commands.py`, or of such a run, are a `BlobMalformed` at every member alike, since the verdict
-depends on the bytes alone. The replica gives such a blob one position and the outcome MALFORMED.
+clock. Publishes that follow each other and differ in body and number alone are one record. Nothing
+in it is trusted: bytes that do not have exactly the shape of `commands.py`, or of such a run, are a
+`BlobMalformed` at every member alike, since the verdict depends on the bytes alone. The replica
+gives such a blob one position and the outcome MALFORMED.
 Decision: docs/decisions/0130-publishes-alike-travel-as-one.md.
 """
 
@@ -21,18 +21,13 @@ from broker.machine.commands import (
     CLASSES,
     DEFINE,
     PUBLISH,
-    TICK,
     TX_COMMIT,
     VOTERS,
     Command,
-    PlacedTick,
     Publish,
 )
-from broker.machine.version import ITEMS_BY_XXH3
 
-BLOB_VERSION, BLOB_VERSION_XXH3 = 1, 2
-"""They differ in what hash of the blob goes into the chains (`broker.replication.chain`), and the
-second one has runs."""
+BLOB_VERSION = 1
 RUN = 127
 """No command: publishes that differ in their bodies, and in their numbers, which rise by one or are
 all 0. In place of number and body it has the first number and all bodies, of which there are two at
@@ -56,23 +51,16 @@ class Blob(NamedTuple):
     commands: tuple[Command, ...]
 
 
-def blob_version(machine_version: int) -> int:
-    """The newest one of blobs in a cluster whose machine has this version."""
-    return BLOB_VERSION_XXH3 if machine_version >= ITEMS_BY_XXH3 else BLOB_VERSION
-
-
-def pack_blob(
-    session: int, blob_no: int, time_us: int, commands: list[Command], version: int = BLOB_VERSION
-) -> bytes:
+def pack_blob(session: int, blob_no: int, time_us: int, commands: list[Command]) -> bytes:
     """One ordered message. The caller keeps to BLOB_COMMANDS_MAX and to its frame budget."""
-    records = _in_runs(commands) if version == BLOB_VERSION_XXH3 else commands
+    records = _in_runs(commands)
     if commands and is_large(commands[-1][-1]):
-        head = msgpack.packb((version, session, blob_no, time_us)), _array_head(len(records))
+        head = msgpack.packb((BLOB_VERSION, session, blob_no, time_us)), _array_head(len(records))
         parts = [with_more_items(head[0], 1), head[1]]
         for record in records:
             parts += _parts(record)
         return b"".join(parts)
-    return cast("bytes", msgpack.packb((version, session, blob_no, time_us, records)))
+    return cast("bytes", msgpack.packb((BLOB_VERSION, session, blob_no, time_us, records)))
 
 
 def _in_runs(commands: list[Command]) -> Sequence[tuple[object, ...]]:
@@ -143,13 +131,8 @@ def _parts(record: tuple[object, ...]) -> list[bytes]:
     return [with_more_items(msgpack.packb(record[:-1]), 1), head_of_bytes(body), body]
 
 
-XXH3_BLOB = pack_blob(0, 0, 0, [], BLOB_VERSION_XXH3)[:2]
-"""What blobs of that version begin with."""
-
-
-def unpack_blob(data: bytes, newest: int = BLOB_VERSION_XXH3) -> Blob:
-    """The blob in these bytes; raises `BlobMalformed` for anything else, and nothing but that.
-    `newest`: versions above are not known yet."""
+def unpack_blob(data: bytes) -> Blob:
+    """The blob in these bytes; raises `BlobMalformed` for anything else, and nothing but that."""
     try:
         envelope = msgpack.unpackb(
             data,
@@ -168,8 +151,8 @@ def unpack_blob(data: bytes, newest: int = BLOB_VERSION_XXH3) -> Blob:
         msg = "blob envelope has another shape"
         raise BlobMalformed(msg)
     version, session, blob_no, time_us, records = envelope
-    if not BLOB_VERSION <= version <= newest:
-        msg = f"blob version {version} is not {BLOB_VERSION} to {newest}"
+    if version != BLOB_VERSION:
+        msg = f"blob version {version} is not {BLOB_VERSION}"
         raise BlobMalformed(msg)
     if session < 0 or blob_no < 0 or time_us < 0:
         msg = "blob envelope has a negative number"
@@ -177,7 +160,6 @@ def unpack_blob(data: bytes, newest: int = BLOB_VERSION_XXH3) -> Blob:
     if not records:  # an item moves the position by the number of its commands
         msg = "blob has no command"
         raise BlobMalformed(msg)
-    shapes = _SHAPES if version == BLOB_VERSION else _SHAPES_AND_RUNS
     has_runs = False
     for index, record in enumerate(records):
         if type(record) is not tuple or not record or type(record[0]) is not int:
@@ -185,7 +167,7 @@ def unpack_blob(data: bytes, newest: int = BLOB_VERSION_XXH3) -> Blob:
             raise BlobMalformed(msg)
         kind = record[0]
         shape = tuple(map(type, record))
-        if shapes.get(kind) != shape and _OTHER_SHAPES.get(kind) != shape:
+        if _SHAPES.get(kind) != shape and _OTHER_SHAPES.get(kind) != shape:
             msg = f"command {index} of kind {kind} has another shape"
             raise BlobMalformed(msg)
         check = _CHECKS.get(kind)
@@ -228,8 +210,8 @@ def _shape(record: type[Command]) -> tuple[type, ...]:
 
 
 _SHAPES = {kind: _shape(record) for kind, record in CLASSES.items()}
-_SHAPES_AND_RUNS = _SHAPES | {RUN: (*_SHAPES[PUBLISH][:-1], tuple)}
-_OTHER_SHAPES = {DEFINE: (*_SHAPES[DEFINE][:-1], type(None)), TICK: _shape(PlacedTick)}
+_SHAPES[RUN] = (*_SHAPES[PUBLISH][:-1], tuple)
+_OTHER_SHAPES = {DEFINE: (*_SHAPES[DEFINE][:-1], type(None))}
 
 
 def _has_good_table(command: tuple[object, ...]) -> bool:

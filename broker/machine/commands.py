@@ -371,21 +371,12 @@ class DigestClaim(NamedTuple):
 
 
 class Tick(NamedTuple):
-    """How far the machine's time has gone by the sender's clock. Only this moves it. Until version
-    12 of the machine; then a `PlacedTick` has its kind."""
-
-    kind: int
-    reached_us: int
-    limit_us: int  # the sender claims no more than this before its next tick
-
-
-class PlacedTick(NamedTuple):
-    """A tick with the position up to which its sender had applied when it read its clock."""
+    """How far the machine's time has gone by the sender's clock. Only this moves it."""
 
     kind: int
     reached_us: int
     ahead_us: int  # where the clock will be when what the sender submits next is applied
-    applied: int
+    applied: int  # the position up to which the sender had applied when it read its clock
 
 
 class Shutdown(NamedTuple):
@@ -499,7 +490,6 @@ Command: TypeAlias = (
     | Activate
     | DigestClaim
     | Tick
-    | PlacedTick
     | Shutdown
     | Poisoned
     | Reexecuted

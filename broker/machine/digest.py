@@ -26,7 +26,7 @@ from broker.machine.commands import Table, Value
 from broker.waiting.bodies import Body, LargeBody
 
 MASK = (1 << 64) - 1
-ALGORITHM = "xxh3_64-sum-2"
+ALGORITHM = "xxh3_64-sum-1"
 
 bytes_hash: Callable[[bytes], int] = xxh3_64_intdigest
 element_of: Callable[[bytes], int] = xxh3_64_intdigest

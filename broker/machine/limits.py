@@ -47,7 +47,7 @@ the others follow at the next ones."""
 EXPIRED_PER_TICK_MAX = 2_048
 """Messages that expire at one tick, and queues that are looked at; the next one goes on."""
 EXPIRED_PER_QUEUE_MAX = EXPIRED_PER_TICK_MAX // 4
-"""The share of one queue, from version 14 on, before others that are due have their turn."""
+"""The share of one queue before others that are due have their turn."""
 EXPIRED_WORK = 2
 """Units for which one of these stands, where others are published as they are due."""
 LEASES_WORK_MAX = 5_000

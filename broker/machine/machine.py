@@ -26,7 +26,6 @@ from broker.machine.handlers import (
     queues,
     sessions,
 )
-from broker.machine.handlers.sessions import cluster_element
 from broker.machine.handlers.transactions import on_tx_commit
 from broker.machine.image import invariants as checks
 from broker.machine.image import restore as restoring
@@ -49,8 +48,7 @@ class Machine(State):
     def __init__(self, local: str, pager: Paging = None) -> None:
         super().__init__(local, pager=pager)
         self.definitions = {what: {} for what in definitions.KINDS}
-        self.digest = cluster_element(self)
-        self.horizon_us = cluster_time.horizon(self)
+        self.digest = checks.recompute_root(self)
 
     def apply(self, position: int, session: int, time_us: int, command: Command) -> int:
         """The outcome of the command. Positions rise by one; effects are appended in order."""

@@ -17,8 +17,6 @@ from typing import Protocol
 
 from xxhash import xxh3_64_intdigest
 
-from broker.machine.version import MOVES_TELL_WHY
-
 MOVE = struct.Struct("<BHIQIQ")
 """What happened, low 16 bits of the command's position, queue, place in the queue, of (mostly the
 channel), detail."""
@@ -126,12 +124,11 @@ def is_return(what: int) -> bool:
 
 
 # -- what moves rest on --------------------------------------------------------------------------
-# Rows of NOTED, from version 15 on, where limits, times, groups or unroutable publishes are. They
+# Rows of NOTED, where limits, times, groups or unroutable publishes are. They
 # say to who reads the log why something moved, so that this can be judged, too.
 
 
 class _State(Protocol):
-    version: int
     position: int
     now_us: int
     moves: list[bytes]
@@ -148,8 +145,7 @@ class _Exchange(Protocol):
 
 
 def note(state: _State, what: int, queue: int, seq: int, of: int, detail: int) -> None:
-    if state.version >= MOVES_TELL_WHY:
-        state.moves.append(row(what, state.position & INDEX_MASK, queue, seq, of, detail))
+    state.moves.append(row(what, state.position & INDEX_MASK, queue, seq, of, detail))
 
 
 def note_clock(state: _State) -> None:
@@ -157,10 +153,8 @@ def note_clock(state: _State) -> None:
     note(state, CLOCK, 0, 0, 0, state.now_us)
 
 
-def limit_told(state: _State, queue: _Limits) -> int:
+def limit_told(queue: _Limits) -> int:
     """How many messages the queue may hold, and one; `BYTES_COUNT` where its bytes do, too."""
-    if state.version < MOVES_TELL_WHY:
-        return 0
     return BYTES_COUNT if queue.max_bytes >= 0 else min(queue.max_length + 1, BYTES_COUNT - 1)
 
 

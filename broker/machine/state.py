@@ -491,8 +491,7 @@ class Clock(NamedTuple):
     """A member's last tick, in the machine's time."""
 
     reached_us: int  # so far its clock has gone
-    limit_us: int  # until version 12: it will not claim more before its next tick
-    applied: int = 0  # from version 13 on: the position up to which its sender had applied
+    applied: int  # the position up to which its sender had applied
 
 
 class Span(NamedTuple):
@@ -541,9 +540,8 @@ class State:
     position: int = 0  # of the command being applied
     time_us: int = 0  # its origin's clock
     now_us: int = 0  # the machine's time: moves by Tick (clock/cluster_time.py)
-    # What is created now counts from here; until version 12 it follows from the state.
-    horizon_us: int = 0
-    spans: list[Span] = field(default_factory=list)  # of former horizons: clock/horizons.py
+    horizon_us: int = 0  # what is created now counts from here: clock/horizons.py
+    spans: list[Span] = field(default_factory=list)  # of former horizons
     last_other: int = 0  # the last position at which no tick was ordered, as the last tick knew it
     last_tick: int = 0  # the last position of a tick at which nothing was created
     clocks: dict[str, Clock] = field(default_factory=dict)  # by member

@@ -15,7 +15,6 @@ from hashlib import blake2b
 import msgpack
 from xxhash import xxh3_128_digest
 
-from broker.machine.command_codec import XXH3_BLOB
 from vsync.primary.events import Activation
 from vsync.primary.state_exchange import ZERO_CHAIN
 from vsync.types import record
@@ -26,15 +25,12 @@ DIGEST_BYTES = 16
 def item_hash(item: bytes | Activation) -> bytes:
     """Return the hash of one ordered item, the unit of both chains.
 
-    Newer blobs say by their first bytes that it is their XXH3-128: of large bodies a cryptographic
-    hash is a good part of what a member does, and who could make two items of one hash cannot have
-    them ordered at one position.
+    It is no cryptographic one: of large bodies that is a good part of what a member does, and who
+    could make two items of one hash cannot have them ordered at one position.
     Decision: docs/decisions/0143-items-and-frames-are-hashed-by-xxh3.md.
     """
-    if isinstance(item, bytes) and item.startswith(XXH3_BLOB):
-        return xxh3_128_digest(item)
     data = item if isinstance(item, bytes) else b"activate" + msgpack.packb(tuple(item))
-    return blake2b(data, digest_size=DIGEST_BYTES).digest()
+    return xxh3_128_digest(data)
 
 
 def next_order(order: bytes, hashed: bytes) -> bytes:

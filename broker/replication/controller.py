@@ -12,7 +12,7 @@ from functools import partial
 
 from broker.divergence.judgement import Judgement
 from broker.exit_codes import Exit
-from broker.machine.command_codec import blob_version, pack_blob
+from broker.machine.command_codec import pack_blob
 from broker.machine.commands import DIGEST, TICK, Command, DigestClaim
 from broker.machine.version import MACHINE_VERSION, MACHINE_VERSION_MIN
 from broker.replication.chain import History, Promise
@@ -73,7 +73,7 @@ class Controller:
         self.primary = Primary(me, self)
         self.submissions = Submissions(
             lambda payload, urgent: shell.multicast(Primary.wrap(payload), urgent=urgent),
-            self._pack, shell.now_us,
+            pack_blob, shell.now_us,
             lambda command: weight(self.replica.machine, self.submissions.session, command),
             lambda some: is_urgent(self.replica.machine, self.submissions.session, some),
         )  # fmt: skip
@@ -101,10 +101,6 @@ class Controller:
         """Called before commands are submitted: a tick may have to come before them."""
         self.backups: Backups | None = None
         """Whom this member's confirms wait for beyond the quorum."""
-
-    def _pack(self, session: int, number: int, time_us: int, commands: list[Command]) -> bytes:
-        version = blob_version(self.replica.machine.version)
-        return pack_blob(session, number, time_us, commands, version)
 
     # -- asked by the primary layer --------------------------------------------------------------
 

@@ -18,7 +18,6 @@ import msgpack
 
 from broker.machine.command_codec import (
     BlobMalformed,
-    blob_version,
     head_of_bytes,
     is_large,
     unpack_blob,
@@ -203,7 +202,7 @@ class Replica:
             kinds, outcomes = self._apply_activation(first, item, hashed, body)
         else:
             try:
-                blob = unpack_blob(body, blob_version(self.machine.version))
+                blob = unpack_blob(body)
             except BlobMalformed:
                 self._count("malformed_blobs")
                 kinds, outcomes = bytes([REFUSED]), struct.pack("<H", MALFORMED)

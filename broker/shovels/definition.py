@@ -14,7 +14,6 @@ from typing import Protocol, cast
 
 from broker.amqp.codec import encode_properties
 from broker.amqp.fields import Value, encode_table
-from broker.machine.version import SHOVELS
 from broker.shovels.amqp_uri import AmqpUri, BadUri, bare, obfuscated, parse_uri
 from vsync.types import record
 
@@ -48,10 +47,6 @@ Table = dict[str, Value]
 
 class Machine(Protocol):
     """What is looked up before a shovel is defined."""
-
-    @property
-    def version(self) -> int:
-        """The version that is in force."""
 
     @property
     def definitions(self) -> Mapping[str, Mapping[tuple[str, str], object]]:
@@ -205,11 +200,6 @@ def parameter_fault(machine: Machine, vhost: str, parameter: str, value: object)
         parse_shovel(vhost, name, value)
     except BadShovel as bad:
         return f"Validation failed\n\nshovel '{name}': {bad}\n"
-    if machine.version < SHOVELS:
-        return (
-            f"shovels need version {SHOVELS} of the machine, and {machine.version} is in force: "
-            "members of older releases run none; qpid-cluster --upgrade raises it"
-        )
     if is_one_too_many(machine, vhost, parameter, SHOVELS_MAX):
         return f"there are {SHOVELS_MAX} shovels, each of which is a process"
     return ""

@@ -35,7 +35,6 @@ from broker.machine.state import (
     Vhost,
     ready_count,
 )
-from broker.machine.version import FEDERATION
 from broker.shovels.definition import BadShovel, Link, Shovel
 from broker.shovels.status import Key
 from broker.shovels.upstreams import (
@@ -90,7 +89,7 @@ class Federation:
     def _look(self) -> int:
         """Return at how many names it looked."""
         machine = self._machine()
-        if machine.version < FEDERATION or not machine.definitions["parameter"]:
+        if not machine.definitions["parameter"]:
             self._seen, self._found = None, {}
             return 0
         seen: list[object] = [id(machine), machine.defined]

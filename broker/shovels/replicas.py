@@ -13,7 +13,6 @@ from dataclasses import replace
 
 from broker.access.access import REPLICA
 from broker.machine.state import Consumer, Queue, Vhost
-from broker.machine.version import QUEUE_REPLICAS
 from broker.shovels.amqp_uri import parse_uri
 from broker.shovels.definition import (
     RECONNECT_MAX_S,
@@ -78,12 +77,6 @@ def replica_fault(machine: Machine, vhost: str, parameter: str, value: object) -
         parse_replica(vhost, name, value)
     except BadShovel as bad:
         return f"Validation failed\n\n{COMPONENT} '{name}': {bad}\n"
-    if machine.version < QUEUE_REPLICAS:
-        return (
-            f"replicas of queues need version {QUEUE_REPLICAS} of the machine, and "
-            f"{machine.version} is in force: members of older releases keep none; "
-            "qpid-cluster --upgrade raises it"
-        )
     if is_one_too_many(machine, vhost, parameter, REPLICAS_MAX):
         return f"there are {REPLICAS_MAX} replicas of queues, each of which is a process"
     return ""

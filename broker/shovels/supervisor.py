@@ -21,7 +21,6 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from broker.machine.commands import Table
-from broker.machine.version import SHOVELS
 from broker.shovels.amqp_uri import bare, parse_uri
 from broker.shovels.definition import (
     COMPONENT,
@@ -73,10 +72,6 @@ Event = Mapping[str, object]
 
 class Machine(Protocol):
     """What is looked at of the replicated state."""
-
-    @property
-    def version(self) -> int:
-        """The version in force."""
 
     @property
     def definitions(self) -> Mapping[str, Mapping[tuple[str, str], Table]]:
@@ -273,9 +268,6 @@ class Shovels:
         return [name for name in sessions if name in level] if level else sessions
 
     def _of_this_member(self) -> dict[Key, Shovel]:
-        machine = self._machine()
-        if machine.version < SHOVELS:
-            return {}
         members = self._members()
         if self._mine_of[0] is not self._known or self._mine_of[1] != members:
             self._mine_of = self._known, members

@@ -12,7 +12,6 @@ from dataclasses import replace
 from typing import cast
 
 from broker.amqp.fields import Value
-from broker.machine.version import FEDERATION
 from broker.shovels.amqp_uri import parse_uri
 from broker.shovels.definition import (
     ACK_MODES,
@@ -136,7 +135,7 @@ def parse_set(name: str, value: object) -> tuple[Table, ...]:
 
 def upstream_fault(machine: Machine, vhost: str, parameter: str, value: object) -> str:
     """Return why no parameter of either component can have this value; empty where one can."""
-    del vhost
+    del machine, vhost
     component, _, name = parameter.partition("/")
     try:
         if component == UPSTREAM:
@@ -145,11 +144,6 @@ def upstream_fault(machine: Machine, vhost: str, parameter: str, value: object) 
             parse_set(name, value)
     except BadShovel as bad:
         return f"Validation failed\n\n{component} '{name}': {bad}\n"
-    if machine.version < FEDERATION:
-        return (
-            f"federation needs version {FEDERATION} of the machine, and {machine.version} is in "
-            "force: members of older releases run no links; qpid-cluster --upgrade raises it"
-        )
     return ""
 
 

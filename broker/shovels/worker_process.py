@@ -240,12 +240,10 @@ class WorkerProcess:
             await self._end(uri, which, theirs)
             for uri, which in zip(ends(shovel, number), ("source", "destination"), strict=True)
         ]
-        gateway = self._clients.gateway
         return {
             "vhost": shovel.vhost, "name": shovel.name, "value": shovel.value,
             "number": number, "doubtful": self._job.doubtful, "cluster": self._cluster,
-            "takes_numbers": gateway.identity.takes_numbers,
-            "cluster_id": gateway.identity.cluster_id,
+            "cluster_id": self._clients.gateway.identity.cluster_id,
             "source": source, "destination": destination,
             "link": _as_json(shovel.link) if shovel.link is not None else None,
             "here": self._job.here, "replica": shovel.is_replica,

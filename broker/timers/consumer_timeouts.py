@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import NamedTuple, TypeAlias
 
 from broker.machine.state import Channel, Held, Queue
-from broker.timers.limited_ticker import Clocked
+from broker.timers.ticker import Clocked
 
 LOOK_S = 0.5
 """Between two looks at the same channel, so much later a timeout may come."""

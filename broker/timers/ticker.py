@@ -13,16 +13,25 @@ Decision: docs/decisions/0061-a-tick-names-the-position-it-was-read-at.md.
 
 from __future__ import annotations
 
-from broker.machine.clock.cluster_time import LIMIT_US_MAX
+from typing import Protocol
+
+from broker.machine.clock.cluster_time import AHEAD_US_MAX
 from broker.machine.clock.horizons import first_horizon
-from broker.machine.commands import TICK, PlacedTick
-from broker.machine.version import TICKS_NAME_POSITIONS
-from broker.timers.limited_ticker import TICK_LOST_S, TICK_S, Clocked, LimitedTicker
+from broker.machine.commands import TICK, Command, Tick
+from broker.machine.machine import Machine
+from broker.replication.chain import History
+from vsync.primary.component import Primary
+from vsync.types import Member
 
 GRID_US = 500_000
 """All tick when the machine's time goes beyond a multiple of this, while something may expire."""
 NEAR_S = 0.01
 """Between two ticks for what is due, and for what clients send."""
+TICK_S = 0.095
+"""The same where more is due than goes at one tick, or the others' clocks are behind; the timers
+may be woken a little early."""
+TICK_LOST_S = 1.0
+"""A tick that did not come back for so long will not: its view ended."""
 LOOK_S_MIN = 0.001
 AHEAD_S = 0.015
 """The horizon is moved further ahead than what is submitted takes, or each turn of clients' work
@@ -35,35 +44,52 @@ CREPT_S = 0.02
 one would draw the horizon away from the others."""
 
 
+class Reached(Protocol):
+    """The state of a member, and how far it has got."""
+
+    machine: Machine
+    history: History
+
+
+class Clocked(Protocol):
+    """What a clock knows of its member: the part of the controller that it needs."""
+
+    me: Member
+    primary: Primary
+    serving: bool
+
+    @property
+    def replica(self) -> Reached:
+        """It may be another one after a transfer."""
+
+    def submit(self, commands: list[Command]) -> None:
+        """Put commands of this member's own into the order."""
+
+    def flush(self) -> None:
+        """Give the ring what waits for room in its queue."""
+
+
 class Ticker:
     """Sends one tick at a time, and only while time is wanted."""
 
     def __init__(self, controller: Clocked, now: float) -> None:
         self._controller = controller
-        self._limited = LimitedTicker(controller, now)
         self._replica, self._looked_at, self._position = controller.replica, now, 0
         self._reached_us = self._machine_us = 0
         self._serves = False
         self._sent_at = 0.0
-        self._sent: PlacedTick | None = None
+        self._sent: Tick | None = None
         self._under_way = False
         self._trip_s = NEAR_S
 
-    def wake(self, now: float) -> float | None:
-        """Tick if it is time; return after how many seconds to look again: None if a turn, or the
-        next beat, is soon enough."""
-        if self._controller.replica.machine.version < TICKS_NAME_POSITIONS:
-            self._limited.wake(now)
-            return None
-        return self.turn(now, busy=False)
-
     def turn(self, now: float, *, busy: bool) -> float | None:
-        """The same, before and after a turn of work.  `busy`: clients have sent something, which
-        will be submitted in it."""
+        """Tick if it is time; return after how many seconds to look again: None if a turn, or the
+        next beat, is soon enough.  `busy`: before a turn of work in which what clients sent will be
+        submitted."""
         controller, machine = self._controller, self._controller.replica.machine
         if self._under_way:
             self._find_applied(now)
-        if not machine.wants_tick or machine.version < TICKS_NAME_POSITIONS:
+        if not machine.wants_tick:
             return None
         self._look(now)
         if not self._serves:
@@ -75,7 +101,7 @@ class Ticker:
             return max(LOOK_S_MIN, delay_s)
         ahead_us = self._reached_us + int((1.5 * self._trip_s + AHEAD_S) * 1e6)
         self._sent_at, self._under_way = now, True
-        self._sent = PlacedTick(TICK, self._reached_us, ahead_us, self._position)
+        self._sent = Tick(TICK, self._reached_us, ahead_us, self._position)
         controller.submit([self._sent])
         controller.flush()
         return None
@@ -92,7 +118,7 @@ class Ticker:
         self._looked_at += gone_us / 1e6  # the rest of a microsecond counts at the next look
         gone_us = gone_us if served and self._serves else 0
         horizon_us = first_horizon(machine, self._position, position)
-        furthest_us = min(horizon_us, machine.now_us + LIMIT_US_MAX)
+        furthest_us = min(horizon_us, machine.now_us + AHEAD_US_MAX)
         if machine.now_us // GRID_US > self._machine_us // GRID_US:
             crept_us = int((3 * self._trip_s + CREPT_S) * 1e6)
             furthest_us = min(furthest_us, machine.now_us + crept_us)

@@ -58,7 +58,7 @@ class Timers:
         controller = self._controller
         if self._consumer_timeouts is not None:
             self._consumer_timeouts.wake(now)
-        self.ticker.wake(now)
+        self.ticker.turn(now, busy=False)
         self._find_shutdown()
         if controller.shutdown_position:
             self._finish_shutdown(now)

@@ -140,7 +140,7 @@ def timed(count: int) -> dict[str, float]:
     took_s = time.process_time() - started
     machine.apply(9, session, DATE_US, expiring)
     ticks = [
-        (session, c.Tick(c.TICK, no, no))
+        (session, c.Tick(c.TICK, no, no, 9))
         for no in range(0, 500 * count, 1000)
         for session in sessions
     ]

@@ -40,7 +40,6 @@ from broker.durability.transfer_protocol import (
     encode,
 )
 from broker.machine.command_codec import (
-    BLOB_VERSION_XXH3,
     BlobMalformed,
     pack_blob,
     unpack_blob,
@@ -274,7 +273,7 @@ def targets() -> dict[str, Target]:
         "amqp": Target([conversation, conversation + calls], mutate, amqp),
         "blob": Target(
             [pack_blob(1, 1, 1, [one]) for one in commands] + [pack_blob(1, 2, 3, commands)]
-            + [pack_blob(1, 2, 3, [*run, commands[0], *run], BLOB_VERSION_XXH3)] * 8,
+            + [pack_blob(1, 2, 3, [*run, commands[0], *run])] * 8,
             packed, blob,
         ),
         "log": Target([segment()], mutate, log),

@@ -6,7 +6,6 @@ import pytest
 
 from broker.machine.schedule import NEVER_US
 from broker.machine.state import State
-from broker.machine.version import MACHINE_VERSION
 from tests.properties.models.clock_swarm import Habits, SwarmWorld
 from tests.properties.models.clock_world import ClockWorld
 
@@ -14,18 +13,12 @@ SECONDS = 12.0
 LATE_S = 2.0
 
 
-LIMITS = 12
-"""The version of the machine until which clocks stood at limits."""
-VERSIONS = (LIMITS, MACHINE_VERSION)
-
-
-@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("kind", [ClockWorld, SwarmWorld])
-def test_nothing_expires_early(kind: type[ClockWorld], version: int) -> None:
+def test_nothing_expires_early(kind: type[ClockWorld]) -> None:
     """G17."""
     expired = 0
     for seed in range(20):
-        world = kind(seed, version=version)
+        world = kind(seed)
         assert not world.run(SECONDS), f"seed {seed}"
         expired += world.expired
     assert expired > 20
@@ -34,31 +27,28 @@ def test_nothing_expires_early(kind: type[ClockWorld], version: int) -> None:
 @pytest.mark.slow
 @pytest.mark.turns(2)
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("version", VERSIONS)
 @pytest.mark.parametrize("kind", [ClockWorld, SwarmWorld])
-def test_nothing_expires_early_in_many_more_histories(kind: type[ClockWorld], version: int) -> None:
+def test_nothing_expires_early_in_many_more_histories(kind: type[ClockWorld]) -> None:
     """G17."""
-    worlds = {seed: kind(seed, version=version) for seed in range(1000, 1400)}
+    worlds = {seed: kind(seed) for seed in range(1000, 1400)}
     assert not [seed for seed, world in worlds.items() if world.run(SECONDS)]
     assert sum(world.expired for world in worlds.values()) > 4000
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_nothing_expires_very_late_without_faults(version: int) -> None:
+def test_nothing_expires_very_late_without_faults() -> None:
     """G17: what a clock may claim, a tick, and how late this world applies it."""
     for seed in range(12):
-        world = ClockWorld(seed, faulty=False, version=version)
+        world = ClockWorld(seed, faulty=False)
         assert not world.run(SECONDS), f"seed {seed}"
         assert world.latest_s < LATE_S, f"seed {seed}"
         assert world.expired, f"seed {seed}"
 
 
-@pytest.mark.parametrize("version", VERSIONS)
-def test_one_wrong_clock_makes_nothing_very_late(version: int) -> None:
+def test_one_wrong_clock_makes_nothing_very_late() -> None:
     """G17: it holds the time of the others no more than it drives it on."""
     habits = Habits(leases=True, takes=False, cold=False, wrong=True, votes="equal")
     for seed in range(6):
-        world = SwarmWorld(seed, habits, faulty=False, version=version)
+        world = SwarmWorld(seed, habits, faulty=False)
         assert not world.run(SECONDS), f"seed {seed}"
         assert world.latest_s < LATE_S, f"seed {seed}"
 
@@ -80,17 +70,3 @@ def test_a_bug_of_the_clocks_is_found(
     """G17: with it something expires early."""
     monkeypatch.setattr(f"{where}.first_horizon", _no_horizon)
     assert any(SwarmWorld(seed).run(SECONDS) for seed in seeds), of
-
-
-SEEDS = {
-    36: "the time that had been lost counted once another member's tick moved the limit",
-    911: "the same, beside a clock that was set",
-}
-
-
-@pytest.mark.parametrize("seed", SEEDS)
-def test_what_failed_once(seed: int) -> None:
-    """G17: with the code of that day."""
-    world = SwarmWorld(seed, version=LIMITS)
-    assert not world.run(SECONDS), SEEDS[seed]
-    assert world.expired

@@ -79,7 +79,7 @@ def history(seed: int, count: int) -> Iterator[Command]:
             c.ChannelOpen(c.CHANNEL_OPEN, *at),
             c.BodyPart(c.BODY_PART, *at, name.encode()),
             c.Publish(c.PUBLISH, *at, 1, "", name, 4 | c.IN_PARTS, b"", b"rest"),
-            c.PlacedTick(c.TICK, rng.randrange(1 << 20), rng.randrange(1 << 20), number),
+            c.Tick(c.TICK, rng.randrange(1 << 20), rng.randrange(1 << 20), number),
             c.Promote(c.PROMOTE, 1),
             c.Demote(c.DEMOTE, 1),
             c.QueueDeclare(

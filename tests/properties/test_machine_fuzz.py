@@ -7,8 +7,6 @@ from hypothesis import strategies as st
 
 from broker.machine import commands as c
 from broker.machine.command_codec import (
-    BLOB_VERSION,
-    BLOB_VERSION_XXH3,
     LARGE_BYTES,
     pack_blob,
     unpack_blob,
@@ -165,18 +163,13 @@ PUBLISHES = st.lists(
 )
 
 
-@given(
-    st.lists(st.one_of(PUBLISHES, PUBLISHES.map(sorted), st.lists(COMMANDS, max_size=3))),
-    st.sampled_from([BLOB_VERSION, BLOB_VERSION_XXH3, BLOB_VERSION_XXH3]),
-)
+@given(st.lists(st.one_of(PUBLISHES, PUBLISHES.map(sorted), st.lists(COMMANDS, max_size=3))))
 @settings(max_examples=300, deadline=None, suppress_health_check=[HealthCheck.too_slow])
-def test_what_is_packed_comes_out_in_its_order(parts: list[list[Command]], version: int) -> None:
+def test_what_is_packed_comes_out_in_its_order(parts: list[list[Command]]) -> None:
     """Whatever of it travels as runs."""
     commands = [command for part in parts for command in part]
     assume(commands)  # an item without any is malformed
-    assert repr(unpack_blob(pack_blob(1, 2, 3, commands, version)).commands) == repr(
-        tuple(commands)
-    )
+    assert repr(unpack_blob(pack_blob(1, 2, 3, commands)).commands) == repr(tuple(commands))
 
 
 @given(st.binary(max_size=60), st.booleans())

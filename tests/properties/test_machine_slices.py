@@ -183,7 +183,7 @@ class Clients:
         reached = machine.now_us + self.random.randint(0, 300_000)
         ahead = reached + self.one((0, 100_000))
         applied = max(0, self.rig.position - self.random.randint(0, 9))
-        self.rig.apply(self.session(), c.PlacedTick(c.TICK, reached, ahead, applied))
+        self.rig.apply(self.session(), c.Tick(c.TICK, reached, ahead, applied))
 
     # -- connections -----------------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ from broker.machine import commands as c
 from broker.machine.command_codec import pack_blob
 from broker.machine.commands import Command
 from broker.machine.machine import Machine
+from broker.machine.version import MACHINE_VERSION
 from broker.memberlog.reader import Entry, LogError, read_segment
 from broker.memberlog.recorder import Recorder
 from broker.memberlog.records import Batch, Record
@@ -35,10 +36,7 @@ def read_until_fault(data: bytes) -> tuple[list[Entry], LogError | None]:
 class Scene:
     """A replica that writes its log, fed with blobs of member a."""
 
-    def __init__(
-        self, directory: Path, local: str = "a", segment_us: int = 3_600_000_000, version: int = 0
-    ) -> None:
-        """`version`: of the machine; 0: the oldest."""
+    def __init__(self, directory: Path, local: str = "a", segment_us: int = 3_600_000_000) -> None:
         self.directory, self.now_us = directory, 1_000_000
         self.replica = Replica(local, Machine(local), History())
         self.writer = MemberLogWriter(
@@ -50,7 +48,7 @@ class Scene:
         self.seq = 0
         self.entries: list[bytes] = []
         members = (("a", 1, True), ("b", 1, True))
-        self.item(Activation(1, members, False, ("a", "b"), "c1", version=version))
+        self.item(Activation(1, members, False, ("a", "b"), "c1", version=MACHINE_VERSION))
         self.run(
             c.ConnectionOpen(c.CONNECTION_OPEN, 1, "/", "guest", "x:1"),
             c.ChannelOpen(c.CHANNEL_OPEN, 1, 1),

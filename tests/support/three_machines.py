@@ -9,7 +9,6 @@ from collections.abc import Callable
 from itertools import islice
 
 from broker.machine import commands as c
-from broker.machine.clock.cluster_time import LEAD_US
 from broker.machine.commands import Command, Table
 from broker.machine.effects import (
     CancelNotify,
@@ -29,13 +28,15 @@ from broker.machine.handlers.cold_start import find_survivors
 from broker.machine.machine import Machine
 from broker.machine.move_log import spelled_out
 from broker.machine.state import Queue
-from broker.machine.version import MACHINE_VERSION, TICKS_NAME_POSITIONS
+from broker.machine.version import MACHINE_VERSION
 from broker.waiting.pager import Pager
 from tests.properties.models.memory_shelf import pager
 from tests.support.move_ledger import Ledger
 
 MEMBERS = ("a", "b", "c")
 EMPTY = b"\x00\x00"  # property flags without any property
+STEP_US = 300_000
+"""Of all clocks, from one tick to the next."""
 PAGERS: dict[str, Callable[[], Pager | None]] = {
     "a": lambda: None,
     "b": pager,
@@ -47,8 +48,7 @@ PAGERS: dict[str, Callable[[], Pager | None]] = {
 class Rig:
     """The three members, activated; `effects` are those of the latest command, of all members."""
 
-    def __init__(self, version: int = MACHINE_VERSION) -> None:
-        self.version = version  # of the machine, named by the first activation
+    def __init__(self) -> None:
         self.machines = {name: Machine(name, PAGERS[name]()) for name in MEMBERS}
         self.position = 0
         self.time_us = 1_000_000
@@ -73,7 +73,9 @@ class Rig:
         if cold:  # one member looks ahead, one is interrupted, one does not look
             for name, steps in (("a", None), ("b", 2)):
                 deque(islice(find_survivors(self.machines[name]), steps), maxlen=0)
-        self.apply(0, c.Activate(c.ACTIVATE, epoch, listed, cold, MEMBERS, "cluster", self.version))
+        self.apply(
+            0, c.Activate(c.ACTIVATE, epoch, listed, cold, MEMBERS, "cluster", MACHINE_VERSION)
+        )
         return self.effects
 
     def apply(self, session: int, command: Command) -> int:
@@ -110,24 +112,19 @@ class Rig:
             self.machines[name].invariants()
             assert list(self.machines[name].snapshot()) == whole
 
-    def tick(self, name: str, reached_us: int, limit_us: int = 0) -> int:
-        """Apply the tick of one member, until version 12 with a limit."""
-        session = self.machine.sessions[name].session
-        if self.machine.version < TICKS_NAME_POSITIONS:
-            return self.apply(session, c.Tick(c.TICK, reached_us, limit_us))
-        assert not limit_us
-        return self.placed_tick(name, reached_us, self.position)
-
-    def placed_tick(self, name: str, reached_us: int, applied: int, ahead_us: int = 0) -> int:
-        """Apply the tick of one member that had applied so much."""
-        tick = c.PlacedTick(c.TICK, reached_us, ahead_us, applied)
+    def tick(
+        self, name: str, reached_us: int, applied: int | None = None, ahead_us: int = 0
+    ) -> int:
+        """Apply the tick of one member that had applied so much: all, if nothing is said."""
+        applied = self.position if applied is None else applied
+        tick = c.Tick(c.TICK, reached_us, ahead_us, applied)
         return self.apply(self.machine.sessions[name].session, tick)
 
     def pass_time(self, time_us: int) -> None:
         """Let all clocks go on by so much, as long as something can expire."""
         end_us = self.machine.now_us + time_us
         while self.machine.wants_tick and self.machine.now_us < end_us:
-            reached_us = min(end_us, self.machine.now_us + LEAD_US)
+            reached_us = min(end_us, self.machine.now_us + STEP_US)
             for name in self.machine.sessions:
                 self.tick(name, reached_us)
 

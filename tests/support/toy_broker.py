@@ -51,7 +51,7 @@ class Link(asyncio.Protocol):
         self.amqp = ServerConnection(
             lambda one: one.user if one.password != "wrong" else "",
             Limits(),
-            cluster.starting.pop() if cluster.starting else cluster.identity,
+            cluster.identity,
             time.monotonic(),
         )
         self.queue = ""
@@ -197,8 +197,6 @@ class ToyCluster:
         self.alarm = ""
         """Told to each client that opens its connection: why it is blocked."""
         self.identity = ServerIdentity(cluster="toys", cluster_id="c0ffee")
-        self.starting: list[ServerIdentity] = []
-        """What the first connections are told instead, the last of these first."""
         self.addresses: list[str] = []
         self._size = size
         self._servers: dict[int, asyncio.Server] = {}

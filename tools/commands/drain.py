@@ -307,8 +307,7 @@ class Drain:
 @click.option(
     "--browse",
     is_flag=True,
-    help="Look at what waits, and at what comes, and take nothing. The cluster has version 15 of "
-    "the machine, or it takes.",
+    help="Look at what waits, and at what comes, and take nothing.",
 )
 @click.option("--count", type=click.IntRange(min=0), metavar="N", help="Stop after N messages.")
 @click.option("--unique", is_flag=True, help="Count each message id only once; write all the same.")

@@ -237,7 +237,7 @@ def role_of(target: Askable) -> dict[str, Json]:
     while True:
         found = target.ask(op="status").get("ha")
         if not isinstance(found, dict):
-            raise ManagementError("this broker knows no roles: it is of an older release")
+            raise ManagementError("this broker tells no role of its own")
         if found.get("settled") is not False or time.monotonic() > deadline:
             return found
         time.sleep(POLL_S)

@@ -175,7 +175,7 @@ class Spout:
     def run(self) -> None:
         """Until the input has ended and nothing is unconfirmed."""
         while True:
-            connection = self._connect()
+            connection = self.route.connect()
             if self._history is not None:
                 self._session = self._history.session(self._destination.queue, connection.cluster)
             try:
@@ -188,21 +188,11 @@ class Spout:
                     self._session.lost()
                 self.route.lost(connection, f"{lost}; {len(self._pending)} unconfirmed")
 
-    def _connect(self) -> AmqpConnection:
-        """To the next broker; once more if it does not say what it can. It says so at once, maybe
-        before it has its state, and lets us in when it has: then it knows."""
-        connection = self.route.connect()
-        if self._destination.producer and not connection.takes_numbers:
-            connection.close()
-            connection = self.route.connect()
-        return connection
-
     def _prepare(self, connection: AmqpConnection) -> None:
         """Declare, ask for confirms, and send again what the last broker did not confirm."""
         if self._destination.producer and not connection.takes_numbers:
             raise ToolError(
-                f"{connection.broker} does not take numbered messages once: leave --once out, or "
-                "upgrade the brokers (qpid-cluster --upgrade)"
+                f"{connection.broker} does not take numbered messages once: leave --once out"
             )
         if self._destination.queue:
             connection.declare_queue(self._destination.queue)

@@ -63,7 +63,7 @@ def _attempt() -> Copier | Mover:
     task = Task(
         shovel, given["number"], given["doubtful"], given["cluster"],
         given["source"]["descriptor"], given["destination"]["descriptor"],
-        given["takes_numbers"], given["cluster_id"], given["here"],
+        given["cluster_id"], given["here"],
     )  # fmt: skip
     if shovel.is_replica:
         return Copier(task, _tell, sys.stdin.fileno())

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+from broker.amqp.handshake import CAPABILITIES
 from broker.shovels.amqp_uri import AmqpUri
 from broker.shovels.definition import Shovel, ends
 from tools.cli.failures import ToolError
@@ -36,8 +37,6 @@ class Task:
     source_descriptor: int | None
     """Of a socket of the member's that starts it; None: the URI says where the source is."""
     destination_descriptor: int | None
-    takes_numbers: bool
-    """Whether the own cluster does."""
     cluster_id: str = ""
     here: Mapping[str, object] | None = None
     """What a link of federation knows of this side at its begin (broker/shovels/federation.py)."""
@@ -62,8 +61,7 @@ def opened(task: Task, which: str) -> AmqpConnection:
         assert uri.address is not None
         return AmqpConnection(uri.address, login)
     admitted = AmqpConnection("this cluster", login, socket.socket(fileno=given))
-    numbered = ("numbered_publishes",) if task.takes_numbers else ()
-    admitted.capabilities = frozenset(("queue_numbers", "followed_queues", *numbered))
+    admitted.capabilities = frozenset(CAPABILITIES)
     return admitted
 
 

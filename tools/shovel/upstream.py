@@ -168,8 +168,7 @@ class UpstreamExchange:
             return ""
         return (
             f": another link uses the queue '{self._shovel.source_queue}' there: of another "
-            "upstream here that is the same broker (list its places in one 'uri'), or of a cluster "
-            f"of an older release that is named '{self._link.cluster}', too"
+            "upstream here that is the same broker (list its places in one 'uri')"
         )
 
     def _bind(self, source: AmqpConnection, method: str, key: str, arguments_text: str) -> None:

@@ -1,19 +1,13 @@
 """The machine's time, and what waits for it.
 
-What is said of limits here holds until version 12 of the machine; how it is from version 13 on is
-in horizons.py.
-
 Time is the progress of a majority of the voters' clocks. While something can expire, each member
 sends ticks: how far the machine's time has gone by its own clock. The machine's time is what a
 majority of the voters in this view have reached: of three the median, of two the slower. It never
 goes back, and it stops while there is no primary view and while nothing can expire.
 
-Nothing expires early, because no clock catches up. A member's clock goes on from the machine's time
-that the member has applied, and at most LEAD_US beyond it, or up to the limit that it named in its
-last tick; what is more is lost (broker/timers/limited_ticker.py). So no clock is beyond
-`horizon_us` when a command is ordered, and from then on it gains no more than goes by. What is
-created counts from the horizon. A tick may be held up for as long as it likes: it claims too
-little, never too much.
+Nothing expires early: what is created counts from the horizon of its moment, and no claim counts
+beyond a horizon that its sender did not know (horizons.py). A tick may be held up for as long as it
+likes: it claims too little, never too much.
 
 Decision: docs/decisions/0020-messages-expire-late-rather-than-early.md.
 """
@@ -34,16 +28,13 @@ from broker.machine.state import (
     Queue,
     State,
 )
-from broker.machine.version import DUE_TAKE_TURNS, TICKS_NAME_POSITIONS
 
-LEAD_US = 300_000
-"""How far beyond the machine's time a member's clock may be, if it named no limit."""
-LIMIT_US_MAX = 2_000_000
-"""How far beyond the machine's time a member may set its limit."""
+AHEAD_US_MAX = 2_000_000
+"""How far beyond the machine's time a tick may claim, or move the horizon."""
 
 
 def clock_element(name: str, clock: Clock) -> int:
-    return item_hash("clock", name, *(clock if clock.applied else clock[:2]))
+    return item_hash("clock", name, *clock)
 
 
 def pending(state: State) -> bool:
@@ -63,24 +54,10 @@ def goes_on(state: State) -> bool:
     )
 
 
-def read_clock(state: State, name: str, reached_us: int, limit_us: int) -> int:
+def read_clock(state: State, name: str, reached_us: int, applied: int) -> int:
     """Note a member's tick; return how far the machine's time goes now."""
-    old = state.clocks.get(name)
-    claim_max = state.now_us + LEAD_US
-    if old is not None:
-        claim_max = max(claim_max, old.limit_us)
-        state.remove(clock_element(name, old))
-    # A member keeps to these bounds itself, unless its clock or its code is wrong.
-    clock = Clock(min(reached_us, claim_max), min(limit_us, state.now_us + LIMIT_US_MAX))
-    state.clocks[name] = clock
-    state.add(clock_element(name, clock))
-    return max(state.now_us, _reached_by_majority(state))
-
-
-def read_placed_clock(state: State, name: str, reached_us: int, applied: int) -> int:
-    """The same of a tick that names the position up to which its sender had applied."""
     first_us = first_horizon(state, applied, state.position - 1)
-    clock = Clock(min(reached_us, first_us, state.now_us + LIMIT_US_MAX), 0, applied)
+    clock = Clock(min(reached_us, first_us, state.now_us + AHEAD_US_MAX), applied)
     forget_clock(state, name)
     state.clocks[name] = clock
     state.add(clock_element(name, clock))
@@ -106,20 +83,9 @@ def forget_clock(state: State, name: str) -> None:
         state.remove(clock_element(name, clock))
 
 
-def horizon(state: State) -> int:
-    """No member's clock claims more than this."""
-    if state.version >= TICKS_NAME_POSITIONS:
-        return state.horizon_us
-    limits = [clock.limit_us for clock in state.clocks.values()]
-    return max(state.now_us + LEAD_US, *limits) if limits else state.now_us + LEAD_US
-
-
 def check_horizons(state: State) -> None:
     """Asserts what must hold between commands."""
-    assert state.horizon_us == horizon(state) >= state.now_us
-    if state.version < TICKS_NAME_POSITIONS:
-        assert not state.spans
-        return
+    assert state.horizon_us >= state.now_us
     assert all(clock.reached_us <= state.horizon_us for clock in state.clocks.values())
     spans = [*state.spans, (state.position, state.horizon_us)]
     assert all(one[1] < next_[1] for one, next_ in pairwise(spans)), "horizons never go back"
@@ -168,8 +134,7 @@ def next_deadline(queue: Queue) -> int:
 def look_us(state: State, queue: Queue) -> int:
     """When to look at a queue of which some can expire: at its next deadline. One that is past
     counts from now, so that what else is due comes before the rest of a long queue."""
-    at_us = next_deadline(queue)
-    return max(at_us, state.now_us) if state.version >= DUE_TAKE_TURNS else at_us
+    return max(next_deadline(queue), state.now_us)
 
 
 def recheck_deadlines(state: State, queue: Queue) -> None:

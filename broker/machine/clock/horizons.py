@@ -1,4 +1,4 @@
-"""From when what is created counts, since version 13 of the machine: the *horizon* of its moment.
+"""From when what is created counts: the *horizon* of its moment.
 
 A tick names how far its sender's clock has gone, and the position up to which the sender had
 applied then. What was created behind that position counts from a horizon that the sender did not
@@ -17,7 +17,6 @@ from bisect import bisect_right
 from broker.machine.digest import item_hash
 from broker.machine.schedule import NEVER_US
 from broker.machine.state import Span, State
-from broker.machine.version import TICKS_NAME_POSITIONS
 
 SPANS_MAX = 64
 """Former horizons that are kept: a tick that is older than all of them claims little."""
@@ -25,21 +24,11 @@ SPANS_MAX = 64
 
 def horizon_element(state: State) -> int:
     """Of the present horizon."""
-    if state.version < TICKS_NAME_POSITIONS:
-        return 0
     return item_hash("horizon", state.horizon_us, state.last_other, state.last_tick)
 
 
 def span_element(span: Span) -> int:
     return item_hash("span", *span)
-
-
-def begin(state: State) -> None:
-    """The version that has this comes into force: what ticks claimed until now is valid on."""
-    reached = [clock.reached_us for clock in state.clocks.values()]
-    state.horizon_us = max(state.horizon_us if state.epoch else state.now_us, *reached, 0)
-    state.last_other = state.position
-    state.add(horizon_element(state))
 
 
 def first_horizon(state: State, applied: int, until: int) -> int:

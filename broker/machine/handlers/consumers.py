@@ -80,7 +80,6 @@ from broker.machine.state import (
     rehash,
 )
 from broker.machine.tally import count_get
-from broker.machine.version import ANSWERS_AS_RABBITMQ, BROWSING
 
 
 def on_consume(state: State, channel: Channel, command: Consume) -> int:
@@ -88,8 +87,8 @@ def on_consume(state: State, channel: Channel, command: Consume) -> int:
     queue = accessible_queue(channel, name)
     if isinstance(queue, Refusal):
         return refuse(state, channel, CONSUME, queue)
-    browsing = browses(queue, arguments, state.version)
-    refusal = check_consume(queue, arguments, state.version)
+    browsing = browses(queue, arguments)
+    refusal = check_consume(queue, arguments)
     if queue.stream is not None and refusal is None:
         refusal = consume_refusal(state, channel, queue, no_ack, prefetch, arguments)
     if tag in channel.consumers:
@@ -152,7 +151,7 @@ def on_get(state: State, channel: Channel, command: Get) -> int:
     if queue.stream is not None:
         refusal = not_on_stream("basic.get not supported by stream queues", name, queue.vhost.name)
         return refuse(state, channel, GET, refusal)
-    if state.version >= BROWSING and is_browse_only(queue):
+    if is_browse_only(queue):
         why = "basic.get takes, and this queue is browsed only: consume from"
         return refuse(state, channel, GET, not_on_stream(why, name, queue.vhost.name))
     held_by_tag = channel.unsent if no_ack else channel.unacked
@@ -192,7 +191,7 @@ def on_get(state: State, channel: Channel, command: Get) -> int:
     state.add(element + channel.salt)
     if channel.local:
         _, _, exchange, key, _, _, _, _, body = message
-        properties = properties_for(state, queue, seq, message)
+        properties = properties_for(queue, seq, message)
         count = ready_count(queue)
         state.effects.append(
             GetOk(conn, chan, tag, redelivered, exchange, key, count, properties, body, no_ack)
@@ -320,13 +319,10 @@ def settle_tags(state: State, channel: Channel, tags: list[int], what: int) -> N
                 credited[consumer.tag] = consumer
         channel.tally.ack += len(tags)
         channel.total.ack += len(tags)
-    in_turn = was_full and state.version >= ANSWERS_AS_RABBITMQ
-    if in_turn:
+    if was_full:
         offer_all(state, channel)
     else:
         for consumer in credited.values():
             offer(consumer)
     for queue in affected.values():
         dispatch(state, queue)
-    if was_full and not in_turn:
-        offer_all(state, channel)

@@ -33,7 +33,6 @@ from broker.machine.limits import (
 from broker.machine.policies.settings import (
     operator_policy_fault,
     policy_fault,
-    unknown_before,
 )
 from broker.machine.publishing.producers import forget_producers
 from broker.machine.queueing.deletion import delete_queue, deletion_work
@@ -209,8 +208,6 @@ def _refusal(
     if not 0 < len(name.encode()) <= NAME_BYTES_MAX:
         return BAD, f"the name of a {what} has 1 to {NAME_BYTES_MAX} bytes"
     wrong = kind.check(body)
-    if not wrong and what in POLICIES:
-        wrong = unknown_before(body, state.version)
     if wrong and what in POLICIES:
         return BAD, f"Validation failed\n\n{wrong}\n"  # as RabbitMQ has it
     if wrong:

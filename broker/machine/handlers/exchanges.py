@@ -16,11 +16,11 @@ from broker.machine.digest import canonical
 from broker.machine.handlers.connections import refuse, reply
 from broker.machine.queueing.declaration import accessible_queue, delay_by
 from broker.machine.queueing.routing import (
+    EXCHANGE_TYPES,
     add_binding,
     add_exchange,
     remove_bindings,
     remove_exchange,
-    types_of,
 )
 from broker.machine.requests.arguments import check_binding, check_exchange, compare_exchange
 from broker.machine.requests.delay_header import check_type
@@ -51,7 +51,6 @@ from broker.machine.state import (
     Queue,
     State,
 )
-from broker.machine.version import ANSWERS_AS_RABBITMQ
 
 
 def on_exchange_declare(state: State, channel: Channel, command: ExchangeDeclare) -> int:
@@ -66,16 +65,16 @@ def on_exchange_declare(state: State, channel: Channel, command: ExchangeDeclare
         refusal = default_exchange()
     elif passive:
         refusal = no_exchange(name, vhost.name) if exchange is None else None
-    elif exchange_type not in types_of(state.version):
+    elif exchange_type not in EXCHANGE_TYPES:
         refusal = unknown_exchange_type(exchange_type)
     elif exchange is not None:
-        refusal = _difference(state, vhost.name, wanted, exchange)
+        refusal = _difference(vhost.name, wanted, exchange)
     elif name.startswith("amq."):
         refusal = reserved_name("exchange", name)
     else:
-        refusal = check_exchange(name, vhost.name, arguments, state.version)
+        refusal = check_exchange(name, vhost.name, arguments)
         if refusal is None and exchange_type == DELAYED_MESSAGE:
-            refusal = check_type(arguments, types_of(state.version))
+            refusal = check_type(arguments, EXCHANGE_TYPES)
         if refusal is None and wanted.routes_as == CONSISTENT_HASH:
             refusal = check_arguments(arguments)
         elif refusal is None and wanted.routes_as == FEDERATION_UPSTREAM:
@@ -92,7 +91,7 @@ def on_exchange_declare(state: State, channel: Channel, command: ExchangeDeclare
     return OK
 
 
-def _difference(state: State, vhost: str, wanted: Exchange, exchange: Exchange) -> Refusal | None:
+def _difference(vhost: str, wanted: Exchange, exchange: Exchange) -> Refusal | None:
     name = exchange.name
     for arg, received, current in (
         ("type", wanted.type, exchange.type),
@@ -103,7 +102,7 @@ def _difference(state: State, vhost: str, wanted: Exchange, exchange: Exchange) 
     ):
         if received != current:
             return inequivalent(arg, "exchange", name, vhost, received, current)
-    return compare_exchange(name, vhost, wanted.arguments, exchange.arguments, state.version)
+    return compare_exchange(name, vhost, wanted.arguments, exchange.arguments)
 
 
 def on_exchange_delete(state: State, channel: Channel, command: ExchangeDelete) -> int:
@@ -215,7 +214,7 @@ def _unbind(
     if not isinstance(ends, Refusal):
         remove_bindings(state, channel.connection.vhost, [_binding(ends, key, arguments)])
         durable = ends[0].durable and ends[1].durable
-    elif ends.code != NOT_FOUND or state.version < ANSWERS_AS_RABBITMQ:
+    elif ends.code != NOT_FOUND:
         return refuse(state, channel, kind, ends)
     if not nowait:
         method = "queue.unbind-ok" if kind == QUEUE_UNBIND else "exchange.unbind-ok"

@@ -5,7 +5,6 @@ Also what an exchange delayed, as it is due.
 
 from broker.machine.commands import (
     BODY_PART,
-    IGNORED,
     IMMEDIATE,
     IN_PARTS,
     MANDATORY,
@@ -65,7 +64,6 @@ from broker.machine.requests.refusals import (
     not_implemented,
 )
 from broker.machine.state import FAILOVER, NO_TTL, Channel, Message, Queue, Route, State, Vhost
-from broker.machine.version import ANSWERS_AS_RABBITMQ, BODIES_IN_PARTS, NUMBERED_PUBLISHES
 from broker.waiting.bodies import Body
 
 _TTL_MS_MAX = 1 << 53
@@ -75,12 +73,12 @@ _new = tuple.__new__  # half the cost of calling the class
 def on_publish(state: State, channel: Channel, command: Publish) -> int:
     _, conn, chan, publish_no, exchange, key, flags, properties, rest = command
     body: Body = rest
-    if flags & IN_PARTS and state.version >= BODIES_IN_PARTS:
+    if flags & IN_PARTS:
         body, flags = whole_body(state, channel, rest), flags & ~IN_PARTS
     ttl_us = NO_TTL
     attempt = None
     first = properties[0] if properties else 0
-    if first & 0x20 and may_be_numbered(properties) and state.version >= NUMBERED_PUBLISHES:
+    if first & 0x20 and may_be_numbered(properties):
         numbered = attempt_of(channel, exchange, key, properties, body)
         if isinstance(numbered, Refusal):
             return refuse(state, channel, PUBLISH, numbered)
@@ -97,7 +95,7 @@ def on_publish(state: State, channel: Channel, command: Publish) -> int:
         if isinstance(found, Refusal):
             return refuse(state, channel, PUBLISH, found)
         route = found
-    if first & 0x20 and may_name_copies(properties) and state.version >= ANSWERS_AS_RABBITMQ:
+    if first & 0x20 and may_name_copies(properties):
         copied = with_copies(channel.connection.vhost, route, properties, turn_of(state))
         if isinstance(copied, Refusal):
             return refuse(state, channel, PUBLISH, copied)
@@ -125,8 +123,6 @@ def on_publish(state: State, channel: Channel, command: Publish) -> int:
 def on_body_part(state: State, channel: Channel, command: BodyPart) -> int:
     """A part of a large body: kept with the channel until its Publish takes it. When all clients
     together have too much under way, who has waited longest for the next part gives way."""
-    if state.version < BODIES_IN_PARTS:
-        return IGNORED
     keep_part(state, channel, command[3])
     outcome = OK
     while state.unfinished_bytes > UNFINISHED_BYTES_MAX:

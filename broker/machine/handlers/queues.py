@@ -34,20 +34,14 @@ from broker.machine.requests.refusals import (
     reserved_name,
     too_many_queues,
 )
-from broker.machine.state import STREAM, Channel, Queue, State, ready_count
-from broker.machine.version import (
-    ANSWERS_AS_RABBITMQ,
-    BOUNDED_WINDOWS,
-    DECLARED_AS_RABBITMQ,
-    QPID_OPTIONS,
-)
+from broker.machine.state import Channel, Queue, State, ready_count
 
 GENERATED_PREFIX = "amq.gen-"  # of names that the gateway generates; it refuses them from clients
 
 
 def on_queue_declare(state: State, channel: Channel, command: QueueDeclare) -> int:
     kind, _, _, name, passive, durable, exclusive, auto_delete, nowait, arguments = command
-    if has_options(arguments) and state.version >= QPID_OPTIONS and not passive:
+    if has_options(arguments) and not passive:
         said = in_our_words(arguments, auto_delete=auto_delete, exclusive=exclusive)
         if isinstance(said, Fault):
             vhost_name = channel.connection.vhost.name
@@ -67,15 +61,15 @@ def on_queue_declare(state: State, channel: Channel, command: QueueDeclare) -> i
         refusal = no_queue(name, vhost.name) if queue is None else None
     elif queue is not None:
         declared = durable, exclusive, auto_delete
-        refusal = _difference(state, queue, declared, arguments)
+        refusal = _difference(queue, declared, arguments)
     elif name == "" or (name.startswith("amq.") and not name.startswith(GENERATED_PREFIX)):
         refusal = reserved_name("queue", name)
     elif 0 <= vhost.max_queues <= len(vhost.queues):
         refusal = too_many_queues(name, vhost.name, vhost.max_queues)
     else:
-        refusal = check_queue(name, vhost.name, arguments, state.version)
+        refusal = check_queue(name, vhost.name, arguments)
         declared = durable, exclusive, auto_delete
-        refusal = refusal or _misfit(name, declared, arguments, vhost.name, state.version)
+        refusal = refusal or _misfit(name, declared, arguments, vhost.name)
         refusal = refusal or window_refusal(state, name, arguments)
     if refusal is not None:
         return refuse(state, channel, kind, refusal)
@@ -92,11 +86,11 @@ def on_queue_declare(state: State, channel: Channel, command: QueueDeclare) -> i
 
 
 def _misfit(
-    name: str, declared: tuple[bool, bool, bool], arguments: Table, vhost: str, version: int
+    name: str, declared: tuple[bool, bool, bool], arguments: Table, vhost: str
 ) -> Refusal | None:
     """Why a queue cannot be of the type that is asked for: in RabbitMQ's order."""
     kind = queue_type(arguments)
-    if kind == CLASSIC or (kind != STREAM and version < DECLARED_AS_RABBITMQ):
+    if kind == CLASSIC:
         return None
     durable, exclusive, auto_delete = declared
     if name.startswith(GENERATED_PREFIX):
@@ -112,23 +106,21 @@ def _misfit(
 
 
 def _difference(
-    state: State, queue: Queue, declared: tuple[bool, bool, bool], arguments: Table
+    queue: Queue, declared: tuple[bool, bool, bool], arguments: Table
 ) -> Refusal | None:
     durable, exclusive, auto_delete = declared
     name, vhost, is_exclusive = queue.name, queue.vhost.name, queue.owner is not None
-    if state.version >= ANSWERS_AS_RABBITMQ:
-        if exclusive != is_exclusive:
-            return locked(name, vhost)
-        if exclusive:  # it goes with its connection, durable or not
-            durable = queue.durable
+    if exclusive != is_exclusive:
+        return locked(name, vhost)
+    if exclusive:  # it goes with its connection, durable or not
+        durable = queue.durable
     for arg, received, current in (
         ("durable", durable, queue.durable),
-        ("exclusive", exclusive, is_exclusive),
         ("auto_delete", auto_delete, queue.auto_delete),
     ):
         if received != current:
             return inequivalent(arg, "queue", name, vhost, received, current)
-    return compare_queue(name, vhost, arguments, queue.arguments, state.version)
+    return compare_queue(name, vhost, arguments, queue.arguments)
 
 
 def on_queue_purge(state: State, channel: Channel, command: QueuePurge) -> int:
@@ -139,7 +131,7 @@ def on_queue_purge(state: State, channel: Channel, command: QueuePurge) -> int:
     if queue.stream is not None:
         refusal = not_on_stream("purge not supported by", name, queue.vhost.name)
         return refuse(state, channel, kind, refusal)
-    empties = queue.window is not None and state.version >= BOUNDED_WINDOWS
+    empties = queue.window is not None
     count = purge(state, queue, PURGED | FLAG if empties else PURGED)
     purge_letters(state, queue)
     if empties:

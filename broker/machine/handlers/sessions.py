@@ -16,14 +16,12 @@ import sys
 
 from broker.machine.clock import horizons
 from broker.machine.clock.cluster_time import (
-    LIMIT_US_MAX,
+    AHEAD_US_MAX,
     due_us,
     forget_clock,
     goes_on,
-    horizon,
     lease_end,
     read_clock,
-    read_placed_clock,
     recheck_deadlines,
 )
 from broker.machine.commands import (
@@ -32,7 +30,6 @@ from broker.machine.commands import (
     Activate,
     Demote,
     DigestClaim,
-    PlacedTick,
     Promote,
     Reexecuted,
     Shutdown,
@@ -59,16 +56,9 @@ from broker.machine.move_log import CLOSED, MEMBER_LOST
 from broker.machine.publishing.letters import send_kept_letters
 from broker.machine.queueing.deletion import delete_queue, deletion_work
 from broker.machine.queueing.queue_limits import expire
-from broker.machine.queueing.routing import add_failover_exchanges
 from broker.machine.queueing.windows import forget_what_ended
 from broker.machine.state import SessionRecord, State
-from broker.machine.version import (
-    ACTIVE_MEMBER,
-    DUE_TAKE_TURNS,
-    FAILOVER_EXCHANGE,
-    MACHINE_VERSION,
-    TICKS_NAME_POSITIONS,
-)
+from broker.machine.version import MACHINE_VERSION
 
 SESSIONS_PER_POSITION = 256
 
@@ -111,7 +101,7 @@ def on_activate(state: State, session: int, command: Activate) -> int:
         define_first(state)
     state.remove(cluster_element(state))
     if not state.version:
-        _raise_version(state, version)
+        state.version = version
     state.epoch = epoch
     state.voters = voters
     state.cluster_id = cluster_id
@@ -142,7 +132,6 @@ def _end_sessions(state: State, names: list[str]) -> None:
         state.remove(session_element(name, record) + record.salt * record.last_blob_no)
         if name == state.local:
             state.local_session = -1
-    state.horizon_us = horizon(state)
     find_ended(state)
 
 
@@ -196,7 +185,7 @@ def on_demote(state: State, session: int, command: Demote) -> int:
 
 
 def _is_of_this_epoch(state: State, command: Promote | Demote) -> bool:
-    return state.version >= ACTIVE_MEMBER and command[1] == state.epoch
+    return command[1] == state.epoch
 
 
 def _set_active(state: State, name: str) -> None:
@@ -221,35 +210,25 @@ def on_digest(_state: State, _session: int, _command: DigestClaim | Reexecuted) 
     return OK
 
 
-def on_tick(state: State, session: int, command: Tick | PlacedTick) -> int:
+def on_tick(state: State, session: int, command: Tick) -> int:
     name = next((n for n, record in state.sessions.items() if record.session == session), None)
-    is_placed = len(command) == 4
-    if name is None or min(command[1:]) < 0 or is_placed != _places_ticks(state):
+    _, reached_us, ahead_us, applied = command
+    if name is None or min(reached_us, ahead_us, applied) < 0:
         return IGNORED
-    if len(command) == 4:  # the type checker knows them apart by this
-        _, reached_us, ahead_us, applied = command
-        if applied >= state.position:  # its sender cannot have applied that
-            return IGNORED
-        now_us = read_placed_clock(state, name, reached_us, applied)
-        moved = _move_time(state, now_us)
-        # No stored claim is beyond the horizon: it would count for what is created from here on.
-        reached_us = max(state.clocks[name].reached_us, min(ahead_us, now_us + LIMIT_US_MAX))
-        is_quiet = now_us < due_us(state) and not goes_on(state)
-        horizons.advance(state, max(now_us, reached_us), is_quiet=is_quiet)
-    else:
-        _, reached_us, limit_us = command
-        moved = _move_time(state, read_clock(state, name, reached_us, limit_us))
-        state.horizon_us = horizon(state)
+    if applied >= state.position:  # its sender cannot have applied that
+        return IGNORED
+    now_us = read_clock(state, name, reached_us, applied)
+    moved = _move_time(state, now_us)
+    # No stored claim is beyond the horizon: it would count for what is created from here on.
+    reached_us = max(state.clocks[name].reached_us, min(ahead_us, now_us + AHEAD_US_MAX))
+    is_quiet = now_us < due_us(state) and not goes_on(state)
+    horizons.advance(state, max(now_us, reached_us), is_quiet=is_quiet)
     if state.now_us >= due_us(state):
         _end_messages(state)
         _end_leases(state)
         forget_what_ended(state)
         send_kept_letters(state)
     return OK if moved else IGNORED
-
-
-def _places_ticks(state: State) -> bool:
-    return state.version >= TICKS_NAME_POSITIONS
 
 
 def _move_time(state: State, now_us: int) -> bool:
@@ -265,8 +244,7 @@ def _move_time(state: State, now_us: int) -> bool:
 def _end_messages(state: State) -> None:
     """Those that expired, or are due at an exchange that delays, of the queues whose time has
     come. A queue of which more is due than its share has its next turn after the others."""
-    budget = EXPIRED_PER_TICK_MAX
-    share = EXPIRED_PER_QUEUE_MAX if state.version >= DUE_TAKE_TURNS else budget
+    budget, share = EXPIRED_PER_TICK_MAX, EXPIRED_PER_QUEUE_MAX
     while budget > 0:
         number = state.expiry.take(state.now_us)
         if number is None:
@@ -318,19 +296,9 @@ def on_upgrade(state: State, _session: int, command: Upgrade) -> int:
         return IGNORED
     assert version <= MACHINE_VERSION, "no member of an epoch orders what another cannot execute"
     state.remove(cluster_element(state))
-    _raise_version(state, version)
+    state.version = version
     state.add(cluster_element(state))
     return OK
-
-
-def _raise_version(state: State, version: int) -> None:
-    placed = _places_ticks(state)
-    added = state.version < FAILOVER_EXCHANGE <= version
-    state.version = version
-    if added:
-        add_failover_exchanges(state)
-    if not placed and _places_ticks(state):
-        horizons.begin(state)
 
 
 def on_shutdown(state: State, session: int, command: Shutdown) -> int:

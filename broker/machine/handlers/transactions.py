@@ -30,7 +30,6 @@ from broker.machine.publishing.entering import publish_to, turn_of, with_copies
 from broker.machine.publishing.producers import attempt_of, may_be_numbered, not_in_a_transaction
 from broker.machine.requests.refusals import Refusal, too_much, unknown_tag
 from broker.machine.state import Channel, Held, Route, State
-from broker.machine.version import ANSWERS_AS_RABBITMQ, NUMBERED_PUBLISHES
 
 _MOVES = {TX_ACK: TX_ACKED, TX_DISCARD: REJECTED, TX_REQUEUE: TX_REQUEUED}
 
@@ -39,19 +38,20 @@ def on_tx_commit(state: State, channel: Channel, command: TxCommit) -> int:
     _, _, _, publishes, settlements = command
     vhost = channel.connection.vhost
     routes: list[tuple[Route, int, bytes]] = []
-    copied = state.version >= ANSWERS_AS_RABBITMQ
     found: dict[tuple[str, str], bool] = {}
     work = len(publishes)
     for index, (exchange, key, flags, properties, _) in enumerate(publishes):
-        numbers = may_be_numbered(properties) and state.version >= NUMBERED_PUBLISHES
-        if numbers and attempt_of(channel, exchange, key, properties, b"") is not None:
+        if (
+            may_be_numbered(properties)
+            and attempt_of(channel, exchange, key, properties, b"") is not None
+        ):
             return refuse(state, channel, TX_COMMIT, not_in_a_transaction())
         ttl_us = ttl_of(properties)
         turn = turn_of(state, index)
         route = route_or_refusal(vhost, exchange, key, flags, properties, ttl_us, turn)
         if isinstance(route, Refusal):
             return refuse(state, channel, TX_COMMIT, route)
-        names_copies = copied and may_name_copies(properties)
+        names_copies = may_name_copies(properties)
         if names_copies:
             wider = with_copies(vhost, route, properties, turn)
             if isinstance(wider, Refusal):

@@ -191,7 +191,7 @@ def check_queue(state: State, queue: Queue, held_of_queue: HeldOfQueue) -> None:
     assert not unused or state.lease_ends.times[queue.number] <= lease_end(queue)
     assert queue.returns_sum == returns_sum(queue)
     check_window(state, queue)
-    assert counts_returns(state, queue) or not queue.returns, "nobody counts"
+    assert counts_returns(queue) or not queue.returns, "nobody counts"
     if queue.stream is not None:
         check_stream(state, queue, queue.stream)
     else:

@@ -13,7 +13,7 @@ from typing import cast
 
 import msgpack
 
-from broker.machine.clock.cluster_time import horizon, recheck_deadlines
+from broker.machine.clock.cluster_time import recheck_deadlines
 from broker.machine.commands import Table
 from broker.machine.digest import ALGORITHM, canonical, item_hash, message_hashes
 from broker.machine.handlers import definitions
@@ -152,7 +152,6 @@ class _Reader:
                 queue.stream.column.begin += first_offset(queue)
             if queue.letters_of is not None and ready_count(queue):
                 state.keeping[queue.number] = queue
-        state.horizon_us = horizon(state)
         definitions.follow(state)
         state.digest = recompute_root(state, fresh=True)
         if state.digest != self.claimed_root:
@@ -255,8 +254,8 @@ class _Reader:
         pages = self.messages
         return [pages[number // _PAGE][number] for number in numbers]
 
-    def _on_clock(self, name: str, reached_us: int, limit_us: int, applied: int = 0) -> None:
-        self.state.clocks[name] = Clock(reached_us, limit_us, applied)
+    def _on_clock(self, name: str, reached_us: int, applied: int) -> None:
+        self.state.clocks[name] = Clock(reached_us, applied)
 
     def _on_horizon(
         self, horizon_us: int, other: int, tick: int, spans: tuple[tuple[int, int], ...]

@@ -33,13 +33,12 @@ from broker.machine.state import (
     Policy,
     State,
 )
-from broker.machine.version import PAGES_AS_THEY_ARE, TICKS_NAME_POSITIONS
 from broker.waiting.bodies import pieces_of
 
 CHUNK_BYTES = 256 * 1024
-VERSION = 7
+VERSION = 1
 _BATCH_BYTES = 64 * 1024
-_WHOLE_BYTES_MAX = 16 << 20  # of a body that goes as it is: what older releases read
+_WHOLE_BYTES_MAX = 16 << 20  # of a body that goes in one piece
 _BODY_PART_BYTES = 256 * 1024
 _HELD_ITEMS = 1024  # a row is made for each
 _PAGE = 4096
@@ -64,7 +63,7 @@ class Cut:
 
     def __init__(self, state: State, *, at_once: bool, pages: bool = False) -> None:
         self._at_once = at_once
-        self._pages = pages and state.version >= PAGES_AS_THEY_ARE
+        self._pages = pages
         self._first = list(_first_items(state))
         self._vhosts = [VhostCut(vhost) for vhost in state.vhosts.values()]
         self._channels = [
@@ -216,9 +215,8 @@ def _first_items(state: State) -> Iterator[Item]:
     for name, record in state.sessions.items():
         yield ("session", name, record.session, record.incarnation, record.last_blob_no)
     for name, clock in state.clocks.items():
-        yield ("clock", name, *(clock if clock.applied else clock[:2]))
-    if state.version >= TICKS_NAME_POSITIONS:
-        yield ("horizon", state.horizon_us, state.last_other, state.last_tick, state.spans[:])
+        yield ("clock", name, *clock)
+    yield ("horizon", state.horizon_us, state.last_other, state.last_tick, state.spans[:])
     for (kind, content), names in state.poison.items():
         yield ("poison", kind, content, names)
     for (name, subject), detail in state.alarms.items():

@@ -10,7 +10,6 @@ RabbitMQ does and have no effect, because every queue is on every member anyway
 from collections.abc import Callable
 
 from broker.machine.commands import Table, Value
-from broker.machine.version import CONSUMER_TIMEOUTS, FEDERATION, KEPT_LETTERS, STREAMS
 
 APPLY_TO = ("all", "exchanges", "queues", "classic_queues", "quorum_queues", "streams")
 PRIORITY_MAX = 1 << 31
@@ -24,7 +23,6 @@ _NUMBERS = {
     "delivery-limit": (0, "delivery limit"),
 }
 _CONSUMER_TIMEOUT = {"consumer-timeout": (1, "consumer timeout")}
-"""From version 13 of the machine on."""
 MAX_AGE = "max-age"
 SEGMENT_BYTES_MAX = 3_000_000_000
 _WITHOUT_EFFECT = {
@@ -34,8 +32,7 @@ _WITHOUT_EFFECT = {
     "max-in-memory-bytes": (0, NUMBER_MAX, "maximum memory in bytes"),
     "target-group-size": (1, NUMBER_MAX, "qq target count value"),
 }
-"""Of how RabbitMQ keeps streams and quorum queues, which is not how they are kept here. They and
-`max-age` from version 15 of the machine on."""
+"""Of how RabbitMQ keeps streams and quorum queues, which is not how they are kept here."""
 _UNITS_S = {
     "Y": 365 * 86_400, "M": 30 * 86_400, "D": 86_400, "h": 3_600, "m": 60, "s": 1,
 }  # fmt: skip
@@ -68,7 +65,7 @@ _HA = (
     "ha-promote-on-failure",
 )
 _UPSTREAM, _UPSTREAM_SET = FEDERATION_KEYS = ("federation-upstream", "federation-upstream-set")
-"""From version 15 of the machine on: which upstreams are linked is for the members to look up."""
+"""Which upstreams are linked is for the members to look up."""
 KEYS = (
     *_NUMBERS, *_CONSUMER_TIMEOUT, MAX_AGE, *_WITHOUT_EFFECT, *_NAMES, *_CHOICES, *_HA,
     *FEDERATION_KEYS,
@@ -83,21 +80,6 @@ def policy_fault(body: Table) -> str:
 
 def operator_policy_fault(body: Table) -> str:
     return _fault(body, OPERATOR_KEYS)
-
-
-def unknown_before(body: Table, version: int) -> str:
-    """What is wrong with the body of a good policy where this version of the machine is in force:
-    an older release would not know it."""
-    unknown: tuple[str, ...] = ()
-    if version < CONSUMER_TIMEOUTS:
-        unknown += tuple(_CONSUMER_TIMEOUT)
-    if version < FEDERATION:
-        unknown += FEDERATION_KEYS
-    if version < STREAMS:
-        unknown += (MAX_AGE, *_WITHOUT_EFFECT)
-    if version < KEPT_LETTERS:
-        unknown += ("dead-letter-strategy",)
-    return _fault(body, tuple(key for key in KEYS if key not in unknown)) if unknown else ""
 
 
 def age_us(text: Value) -> int:

@@ -43,7 +43,6 @@ from broker.machine.state import (
     Vhost,
     ready_count,
 )
-from broker.machine.version import ANSWERS_AS_RABBITMQ, DEATHS_NAME_COPIES, MOVES_TELL_WHY
 
 _NO_WAY = 1
 """Units for a letter whose exchange is not there."""
@@ -84,13 +83,13 @@ def _publish_letter(state: State, letter: Letter) -> int:
     vhost, name, key, queue, message, reason = letter
     _, _, origin, _, flags, _, _, properties, body = message
     source = vhost.queues.get(queue)
-    mark = source.mark if source is not None and state.version >= MOVES_TELL_WHY else 0
+    mark = source.mark if source is not None else 0
     if source is not None and source.at_least_once:
-        buried = bury(properties, queue, origin, _keys(state, message), reason, state.time_us)
+        buried = bury(properties, queue, origin, _keys(message), reason, state.time_us)
         return _publish_or_keep(state, source, buried, message)
     if name not in vhost.exchanges:
         return _NO_WAY
-    buried = bury(properties, queue, origin, _keys(state, message), reason, state.time_us)
+    buried = bury(properties, queue, origin, _keys(message), reason, state.time_us)
     found = _way_of(state, vhost, name, key, buried, message)
     if isinstance(found, int):
         return found
@@ -99,9 +98,9 @@ def _publish_letter(state: State, letter: Letter) -> int:
     return _work(properties, route)
 
 
-def _keys(state: State, message: Message) -> tuple[str, ...]:
+def _keys(message: Message) -> tuple[str, ...]:
     """Those that it was published with, but blind ones."""
-    if state.version < DEATHS_NAME_COPIES or not may_name_copies(message[PROPERTIES]):
+    if not may_name_copies(message[PROPERTIES]):
         return (message[KEY],)
     copies = copies_of(message[PROPERTIES])
     return (message[KEY],) if isinstance(copies, Refusal) else (message[KEY], *copies.keys)
@@ -124,7 +123,7 @@ def _way_of(
         if isinstance(found, Refusal):
             return ROUTE_WORK_MAX
         route = found
-    if may_name_copies(message[PROPERTIES]) and state.version >= ANSWERS_AS_RABBITMQ:
+    if may_name_copies(message[PROPERTIES]):
         has_new_key = key != message[KEY]
         route, buried = _letter_with_copies(vhost, route, buried, has_new_key, turn_of(state))
     return route._replace(queues=buried.without_cycles(route.queues)), buried.properties

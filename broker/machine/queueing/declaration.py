@@ -37,7 +37,6 @@ from broker.machine.state import (
     order_of,
     ready_count,
 )
-from broker.machine.version import LAST_VALUES, MESSAGE_GROUPS
 
 
 def create_queue(
@@ -51,10 +50,8 @@ def create_queue(
 ) -> Queue:
     queue = Queue(vhost, name, state.next_queue, durable, auto_delete, owner, arguments)
     queue.policy, queue.operator_policy = policies_of_queue(vhost, name, arguments)
-    if state.version >= LAST_VALUES:
-        keep_last_values(queue)
-    if state.version >= MESSAGE_GROUPS:
-        keep_groups(queue)
+    keep_last_values(queue)
+    keep_groups(queue)
     apply_settings(queue)
     open_window(state, queue)
     vhost.queues[name] = queue

@@ -32,7 +32,6 @@ from broker.machine.state import (
     bytes_of,
 )
 from broker.machine.tally import count_delivery
-from broker.machine.version import ANSWERS_AS_RABBITMQ, QUORUM_QUEUES_COUNT
 from broker.waiting.groups import Groups
 
 _new = tuple.__new__  # half the cost of calling the class
@@ -118,7 +117,7 @@ def _show(state: State, tag: int, held: Held) -> None:
                 redelivered,
                 message[EXCHANGE],
                 message[KEY],
-                properties_for(state, queue, seq, message),
+                properties_for(queue, seq, message),
                 message[BODY],
                 consumer.no_ack,
             ),
@@ -126,14 +125,11 @@ def _show(state: State, tag: int, held: Held) -> None:
     )
 
 
-def properties_for(state: State, queue: Queue, seq: int, message: Message) -> bytes:
+def properties_for(queue: Queue, seq: int, message: Message) -> bytes:
     """With how often it came back, as RabbitMQ's quorum queues tell it."""
     if queue.delivery_limit < 0 and not queue.is_quorum:
         return message[PROPERTIES]
-    count = queue.returns.get(seq, 0)
-    if not count and state.version < QUORUM_QUEUES_COUNT:
-        return message[PROPERTIES]
-    return with_new_header(message[PROPERTIES], "x-delivery-count", count)
+    return with_new_header(message[PROPERTIES], "x-delivery-count", queue.returns.get(seq, 0))
 
 
 def has_room(channel: Channel, consumer: Consumer) -> bool:
@@ -306,11 +302,6 @@ def offer_all(state: State, channel: Channel) -> None:
     and the first is another one as deliveries go on: or the credit of a channel that is always
     full would always go to the same."""
     consumers = list(channel.consumers.values())
-    if state.version < ANSWERS_AS_RABBITMQ:
-        for consumer in consumers:
-            offer(consumer)
-            dispatch(state, consumer.queue)
-        return
     if not consumers:
         return
     first = channel.next_tag % len(consumers)

@@ -45,7 +45,6 @@ from broker.machine.state import (
     ready_count,
     rehash,
 )
-from broker.machine.version import QUORUM_QUEUES_COUNT
 from broker.waiting.backlog import Backlog
 from broker.waiting.groups import Groups
 from broker.waiting.last_values import LastValues
@@ -250,7 +249,7 @@ def replace(state: State, queue: Queue, place: int, newer: Message) -> None:
 def remove_head(state: State, queue: Queue, what: int) -> tuple[int, Message]:
     """`what` is the move.  What is published next is named."""
     seq, message, redelivered = take(state, queue)
-    of = limit_told(state, queue) if what == OVER_LIMIT else 0
+    of = limit_told(queue) if what == OVER_LIMIT else 0
     if what in _PUBLISHED_NEXT:
         of = message[NUMBER] & MARK_MASK
     state.moves.append(
@@ -336,8 +335,8 @@ def restore_key_of_held(
 # -- how often a message came back ----------------------------------------------------------------
 
 
-def counts_returns(state: State, queue: Queue) -> bool:
-    return queue.delivery_limit >= 0 or (queue.is_quorum and state.version >= QUORUM_QUEUES_COUNT)
+def counts_returns(queue: Queue) -> bool:
+    return queue.delivery_limit >= 0 or queue.is_quorum
 
 
 def count_return(state: State, queue: Queue, seq: int) -> int:

@@ -29,7 +29,6 @@ from broker.machine.queueing.queue import (
 )
 from broker.machine.requests.arguments import apply_settings
 from broker.machine.state import KEY, NUMBER, Letter, Message, Queue, State, ready_count
-from broker.machine.version import ANSWERS_AS_RABBITMQ
 
 
 def is_full(queue: Queue, bytes_more: int, more: int = 1) -> bool:
@@ -78,7 +77,7 @@ def expire(state: State, queue: Queue, count_max: int) -> int:
 def expire_at_once(state: State, queue: Queue) -> None:
     """What has no time to live was delivered at once, or is dead. No more here than came in and
     one: the others, which a new policy may bring, expire by tick."""
-    if state.version < ANSWERS_AS_RABBITMQ or queue.delays is not None:
+    if queue.delays is not None:
         return
     for _ in range(TRIMMED_PER_MESSAGE_MAX):
         if not queue.expiring or time_to_live(queue, head(queue)) != 0:
@@ -133,7 +132,7 @@ def apply_policies(state: State, queue: Queue) -> bool:
     state.add(policies_element(queue) + lease_element(queue))
     if queue.ttl_us != ttl_us:
         recheck_deadlines(state, queue)
-    if not counts_returns(state, queue):
+    if not counts_returns(queue):
         forget_all_returns(state, queue)
     if is_over(queue):
         state.trimming[queue.number] = queue

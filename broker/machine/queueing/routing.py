@@ -40,17 +40,13 @@ from broker.machine.state import (
     State,
     Vhost,
 )
-from broker.machine.version import (
-    DELAYED_MESSAGES,
-    EXCHANGES_THAT_CHOOSE,
-    FAILOVER_EXCHANGE,
-    FEDERATION,
-)
 
 CHANGES_KEPT = 1000
 """Of bindings, for who looks ten times in a second; behind more of them he looks at all."""
 
-_TYPES = ("direct", "fanout", "topic", "headers")
+EXCHANGE_TYPES = (
+    "direct", "fanout", "topic", "headers", *CHOOSING, DELAYED_MESSAGE, FEDERATION_UPSTREAM,
+)  # fmt: skip
 _PREDECLARED = (
     ("", "direct"),
     ("amq.direct", "direct"),
@@ -64,30 +60,11 @@ _BY_HEADERS = ("headers", FEDERATION_UPSTREAM)
 
 
 def add_vhost(state: State, name: str) -> None:
-    """With the exchanges that AMQP demands."""
+    """With the exchanges that AMQP demands, and the one by which clients hear of the members."""
     vhost = state.vhosts[name] = Vhost(name)
     for exchange, kind in _PREDECLARED:
         add_exchange(state, vhost, Exchange(exchange, kind, True, False, False, {}))
-    if state.version >= FAILOVER_EXCHANGE:
-        _add_failover(state, vhost)
-
-
-def add_failover_exchanges(state: State) -> None:
-    """To the virtual hosts that are there as their version of the machine comes into force."""
-    for vhost in state.vhosts.values():
-        _add_failover(state, vhost)
-
-
-def _add_failover(state: State, vhost: Vhost) -> None:
     add_exchange(state, vhost, Exchange(FAILOVER, "fanout", True, False, True, {}))
-
-
-def types_of(version: int) -> tuple[str, ...]:
-    """The types of exchanges that there are."""
-    choosing = CHOOSING if version >= EXCHANGES_THAT_CHOOSE else ()
-    delaying = (DELAYED_MESSAGE,) if version >= DELAYED_MESSAGES else ()
-    upstream = (FEDERATION_UPSTREAM,) if version >= FEDERATION else ()
-    return (*_TYPES, *choosing, *delaying, *upstream)
 
 
 def exchange_element(vhost: Vhost, exchange: Exchange) -> int:

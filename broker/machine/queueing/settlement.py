@@ -34,7 +34,6 @@ from broker.machine.state import (
     rehash,
     rehash_all,
 )
-from broker.machine.version import MOVES_TELL_WHY
 
 _number = itemgetter(NUMBER)
 
@@ -57,9 +56,8 @@ def requeue(
         release(state, channel, tag, held, rehash(message), SUPERSEDED, tag)
         return
     if counts and _came_back_too_often(state, queue, seq, what):
-        told = state.version >= MOVES_TELL_WHY
-        what, detail = (GIVEN_UP | FLAG, queue.delivery_limit) if told else (GIVEN_UP, tag)
-        release(state, channel, tag, held, rehash(message), what, detail)
+        what, limit = GIVEN_UP | FLAG, queue.delivery_limit
+        release(state, channel, tag, held, rehash(message), what, limit)
         dead_letter(state, queue, message, "delivery_limit")
         return
     release(state, channel, tag, held, content, what, content)
@@ -71,7 +69,7 @@ def requeue(
 
 def _came_back_too_often(state: State, queue: Queue, seq: int, what: int) -> bool:
     """That the broker lost a member is no fault of the message's, and does not count."""
-    if what == MEMBER_LOST or not counts_returns(state, queue):
+    if what == MEMBER_LOST or not counts_returns(queue):
         return False
     count = count_return(state, queue, seq)
     return 0 <= queue.delivery_limit < count

@@ -61,7 +61,6 @@ from broker.machine.state import (
     Stream,
 )
 from broker.machine.tally import count_delivery
-from broker.machine.version import BROWSING
 from broker.waiting.filter_column import NONE, entry_of
 from broker.waiting.stream_log import StreamLog
 
@@ -150,9 +149,9 @@ def consume_refusal(
     return None
 
 
-def browses(queue: Queue, arguments: Table, version: int) -> bool:
+def browses(queue: Queue, arguments: Table) -> bool:
     """Whether a consumer with these arguments takes nothing. From a stream nobody does anyway."""
-    if version < BROWSING or queue.stream is not None:
+    if queue.stream is not None:
         return False
     return arguments.get(NO_CONSUME) is True or is_browse_only(queue)
 
@@ -318,7 +317,7 @@ def _deliver(
     if queue.stream is not None:
         properties = with_new_header(message[PROPERTIES], OFFSET, seq)
     else:
-        properties = properties_for(state, queue, seq, message)
+        properties = properties_for(queue, seq, message)
     _, conn, chan = channel.key
     state.effects.append(
         DeliverEffect(

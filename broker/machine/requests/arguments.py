@@ -3,8 +3,6 @@
 Arguments that nobody knows are taken, as RabbitMQ takes them: client libraries send what some other
 broker or plugin would understand. Refused is what promises something about the messages that does
 not hold here: silence would let a client believe in it. docs/COMPATIBILITY.md lists them all.
-
-Until version 10 is in force every argument that begins with `x-` and is not honoured is refused.
 """
 
 from broker.machine.commands import Table, Value
@@ -36,17 +34,6 @@ from broker.machine.requests.refusals import (
     type_of,
 )
 from broker.machine.state import NO_TTL, STREAM, Queue, State, Window
-from broker.machine.version import (
-    ANSWERS_AS_RABBITMQ,
-    BOUNDED_WINDOWS,
-    BROWSING,
-    CONSUMER_TIMEOUTS,
-    DECLARED_AS_RABBITMQ,
-    DEDUPLICATION,
-    KEPT_LETTERS,
-    LAST_VALUES,
-    STREAMS,
-)
 from broker.waiting.filter_column import NONE, entry_of
 from broker.waiting.groups import Groups
 from broker.waiting.last_values import LastValues
@@ -104,11 +91,11 @@ _SAYS_NOTHING = (
     (DEDUPLICATION_ARGUMENT, False),
     (_STRATEGY, "at-most-once"),
 )
-_CONSUME_HINTS = ("x-cancel-on-ha-failover",)
 FILTER, MATCH_UNFILTERED = _FILTERS = ("x-stream-filter", "x-stream-match-unfiltered")
 """A value or a list of some, and whether to be sent what has none as well."""
 _FILTER_BYTES = 16, 255
 """Of RabbitMQ's Bloom filters, which there are none of here."""
+_ALTERNATE = "alternate-exchange"
 NO_CONSUME = "x-filter-no-consume"
 """The consumer argument of Qpid's Java broker and its clients by which one browses."""
 _NOT_OF_BROWSERS = {
@@ -125,15 +112,15 @@ _VERSIONS = (1, 2)
 _LOCATORS = ("client-local", "balanced", "random", "least-leaders")
 
 
-def check_queue(name: str, vhost: str, arguments: Table, version: int) -> Refusal | None:
+def check_queue(name: str, vhost: str, arguments: Table) -> Refusal | None:
     kind = queue_type(arguments)
-    foreign = _foreign_to(kind, version) + (_NO_STREAM if kind == STREAM else ())
+    foreign = _foreign_to(kind) + (_NO_STREAM if kind == STREAM else ())
     for arg, value in arguments.items():
-        if arg in foreign and version >= ANSWERS_AS_RABBITMQ:
+        if arg in foreign:
             return not_of_type(arg, name, vhost, kind)
         if arg == "x-dead-letter-exchange" and type(value) is not str:
             return invalid_type(arg, "queue", name, vhost, value)
-        why = _fault_of(arg, value, version)
+        why = _fault_of(arg, value)
         if why is None and arg in _OF_WINDOW and deduplicates(arguments):
             why = _fault_of_number(value, *_OF_WINDOW[arg])
         if why is not None:
@@ -152,9 +139,9 @@ def check_queue(name: str, vhost: str, arguments: Table, version: int) -> Refusa
     return None
 
 
-def _foreign_to(kind: str, version: int) -> tuple[str, ...]:
+def _foreign_to(kind: str) -> tuple[str, ...]:
     """What no queue of this type has with RabbitMQ."""
-    if kind == QUORUM and version >= DECLARED_AS_RABBITMQ:
+    if kind == QUORUM:
         return _OF_STREAMS + _NOT_OF_QUORUM
     return _NOT_OF_STREAMS if kind == STREAM else _OF_STREAMS
 
@@ -165,7 +152,7 @@ def queue_type(arguments: Table) -> str:
     return kind if isinstance(kind, str) and kind in QUEUE_TYPES else CLASSIC
 
 
-def _fault_of(arg: str, value: Value, version: int) -> str | None:
+def _fault_of(arg: str, value: Value) -> str | None:
     """What is wrong with this queue argument."""
     fault: str | None = None
     if arg in _NUMBERS:
@@ -184,28 +171,21 @@ def _fault_of(arg: str, value: Value, version: int) -> str | None:
     elif arg == "x-stream-filter-size-bytes":
         fault = _fault_of_number(value, *_FILTER_BYTES)
     elif arg == "x-queue-type":
-        types = QUEUE_TYPES if version >= STREAMS else (CLASSIC, QUORUM)
-        fault = _fault_of_word(value, types, f"\"unsupported queue type '{plain(value)}'\"")
-    elif arg == _STRATEGY and version >= KEPT_LETTERS:
+        fault = _fault_of_word(value, QUEUE_TYPES, f"\"unsupported queue type '{plain(value)}'\"")
+    elif arg == _STRATEGY:
         fault = _fault_of_word(value, _STRATEGIES, "invalid_dlx_strategy")
-    elif arg == "x-consumer-timeout" and version >= CONSUMER_TIMEOUTS:
+    elif arg == "x-consumer-timeout":
         if type(value) is not int or not 1 <= value <= _NUMBER_MAX:
             fault = "unacceptable value: a number of milliseconds above 0 is needed"
-    elif arg == DEDUPLICATION_ARGUMENT and version < DEDUPLICATION:
-        fault = "messages are not deduplicated before version 14: upgrade the cluster"
     elif arg in ("x-single-active-consumer", DEDUPLICATION_ARGUMENT):
         if type(value) is not bool:
             fault = f"{_unacceptable(value)}; a boolean is needed"
-    elif arg in (LAST_VALUE_KEY, GROUP_KEY) and version >= LAST_VALUES:
+    elif arg in (LAST_VALUE_KEY, GROUP_KEY):
         fault = fault_of_key(value)
-    elif arg in (BROWSE_ONLY, SHARED_GROUPS) and version >= BROWSING:
+    elif arg in (BROWSE_ONLY, SHARED_GROUPS):
         fault = None if value is True else "unacceptable value: true is needed"
-    elif arg in _HINTS and version >= DECLARED_AS_RABBITMQ:
+    elif arg in _HINTS:
         fault = _fault_of_hint(arg, value)
-    elif version >= ANSWERS_AS_RABBITMQ:
-        fault = _fault_of_promise(arg, value)
-    elif arg.startswith("x-") and arg not in _HINTS:
-        fault = NOT_HONOURED
     return fault
 
 
@@ -257,7 +237,7 @@ def deduplicates(arguments: Table) -> bool:
 
 def window_refusal(state: State, name: str, arguments: Table) -> Refusal | None:
     """Whether all queues would remember too many keys with one more of these arguments."""
-    if state.version < BOUNDED_WINDOWS or not deduplicates(arguments):
+    if not deduplicates(arguments):
         return None
     more = _window_size(arguments)
     if state.window_keys + more <= WINDOW_KEYS_TOTAL_MAX:
@@ -283,8 +263,7 @@ def open_window(state: State, queue: Queue) -> None:
 
 def keep_last_values(queue: Queue) -> None:
     """Make a queue that is new here one that keeps the newest message of each key, if its arguments
-    say so; settings are applied after that. An argument of this name that was taken before version
-    15 says nothing."""
+    say so; settings are applied after that."""
     header = queue.arguments.get(LAST_VALUE_KEY)
     if isinstance(header, str):
         queue.last_values, queue.takes_all = LastValues(header), False
@@ -296,15 +275,6 @@ def keep_groups(queue: Queue) -> None:
     if isinstance(header, str):
         shared = queue.arguments.get(SHARED_GROUPS) is True
         queue.groups, queue.takes_all = Groups(header, keeps=not shared), False
-
-
-def _fault_of_promise(arg: str, value: Value) -> str | None:
-    """Whether it promises what does not hold here."""
-    if arg == _STRATEGY and value != "at-most-once":
-        return f"'{plain(value)}' is {NOT_HONOURED}: dead letters are sent at most once"
-    if arg.startswith("qpid."):  # from version 15 on no other is left (policies/qpid_options.py)
-        return f"{NOT_HONOURED}: use x-max-length, x-max-length-bytes and x-overflow"
-    return None
 
 
 def apply_settings(queue: Queue) -> None:
@@ -357,17 +327,14 @@ def _name(arguments: Table, definition: Table, key: str) -> str | None:
     return value if isinstance(value, str) else None
 
 
-def check_exchange(name: str, vhost: str, arguments: Table, version: int) -> Refusal | None:
-    for arg, value in arguments.items():
-        if arg == "alternate-exchange":
-            if type(value) is not str:
-                return invalid_type(arg, "exchange", name, vhost, value)
-        elif arg.startswith("x-") and version < ANSWERS_AS_RABBITMQ:
-            return invalid_argument(arg, "exchange", name, vhost, NOT_HONOURED)
+def check_exchange(name: str, vhost: str, arguments: Table) -> Refusal | None:
+    alternate = arguments.get(_ALTERNATE, "")
+    if type(alternate) is not str:
+        return invalid_type(_ALTERNATE, "exchange", name, vhost, alternate)
     return None
 
 
-def check_consume(queue: Queue, arguments: Table, version: int) -> Refusal | None:
+def check_consume(queue: Queue, arguments: Table) -> Refusal | None:
     name, vhost, is_stream = queue.name, queue.vhost.name, queue.stream is not None
     for arg, value in arguments.items():
         if is_stream and arg == "x-priority":
@@ -380,21 +347,17 @@ def check_consume(queue: Queue, arguments: Table, version: int) -> Refusal | Non
             if type(value) is not int:
                 why = f'"expected integer, got {type_of(value)}"'
                 return invalid_argument(arg, "queue", name, vhost, why)
-        elif version >= BROWSING and (arg == NO_CONSUME or arg in _NOT_OF_BROWSERS):
+        elif arg == NO_CONSUME or arg in _NOT_OF_BROWSERS:
             refusal = _browse_refusal(queue, arg, value)
             if refusal is not None:
                 return refusal
-        elif version >= ANSWERS_AS_RABBITMQ:
-            if arg in _CONSUME_STREAMS and not is_stream:
-                return not_of_type(arg, name, vhost, queue_type(queue.arguments))
-        elif arg.startswith("x-") and arg not in _CONSUME_HINTS:
-            return not_implemented(f"consumer argument '{arg}' is {NOT_HONOURED}")
+        elif arg in _CONSUME_STREAMS and not is_stream:
+            return not_of_type(arg, name, vhost, queue_type(queue.arguments))
     return None
 
 
 def is_browse_only(queue: Queue) -> bool:
-    """Whether nobody takes from it, whatever they ask for. (Before version 10 any argument of this
-    name was taken, and it means this from version 15 on.)"""
+    """Whether nobody takes from it, whatever they ask for."""
     return queue.arguments.get(BROWSE_ONLY) is True
 
 
@@ -456,27 +419,18 @@ def check_binding(source_type: str, arguments: Table) -> Refusal | None:
     return None
 
 
-def compare_queue(
-    name: str, vhost: str, received: Table, current: Table, version: int
-) -> Refusal | None:
+def compare_queue(name: str, vhost: str, received: Table, current: Table) -> Refusal | None:
     """The first argument, in order of names, in which two declarations of a queue differ."""
-    if version >= ANSWERS_AS_RABBITMQ:
-        foreign: tuple[str, ...] = ()
-        if version >= DECLARED_AS_RABBITMQ:
-            foreign = _foreign_to(queue_type(current), version)
-        received, current = _compared(received, foreign), _compared(current, foreign)
-    return _compare("queue", name, vhost, received, current)
+    foreign = _foreign_to(queue_type(current))
+    return _compare("queue", name, vhost, _compared(received, foreign), _compared(current, foreign))
 
 
-def compare_exchange(
-    name: str, vhost: str, received: Table, current: Table, version: int
-) -> Refusal | None:
+def compare_exchange(name: str, vhost: str, received: Table, current: Table) -> Refusal | None:
     """The same of an exchange."""
-    if version >= ANSWERS_AS_RABBITMQ:
-        received, current = (
-            {arg: value for arg, value in one.items() if arg == "alternate-exchange"}
-            for one in (received, current)
-        )
+    received, current = (
+        {arg: value for arg, value in one.items() if arg == _ALTERNATE}
+        for one in (received, current)
+    )
     return _compare("exchange", name, vhost, received, current)
 
 

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 
 from aiohttp.web import StreamResponse
 
-from broker.machine.queueing.routing import types_of
-from broker.machine.version import STREAMS
+from broker.machine.queueing.routing import EXCHANGE_TYPES
 from broker.management.call import Call, Reply, Route, bad_request, not_found
 from broker.management.json_values import Json, Object, figures
 from broker.management.listing import Listing, chosen
@@ -25,17 +24,17 @@ AS_PLUGINS = (
 )  # fmt: skip
 """What tools look for before they ask for something that RabbitMQ has as a plug-in."""
 FEATURE_FLAGS = {
-    "drop_unroutable_metric": ("Count unroutable publishes to be dropped in stats", 0),
-    "empty_basic_get_metric": ("Count AMQP `basic.get` on empty queues in stats", 0),
+    "drop_unroutable_metric": "Count unroutable publishes to be dropped in stats",
+    "empty_basic_get_metric": "Count AMQP `basic.get` on empty queues in stats",
     "implicit_default_bindings": (
-        "Default bindings are now implicit, instead of being stored in the database", 0),
-    "maintenance_mode_status": ("Maintenance mode status", 0),
-    "quorum_queue": ("Support queues of type `quorum`", 0),
-    "stream_queue": ("Support queues of type `stream`", STREAMS),
-    "user_limits": ("Configure connection and channel limits for a user", 0),
-    "virtual_host_metadata": ("Virtual host metadata (description, tags, etc)", 0),
+        "Default bindings are now implicit, instead of being stored in the database"),
+    "maintenance_mode_status": "Maintenance mode status",
+    "quorum_queue": "Support queues of type `quorum`",
+    "stream_queue": "Support queues of type `stream`",
+    "user_limits": "Configure connection and channel limits for a user",
+    "virtual_host_metadata": "Virtual host metadata (description, tags, etc)",
 }  # fmt: skip
-"""Those of RabbitMQ 3.10 that mean something here, and the version of the machine they need."""
+"""Those of RabbitMQ 3.10 that mean something here: what they name is always on."""
 
 
 async def show_overview(call: Call) -> Reply:
@@ -60,7 +59,7 @@ async def show_overview(call: Call) -> Reply:
         "disable_stats": False,
         "enable_queue_totals": False,
         "statistics_db_event_queue": 0,
-        "exchange_types": _exchange_types(call),
+        "exchange_types": _exchange_types(),
         "object_totals": {
             "channels": channels,
             "connections": connections,
@@ -78,10 +77,10 @@ async def show_overview(call: Call) -> Reply:
     return chosen(call, row)
 
 
-def _exchange_types(call: Call) -> list[Json]:
+def _exchange_types() -> list[Json]:
     return [
         {"name": name, "description": f"AMQP {name} exchange", "enabled": True}
-        for name in sorted(types_of(call.broker.machine.version))
+        for name in sorted(EXCHANGE_TYPES)
     ]
 
 
@@ -166,7 +165,7 @@ def _of_asked(call: Call) -> Object:
     mechanisms = call.broker.clients.gateway.mechanisms
     return {
         "contexts": [*_contexts(call)],
-        "exchange_types": _exchange_types(call),
+        "exchange_types": _exchange_types(),
         "auth_mechanisms": [
             {"name": name, "description": f"SASL {name}", "enabled": True} for name in mechanisms
         ],
@@ -243,29 +242,21 @@ async def show_processes(call: Call) -> Reply:
     return Reply(body={"node": _node(call)["name"], "processes": []})
 
 
-def _flag_rows(call: Call) -> list[Object]:
-    version = call.broker.machine.version
-    return [
+async def list_flags(_call: Call) -> Reply:
+    return Reply(body=[
         {
             "name": name, "desc": text, "doc_url": "", "stability": "stable",
-            "state": "enabled" if version >= since else "disabled", "provided_by": "rabbit",
+            "state": "enabled", "provided_by": "rabbit",
         }
-        for name, (text, since) in FEATURE_FLAGS.items()
-    ]  # fmt: skip
-
-
-async def list_flags(call: Call) -> Reply:
-    return Reply(body=[*_flag_rows(call)])
+        for name, text in FEATURE_FLAGS.items()
+    ])  # fmt: skip
 
 
 async def enable_flag(call: Call) -> Reply:
     """There is nothing to switch on one by one: what is here, is on."""
-    for row in _flag_rows(call):
-        if row["name"] == call.names["name"]:
-            if row["state"] == "enabled":
-                return Reply(204)
-            raise bad_request("what newer releases can is switched on by qpid-cluster --upgrade")
-    raise bad_request("unsupported")
+    if call.names["name"] not in FEATURE_FLAGS:
+        raise bad_request("unsupported")
+    return Reply(204)
 
 
 async def who_am_i(call: Call) -> Reply:

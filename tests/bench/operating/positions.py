@@ -37,11 +37,14 @@ class Timed(Bench):
         self.machine.take_effects()
         return took * 1e3
 
+    def tick(self, session: int, reached_us: int) -> float:
+        return self.position(session, c.TICK, reached_us, 0, self.machine.position)
+
     def rest(self, first: float) -> Found:
         """Tick until nothing goes on; return what it took together with the `first` position."""
         took = [first]
         while self.machine.due_in_us <= 0 and self.machine.wants_tick:
-            took.append(self.position(self.session, c.TICK, self.machine.now_us, 0))
+            took.append(self.tick(self.session, self.machine.now_us))
         took.sort()
         middle = took[len(took) // 2]
         return {"positions": len(took), "median_ms": round(middle, 1), "max_ms": round(took[-1], 1)}
@@ -63,7 +66,7 @@ class Timed(Bench):
         while self.machine.now_us < now_us:
             at_us = min(now_us, self.machine.now_us + 200_000)
             sessions = [record.session for record in self.machine.sessions.values()]
-            took += [self.position(session, c.TICK, at_us, 0) for session in sessions]
+            took += [self.tick(session, at_us) for session in sessions]
         return took
 
 

@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 from broker.machine import commands as c
 from broker.machine.machine import Machine
-from broker.machine.version import MACHINE_VERSION
 from tests.properties.models.clock_world import (
     OUT_AFTER_S,
     ClockWorld,
@@ -56,14 +55,13 @@ class SwarmWorld(ClockWorld):
         seed: int,
         habits: Habits | None = None,
         faulty: bool = True,
-        version: int = MACHINE_VERSION,
     ) -> None:
         self.habits = habits_of(seed) if habits is None else habits
         self.more = random.Random(f"more {seed}")
         self._used: dict[str, float] = {}  # queues that expire, when they were last used
         self._leases: tuple[str, ...] = ()
         self._powered_off = False  # all are stopped
-        super().__init__(seed, faulty, version)
+        super().__init__(seed, faulty)
         self.lease_ms = dict.fromkeys(self._names, self.more.choice(LEASE_MS))
         self.wrong = self.members[self.more.choice(self._names)]
         self._right_s = self.wrong.offset_s
@@ -107,7 +105,7 @@ class SwarmWorld(ClockWorld):
         self._leases = () if vhost is None else tuple(q for q in vhost.queues if q in self._used)
 
     def _after(self, member: Member, sent_at: float, command: c.Command) -> None:
-        if not isinstance(command, c.Tick | c.PlacedTick):
+        if not isinstance(command, c.Tick):
             return
         for name in self._leases:
             if name not in self._machine.vhosts["/"].queues:

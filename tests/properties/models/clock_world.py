@@ -40,7 +40,6 @@ class Seen(NamedTuple):
     due_in_us: int
     clocks: dict[str, Clock]
     session: int
-    version: int
     position: int
     horizon_us: int
     spans: list[Span]
@@ -91,8 +90,7 @@ def declared(name: str, arguments: c.Table) -> c.Command:
 class ClockWorld:
     """One history."""
 
-    def __init__(self, seed: int, faulty: bool = True, version: int = MACHINE_VERSION) -> None:
-        self.version = version  # of the machine
+    def __init__(self, seed: int, faulty: bool = True) -> None:
         chance = self.chance = random.Random(seed)
         self.now = 0.0
         self.early: list[Early] = []
@@ -167,7 +165,7 @@ class ClockWorld:
         if self.now < member.stopped_until:
             return
         self._show(member)
-        member.ticker.wake(self._clock_s(member))
+        member.ticker.turn(self._clock_s(member), busy=False)
 
     def _show(self, member: Member) -> None:
         core = self._cores[member.name]
@@ -258,7 +256,7 @@ class ClockWorld:
             return
         for command in commands:
             self._position += 1
-            before = self._waiting() if isinstance(command, c.Tick | c.PlacedTick | c.Get) else {}
+            before = self._waiting() if isinstance(command, c.Tick | c.Get) else {}
             self._before(member, sent_at, command)
             machine.apply(self._position, session, 0, command)
             machine.effects.clear()
@@ -307,7 +305,7 @@ class ClockWorld:
         machine = self._machine
         return Seen(
             machine.epoch, machine.wants_tick, machine.now_us,
-            machine.due_in_us, dict(machine.clocks), -1, machine.version, self._position,
+            machine.due_in_us, dict(machine.clocks), -1, self._position,
             machine.horizon_us, machine.spans[:], machine.last_other, machine.last_tick,
         )  # fmt: skip
 
@@ -381,7 +379,7 @@ class ClockWorld:
         machine = self._machine
         listed = tuple(c.ActiveMember(name, 1, name in fresh) for name in members)
         command = c.Activate(
-            c.ACTIVATE, machine.epoch + 1, listed, cold, self._terms(), "c", self.version
+            c.ACTIVATE, machine.epoch + 1, listed, cold, self._terms(), "c", MACHINE_VERSION
         )
         machine.apply(self._position, 0, 0, command)
         machine.effects.clear()

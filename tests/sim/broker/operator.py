@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Protocol
 from broker.admin.active_passive import ActivePassive
 from broker.admin.roles import Role
 from broker.machine.commands import DEFINE, Define, Table, Value
-from broker.machine.version import ACTIVE_MEMBER
 from broker.options.active_passive import ActivePassiveOptions
 from broker.replication.durable_gate import Backups
 from tests.sim.world.random_tape import Tape
@@ -152,7 +151,7 @@ class SimRole:
     def settled(self) -> bool:
         """Whether somebody has the role, where the ring gives it, and this member has followed."""
         machine = self._upper.controller.replica.machine
-        if not self.has_mode or not self.automatic or machine.version < ACTIVE_MEMBER:
+        if not self.has_mode or not self.automatic:
             return True
         is_it = machine.active == self._upper.name
         return bool(machine.active) and self._real.role is (Role.ACTIVE if is_it else Role.READY)

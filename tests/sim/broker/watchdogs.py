@@ -80,7 +80,7 @@ class SimWatchdogs:
     def _beat(self) -> None:
         upper = self.upper
         self.upper.later(BEAT_S * self.tape.between(0.5, 1.5), self._beat)
-        self._ticker.wake(self.world.now)
+        self._ticker.turn(self.world.now, busy=False)
         self._changes.wake(self.world.now)
         if upper.controller.serving and not self.world.healed:
             self._operate()

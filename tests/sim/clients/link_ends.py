@@ -351,7 +351,7 @@ class SimAttempt:
         }
         cluster_id = upper.controller.replica.machine.cluster_id
         task = Task(
-            job.shovel, job.number, job.doubtful, CLUSTER, None, None, takes_numbers=True,
+            job.shovel, job.number, job.doubtful, CLUSTER, None, None,
             cluster_id=cluster_id, here=job.here,
         )  # fmt: skip
         self._mover = _SimMover(self, task)

@@ -254,7 +254,7 @@ class _Attempt:
         self._followed = _Followed(source)
         self._source = _Source(self._followed)
         self.destination = _Destination(upper, conn, self._look_at_ack)
-        task = Task(SHOVEL, 0, {}, "near", None, None, takes_numbers=True)
+        task = Task(SHOVEL, 0, {}, "near", None, None)
         self._copier = Copier(task, self._told, -1)
         self._answers: list[str] = []
         self._removed: list[MessageId] = []

@@ -9,7 +9,6 @@ import pytest
 from broker.admin.active_passive import AGAIN_S, STEP_S, ActivePassive, Standalone
 from broker.admin.roles import MOVES, IllegalMove, Role, way
 from broker.exit_codes import Exit
-from broker.machine.version import ACTIVE_MEMBER
 from broker.options.active_passive import ActivePassiveOptions
 from broker.replication.durable_gate import Backups
 from tests.support.amqp_peer import method, opening
@@ -331,17 +330,6 @@ def test_who_cannot_be_promoted_says_why() -> None:
         Standalone().promote()
     cluster.members["b"].role = Role.CATCHUP
     with pytest.raises(QueryRefused, match="Still catching up, cannot be promoted"):
-        cluster.members["b"].promote()
-
-
-def test_before_its_version_nobody_is_active() -> None:
-    cluster = Cluster()
-    for name in "abc":
-        cluster.bus.cores[name].replica.machine.version = ACTIVE_MEMBER - 1
-    cluster.beat()
-    assert cluster.roles() == "a:ready b:ready c:ready"
-    assert "qpid-cluster --upgrade" in cluster.doors["b"].reason
-    with pytest.raises(QueryRefused, match="qpid-cluster --upgrade"):
         cluster.members["b"].promote()
 
 

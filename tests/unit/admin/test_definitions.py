@@ -81,7 +81,7 @@ def test_the_deletion_of_a_virtual_host_waits_for_its_last_connection() -> None:
             member.definitions.wake(member.now)
         assert not task.done()
         member.loop.machine.vhosts["/"].connections -= 1
-        member.loop.apply(0, Tick(TICK, 0, 0))
+        member.loop.apply(0, Tick(TICK, 0, 0, 0))
         member.definitions.wake(member.now)
         assert await task == (204, "")
         assert not member.loop.machine.vhosts

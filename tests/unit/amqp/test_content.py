@@ -169,7 +169,7 @@ def test_a_message_that_is_too_large_ends_only_its_channel() -> None:
 
 
 def test_a_large_body_goes_on_in_parts() -> None:
-    connection = opened(Limits(in_parts=True, assembly_bytes_max=1 << 20))
+    connection = opened(Limits(assembly_bytes_max=1 << 20))
     whole = bytes(range(256)) * 8192  # 2 MiB
     for _ in range(2):
         events: list[Event] = []
@@ -202,15 +202,14 @@ def test_what_is_kept_of_a_body_in_tiny_frames_is_about_its_bytes() -> None:
     assert message.body == b"a" + b"b" * 600 + b"cd" + b"e" * 300 + b"f"
 
 
-def test_small_bodies_and_those_of_older_machines_come_whole() -> None:
-    for limits, size in ((Limits(in_parts=True), 1 << 20), (Limits(), 2 << 20)):
-        connection = opened(limits)
-        (event,) = connection.receive(publish(1, "", "q", bytes(size)), 0.0)
-        assert event == Published(1, "", "q", 4, PERSISTENT, bytes(size), None)
+def test_a_small_body_comes_whole() -> None:
+    connection, size = opened(), 1 << 20
+    (event,) = connection.receive(publish(1, "", "q", bytes(size)), 0.0)
+    assert event == Published(1, "", "q", 4, PERSISTENT, bytes(size), None)
 
 
 def test_a_channel_that_ends_amid_a_large_body_begins_anew() -> None:
-    connection = opened(Limits(in_parts=True))
+    connection = opened()
     stream = publish(1, "", "q", bytes(2 << 20))
     (part,) = connection.receive(stream[:200_000], 0.0)
     assert isinstance(part, BodyPart)

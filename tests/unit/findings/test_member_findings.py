@@ -26,7 +26,7 @@ def status(**more: object) -> dict[str, object]:
             {"at_ms": NOW_MS - 60_000, "members": ["a", "b", "c"], "primary": True},
             {"at_ms": NOW_MS - 30_000, "members": ["a", "b"], "primary": True},
         ],
-        "drained": ["b"], "links_down": [], "machine_version": 15, "machine_version_possible": 15,
+        "drained": ["b"], "links_down": [], "machine_version": 1, "machine_version_possible": 1,
         "ha": {"status": "stand-alone"}, **more,
     }  # fmt: skip
 

@@ -1,6 +1,5 @@
 """docs/COMPATIBILITY.md names all that the code knows, and no capability that is not announced."""
 
-import re
 from pathlib import Path
 
 import pytest
@@ -57,12 +56,3 @@ def test_arguments_of_consumers_are_there() -> None:
     for name in arguments._CONSUME_STREAMS:
         assert "honoured" in said[name]
         assert "of other queues" in said[name]
-    for name in arguments._CONSUME_HINTS:
-        assert "changes nothing" in said[name]
-
-
-def test_what_else_the_page_names_as_refused_is() -> None:
-    for name, text in rows("Arguments of queues").items():
-        fault = arguments._fault_of(name.replace("*", "x"), "at-least-once", 10)
-        if re.search(r"refused, 406", text):
-            assert fault is not None, name

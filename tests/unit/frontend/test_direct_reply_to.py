@@ -5,7 +5,6 @@ import pytest
 from broker.amqp import codec
 from broker.frontend.direct_reply import REPLY_TO, UNUSED_MS
 from broker.machine import commands as c
-from broker.machine.clock.cluster_time import LEAD_US
 from tests.support.amqp_peer import method, publish
 from tests.support.gateway_loop import Loop, Peer
 
@@ -100,7 +99,7 @@ def test_a_queue_that_nobody_came_to_consume_from_goes() -> None:
     assert refused[0][:2] == ("channel.close", 406)
     assert len(loop.machine.vhosts["/"].queues) == 3
     while loop.machine.now_us < 2 * UNUSED_MS * 1000:
-        tick = c.PlacedTick(c.TICK, loop.machine.now_us + LEAD_US, 0, loop.machine.position)
+        tick = c.Tick(c.TICK, loop.machine.now_us + UNUSED_MS * 1000, 0, loop.machine.position)
         assert loop.apply(loop.gateway.session, tick) == c.OK
     assert list(loop.machine.vhosts["/"].queues) == ["service", reply_to]
     loop.connect().open(1).publish(1, reply_to, b"answer")

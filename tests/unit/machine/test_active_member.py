@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from broker.machine import commands as c
 from broker.machine.machine import Machine
-from broker.machine.version import ACTIVE_MEMBER
 from tests.support.three_machines import Rig
 
 
@@ -66,15 +65,6 @@ def test_no_session_no_role() -> None:
     assert rig.apply(12345, c.Promote(c.PROMOTE, rig.machine.epoch)) == c.IGNORED
     assert rig.apply(old, c.Demote(c.DEMOTE, rig.machine.epoch)) == c.IGNORED
     assert rig.machine.active == ""
-
-
-def test_nobody_has_it_before_its_version() -> None:
-    rig = Rig(ACTIVE_MEMBER - 1)
-    root = rig.machine.root()
-    assert promote(rig, "a") == c.IGNORED
-    assert (rig.machine.active, rig.machine.root()) == ("", root)
-    assert rig.apply(0, c.Upgrade(c.UPGRADE, rig.machine.epoch, ACTIVE_MEMBER)) == c.OK
-    assert promote(rig, "a") == c.OK
 
 
 def test_it_is_in_a_snapshot() -> None:

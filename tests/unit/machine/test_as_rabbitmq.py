@@ -1,14 +1,11 @@
-"""What clients find as with RabbitMQ from version 10 of the machine on, and not before it."""
+"""What clients find as with RabbitMQ."""
 
 import pytest
 
 from broker.amqp import codec
 from broker.machine import commands as c
 from broker.machine.effects import DeliverEffect, GetOk, Return
-from broker.machine.version import ANSWERS_AS_RABBITMQ, DEATHS_NAME_COPIES
 from tests.support.three_machines import Client, Rig
-
-BEFORE = ANSWERS_AS_RABBITMQ - 1
 
 
 @pytest.fixture
@@ -145,16 +142,6 @@ def test_a_dead_letter_goes_to_the_copied_keys_too(client: Client) -> None:
     assert keys_of_death(headers_got(client, "dead")) == ("q", "cc")
 
 
-def test_before_version_15_a_death_has_the_first_key_only() -> None:
-    client = Rig(version=DEATHS_NAME_COPIES - 1).client()
-    client.queue("dead")
-    client.queue("q", {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"})
-    client.publish("q", properties=headers(CC=("cc",)))
-    client.get("q")
-    client.nack(1, requeue=False)
-    assert keys_of_death(headers_got(client, "dead")) == ("q",)
-
-
 def test_a_key_of_the_queue_stands_for_all_keys_of_a_dead_letter(client: Client) -> None:
     client.queue("dead")
     arguments: c.Table = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
@@ -241,34 +228,3 @@ def test_shared_credit_goes_round(client: Client, credit: int, multiple: bool) -
     assert min(counts.values()) >= 2, counts
     a, b = counts["t1"], counts["t2"] + counts["t3"]
     assert b / 4 <= a <= b * 2, counts
-
-
-def test_before_that_version_shared_credit_stays_with_the_first() -> None:
-    counts = served(Rig(BEFORE).client(), 2, 9, multiple=True)
-    assert (counts["t2"], counts["t3"]) == (0, 0)
-
-
-def test_before_that_version_members_do_as_older_releases() -> None:
-    client = Rig(BEFORE).client()
-    assert client.queue("q", {"x-foo": 1}) == 406
-    assert client.channel(1).exchange("x", "direct", {"x-foo": 1}) == 406
-    assert client.channel(1).queue("q", {"mine": 1, "qpid.max_count": 5}) == c.OK
-    assert client.queue("q", {"mine": 2}) == 406
-    assert client.channel(1).queue("q", {"mine": 1, "qpid.max_count": 5}, exclusive=True) == 406
-    assert client.channel(1).unbind("nope", "amq.direct") == 404
-    assert client.channel(1).publish("q", properties=headers(CC="q")) == c.OK
-    client.queue("cc")
-    assert client.publish("q", properties=headers(CC=("cc",))) == c.OK
-    publish = c.TxPublish("", "q", c.PERSISTENT, headers(CC=("cc",)), b"")
-    assert client.commit([publish], []) == c.OK
-    assert depths(client, "q", "cc") == [3, 0]
-    client.publish("cc", properties=codec.encode_properties({"expiration": "0"}))
-    assert depths(client, "cc") == [1]
-    assert client.consume("q", arguments={"x-foo": 1}) == 540
-
-
-def test_the_older_behaviour_ends_with_the_upgrade() -> None:
-    rig = Rig(BEFORE)
-    client = rig.client()
-    assert rig.apply(0, c.Upgrade(c.UPGRADE, rig.machine.epoch, ANSWERS_AS_RABBITMQ)) == c.OK
-    assert client.unbind("nope", "amq.direct") == c.OK

@@ -11,7 +11,6 @@ from broker.machine.machine import Machine
 from broker.machine.move_log import FLAG, GIVEN_UP, MOVE
 from broker.machine.queueing import queue as queueing
 from broker.machine.requests.properties import headers_of
-from broker.machine.version import QUORUM_QUEUES_COUNT
 from tests.support.three_machines import Client, Rig
 
 ARGUMENTS: c.Table = {
@@ -170,23 +169,3 @@ def test_a_quorum_queue_counts_without_a_limit(client: Client) -> None:
     client.get("many")
     client.ack(5)
     assert not rig.machine.vhosts["/"].queues["many"].returns
-
-
-def test_before_version_15_only_a_limit_counts_and_nothing_says_none() -> None:
-    rig = Rig(QUORUM_QUEUES_COUNT - 1)
-    client = rig.client()
-    client.queue("grave")
-    client.queue("q", ARGUMENTS)
-    client.publish("q", b"m")
-    assert [get_and_return(client) for _ in range(2)] == [None, 1]
-    client = client.channel(2)
-    client.queue("many", {"x-queue-type": "quorum"})
-    client.publish("many", b"m")
-    client.get("many")
-    client.nack(1)
-    assert not rig.machine.vhosts["/"].queues["many"].returns
-    upgrade = c.Upgrade(c.UPGRADE, rig.machine.epoch, QUORUM_QUEUES_COUNT)
-    assert rig.apply(0, upgrade) == c.OK
-    client.get("many")
-    client.nack(2)
-    assert list(rig.machine.vhosts["/"].queues["many"].returns.values()) == [1]

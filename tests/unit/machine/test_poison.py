@@ -42,7 +42,7 @@ def test_the_likeness_of_commands() -> None:
     assert content_of(publish(1, 1)) == content_of(publish(2, 5))
     assert content_of(publish(1, 1)) != content_of(publish(1, 1, b"other"))
     assert content_of(c.Ack(c.ACK, 1, 1, 1, False)) is None
-    assert content_of(c.Tick(c.TICK, 1, 0)) is None
+    assert content_of(c.Tick(c.TICK, 1, 0, 0)) is None
     one = c.Consume(c.CONSUME, 1, 1, "q", "tag-1", False, False, False, False, {}, 5)
     assert content_of(one) == content_of(one._replace(conn=2, tag="tag-2"))
     assert content_of(one) != content_of(one._replace(queue="r"))

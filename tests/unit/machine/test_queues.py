@@ -10,7 +10,6 @@ from broker.machine.effects import GetEmpty, GetOk
 from broker.machine.machine import Machine
 from broker.machine.requests.properties import headers_of
 from broker.machine.state import BODY
-from broker.machine.version import DECLARED_AS_RABBITMQ
 from tests.support.three_machines import Client, Rig
 
 QUORUM: c.Table = {"x-queue-type": "quorum"}
@@ -206,12 +205,6 @@ def test_a_quorum_queue_is_durable_and_of_nobody(
     assert client.error() == (
         "PRECONDITION_FAILED - Cannot declare a server-named queue for type rabbit_quorum_queue"
     )
-
-
-def test_before_version_15_these_are_taken() -> None:
-    client = Rig(DECLARED_AS_RABBITMQ - 1).client()
-    odd: c.Table = {**QUORUM, "x-queue-mode": "eager", "x-queue-version": 9, "x-max-priority": 3}
-    assert client.queue("q", odd, durable=False, auto_delete=True) == c.OK
 
 
 def test_exclusive_queues_are_their_connections(client: Client) -> None:

@@ -94,19 +94,21 @@ def test_a_version_comes_into_force_in_the_epoch_whose_members_were_asked(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("broker.machine.handlers.sessions.MACHINE_VERSION", 9)
-    rig = Rig(0)
-    machine = rig.machine
-    assert machine.version == 0, "these activations name none"
+    machine = Machine("a")
+    assert machine.version == 0, "before the first activation"
     members = tuple(c.ActiveMember(name, 1, False) for name in MEMBERS)
-    rig.apply(0, c.Activate(c.ACTIVATE, 2, members, False, MEMBERS, "id", 7))
-    rig.apply(0, c.Activate(c.ACTIVATE, 3, members, False, MEMBERS, "id", 9))
-    assert machine.version == 7, "an activation gives a version only to a state that has none"
+    for epoch, version in ((1, 7), (2, 9)):
+        activate = c.Activate(c.ACTIVATE, epoch, members, False, MEMBERS, "id", version)
+        assert machine.apply(epoch, 0, 0, activate) == c.OK
+        assert machine.version == 7, "an activation gives a version only to a state that has none"
     root = machine.root()
-    for epoch, version in ((2, 8), (3, 7), (3, 6)):
-        assert rig.apply(0, c.Upgrade(c.UPGRADE, epoch, version)) == c.IGNORED
+    for epoch, version in ((1, 8), (2, 7), (2, 6)):
+        assert machine.apply(3, 0, 0, c.Upgrade(c.UPGRADE, epoch, version)) == c.IGNORED
     assert machine.root() == root
-    assert rig.apply(0, c.Upgrade(c.UPGRADE, 3, 9)) == c.OK
+    assert machine.apply(4, 0, 0, c.Upgrade(c.UPGRADE, 2, 9)) == c.OK
     assert (machine.version, machine.root() == root) == (9, False)
+    machine.invariants()
+    assert Machine.restore("b", machine.snapshot()).version == 9
 
 
 def test_a_lost_member_gives_back_what_it_held(rig: Rig, client: Client) -> None:

@@ -8,7 +8,6 @@ from broker.machine import commands as c
 from broker.machine.queueing.routing import topic_matches, topic_words
 from broker.machine.requests.properties import encode_value, short_string
 from broker.machine.state import BODY, FAILOVER
-from broker.machine.version import FAILOVER_EXCHANGE
 from tests.support.three_machines import EMPTY, Client, Rig
 
 
@@ -49,18 +48,6 @@ def test_amq_failover_is_there_and_the_members_alone_publish_to_it(client: Clien
     assert client.channel(2).delete_exchange(FAILOVER) == 403
     client.rig.define("vhost", "", "new", {"description": "", "tags": ()})
     assert FAILOVER in client.rig.machine.vhosts["new"].exchanges
-
-
-def test_an_upgrade_gives_amq_failover_to_the_virtual_hosts_that_are_there() -> None:
-    rig = Rig(FAILOVER_EXCHANGE - 1)
-    client = rig.client()
-    rig.define("vhost", "", "other", {"description": "", "tags": ()})
-    vhosts = rig.machine.vhosts
-    assert not any(FAILOVER in one.exchanges for one in vhosts.values())
-    assert rig.apply(0, c.Upgrade(c.UPGRADE, rig.machine.epoch, FAILOVER_EXCHANGE)) == c.OK
-    assert all(FAILOVER in one.exchanges for one in vhosts.values())
-    client.queue("list")
-    assert client.bind("list", FAILOVER) == c.OK
 
 
 def test_the_default_exchange_is_not_to_be_touched(client: Client) -> None:

@@ -23,7 +23,6 @@ from broker.machine.move_log import (
     Op,
     spelled_out,
 )
-from broker.machine.version import STREAMS
 from broker.memberlog.archive import archive_segments
 from broker.memberlog.reader import TornTail, read_segment
 from broker.memberlog.recorder import QUEUES_PER_RECORD
@@ -68,13 +67,13 @@ def test_an_incarnation_begins_with_its_state_and_names_queues_before_moves_do(
     ops = [[what & 15 for what, *_ in MOVE.iter_unpack(moves)] for _, moves in scene.moves()]
     assert ops[2:] == [
         [Op.DECLARED, Op.DECLARED],
-        [Op.PUBLISHED, Op.ENQUEUED, Op.PUBLISHED, Op.ENQUEUED, Op.PUBLISHED, Op.PUBLISHED,
-         Op.ENQUEUED],
+        [Op.PUBLISHED, Op.ENQUEUED, Op.PUBLISHED, Op.ENQUEUED, Op.PUBLISHED, Op.NOTED,
+         Op.PUBLISHED, Op.ENQUEUED],
         [Op.DELIVERED, Op.RETURNED, Op.DELIVERED, Op.SETTLED],
     ]  # fmt: skip
     first, moves = scene.moves()[3]
     indices = [index for _, index, *_ in MOVE.iter_unpack(moves)]
-    assert indices == [first + at for at in (0, 0, 1, 1, 2, 3, 3)]
+    assert indices == [first + at for at in (0, 0, 1, 1, 2, 2, 3, 3)]
 
 
 def test_the_moves_of_a_log_lead_to_its_checkpoints(tmp_path: Path) -> None:
@@ -257,7 +256,7 @@ def test_what_goes_straight_to_a_consumer_is_one_row_and_reads_as_two(tmp_path: 
         assert one[5] == two[5] == out[5]
     end = list(scene.records())[-1]
     assert isinstance(end, End)
-    assert end.moves == 2 + 8  # two queues were declared
+    assert end.moves == 2 + 2 + 8  # two queues were declared, and bound
     assert spelled_out(rows) == scene.moves()[-1][1]
     assert moves_in(rows) == len(recorded) == 8
 
@@ -404,7 +403,7 @@ def test_readers_of_streams_are_recorded_where_queues_are(
 ) -> None:
     """Only where there is a stream: an older check reads the other logs as well."""
     monkeypatch.setattr("broker.memberlog.recorder.READERS_PER_RECORD", 2)
-    scene = Scene(tmp_path, segment_us=10, version=STREAMS)
+    scene = Scene(tmp_path, segment_us=10)
     scene.traffic()
     scene.writer.flush()
     scene.now_us += 10

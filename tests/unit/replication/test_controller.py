@@ -12,8 +12,6 @@ import msgpack
 import pytest
 
 from broker.machine import commands
-from broker.machine.command_codec import XXH3_BLOB
-from broker.machine.version import ITEMS_BY_XXH3
 from broker.replication import submissions, unapplied
 from broker.replication.replica import Replica
 from broker.replication.unapplied import DRAIN
@@ -305,7 +303,7 @@ def test_a_tick_may_come_before_what_is_submitted() -> None:
     core = formed().cores["b"]
     asked: list[int] = []
     core.before_commands = lambda: asked.append(1)
-    core.submit([commands.PlacedTick(commands.TICK, 1, 2, 3)])
+    core.submit([commands.Tick(commands.TICK, 1, 2, 3)])
     assert not asked
     core.submit([commands.DigestClaim(commands.DIGEST, 1, 1, b"", 1)])
     assert asked == [1]
@@ -332,13 +330,3 @@ def test_parts_of_a_large_message_follow_when_the_one_before_is_durable_at_a_maj
     assert left_when(a=at, b=0, c=0) == 5
     assert left_when(a=at, b=at - 1, c=0) == 5, "it is not"
     assert left_when(a=0, b=at, c=at) == 4
-
-
-def test_a_cluster_of_the_newest_version_has_the_newest_blobs() -> None:
-    bus = formed()
-    bus.cores["a"].submit(hello())
-    machine = bus.cores["a"].replica.machine
-    assert XXH3_BLOB in bus.queue[0][1][:8]
-    machine.version = ITEMS_BY_XXH3 - 1
-    bus.cores["a"].submit([publish(1)])
-    assert XXH3_BLOB not in bus.queue[1][1][:8]

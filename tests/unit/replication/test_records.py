@@ -14,19 +14,16 @@ from broker.machine import commands as c
 from broker.machine.command_codec import (
     BLOB_COMMANDS_MAX,
     BLOB_VERSION,
-    BLOB_VERSION_XXH3,
     LARGE_BYTES,
     RUN,
     RUN_NUMBER_MAX,
     BlobMalformed,
-    blob_version,
     pack_blob,
     unpack_blob,
 )
 from broker.machine.commands import Command
 from broker.machine.machine import Machine
-from broker.machine.version import ITEMS_BY_XXH3, MACHINE_VERSION
-from broker.replication.chain import History, item_hash
+from broker.replication.chain import History
 from broker.replication.replica import (
     RECORD_VERSION,
     Divergence,
@@ -148,18 +145,14 @@ def test_acks_are_awaited_by_nobody_and_publishes_are() -> None:
     assert not again.awaited, "what came from the store is in it"
 
 
-@pytest.mark.parametrize(("version", "kind"), [(ITEMS_BY_XXH3 - 1, 0), (ITEMS_BY_XXH3, c.PUBLISH)])
-def test_blobs_of_the_second_format_are_known_from_their_version_on(
-    version: int, kind: int
-) -> None:
-    """G14: members of releases that do not know it get to the same end until the cluster does."""
+def test_items_have_their_xxh3_in_the_chains() -> None:
+    """G14."""
     author = Author()
-    author.replica.machine.version = version
     session = author.replica.machine.sessions["a"].session
-    body = pack_blob(session, 2, 1, [publish(1, b"x")], BLOB_VERSION_XXH3)
+    body = pack_blob(session, 2, 1, [publish(1, b"x")])
     order = author.replica.history.order
     applied = author.replica.apply(Item(1, RING, 3, "a", body))
-    assert applied.kinds == bytes([kind])
+    assert applied.kinds == bytes([c.PUBLISH])
     assert applied.hashed == xxh3_128_digest(body)
     assert author.replica.history.order == blake2b(order + applied.hashed, digest_size=16).digest()
 
@@ -169,23 +162,19 @@ def test_a_blob_without_commands_has_one_position_and_is_malformed() -> None:
     author = Author()
     session = author.replica.machine.sessions["a"].session
     before = author.replica.history.position
-    for version in (BLOB_VERSION, BLOB_VERSION_XXH3):
-        body = pack_blob(session, 2, 1, [], version)
-        with pytest.raises(BlobMalformed, match="no command"):
-            unpack_blob(body)
-        applied = author.replica.apply(Item(1, RING, 3 + version, "a", body))
-        assert applied.outcomes == struct.pack("<H", c.MALFORMED)
-        assert author.replica.history.position == before + version
+    body = pack_blob(session, 2, 1, [])
+    with pytest.raises(BlobMalformed, match="no command"):
+        unpack_blob(body)
+    applied = author.replica.apply(Item(1, RING, 4, "a", body))
+    assert applied.outcomes == struct.pack("<H", c.MALFORMED)
+    assert author.replica.history.position == before + 1
 
 
-def test_other_items_have_their_blake2b_in_the_chains() -> None:
-    for item in (pack_blob(1, 1, 1, [publish(1, b"x")]), b"\x95", b""):
-        assert item_hash(item) == blake2b(item, digest_size=16).digest()
-
-
-def test_a_member_writes_the_blobs_of_its_clusters_version() -> None:
-    assert blob_version(ITEMS_BY_XXH3 - 1) == BLOB_VERSION
-    assert blob_version(MACHINE_VERSION) == BLOB_VERSION_XXH3
+@pytest.mark.parametrize("version", [BLOB_VERSION - 1, BLOB_VERSION + 1])
+def test_a_blob_of_another_version_is_malformed(version: int) -> None:
+    body = msgpack.packb((version, 1, 1, 1, [publish(1, b"x")]))
+    with pytest.raises(BlobMalformed, match=f"version {version} is not {BLOB_VERSION}"):
+        unpack_blob(body)
 
 
 @pytest.mark.parametrize("size", [4095, 4096, 65535, 65536])
@@ -196,8 +185,8 @@ def test_large_bodies_are_packed_as_msgpack_packs_them(size: int, count: int) ->
     commands += [publish(7, bytes(size)) for _ in range(count - 2)]  # of one number: no run
     commands.append(c.BodyPart(c.BODY_PART, 1, 2, bytes(size)))
     commands = commands[-count:]
-    blob = pack_blob(1 << 40, 7, 1 << 60, commands, BLOB_VERSION_XXH3)
-    whole = (BLOB_VERSION_XXH3, 1 << 40, 7, 1 << 60, commands)
+    blob = pack_blob(1 << 40, 7, 1 << 60, commands)
+    whole = (BLOB_VERSION, 1 << 40, 7, 1 << 60, commands)
     assert blob == msgpack.packb(whole)
     replica = empty()
     replica.execute(Item(3, RING, 4, "a", blob))
@@ -217,7 +206,7 @@ def kinds_in(blob: bytes) -> list[int]:
 
 def there_and_back(commands: list[Command]) -> list[int]:
     """The kinds of the records that these commands travel as."""
-    blob = pack_blob(1, 2, 3, commands, BLOB_VERSION_XXH3)
+    blob = pack_blob(1, 2, 3, commands)
     assert unpack_blob(blob).commands == tuple(map(tuple, commands))
     return kinds_in(blob)
 
@@ -227,7 +216,7 @@ def test_publishes_that_differ_in_number_and_body_alone_are_one_record(first: in
     step = 1 if first else 0
     alike = [numbered(first + step * at, b"%d" % at) for at in range(300)]
     assert there_and_back([*alike]) == [RUN]
-    blob = pack_blob(1, 2, 3, [*alike], BLOB_VERSION_XXH3)
+    blob = pack_blob(1, 2, 3, [*alike])
     assert len(blob) < 100 + sum(5 + len(one.body) for one in alike)
     unpacked = unpack_blob(blob).commands
     assert len({id(command[7]) for command in unpacked}) == 1, "one object of properties"  # type: ignore[misc]
@@ -258,16 +247,6 @@ def test_a_run_ends_where_a_publish_differs_in_anything_else() -> None:
     assert there_and_back(some + large) == [RUN, c.PUBLISH, c.PUBLISH]
 
 
-def test_blobs_of_the_first_format_have_no_runs() -> None:
-    """G14: they are for members of releases that do not know any."""
-    alike: list[Command] = [numbered(1, b"1"), numbered(2, b"2")]
-    assert kinds_in(pack_blob(1, 2, 3, alike, BLOB_VERSION)) == [c.PUBLISH, c.PUBLISH]
-    run = (RUN, 1, 1, 1, "", "q", 0, b"", [b"1", b"2"])
-    assert len(unpack_blob(msgpack.packb([BLOB_VERSION_XXH3, 1, 1, 1, [run]])).commands) == 2
-    with pytest.raises(BlobMalformed, match="another shape"):
-        unpack_blob(msgpack.packb([BLOB_VERSION, 1, 1, 1, [run]]))
-
-
 @pytest.mark.parametrize(
     "run",
     [
@@ -286,7 +265,7 @@ def test_blobs_of_the_first_format_have_no_runs() -> None:
 def test_what_is_no_run_is_refused_as_a_whole(run: tuple[object, ...]) -> None:
     ack = (c.ACK, 1, 1, 1, False)
     with pytest.raises(BlobMalformed):
-        unpack_blob(msgpack.packb([BLOB_VERSION_XXH3, 1, 1, 1, [ack, run]]))
+        unpack_blob(msgpack.packb([BLOB_VERSION, 1, 1, 1, [ack, run]]))
 
 
 def test_runs_have_no_more_commands_than_a_blob() -> None:
@@ -295,7 +274,7 @@ def test_runs_have_no_more_commands_than_a_blob() -> None:
 
     def blob(*sizes: int) -> bytes:
         runs = [(RUN, 1, 1, 0, "", "q", 0, b"", [b""] * size) for size in sizes]
-        blob = (BLOB_VERSION_XXH3, 1, 1, 1, [*runs, (c.ACK, 1, 1, 1, False)])
+        blob = (BLOB_VERSION, 1, 1, 1, [*runs, (c.ACK, 1, 1, 1, False)])
         return cast("bytes", msgpack.packb(blob))
 
     assert len(unpack_blob(blob(half, half)).commands) == BLOB_COMMANDS_MAX

@@ -100,4 +100,4 @@ def test_settlements_and_ends_weigh_what_is_held(client: Client) -> None:
 def test_what_is_unknown_weighs_nothing(client: Client) -> None:
     assert cost(client, c.Ack(c.ACK, 9, 1, 1, True)) == 0
     assert cost(client, c.ConnectionClose(c.CONNECTION_CLOSE, 9)) == 0
-    assert cost(client, c.Tick(c.TICK, 0, 0)) == 0
+    assert cost(client, c.Tick(c.TICK, 0, 0, 0)) == 0

@@ -46,7 +46,7 @@ class Run:
         *,
         delete_after: int | None = None,
         doubtful: dict[str, int] | None = None,
-        takes_numbers: bool = True,
+        timestamps: bool = False,
     ) -> None:
         self.source, self.destination = Broker(), Broker(on_publish)
         for place in places:
@@ -54,10 +54,11 @@ class Run:
             properties = codec.encode_properties({"headers": headers})
             self.source.messages[place] = properties, str(place).encode()
         value = {"src-uri": "amqp://", "src-queue": "a", "dest-uri": "amqp://", "dest-queue": "b",
-                 "src-delete-after": delete_after or "never"}  # fmt: skip
+                 "src-delete-after": delete_after or "never",
+                 "dest-add-timestamp-header": timestamps}  # fmt: skip
         task = Task(
             parse_shovel("/", "s", value), 0, doubtful or {}, "near", self.source.descriptor,
-            self.destination.descriptor, takes_numbers,
+            self.destination.descriptor,
         )  # fmt: skip
         control, self._stop = os.pipe()
         try:
@@ -183,7 +184,7 @@ def test_one_without_a_number_that_came_back_is_not_acknowledged() -> None:
             broker.confirms(2)
             broker.confirms(3)
 
-    run = Run([10, 11, 12], on_publish, takes_numbers=False)
+    run = Run([10, 11, 12], on_publish, timestamps=True)
     assert run.left == [11, 12]
     assert run.ended["doubtful"] == {}
     assert run.ended["why"] == f"destination: {mover.UNROUTED}"
@@ -225,7 +226,7 @@ class LinkRun:
         link = Link(kind, "x", "far", "x", "near", 2, False, True, "fanout")
         task = Task(
             link_of(upstream, "/", link), 0, {}, "near", self.source.descriptor,
-            self.destination.descriptor, True, "", here,
+            self.destination.descriptor, "", here,
         )  # fmt: skip
         control, self._say = os.pipe()
         self.told: list[dict[str, object]] = []
@@ -337,13 +338,13 @@ def test_two_clusters_of_one_name_are_told_apart_before_anything_is_made() -> No
     """Loops could not be found; with the same id it is this cluster, reached by a host."""
     upstream = parse_upstream("far", {"uri": "amqp://far"})
     shovel = link_of(upstream, "/", Link("exchange", "x", "far", "y", "near", 2, False, True))
-    mover = Mover(Task(shovel, 0, {}, "near", None, None, True, "aa", {}), lambda _: None, 0)
+    mover = Mover(Task(shovel, 0, {}, "near", None, None, "aa", {}), lambda _: None, 0)
     for found in (ClusterName("near", "aa"), ClusterName("far", "bb"), ClusterName("near")):
         assert mover._way(cast("AmqpConnection", SimpleNamespace(cluster=found))) is not None
     same = cast("AmqpConnection", SimpleNamespace(cluster=ClusterName("near", "bb")))
     with pytest.raises(Failed, match="--cluster-name"):
         mover._way(same)
     own = link_of(upstream, "/", Link("exchange", "x", "far", "x", "near", 2, False, True))
-    mover = Mover(Task(own, 0, {}, "near", None, None, True, "aa", {}), lambda _: None, 0)
+    mover = Mover(Task(own, 0, {}, "near", None, None, "aa", {}), lambda _: None, 0)
     with pytest.raises(Failed, match="is the exchange itself"):
         mover._way(cast("AmqpConnection", SimpleNamespace(cluster=ClusterName("near", "aa"))))

@@ -31,7 +31,7 @@ def consume(
 
 def test_numbers_are_those_of_the_queue_and_stay_when_a_message_comes_back() -> None:
     loop = Loop()
-    loop.gateway.identify(loop.machine.cluster_id, loop.machine.version)
+    loop.gateway.identify(loop.machine.cluster_id)
     first = loop.connect().open(1)
     first.declare(1, "q")
     first.publish(1, "q", b"0", b"1", b"2")

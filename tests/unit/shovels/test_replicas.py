@@ -10,7 +10,6 @@ import pytest
 
 from broker.machine.commands import Table
 from broker.machine.state import Vhost
-from broker.machine.version import MACHINE_VERSION
 from broker.shovels.definition import BadShovel, Machine
 from broker.shovels.place_ranges import as_text, count, parse, places, ranges_of, union, without
 from broker.shovels.replicas import REPLICAS_MAX, Row, Stopping, parse_replica, replica_fault
@@ -46,17 +45,14 @@ def test_what_is_none_is_told(name: str, value: object, says: str) -> None:
         parse_replica("/", name, value)
 
 
-def test_it_needs_the_version_and_has_a_bound() -> None:
+def test_there_is_a_bound() -> None:
     parameters: dict[tuple[str, str], Table] = {
         ("/", f"queue-replica/{number}"): {} for number in range(REPLICAS_MAX)
     }
-    machine = SimpleNamespace(version=MACHINE_VERSION, definitions={"parameter": parameters})
-    there = cast("Machine", machine)
+    there = cast("Machine", SimpleNamespace(definitions={"parameter": parameters}))
     value = {"src-uri": URI}
     assert replica_fault(there, "/", "queue-replica/0", value) == ""
     assert "there are 100" in replica_fault(there, "/", "queue-replica/new", value)
-    machine.version = 14
-    assert "--upgrade" in replica_fault(there, "/", "queue-replica/0", value)
     assert "'src-uri' is missing" in replica_fault(there, "/", "queue-replica/0", {})
 
 

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from broker.machine.commands import Table, Value
-from broker.machine.version import SHOVELS
 from broker.shovels.definition import BadShovel, Link, NotDefined, Shovel
 from broker.shovels.handover import HANDOVER_S
 from broker.shovels.status import runner
@@ -24,7 +23,6 @@ VALUE: Table = {"src-uri": "amqp://", "src-queue": "a", "dest-uri": "amqp://far"
 class State:
     """What is replicated."""
 
-    version: int = SHOVELS
     defined: int = 0
     sessions: Mapping[str, object] = field(default_factory=lambda: dict.fromkeys("abc"))
     ending: list[str] = field(default_factory=list)
@@ -270,14 +268,6 @@ def test_the_member_stops_in_order_and_kills_what_it_can_pass_on_no_more() -> No
     node.begun[0].slow = False
     assert node.shovels.finish()
     assert len(node.begun) == 1
-
-
-def test_nothing_runs_before_all_members_can() -> None:
-    state, node = alone()
-    state.version = SHOVELS - 1
-    state.define("s")
-    node.pass_time(1)
-    assert not node.begun
 
 
 def test_a_change_begins_it_anew_and_a_deletion_ends_it_in_order() -> None:

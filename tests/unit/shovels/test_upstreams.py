@@ -10,7 +10,6 @@ from typing import cast
 import pytest
 
 from broker.machine.commands import Table, Value
-from broker.machine.version import FEDERATION
 from broker.shovels.definition import BadShovel, Link, Machine
 from broker.shovels.upstreams import (
     PREFETCH,
@@ -86,18 +85,16 @@ def test_what_is_wrong_with_a_set(name: str, value: Value, fault: str) -> None:
         parse_set(name, value)
 
 
-def test_a_parameter_is_refused_before_its_version_and_by_its_faults() -> None:
-    old = cast("Machine", SimpleNamespace(version=FEDERATION - 1))
-    new = cast("Machine", SimpleNamespace(version=FEDERATION))
+def test_a_parameter_is_refused_by_its_faults() -> None:
+    machine = cast("Machine", SimpleNamespace())
     good = {"uri": "amqp://far"}
     where = "/", "federation-upstream/far"
-    assert upstream_fault(new, *where, good) == ""
-    assert "--upgrade" in upstream_fault(old, *where, good)
-    assert "'far'" in upstream_fault(new, *where, {})
-    assert "JSON object" in upstream_fault(new, *where, 3)
+    assert upstream_fault(machine, *where, good) == ""
+    assert "'far'" in upstream_fault(machine, *where, {})
+    assert "JSON object" in upstream_fault(machine, *where, 3)
     where_set = "/", "federation-upstream-set/s"
-    assert upstream_fault(new, *where_set, [{"upstream": "a"}]) == ""
-    assert "is a list" in upstream_fault(new, *where_set, 3)
+    assert upstream_fault(machine, *where_set, [{"upstream": "a"}]) == ""
+    assert "is a list" in upstream_fault(machine, *where_set, 3)
 
 
 def test_a_policy_names_one_a_set_or_all() -> None:
@@ -148,7 +145,7 @@ def test_the_queue_at_the_upstream_has_rabbitmqs_name(
 def test_the_sample_is_what_it_should_be() -> None:
     """conf/federation.json: all that it defines is good."""
     document = json.loads((ROOT / "conf" / "federation.json").read_text(encoding="utf-8"))
-    machine = cast("Machine", SimpleNamespace(version=FEDERATION))
+    machine = cast("Machine", SimpleNamespace())
     for one in document["parameters"]:
         where = one["vhost"], f"{one['component']}/{one['name']}"
         assert upstream_fault(machine, *where, one["value"]) == ""

@@ -17,7 +17,6 @@ from broker.frontend.connections import ClientPorts, Connections, Options
 from broker.frontend.gateway import Gateway
 from broker.frontend.outbox import Outbox
 from broker.machine.commands import ConnectionClose, ConnectionOpen, Table
-from broker.machine.version import SHOVELS
 from broker.options.access import AccessOptions
 from broker.options.client_ports import ClientLimits
 from broker.shovels.definition import parse_shovel
@@ -51,7 +50,7 @@ def test_a_fault_of_the_process_is_told_in_a_sentence() -> None:
     """It was a traceback in the log of its member, and no reason."""
     given = {
         "vhost": "/", "name": "s", "value": VALUE, "number": 0, "doubtful": {}, "cluster": "near",
-        "takes_numbers": True, "source": {"descriptor": None}, "destination": {"descriptor": None},
+        "source": {"descriptor": None}, "destination": {"descriptor": None},
         "cluster_id": "", "link": None, "here": None,
     }  # fmt: skip
     for line in (json.dumps(given), json.dumps({**given, "value": 3}), "no JSON"):
@@ -73,7 +72,7 @@ def test_an_attempt_that_has_told_its_end_is_kept_until_its_process_is_gone(tmp_
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(lambda _, context: faults.append(context))
         machine = SimpleNamespace(
-            version=SHOVELS, defined=1, sessions={"a": None}, ending=(),
+            defined=1, sessions={"a": None}, ending=(), vhosts={},
             definitions={"parameter": {("/", "shovel/s"): {"value": VALUE}}},
         )  # fmt: skip
         mark = SimpleNamespace(without_data=frozenset())
@@ -82,7 +81,7 @@ def test_an_attempt_that_has_told_its_end_is_kept_until_its_process_is_gone(tmp_
             me=SimpleNamespace(name="a"), replica=SimpleNamespace(machine=machine), serving=True,
             primary=view,
         )  # fmt: skip
-        gateway = SimpleNamespace(identity=SimpleNamespace(takes_numbers=True, cluster_id=""))
+        gateway = SimpleNamespace(identity=SimpleNamespace(cluster_id=""))
         program = sys.executable, "-c", ENDS_LATE, str(tmp_path / "end")
         shovels = shovels_of(
             program, cast("Controller", controller),

@@ -28,7 +28,7 @@ class Wired(Loop):
     def __init__(self) -> None:
         self.links: dict[Client, socket.socket] = {}
         super().__init__()
-        self.gateway.identify(self.machine.cluster_id, self.machine.version)
+        self.gateway.identify(self.machine.cluster_id)
         self.ticks = 0.0
         self.replica = SimpleNamespace(half_way=False)
         self.controller = SimpleNamespace(
@@ -123,9 +123,7 @@ class Attempt:
         self.ended: dict[str, object] = {}
         self._control, theirs = socket.socketpair()
         shovel = parse_replica("/", name, {"src-uri": "amqp://elsewhere", "src-queue": "q"})
-        task = Task(
-            shovel, 0, {}, "near", source.attach(), destination.attach(), takes_numbers=True
-        )
+        task = Task(shovel, 0, {}, "near", source.attach(), destination.attach())
         self._brokers = source, destination
         self._theirs = theirs  # open for as long as it runs
         copier = Copier(task, self.told.append, theirs.fileno())

@@ -6,11 +6,9 @@ from typing import cast
 import pytest
 
 from broker.machine import commands as c
-from broker.machine.version import CONSUMER_TIMEOUTS
 from broker.timers.consumer_timeouts import CHANNELS_MAX, LOOK_S, MARKS_MAX, ConsumerTimeouts
-from broker.timers.limited_ticker import Clocked
+from broker.timers.ticker import Clocked
 from tests.support.gateway_loop import Loop, Peer
-from tests.support.three_machines import Rig
 
 WORDS = (
     "PRECONDITION_FAILED - delivery acknowledgement on channel {} timed out. Timeout value used: "
@@ -160,18 +158,6 @@ def test_an_argument_that_is_no_time(value: c.Value) -> None:
     (refused,) = peer.call(1, "queue.declare", "q", False, False, False, False, False, arguments)
     assert refused[:2] == ("channel.close", 406)
     assert "x-consumer-timeout" in str(refused[2])
-
-
-def test_until_version_12_the_argument_says_nothing_and_the_key_is_unknown() -> None:
-    rig = Rig(CONSUMER_TIMEOUTS - 1)
-    body: c.Table = {
-        "pattern": ".*", "definition": {"consumer-timeout": 3000}, "priority": 0, "apply-to": "all",
-    }  # fmt: skip
-    code, text = rig.define("policy", "/", "p", body)
-    assert code == 400
-    assert "are not recognised policy settings" in text
-    assert rig.client().queue("q", {"x-consumer-timeout": "whatever"}) == c.OK
-    assert Rig().define("policy", "/", "p", body)[0] < 300
 
 
 def test_a_delivery_whose_consumer_was_cancelled_has_the_limit_of_its_queue() -> None:

@@ -1,4 +1,4 @@
-"""A member's clock since version 13 of the machine: when it ticks, and what it claims (G17).
+"""A member's clock: when it ticks, and what it claims (G17).
 
 Decision: docs/decisions/0061-a-tick-names-the-position-it-was-read-at.md.
 """
@@ -9,11 +9,9 @@ from typing import cast
 import pytest
 
 from broker.machine import commands as c
-from broker.machine.clock.cluster_time import LIMIT_US_MAX
+from broker.machine.clock.cluster_time import AHEAD_US_MAX
 from broker.machine.state import Clock, Span
-from broker.machine.version import TICKS_NAME_POSITIONS
-from broker.timers.limited_ticker import Clocked
-from broker.timers.ticker import GRID_US, LOOK_S_MIN, NEAR_S, Ticker
+from broker.timers.ticker import GRID_US, LOOK_S_MIN, NEAR_S, Clocked, Ticker
 
 SECOND = 1_000_000
 
@@ -23,11 +21,11 @@ class Scripted:
 
     def __init__(self) -> None:
         self.machine = SimpleNamespace(
-            version=TICKS_NAME_POSITIONS, wants_tick=True, now_us=0, due_in_us=60 * SECOND,
+            wants_tick=True, now_us=0, due_in_us=60 * SECOND,
             clocks={}, horizon_us=0, spans=[], last_other=0, last_tick=0,
         )  # fmt: skip
         self.history = SimpleNamespace(position=1)
-        self.sent: list[c.PlacedTick] = []
+        self.sent: list[c.Tick] = []
         self.now = 5.0
         self.core = SimpleNamespace(
             replica=SimpleNamespace(machine=self.machine, history=self.history),
@@ -53,7 +51,7 @@ class Scripted:
         last = self.sent[-1]
         self.history.position += 1
         self.machine.last_tick = self.history.position
-        self.machine.clocks["a"] = Clock(last.reached_us, 0, last.applied)
+        self.machine.clocks["a"] = Clock(last.reached_us, last.applied)
         self.machine.horizon_us = max(self.machine.horizon_us, last.ahead_us)
         if moves:
             gone_us = last.reached_us - self.machine.now_us
@@ -161,7 +159,7 @@ def test_a_clock_goes_no_further_than_the_machine_takes() -> None:
     scripted.wait(3600.0)
     scripted.machine.wants_tick = True
     scripted.turn()
-    assert scripted.sent[-1].reached_us == LIMIT_US_MAX
+    assert scripted.sent[-1].reached_us == AHEAD_US_MAX
 
 
 def test_a_clock_starts_anew_with_a_state_that_was_received() -> None:
@@ -227,7 +225,7 @@ def test_a_claim_that_was_taken_in_part_is_followed_by_the_next_at_its_time() ->
     last, machine = scripted.sent[-1], scripted.machine
     assert last.reached_us > 3 * GRID_US
     scripted.history.position += 2  # something was ordered before it, under the horizon of then
-    machine.clocks["a"] = Clock(GRID_US // 5, 0, last.applied)
+    machine.clocks["a"] = Clock(GRID_US // 5, last.applied)
     machine.now_us = machine.horizon_us = GRID_US // 5
     before = len(scripted.sent)
     for _ in range(40):

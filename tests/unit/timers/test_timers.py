@@ -3,17 +3,10 @@
 Decision: docs/decisions/0020-messages-expire-late-rather-than-early.md.
 """
 
-from types import SimpleNamespace
-from typing import cast
-
 import pytest
 
 from broker.exit_codes import Exit
 from broker.machine import commands as c
-from broker.machine.clock.cluster_time import LEAD_US
-from broker.machine.state import Clock
-from broker.replication.controller import Controller
-from broker.timers.limited_ticker import LIMIT_AHEAD_US_MAX, LimitedTicker
 from broker.timers.timers import Timers
 from tests.support.scripted_views import Bus
 
@@ -223,93 +216,3 @@ def test_a_tick_under_way_is_not_doubled(cluster: Cluster) -> None:
         cluster.now += BEAT_S
         cluster.timers["a"].wake(cluster.now)
     assert len(cluster.bus.queue) - before <= 1
-
-
-class ScriptedMachine:
-    """What a ticker sees of the machine, until version 12, and what it sends; nothing is applied
-    by itself."""
-
-    def __init__(self) -> None:
-        self.machine = SimpleNamespace(
-            wants_tick=True, now_us=0, due_in_us=10_000_000, clocks={"a": Clock(0, 0)}
-        )
-        self.sent: list[c.Tick] = []
-        self.now = 0.0
-        core = SimpleNamespace(
-            replica=SimpleNamespace(machine=self.machine),
-            me=SimpleNamespace(name="a"),
-            primary=SimpleNamespace(has_caught_up=True),
-            serving=True,
-            submit=self.sent.extend,
-        )
-        self.ticker = LimitedTicker(cast("Controller", core), self.now)
-
-    def pass_time(self, seconds: float) -> None:
-        for _ in range(round(seconds / BEAT_S)):
-            self.now += BEAT_S
-            self.ticker.wake(self.now)
-
-
-def test_a_limit_counts_once_it_was_applied() -> None:
-    """G17: what is ordered before that tick does not know of it."""
-    scripted = ScriptedMachine()
-    scripted.pass_time(0.1)
-    assert scripted.sent[0].limit_us > 2 * LEAD_US
-    scripted.pass_time(1.2)
-    assert scripted.sent[1].reached_us == LEAD_US
-
-
-def test_a_nearer_limit_counts_once_it_was_sent() -> None:
-    """G17: what is ordered after that tick knows no other."""
-    scripted = ScriptedMachine()
-    scripted.pass_time(0.1)
-    scripted.machine.clocks["a"] = Clock(*scripted.sent[0][1:])
-    scripted.pass_time(0.3)
-    scripted.machine.due_in_us = 0
-    scripted.pass_time(0.1)
-    near = scripted.sent[1]
-    assert near.reached_us == near.limit_us > LEAD_US
-    scripted.pass_time(1.2)
-    assert scripted.sent[2].reached_us == near.limit_us
-
-
-def test_of_two_ticks_under_way_the_nearer_limit_counts() -> None:
-    """G17: one that did not come back for a second may yet be ordered, and another after it."""
-    scripted = ScriptedMachine()
-    scripted.pass_time(0.1)
-    scripted.machine.clocks["a"] = Clock(*scripted.sent[0][1:])
-    scripted.pass_time(0.3)
-    scripted.machine.due_in_us = 0
-    scripted.pass_time(0.1)
-    scripted.machine.due_in_us = 10_000_000
-    scripted.pass_time(2.4)
-    near, again, last = scripted.sent[1:]
-    assert near.limit_us == again.limit_us == last.limit_us
-    assert last.reached_us == near.limit_us
-
-
-def test_a_clock_that_creeps_ahead_keeps_its_limit_near() -> None:
-    """G17: everything lives longer by what the furthest limit is ahead."""
-    scripted = ScriptedMachine()
-    ahead_us = []
-    for _ in range(400):
-        scripted.pass_time(BEAT_S)
-        if scripted.sent:
-            limit_us = scripted.sent[-1].limit_us
-            ahead_us.append(limit_us - scripted.machine.now_us)
-            scripted.machine.clocks["a"] = Clock(*scripted.sent[-1][1:])
-        scripted.machine.now_us += 40_000  # by the clocks of the others
-    assert max(ahead_us) == LIMIT_AHEAD_US_MAX
-
-
-def test_a_clock_whose_session_ended_starts_from_the_time_of_the_machine() -> None:
-    """G17: no horizon counts its limit any more, and messages were published meanwhile."""
-    scripted = ScriptedMachine()
-    scripted.pass_time(0.1)
-    scripted.machine.clocks["a"] = Clock(*scripted.sent[0][1:])
-    scripted.pass_time(0.8)
-    assert scripted.sent[-1].reached_us > LEAD_US
-    del scripted.machine.clocks["a"]
-    sent = len(scripted.sent)
-    scripted.pass_time(BEAT_S)
-    assert [tick.reached_us for tick in scripted.sent[sent:]] == [scripted.machine.now_us]

@@ -15,7 +15,6 @@ from broker.machine.commands import Command
 from broker.machine.machine import Machine
 from broker.machine.move_log import MOVE
 from broker.machine.state import Queue, all_queues, order_of
-from broker.machine.version import MACHINE_VERSION
 from broker.memberlog.recorder import readers_of
 from broker.memberlog.records import (
     CHECKPOINT_ROW,
@@ -46,7 +45,7 @@ MoveTuple = tuple[int, int, int, int, int, int]
 class MoveMaker(LogMaker):
     """The logs of a rig, and the rig: `rig.client()` and its methods make the history."""
 
-    def __init__(self, version: int = MACHINE_VERSION) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self._named: dict[int, bool] = {}
         self._blobs: dict[int, int] = {}
@@ -54,7 +53,7 @@ class MoveMaker(LogMaker):
         for incarnation in INCARNATIONS:
             self.start(incarnation)
         self.checkpoint_of(None)
-        self.rig = _TapedRig(self, version)
+        self.rig = _TapedRig(self)
 
     @property
     def machine(self) -> Machine:
@@ -241,10 +240,10 @@ def _queue_row(queue: Queue) -> tuple[int, str, str, bool, int]:
 class _TapedRig(Rig):
     """Passes on what each command did."""
 
-    def __init__(self, maker: MoveMaker, version: int) -> None:
+    def __init__(self, maker: MoveMaker) -> None:
         self._maker = maker
         self.gone: dict[int, Queue] = {}
-        super().__init__(version)
+        super().__init__()
 
     def apply(self, session: int, command: Command) -> int:
         """Apply a command at all members; their move logs must agree."""

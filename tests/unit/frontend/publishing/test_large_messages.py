@@ -1,17 +1,14 @@
 """Large messages from the client's frames to the machine and back."""
 
 from broker.frontend.channel import TX_BYTES_MAX
-from broker.frontend.gateway import ONE_COMMAND_BYTES_MAX
 from broker.machine.commands import BODY_PART, PUBLISH, SENT
-from broker.machine.version import BODIES_IN_PARTS
 from tests.support.amqp_peer import methods_in, publish
 from tests.support.gateway_loop import Loop, Peer
 
 WHOLE = bytes(range(256)) * 8192  # 2 MiB
 
 
-def connected(loop: Loop, version: int = BODIES_IN_PARTS) -> Peer:
-    loop.gateway.identify("id", version)
+def connected(loop: Loop) -> Peer:
     peer = loop.connect().open(1)
     peer.declare(1, "q")
     return peer
@@ -32,23 +29,9 @@ def test_a_large_message_is_many_small_commands_and_comes_back_whole() -> None:
     assert (got.method, got.body) == ("basic.get-ok", WHOLE)
 
 
-def test_an_older_machine_gets_it_in_one_command_and_takes_less() -> None:
-    loop = Loop()
-    peer = connected(loop, BODIES_IN_PARTS - 1)
-    peer.send(publish(1, "", "q", WHOLE))
-    assert kinds(loop) == [PUBLISH]
-    size = ONE_COMMAND_BYTES_MAX + 1
-    (closed,) = peer.send(publish(1, "", "q", bytes(size)))
-    assert closed.args[:2] == (
-        406,
-        f"PRECONDITION_FAILED - message size {size} is larger than configured max size "
-        f"{ONE_COMMAND_BYTES_MAX}",
-    )
-
-
 def test_an_operator_says_how_large_a_message_may_be() -> None:
     loop = Loop()
-    loop.gateway.message_bytes_max = 2_000_000
+    loop.gateway.limit_messages(2_000_000)
     peer = connected(loop)
     (closed,) = peer.send(publish(1, "", "q", WHOLE))
     assert closed.args[:2] == (

@@ -3,14 +3,13 @@
 import pytest
 
 from broker.machine import commands as c
-from broker.machine.clock.cluster_time import LEAD_US
 from broker.machine.commands import Table, Value
 from broker.machine.machine import Machine
 from broker.machine.policies.choice import effective_definition, policies_of_exchange
 from broker.machine.state import Queue
-from tests.support.three_machines import Client, Rig
+from tests.support.three_machines import STEP_US, Client, Rig
 
-LATER_US = LEAD_US + 1
+LATER_US = STEP_US + 1
 
 
 @pytest.fixture
@@ -164,7 +163,7 @@ def test_a_lower_limit_drops_in_slices(client: Client, monkeypatch: pytest.Monke
     assert (client.rig.depth("q"), client.rig.depth("grave")) == (7, 3)
     assert client.rig.machine.wants_tick
     restored(client)
-    client.rig.pass_time(LEAD_US)
+    client.rig.pass_time(STEP_US)
     assert (client.rig.depth("q"), client.rig.depth("grave")) == (2, 8)
     assert not client.rig.machine.wants_tick
 
@@ -284,7 +283,7 @@ def test_many_queues_follow_in_slices(client: Client, monkeypatch: pytest.Monkey
     assert queue(client, "q16").max_length == 2, "declared meanwhile"
     client.delete("q15")
     assert client.rig.machine.wants_tick
-    client.rig.pass_time(LEAD_US)
+    client.rig.pass_time(STEP_US)
     assert [queue(client, f"q{n}").max_length for n in range(15)] == [2] * 15
     assert not client.rig.machine.stale
 

@@ -4,8 +4,7 @@ import pytest
 
 from broker.machine.commands import Table, Value
 from broker.machine.policies.pattern import PatternError, compiled
-from broker.machine.policies.settings import operator_policy_fault, policy_fault, unknown_before
-from broker.machine.version import STREAMS
+from broker.machine.policies.settings import operator_policy_fault, policy_fault
 
 
 @pytest.mark.parametrize(
@@ -113,10 +112,3 @@ def test_operators_only_limit() -> None:
     assert operator_policy_fault(body) == ""
     fault = operator_policy_fault(policy(overflow="drop-head"))
     assert fault == '[{<<"overflow">>,<<"drop-head">>}] are not recognised policy settings'
-
-
-def test_before_version_15_hints_for_streams_and_quorum_queues_are_unknown() -> None:
-    body = policy(max_in_memory_length=1)
-    said = '[{<<"max-in-memory-length">>,1}] are not recognised policy settings'
-    assert unknown_before(body, STREAMS - 1) == said
-    assert unknown_before(body, STREAMS) == ""

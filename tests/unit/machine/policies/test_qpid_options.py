@@ -6,7 +6,6 @@ from broker.machine import commands as c
 from broker.machine.image.invariants import check
 from broker.machine.machine import Machine
 from broker.machine.policies import qpid_options
-from broker.machine.version import QPID_OPTIONS
 from tests.support.three_machines import Client, Rig
 
 
@@ -139,9 +138,3 @@ def test_a_ring_drops_its_oldest_and_a_full_queue_rejects(client: Client) -> Non
     assert refused == [("full", b"3")]
     client.consume("ring")
     assert [body for _, body, _ in client.deliveries()] == [b"2", b"3"]
-
-
-def test_before_version_15_they_are_refused() -> None:
-    client = Rig(QPID_OPTIONS - 1).client()
-    assert client.queue("q", {"qpid.max_count": 5}) == 406
-    assert "use x-max-length" in client.error()

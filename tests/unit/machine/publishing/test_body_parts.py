@@ -7,7 +7,6 @@ from broker.machine import commands as c
 from broker.machine.effects import ChannelError, GetOk
 from broker.machine.image import snapshot
 from broker.machine.machine import Machine
-from broker.machine.version import BODIES_IN_PARTS
 from tests.support.three_machines import Client, Rig
 
 PARTS = c.PERSISTENT | c.IN_PARTS
@@ -134,11 +133,3 @@ def test_a_numbered_message_in_parts_is_taken_once(client: Client) -> None:
     assert client.rig.depth("q") == 1
     client.part(b"other ")
     assert client.publish("q", b"body", flags=PARTS, properties=numbered) == 406
-
-
-def test_older_machines_know_no_parts() -> None:
-    client = Rig(BODIES_IN_PARTS - 1).client()
-    client.queue("q")
-    assert client.part(b"1") == c.IGNORED
-    client.publish("q", b"2", flags=PARTS)
-    assert body_of(client) == b"2"

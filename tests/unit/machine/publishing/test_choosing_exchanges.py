@@ -12,7 +12,6 @@ from broker.machine.queueing.routing import find_route
 from broker.machine.requests.exchange_types import WEIGHT_MAX
 from broker.machine.requests.properties import property_of
 from broker.machine.state import Route
-from broker.machine.version import EXCHANGES_THAT_CHOOSE
 from tests.support.three_machines import Client, Rig
 
 KINDS = ("x-consistent-hash", "x-modulus-hash", "x-random")
@@ -207,9 +206,3 @@ def test_arguments_that_make_no_sense_are_refused(arguments: c.Table, said: str)
     client = Rig().client()
     assert client.exchange("x", "x-consistent-hash", arguments) == 406
     assert said in refusal(client)[1]
-
-
-@pytest.mark.parametrize("kind", KINDS)
-def test_older_machines_have_no_such_types(kind: str) -> None:
-    client = Rig(EXCHANGES_THAT_CHOOSE - 1).client()
-    assert client.exchange("x", kind) == 503

@@ -7,7 +7,6 @@ from broker.machine.image.invariants import check
 from broker.machine.limits import WINDOW_KEYS_DEFAULT
 from broker.machine.machine import Machine
 from broker.machine.requests import arguments as of_queues
-from broker.machine.version import BOUNDED_WINDOWS
 from tests.support.three_machines import Rig
 from tests.unit.machine.publishing.test_deduplication import ONCE, depth, send, tally
 
@@ -51,24 +50,3 @@ def test_what_a_cold_start_takes_gives_its_room_back(monkeypatch: pytest.MonkeyP
     assert rig.client().queue("passing", ONCE, durable=False) == c.OK
     rig.activate(*"abc", cold=True)
     assert rig.client().queue("q", ONCE) == c.OK
-
-
-def test_before_version_15_there_is_no_bound_and_a_purge_empties_no_window(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(of_queues, "WINDOW_KEYS_TOTAL_MAX", WINDOW_KEYS_DEFAULT)
-    rig = Rig(BOUNDED_WINDOWS - 1)
-    client = rig.client()
-    for name in ("q", "other"):
-        assert client.queue(name, ONCE) == c.OK
-    send(client, "one")
-    client.purge("q")
-    send(client, "one")
-    assert (depth(client), tally(client)) == (0, 1)
-    assert rig.apply(0, c.Upgrade(c.UPGRADE, rig.machine.epoch, BOUNDED_WINDOWS)) == c.OK
-    check(rig.machine)
-    assert client.queue("other", ONCE) == c.OK, "what was declared before stays"
-    client.purge("q")
-    send(client, "one")
-    assert depth(client) == 1
-    assert client.queue("third", ONCE) == 406

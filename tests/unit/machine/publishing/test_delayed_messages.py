@@ -12,7 +12,6 @@ from broker.machine.machine import Machine
 from broker.machine.move_log import BY_DELAY, CLOCK, DUE, FLAG, MOVE
 from broker.machine.requests.delay_header import DELAY, DELAY_MS_MAX, delay_ms_of, with_turned_delay
 from broker.machine.requests.properties import headers_of
-from broker.machine.version import DELAYED_MESSAGES
 from tests.support.three_machines import EMPTY, Client, Rig
 
 TYPE = "x-delayed-message"
@@ -415,7 +414,7 @@ def test_it_goes_with_its_virtual_host() -> None:
     rig.define("vhost", "", "other", None)
     client.close()
     for _ in range(5):
-        rig.placed_tick("a", 0, rig.position)
+        rig.tick("a", 0)
     assert "other" not in rig.machine.vhosts
 
 
@@ -427,12 +426,6 @@ def test_clients_see_no_queue_and_can_declare_none_of_its_name() -> None:
     assert client.get("amq.delayed.x") == 404
     assert client.rig.client().queue("amq.delayed.x") == 403
     assert client.rig.client().publish("amq.delayed.x") == c.UNROUTABLE
-
-
-def test_before_its_version_nobody_knows_the_type() -> None:
-    client = Rig(DELAYED_MESSAGES - 1).client()
-    assert client.exchange("x", TYPE, {"x-delayed-type": "direct"}) == 503
-    assert client.rig.machine.version == DELAYED_MESSAGES - 1
 
 
 # -- the state -----------------------------------------------------------------------------------

@@ -4,9 +4,8 @@ import pytest
 
 from broker.amqp import codec
 from broker.machine import commands as c
-from broker.machine.effects import ChannelError, ConnectionError_
+from broker.machine.effects import ChannelError
 from broker.machine.requests.exchange_types import FEDERATION_UPSTREAM
-from broker.machine.version import FEDERATION
 from tests.support.three_machines import Client, Rig
 
 ARGUMENTS: c.Table = {
@@ -82,20 +81,6 @@ def test_one_that_nobody_can_go_by_is_refused(change: c.Table) -> None:
     assert isinstance(error, ChannelError)
     assert error.code == 406
     assert "x-" in error.text
-
-
-def test_before_its_version_there_is_none_and_policies_name_no_upstreams() -> None:
-    client = Rig(FEDERATION - 1).client()
-    body: c.Table = {
-        "pattern": "", "definition": {"federation-upstream": "a"}, "priority": 0,
-        "apply-to": "all",
-    }  # fmt: skip
-    code, text = client.rig.define("policy", "/", "p", body)
-    assert (code, "not recognised" in text) == (400, True)
-    assert client.exchange("link", FEDERATION_UPSTREAM, ARGUMENTS) != c.OK
-    (error,) = client.rig.effects
-    assert isinstance(error, ConnectionError_)
-    assert Rig(FEDERATION).define("policy", "/", "p", body)[0] == 201
 
 
 def test_bindings_are_counted_as_they_come_and_go() -> None:

@@ -11,7 +11,6 @@ from broker.machine.machine import Machine
 from broker.machine.move_log import BY_DEAD_LETTER, BY_LETTER, FLAG, MOVE, SENT_ON
 from broker.machine.requests.properties import headers_of
 from broker.machine.state import BODY, Queue, ready_count
-from broker.machine.version import KEPT_LETTERS
 from tests.support.three_machines import Client, Rig
 
 WORK_MAX = "broker.machine.publishing.letters.LETTERS_WORK_MAX"
@@ -249,15 +248,3 @@ def test_the_log_names_the_letter_that_is_sent_on(client: Client) -> None:
             moved += MOVE.iter_unpack(client.rig.moves)
     assert [row[0] & ~FLAG for row in moved[:2]] == [SENT_ON, BY_LETTER]
     assert moved[0][4] == moved[1][2], "both name the number that the letter had"
-
-
-def test_before_version_15_the_strategy_is_refused() -> None:
-    rig = Rig(KEPT_LETTERS - 1)
-    client = rig.client()
-    assert client.queue("q", STRATEGY) == 406
-    assert "dead letters are sent at most once" in client.error()
-    body: c.Table = {
-        "pattern": "",
-        "definition": {"dead-letter-strategy": "at-least-once"},
-    }
-    assert "are not recognised policy settings" in rig.define("policy", "/", "keep", body)[1]

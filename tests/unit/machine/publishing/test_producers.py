@@ -11,7 +11,6 @@ from broker.machine.image.scrub import Scrub
 from broker.machine.machine import Machine
 from broker.machine.move_log import MOVE
 from broker.machine.requests.properties import headers_of
-from broker.machine.version import NUMBERED_PUBLISHES
 from tests.support.three_machines import Client, Rig
 
 WINDOW = "broker.machine.publishing.numbers.NUMBERS_MAX"
@@ -277,14 +276,3 @@ def test_a_scrub_finds_a_number_that_changed(client: Client) -> None:
     faults = [scrub.step(10) for _ in range(3)]
     (fault,) = [one for one in faults if one is not None]
     assert "producer 'p' in vhost '/'" in fault.where
-
-
-def test_before_version_11_the_headers_are_only_headers() -> None:
-    client = Rig(NUMBERED_PUBLISHES - 1).client()
-    client.queue("q")
-    assert send(client, 1) == send(client, 1) == send(client, -1) == c.OK
-    assert depth(client) == 3
-    assert client.commit([c.TxPublish("", "q", 0, numbered(1), b"")]) == c.OK
-    rig = client.rig
-    assert rig.apply(0, c.Upgrade(c.UPGRADE, rig.machine.epoch, NUMBERED_PUBLISHES)) == c.OK
-    assert [send(client, 1), send(client, 1)] == [c.OK, c.REPEATED]

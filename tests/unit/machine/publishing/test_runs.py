@@ -124,7 +124,7 @@ def others(rng: random.Random, number: int) -> list[Command]:
         [c.Cancel(c.CANCEL, *at, f"t{number - rng.randrange(1, 9)}", True)],
         [c.QueuePurge(c.QUEUE_PURGE, *at, name, True)],
         [c.ChannelClose(c.CHANNEL_CLOSE, *at), c.ChannelOpen(c.CHANNEL_OPEN, *at)],
-        [c.Tick(c.TICK, number, number)],
+        [c.Tick(c.TICK, number, number, number)],
     ]  # fmt: skip
     weights = (9, 2, 4, 1, 4, 2, 1, 1, 1)
     return rng.choices(choices, weights)[0]

@@ -7,7 +7,6 @@ from broker.machine import commands as c
 from broker.machine.limits import NO_ACK_HELD_MAX, READS_PER_TURN
 from broker.machine.move_log import FLAG, MOVE, READ_SENT, Op
 from broker.machine.queueing import streams
-from broker.machine.version import BROWSING
 from broker.waiting import backlog
 from tests.properties.models.memory_shelf import MemoryShelf, pager
 from tests.support.three_machines import Client, Rig
@@ -393,15 +392,6 @@ def test_of_a_stream_it_changes_nothing(rig: Rig, client: Client) -> None:
     fill(client, "1", queue="log")
     assert client.consume("log", "t", 1, {**BROWSE, "x-stream-offset": "first"}) == c.OK
     assert seen(client) == ["1"]
-
-
-def test_before_version_15_it_consumes() -> None:
-    rig = Rig(BROWSING - 1)
-    client = rig.client()
-    client.queue("q")
-    fill(client, "1")
-    assert client.consume("q", "t", 1, BROWSE) == c.OK
-    assert rig.depth("q") == 0
 
 
 def test_the_moves_say_who_looked(rig: Rig, client: Client) -> None:

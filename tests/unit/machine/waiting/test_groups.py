@@ -10,7 +10,6 @@ from broker.machine import commands as c
 from broker.machine.effects import DeliverEffect
 from broker.machine.machine import Machine
 from broker.machine.state import BODY
-from broker.machine.version import MESSAGE_GROUPS
 from tests.support.three_machines import Client, Rig
 from tests.unit.machine.waiting.message_groups import (
     GROUPS,
@@ -58,18 +57,6 @@ def test_what_does_not_go_together_is_refused(rig: Rig, given: c.Table, words: s
     client = rig.client()
     assert client.queue("one", given) == 406
     assert words in client.error()
-
-
-def test_before_version_15_it_is_refused() -> None:
-    assert Rig(MESSAGE_GROUPS - 1).client().queue("one", GROUPS) == 406
-
-
-def test_an_argument_that_meant_nothing_before_means_nothing_after_an_upgrade() -> None:
-    rig = Rig(9)
-    client = rig.client()
-    assert client.queue("q", {**GROUPS, "qpid.shared_msg_group": True}) == c.OK
-    rig.restore()
-    assert rig.queue().groups is None
 
 
 # -- who gets what -------------------------------------------------------------------------------

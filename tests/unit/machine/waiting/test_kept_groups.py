@@ -6,7 +6,6 @@ from broker.amqp import codec
 from broker.machine import commands as c
 from broker.machine.effects import DeliverEffect
 from broker.machine.machine import Machine
-from broker.machine.version import MESSAGE_GROUPS
 from broker.waiting.groups import KEPT_GROUPS_MAX
 from tests.support.three_machines import Client, Rig
 from tests.unit.machine.waiting.message_groups import (
@@ -40,10 +39,6 @@ def test_it_is_kept_by_its_name_and_is_another_queue_than_a_shared_one(
     rig.restore()
     assert client.queue("q", GROUPS) == 406
     assert "inequivalent arg 'qpid.shared_msg_group'" in client.error()
-
-
-def test_before_version_15_it_is_refused() -> None:
-    assert Rig(MESSAGE_GROUPS - 1).client().queue("one", KEPT) == 406
 
 
 def test_a_group_stays_when_all_of_it_is_settled(rig: Rig, client: Client) -> None:

@@ -7,7 +7,6 @@ from broker.machine import commands as c
 from broker.machine.effects import GetOk
 from broker.machine.move_log import FLAG, MOVE, REPLACED, SUPERSEDED, Op
 from broker.machine.state import BODY
-from broker.machine.version import LAST_VALUES
 from tests.support.three_machines import Client, Rig
 
 KEY = "ticker"
@@ -94,22 +93,6 @@ def test_what_does_not_go_together_is_refused(rig: Rig, more: c.Table, words: st
     assert client.queue("one", {**LAST, **more}) == 406
     assert words in client.error()
     assert not rig.has_queue("one")
-
-
-def test_before_version_15_the_argument_is_refused() -> None:
-    client = Rig(LAST_VALUES - 1).client()
-    assert client.queue("one", LAST) == 406
-
-
-def test_an_argument_that_meant_nothing_before_means_nothing_after_an_upgrade() -> None:
-    rig = Rig(9)  # took what it did not know, if it did not begin with x-
-    client = rig.client()
-    assert client.queue("one", LAST) == c.OK
-    publish(client, "a1", "a2", queue="one")
-    rig.restore()
-    publish(client, "a3", queue="one")
-    assert rig.queue("one").last_values is None
-    assert [get(client, "one")[1] for _ in range(3)] == ["a1", "a2", "a3"]
 
 
 # -- replacing -----------------------------------------------------------------------------------

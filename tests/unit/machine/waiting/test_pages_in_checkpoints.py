@@ -16,7 +16,6 @@ from broker.machine.handlers.cold_start import find_survivors
 from broker.machine.image.restore import SnapshotError
 from broker.machine.machine import Machine
 from broker.machine.state import BODY, Message, Queue
-from broker.machine.version import PAGES_AS_THEY_ARE
 from broker.waiting.backlog import Backlog
 from broker.waiting.page_format import contents_of, pack, unpack
 from broker.waiting.pager import PageDamaged, Pager
@@ -42,12 +41,10 @@ def test_elements_of_a_page_are_those_of_its_messages(size: int, redelivered: bo
     assert elements_in_a_row(contents, number, first, redelivered) == sum(alone)
 
 
-def filled(
-    monkeypatch: pytest.MonkeyPatch, *, version: int = PAGES_AS_THEY_ARE, volatile: int = 0
-) -> tuple[Machine, Rig]:
+def filled(monkeypatch: pytest.MonkeyPatch, *, volatile: int = 0) -> tuple[Machine, Rig]:
     """One plain queue, most of it in pages; beside them what a queue has too."""
     monkeypatch.setattr("broker.waiting.backlog.BLOCK_MESSAGES", BLOCK)
-    rig = Rig(version)
+    rig = Rig()
     rig.machines["b"].pager = pager()
     client = rig.client()
     client.queue("q")
@@ -105,12 +102,6 @@ def test_nothing_of_them_is_unpacked_on_the_way(monkeypatch: pytest.MonkeyPatch)
     for _ in find_survivors(copy):
         pass
     assert list(copy.snapshot(pages=True)) == list(machine.snapshot(pages=True))
-
-
-def test_an_older_cluster_has_none(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its members may run releases that know no pages."""
-    machine, _ = filled(monkeypatch, version=PAGES_AS_THEY_ARE - 1)
-    assert list(machine.snapshot(pages=True)) == list(machine.snapshot())
 
 
 def test_what_is_large_goes_like_any_other_message(monkeypatch: pytest.MonkeyPatch) -> None:

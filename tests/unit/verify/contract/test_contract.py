@@ -17,7 +17,6 @@ from broker.amqp import codec
 from broker.machine import commands as c
 from broker.machine.move_log import BY_LETTER, CLOSED, FLAG, MOVE, REPLACED, SENT_ON, TAKEN_BACK, Op
 from broker.machine.requests.properties import with_header
-from broker.machine.version import MOVES_TELL_WHY
 from broker.memberlog.records import (
     Batch,
     Checkpoint,
@@ -294,11 +293,10 @@ def take_and_give_again(maker: MoveMaker, at: int, cause: int) -> None:
     rewrite_at(maker, at, lambda rows: [*rows, *taken])
 
 
-@pytest.mark.parametrize("version", [MOVES_TELL_WHY - 1, MOVES_TELL_WHY])
 @pytest.mark.parametrize("fails", [False, True])
-def test_the_end_of_a_channel_takes_nothing_from_another_one(version: int, fails: bool) -> None:
-    """The log says which was closed, by its client or for an error; until version 14 not."""
-    maker = MoveMaker(version)
+def test_the_end_of_a_channel_takes_nothing_from_another_one(fails: bool) -> None:
+    """The log says which was closed, by its client or for an error."""
+    maker = MoveMaker()
     client, other = maker.rig.client("a"), maker.rig.client("a")
     client.queue("q")
     client.publish("q", b"m")
@@ -316,8 +314,7 @@ def test_the_end_of_a_channel_takes_nothing_from_another_one(version: int, fails
     taken = [put(held, what=what, index=at) for what in (back, given)]
     assert maker.breaches() == []
     rewrite_at(maker, at, lambda rows: [*rows, *taken])
-    expected = [("return without cause", at)] * (version >= MOVES_TELL_WHY)
-    assert [(one.rule, one.position) for one in maker.breaches()] == expected
+    assert [(one.rule, one.position) for one in maker.breaches()] == [("return without cause", at)]
 
 
 def test_a_limit_may_change_in_the_midst_of_a_batch() -> None:
