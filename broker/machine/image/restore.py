@@ -301,6 +301,8 @@ class _Reader:
         queue.next_seq = next_seq
         queue.recovered_seq = recovered_seq
         queue.used_us = used_us
+        keep_last_values(queue)
+        keep_groups(queue)
         open_window(self.state, queue)
         self.applied[number] = (policy, operator_policy)
         at.queues[name] = self.queues[number] = queue
@@ -323,15 +325,11 @@ class _Reader:
         queue.next_seq, queue.recovered_seq = next_seq, recovered
         self.queues[number] = queue
 
-    def _on_last_values(self, number: int, superseded: tuple[int, ...]) -> None:
+    def _on_superseded(self, number: int, superseded: tuple[int, ...]) -> None:
         queue = self.queues[number]
-        keep_last_values(queue)
         assert queue.last_values is not None
         queue.last_values.superseded = dict.fromkeys(superseded)
         queue.last_values.elements = superseded_sum(queue, queue.last_values)
-
-    def _on_groups(self, number: int) -> None:
-        keep_groups(self.queues[number])
 
     def _on_ready(self, number: int, messages: tuple[int, ...]) -> None:
         queue = self.queues[number]

@@ -42,7 +42,6 @@ class VhostCut:
         self._superseded = {
             q.number: list(q.last_values.superseded) for q in queues if q.last_values is not None
         }
-        self._grouped = {q.number for q in queues if q.groups is not None}
         self._kept = {q.number: q.groups.kept.copy() for q in queues if q.groups is not None}
         # Their columns are made again from the messages.
         self._filtered = {q.number for q in queues if q.stream is not None and q.stream.column}
@@ -157,10 +156,8 @@ class VhostCut:
         yield from _numbered(number, numbers)
 
     def _other_items(self, number: int) -> Iterator[Item | None]:
-        if number in self._superseded:
-            yield ("last_values", number, self._superseded[number])
-        if number in self._grouped:
-            yield ("groups", number)
+        if superseded := self._superseded.get(number):
+            yield ("superseded", number, superseded)
         places: list[int] = []
         numbers: list[int] = []
         for some, messages in self._returned.pop(number, Places()).drain():
