@@ -39,6 +39,10 @@ class ApiError(Exception):
         self.status = status
 
 
+class LacksTag(ApiError):
+    """The user and the password are good, and the user has not the tag that this takes."""
+
+
 class NoAnswer(ApiError):
     """Nothing listens there, it does not answer in time, or it is no management API."""
 
@@ -195,9 +199,10 @@ class Api:
         if status == 401 and reason in (None, "Login failed"):
             reason = f"user '{self.user}' and this password are refused"
         elif status == 401 and (lacking := LACKS_TAG.fullmatch(str(reason))):
-            reason = (
+            raise LacksTag(
                 f"user '{self.user}' may not do this: it takes the tag {lacking[1]}, which an "
-                "administrator gives by qpidctl set_user_tags"
+                "administrator gives by qpidctl set_user_tags",
+                status,
             )
         told = "".join(f": {one}" for one in _details(found))
         raise ApiError(plain(str(reason or f"HTTP status {status}")) + told, status)

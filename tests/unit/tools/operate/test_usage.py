@@ -449,6 +449,15 @@ def test_who_lacks_a_tag_is_told_which_and_how_to_get_it(run: Run, api: CannedAp
     )
 
 
+def test_a_password_is_good_without_a_tag_as_well(run: Run, api: CannedApi) -> None:
+    """Most users are of programs, which the management API lets ask nothing."""
+    api.refusals["whoami"] = (401, "Not management user")
+    ended = run(qpidctl, "-q", "authenticate_user", "ada", "pw")
+    assert (ended.code, ended.out) == (0, "user ada and this password are good\n")
+    api.refusals["whoami"] = (401, "Login failed")
+    assert run(qpidctl, "authenticate_user", "ada", "pw").code == Exit.DATA
+
+
 def test_a_tag_that_means_nothing_is_named(run: Run) -> None:
     assert "(the brokers know no tag amdin)" in run(
         qpidctl, "set_user_tags", "ada", "amdin", "monitoring"
