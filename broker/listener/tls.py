@@ -86,6 +86,7 @@ def authorities(path: Path | None, option: str) -> ssl.SSLContext:
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
         _load_authorities(context, path, option)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.verify_flags &= ~ssl.VERIFY_X509_STRICT  # as Python before 3.13 has it
     return context
 
 

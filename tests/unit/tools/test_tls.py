@@ -12,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from broker.listener.tls import authorities
 from broker.options.broker import Address
 from tests.support.certificates import Authority, Files
 from tools.cli.failures import ToolError
@@ -104,6 +105,18 @@ def test_an_authority_that_is_trusted(files: Files, monkeypatch: pytest.MonkeyPa
     assert said(files, TlsFiles(ca=files.ca)) == "ACTIVE"
     monkeypatch.setenv("SSL_CERT_FILE", str(files.ca))
     assert said(files, TlsFiles()) == "ACTIVE"
+
+
+def test_the_interpreters_release_does_not_decide_what_is_trusted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Python 3.13 refuses authorities without the extension of key usage, which clients take."""
+    strict = ssl.create_default_context()
+    strict.verify_flags |= ssl.VERIFY_X509_STRICT
+    monkeypatch.setattr(ssl, "create_default_context", lambda **_: strict)
+    assert not client_context(TlsFiles()).verify_flags & ssl.VERIFY_X509_STRICT
+    strict.verify_flags |= ssl.VERIFY_X509_STRICT
+    assert not authorities(None, "--auth-http-ca").verify_flags & ssl.VERIFY_X509_STRICT
 
 
 def test_an_authority_that_is_unknown(files: Files, tmp_path: Path) -> None:
