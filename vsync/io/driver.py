@@ -216,10 +216,15 @@ class Driver:
     # -- one turn ----------------------------------------------------------------------------
 
     def _turn(self) -> None:
-        """Run one turn: the descriptor signalled, or the turn before left work."""
-        self._scheduled = False
+        """Run one turn: the descriptor signalled."""
         self.counters["turns"] += 1
         self._guarded(self._read_and_hand_over)
+
+    def _turn_again(self) -> None:
+        """Run one that was scheduled: the turn before left work, or a call from outside did."""
+        self._scheduled = False
+        self.counters["turns"] += 1
+        self._guarded(self._look_and_hand_over)
 
     def _guarded(self, step: Callable[[], None]) -> None:
         """Run one callback of the loop; an exception from it ends the member."""
@@ -238,9 +243,13 @@ class Driver:
         if self._release(0):
             self.closed.set_exception(error)
 
-    def _read_and_hand_over(self) -> None:
+    def _look_and_hand_over(self) -> None:
+        # Mostly there are events left and no frames, unless a turn read as many as it may.
+        self._read_and_hand_over(expected=self._capped > 0)
+
+    def _read_and_hand_over(self, *, expected: bool = True) -> None:
         if len(self._events) <= BACKLOG_EVENTS_MAX:
-            self._read()
+            self._read(expected=expected)
         else:
             self.counters["turns_without_reading"] += 1
         if self._events:
@@ -314,7 +323,7 @@ class Driver:
     def _schedule_turn(self) -> None:
         if not self._scheduled:
             self._scheduled = True
-            self.loop.call_soon(self._turn)
+            self.loop.call_soon(self._turn_again)
 
     # -- timers ------------------------------------------------------------------------------
 

@@ -96,6 +96,8 @@ class RedundantTransport(ZmqTransport):
         links = self._members.get(address)
         if links is None:
             links = tuple(address.split(SEPARATOR))
+        if len(links) == 1:
+            return super().send(links[0], frame)
         sent = [super(RedundantTransport, self).send(link, frame) for link in links]
         return any(sent)
 
