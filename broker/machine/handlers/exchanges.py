@@ -16,7 +16,6 @@ from broker.machine.digest import canonical
 from broker.machine.handlers.connections import refuse, reply
 from broker.machine.queueing.declaration import accessible_queue, delay_by
 from broker.machine.queueing.routing import (
-    EXCHANGE_TYPES,
     add_binding,
     add_exchange,
     remove_bindings,
@@ -26,6 +25,7 @@ from broker.machine.requests.arguments import check_binding, check_exchange, com
 from broker.machine.requests.delay_header import check_type
 from broker.machine.requests.exchange_types import (
     CONSISTENT_HASH,
+    EXCHANGE_TYPES,
     FEDERATION_UPSTREAM,
     check_arguments,
     check_link_arguments,
@@ -74,7 +74,7 @@ def on_exchange_declare(state: State, channel: Channel, command: ExchangeDeclare
     else:
         refusal = check_exchange(name, vhost.name, arguments)
         if refusal is None and exchange_type == DELAYED_MESSAGE:
-            refusal = check_type(arguments, EXCHANGE_TYPES)
+            refusal = check_type(arguments)
         if refusal is None and wanted.routes_as == CONSISTENT_HASH:
             refusal = check_arguments(arguments)
         elif refusal is None and wanted.routes_as == FEDERATION_UPSTREAM:

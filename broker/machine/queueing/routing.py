@@ -30,7 +30,6 @@ from broker.machine.requests.exchange_types import (
 from broker.machine.requests.properties import headers_of
 from broker.machine.requests.refusals import Refusal, too_much
 from broker.machine.state import (
-    DELAYED_MESSAGE,
     FAILOVER,
     Binding,
     BindingId,
@@ -44,9 +43,6 @@ from broker.machine.state import (
 CHANGES_KEPT = 1000
 """Of bindings, for who looks ten times in a second; behind more of them he looks at all."""
 
-EXCHANGE_TYPES = (
-    "direct", "fanout", "topic", "headers", *CHOOSING, DELAYED_MESSAGE, FEDERATION_UPSTREAM,
-)  # fmt: skip
 _PREDECLARED = (
     ("", "direct"),
     ("amq.direct", "direct"),

@@ -12,6 +12,7 @@ import struct
 from math import isnan
 
 from broker.machine.commands import Table
+from broker.machine.requests.exchange_types import EXCHANGE_TYPES
 from broker.machine.requests.properties import (
     decode_value,
     encode_value,
@@ -49,15 +50,16 @@ _SHOWN_MAX = 40
 _SIGNED_INT = struct.Struct(">i")
 
 
-def check_type(arguments: Table, types: tuple[str, ...]) -> Refusal | None:
+def check_type(arguments: Table) -> Refusal | None:
     """Of an exchange of this type that is declared."""
     kind = arguments.get(DELAYED_TYPE)
     if type(kind) is not str or kind == DELAYED_MESSAGE:
+        others = ", ".join(one for one in EXCHANGE_TYPES if one != DELAYED_MESSAGE)
         return _refused(
             f"Invalid argument, '{DELAYED_TYPE}' must be an existing exchange type other than "
-            f"{DELAYED_MESSAGE}: one of {', '.join(one for one in types if one != DELAYED_MESSAGE)}"
+            f"{DELAYED_MESSAGE}: one of {others}"
         )
-    return unknown_exchange_type(kind) if kind not in types else None
+    return unknown_exchange_type(kind) if kind not in EXCHANGE_TYPES else None
 
 
 def queue_name(exchange: str) -> str:

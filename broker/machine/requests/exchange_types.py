@@ -1,4 +1,5 @@
-"""Exchanges of types that AMQP does not have: those that choose, and those for links of federation.
+"""The types of exchanges, and what AMQP does not have: those that choose, and those for links of
+federation.
 
 `x-consistent-hash` chooses in proportion to the weights that the binding keys are, by the routing
 key or by what `hash-header` or `hash-property` name; of several bindings to one destination the
@@ -18,7 +19,7 @@ from broker.machine.commands import Table, Value
 from broker.machine.digest import MASK, bytes_hash, item_hash
 from broker.machine.requests.properties import headers_of, property_of, raw_headers
 from broker.machine.requests.refusals import PRECONDITION_FAILED, Refusal, plain
-from broker.machine.state import Binding, Exchange
+from broker.machine.state import DELAYED_MESSAGE, Binding, Exchange
 
 CONSISTENT_HASH, MODULUS_HASH, RANDOM = "x-consistent-hash", "x-modulus-hash", "x-random"
 CHOOSING = (CONSISTENT_HASH, MODULUS_HASH, RANDOM)
@@ -26,6 +27,9 @@ HEADER, PROPERTY = "hash-header", "hash-property"
 PROPERTIES = ("correlation_id", "message_id", "timestamp")
 WEIGHT_MAX = 1_000_000
 FEDERATION_UPSTREAM = "x-federation-upstream"
+EXCHANGE_TYPES = (
+    "direct", "fanout", "topic", "headers", *CHOOSING, DELAYED_MESSAGE, FEDERATION_UPSTREAM,
+)  # fmt: skip
 MAX_HOPS, DOWNSTREAM_NAME = "x-max-hops", "x-downstream-name"
 DOWNSTREAM_VHOST = "x-downstream-vhost"
 RECEIVED_FROM = "x-received-from"

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from aiohttp.web import StreamResponse
 
-from broker.machine.queueing.routing import EXCHANGE_TYPES
+from broker.machine.requests.exchange_types import EXCHANGE_TYPES
 from broker.management.call import Call, Reply, Route, bad_request, not_found
 from broker.management.json_values import Json, Object, figures
 from broker.management.listing import Listing, chosen

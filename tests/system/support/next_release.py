@@ -1,8 +1,8 @@
 """A broker of the next release: `python -m tests.system.support.next_release OPTIONS OF QPIDD`.
 
 It executes one version of the machine more than this release, and from that version on every purge
-is refused.  Of the older versions it executes what this release does.  It also reads one version of
-the ring's frames more.
+is refused.  Until then it does what this release does.  It also reads one version of the ring's
+frames more.
 """
 
 from __future__ import annotations
