@@ -406,8 +406,8 @@ class Connections:
             self._now_may_reply(may_reply)
         self.gateway.follow_definitions()
         self.gateway.admit_waiting(soon=soon)
-        confirmed = self.outbox.flush()
-        self.confirmed += len(confirmed)
+        if confirmed := self.outbox.flush():
+            self.confirmed += len(confirmed)
         if self.outbox.probed:
             now = time.monotonic()
             for at in self.outbox.probed:

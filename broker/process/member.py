@@ -42,7 +42,7 @@ from broker.watchdogs.watchdogs import BEAT_S, Watchdogs
 from store.errors import NoSpace, StoreError, StoreStuck
 from vsync.admin.protocol import Json
 from vsync.io.redundant_transport import RedundantTransport
-from vsync.totem.events import Direct, Note, Output, View
+from vsync.totem.events import Deliver, Direct, Marks, Note, Output, View
 
 log = logging.getLogger("qpidd")
 
@@ -336,7 +336,8 @@ class BrokerMember:
         if self._stopping:
             return
         ticker, gateway = self._timers.ticker, self.clients.gateway
-        ticker.turn(self._loop.time(), busy=bool(gateway.commands))
+        if gateway.commands:  # a tick may have to come before them
+            ticker.turn(self._loop.time(), busy=True)
         clock = time.perf_counter
         deadline = clock() + SLICE_S
         self._member.turn(lambda: clock() < deadline)
@@ -347,7 +348,7 @@ class BrokerMember:
         self._look_again(ticker.turn(self._loop.time(), busy=False))
         self._counters["turns"] += 1
         more = self._watchdogs.memory.slice(self._controller.replica.machine)
-        if more or (self.clients.gateway.has_work and not self._controller.halted):
+        if more or (gateway.has_work and not self._controller.halted):
             self.schedule()
 
     def _look_again(self, delay_s: float | None) -> None:
@@ -378,15 +379,16 @@ class BrokerMember:
         self.schedule()
 
     def _on_output(self, output: Output) -> None:
-        if isinstance(output, Direct):
-            self._on_direct(output)
-            return
-        if isinstance(output, Note):
-            self._on_note(output)
-            return
-        if isinstance(output, View):
-            log.info("view %s: %s", output.ring, ", ".join(m.name for m in output.members))
-            self._watchdogs.on_view(output.members)
+        if not isinstance(output, (Deliver, Marks)):  # which nearly all are
+            if isinstance(output, Direct):
+                self._on_direct(output)
+                return
+            if isinstance(output, Note):
+                self._on_note(output)
+                return
+            if isinstance(output, View):
+                log.info("view %s: %s", output.ring, ", ".join(m.name for m in output.members))
+                self._watchdogs.on_view(output.members)
         if not self._stopping or self._controller.shutdown_position:
             self._member.on_output(output)
 

@@ -124,14 +124,12 @@ class ReplicatedMember(Generic[StoreT, WriterT]):
     @_or_end
     def on_output(self, output: Output) -> None:
         """Take one output of the ring, but for datagrams and notes, which are no part of this."""
-        if isinstance(output, View):
-            self._log.view(output.ring, output.members, regular=True)
-        elif isinstance(output, Transitional):
-            self._log.view(output.ring, output.members, regular=False)
+        if isinstance(output, (View, Transitional)):
+            self._log.view(output.ring, output.members, regular=isinstance(output, View))
         self.controller.on_output(output)
         # Control messages of the primary layer go out at once; applying waits for its slice.
         busy = self.controller.busy
-        if not isinstance(output, Deliver) or not busy:
+        if not busy or not isinstance(output, Deliver):
             self.controller.flush()
         if busy or self._waits_for_backups or not isinstance(output, Marks):
             self._host.schedule()  # else: most marks change nothing here

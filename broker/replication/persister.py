@@ -134,13 +134,14 @@ class Persister(Generic[StoreT, WriterT]):
         self._requested = True
 
     def _submit(self, batch: AppliedBatch, promise: Promise, version: int, marker: Marker) -> None:
-        history = batch.history
-        self.meta = replace(
-            self.meta, state_epoch=history.epoch, position=history.position,
-            chain=history.chain, order=history.order, marker=marker, shutdown_id="",
-            cluster_id=promise.cluster_id, voters=promise.voters,
-            promised_epoch=max(promise.promised_epoch, self.meta.promised_epoch),
-            version=version,
+        before, history = self.meta, batch.history
+        self.meta = Meta(  # written out: with each commit, and `replace` looks at all fields
+            before.cluster_name, before.member, before.store_id, promise.cluster_id,
+            before.incarnation, promise.voters,
+            promised_epoch=max(promise.promised_epoch, before.promised_epoch),
+            state_epoch=history.epoch, position=history.position,
+            chain=history.chain, order=history.order, marker=marker,
+            note=before.note, version=version,
         )  # fmt: skip
         self.writer.submit(batch.entry, batch.first, batch.last, self.meta)
 

@@ -216,6 +216,11 @@ class LargePace:
         """Whether the next blob waits."""
         return self._bytes > self.window
 
+    @property
+    def waits(self) -> bool:
+        """Whether `durable` has to be told of anything."""
+        return bool(self._applied)
+
     def sent(self, size: int, now_us: int) -> None:
         """A blob of parts is on its way."""
         if not self._bytes:
@@ -444,7 +449,8 @@ class Submissions:
 
     def durable(self, position: int) -> None:
         """A majority has everything up to `position`: what waits for that may be sent."""
-        self.pace.durable(position, self._now_us())
+        if self.pace.waits:
+            self.pace.durable(position, self._now_us())
 
     def state_replaced(self) -> None:
         """Wait for nothing of a state in whose place another one came."""

@@ -37,9 +37,12 @@ LOOKED_AT_MAX = 8
 
 def is_urgent(machine: Machine, session: int, commands: Sequence[Command]) -> bool:
     """Whether somebody waits for one of these, so that the token should not rest meanwhile."""
-    return len(commands) > LOOKED_AT_MAX or any(
-        _is_awaited(machine, session, command) for command in commands
-    )
+    if len(commands) > LOOKED_AT_MAX:
+        return True
+    for command in commands:  # noqa: SIM110, nearly always one: a generator costs more
+        if _is_awaited(machine, session, command):
+            return True
+    return False
 
 
 def _is_awaited(machine: Machine, session: int, command: Command) -> bool:
