@@ -7,7 +7,7 @@ clock the later one begins when the lease of the earlier one is over.  Under a t
 or given up nothing is applied or confirmed any more (`input.parse`, within a segment).
 
 What a leader applied and did not confirm may stand beside its successor's positions: it was stopped
-there, and nobody was told.  A log without LEASE is of an older release, or of a store that is not
+there, and nobody was told.  A log without LEASE is of a store that is not, or was not yet,
 shared: of these nothing is said, but of one that follows others in its directory which have it.
 
 Over LEASE, START, VIEW, ACTIVE and SEGMENT rows, which are few.

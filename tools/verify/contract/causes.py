@@ -78,14 +78,14 @@ CAUSED = {
     "acts": """
         SELECT of, MAX(nth) AS last_act FROM logged LEFT JOIN causes USING (op, cause, kind)
         WHERE op IN (1, 3, 4, 5, 12) AND (own IS NOT FALSE OR op IN (3, 12)) GROUP BY of""",
-    # What closes a channel alone says which (NOTED, from version 15 of the machine on).
+    # What closes a channel alone says which.
     "closed": "SELECT position, of AS channel FROM logged WHERE op = 14 AND cause = 7",
     "ended": """
         SELECT logged.*, last_act
         FROM logged JOIN causes USING (op, cause, kind) JOIN acts USING (of)
         LEFT JOIN closed USING (position)
         WHERE (op = 5 AND cause = 2 OR op = 13 AND cause = 3)
-                AND CASE WHEN kind = 4 OR outcome >= 300 THEN channel <> of ELSE TRUE END
+                AND channel IS DISTINCT FROM of
             OR op = 5 AND cause = 3 OR op = 13 AND cause = 4""",
     "of_queues": """
         SELECT logged.*, named.queue IS NULL AS nameless,

@@ -96,7 +96,6 @@ class _ModelQueue:
     grouped: bool = False
     # By name: what each is sent next, at least, its channel, and whether it has a filter.
     readers: dict[int, tuple[int, int, bool]] = field(default_factory=dict)
-    begun: bool = False  # in the midst: there may be readers of which nothing is known
     reads: Counter[tuple[int, int]] = field(default_factory=Counter)  # by place and channel
 
     def figures(self) -> QueueFigures:
@@ -201,9 +200,9 @@ class _ModelQueue:
                 raise ModelMismatch("wrong read", "who browses begins with the first that waits")
             self.readers[detail] = seq, of, flag
         elif op == _READ:
-            if detail not in self.readers and not self.begun:
+            if detail not in self.readers:
                 raise ModelMismatch("wrong read", "there is no such reader")
-            after, channel, filtered = self.readers.get(detail, (seq, of, False))
+            after, channel, filtered = self.readers[detail]
             if of != channel:
                 raise ModelMismatch("wrong read", f"it is one of channel {channel:08x}")
             if self.stream:
@@ -282,7 +281,7 @@ class Model:
         queue = self.queues[number] = _queue_of(number, max_priority)
         queue.next_seq = queue.floor = figures.next_seq
         queue.unknown_ready, queue.unknown_held = figures.ready, figures.unacked
-        queue.unknown_sum, queue.begun = figures.ready_sum, True
+        queue.unknown_sum = figures.ready_sum
 
     def move(
         self, op: int, flag: bool, cause: int, number: int, seq: int, of: int, detail: int
@@ -370,9 +369,9 @@ class Model:
                 yield number, "it has readers, and is no queue that can be read"
                 continue
             known = queue.readers.get(name)
-            if known is None and not queue.begun:
+            if known is None:
                 yield number, f"no reader {name:016x} was opened; the log: {offset}"
-            elif known is not None:
+            else:
                 at, logged = queue.next_read(known[0]), queue.next_read(offset)
                 skips = filtered and logged > at
                 if known[1:] != (channel, filtered) or (logged != at and not skips):
@@ -382,7 +381,6 @@ class Model:
         """Forget the readers that have ended: these are all that there are."""
         for queue in self.queues.values():
             queue.readers.clear()
-            queue.begun = False
         for number, channel, name, offset, filtered in readers:
             if number in self.queues:
                 self.queues[number].readers[name] = offset, channel, filtered

@@ -2,8 +2,7 @@
 
 It expires by its deadline and is due by its time, goes over a limit where there are more than that,
 comes back too often where it came back that often; a dead letter is the message that died, a group
-has one holder, and what is bound is not called unroutable.  By the rows NOTED of docs/MEMBERLOG.md;
-where a writer has none (before version 15 of the machine), nothing is judged.
+has one holder, and what is bound is not called unroutable.  By the rows NOTED of docs/MEMBERLOG.md.
 """
 
 from __future__ import annotations
@@ -135,7 +134,7 @@ class Reasons:
         self._given: dict[int, int] = {}  # how many deliveries, by channel
         self._nth: dict[tuple[int, int], int] = {}  # which of these, by queue and place
         self._ahead: dict[int, int] = {}  # of that a tag is, by channel
-        self._noted = self._keeps = self._opens = False
+        self._keeps = self._opens = False
         self._changed = self._changing = False  # limits and times to live; lately
         self._changed_at = 0
 
@@ -253,9 +252,9 @@ class Reasons:
             self._dead.append((moved.body, moved.persistent))
         if cause in (_DUE, _SENT_ON):
             self._due = moved.body, moved.persistent
-        if cause == _LIMIT and (self._noted or of):
+        if cause == _LIMIT:
             self._exceed(number, queue.count() + 1, of)
-        if not self._noted or queue.stream:
+        if queue.stream:
             return
         here = self._clock if self._clock_at == self._position else -1
         if cause == _DUE and here < (seq >> _DUE_SHIFT) * 1000:
@@ -270,8 +269,6 @@ class Reasons:
 
     def _exceed(self, number: int, count: int, of: int) -> None:
         """So many waited, and one is dropped; `of`: how many are allowed, and one."""
-        if not of and self._changed:
-            return
         noted = self._of(number)
         other = noted.limit not in (0, of) and not self._changing
         if not 0 < of <= _BYTES or count < of < _BYTES or other:
@@ -285,7 +282,6 @@ class Reasons:
     def _note(
         self, flag: bool, cause: int, number: int, seq: int, of: int, detail: int, model: Model
     ) -> None:
-        self._noted = True
         if cause == _GROUP:
             noted = self._of(number)
             noted.kept = flag

@@ -44,7 +44,7 @@ class Replay:
         self._model: Model | None = None
         self._reasons = Reasons()
         self._priorities: dict[int, int] = {}  # the highest ones, of queues that have some
-        self._readers: list[ReaderRow] | None = None  # of the next checkpoint
+        self._readers: list[ReaderRow] = []  # of the next checkpoint
         self._position = -1
         self._root = 0
 
@@ -64,12 +64,12 @@ class Replay:
                     if max_priority >= 0:
                         self._priorities[number] = max_priority
             case Readers(rows):
-                self._readers = [*(self._readers or ()), *READER_ROW.iter_unpack(rows)]
+                self._readers += READER_ROW.iter_unpack(rows)
             case Checkpoint():
                 self._compare(record)
-                if self._model is not None and self._readers is not None:
+                if self._model is not None:
                     self._model.take_readers(self._readers)
-                self._readers = None
+                self._readers.clear()
             case Start() | Snapshot():
                 self._model = None
                 self._position, self._root = record.position, record.root
@@ -88,7 +88,7 @@ class Replay:
             differences = self._model.differences(logged)
             if self._model.next_message != next_message:
                 differences.append((-1, f"the next number is {self._model.next_message}"))
-            for number, more in self._model.misplaced(self._readers or ()):
+            for number, more in self._model.misplaced(self._readers):
                 self._report("wrong read", position, ORDINAL_MAX, number, -1, more)
             for number, more in differences:
                 self._report("wrong state", position, ORDINAL_MAX, number, -1, more)
