@@ -102,10 +102,9 @@ def encode(lsn: int, record: Record) -> bytes:
     """Return the payload of a record."""
     kind = _KIND_OF[type(record)]
     if isinstance(record, ConfirmRecord):
-        # Confirms that waited and others leave in one turn, in no order of positions.
+        # What leaves in one turn is in no order of positions.
         packed = pack_positions(sorted(record.positions))
-        free = None if record.transient is None else pack_positions(sorted(record.transient))
-        return _pack((kind, lsn, record.epoch, record.durable_mark, packed, free))
+        return _pack((kind, lsn, record.epoch, record.durable_mark, packed))
     if isinstance(record, Batch):
         fields = (kind, lsn, *record[:-1], pack_moves(record.moves))
         if len(record.moves) > LARGE_BYTES:  # a packer never gives back what it once needed
@@ -121,14 +120,14 @@ def decode(payload: bytes | memoryview) -> tuple[int, Record]:
         build, types, check = _SHAPES[fields[0]]
     except (ValueError, TypeError, LookupError, msgpack.UnpackException) as error:
         raise RecordMalformed(f"not a record: {error}") from error
-    if build is ConfirmRecord:
-        return _confirm(fields)
     if build is Batch:
         fields = (*fields[:-1], unpack_moves(fields[-1]))
     if tuple(map(type, fields)) != types:
         raise RecordMalformed(_misfit(fields, types))
     if fields[1] < 0:
         raise RecordMalformed(f"lsn {fields[1]} is below zero")
+    if build is ConfirmRecord:
+        fields = (*fields[:-1], unpack_positions(fields[-1]))
     record: Record = tuple.__new__(build, fields[2:])
     if check is not None:
         check(record)
@@ -287,23 +286,6 @@ def _check_client(record: Client) -> None:
         raise RecordMalformed("a client's history that is cut or of an unknown kind")
 
 
-def _confirm(fields: tuple[object, ...]) -> tuple[int, ConfirmRecord]:
-    """Decode a CONFIRM: its positions are packed, and its last field may be nil."""
-    try:
-        _, lsn, epoch, durable_mark, packed, free = fields
-    except ValueError as error:
-        raise RecordMalformed(f"{len(fields)} fields in a confirm") from error
-    if not (type(lsn) is type(epoch) is type(durable_mark) is int and type(packed) is bytes):
-        raise RecordMalformed("a confirm with fields of other types")
-    if lsn < 0:
-        raise RecordMalformed(f"lsn {lsn} is below zero")
-    if free is None:
-        return lsn, ConfirmRecord(epoch, durable_mark, unpack_positions(packed))
-    if type(free) is not bytes:
-        raise RecordMalformed("a confirm with fields of other types")
-    return lsn, ConfirmRecord(epoch, durable_mark, unpack_positions(packed), unpack_positions(free))
-
-
 _QUEUE_TYPES = [int, str, str, bool, int]
 _CLIENT_OPS = frozenset({*ClientOp, ClientOp.RECEIVED | REDELIVERED})
 _INT, _STR, _BYTES, _BOOL, _TUPLE = int, str, bytes, bool, tuple
@@ -329,7 +311,7 @@ _SHAPES: dict[int, _Shape] = {
         *(_BYTES, _BYTES, _BYTES, _BYTES, _INT, _BYTES, _BYTES),
         check=_check_batch,
     ),
-    RecordKind.CONFIRM: _shape(ConfirmRecord),
+    RecordKind.CONFIRM: _shape(ConfirmRecord, _INT, _INT, _BYTES),
     RecordKind.SNAPSHOT: _shape(Snapshot, _INT, _INT, _BYTES, _INT, _STR),
     RecordKind.DURABLE: _shape(Durable, _INT),
     RecordKind.STOP: _shape(Stop, _STR, _INT, _BYTES),

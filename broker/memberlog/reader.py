@@ -28,7 +28,7 @@ from broker.memberlog.codec import (
     RecordMalformed,
     decode,
 )
-from broker.memberlog.records import HASH_ALG, VERSION, VERSION_MIN, End, Header, Record, RecordKind
+from broker.memberlog.records import HASH_ALG, VERSION, End, Header, Record, RecordKind
 
 ENDS_BYTES = 16 << 10  # a closing record with all its marks is less than half of this
 NO_HEADER = "the segment does not begin with its header"
@@ -230,9 +230,6 @@ def _check_version(payload: bytes, source: str, offset: int) -> None:
         kind, _, version = fields[0], fields[1], fields[2]
     except (ValueError, TypeError, IndexError, msgpack.UnpackException):
         return
-    if kind == RecordKind.HEADER and version not in range(VERSION_MIN, VERSION + 1):
-        what = (
-            f"format version {version}; this release reads {VERSION_MIN} to {VERSION}: "
-            "check it with the release that wrote it"
-        )
-        raise OtherVersion(source, offset, -1, what)
+    if kind == RecordKind.HEADER and version != VERSION:
+        what = f"format version {version}; this release reads {VERSION}"
+        raise OtherVersion(source, offset, -1, f"{what}: check it with the release that wrote it")

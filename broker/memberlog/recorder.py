@@ -111,7 +111,7 @@ class Recorder:
 
     def confirmed(self, epoch: int, durable_mark: int, positions: list[int]) -> None:
         """These publishes were confirmed to clients of this member."""
-        self._writer.append(ConfirmRecord(epoch, durable_mark, tuple(positions), ()))
+        self._writer.append(ConfirmRecord(epoch, durable_mark, tuple(positions)))
 
     def durable(self, position: int) -> None:
         """This member's own store holds everything up to `position`."""

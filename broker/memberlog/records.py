@@ -8,9 +8,7 @@ import struct
 from enum import IntEnum
 from typing import NamedTuple, TypeAlias
 
-VERSION = 4
-VERSION_MIN = 3
-"""The oldest version that can be read: it only lacks what is new."""
+VERSION = 1
 HASH_ALG = "blake2b-16"
 SUFFIX = ".qml"
 HASH_BYTES = 16
@@ -140,7 +138,6 @@ class ConfirmRecord(NamedTuple):
     epoch: int
     durable_mark: int
     positions: tuple[int, ...]
-    transient: tuple[int, ...] | None = None  # those that did not wait; None = not recorded
 
 
 class Snapshot(NamedTuple):

@@ -144,8 +144,6 @@ def _verify(
     findings = control.evidence + differences + control.views
     if any(one.unpaired for one in control.incarnations):
         findings += confirms.check_unpaired(scan, begins)
-    if any(one.early for one in control.incarnations):
-        findings += confirms.check_early(scan, lambda: read_kept(spark, "moves", segments))
     findings += confirms.check_gaps(lambda: read_kept(spark, "records", segments), findings)
     timeline = build_timeline(scan, rows) if options.timeline else None
     contract_result = contract.check_contract(

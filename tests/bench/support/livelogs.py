@@ -70,7 +70,7 @@ class Members:
         origin = MEMBERS[self._number % 3]
         batch = self._next(COMMANDS, self._moves())
         first, last = batch.first_position, self._history.position
-        confirmed = ConfirmRecord(1, last, tuple(range(first, last, 2)), ())
+        confirmed = ConfirmRecord(1, last, tuple(range(first, last, 2)))
         if fault == "confirm":  # only the member that confirms can have this fault
             member = origin
             confirmed = confirmed._replace(durable_mark=first - 1)

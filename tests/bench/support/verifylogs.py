@@ -157,15 +157,13 @@ def _write_member(plan: Plan, name: str) -> None:
                 positions = tuple(range(batch.first_position, last, 2))
                 packed_positions = pack_positions(positions)
                 head = _CONFIRM.pack(
-                    b"\x96\x07\xce",
+                    b"\x95\x07\xce",
                     log.next_lsn,
                     b"\x01\xce",
                     last,
                     bytes([0xC4, len(packed_positions)]),
                 )
-                log.take(
-                    head + packed_positions + b"\xc4\x00", ConfirmRecord(1, last, positions, ())
-                )
+                log.take(head + packed_positions, ConfirmRecord(1, last, positions))
             if number % VOTE_EVERY == VOTE_EVERY - 1:
                 log.append(Vote(last, history.chain, root, "agreed"))
             if number % 64 == 0:

@@ -63,7 +63,6 @@ UNSEEN: dict[str, str] = {
     "Snapshot.donor changed": LABEL,
     "Stop.reason changed": LABEL,
     "Inactive.reason changed": LABEL,
-    "Confirm.transient all": LESS,
     "Confirm.positions without its first": LESS,
     "Confirm.positions without its last": LESS,
     "Confirm dropped": LESS,

@@ -13,7 +13,6 @@ pure Python over ACTIVE, VIEW, STOP and SEGMENT rows.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from typing import TYPE_CHECKING
 
 from tools.verify.checks.lifetimes import Incarnation, first_positions
 from tools.verify.checks.view_changes import incomplete
@@ -27,12 +26,9 @@ from tools.verify.checks.views_and_segments import (
 )
 from tools.verify.findings import Finding
 from tools.verify.format.records import RecordKind
-from tools.verify.input.rows import ACCEPTED, EARLY, UNPAIRED, Row, ends_of
+from tools.verify.input.rows import ACCEPTED, UNPAIRED, Row, ends_of
 from tools.verify.input.voters import Voters
 from tools.verify.sql.kept import Kept
-
-if TYPE_CHECKING:
-    import pyarrow as pa
 
 FINDINGS_MAX = 20
 UNKNOWN = 1 << 64  # above every position
@@ -58,12 +54,6 @@ _UNFOUNDED = f"""
     )
     ORDER BY position LIMIT {FINDINGS_MAX}
 """
-_EARLY = f"""
-    SELECT member, incarnation, explode(positions) AS position FROM kept WHERE kind = {EARLY}"""
-_PERSISTENT = f"""
-    SELECT DISTINCT early.member, early.incarnation, position
-    FROM early JOIN kept USING (position) WHERE op = 1 AND kept.flag
-    ORDER BY position LIMIT {FINDINGS_MAX}"""
 _LOST = f"""
     SELECT gap, MIN(position) AS position, MIN_BY(member, position) AS member
     FROM (
@@ -84,19 +74,9 @@ def check_unpaired(scan: Kept, begins: dict[IncarnationId, int]) -> list[Finding
     known = [(*incarnation, since) for incarnation, since in begins.items()]
     unread = table_of(known, "member string, incarnation bigint, since bigint")
     what = "confirmed, but this member applied no accepted publish of its own there before"
-    return _found(scan.ask(_UNFOUNDED, begins=unread), what)
-
-
-def check_early(scan: Kept, moves: Callable[[], Kept]) -> list[Finding]:
-    """G9: what is confirmed above the durable mark is transient, as its PUBLISHED says."""
-    what = "a persistent message is confirmed above the durable mark, as if it were transient"
-    return _found(moves().ask(_PERSISTENT, early=scan.ask(_EARLY)), what)
-
-
-def _found(confirms: pa.Table, what: str) -> list[Finding]:
     return [
         Finding("G9", row["member"], row["incarnation"], row["position"], what)
-        for row in confirms.to_pylist()
+        for row in scan.ask(_UNFOUNDED, begins=unread).to_pylist()
     ]
 
 

@@ -61,12 +61,6 @@ def check_control_rows(rows: list[Row], *, live: bool = False) -> ControlResult:
     of_states = [] if live else list(lifetimes.check_unfounded_states(rows, epochs))
     evidence += [one for one in of_segments if isinstance(one, Finding)]
     notes = [one for one in of_segments + of_states if isinstance(one, str)]
-    unjudged = sum(one.unjudged for one in incarnations)
-    if unjudged:
-        notes.append(
-            f"{unjudged} confirms are above the durable mark; whether they were of transient "
-            "messages, which need not wait, is not recorded"
-        )
     views = [
         *(() if live else views_and_segments.check_closing_records(rows)),
         *view_changes.check_views(rows),

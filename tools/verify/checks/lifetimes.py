@@ -39,12 +39,10 @@ class Incarnation:
     votes: int = 0
     records: int = 0
     unpaired: int = 0
-    early: int = 0
-    unjudged: int = 0
     stopped: bool = False
 
 
-_COUNTS = ("confirms", "publishes", "votes", "records", "unpaired", "early", "unjudged")
+_COUNTS = ("confirms", "publishes", "votes", "records", "unpaired")
 
 
 def join_segments(rows: list[Row]) -> tuple[list[Incarnation], list[Finding], list[str]]:

@@ -28,7 +28,7 @@ from tools.verify.format.records import (
     decode,
 )
 
-VERSIONS = 3, 4
+VERSION = 1
 HASH_ALG = "blake2b-16"
 MAGIC = b"QPIDLOG1"
 FRAME = struct.Struct("<II8s")  # length and crc32 of the payload, link
@@ -249,8 +249,8 @@ def _link_before(data: bytes, source: str) -> bytes:
         kind, version = fields[0], fields[2]
     except (ValueError, TypeError, LookupError, msgpack.UnpackException):
         return b""
-    if kind == RecordKind.HEADER and version not in VERSIONS:
-        what = f"format version {version}; this release reads {VERSIONS[0]} to {VERSIONS[-1]}"
+    if kind == RecordKind.HEADER and version != VERSION:
+        what = f"format version {version}; this release reads {VERSION}"
         raise LogError(f"{source}: {what}: check it with the release that wrote it")
     first = _record_at(data, len(MAGIC))
     if isinstance(first, str) or not isinstance(first[1], Header):

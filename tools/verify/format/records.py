@@ -154,7 +154,6 @@ class ConfirmRecord(NamedTuple):
     epoch: Number
     durable_mark: Position
     positions: tuple[int, ...]
-    transient: tuple[int, ...] | None = None  # those that did not wait; None: not recorded
 
 
 class Snapshot(NamedTuple):
@@ -302,7 +301,7 @@ def decode(payload: bytes, *, expanded: bool = True) -> tuple[int, Record]:
     if kind == _BATCH:
         values = *fields[2:-1], _moves(fields[-1], expanded)
     elif kind == _CONFIRM:
-        values = *fields[2:4], *map(_positions, fields[4:])
+        values = *fields[2:4], _positions(fields[4])
     else:
         values = fields[2:]
     record = _new(build, values)
@@ -356,10 +355,8 @@ def _unpacked(count: int, packed: bytes) -> bytes:
     return rows
 
 
-def _positions(field: bytes | None) -> tuple[int, ...] | None:
-    """Return the positions that are packed as differences in LEB128; nil as it is."""
-    if not field:
-        return None if field is None else ()
+def _positions(field: bytes) -> tuple[int, ...]:
+    """Return the positions that are packed as differences in LEB128."""
     differences: list[int] = []
     value = shift = 0
     for at, byte in enumerate(field):
@@ -377,7 +374,7 @@ def _positions(field: bytes | None) -> tuple[int, ...] | None:
     if shift:
         raise RecordMalformed("the last position is cut")
     found = tuple(accumulate(differences))
-    if found[-1] >> POSITION_BITS:
+    if found and found[-1] >> POSITION_BITS:
         raise RecordMalformed(
             f"position {found[-1]} cannot be: 2^{POSITION_BITS} is beyond all logs"
         )
@@ -437,7 +434,7 @@ _COMPLAIN: dict[type[Record], Callable[[Any], str]] = {
 }  # fmt: skip
 _AS_WRITTEN: dict[type[Record], dict[str, Any]] = {
     Batch: {"moves": bytes | tuple[int, bytes]},
-    ConfirmRecord: {"positions": bytes, "transient": bytes | None},
+    ConfirmRecord: {"positions": bytes},
 }
 """The types of fields that `decode` unpacks."""
 

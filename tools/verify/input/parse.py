@@ -11,7 +11,7 @@ depends on the segment before, the SEGMENT row states what was assumed at the be
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from pathlib import Path
 
 from xxhash import xxh3_128_intdigest
@@ -70,7 +70,6 @@ from tools.verify.input.log_sequence import (
 )
 from tools.verify.input.rows import (
     ACCEPTED,
-    EARLY,
     FAULT,
     SEGMENT,
     UNPAIRED,
@@ -473,22 +472,13 @@ class Parser:
 
     def _confirm(self, lsn: int, record: ConfirmRecord) -> None:
         ends = self.ends
-        epoch, mark, positions, transient = record
+        epoch, mark, positions = record
         if not positions:
             return
         ends.confirms += len(positions)
-        if transient is None:
-            ends.unjudged += sum(position > mark for position in positions)
-            waited: Sequence[int] = [p for p in positions if p <= mark]
-        elif transient:
-            waited = sorted(set(positions) - set(transient))
-            self._confirmed_early(lsn, [position for position in transient if position > mark])
-        else:
-            waited = positions
-        confirmed = waited[-1] if waited else -1
-        ends.epochs.setdefault(epoch, EpochSums()).add(EpochSums(-1, -1, confirmed, mark))
-        if confirmed > mark:
-            beyond = next(position for position in waited if position > mark)
+        ends.epochs.setdefault(epoch, EpochSums()).add(EpochSums(-1, -1, positions[-1], mark))
+        if positions[-1] > mark:
+            beyond = next(position for position in positions if position > mark)
             self._fault("G9", beyond, f"confirmed above the durable mark {mark}")
         if self.ends.active is False:
             self._fault("G7", positions[0], "confirmed outside of the primary")
@@ -507,8 +497,3 @@ class Parser:
             row = self._empty_row(lsn, UNPAIRED)._replace(epoch=epoch)
             self._rows.append(row._replace(positions=unpaired))
         self._unconfirmed.difference_update(positions)
-
-    def _confirmed_early(self, lsn: int, positions: list[int]) -> None:
-        self.ends.early += len(positions)
-        if positions:
-            self._rows.append(self._empty_row(lsn, EARLY)._replace(positions=positions))

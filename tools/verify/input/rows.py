@@ -7,7 +7,7 @@ from typing import NamedTuple
 from msgspec import Struct
 from msgspec.json import Decoder, encode
 
-SEGMENT, FAULT, UNREADABLE, UNPAIRED, ACCEPTED, SUMS, EARLY = range(100, 107)
+SEGMENT, FAULT, UNREADABLE, UNPAIRED, ACCEPTED, SUMS = range(100, 106)
 _U64 = 1 << 64
 
 
@@ -16,8 +16,7 @@ class Row(NamedTuple):
 
     Some kinds are no records: SEGMENT, one per file; FAULT, one per broken promise that the segment
     alone shows; UNPAIRED, confirms whose publish is not before them in the segment; ACCEPTED,
-    publishes of a segment that are not confirmed in it; EARLY, confirms above the durable mark, as
-    of transient messages.
+    publishes of a segment that are not confirmed in it.
     """
 
     file: str
@@ -193,8 +192,6 @@ class SegmentEnds(Struct):
     roles: list[RoleChange] = []
     origins: dict[int, dict[str, int]] = {}  # by epoch, who submitted, with its first position
     unpaired: int = 0
-    early: int = 0  # confirms above the durable mark, as of transient messages
-    unjudged: int = 0  # confirms above the durable mark; the log does not record if they may be
 
 
 _ENDS = Decoder(SegmentEnds)

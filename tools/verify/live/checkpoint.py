@@ -20,7 +20,7 @@ from tools.verify.format.reader import Ends, LogError
 from tools.verify.format.records import Header
 from tools.verify.input.rows import SEGMENT, Row, ends_of
 
-VERSION = 4
+VERSION = 1
 _HEX = ("chain", "blob_hash", "order_hash", "kinds", "outcomes")  # bytes, in the file as hex
 
 

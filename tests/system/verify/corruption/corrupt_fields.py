@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from broker.memberlog.codec import MAGIC, NO_LINK, encode, frame, next_link
 from broker.memberlog.reader import read_segment
-from broker.memberlog.records import MARK_BYTES, Batch, ConfirmRecord, End, Header, Record, Vote
+from broker.memberlog.records import MARK_BYTES, Batch, End, Header, Record, Vote
 from broker.memberlog.segment_totals import SegmentTotals
 from tests.system.verify.support.checks_without_spark import findings_without_spark, rows_in
 from tests.system.verify.support.make_logs import IncarnationId, LogMaker
@@ -173,9 +173,6 @@ def _corruptions_of(
             yield f".{field} {operator}", (record._replace(**{field: changed}),), 1
     if isinstance(record, Header):
         return  # a segment without one, or with two, is damage
-    if isinstance(record, ConfirmRecord) and record.positions and not record.transient:
-        changed = record._replace(transient=record.positions)
-        yield ".transient all", (changed,), 1
     if isinstance(record, Vote):
         for word in VERDICTS:
             if word != record.verdict:

@@ -242,7 +242,7 @@ def batch_of_another_epoch(maker: LogMaker) -> tuple[str, str, int]:
 def confirm_outside_of_the_primary(maker: LogMaker) -> tuple[str, str, int]:
     i = at(maker, A, Inactive)
     position = batch(maker, A, 1).first_position
-    maker.logs[A].insert(i + 1, ConfirmRecord(1, position + 9, (position,), ()))
+    maker.logs[A].insert(i + 1, ConfirmRecord(1, position + 9, (position,)))
     return "G7", "a", position
 
 

@@ -249,7 +249,7 @@ def primary_goes_on_alone(maker: LogMaker) -> Named:
             held.chain, root_of(held), held.order, moves_of(held.position, codes),
         )  # fmt: skip
         maker.logs[C].append(batch)
-    maker.logs[C] += [Durable(held.position), ConfirmRecord(7, held.position, (first + 1,), ())]
+    maker.logs[C] += [Durable(held.position), ConfirmRecord(7, held.position, (first + 1,))]
     return "G7", first - 1
 
 
@@ -338,7 +338,7 @@ def epoch_that_begins_before_a_confirm(maker: LogMaker) -> Named:
             moves_of(held.position, [c.UNROUTABLE]),
         )  # fmt: skip
         maker.logs[C] += [batch, Durable(held.position)]
-    maker.logs[C].append(ConfirmRecord(1, held.position, (held.position,), ()))
+    maker.logs[C].append(ConfirmRecord(1, held.position, (held.position,)))
     return "G8", held.position
 
 

@@ -114,7 +114,7 @@ class LogMaker:
             for incarnation in logs:
                 self.logs[incarnation].append(Durable(last))
             confirmed = tuple(batch.first_position + at for at in ((1, 3) if i % 2 else (0, 1, 3)))
-            self.logs[origin].append(ConfirmRecord(self.epoch, last, confirmed, ()))
+            self.logs[origin].append(ConfirmRecord(self.epoch, last, confirmed))
 
     def vote(self, *logs: IncarnationId) -> None:
         """All agree about the present state."""

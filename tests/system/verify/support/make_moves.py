@@ -84,7 +84,7 @@ class MoveMaker(LogMaker):
         )  # fmt: skip
         if isinstance(command, c.Publish) and command.publish_no and outcome in (c.OK, 200, 201):
             self._add(Durable(first))
-            self.logs[origin, 1].append(ConfirmRecord(machine.epoch, first, (first,), ()))
+            self.logs[origin, 1].append(ConfirmRecord(machine.epoch, first, (first,)))
 
     def _activated(self, command: c.Activate) -> None:
         logs = tuple((member.name, member.incarnation) for member in command.members)

@@ -325,7 +325,7 @@ def test_a_state_that_contradicts_what_was_logged_is_found(tmp_path: Path) -> No
     same.start(("a", 3), replace(state, epoch=1))
     assert ("G14", "a", state.position) in found_in(same, tmp_path / "same epoch")
     lost = maker.copy()
-    confirmed = ConfirmRecord(1, state.position, (state.position,), ())
+    confirmed = ConfirmRecord(1, state.position, (state.position,))
     lost.logs["a", 1] += [Durable(state.position), confirmed]
     assert ("G8", "a", state.position) in found_in(lost, tmp_path / "confirmed")
 

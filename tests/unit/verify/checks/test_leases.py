@@ -132,7 +132,7 @@ def test_who_was_stopped_at_its_beginning_made_an_epoch_that_is_another_ones(
     assert report.findings == []
     assert report.held["G38"] == "2 tokens that leaders took"
     assert [note for note in report.notes if "incarnation 20" in note and "token 3" in note]
-    maker.logs[SECOND].insert(-1, ConfirmRecord(2, copied.position + 2, (copied.position + 2,), ()))
+    maker.logs[SECOND].insert(-1, ConfirmRecord(2, copied.position + 2, (copied.position + 2,)))
     maker.write(tmp_path / "ill")
     promises = {one.property for one in verify(None, [tmp_path / "ill"]).findings}
     assert {"G7", "G38"} <= promises, "what it confirmed is its successor's matter"
@@ -161,7 +161,7 @@ def goes_on_in_its_log(maker: StoreMaker) -> tuple[IncarnationId, int, str]:
     """It knows that its token was taken, and confirms."""
     base = maker.begins[THIRD]
     at = next(i for i, one in enumerate(maker.logs[SECOND]) if one == maker.logs[SECOND][-2])
-    maker.logs[SECOND].insert(at + 1, ConfirmRecord(2, base, (base - 1,), ()))
+    maker.logs[SECOND].insert(at + 1, ConfirmRecord(2, base, (base - 1,)))
     return SECOND, base - 1, "goes on after its token of the shared store was lost"
 
 
@@ -169,7 +169,7 @@ def goes_on_unknowing(maker: StoreMaker) -> tuple[IncarnationId, int, str]:
     """It confirms what it applied after the next one had begun, and never learned of that one."""
     last = maker.begins[THIRD] + 2
     maker.logs[SECOND] = maker.logs[SECOND][:-2]
-    maker.logs[SECOND].append(ConfirmRecord(2, last, (last - 1, last), ()))
+    maker.logs[SECOND].append(ConfirmRecord(2, last, (last - 1, last)))
     return SECOND, last, "confirmed under token 2, but incarnation 30 of a began with token 4"
 
 

@@ -38,7 +38,7 @@ def small(kind: type[Record]) -> Record:
     fields: dict[str, object] = {
         name: bytes(16) if name in HASHES else SMALL[get_origin(hint) or hint]
         for name, hint in get_type_hints(kind).items()
-        if name not in ("transient", "role")
+        if name != "role"
     }
     if kind is Batch:
         fields |= {"commands": 1, "kinds": b"\1", "outcomes": bytes(2)}
@@ -51,10 +51,7 @@ def read(record: Record, lsn: int = 7) -> tuple[int, Record]:
     """Return what is read of a record as a log has it."""
     fields: list[object] = list(record)
     if isinstance(record, ConfirmRecord):
-        fields[2:] = [
-            leb(record.positions),
-            None if record.transient is None else leb(record.transient),
-        ]
+        fields[2] = leb(record.positions)
     return decode(msgpack.packb([KINDS[type(record)], lsn, *fields]))
 
 
@@ -123,10 +120,9 @@ def of_queue(ready: int, following: int) -> Checkpoint:
             moved(1)._replace(first_position=(1 << POSITION_BITS) - 1),
         ),
         (
-            ConfirmRecord(1, 9, (1, (1 << POSITION_BITS) - 1), (9,)),
-            ConfirmRecord(1, 9, (1, 1 << POSITION_BITS), ()),
+            ConfirmRecord(1, 9, (1, (1 << POSITION_BITS) - 1)),
+            ConfirmRecord(1, 9, (1, 1 << POSITION_BITS)),
         ),
-        (ConfirmRecord(1, 9, (1, 9), None), ConfirmRecord(1, 9, (9,), (1 << POSITION_BITS,))),
         (
             Queues(((1, "/", "q", True, -1),)),
             Queues(((1, "/", "q", True, -1), (1 << 63, "/", "r", True, -1))),

@@ -134,17 +134,17 @@ def test_another_log_in_the_place_of_a_verified_one_is_refused(tmp_path: Path) -
         )
 
 
-@pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 4}', '{"version": 4, "rows": [1]}'])
+@pytest.mark.parametrize("text", ["", "[]", "{}", '{"version": 1}', '{"version": 1, "rows": [1]}'])
 def test_another_file_is_refused(tmp_path: Path, text: str) -> None:
     (tmp_path / "x").write_text(text)
     with pytest.raises(BadInput, match="is not a verified point"):
         checkpoint.load(tmp_path / "x")
 
 
-@pytest.mark.parametrize("version", [3, 5])
+@pytest.mark.parametrize("version", [0, 2])
 def test_a_checkpoint_of_another_version_is_refused(tmp_path: Path, version: int) -> None:
     (tmp_path / "x").write_text(f'{{"version": {version}, "rows": []}}')
-    what = f"version {version}; this release reads version 4: check once without --since"
+    what = f"version {version}; this release reads version 1: check once without --since"
     with pytest.raises(BadInput, match=what):
         checkpoint.load(tmp_path / "x")
     with pytest.raises(BadInput, match="No such file"):
