@@ -61,7 +61,7 @@ def status_of(
                 "arbitrator": name in primary.mark.without_data | electorate.arbitrators,
                 "position": position,
                 "local": name == controller.me.name,
-                **(_received(received(name)) if state == "JOINING" else {}),
+                **(_received(received(name)) if state == "JOINING" and primary.active else {}),
             }
         )
     status, reason = _status(controller)

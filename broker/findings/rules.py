@@ -196,6 +196,8 @@ def _down(seen: Situation) -> Iterator[Finding]:
 
 
 def _joining(seen: Situation) -> Iterator[Finding]:
+    if seen.status in ("INQUORATE", "WAITING"):
+        return  # nobody has what they would get
     for one in seen.members:
         if one.state == "JOINING" and one.name != seen.me:
             share = one.received_percent

@@ -138,7 +138,7 @@ class MemberLife:
         controller = self._controller
         primary = controller.primary
         electorate = parse(controller.promise.voters)
-        present = {member.name for member in primary.members}
+        present = {one.name for one, report in primary.reports.items() if report.filled}
         if primary.lacks_its_peer:
             return ""  # it goes on alone as soon as the rule of its pair says so
         newest = primary.newest()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 from itertools import pairwise
 from pathlib import Path
@@ -76,18 +77,26 @@ def test_the_page_of_backups(tmp_path: Path) -> None:
 
 
 @pytest.mark.logs_tell_of_it("an operator declares a loss: the new primary has no old majority")
-def test_less_than_a_majority_is_told_the_command_that_helps(tmp_path: Path) -> None:
-    """The command is run exactly as it is printed; what the survivor held is there."""
+@pytest.mark.parametrize("emptied", [False, True])
+def test_less_than_a_majority_is_told_the_command_that_helps(
+    tmp_path: Path, *, emptied: bool
+) -> None:
+    """The command is run exactly as it is printed; what the survivor held is there.  So it is where
+    the others are there again with empty disks: they are no majority, and nobody fills them."""
     with running_cluster(tmp_path) as cluster:
         publish(channel_of(cluster[0]), 1, 20)
         for member in cluster.members:
             member.kill()
         alone = cluster[1]
+        for other in (cluster[0], cluster[2]) if emptied else ():
+            shutil.rmtree(other.data_dir)
+            other.start()
         alone.start()
         wait_until(lambda: "FOR GOOD" in reason_of(alone), 30, "the advice")
         told = reason_of(alone)
         for missing in (cluster[0], cluster[2]):
             assert ring_of(missing) in told.split("So it is since")[0]
+        assert ("here without a state" in told) is emptied
         # Who asks is told at once, the log at the next beat.
         wait_until(lambda: told in alone.log_path.read_text(encoding="utf-8"), 30, "its log line")
         printed = re.search(r"run: (qpid-cluster-store .*) - then start it again", told)
@@ -96,6 +105,8 @@ def test_less_than_a_majority_is_told_the_command_that_helps(tmp_path: Path) -> 
         run_typed(printed[1])
         alone.start()
         wait_until(lambda: status_word(alone) == "ACTIVE", 100, "the survivor alone")
+        if emptied:
+            cluster.wait_active()
         assert [number for number, _ in contents(alone)] == list(range(1, 21))
 
 

@@ -91,6 +91,7 @@ def make_plan(members: tuple[Member, ...], reports: dict[Member, StateReport]) -
     verdict, reason = PlanVerdict.RESUME, count.text
     if not count.quorate:
         verdict = PlanVerdict.INQUORATE
+        reason += _without_state(members, filled, count.voters)
         if not any(reports[m].position or reports[m].holders for m in filled):
             # A first start that was cut short: nothing was applied here, so it may be repeated,
             # but only with all members that may have applied it.
@@ -221,6 +222,14 @@ def _sole_claims(ours: list[Member], reports: dict[Member, StateReport]) -> str:
         "sole voter; compare them (qpid-cluster-store --compare), stop both, start the one to keep "
         "and then the other"
     )
+
+
+def _without_state(members: Iterable[Member], filled: list[Member], voters: Terms) -> str:
+    """Which voters are here and missed all the same, for people: whoever started them expects that
+    they count."""
+    names = parse(voters).names
+    empty = ", ".join(m.name for m in members if m.name in names and m not in filled)
+    return f"; here without a state, so without a vote: {empty}" * bool(empty)
 
 
 def _went_apart(

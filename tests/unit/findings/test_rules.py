@@ -237,6 +237,12 @@ def test_many_queues_are_one_finding_that_names_the_longest() -> None:
     assert (found.count, len(found.objects), found.objects[0]) == (9, 5, "/ q9")
 
 
+def test_without_a_quorum_nobody_joins() -> None:
+    """One that is there with an empty disk waits for what nobody gives it."""
+    there = other(member("b", "JOINING")) | {"status": "INQUORATE", "queues": None}
+    assert [one.name for one in told(**there)] == ["no-quorum"]
+
+
 def test_what_a_member_cannot_know_is_said() -> None:
     silent = replace(member("b"), figures=None)
     seen = replace(
