@@ -51,6 +51,10 @@ class Finding(NamedTuple):
         return shown(f"{self.property} ({PROPERTIES[self.property]}): {said}")
 
 
+ERASE = "\r\x1b[K"
+"""What takes a line of progress away again, on a terminal."""
+
+
 def shown(text: str) -> str:
     """Return a text as one line that a terminal can have: names of queues are of their users."""
     return "".join(c if c.isprintable() else repr(c)[1:-1] for c in text)

@@ -12,7 +12,7 @@ from threading import Event
 
 import click
 
-from tools.verify.findings import BadInput
+from tools.verify.findings import ERASE, BadInput
 from tools.verify.input.rows import Row
 from tools.verify.input.segments import find_segments
 from tools.verify.live import checkpoint
@@ -20,8 +20,6 @@ from tools.verify.live.follow import FollowResult, follow
 from tools.verify.live.metrics import FollowMetrics
 from tools.verify.live.notify import Receiver, as_document, tell
 from tools.verify.live.progress import LogProgress
-
-ERASE = "\r\x1b[K"
 
 
 def alert(

@@ -105,8 +105,9 @@ class Receiver:
 
 def tell(receivers: Iterable[Receiver], finding: Finding) -> None:
     """Tell all of a finding; never blocks."""
+    document = json.dumps(as_document(finding)).encode()
     for one in receivers:
-        one.tell(json.dumps(as_document(finding)).encode())
+        one.tell(document)
 
 
 @contextmanager

@@ -63,6 +63,7 @@ class ClusterProgress:
 
     def __init__(self) -> None:
         self._segments: dict[tuple[str, int, int, str], Row] = {}  # SEGMENT rows
+        self._ends: dict[IncarnationId, Row] = {}  # of each incarnation the last of these
         self._rows: list[Row] = []  # of views, and faults
         self._primary: Row | None = None  # the ACTIVE of the newest
         self._horizon: bygone.Horizon | None = None  # what is behind it is not held
@@ -96,6 +97,7 @@ class ClusterProgress:
                 self._primary = row
             self._rows.append(row)
         views_and_segments.check_input([*self._segments.values(), *self._rows])
+        self._ends = _ends_of(self._segments)
         self._verified = max(self._verified, self._watermark())
         self._horizon = bygone.horizon_of(self._rows, self._horizon)
         if self._horizon is not None:
@@ -145,7 +147,7 @@ class ClusterProgress:
 
     def progress(self) -> LogProgress:
         """Return how far all members are."""
-        ends = self._ends()
+        ends = self._ends
         newest = max((row.reached for row in ends.values()), default=-1)
         latest = max((row.time_us or 0 for row in ends.values()), default=0)
         present = self._primary_members()
@@ -189,16 +191,8 @@ class ClusterProgress:
         """
         if found.property != "G2":
             return True
-        row = self._ends().get((found.member, found.incarnation))
+        row = self._ends.get((found.member, found.incarnation))
         return row is not None and row.reached >= found.position
-
-    def _ends(self) -> dict[IncarnationId, Row]:
-        """Return of each incarnation the last SEGMENT row, or the last that knows its position."""
-        ends: dict[IncarnationId, Row] = {}
-        for (member, incarnation, *_), row in sorted(self._segments.items()):
-            if row.reached >= 0 or (member, incarnation) not in ends:
-                ends[member, incarnation] = row
-        return ends
 
     def _primary_members(self) -> set[IncarnationId]:
         """Return the members of the newest primary view."""
@@ -206,15 +200,15 @@ class ClusterProgress:
         return set(map(incarnation_of, named or []))
 
     def _watermark(self) -> int:
-        ends = self._ends()
+        ends = self._ends
         reached = [ends[key].reached for key in self._primary_members() if key in ends]
         return min(reached, default=-1)
 
     def _release(self, horizon: bygone.Horizon, position: int) -> None:
         """Release what is behind the horizon, and decided nothing beyond this position."""
-        newest = {key[0]: key for key in sorted(self._ends())}.values()
+        newest = {key[0]: key for key in sorted(self._ends)}.values()
         self.first_epoch = bygone.first_held_epoch(self._segments.values(), horizon, position)
-        for key, row in self._ends().items():
+        for key, row in self._ends.items():
             quiet = self._takes - self._heard.get(key, 0) > QUIET_TAKES
             if key not in newest and quiet and bygone.last_epoch(row) < self.first_epoch:
                 self.gone[key[0]] = max(key[1], self.gone.get(key[0], -1))
@@ -224,9 +218,19 @@ class ClusterProgress:
             for key, row in self._segments.items()
             if key[1] > self.gone.get(key[0], -1)
         }
+        self._ends = _ends_of(self._segments)
         self._rows = bygone.recent_rows(
             [row for row in self._rows if row.incarnation > self.gone.get(row.member, -1)], horizon
         )
+
+
+def _ends_of(segments: dict[tuple[str, int, int, str], Row]) -> dict[IncarnationId, Row]:
+    """Return of each incarnation the last SEGMENT row, or the last that knows its position."""
+    ends: dict[IncarnationId, Row] = {}
+    for (member, incarnation, *_), row in sorted(segments.items()):
+        if row.reached >= 0 or (member, incarnation) not in ends:
+            ends[member, incarnation] = row
+    return ends
 
 
 def _epoch(row: Row | None) -> int:

@@ -13,12 +13,13 @@ from contextlib import contextmanager
 from threading import Event, Thread
 from typing import TYPE_CHECKING, TextIO
 
+from tools.verify.findings import ERASE
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 EVERY_SECONDS = 0.5
 WIDTH = 24
-ERASE = "\r\x1b[K"
 
 
 @contextmanager

@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING, cast
 
 import pytest
 
+from tools.verify.findings import ERASE
 from tools.verify.report import progress_bar
-from tools.verify.report.progress_bar import ERASE, WIDTH, bar
+from tools.verify.report.progress_bar import WIDTH, bar
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
