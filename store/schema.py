@@ -139,7 +139,8 @@ def decode_meta(value: bytes, path: str) -> Meta:
     if version != FORMAT_VERSION:
         # Damage to these two bytes looks like another version; nothing is written in either case.
         raise StoreVersion(
-            f"{path}: store format {version}, this release reads format {FORMAT_VERSION}"
+            f"{path}: store format {version}, this release reads format {FORMAT_VERSION}: start it "
+            "with the release that wrote it (docs/operations/maintenance.md#upgrading)"
         )
     body = _verified(value, 0, path, 0, "the checksum of the meta record does not hold")
     try:

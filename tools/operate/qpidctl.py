@@ -14,6 +14,7 @@ import shutil
 import sys
 from collections.abc import Callable, Mapping
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 import click
@@ -409,12 +410,17 @@ def await_online_synchronized_mirror(ctx: click.Context, /, **again: object) -> 
 @click.option("--format", "_format", type=click.Choice(("json",)), expose_value=False, hidden=True)
 @click.pass_context
 def export_definitions(ctx: click.Context, /, file: str, **again: object) -> None:
-    """Write users, virtual hosts, permissions, policies, queues, exchanges and bindings to FILE."""
+    """Write users, virtual hosts, permissions, policies, queues, exchanges and bindings to FILE.
+
+    It has hashes of passwords, and those of shovels as they are: a new file is its owner's alone.
+    """
     found = asked(ctx, again)
     with answered():
         document = found.api().fields("definitions")
+    to_file = partial(open, opener=partial(os.open, mode=0o600))
+    write = click.open_file if file == "-" else to_file
     try:
-        with click.open_file(file, "w", encoding="utf-8") as out:
+        with write(file, "w", encoding="utf-8") as out:
             json.dump(document, out, indent=2)
             out.write("\n")
     except BrokenPipeError:

@@ -13,6 +13,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parents[3]
 PACKAGES = {"broker", "store", "tools", "vsync"}
+MANUAL = "share/doc/qpid-cluster-py"
 COMMANDS = {
     "qpidd": "tools.commands.qpidd:main",
     "qpid-cluster": "tools.commands.qpid_cluster:main",
@@ -74,8 +75,8 @@ def test_a_source_distribution_has_what_one_needs_to_run_test_and_change_it(tmp_
 
 
 def test_top_level_packages(wheel: zipfile.ZipFile) -> None:
-    tops = {entry.split("/")[0] for entry in wheel.namelist() if ".dist-info/" not in entry}
-    assert tops == PACKAGES
+    tops = {entry.split("/")[0] for entry in wheel.namelist()}
+    assert {top for top in tops if not top.endswith((".dist-info", ".data"))} == PACKAGES
 
 
 def test_every_source_file_is_in_the_wheel(wheel: zipfile.ZipFile) -> None:
@@ -85,6 +86,18 @@ def test_every_source_file_is_in_the_wheel(wheel: zipfile.ZipFile) -> None:
             assert path.relative_to(ROOT).as_posix() in inside
         assert f"{package}/py.typed" in inside
     assert "tools/verify/report/style.css" in inside
+
+
+def test_manual_and_samples_are_in_the_wheel(wheel: zipfile.ZipFile) -> None:
+    """Messages say `docs/ONCALL.md`: it is below share/doc, with all that it names."""
+    _, _, inside = zip(*(entry.partition(f"/{MANUAL}/") for entry in wheel.namelist()), strict=True)
+    wanted = {
+        path.relative_to(ROOT).as_posix()
+        for folder in (ROOT / "docs", ROOT / "conf")
+        for path in folder.rglob("*")
+        if path.is_file() and "__pycache__" not in path.parts
+    }
+    assert not wanted - {*inside}
 
 
 def test_the_licence_is_in_the_wheel(wheel: zipfile.ZipFile) -> None:

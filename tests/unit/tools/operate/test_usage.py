@@ -98,6 +98,18 @@ def test_a_reader_that_leaves_ends_every_verb_alike(
         os.close(writer)
 
 
+def test_exported_definitions_are_their_owners_alone(
+    api: CannedApi, run: Run, tmp_path: Path
+) -> None:
+    """They have hashes of passwords, and passwords of other brokers."""
+    api.answers["definitions"] = {"users": []}
+    login = ("--broker", f"127.0.0.1:{api.port}", "--user", "ada", "--password", "pw")
+    file = tmp_path / "definitions.json"
+    assert run(qpidctl, *login, "export_definitions", str(file)).code == 0
+    assert json.loads(file.read_text()) == {"users": []}
+    assert file.stat().st_mode & 0o077 == 0
+
+
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is full is Linux's")
 def test_output_that_cannot_be_written_is_one_sentence() -> None:
     with Path("/dev/full").open("w") as full:
