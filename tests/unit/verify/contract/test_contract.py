@@ -162,6 +162,10 @@ def test_a_reader_that_skips_between_two_segments_is_seen() -> None:
         rules = [breach.rule for breach in contract_breaches(log)]
         assert rules[:1] == ["wrong read"], offset
 
+    silent: list[Record] = [one for one in second if not isinstance(one, Readers)]
+    rules = [breach.rule for breach in contract_breaches([first, silent])]
+    assert rules[:1] == ["wrong read"], "a checkpoint without READERS says that nobody reads"
+
 
 @pytest.mark.parametrize("delayed", [False, True])
 @pytest.mark.parametrize("seed", range(4))
