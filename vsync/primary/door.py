@@ -14,6 +14,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Mapping
+from itertools import islice
 from typing import NamedTuple
 
 import msgpack
@@ -73,7 +74,7 @@ def read_card(data: bytes) -> Card | None:
             data, use_list=False, max_str_len=_TEXT_MAX, max_bin_len=0, max_map_len=0,
             max_ext_len=0, max_array_len=_FIELDS_MAX,
         )  # fmt: skip
-        card = Card(*fields)
+        card = Card(*islice(fields, len(Card._fields)))  # one of a later release may have more
         numbers = card.size, card.epoch, card.position, *card.sizes
         texts = [card.cluster_id, *card.requested, *card.voters]
         flags = [card.ran, card.arbitrator, card.transient]

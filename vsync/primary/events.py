@@ -7,6 +7,7 @@ what the layer asks of the application.
 from __future__ import annotations
 
 from enum import Enum
+from itertools import islice
 from typing import NamedTuple, Protocol
 
 import msgpack
@@ -264,11 +265,14 @@ class PrimaryPhase(Enum):
 def decode(
     tag: bytes, payload: bytes
 ) -> tuple[RingId, StateReport | Activation | PlanReply | Unstable | Held | None]:
-    """Return the view that a message belongs to, and its body; None for CAUGHT_UP."""
+    """Return the view that a message belongs to, and its body; None for CAUGHT_UP.
+
+    A report of a later release may have more fields, which this one does not go by.
+    """
     fields = msgpack.unpackb(payload[1:], use_list=False, strict_map_key=True)
     ring = RingId(*fields[0])
     if tag == STATE:
-        return ring, StateReport(*fields[1])
+        return ring, StateReport(*islice(fields[1], len(StateReport._fields)))
     if tag == ACTIVATE:
         return ring, Activation(*fields[1])
     if tag == PROMISED:

@@ -31,6 +31,7 @@ def test_a_card_is_read_back_and_nothing_else_is_one() -> None:
     assert read_card(card.encode()) == card
     assert (card.sizes, card.voters) == ((3, 5), VOTERS)
     fields = tuple(card)
+    assert read_card(msgpack.packb((*fields, "of a later release", 7))) == card
     odd: tuple[object, ...] = (None, 7.5, "x\n", (1.5,), b"", {}, ((("a",),),))
     broken = [(*fields[:at], one, *fields[at + 1 :]) for at in range(len(fields)) for one in odd]
     for data in (b"", b"\xc1", *map(msgpack.packb, (1, fields[:-1], *broken))):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from vsync.primary.events import StateReport
+import msgpack
+
+from vsync.primary.events import STATE, StateReport, decode
 from vsync.primary.state_exchange import PlanVerdict, make_plan, refuse
-from vsync.types import Member
+from vsync.types import Member, RingId
 
 A, B, C = (Member(n, 1, f"{n}:1") for n in "abc")
 
@@ -23,6 +25,12 @@ def state_report(
         filled, ran, ran, patient, "c1" if filled else "", "p", ("a", "b", "c") if filled else (),
         size, epoch, epoch, position, chain, chain, "",
     )  # fmt: skip
+
+
+def test_a_report_of_a_later_release_may_have_more_fields() -> None:
+    ring, report = RingId(4, "a", 1), state_report(9, 2)
+    payload = msgpack.packb((tuple(ring), (*report, "new", 7)))
+    assert decode(STATE, STATE + payload) == (ring, report)
 
 
 def test_a_patient_member_delays_the_first_start() -> None:
