@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 
 from tests.commits import day, waiting
 from tools.demo import local_cluster
+from vsync.quorum.voter_set import parse
 
 # An example takes as long as the machine lets it, and pytest-timeout ends what hangs.  The rest
 # stays as it is: where CI is set, hypothesis draws the same examples each time.
@@ -16,6 +17,12 @@ settings.register_profile(
     "tests", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow]
 )
 settings.load_profile("tests")
+
+
+@pytest.fixture(autouse=True)
+def _votes_are_judged_anew() -> None:
+    """Voter sets are kept, with whom they judged: a test with a mistake in that leaves none."""
+    parse.cache_clear()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
