@@ -122,21 +122,22 @@ LIVES = {
 
 
 def whole_lives(
-    moves: Mapping[str, NDArray[Any]], time: Ints, within: NDArray[np.bool_]
+    moves: Mapping[str, NDArray[Any]], time: Ints, stretch: Ints
 ) -> dict[str, NDArray[Any]]:
     """Return the columns "ended" and "told" of moves in the order of their times: when what enters
-    is settled again, and which moves are so told by that of their entry; `within`: those to be
-    judged.
+    is settled again, and which moves are so told by that of their entry; `stretch`: in which range
+    of positions each is judged here, by the first of them, -1: in none.
 
     A life is whole where a message enters, is next delivered, unflagged and with its content, and
-    is next settled by the channel that has it, and its queue is not emptied in these moves.
+    is next settled by the channel that has it, in one range, as what is between two is another
+    log's to tell, and its queue is not emptied in these moves.
     That breaks no rule of one move after the other; what is before and after is seen as ever, and
     where another message was at this place before, the entry says so.
     """
     ended, told = np.full(len(time), -1, np.int64), np.zeros(len(time), np.bool_)
     op, queue, seq = moves["op"], moves["queue"], moves["seq"]
     emptied = np.unique(queue[(op == Op.PURGED) | (op == Op.RECOVERED)])
-    taken = within & (op >= Op.ENQUEUED) & (op <= Op.DROPPED) & ~np.isin(queue, emptied)
+    taken = (stretch >= 0) & (op >= Op.ENQUEUED) & (op <= Op.DROPPED) & ~np.isin(queue, emptied)
     rows = np.flatnonzero(taken)
     if len(rows) < 3 or not np.all(np.diff(time[rows]) > 0):
         return {"ended": ended, "told": told}
@@ -148,6 +149,7 @@ def whole_lives(
         & (queue[enters] == queue[ends]) & (seq[enters] == seq[goes]) & (seq[enters] == seq[ends])
         & ~flag[goes] & (detail[goes] == detail[enters]) & (of[ends] == of[goes])
         & (moves["cause"][ends] != _OF_DELETED_QUEUE) & (gaps[enters] == gaps[ends])
+        & (stretch[enters] == stretch[ends])
     )  # fmt: skip
     ended[enters[lives]] = time[ends[lives]]
     told[goes[lives]] = told[ends[lives]] = True

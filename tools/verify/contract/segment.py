@@ -264,7 +264,7 @@ class SegmentParts:
             "gaps": np.searchsorted(self._gaps, position), "time": time,
             "slice": np.repeat(since_us // self._slices.length_us, counts),
         }  # fmt: skip
-        logged |= whole_lives(logged, time, stretch >= 0)
+        logged |= whole_lives(logged, time, stretch)
         named = table_of(self._named.values(), _NAMED)
         tables = {"logged": pa.table(logged), "commands": pa.table(commands), "named": named}
         return Part(batches, self._cursor.ranges, tables)

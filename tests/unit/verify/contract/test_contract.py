@@ -428,7 +428,7 @@ def test_a_whole_life_in_one_row_is_judged_as_its_moves() -> None:
         rows = lives_of(chance, part)
         columns = dict(zip(names, np.array(rows).T, strict=False))
         columns["flag"] = columns["flag"] > 0
-        found = whole_lives(columns, columns["time"], np.ones(len(rows), np.bool_))
+        found = whole_lives(columns, columns["time"], np.zeros(len(rows), np.int64))
         ends = found["ended"].tolist()
         one_row = [(*row[:-1], end) for row, end in zip(rows, ends, strict=True)]
         by_moves += rows
@@ -441,6 +441,25 @@ def test_a_whole_life_in_one_row_is_judged_as_its_moves() -> None:
     assert judged(in_one_row, queue_moves) == expected
     found_rules = {rule for rule in lives.RULES if f"'{rule}'" in str(expected)}
     assert found_rules > {"ended twice", "delivered ended", "returned unheld", "dropped ended"}
+
+
+@pytest.mark.parametrize(
+    ("ops", "stretch", "whole"),
+    [([2, 3, 4], [0, 0, 0], True), ([2, 3, 5, 3, 4], [0, 0, 0, 0, 0], False),
+     ([2, 3, 5, 3, 4], [0, 0, -1, -1, 400], False)],
+)  # fmt: skip
+def test_a_life_of_which_another_log_tells_a_part_is_no_whole_one(
+    ops: list[int], stretch: list[int], *, whole: bool
+) -> None:
+    """Seed 9700383: it came back in between, so its return was of a message that was settled."""
+    fixed = {
+        "queue": 2, "seq": 31, "flag": False, "cause": 0, "of": 7, "detail": 9, "gaps": 0,
+    }  # fmt: skip
+    columns = {name: np.array([value] * len(ops)) for name, value in fixed.items()}
+    time = np.array([290, 291, 299, 299, 443][-len(ops) :]) << 20 | np.arange(len(ops))
+    found = whole_lives(columns | {"op": np.array(ops)}, time, np.array(stretch))
+    assert bool(found["told"].any()) is whole
+    assert bool((found["ended"] >= 0).any()) is whole
 
 
 COLUMNS_OF_ORDER = """
