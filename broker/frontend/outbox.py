@@ -77,11 +77,6 @@ class Outbox:
         """The position up to which acknowledgements were released."""
         return self._gate.released
 
-    @property
-    def fenced(self) -> bool:
-        """Nothing of the machine's may be sent."""
-        return self._gateway.fenced
-
     def fence(self) -> None:
         self._gateway.fenced = True
 

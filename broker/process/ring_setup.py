@@ -41,7 +41,7 @@ DO_THEY_RUN = (
 )
 
 
-def discovery_for(
+def _discovery_for(
     options: BrokerOptions, me: Member, warn: Callable[[str], None]
 ) -> Discovery | None:
     """Return what looks for the other members; None for a stand-alone broker."""
@@ -107,7 +107,7 @@ def _transport(options: BrokerOptions, warn: Callable[[str], None]) -> Redundant
     return RedundantTransport(binds, wire_bytes_max(RingConfig().frame_bytes_max), security)
 
 
-def code_of(refusal: Refusal) -> Exit:
+def _code_of(refusal: Refusal) -> Exit:
     """Return with which code a member ends that is not let in."""
     return Exit.PROTOCOL if refusal.settings else Exit.DATA
 
@@ -191,7 +191,7 @@ class RingEndpoint:
         tracer.switch(options.trace is not None)
         self.reply_lease = ReplyLease(self.node.lease, leads=identity.leads)
         self.driver = TracedDriver(self.node, transport, on_output, tracer, loop)
-        self._discovery = discovery_for(options, self.me, log.warning)
+        self._discovery = _discovery_for(options, self.me, log.warning)
 
     def start(self, primary: Primary, stop: Callable[[Exit, str], None]) -> None:
         """Begin to take part; `stop` is called when the ring fails, or this one may not join."""
@@ -213,7 +213,7 @@ class RingEndpoint:
     def _barred(self, refusal: Refusal) -> None:
         assert self._stop is not None
         # The node is in the middle of a frame.
-        self._loop.call_soon(self._stop, code_of(refusal), f"cannot join: {refusal.why}")
+        self._loop.call_soon(self._stop, _code_of(refusal), f"cannot join: {refusal.why}")
 
     def _look_at_links(self) -> None:
         """Log the links that are lost or back, of members that are reached over another one."""

@@ -20,10 +20,11 @@ import hashlib
 import statistics
 import sys
 import time
+from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Callable
 from types import FrameType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from tests.bench.ringturns.members import RingMember, World, cluster
 from vsync.wire.messages import FrameKind
@@ -38,7 +39,7 @@ IDLE_S = 0.03
 KINDS_SHOWN = 24
 
 
-class Turns:
+class Turns(ABC):
     """Figures of all turns, by kind."""
 
     def __init__(self) -> None:
@@ -61,8 +62,9 @@ class Turns:
         """Of all frames that were sent, and when: a change of pure cost leaves it as it is."""
         return self.frames.hexdigest()
 
+    @abstractmethod
     def measure(self, work: Callable[[], None]) -> float:
-        raise NotImplementedError
+        """Run a turn and return its figure."""
 
 
 def is_of_the_ring(frame: FrameType) -> bool:
@@ -82,8 +84,11 @@ class Cpu(Turns):
         return (time.thread_time_ns() - began) / 1000
 
 
-class Codes(Turns):
-    """Byte codes."""
+class Counted(Turns):
+    """Events that the interpreter tells of while a turn runs."""
+
+    watch: Callable[[Callable[..., Any] | None], None]
+    """`sys.settrace` or `sys.setprofile`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -91,12 +96,22 @@ class Codes(Turns):
 
     def measure(self, work: Callable[[], None]) -> float:
         self.count = 0
-        sys.settrace(self._entered)
+        self.watch(self.told_of)
         work()
-        sys.settrace(None)
+        self.watch(None)
         return self.count
 
-    def _entered(self, frame: FrameType, event: str, _: object) -> TraceFunction | None:
+    @abstractmethod
+    def told_of(self, frame: FrameType, event: str, _: object) -> TraceFunction | None:
+        """Count an event, if it is one of those that are looked for."""
+
+
+class Codes(Counted):
+    """Byte codes."""
+
+    watch = staticmethod(sys.settrace)
+
+    def told_of(self, frame: FrameType, event: str, _: object) -> TraceFunction | None:
         frame.f_trace_opcodes, frame.f_trace_lines = True, False
         return self._code if is_of_the_ring(frame) else None
 
@@ -105,21 +120,12 @@ class Codes(Turns):
         return self._code
 
 
-class Calls(Turns):
+class Calls(Counted):
     """Python functions that were entered."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self.count = 0
+    watch = staticmethod(sys.setprofile)
 
-    def measure(self, work: Callable[[], None]) -> float:
-        self.count = 0
-        sys.setprofile(self._called)
-        work()
-        sys.setprofile(None)
-        return self.count
-
-    def _called(self, frame: FrameType, event: str, _: object) -> None:
+    def told_of(self, frame: FrameType, event: str, _: object) -> None:
         self.count += event == "call" and is_of_the_ring(frame)
 
 
