@@ -187,8 +187,8 @@ class BrokerStack:
             return None
         return replace(disk, entries=dict(disk.entries), owner=None)
 
-    def restore(self, name: str, image: object, names: Sequence[str]) -> bool:
-        """Put an old disk back, if every other holds all that it will forget."""
+    def restore(self, name: str, image: object, names: Sequence[str], forgetful: int = 0) -> bool:
+        """Put an old disk back, if all others but so many hold what it will forget."""
         if any(other not in self.disks for other in names):
             return False  # one of them never ran: it holds nothing
         if self.unusual:
@@ -199,7 +199,9 @@ class BrokerStack:
             return False
         if not image.meta.position:
             return False  # a first start that broke off named it: it counts as an empty one does
-        if mine is None or not others or not all(self._covers(disk, mine) for disk in others):
+        if mine is None or not others:
+            return False
+        if sum(not self._covers(disk, mine) for disk in others) > forgetful:
             return False
         self.lost.setdefault(name, []).append(self.disks[name])
         self.disks[name] = image

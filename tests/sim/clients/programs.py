@@ -232,6 +232,12 @@ class SimClients:
             self.commands.append(ConnectionClose(CONNECTION_CLOSE, self.publisher))
             self._connect()
 
+    def send_elsewhere(self) -> None:
+        """What waits for its confirm is sent by another member as well, as by who believes this one
+        lost: whichever comes first counts, and each gets the same answer (G23)."""
+        if self.numbering:
+            self.orphans += self.unconfirmed.values()
+
     def abort(self) -> None:
         """The consumers hang up with messages in their hands, and perhaps come again."""
         if self.session and not self.calm():

@@ -22,6 +22,7 @@ class HasClients(Protocol):
 
     def abort(self) -> None: ...
     def reconnect(self) -> None: ...
+    def send_elsewhere(self) -> None: ...
 
 
 class MemberFaults:
@@ -49,6 +50,8 @@ class MemberFaults:
             "flood": self.flood,
             "client_abort": self.client_abort,
             "client_reconnect": self.client_reconnect,
+            "restore_two": self.restore_two,
+            "client_twin": self.client_twin,
         }
 
     def _token_s(self) -> float:
@@ -106,12 +109,22 @@ class MemberFaults:
         image = stack.backup(member.name)
         self.world.during(self.length() * 4, self._restore, member, image)
 
-    def _restore(self, member: SimMember, image: object) -> None:
+    def restore_two(self) -> None:
+        """The same of two at about the same time, of four or five."""
+        running, stack = self._running(), self.world.stack
+        if len(self.world.plan.names) < 4 or len(running) < 2 or not isinstance(stack, Restorable):
+            return
+        for member in self.tape.some(running, 2, 2):
+            in_s = self.length() * 4
+            self.world.during(in_s, self._restore, member, stack.backup(member.name), 1)
+
+    def _restore(self, member: SimMember, image: object, forgetful: int = 0) -> None:
+        """`forgetful`: so many others may lack as well what it forgets."""
         stack = self.world.stack
         if not member.running or not isinstance(stack, Restorable):
             return
-        self._crash("restore", member, self.length() * 2)
-        if stack.restore(member.name, image, self.world.plan.names):
+        self._crash("restore_two" if forgetful else "restore", member, self.length() * 2)
+        if stack.restore(member.name, image, self.world.plan.names, forgetful):
             self.world.fault("restored", member.name)
 
     def restart_storm(self) -> None:
@@ -241,3 +254,11 @@ class MemberFaults:
         if member is not None and isinstance(clients, HasClients):
             self.world.fault("client_reconnect", member.name, member)
             clients.reconnect()
+
+    def client_twin(self) -> None:
+        """A publisher that numbers its messages sends what it waits for by another member too."""
+        member = self._one()
+        clients = getattr(member.upper, "clients", None) if member is not None else None
+        if member is not None and isinstance(clients, HasClients):
+            self.world.fault("client_twin", member.name, member)
+            clients.send_elsewhere()

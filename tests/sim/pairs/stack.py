@@ -30,8 +30,11 @@ SEATS = {HAC: ("primary", "backup"), MASTER_SLAVE: ("master", "slave")}
 
 
 def pair_plan(plan: Plan) -> Plan:
-    """The plan of a seed for two members; who votes is not drawn."""
-    faults = tuple(fault for fault in plan.faults if fault not in VOTES)
+    """The plan of a seed for two members; who votes is not drawn.
+
+    Nor does a client send by both at once: each of them may be alone and know the half of it.
+    """
+    faults = tuple(fault for fault in plan.faults if fault not in (*VOTES, "client_twin"))
     return replace(plan, names=NAMES, faults=faults)
 
 
@@ -157,7 +160,7 @@ class PairStack(BrokerStack):
         electorates = [parse(voters) for voters in records]
         return all(not one.changing and one.quorate((name,)) for one in electorates)
 
-    def restore(self, name: str, image: object, names: Sequence[str]) -> bool:
+    def restore(self, name: str, image: object, names: Sequence[str], forgetful: int = 0) -> bool:
         """An old disk that says that it went on alone would do so again: not for a pair."""
         return False
 

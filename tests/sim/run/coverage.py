@@ -34,11 +34,11 @@ NETWORK = (
 )  # fmt: skip
 PROCESS = (
     "crash", "crash_quick", "crash_mid_output", "crash_all", "outage", "restart_storm", "wipe",
-    "restore", "pause", "pause_long", "slow_member", "leave", "clock_jump", "strike_crash",
-    "strike_pause", "strike_leave", "reset",
+    "restore", "restore_two", "pause", "pause_long", "slow_member", "leave", "clock_jump",
+    "strike_crash", "strike_pause", "strike_leave", "reset",
 )  # fmt: skip
 DISK = ("disk_slow", "disk_fails", "disk_full", "disk_freeze", "commit_failed")
-CLIENTS = ("flood", "client_abort", "client_reconnect")
+CLIENTS = ("flood", "client_abort", "client_reconnect", "client_twin")
 FAULTS = WEATHER + NETWORK + PROCESS + DISK + CLIENTS
 NEVER_WHILE_DOWN = frozenset(PROCESS + DISK + CLIENTS)
 """Faults of a process need one; those of the network hit an address, up or down."""

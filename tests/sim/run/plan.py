@@ -68,7 +68,10 @@ VOTES = ("arbitrator", "unequal_votes", "voter_changes")  # by another tape agai
 # Each by a tape of its own: seeds without them have what they always had.
 FROZEN = ("disk_freeze",)
 RELEASES = ("mixed_releases",)  # members that read different versions of the frames
-ALL_EPISODES = EPISODE_FAULTS + LATER_EPISODES + FROZEN
+YOUNGEST = ("restore_two", "client_twin")
+YOUNGEST_FROM = 1000
+"""Smaller seeds have none of them: tests name many of those for what they show."""
+ALL_EPISODES = EPISODE_FAULTS + LATER_EPISODES + FROZEN + YOUNGEST
 ALL_FAULTS = (
     *WEATHER_FAULTS, *LATER_WEATHER, *ALL_EPISODES, *OTHER_FAULTS, *LATER_OTHERS, *LATEST, *VOTES,
     *RELEASES,
@@ -171,7 +174,7 @@ def make_plan(
     later = tape.fork("later")
     drawn += _later(later, drawn)
     latest = tape.fork("latest")
-    drawn += [fault for fault in LATEST if latest.chance(0.25)] + _drawn_apart(tape)
+    drawn += [fault for fault in LATEST if latest.chance(0.25)] + _drawn_apart(tape, seed)
     for fault in LATER_WEATHER:
         rates[fault] = WORST[fault] * later.between(0.02, 1.0)
     faults = tuple(f for f in drawn if f not in without and (only is None or f in only))
@@ -217,13 +220,14 @@ def make_plan(
     )
 
 
-def _drawn_apart(tape: Tape) -> list[str]:
+def _drawn_apart(tape: Tape, seed: int) -> list[str]:
     """Who votes, and the youngest faults: each group from a tape of its own."""
     votes = tape.fork("votes")
     return [
         *(choice for choice in VOTES if votes.chance(0.25)),
         *(FROZEN if tape.fork("frozen").chance(0.25) else ()),
         *(RELEASES if tape.fork("releases").chance(0.2) else ()),
+        *(one for one in YOUNGEST if seed >= YOUNGEST_FROM and tape.fork(one).chance(0.25)),
     ]
 
 

@@ -37,7 +37,9 @@ class Restorable(Protocol):
     """A stack whose members' disks can be copied, and put back when they are old."""
 
     def backup(self, name: str) -> object: ...
-    def restore(self, name: str, image: object, names: Sequence[str]) -> bool: ...
+    def restore(
+        self, name: str, image: object, names: Sequence[str], forgetful: int = 0
+    ) -> bool: ...
 
 
 class PlainStack:
@@ -97,8 +99,8 @@ class ReplicaStack:
     def backup(self, name: str) -> object:
         return self.disks[name].durable
 
-    def restore(self, name: str, image: object, names: Sequence[str]) -> bool:
-        """Put an old image back, if every other disk holds all that this one will forget.
+    def restore(self, name: str, image: object, names: Sequence[str], forgetful: int = 0) -> bool:
+        """Put an old image back, if all other disks but so many hold what this one will forget.
 
         Then each majority that counts the restored member has another voter that knows.
         """
@@ -108,7 +110,7 @@ class ReplicaStack:
             return False  # one of them never ran: it holds nothing
         mine = self.disks[name].durable
         others = [self.disks[other].durable for other in names if other != name]
-        if not others or any(not covers(other, mine) for other in others):
+        if not others or sum(not covers(other, mine) for other in others) > forgetful:
             return False
         self.disks[name].durable = image
         return True
