@@ -106,14 +106,13 @@ def _try_seeds(
 
 def _stack_of(module: str, name: str, seed: int) -> str:
     if module == HAND:
-        from tests.sim.mutation.by_hand import MEMBER_MUTANTS, PRIMARY_MUTANTS
-        from tests.sim.mutation.of_links import LINK_MUTANTS
+        from tests.sim.mutation.by_hand import PRIMARY_MUTANTS, RING_MUTANTS
 
-        kinds: tuple[str, ...] = ("ring", "replica")
-        if any(mutant.__name__ == name for mutant in PRIMARY_MUTANTS):
+        kinds: tuple[str, ...] = ("broker", "oracle", "broker")
+        if any(mutant.__name__ == name for mutant in RING_MUTANTS):
+            kinds = ("ring", "replica")
+        elif any(mutant.__name__ == name for mutant in PRIMARY_MUTANTS):
             kinds = ("replica", "oracle")
-        elif any(mutant.__name__ == name for mutant in (*MEMBER_MUTANTS, *LINK_MUTANTS)):
-            kinds = ("broker",)
     else:
         kinds = stacks_for(module)
     return kinds[seed % len(kinds)]
