@@ -1,4 +1,5 @@
-"""No message expires early, whatever holds up the ticks of clocks that run right (G17)."""
+"""No message expires early, whatever holds up the ticks of clocks that run right, or each at a rate
+of its own (G17)."""
 
 from collections.abc import Sequence
 
@@ -6,14 +7,14 @@ import pytest
 
 from broker.machine.schedule import NEVER_US
 from broker.machine.state import State
-from tests.properties.models.clock_swarm import Habits, SwarmWorld
+from tests.properties.models.clock_swarm import Habits, RatedWorld, SwarmWorld
 from tests.properties.models.clock_world import ClockWorld
 
 SECONDS = 12.0
 LATE_S = 2.0
 
 
-@pytest.mark.parametrize("kind", [ClockWorld, SwarmWorld])
+@pytest.mark.parametrize("kind", [ClockWorld, SwarmWorld, RatedWorld])
 def test_nothing_expires_early(kind: type[ClockWorld]) -> None:
     """G17."""
     expired = 0
@@ -27,7 +28,7 @@ def test_nothing_expires_early(kind: type[ClockWorld]) -> None:
 @pytest.mark.slow
 @pytest.mark.turns(2)
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("kind", [ClockWorld, SwarmWorld])
+@pytest.mark.parametrize("kind", [ClockWorld, SwarmWorld, RatedWorld])
 def test_nothing_expires_early_in_many_more_histories(kind: type[ClockWorld]) -> None:
     """G17."""
     worlds = {seed: kind(seed) for seed in range(1000, 1400)}

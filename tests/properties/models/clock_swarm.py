@@ -1,7 +1,8 @@
 """Clock worlds with more kinds of faults: each history has some of them, by its seed.
 
-Queues that expire when unused, messages that are with clients and come back, starts of the whole
-cluster from its disks, one clock that is wrong, votes that are not equal.
+In one kind of world each clock has a rate of its own. In the other: queues that expire when unused,
+messages that are with clients and come back, starts of the whole cluster from its disks, one clock
+that is wrong, votes that are not equal.
 
 Two clocks of which one is wrong are excluded: of two nobody knows who is right.
 """
@@ -45,6 +46,36 @@ def habits_of(seed: int) -> Habits:
     votes = chance.choice(("equal", "equal", "unequal", "arbitrator"))
     # One clock of two that decide, or the one that decides alone, is all the time there is.
     return Habits(leases, takes, cold, wrong and votes == "equal", votes)
+
+
+class RatedWorld(ClockWorld):
+    """One history in which each clock has a rate of its own: none is twice as fast as another."""
+
+    def __init__(self, seed: int, faulty: bool = True) -> None:
+        chance = random.Random(f"rates {seed}")
+        self._rates = {name: chance.uniform(0.71, 1.41) for name in "abcde"}
+        self._of_majority = 0.0
+        super().__init__(seed, faulty)
+
+    def _clock_s(self, member: Member) -> float:
+        return member.offset_s + self.now * self._rates[member.name]
+
+    def _reform(self) -> None:
+        super()._reform()
+        self._look_at_rates()
+
+    def _judge(self, before: dict[int, tuple[str, float]]) -> None:
+        self._look_at_rates()
+        super()._judge(before)
+
+    def _look_at_rates(self) -> None:
+        """How fast a majority of a view's clocks went, at most, in all views until now."""
+        inside = (self._rates[m.name] for m in self.members.values() if m.inside)
+        rates = sorted(inside, reverse=True)
+        self._of_majority = max(self._of_majority, rates[len(rates) // 2])
+
+    def _lived_s(self, published: float) -> float:
+        return (self.now - published) * self._of_majority
 
 
 class SwarmWorld(ClockWorld):

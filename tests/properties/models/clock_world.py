@@ -298,8 +298,12 @@ class ClockWorld:
             self.expired += 1
             ttl_s = self.ttl_ms[queue] / 1e3
             self.latest_s = max(self.latest_s, self.now - published - ttl_s)
-            if self.now - published < ttl_s - 1e-6:
-                self.early.append(Early(queue, ttl_s, self.now - published))
+            if self._lived_s(published) < ttl_s - 1e-5:
+                self.early.append(Early(queue, ttl_s, self._lived_s(published)))
+
+    def _lived_s(self, published: float) -> float:
+        """How much time has gone by since then on the clocks that count."""
+        return self.now - published
 
     def _look(self) -> Seen:
         machine = self._machine

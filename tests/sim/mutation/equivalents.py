@@ -75,6 +75,7 @@ _ARBITRATOR = "the simulated cluster has no arbitrator; tests/sim/explore and un
 _ONE_CLUSTER = (
     "no simulated member is patient, and there is one cluster: unit tests of the plan have others"
 )
+_LEASE = "takes a lease that changes as a member is cut off: unit tests of the lease have it"
 _CRASHES = "takes two crashes at the end of one view, of members whose disks do not have it yet"
 
 UNSEEN: dict[str, str] = {
@@ -114,6 +115,7 @@ UNSEEN: dict[str, str] = {
     "6ecba303": (
         "takes a commit token of the same ring again after its attempt broke, with equal sets"
     ),
+    "acts_for_the_longer_lease": _LEASE,
     "data_in_commit": (
         "takes a frame that nobody else has, of a member that is gone, within a few hops"
     ),
