@@ -33,7 +33,6 @@ from broker.replication.replica import Replica
 from tests.sim.broker.judge import BrokerJudge, ConfirmSent, DeliverySent, Node
 from tests.sim.broker.operator import GRAVE
 from tests.sim.clients.letters import MAIL, LetterWitness
-from tests.sim.clients.link_plan import DESTINATION
 from tests.sim.clients.messages import MessageId, message_id
 from tests.sim.clients.moved import MoveWitness
 from tests.sim.clients.programs import BROWSER, GROUP, GROUPED, KEY, LATE, LATEST
@@ -108,7 +107,7 @@ class Witness:
         moves: list[bytes],
     ) -> None:  # fmt: skip
         kind = command[0]
-        if self.moved.arrives(machine, position, command, outcome):
+        if self.moved.arrives(machine, position, command, outcome, moves):
             pass
         elif kind == CONNECTION_OPEN:
             connection = machine.connections.get((session, command[1]))  # type: ignore[arg-type]
@@ -183,8 +182,9 @@ class Witness:
         """The position at which the queue took it: as moved or sent on anew it is another message
         there."""
         queue, message = copy
-        arrived = {DESTINATION: self.moved.arrived, MAIL: self.letters.arrived}
-        return arrived.get(queue, self.entered)[message]
+        if queue == MAIL:
+            return self.letters.arrived[message]
+        return self.moved.arrived.get(copy) or self.entered[message]
 
     def _of_group(self, machine: Machine, position: int, d: DeliverEffect) -> None:
         """G32: one consumer holds messages of a group.  G34: it stays with that one."""
@@ -216,7 +216,7 @@ class Witness:
         if queue == STREAM:
             self.stream.read(position, d)
             return
-        if queue == DESTINATION and message in self.moved.twice:
+        if copy in self.moved.twice:
             return  # each is a message of its own
         if copy in self.settled:
             text = f"{copy} settled at {self.settled[copy]} is delivered at {position}"
@@ -226,7 +226,7 @@ class Witness:
                 self._broken("G11", f"{copy} delivered again at {position} without the flag")
         elif d.redelivered and not self.colds:
             self._broken("G11", f"{copy} first delivered at {position} with the flag")
-        elif not d.redelivered and queue in (MAIL, DESTINATION):
+        elif not d.redelivered and (queue == MAIL or copy in self.moved.arrived):
             pass  # it is entered in the order in which messages died (G31), or were moved (G24)
         elif not d.redelivered and message in self.delayed:
             self.judge.counters["delivered_late"] += 1
@@ -248,7 +248,7 @@ class Witness:
                 if not message[NUMBER]:
                     continue  # any number of readers hold its place
                 copy = (queue.name, message_id(message[BODY]))
-                if copy in held and copy[1] not in self.moved.twice:
+                if copy in held and copy not in self.moved.twice:
                     self._broken("G13", f"{copy} is held by {held[copy]} and {key}")
                 held[copy] = key
 

@@ -1,4 +1,5 @@
-"""What moves messages in a run: one shovel or two, or a link of federation, of either kind."""
+"""What moves messages in a run: one shovel, two, of which the first may feed the second, or a link
+of federation, of either kind."""
 
 from __future__ import annotations
 
@@ -60,8 +61,8 @@ class LinkPlan(NamedTuple):
     upstream: Table
 
     @classmethod
-    def draw(cls, tape: Tape) -> LinkPlan:
-        """By chance: most runs have none."""
+    def draw(cls, tape: Tape, *, chained: bool) -> LinkPlan:
+        """By chance: most runs have none.  `chained`: two shovels are one behind the other."""
         used = tape.chance(0.2)
         places = (HERE, ELSEWHERE), (ELSEWHERE, HERE), (HERE, HERE)
         source, destination = tape.pick(places)
@@ -77,10 +78,12 @@ class LinkPlan(NamedTuple):
         }  # fmt: skip
         shovels = {SOURCE: shovel}
         second = tape.fork("second")
-        if second.chance(0.4):
+        if second.chance(0.4) or chained:
             src, dest = second.pick(places)
             other: Table = {"src-uri": src, "src-queue": SECOND, "dest-uri": dest}
             shovels[SECOND] = {**shovel, **other}
+        if chained:
+            shovel["dest-queue"] = SECOND
         of = {"exchange": FAR} if kind == EXCHANGE_LINK else {"queue": SOURCE}
         upstream: Table = {"uri": source, "prefetch-count": prefetch, **of, **common}
         return cls(used, kind, shovels, upstream)
@@ -157,6 +160,11 @@ def definition_of(state: State, source: str) -> Mapping[str, object]:
         if isinstance(value, dict):
             return value
     return {}
+
+
+def fed_by(state: State, source: str) -> str:
+    """Return the queue to which what moves messages from this one brings them."""
+    return str(definition_of(state, source).get("dest-queue", DESTINATION))
 
 
 def is_in_order(definition: Mapping[str, object]) -> bool:

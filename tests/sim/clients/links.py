@@ -42,7 +42,8 @@ class SimLinks:
     """The part of one member: what it runs, and the connections of attempts to it."""
 
     def __init__(self, upper: BrokerUpper, tape: Tape, *, has_links: bool) -> None:
-        self.plan = LinkPlan.draw(upper.world.tape.fork("links"))
+        chained = upper.world.plan.has("chain")
+        self.plan = LinkPlan.draw(upper.world.tape.fork("links"), chained=chained)
         self.used = has_links and self.plan.used
         self.ends: dict[int, SimEnd] = {}  # by their connections
         self.commands: list[Command] = []

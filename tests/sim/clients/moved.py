@@ -12,20 +12,31 @@ from broker.machine.move_log import MOVE, Op
 from broker.machine.state import BODY
 from broker.shovels.definition import ON_CONFIRM
 from tests.sim.clients.link_ends import ATTEMPT
-from tests.sim.clients.link_plan import DESTINATION, NEAR, SOURCES, definition_of, is_in_order
+from tests.sim.clients.link_plan import (
+    DESTINATION,
+    NEAR,
+    SOURCES,
+    definition_of,
+    fed_by,
+    is_in_order,
+)
 from tests.sim.clients.messages import MessageId, message_id
+
+Copy = tuple[str, MessageId]  # a queue, and a message in it
 
 
 class _Attempt:
     """One attempt to move messages, as far as a history shows it."""
 
     def __init__(self) -> None:
+        self.source = ""
         self.taken: list[MessageId] = []
         self.to_come: Counter[MessageId] = Counter()
         self.passed_on: set[MessageId] = set()
 
-    def takes(self, message: MessageId) -> None:
+    def takes(self, source: str, message: MessageId) -> None:
         """The source delivers it."""
+        self.source = source
         self.taken.append(message)
         self.to_come[message] += 1
 
@@ -51,10 +62,12 @@ class MoveWitness:
 
     def __init__(self, broken: Callable[[str, str], None], tally: Callable[[str], None]) -> None:
         self._broken, self._tally = broken, tally
-        self.arrived: dict[MessageId, int] = {}
-        self.twice: set[MessageId] = set()
+        self.arrived: dict[Copy, int] = {}  # where it was brought to
+        self.twice: set[Copy] = set()
         """As a cold start gives what is left new places, or as nobody counted them."""
-        self._places: dict[MessageId, tuple[str, int]] = {}  # a source, and where in it
+        self._places: dict[Copy, int] = {}  # where in a source, of the first if it is there twice
+        self._entered: Counter[Copy] = Counter()
+        self._moved: Counter[Copy] = Counter()  # from a source, since the last cold start
         self._furthest: dict[object, int] = {}  # by source, or by attempt as well
         self._cold = 0
         self._attempts: dict[object, _Attempt] = {}  # by their connections
@@ -64,6 +77,7 @@ class MoveWitness:
         """What was under way comes again, also in front of what has come."""
         self._cold = position
         self._furthest.clear()
+        self._moved.clear()
 
     def opens(self, conn: object, peer: str) -> None:
         """A connection, perhaps one of an attempt."""
@@ -71,26 +85,33 @@ class MoveWitness:
             self._attempts[conn] = self._by_name.setdefault(peer, _Attempt())
 
     def enters(self, machine: Machine, command: Command, moves: list[bytes]) -> None:
-        """A publisher's message comes to a queue, or to several."""
+        """A message comes to a queue, or to several."""
         queues = map(machine.vhosts["/"].queues.get, SOURCES)
         sources = {queue.number: queue.name for queue in queues if queue is not None}
         for what, _, queue, *_ in MOVE.iter_unpack(b"".join(moves)) if sources else ():
             if what & 15 == Op.ENQUEUED and queue in sources:
                 message = message_id(command[8])  # type: ignore[misc, arg-type]
-                self._places[message] = sources[queue], len(self._places)
+                copy = sources[queue], message
+                self._places.setdefault(copy, len(self._places))
+                self._entered[copy] += 1
 
     def taken(self, delivery: DeliverEffect) -> None:
         """The source delivers it."""
         attempt = self._attempts.get(delivery.conn)
         if attempt is not None:
-            attempt.takes(message_id(delivery.body))
+            attempt.takes(delivery.consumer_tag.partition("/")[0], message_id(delivery.body))
 
-    def arrives(self, machine: Machine, position: int, command: Command, outcome: int) -> bool:
+    def arrives(
+        self, machine: Machine, position: int, command: Command, outcome: int,
+        moves: list[bytes],
+    ) -> bool:  # fmt: skip
         """Whether this is a message that was moved; then it is judged here."""
         if command[0] != PUBLISH:
             return False
         exchange, key = command[4:6]  # type: ignore[misc]
-        if exchange != NEAR and (exchange, key) != ("", DESTINATION):
+        if exchange == NEAR:
+            key = DESTINATION
+        elif exchange or (key != DESTINATION and command[1] not in self._attempts):
             return False
         message = message_id(command[8])  # type: ignore[misc, arg-type]
         if outcome == REPEATED:
@@ -99,39 +120,59 @@ class MoveWitness:
         if outcome != OK and (outcome, exchange) != (UNROUTABLE, NEAR):  # unbound meanwhile
             self._broken("G24", f"{message} is refused at {position}, as {outcome}")
             return True
-        if message not in self._places:
+        came = str(key), message
+        source = self._source_of(machine, came)
+        if not source:
             self._broken("G24", f"{message} comes at {position}, and was not there to be moved")
             return True
-        self._judge(machine, message, position, command[1])
+        self._judge(machine, source, came, position, command[1])
+        self.enters(machine, command, moves)  # to be moved on, where one shovel feeds another
         return True
 
-    def _judge(self, machine: Machine, message: MessageId, position: int, conn: object) -> None:
-        source, place = self._places[message]
+    def _source_of(self, machine: Machine, came: Copy) -> str:
+        """From which queue it was brought here; empty: from none."""
+        return next(
+            (
+                source
+                for source in SOURCES
+                if (source, came[1]) in self._places and fed_by(machine, source) == came[0]
+            ),
+            "",
+        )
+
+    def _judge(
+        self, machine: Machine, source: str, came: Copy, position: int, conn: object
+    ) -> None:
+        message, copy = came[1], (source, came[1])
+        place, all_came = self._places[copy], self._moved[copy] >= self._entered[copy]
+        self._moved[copy] += 1
         definition = definition_of(machine, source)
         mode = definition.get("ack-mode")
         self._tally(f"moved_{mode}")
         attempt = self._attempts.get(conn)
         was_taken = attempt is None or attempt.brings(message)
-        before = self.arrived.get(message)
+        before = self.arrived.get(came)
         line: object = source if mode == ON_CONFIRM else (source, conn)
         furthest = self._furthest.get(line, -1)
-        if before is not None and before > self._cold and mode == ON_CONFIRM:
+        again = before is not None and before > self._cold and all_came
+        if again and mode == ON_CONFIRM:
             self._broken("G24", f"{message} came at {before}, and comes again at {position}")
         elif not was_taken:
             self._broken("G24", f"{message} comes at {position}, more often than it was taken")
         elif before is not None:
-            self.twice.add(message)
+            self.twice.add(came)
         elif is_in_order(definition) and place < furthest:
             text = f"{message}, place {place}, comes at {position} after place {furthest}"
             self._broken("G24", text)
         self._furthest[line] = max(furthest, place)
-        self.arrived[message] = position
+        self.arrived[came] = position
 
-    def leaves(self, machine: Machine, copy: tuple[str, MessageId], position: int) -> None:
+    def leaves(self, machine: Machine, copy: Copy, position: int) -> None:
         """It is settled at the source."""
         source, message = copy
         waits = definition_of(machine, source).get("ack-mode") == ON_CONFIRM
-        if source in SOURCES and waits and message not in self.arrived:
+        there = source in SOURCES and (fed_by(machine, source), message) in self.arrived
+        if source in SOURCES and waits and not there:
             text = f"{message} is acknowledged at the source at {position}, and did not arrive"
             self._broken("G24", text)
 
@@ -139,17 +180,24 @@ class MoveWitness:
         """All is moved, but for what still waits, as nobody wants it."""
         queues = [machine.vhosts["/"].queues.get(name) for name in SOURCES]
         waiting = {
-            message_id(one[BODY])
+            (queue.name, message_id(one[BODY]))
             for queue in queues if queue is not None
             for one in (*queue.ready, *queue.returned.values())
         }  # fmt: skip
         attempts = self._by_name.values()
-        lost = [one for attempt in attempts for one in attempt.left_out(self.arrived)]
-        taken = {one for attempt in attempts for one in attempt.taken}
-        for message, (source, _) in self._places.items():
+        lost = [
+            one for attempt in attempts
+            for one in attempt.left_out(self._brought_to(fed_by(machine, attempt.source)))
+        ]  # fmt: skip
+        taken = {(attempt.source, one) for attempt in attempts for one in attempt.taken}
+        for copy in self._places:
+            source, message = copy
             confirmed = definition_of(machine, source).get("ack-mode") == ON_CONFIRM
-            gone = message not in self.arrived and message not in waiting
-            if gone and (confirmed or message not in taken):
+            gone = (fed_by(machine, source), message) not in self.arrived and copy not in waiting
+            if gone and (confirmed or copy not in taken):
                 lost.append(message)
         if lost:
             self._broken("G24", f"{len(lost)} messages are not moved, as of {lost[0]}")
+
+    def _brought_to(self, queue: str) -> set[MessageId]:
+        return {message for there, message in self.arrived if there == queue}

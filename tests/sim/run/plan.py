@@ -72,16 +72,17 @@ YOUNGEST = ("restore_two", "client_twin")
 YOUNGEST_FROM = 1000
 """Smaller seeds have none of them: tests name many of those for what they show."""
 ALL_EPISODES = EPISODE_FAULTS + LATER_EPISODES + FROZEN + YOUNGEST
+CHAIN = ("chain",)  # shovels, where there are any, are two of which one feeds the other
 ALL_FAULTS = (
     *WEATHER_FAULTS, *LATER_WEATHER, *ALL_EPISODES, *OTHER_FAULTS, *LATER_OTHERS, *LATEST, *VOTES,
-    *RELEASES,
+    *RELEASES, *CHAIN,
 )  # fmt: skip
 
 VIEW_CHANGERS = (
     "isolate", "halves", "flap", "crash", "crash_quick", "crash_mid_output", "crash_all", "wipe",
     "leave", "disk_full", "restart_storm", "pause_long", "strike",
 )  # fmt: skip
-ALWAYS_ON = ("late_timers", "staggered_start", "clock_drift", *RELEASES)
+ALWAYS_ON = ("late_timers", "staggered_start", "clock_drift", *RELEASES, *CHAIN)
 """In force during the whole of a run, so nothing counts them."""
 
 # What a run must have had to count in a campaign.
@@ -227,7 +228,11 @@ def _drawn_apart(tape: Tape, seed: int) -> list[str]:
         *(choice for choice in VOTES if votes.chance(0.25)),
         *(FROZEN if tape.fork("frozen").chance(0.25) else ()),
         *(RELEASES if tape.fork("releases").chance(0.2) else ()),
-        *(one for one in YOUNGEST if seed >= YOUNGEST_FROM and tape.fork(one).chance(0.25)),
+        *(
+            one
+            for one in (*YOUNGEST, *CHAIN)
+            if seed >= YOUNGEST_FROM and tape.fork(one).chance(0.25)
+        ),
     ]
 
 

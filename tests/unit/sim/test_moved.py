@@ -13,7 +13,14 @@ from broker.machine.machine import Machine
 from broker.machine.move_log import MOVE, Op
 from broker.shovels.definition import NO_ACK, ON_CONFIRM, ON_PUBLISH
 from tests.sim.clients.link_ends import ATTEMPT
-from tests.sim.clients.link_plan import DESTINATION, ELSEWHERE, HERE, SHOVEL_NAMES, SOURCE
+from tests.sim.clients.link_plan import (
+    DESTINATION,
+    ELSEWHERE,
+    HERE,
+    SECOND,
+    SHOVEL_NAMES,
+    SOURCE,
+)
 from tests.sim.clients.messages import MESSAGE
 from tests.sim.clients.moved import MoveWitness
 
@@ -42,14 +49,14 @@ class History:
             self.witness.enters(self._machine, publish(number, SOURCE), [entered])
         self.begins(1, 2, 3)
 
-    def begins(self, *takes: int) -> None:
+    def begins(self, *takes: int, source: str = SOURCE) -> None:
         """Another attempt."""
         self._conn += 1
         self.witness.opens(self._conn, f"{ATTEMPT}{self._conn}")
         for number in takes:
             body = MESSAGE.pack(1, number)
             taken = DeliverEffect(
-                self._conn, 1, SOURCE, number, False, "", SOURCE, b"", body, False
+                self._conn, 1, source, number, False, "", source, b"", body, False
             )
             self.witness.taken(taken)
 
@@ -57,7 +64,7 @@ class History:
         for number in numbers:
             self._position += 1
             command = publish(number, DESTINATION)._replace(conn=self._conn)
-            assert self.witness.arrives(self._machine, self._position, command, outcome)
+            assert self.witness.arrives(self._machine, self._position, command, outcome, [])
 
     def leaves(self, *numbers: int) -> None:
         for number in numbers:
@@ -119,7 +126,47 @@ def test_after_a_cold_start_what_was_under_way_may_come_again() -> None:
     history.begins(2, 3)
     history.moves(2, 3)
     assert history.ends() == []
-    assert history.witness.twice == {(1, 2)}
+    assert history.witness.twice == {(DESTINATION, (1, 2))}
+
+
+class Chain(History):
+    """The shovel of before brings them to the queue from which a second one takes them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        queue = SimpleNamespace(number=4, name=SECOND, ready=[], returned={})
+        cast("dict[str, object]", self._machine.vhosts["/"].queues)[SECOND] = queue
+        parameters = cast("dict[object, object]", self._machine.definitions["parameter"])
+        for source, to in ((SOURCE, SECOND), (SECOND, DESTINATION)):
+            value = {"src-uri": HERE, "ack-mode": ON_CONFIRM, "dest-queue": to}
+            parameters["/", SHOVEL_NAMES[source]] = {"value": value}
+
+    def brings(self, number: int) -> None:
+        """To the second queue; its shovel takes it there."""
+        self._position += 1
+        command = publish(number, SECOND)._replace(conn=self._conn)
+        entered = MOVE.pack(Op.ENQUEUED, 0, 4, number, 0, 0)
+        assert self.witness.arrives(self._machine, self._position, command, OK, [entered])
+
+
+@pytest.mark.parametrize(
+    ("moved", "blamed"),
+    [
+        ((1, 2, 3), None),
+        ((1, 2), "1 messages are not moved, as of (1, 3)"),
+        ((1, 3, 2), "(1, 2), place 4, comes at 16 after place 5"),
+        ((1, 2, 3, 3), "(1, 3) came at 16, and comes again at 17"),
+    ],
+)
+def test_what_one_shovel_brings_another_one_moves_on(
+    moved: tuple[int, ...], blamed: str | None
+) -> None:
+    chain = Chain()
+    for number in (1, 2, 3):
+        chain.brings(number)
+    chain.begins(*moved, source=SECOND)
+    chain.moves(*moved)
+    assert chain.ends() == ([] if blamed is None else [blamed])
 
 
 @pytest.mark.parametrize("mode", [ON_PUBLISH, NO_ACK])
@@ -130,7 +177,7 @@ def test_who_waits_for_no_confirm_loses_the_last_or_moves_it_twice(mode: str) ->
     history.begins(1)
     history.moves(1)
     assert history.ends() == []
-    assert history.witness.twice == {(1, 1)}
+    assert history.witness.twice == {(DESTINATION, (1, 1))}
 
 
 @pytest.mark.parametrize(
