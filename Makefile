@@ -1,4 +1,4 @@
-# Everything a person or a machine runs here.  Needs make and Python 3.11, 3.12 or 3.13; each target
+# Everything a person or a machine runs here.  Needs make and Python 3.11 to 3.14; each target
 # first makes the virtual environment that it needs in $(VENV).
 
 SHELL := /bin/sh
@@ -6,8 +6,8 @@ VENV ?= .venv
 RUN := $(VENV)/bin/python
 
 # The first interpreter that really starts and is of a version that we support.
-PYTHON ?= $(shell for p in python3 python3.13 python3.12 python3.11 python; do \
-	"$$p" -c 'import sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 14))' \
+PYTHON ?= $(shell for p in python3 python3.14 python3.13 python3.12 python3.11 python; do \
+	"$$p" -c 'import sys, venv; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 15))' \
 	>/dev/null 2>&1 && { echo "$$p"; break; }; done)
 
 # Byte code is kept, whatever the caller's environment says: without it each broker that a test starts
@@ -86,7 +86,7 @@ clean:
 
 $(VENV)/bin/python:
 	@test -n "$(PYTHON)" || { \
-		echo "make: no Python 3.11, 3.12 or 3.13 found; name one with make PYTHON=/path/to/python" >&2; \
+		echo "make: no Python 3.11, 3.12, 3.13 or 3.14 found; name one with make PYTHON=/path/to/python" >&2; \
 		exit 1; }
 	$(PYTHON) -m venv $(VENV)
 	$(RUN) -m pip install --quiet --disable-pip-version-check --upgrade pip

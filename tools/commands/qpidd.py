@@ -417,7 +417,7 @@ class InSections(OptionsInSections):
     "--watchdog-interval",
     metavar="SECONDS",
     help="End this process, with code 1 and what each thread was doing on stderr, when its event "
-    "loop stands still for so long; 0: never. Default 60.",
+    "loop stands still for so long, or up to an eighth less; 0: never. Default 60.",
 )
 @click.option(
     "--disk-free-limit",
