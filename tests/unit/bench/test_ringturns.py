@@ -24,6 +24,6 @@ def test_kinds_of_turns_are_told_apart() -> None:
     for turns in (Calls(), calls, codes):
         run("one", turns, 2, FEW)
     assert {"submit > EARLY", "EARLY > REPORT REPORT", "commit > REPORT"} <= calls.of.keys()
-    for kind, counted in calls.of.items():
-        assert all(0 < a < b for a, b in zip(counted, codes.of[kind], strict=True)), kind
+    for kind in calls.of:  # Python 3.14 leaves out what a first turn does for the first time
+        assert 0 < calls.typical(kind) < codes.typical(kind), kind
     assert "EARLY > REPORT REPORT" in told("one", {"calls": calls, "codes": codes})
