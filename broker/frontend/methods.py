@@ -49,7 +49,9 @@ def on_queue_declare(client: Client, number: int, channel: LocalChannel, args: A
         if not args[5]:
             _reply_in_order(client, number, channel, "queue.declare-ok", (name, 0, 1))
         return
-    name = cast("str", name) or client.port.new_name(GENERATED_QUEUE)
+    name = cast("str", name)
+    if not (name or args[1]):  # a passive declare looks for just this name, as RabbitMQ's does
+        name = client.port.new_name(GENERATED_QUEUE)
     channel.last_queue = name
     command = c.QueueDeclare._make((c.QUEUE_DECLARE, client.conn, number, name, *rest))
     command = _of_default_type(client, command)

@@ -76,7 +76,7 @@ def _exchange_binding(method: str, args: Args) -> Understood:
     return args, _binding(method, "exchange", args)
 
 
-def queue_declare(rights: Rights, channel: LocalChannel, args: Args) -> Understood:
+def queue_declare(rights: Rights, _channel: LocalChannel, args: Args) -> Understood:
     """To send on what dies in it is to read it, and to write to the dead-letter exchange."""
     method = "queue.declare"
     name = _stripped(args[0])
@@ -85,7 +85,7 @@ def queue_declare(rights: Rights, channel: LocalChannel, args: Args) -> Understo
     if name == REPLY_TO:
         return (name, *args[1:]), Needs(method)
     if passive or name.startswith(REPLY_QUEUE):  # which belongs to another channel
-        return (_queue(rights, channel, method, name), True, *args[2:]), Needs(method)
+        return (name, True, *args[2:]), Needs(method)
     if name.startswith(GENERATED_QUEUE):
         text = f"queue name '{name}' contains reserved prefix 'amq.*'"
         raise Misshapen(method, errors.ACCESS_REFUSED, text)

@@ -85,15 +85,17 @@ from broker.machine.tally import count_get
 def on_consume(state: State, channel: Channel, command: Consume) -> int:
     _, _, _, name, tag, no_local, no_ack, exclusive, nowait, arguments, prefetch = command
     queue = accessible_queue(channel, name)
+    if tag in channel.consumers:
+        queue = reused_tag(tag)
     if isinstance(queue, Refusal):
         return refuse(state, channel, CONSUME, queue)
     browsing = browses(queue, arguments)
     refusal = check_consume(queue, arguments)
     if queue.stream is not None and refusal is None:
         refusal = consume_refusal(state, channel, queue, no_ack, prefetch, arguments)
-    if tag in channel.consumers:
-        refusal = reused_tag(tag)
-    elif queue.exclusive_consumer or (exclusive and queue.consumers):
+    if refusal is not None:
+        return refuse(state, channel, CONSUME, refusal)
+    if queue.exclusive_consumer or (exclusive and (queue.consumers or queue.single_active)):
         refusal = exclusive_use(name, queue.vhost.name)
     elif len(channel.consumers) >= CHANNEL_CONSUMERS_MAX:
         refusal = too_much(

@@ -61,12 +61,12 @@ def on_exchange_declare(state: State, channel: Channel, command: ExchangeDeclare
     exchange = vhost.exchanges.get(name)
     wanted = Exchange(name, exchange_type, durable, auto_delete, internal, arguments)
     refusal: Refusal | None = None
-    if name == "":
+    if not passive and exchange_type not in EXCHANGE_TYPES:
+        refusal = unknown_exchange_type(exchange_type)
+    elif name == "":
         refusal = default_exchange()
     elif passive:
         refusal = no_exchange(name, vhost.name) if exchange is None else None
-    elif exchange_type not in EXCHANGE_TYPES:
-        refusal = unknown_exchange_type(exchange_type)
     elif exchange is not None:
         refusal = _difference(vhost.name, wanted, exchange)
     elif name.startswith("amq."):
@@ -157,11 +157,11 @@ def _queue_ends(channel: Channel, source: str, destination: str) -> Ends | Refus
     vhost = channel.connection.vhost
     if source == "":
         return default_exchange()
-    queue = accessible_queue(channel, destination)
-    if isinstance(queue, Refusal):
-        return queue
     exchange = vhost.exchanges.get(source)
-    return (exchange, queue) if exchange is not None else no_exchange(source, vhost.name)
+    if exchange is None:  # as in RabbitMQ this comes first, also where the queue is another's
+        return no_exchange(source, vhost.name)
+    queue = accessible_queue(channel, destination)
+    return queue if isinstance(queue, Refusal) else (exchange, queue)
 
 
 def _binding(ends: Ends, key: str, arguments: Table) -> Binding:

@@ -66,6 +66,8 @@ def on_queue_declare(state: State, channel: Channel, command: QueueDeclare) -> i
         refusal = reserved_name("queue", name)
     elif 0 <= vhost.max_queues <= len(vhost.queues):
         refusal = too_many_queues(name, vhost.name, vhost.max_queues)
+    elif name.startswith(GENERATED_PREFIX) and queue_type(arguments) != CLASSIC:
+        refusal = no_server_named(queue_type(arguments))
     else:
         refusal = check_queue(name, vhost.name, arguments)
         declared = durable, exclusive, auto_delete
@@ -89,12 +91,9 @@ def _misfit(
     name: str, declared: tuple[bool, bool, bool], arguments: Table, vhost: str
 ) -> Refusal | None:
     """Why a queue cannot be of the type that is asked for: in RabbitMQ's order."""
-    kind = queue_type(arguments)
-    if kind == CLASSIC:
+    if queue_type(arguments) == CLASSIC:
         return None
     durable, exclusive, auto_delete = declared
-    if name.startswith(GENERATED_PREFIX):
-        return no_server_named(kind)
     for prop, is_wrong in (
         ("auto-delete", auto_delete),
         ("exclusive-owner", exclusive),

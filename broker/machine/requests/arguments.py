@@ -24,6 +24,7 @@ from broker.machine.policies.qpid_options import (
 from broker.machine.policies.settings import MAX_AGE, SEGMENT_BYTES_MAX, age_us
 from broker.machine.requests.refusals import (
     Refusal,
+    inequivalent,
     inequivalent_table,
     invalid_argument,
     invalid_type,
@@ -73,8 +74,9 @@ _NUMBERS = {
 }
 _OF_WINDOW = {_CACHE_SIZE: (1, WINDOW_KEYS_MAX), _CACHE_TTL: (1, _NUMBER_MAX)}
 """Of a queue that deduplicates: elsewhere they are arguments that nobody knows."""
-_NAMES = ("x-dead-letter-exchange", "x-dead-letter-routing-key")
+_EXCHANGE, _KEY = _NAMES = ("x-dead-letter-exchange", "x-dead-letter-routing-key")
 _STRATEGY = "x-dead-letter-strategy"
+_TYPE = "x-queue-type"
 _STRATEGIES = ("at-most-once", "at-least-once")
 _OVERFLOWS = ("drop-head", "reject-publish", "reject-publish-dlx")
 _COMPARED = (
@@ -82,6 +84,16 @@ _COMPARED = (
     DEDUPLICATION_ARGUMENT, _AGE, _SEGMENT, _STRATEGY, LAST_VALUE_KEY, BROWSE_ONLY, GROUP_KEY,
     SHARED_GROUPS,
 )  # fmt: skip
+_ORDER = {
+    arg: place
+    for place, arg in enumerate((
+        "x-expires", "x-message-ttl", *_NAMES, _STRATEGY, "x-max-length", "x-max-length-bytes",
+        "x-max-priority", "x-overflow", "x-queue-mode", "x-queue-version",
+        "x-single-active-consumer", _TYPE, "x-quorum-initial-group-size", _AGE, _SEGMENT,
+        "x-initial-cluster-size", "x-queue-leader-locator",
+    ))
+}  # fmt: skip
+"""In which RabbitMQ looks at arguments, so which of several wrong ones it names."""
 QUEUE_ARGUMENTS = tuple(
     dict.fromkeys((*_COMPARED, *_OF_STREAMS, *_OF_WINDOW, "x-consumer-timeout"))
 )
@@ -115,20 +127,23 @@ _LOCATORS = ("client-local", "balanced", "random", "least-leaders")
 def check_queue(name: str, vhost: str, arguments: Table) -> Refusal | None:
     kind = queue_type(arguments)
     foreign = _foreign_to(kind) + (_NO_STREAM if kind == STREAM else ())
-    for arg, value in arguments.items():
-        if arg in foreign:
-            return not_of_type(arg, name, vhost, kind)
-        if arg == "x-dead-letter-exchange" and type(value) is not str:
+    fault = _fault_of(_TYPE, arguments.get(_TYPE, CLASSIC))
+    if fault is not None:
+        return invalid_argument(_TYPE, "queue", name, vhost, fault)
+    for arg in sorted(arguments.keys() - set(foreign), key=_place):
+        value = arguments[arg]
+        if arg == _EXCHANGE and type(value) is not str:
             return invalid_type(arg, "queue", name, vhost, value)
         why = _fault_of(arg, value)
         if why is None and arg in _OF_WINDOW and deduplicates(arguments):
             why = _fault_of_number(value, *_OF_WINDOW[arg])
+        if why is None and arg == _KEY and _EXCHANGE not in arguments:
+            why = "routing_key_but_no_dlx_defined"
         if why is not None:
             return invalid_argument(arg, "queue", name, vhost, why)
-    if "x-dead-letter-routing-key" in arguments and "x-dead-letter-exchange" not in arguments:
-        return invalid_argument(
-            "x-dead-letter-routing-key", "queue", name, vhost, "routing_key_but_no_dlx_defined"
-        )
+    for arg in arguments:
+        if arg in foreign:
+            return not_of_type(arg, name, vhost, kind)
     for special in (LAST_VALUE_KEY, GROUP_KEY):
         for arg in ("x-max-priority", DEDUPLICATION_ARGUMENT, GROUP_KEY):
             if special in arguments and arg != special and arguments.get(arg, False) is not False:
@@ -137,6 +152,10 @@ def check_queue(name: str, vhost: str, arguments: Table) -> Refusal | None:
     if BROWSE_ONLY in arguments and "x-max-priority" in arguments:
         return invalid_argument(BROWSE_ONLY, "queue", name, vhost, NOT_BROWSED)
     return None
+
+
+def _place(arg: str) -> tuple[int, str]:
+    return _ORDER.get(arg, len(_ORDER)), arg
 
 
 def _foreign_to(kind: str) -> tuple[str, ...]:
@@ -420,7 +439,7 @@ def check_binding(source_type: str, arguments: Table) -> Refusal | None:
 
 
 def compare_queue(name: str, vhost: str, received: Table, current: Table) -> Refusal | None:
-    """The first argument, in order of names, in which two declarations of a queue differ."""
+    """The first argument, in RabbitMQ's order, in which two declarations of a queue differ."""
     foreign = _foreign_to(queue_type(current))
     return _compare("queue", name, vhost, _compared(received, foreign), _compared(current, foreign))
 
@@ -447,7 +466,8 @@ def _compared(arguments: Table, foreign: tuple[str, ...]) -> Table:
 def _compare(kind: str, name: str, vhost: str, received: Table, current: Table) -> Refusal | None:
     if canonical(received) == canonical(current):
         return None
-    for arg in sorted({**received, **current}):
+    for arg in sorted({**received, **current}, key=_place):
         if canonical({"": received.get(arg)}) != canonical({"": current.get(arg)}):
-            return inequivalent_table(arg, kind, name, vhost, received.get(arg), current.get(arg))
+            told = inequivalent if arg in received and arg in current else inequivalent_table
+            return told(arg, kind, name, vhost, received.get(arg), current.get(arg))
     return None

@@ -59,6 +59,55 @@ def test_a_declaration_is_compared_in_what_is_known(client: Client) -> None:
     assert client.channel(1).consume("q", arguments={"x-foo": 1}) == c.OK
 
 
+def test_of_several_faults_the_one_is_named_that_rabbitmq_names(client: Client) -> None:
+    assert client.bind("no queue", "no exchange") == 404
+    assert "no exchange" in client.error()
+    client.channel(1).queue("mine", durable=False, exclusive=True)
+    other = client.rig.client("b")
+    assert other.unbind("mine", "no exchange") == c.OK
+    assert other.bind("mine", "no exchange") == 404
+    client.queue("q")
+    client.consume("q", "tag", exclusive=True)
+    assert client.consume("q", "other", arguments={"x-priority": "high"}) == 406
+    client.channel(1).consume("mine", "tag")
+    assert client.consume("no queue", "tag") == 530
+    assert other.rig.client().exchange("", "no type") == 503
+
+
+@pytest.mark.parametrize(
+    ("arguments", "fault"),
+    [
+        ({"x-max-length": -1, "x-expires": 0, "x-message-ttl": "a"}, "'x-expires'"),
+        ({"x-overflow": "a", "x-dead-letter-routing-key": "a"}, "'x-dead-letter-routing-key'"),
+        ({"x-max-priority": -1, "x-queue-type": "none"}, "'x-queue-type'"),
+        ({"x-max-age": "a", "x-max-length": -1}, "'x-max-length'"),
+        ({"x-max-age": "a", "x-max-length": 1}, "of queue type rabbit_classic_queue"),
+    ],
+)
+def test_a_queue_with_one_active_consumer_has_no_exclusive_one(client: Client) -> None:
+    client.queue("q", {"x-single-active-consumer": True})
+    assert client.consume("q", exclusive=True) == 403
+    assert "in exclusive use" in client.error()
+    assert client.channel(1).consume("q") == c.OK
+
+
+def test_of_several_wrong_arguments_rabbitmqs_first_is_named(
+    client: Client, arguments: c.Table, fault: str
+) -> None:
+    assert client.queue("q", arguments) == 406
+    assert fault in client.error()
+
+
+def test_of_several_that_differ_too(client: Client) -> None:
+    client.queue("q")
+    assert client.queue("q", {"x-max-length": 1, "x-message-ttl": 1, "x-expires": 1}) == 406
+    assert "inequivalent arg 'x-expires'" in client.error()
+    client = client.channel(1)
+    client.queue("other", {"x-max-length": 1, "x-overflow": "drop-head"})
+    assert client.queue("other", {"x-max-length": 2, "x-overflow": "drop-head"}) == 406
+    assert "received '2' but current is '1'" in client.error()
+
+
 def test_an_exclusive_queue_declared_otherwise_is_locked(client: Client) -> None:
     client.queue("mine", durable=False, exclusive=True)
     assert client.queue("mine", durable=True, exclusive=True) == c.OK
