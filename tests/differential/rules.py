@@ -1,0 +1,112 @@
+"""Where our broker means to answer otherwise than RabbitMQ, each with the words that say so."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from typing import NamedTuple
+
+from tests.differential.program import Step
+
+
+class Difference(NamedTuple):
+    """What one step showed at one side and not at the other, with the place where it did."""
+
+    step: Step
+    ours: list[str]
+    theirs: list[str]
+    in_tx: bool = False
+    """Whether its channel has a transaction."""
+
+    def __str__(self) -> str:
+        return "\n".join(
+            [f"  at {self.step}", *(f"    ours    {one}" for one in self.ours),
+             *(f"    theirs  {one}" for one in self.theirs)]
+        )  # fmt: skip
+
+
+class Rule(NamedTuple):
+    """A difference that is meant. Behind one, a program ends, as both may be in other states; it
+    goes on where only the words of a refusal differ."""
+
+    name: str
+    words: str
+    """Of docs/COMPATIBILITY.md."""
+    holds: Callable[[Difference], bool]
+    goes_on: bool = False
+
+
+def says_more(seen: Difference) -> bool:
+    """Both close the same, and ours has RabbitMQ's words, and more of them."""
+    pairs = [(CLOSE.fullmatch(one), CLOSE.fullmatch(other)) for one, other in
+             zip(seen.ours, seen.theirs, strict=False) if one != other]  # fmt: skip
+    return len(seen.ours) == len(seen.theirs) and all(
+        ours and theirs and ours[1] == theirs[1] and ours[3] == theirs[3]
+        and ours[2].replace("\\", "").startswith(theirs[2].replace("\\", ""))
+        for ours, theirs in pairs
+    )  # fmt: skip
+
+
+CLOSE = re.compile(r"(.*\.close \(\d+, )['\"](.*)['\"](, \d+, \d+\))")
+
+
+def is_close(lines: list[str], *codes: int) -> bool:
+    return any(f".close ({code}," in line for line in lines for code in codes)
+
+
+def of_reject(seen: Difference) -> bool:
+    """The same but for the number of the method."""
+    of_nack = [line.replace("60, 90)", "60, 120)") for line in seen.theirs]
+    return seen.step.args[:1] == ("basic.reject",) and seen.ours == of_nack
+
+
+def user_first(seen: Difference) -> bool:
+    return (
+        seen.step.what == "publish"
+        and any("406" in line and "user_id property" in line for line in seen.ours)
+        and is_close(seen.theirs, 403, 404, 540)
+    )
+
+
+def counts_more(seen: Difference) -> bool:
+    """The same message, and ours counts some behind it that have expired."""
+    one, other = (re.sub(r", \d+ left$", "", " ".join(lines)) for lines in (seen.ours, seen.theirs))
+    return one == other and ", " in seen.ours[0]
+
+
+RULES = (
+    Rule("says more", "and often say behind these what is needed", says_more, goes_on=True),
+    Rule(
+        "reject is a nack", "a refusal has class and method of `basic.nack`", of_reject,
+        goes_on=True,
+    ),
+    Rule("counts what expires", "and some 10 ms later", counts_more, goes_on=True),
+    Rule("the user before the exchange", "406, before the exchange is looked for", user_first),
+    Rule(
+        "unbinding a locked queue", "405 at another connection's exclusive queue, bound or not",
+        lambda seen: seen.step.what == "queue.unbind" and is_close(seen.ours, 405)
+        and "unbind-ok" in seen.theirs[0],
+    ),
+    Rule(
+        "longer times", "up to 2^53 (RabbitMQ: 2^32 - 1)",
+        lambda seen: any("value_too_large" in line for line in seen.theirs)
+        and not is_close(seen.ours, 406),
+    ),
+    Rule(
+        "told at the commit", "What a publish is refused for is said here",
+        lambda seen: seen.in_tx and seen.step.what == "publish" and not seen.ours,
+    ),
+    Rule(
+        "replies that are ignored", "| `basic.cancel-ok` | ignored |",
+        lambda seen: seen.step.what in ("basic.cancel-ok", "channel.flow-ok") and not seen.ours,
+    ),
+    Rule(
+        "wrong side or phase", "A method on the wrong side, or in the wrong phase, is 503",
+        lambda seen: seen.step.what.endswith(("-ok", "connection.open"))
+        and is_close(seen.ours, 503) and is_close(seen.theirs, 503, 504),
+    ),
+)  # fmt: skip
+
+
+def rule_of(seen: Difference) -> Rule | None:
+    return next((rule for rule in RULES if rule.holds(seen)), None)

@@ -1,0 +1,112 @@
+"""Our broker beside RabbitMQ; what needs one is skipped where none is installed."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+
+from broker.amqp.fields import Value
+from broker.amqp.spec import METHODS
+from tests.differential import lockstep, program, wire
+from tests.differential.__main__ import compare, two_brokers
+from tests.differential.peers import Side
+from tests.differential.program import Program, Step
+from tests.differential.rules import RULES
+from tests.support.amqp_peer import method
+from tests.system.links.test_rabbitmq import LACKING, SBIN
+from tools.demo.local_cluster import LocalCluster
+
+WITH_RABBITMQ = pytest.mark.skipif(SBIN is None, reason=LACKING)
+PAGE = Path(__file__).parents[2] / "docs/COMPATIBILITY.md"
+
+
+def test_what_is_meant_is_written() -> None:
+    page = " ".join(PAGE.read_text(encoding="utf-8").split())
+    lost = [
+        words for words in (*(r.words for r in RULES), *wire.MEANT.values()) if words not in page
+    ]
+    assert not lost
+    assert wire.MEANT.keys() <= wire.CASES.keys()
+
+
+def test_programs_follow_from_their_seeds_and_can_be_sent() -> None:
+    seen = set()
+    for seed in range(300):
+        whole = program.program(seed)
+        assert whole == program.program(seed)
+        for step in whole.steps:
+            seen.add(step.what)
+            if step.what in METHODS:
+                method(1, step.what, *step.args)
+    assert {"publish", "settle", "drop", "tx.commit", "exchange.bind", "basic.recover"} <= seen
+
+
+def test_a_program_is_shrunk_to_what_differs() -> None:
+    table: dict[str, Value] = {"a": 1, "b": 2}
+    steps = tuple(Step(1, 1, "queue.declare", (f"q{n}", table)) for n in range(30))
+
+    def differs(fewer: Program) -> bool:
+        left = {step.args[0]: step.args[1] for step in fewer.steps}
+        wanted = left.get("q23")
+        return "q7" in left and isinstance(wanted, dict) and "b" in wanted
+
+    small = lockstep.shrink(Program(steps), differs)
+    assert [step.args for step in small.steps] == [("q7", {}), ("q23", {"b": 2})]
+
+
+class Forgetful(lockstep.Lockstep):
+    """The second broker never learns that a message is mandatory."""
+
+    def send(self, side: Side, step: Step) -> None:
+        if step.what == "publish" and side.address == self.addresses[1]:
+            step = step._replace(args=(*step.args[:2], False, *step.args[3:]))
+        super().send(side, step)
+
+
+@pytest.mark.slow
+@pytest.mark.system
+def test_a_broker_that_forgets_mandatory_is_found_out(tmp_path: Path) -> None:
+    with ExitStack() as stack:
+        both = [
+            stack.enter_context(LocalCluster(tmp_path / name, 1, name, stores=False))
+            for name in ("one", "other")
+        ]
+        for cluster in both:
+            cluster.start()
+        addresses = both[0][0].address, both[1][0].address
+        alike, forgetful = lockstep.Lockstep(*addresses), Forgetful(*addresses)
+        seeds = range(1, 6)
+        assert not compare(alike, seeds)
+        found = [seed for seed in seeds if forgetful.holds(program.program(seed))]
+        whole = program.program(found[0])
+        difference = forgetful.holds(whole)
+        assert difference is not None
+        small = forgetful.smallest(whole, difference)
+        assert "basic.return" in str(forgetful.holds(small))
+        assert len(small.steps) <= 3
+        assert not alike.holds(small)
+
+
+@pytest.fixture(scope="module")
+def brokers(tmp_path_factory: pytest.TempPathFactory) -> Iterator[lockstep.Lockstep]:
+    assert SBIN is not None
+    with ExitStack() as stack:
+        yield two_brokers(stack, tmp_path_factory.mktemp("differential"), SBIN)
+
+
+@WITH_RABBITMQ
+@pytest.mark.slow
+@pytest.mark.system
+@pytest.mark.timeout(300)
+def test_programs_at_both(brokers: lockstep.Lockstep) -> None:
+    assert compare(brokers, range(1, 31)) == []
+
+
+@WITH_RABBITMQ
+@pytest.mark.slow
+@pytest.mark.system
+def test_frames_at_both(brokers: lockstep.Lockstep) -> None:
+    assert [str(one) for one in brokers.wire()] == []
