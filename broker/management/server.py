@@ -45,7 +45,10 @@ CONNECTIONS_OF_ADDRESS_MAX = 256
 """One address leaves room for others."""
 API = "/api/"
 METRICS = "/metrics"
-REALM = 'Basic realm="qpidd management"'
+REALM = 'Basic realm="RabbitMQ Management"'
+"""By RabbitMQ's name: some programs, Nagios' plugins for one, know their password by it."""
+OWN_SITE = ("same-origin", "none")
+"""What a browser says of a request by a page of ours, or by its user."""
 STATIC = Path(__file__).parent / "static"
 TYPES = {
     ".html": "text/html; charset=utf-8",
@@ -242,14 +245,20 @@ def _of_query(refused: QueryRefused) -> Problem:
 
 
 def _demand_own_page(request: web.BaseRequest) -> None:
-    """No other site's page changes anything here with what a browser remembers of its user."""
+    """No other site's page changes anything here with what a browser remembers of its user.
+
+    A browser tells of each form and script where it is from, in one of these headers or both.
+    """
     origin = request.headers.get("Origin")
     if origin is not None and urlsplit(origin).netloc != request.headers.get("Host"):
         raise Problem(403, "forbidden", f"a page of {origin[:200]} may not change anything here")
+    if request.headers.get("Sec-Fetch-Site", OWN_SITE[0]) not in OWN_SITE:
+        raise Problem(403, "forbidden", "a page of another site may not change anything here")
 
 
 async def _body(request: web.BaseRequest, most: int) -> list[bytes]:
-    """Return the body in parts; it is JSON, if any: forms of other sites' pages are not."""
+    """Return the body in parts.  It is read as JSON, whatever the request says that it is:
+    `curl -d` says it is a form."""
     announced = request.content_length
     if announced is not None and announced > most:
         raise _too_large(most)
@@ -260,11 +269,6 @@ async def _body(request: web.BaseRequest, most: int) -> list[bytes]:
         size += len(part)
         if size > most:
             raise _too_large(most)
-    if size and request.content_type != "application/json":
-        raise Problem(
-            415, "unsupported_media_type",
-            "the body is taken as JSON only: send it with Content-Type: application/json",
-        )  # fmt: skip
     return parts
 
 
