@@ -58,7 +58,8 @@ def check_control_rows(rows: list[Row], *, live: bool = False) -> ControlResult:
     epochs = views_and_segments.primaries(rows)
     bounds = epoch_bounds(rows, epochs)
     of_segments = list(views_and_segments.check_segments(rows))
-    of_states = [] if live else list(lifetimes.check_unfounded_states(rows, epochs))
+    of_states = list(lifetimes.check_starts(rows))
+    of_states += [] if live else lifetimes.check_unfounded_states(rows, epochs)
     evidence += [one for one in of_segments if isinstance(one, Finding)]
     notes = [one for one in of_segments + of_states if isinstance(one, str)]
     views = [
@@ -71,7 +72,6 @@ def check_control_rows(rows: list[Row], *, live: bool = False) -> ControlResult:
         *voter_changes.check_active_member(rows, epochs, bounds.cutoffs),
         *(() if live else leases.check_leases(rows, incarnations)),
         *epoch_beginnings.check_epoch_beginnings(rows, epochs),
-        *lifetimes.check_starts(rows),
         *(one for one in of_states if isinstance(one, Finding)),
         *lifetimes.check_synchrony(rows, incarnations),
         *lifetimes.check_next_primary(incarnations, epochs, bounds.bases),

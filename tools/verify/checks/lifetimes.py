@@ -140,16 +140,29 @@ class CarriedState:
         )
 
 
-def check_starts(rows: list[Row]) -> Iterator[Finding]:
+def check_starts(rows: list[Row]) -> Iterator[Finding | str]:
     """G14: after an orderly stop a member begins with no more than what it had there.
 
-    After a crash its log may be behind its store, so nothing is known.
+    After a crash its log may be behind its store, so nothing is known.  Yields as text what is not
+    known, as views name an incarnation in between whose log is not at hand.
     """
     stops: dict[str, tuple[int, int]] = {}  # incarnation and position of each member's last one
+    met = {
+        incarnation_of(name) for row in rows if row.kind == RecordKind.VIEW
+        for name in row.names or ()
+    }  # fmt: skip
     for member, incarnation, records in records_by_incarnation(rows):
         stopped_in, stopped_at = stops.get(member, (-1, -1))
         first = records[0]
         if first.kind == RecordKind.START and 0 <= stopped_at < (first.position or 0):
+            lost = [n for name, n in met if name == member and stopped_in < n < incarnation]
+            if lost:
+                yield (
+                    f"{member} (incarnation {incarnation}): begins with a state at position "
+                    f"{first.position}, and the log of its incarnation {max(lost)}, which was in "
+                    "a view, is not here: where the state is from is not known"
+                )
+                continue
             what = (
                 f"begins with this state, but its incarnation {stopped_in} stopped in order at "
                 f"position {stopped_at}: where the state is from, no log tells"

@@ -19,6 +19,7 @@ from broker.memberlog.records import (
     Queues,
     Start,
     Stop,
+    ViewSeen,
 )
 from tests.system.verify.support.checks_without_spark import rows_in
 from tests.system.verify.support.make_logs import LogMaker, good_history
@@ -165,6 +166,21 @@ def test_a_state_after_an_orderly_stop_is_that_of_the_stop(tmp_path: Path) -> No
     assert named(rows_of(maker, tmp_path / "older")) == []
     maker.logs["c", 3] = [again._replace(position=stop.position + 4)]
     assert named(rows_of(maker, tmp_path / "beyond")) == [("G14", "c", stop.position + 4)]
+
+
+def test_a_state_may_be_from_an_incarnation_whose_log_is_not_here(tmp_path: Path) -> None:
+    """A member log on a disk of its own that is lost: views of others name who wrote it."""
+    maker = good_history(3)
+    stop = maker.logs[C2][-1]
+    assert isinstance(stop, Stop)
+    maker.logs["c", 4] = [Start(3, stop.position + 4, stop.chain, 1)]
+    last = maker.logs[A].pop()
+    maker.leave(A)
+    maker.logs[A] += [ViewSeen(9, "a", regular=True, members=(A, ("c", 3))), last]
+    rows = rows_of(maker, tmp_path)
+    assert named(rows) == []
+    said = "and the log of its incarnation 3, which was in a view, is not here"
+    assert any(said in one for one in check_control_rows(rows).notes)
 
 
 def test_after_a_crash_the_log_may_be_behind_the_store(tmp_path: Path) -> None:
