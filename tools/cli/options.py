@@ -6,6 +6,7 @@ option file; the first that gives it wins.  An error names the place of a wrong 
 
 from __future__ import annotations
 
+import errno
 import io
 import os
 import stat
@@ -169,6 +170,10 @@ def _check_text(arguments: Sequence[str]) -> None:
             ) from None
 
 
+FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""How a write of output fails in the midst of a command; other files are named where they fail."""
+
+
 def run_command(
     command: click.Command,
     arguments: Sequence[str] | None = None,
@@ -180,8 +185,13 @@ def run_command(
         # A name that this terminal cannot show is shown all the same, as \xfc.
         sys.stdout.reconfigure(errors="backslashreplace")
     try:
-        code = _ended(command, arguments, usage_code)
-        problem = _flush()
+        try:
+            code, problem = _ended(command, arguments, usage_code), None
+        except OSError as failure:
+            if failure.filename is not None or failure.errno not in FULL:
+                raise
+            code, problem = Exit.CANNOT_CREATE, failure
+        problem = _flush() or problem
         if problem is not None:
             print(f"{name}: output: {os_reason(problem)}", file=sys.stderr)
             code = Exit.CANNOT_CREATE

@@ -111,10 +111,11 @@ def test_exported_definitions_are_their_owners_alone(
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="a device that is full is Linux's")
-def test_output_that_cannot_be_written_is_one_sentence() -> None:
+@pytest.mark.parametrize("asked", ["version", "--help"])  # click writes help out at once
+def test_output_that_cannot_be_written_is_one_sentence(asked: str) -> None:
     with Path("/dev/full").open("w") as full:
         done = subprocess.run(
-            [sys.executable, "-m", "tools.operate.qpidctl", "version"], stdout=full,
+            [sys.executable, "-m", "tools.operate.qpidctl", asked], stdout=full,
             stderr=subprocess.PIPE, text=True, timeout=60, check=False, cwd=ROOT,
             env={**os.environ, "PYTHONUNBUFFERED": ""},
         )  # fmt: skip
