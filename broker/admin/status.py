@@ -173,6 +173,7 @@ def quorum_of(controller: Controller, cluster: str) -> Json:
         present,
         parse(controller.promise.voters),
         acting=controller.serving and not controller.halted,
+        joining=primary.joining_names,
         reason=controller.reason,
     )
 

@@ -24,7 +24,8 @@ MEMBER is [amqp[s]://][user/password@]host[:port] of a broker, default localhost
 $QPID_BROKER; or, of a program that uses vsync as a library, what it gave as manage=: host:port or
 unix:/a/path.
 \b
--m draws one line whenever something changed, a column for each voter: # is here, . is not.
+-m draws one line whenever something changed, a column for each voter: # is here, . is not,
++ is here and has no vote, as it gets the state first.
   12:00:01  quorate      3/2  # # #  ring 4.a
   12:00:31  NOT QUORATE  1/2  # . .  ring 6.a  1 of 3 voters here, 2 needed; missing: b, c
 \b
@@ -121,7 +122,7 @@ def membership(answer: dict[str, Json]) -> list[str]:
     """The list of voters and guests, as a table under its heading."""
     rows = [("Votes", "State", "Role", "Name")]
     for one in objects(answer.get("nodes")):
-        state = "here" if one.get("present") else "away"
+        state = "away" if not one.get("present") else "joins" if one.get("joining") else "here"
         local = " (local)" if one.get("local") else ""
         rows.append(
             (str(one.get("votes")), state, str(one.get("role")), f"{one.get('name')}{local}")
@@ -160,7 +161,10 @@ def watch(
 def drawn(answer: dict[str, Json]) -> str:
     """A view as one line: the verdict, votes of quorum, a mark for each voter."""
     word = "quorate" if answer.get("quorate") is True else "NOT QUORATE"
-    marks = " ".join("#" if one.get("present") else "." for one in objects(answer.get("nodes")))
+    marks = " ".join(
+        "." if not one.get("present") else "+" if one.get("joining") else "#"
+        for one in objects(answer.get("nodes"))
+    )
     votes = f"{answer.get('total')}/{answer.get('quorum')}"
     reason = f"  {answer['reason']}" if answer.get("reason") else ""
     return f"{word:<11}  {votes:>5}  {marks}  ring {answer.get('ring')}{reason}"

@@ -62,9 +62,12 @@ def quorum_reply(
     voters: Electorate,
     *,
     acting: bool,
+    joining: Collection[str] = (),
     reason: str = "",
 ) -> Json:
     """Return the reply to `quorum`.
+
+    `joining`: those of `present` whose votes do not count, as they have not the state.
 
     `acting`: whether this member may act now; a broker needs more than the votes for that and gives
     the `reason`.  Without voters every member of the view has one vote and any view may act.
@@ -89,7 +92,7 @@ def quorum_reply(
         "reason": "" if acting else reason,
         "expected": one.total if one is not None else len(votes),
         "highest_expected": max((s.total for s in voters.sets), default=len(votes)),
-        "total": one.votes_of(present) if one is not None else len(votes),
+        "total": one.votes_of({*present} - {*joining}) if one is not None else len(votes),
         "quorum": one.quorum if one is not None else min(1, majority(len(votes))),
         "flags": flags,
         "nodes": [
@@ -97,6 +100,7 @@ def quorum_reply(
                 "name": name,
                 "votes": votes.get(name, 0),
                 "present": name in present,
+                "joining": name in joining,
                 "role": _role(name, votes, arbitrator, away),
                 "local": name == me,
             }

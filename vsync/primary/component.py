@@ -308,6 +308,15 @@ class Primary:
         """The names of the members that have the primary's state."""
         return self.mark.caught_up
 
+    @property
+    def joining_names(self) -> frozenset[str]:
+        """The names of members of the view that have no vote now, as they have not the state."""
+        if self.active:
+            return frozenset(m.name for m in self.members) - self.caught_up_names
+        return frozenset(
+            m.name for m, one in self._reports.items() if not (one.filled or one.arbitrator)
+        )
+
     # -- views -----------------------------------------------------------------------------------
 
     def _on_transitional(self) -> None:

@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from tests.unit.vsync.api.test_cluster import CONFIG, run
 from tools.cli.failures import ToolError
 from tools.commands.cpgtool import cpgtool
-from tools.commands.quorumtool import quorumtool
+from tools.commands.quorumtool import drawn, membership, quorumtool
 from tools.commands.ringtrace import ringtrace
 from vsync import Cluster, ConfigError, TransportError
 from vsync.admin.protocol import LINE_BYTES_MAX, Json, NotYet, QueryRefused, QuerySession
@@ -201,3 +201,15 @@ def test_roles_and_flags_of_every_rule() -> None:
     shown = quorum_reply("", "a", RingId(3, "a", 1), {"a", "z"}, parse(terms[:4]), acting=True)
     assert shown["flags"] == ["Quorate", "WaitForAll", "Arbitrator"]
     assert (shown["total"], shown["quorum"], shown["expected"]) == (3, 3, 4)
+
+
+def test_a_voter_that_gets_the_state_first_is_here_and_not_counted() -> None:
+    shown = quorum_reply(
+        "shop", "a", RingId(3, "a", 1), "abc", parse(("a", "b", "c")), acting=True, joining={"c"}
+    )
+    assert (shown["total"], shown["quorum"], shown["expected"]) == (2, 2, 3)
+    told = json.loads(json.dumps(shown))
+    assert [line.split()[:2] for line in membership(told)[3:]] == [
+        ["1", "here"], ["1", "here"], ["1", "joins"],
+    ]  # fmt: skip
+    assert drawn(told).startswith("quorate        2/2  # # +  ring 3.a")
