@@ -94,7 +94,7 @@ class AlarmLog:
                 self._tell(subject, alarms)
 
     def _tell(self, subject: str, alarms: Mapping[str, str]) -> None:
-        self._write(subject, alarms.get(subject, f"the {subject} is right again"))
+        self._write(subject, alarms.get(subject, f"the alarm about the {subject} is over"))
         if self._write.leaves_out(subject):
             self._behind.add(subject)
         else:

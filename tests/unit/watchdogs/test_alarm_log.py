@@ -22,8 +22,8 @@ def test_an_alarm_is_written_when_it_begins_and_when_it_is_over() -> None:
     bench = Bench()
     assert bench.report(disk="low on disk") == ["low on disk"]
     assert bench.report(disk="lower still", memory="low on memory") == ["low on memory"]
-    assert bench.report(memory="low on memory") == ["the disk is right again"]
-    assert bench.report() == ["the memory is right again"]
+    assert bench.report(memory="low on memory") == ["the alarm about the disk is over"]
+    assert bench.report() == ["the alarm about the memory is over"]
 
 
 def test_one_that_comes_and_goes_is_counted_instead() -> None:
@@ -37,7 +37,7 @@ def test_one_that_comes_and_goes_is_counted_instead() -> None:
     bench.now = ALARM_WINDOW_S + 2
     line, now = bench.report(memory="low on memory")
     assert "more lines like the last 6 (disk) were left out" in line
-    assert now == "the disk is right again"
+    assert now == "the alarm about the disk is over"
 
 
 def test_the_last_line_says_how_it_stands() -> None:
@@ -45,11 +45,11 @@ def test_the_last_line_says_how_it_stands() -> None:
     bench = Bench()
     for _ in range(ALARM_LINES // 2):
         bench.report(memory="low on memory")
-        assert bench.report() == ["the memory is right again"]
+        assert bench.report() == ["the alarm about the memory is over"]
     assert bench.report(memory="low on memory") == []
     bench.now = ALARM_WINDOW_S + 1
     counted, now = bench.report(memory="low on memory")
     assert "1 more lines" in counted
     assert now == "low on memory"
     assert bench.report(memory="low on memory") == []
-    assert bench.report() == ["the memory is right again"]
+    assert bench.report() == ["the alarm about the memory is over"]
