@@ -82,6 +82,7 @@ class Operations:
         self._later, self._send_direct, self._stop = later, send_direct, stop
         self._progress, self._watchdogs, self._received = progress, watchdogs, received
         self._views = ViewHistory(controller)
+        self.goes = self._views.goes
         self._pair = options.pair
         self.roles: ActivePassive | Standalone = Standalone()
         self.follow_roles: Callable[[float], float | None] | None = None

@@ -13,6 +13,7 @@ from vsync.admin.protocol import Json
 from vsync.admin.views import groups_reply, quorum_reply
 from vsync.primary.events import PrimaryPhase
 from vsync.quorum.voter_set import parse
+from vsync.totem.membership.departures import LEFT
 
 VIEWS_MAX = 50
 
@@ -122,6 +123,12 @@ class ViewHistory:
         self._controller = controller
         self._views: deque[Json] = deque(maxlen=VIEWS_MAX)
         self._seen: tuple[object, ...] = ()
+        self._left: set[str] = set()
+
+    def goes(self, name: str, why: str) -> None:
+        """A view without this member comes."""
+        if why == LEFT:
+            self._left.add(name)
 
     def look(self) -> None:
         """To be called a few times a second; a view that was gone by then is not in the history."""
@@ -138,9 +145,11 @@ class ViewHistory:
                 "epoch": primary.epoch,
                 "primary": primary.active,
                 "members": members,
+                "left": sorted(self._left.difference(members)),
                 "reason": primary.reason,
             }
         )
+        self._left.intersection_update(members)
 
     def reply(self) -> list[Json]:
         """The eldest first."""

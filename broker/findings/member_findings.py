@@ -91,7 +91,7 @@ class MemberFindings:
             views=[
                 ViewSeen(
                     cast("int", one["at_ms"]), cast("list[str]", one["members"]),
-                    bool(one["primary"]),
+                    bool(one["primary"]), cast("list[str]", one["left"]),
                 )
                 for one in _rows(status, "views")
             ],

@@ -53,7 +53,7 @@ NAMES = {
 }
 """How grave each is, and of what kind of object, in the order in which an operator reads them."""
 UNSTEADY_MS, UNSTEADY_VIEWS = 600_000, 4
-"""More changes of the view in this time are too many, as in conf/prometheus/alerts.yml."""
+"""More changes of the view in this time are too many."""
 LATE_S = 1.0
 """So many seconds in ten minutes that a process came late are told."""
 SLOW_COMMITS_S = 5.0
@@ -303,9 +303,11 @@ def _certificates(seen: Situation) -> Iterator[Finding]:
 
 def _unsteady(seen: Situation) -> Iterator[Finding]:
     since = seen.now_ms - UNSTEADY_MS
+    restarted = _restarted_once(seen, since)
     changes = [
         (before, after) for before, after in pairwise(seen.views)
         if before.primary and after.at_ms > since
+        and not restarted.issuperset({*before.members}.symmetric_difference(after.members))
     ]  # fmt: skip
     if len(changes) <= UNSTEADY_VIEWS:
         return
@@ -321,6 +323,19 @@ def _unsteady(seen: Situation) -> Iterator[Finding]:
         "own whether it was late itself (this process came N ms late).",
         since_ms=changes[0][1].at_ms,
     )  # fmt: skip
+
+
+def _restarted_once(seen: Situation, since: int) -> set[str]:
+    """Who took its leave and was not out again: a restart that somebody wanted.
+
+    A member that leaves again and again, as its disk is full or slow, is none of these.
+    """
+    out = Counter(
+        name for before, after in pairwise(seen.views) if after.at_ms > since
+        for name in before.members if name not in after.members
+    )  # fmt: skip
+    left = {name for one in seen.views if one.at_ms > since for name in one.left}
+    return {name for name in left if out[name] == 1}
 
 
 def _roles(seen: Situation) -> Iterator[Finding]:

@@ -29,6 +29,8 @@ class ViewSeen:
     at_ms: int
     members: Sequence[str]
     primary: bool = True
+    left: Sequence[str] = ()
+    """Who is not in it any more and had taken its leave."""
 
 
 @record

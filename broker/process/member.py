@@ -394,7 +394,9 @@ class BrokerMember:
 
     def _on_note(self, note: Note) -> None:
         if note.code == "gone":
-            log.warning("%s is out of the view: %s", note.fields["member"], note.fields["why"])
+            name, why = str(note.fields["member"]), str(note.fields["why"])
+            log.warning("%s is out of the view: %s", name, why)
+            self.operations.goes(name, why)
         elif note.code == "falsely":
             log.warning(
                 "%s ran all the time while the ring was given up; the ring now waits %d ms for its "

@@ -18,7 +18,8 @@ The management protocol, both sides (the broker's is `broker/frontend/management
 | | | `alarms`: [sentence], `clock_off_ms`: {id: ms ahead of the middle of all clocks}, |
 | | | `disk_lag_bytes` and `disk_lag_ms` of this member |
 | | | `drained`: [id] of members that take no clients |
-| | | `views`: [{`at_ms`, `ring`, `epoch`, `primary`, `members`, `reason`}] that it saw |
+| | | `views`: [{`at_ms`, `ring`, `epoch`, `primary`, `members`, `left`, `reason`}] that it |
+| | | saw; `left`: who is out, and had taken its leave |
 | `connections` | | `connections`: [{`member`, `address`, `user`, `vhost`, `channels`}] of all |
 | | | members; of its own clients the asked member also says `connected_s`, `product`, ... |
 | `disconnect` | `address` of a client; | `members`: [id] where it is; its connection is closed |

@@ -119,9 +119,9 @@ ANSWERS: dict[str, Json] = {
         ],
         "views": [
             {"at_ms": 1_790_000_000_000, "ring": "a.4", "epoch": 2, "primary": True,
-             "members": ["a", "b"], "reason": ""},
+             "members": ["a", "b"], "left": [], "reason": ""},
             {"at_ms": 1_790_000_060_000, "ring": "a.8", "epoch": 3, "primary": True,
-             "members": ["a", "b", "c"], "reason": ""},
+             "members": ["a", "b", "c"], "left": [], "reason": ""},
         ],
     },
     "qpid/findings": findings_of(

@@ -433,7 +433,7 @@ def test_the_ring_is_a_picture_and_its_views_a_history(page: Browser, api: Canne
     assert isinstance(members, list)
     assert isinstance(views, list)
     alone: Object = {"at_ms": 1_790_000_090_000, "ring": "a.12", "epoch": 3, "primary": False,
-             "members": ["a"], "reason": "1 of 3 votes"}  # fmt: skip
+             "members": ["a"], "left": [], "reason": "1 of 3 votes"}  # fmt: skip
     quorum = {"expected_votes": 3, "total_votes": 1, "quorum": 2, "quorate": False}
     api.answers["qpid/cluster"] = {
         **cluster, "members": members[:1], "views": [*views, alone], "quorum": {**quorum},

@@ -28,10 +28,8 @@ OF_A_BUSY_MACHINE = (
     "QpiddSlowToken",
     "QpiddSlowDisk",
     "QpiddSlowConfirms",
-    "QpiddViewsComeAndGo",
 )
-"""Alerts that a machine with too little for all that runs on it may raise, also at rest.  Of views
-one that is formed anew between the two scrapes is enough: 15 s stand for ten minutes here."""
+"""Alerts that a machine with too little for all that runs on it may raise, also at rest."""
 
 Scrape = dict[tuple[str, tuple[tuple[str, str], ...]], float]
 

@@ -23,8 +23,8 @@ def status(**more: object) -> dict[str, object]:
         "status": "ACTIVE", "reason": "", "members": members,
         "quorum": {"total_votes": 2, "quorum": 2},
         "views": [
-            {"at_ms": NOW_MS - 60_000, "members": ["a", "b", "c"], "primary": True},
-            {"at_ms": NOW_MS - 30_000, "members": ["a", "b"], "primary": True},
+            {"at_ms": NOW_MS - 60_000, "members": ["a", "b", "c"], "primary": True, "left": []},
+            {"at_ms": NOW_MS - 30_000, "members": ["a", "b"], "primary": True, "left": []},
         ],
         "drained": ["b"], "links_down": [], "machine_version": 1, "machine_version_possible": 1,
         "ha": {"status": "stand-alone"}, **more,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -225,6 +226,30 @@ def test_views_that_come_and_go_name_who_went() -> None:
     begin = [ViewSeen(NOW_MS - 1000 * n, "a", primary=False) for n in range(9, 0, -1)]
     assert told(views=begin) == []  # a start, and who waits for the others
     assert told(**views(6, (UNSTEADY_MS + 7000) / 60_000)) == []
+
+
+def rolling(*out: str, left: Sequence[str]) -> dict[str, Any]:
+    """Members that are out, one after the other, and back; `left`: who took its leave."""
+    found = [ViewSeen(NOW_MS - 400_000, "abc")]
+    for name in out:
+        rest = [one for one in "abc" if one != name]
+        at_ms = found[-1].at_ms + 10_000
+        found += [
+            ViewSeen(at_ms, rest, left=[name] if name in left else []),
+            ViewSeen(at_ms + 5000, "abc"),
+        ]
+    return {"views": found}
+
+
+def test_one_restart_of_each_member_is_no_unsteady_ring() -> None:
+    assert told(**rolling("a", "b", "c", left="abc")) == []
+    (found,) = told(**rolling("a", "b", "c", left=""))
+    assert found.what == "6 changes of the view in ten minutes; out: a (1), b (1), c (1)"
+
+
+def test_who_leaves_again_and_again_is_told() -> None:
+    (found,) = told(**rolling("a", "b", "b", "b", left="ab"))
+    assert found.what == "6 changes of the view in ten minutes; out: b (3)"
 
 
 def test_many_queues_are_one_finding_that_names_the_longest() -> None:

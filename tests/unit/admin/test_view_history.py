@@ -1,0 +1,32 @@
+"""The views that a member remembers, and who took its leave before one."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import cast
+
+from broker.admin.status import ViewHistory
+from broker.replication.controller import Controller
+from vsync.totem.membership.departures import LEFT
+from vsync.types import Member
+
+
+def test_who_took_its_leave_is_told_with_the_first_view_without_it() -> None:
+    """Its leave is heard before the view changes, and may be looked at in between."""
+
+    def sees(*names: str, active: bool = True) -> None:
+        primary.members = tuple(Member(one, 1, one) for one in names)
+        primary.active = active
+        history.look()
+
+    primary = SimpleNamespace(ring="1.a", epoch=1, reason="")
+    history = ViewHistory(cast("Controller", SimpleNamespace(primary=primary)))
+    sees("a", "b", "c")
+    history.goes("b", "silent for 700 ms")
+    history.goes("c", LEFT)
+    sees("a", "b", "c", active=False)
+    sees("a", "b", active=False)
+    sees("a", "b")
+    sees("a", "b", "c")
+    sees("a", "b")
+    assert [one["left"] for one in history.reply()] == [[], [], ["c"], [], [], []]
