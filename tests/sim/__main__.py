@@ -59,6 +59,8 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     parser.add_argument("--replay", type=Path, default=None, help="run a file that --shrink wrote")
     parser.add_argument("--gate", type=int, metavar="SEEDS", help="what CI runs: all stacks, fixed"
                         " and fresh seeds until so many count, a fifth of them twice")  # fmt: skip
+    parser.add_argument("--again-by", default=sys.executable, metavar="PYTHON", help="with --gate: "
+                        "another interpreter, for the second time")  # fmt: skip
     parser.add_argument("--soak", type=float, metavar="HOURS", help="fresh seeds for so long")
     parser.add_argument("--ledger", type=Path, default=Path("soak.jsonl"), help="of --soak")
     parser.add_argument("--verbose", action="store_true", help="with --gate: a line for each seed")
@@ -98,7 +100,10 @@ def main(raw: list[str]) -> int:
         print("\n".join(ALL_FAULTS))
         return 0
     if arguments.gate is not None:
-        return gate.gate(arguments.gate, arguments.jobs, arguments.verbose, arguments.coverage)
+        return gate.gate(
+            arguments.gate, arguments.jobs, arguments.verbose, arguments.coverage,
+            arguments.again_by,
+        )  # fmt: skip
     if arguments.soak is not None:
         first = arguments.start if arguments.start > 1 else None
         return gate.soak(arguments.soak, arguments.jobs, arguments.ledger, first)

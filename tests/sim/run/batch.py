@@ -13,6 +13,7 @@ import subprocess
 import sys
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from itertools import repeat
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,9 +39,9 @@ class Job(NamedTuple):
         return f"{self.stack}:{self.seed}"
 
 
-def run_batch(jobs: Sequence[Job], hash_seed: int) -> list[Outcome]:
-    """Run the jobs in a fresh process under this hash seed."""
-    command = [sys.executable, "-m", "tests.sim.run.batch", *map(str, jobs)]
+def run_batch(jobs: Sequence[Job], hash_seed: int, python: str = sys.executable) -> list[Outcome]:
+    """Run the jobs in a fresh process of this interpreter, under this hash seed."""
+    command = [python, "-m", "tests.sim.run.batch", *map(str, jobs)]
     environment = {**os.environ, "PYTHONHASHSEED": str(hash_seed), "PYTHONPATH": str(ROOT)}
     try:
         done = subprocess.run(
@@ -60,13 +61,15 @@ def run_batch(jobs: Sequence[Job], hash_seed: int) -> list[Outcome]:
     return found
 
 
-def run_batches(jobs: Iterable[Job], processes: int, first_hash: int) -> Iterator[Outcome]:
+def run_batches(
+    jobs: Iterable[Job], processes: int, first_hash: int, python: str = sys.executable
+) -> Iterator[Outcome]:
     """All jobs, in their order, in batches of a few seeds, some batches at a time."""
     todo = list(jobs)
     batches = [todo[i : i + BATCH_SEEDS] for i in range(0, len(todo), BATCH_SEEDS)]
     with ThreadPoolExecutor(processes) as pool:
         numbers = range(first_hash, first_hash + len(batches))
-        for outcomes in pool.map(run_batch, batches, numbers):
+        for outcomes in pool.map(run_batch, batches, numbers, repeat(python)):
             yield from outcomes
 
 

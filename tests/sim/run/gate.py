@@ -2,7 +2,8 @@
 
 Both take fixed seeds, which are the same every time, or fresh ones: the gate those of the day of
 the commit, the soak those of the commit, so they differ and yet can be named.  A fifth of the
-gate's seeds runs twice, in other processes under other hash seeds, and has to leave the same trace.
+gate's seeds runs twice, in other processes under other hash seeds, by another interpreter where one
+is named, and has to leave the same trace: members of one cluster may run different ones.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import sys
 import time
 from datetime import UTC, datetime
 from itertools import count
@@ -60,7 +62,7 @@ def tell(outcome: Outcome, verbose: bool) -> None:
         print(f"  again: {command_for(outcome.stack, outcome.seed)}", flush=True)
 
 
-def gate(seeds: int, processes: int, verbose: bool, coverage: bool) -> int:
+def gate(seeds: int, processes: int, verbose: bool, coverage: bool, again_by: str) -> int:
     """Fixed seeds, fresh ones until enough count, and every fifth again; 0 when all is well."""
     start = fresh_start(day())
     print(f"fresh seeds from {start} (day {day()})", flush=True)
@@ -83,9 +85,10 @@ def gate(seeds: int, processes: int, verbose: bool, coverage: bool) -> int:
     if coverage:
         print("\n".join(coverage_lines(summary.pairs)))
     twice = [Job(o.stack, o.seed) for o in outcomes[::REPEATED_EVERY] if o.trace]
-    again = list(run_batches(twice, processes, 100_000))
+    again = list(run_batches(twice, processes, 100_000, again_by))
     different = differences(outcomes, again)
-    print(f"{len(again)} of them again under other hash seeds: {len(different)} differ")
+    where = "" if again_by == sys.executable else f" by {again_by}"
+    print(f"{len(again)} of them again under other hash seeds{where}: {len(different)} differ")
     if different:
         print("\n".join(different))
         if sources() != before:
