@@ -56,6 +56,8 @@ CHANGE = "->"
 Terms = tuple[str, ...]
 EXACT_MAX = 18
 """Most voters of a set: all subsets are checked, 2 ** 18 is a quarter of a million."""
+JUDGED_MAX = 1024
+"""Of how many subsets it is kept whether they are quorate: of ten voters all."""
 
 
 def majority(votes: int) -> int:
@@ -176,6 +178,8 @@ class VoterSet:
         key = frozenset(names)
         found = self.judged.get(key)
         if found is None:
+            if len(self.judged) >= JUDGED_MAX:
+                self.judged.clear()
             found = self.judged[key] = self.quorate(key)
         return found
 

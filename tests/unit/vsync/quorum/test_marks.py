@@ -11,7 +11,7 @@ from tests.support.ring.virtual_network import Net
 from vsync.cpg.durability import Durability
 from vsync.cpg.events import GroupSent
 from vsync.quorum.durable_position import durable_up_to
-from vsync.quorum.voter_set import parse
+from vsync.quorum.voter_set import EXACT_MAX, JUDGED_MAX, parse
 from vsync.totem.events import Deliver, Marks
 from vsync.types import Guarantee, Member
 from vsync.wire.messages import FrameKind
@@ -38,6 +38,18 @@ def test_it_is_what_looking_at_all_subsets_finds() -> None:
                 if set(some) <= caught_up and all(one.quorate(set(some)) for one in voters.sets):
                     best = max(best, min(marks[n] for n in some))
         assert voters.durable(marks, caught_up, 0) == best, (seed, marks, caught_up)
+
+
+def test_of_many_voters_not_every_subset_is_kept() -> None:
+    """Of the most that there may be a hundred thousand reach a position first, in turn."""
+    rng = random.Random(1)
+    names = tuple(f"m{number}" for number in range(EXACT_MAX))
+    voters, marks = parse(names), dict.fromkeys(names, 0)
+    for position in range(2 * JUDGED_MAX):
+        marks[rng.choice(names)] = position
+        tenth = sorted(marks.values(), reverse=True)[EXACT_MAX // 2]
+        assert voters.durable(marks, names, 0) == tenth
+    assert len(voters.latest.judged) <= JUDGED_MAX
 
 
 def test_broker_and_group_agree_where_both_ask() -> None:
