@@ -6,6 +6,8 @@ from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
+import pytest
+
 from broker.replication.member import MERGED_TURNS_MAX, UNAWAITED_S, ReplicatedMember
 from broker.replication.ports import Ports
 from store.api import Meta
@@ -67,6 +69,24 @@ def test_a_member_that_has_caught_up_hands_over_at_once() -> None:
     behind.clients.flush.assert_called_once()
     behind.turn()
     assert behind.keep.call_count == 2, "nothing was applied, but somebody wanted a turn"
+
+
+@pytest.mark.parametrize("what", ["submitted", "handed over", "written"])
+def test_another_turn_follows_where_the_end_of_one_made_work(what: str) -> None:
+    """Also of what it saw nothing as it began: a lone member's own commands are ordered at once."""
+    idle = Turns(items=0)
+    of = {
+        "submitted": idle.controller.submit, "handed over": idle.keep,
+        "written": idle.clients.flush,
+    }  # fmt: skip
+
+    def makes_work(*_: object, **__: object) -> list[int]:
+        idle.controller.busy = True
+        return []
+
+    of[what].side_effect = makes_work
+    idle.turn()
+    idle.host.schedule.assert_called_once()
 
 
 def test_what_nobody_waits_for_shares_a_commit_with_what_follows() -> None:
