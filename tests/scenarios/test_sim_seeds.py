@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.sim.run.campaign import Options, run_seed
-from tests.sim.run.plan import CHAIN, FROZEN, LATEST, RELEASES, VOTES, YOUNGEST
+from tests.sim.run.plan import FROZEN, LATEST, RELEASES, VOTES, YOUNGEST, YOUNGEST_LASTING
 
 
 class FailedSeed(NamedTuple):
@@ -595,7 +595,7 @@ def test_what_failed_once(name: str) -> None:
     failed = SEEDS[name]
     without = failed.without if failed.votes else (*failed.without, *VOTES)
     without = without if failed.young else (*without, *FROZEN, *RELEASES)
-    without = (*without, *YOUNGEST, *CHAIN)
+    without = (*without, *YOUNGEST, *YOUNGEST_LASTING)
     result = run_seed(
         failed.seed,
         Options(ring_only=failed.ring_only, stack=failed.stack, without=without),

@@ -72,17 +72,19 @@ YOUNGEST = ("restore_two", "client_twin")
 YOUNGEST_FROM = 1000
 """Smaller seeds have none of them: tests name many of those for what they show."""
 ALL_EPISODES = EPISODE_FAULTS + LATER_EPISODES + FROZEN + YOUNGEST
-CHAIN = ("chain",)  # shovels, where there are any, are two of which one feeds the other
+YOUNGEST_LASTING = ("chain", "clock_rates")
+"""Shovels, where there are any, are two of which one feeds the other; clocks go at rates that
+differ by nearly as much as the lease bears."""
 ALL_FAULTS = (
     *WEATHER_FAULTS, *LATER_WEATHER, *ALL_EPISODES, *OTHER_FAULTS, *LATER_OTHERS, *LATEST, *VOTES,
-    *RELEASES, *CHAIN,
+    *RELEASES, *YOUNGEST_LASTING,
 )  # fmt: skip
 
 VIEW_CHANGERS = (
     "isolate", "halves", "flap", "crash", "crash_quick", "crash_mid_output", "crash_all", "wipe",
     "leave", "disk_full", "restart_storm", "pause_long", "strike",
 )  # fmt: skip
-ALWAYS_ON = ("late_timers", "staggered_start", "clock_drift", *RELEASES, *CHAIN)
+ALWAYS_ON = ("late_timers", "staggered_start", "clock_drift", *RELEASES, *YOUNGEST_LASTING)
 """In force during the whole of a run, so nothing counts them."""
 
 # What a run must have had to count in a campaign.
@@ -230,7 +232,7 @@ def _drawn_apart(tape: Tape, seed: int) -> list[str]:
         *(RELEASES if tape.fork("releases").chance(0.2) else ()),
         *(
             one
-            for one in (*YOUNGEST, *CHAIN)
+            for one in (*YOUNGEST, *YOUNGEST_LASTING)
             if seed >= YOUNGEST_FROM and tape.fork(one).chance(0.25)
         ),
     ]
