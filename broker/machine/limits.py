@@ -52,7 +52,8 @@ EXPIRED_WORK = 2
 """Units for which one of these stands, where others are published as they are due."""
 LEASES_WORK_MAX = 5_000
 """Units of deleting unused queues at one tick; the next one goes on."""
-EXPIRED_PER_GET_MAX = 256
+EXPIRED_AT_ONCE_MAX = 256
+"""Messages that are dropped because they have expired where something else is done with a queue."""
 TRIMMED_MAX = 1_024
 """Messages that are dropped at one position because a queue holds more than it may; the next one
 goes on."""

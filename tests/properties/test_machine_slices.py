@@ -39,7 +39,8 @@ LIMITS = {
     "broker.machine.handlers.policies.POLICIES_WORK_MAX": 5,
     "broker.machine.handlers.policies.TRIMMED_MAX": 1,
     "broker.machine.publishing.letters.LETTERS_WORK_MAX": 18,
-    "broker.machine.handlers.consumers.EXPIRED_PER_GET_MAX": 2,
+    "broker.machine.handlers.consumers.EXPIRED_AT_ONCE_MAX": 2,
+    "broker.machine.queueing.dispatch.EXPIRED_AT_ONCE_MAX": 2,
 }
 """So small that nearly everything is too much for one position."""
 

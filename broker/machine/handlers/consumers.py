@@ -32,7 +32,7 @@ from broker.machine.limits import (
     CHANNEL_CONSUMERS_MAX,
     CHANNEL_HELD_MAX,
     CONSUMER_HELD_MAX,
-    EXPIRED_PER_GET_MAX,
+    EXPIRED_AT_ONCE_MAX,
     NO_ACK_HELD_MAX,
     QUEUE_CONSUMERS_MAX,
 )
@@ -162,7 +162,7 @@ def on_get(state: State, channel: Channel, command: Get) -> int:
     tallies = queue.tally, channel.tally, channel.total
     mark_used(state, queue)
     if queue.expiring:
-        expire(state, queue, EXPIRED_PER_GET_MAX)
+        expire(state, queue, EXPIRED_AT_ONCE_MAX)
     groups = queue.groups
     found: tuple[int, Message, bool] | None = None
     if groups is not None:  # what others hold messages of waits for them

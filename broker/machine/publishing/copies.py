@@ -18,6 +18,7 @@ KEY_WORK = 3
 _KINDS = {
     ord("S"): "longstr", ord("F"): "table", ord("t"): "bool", ord("V"): "void", ord("x"): "binary",
     ord("T"): "timestamp", ord("D"): "decimal", ord("f"): "float", ord("d"): "double",
+    ord("l"): "long",
 }  # fmt: skip
 """As RabbitMQ names them in its refusal; the others are whole numbers."""
 

@@ -12,10 +12,11 @@ from collections.abc import Sequence
 
 from broker.machine.digest import MASK, element_of, held_element, place
 from broker.machine.effects import DeliverEffect
-from broker.machine.limits import CHANNEL_HELD_MAX
+from broker.machine.limits import CHANNEL_HELD_MAX, EXPIRED_AT_ONCE_MAX
 from broker.machine.move_log import DELIVERED, FLAG, INDEX_MASK, row
 from broker.machine.queueing.last_values import hold_last_value
 from broker.machine.queueing.queue import take, take_of_group
+from broker.machine.queueing.queue_limits import expire
 from broker.machine.requests.properties import with_new_header
 from broker.machine.state import (
     BODY,
@@ -178,12 +179,18 @@ def queue_for_service(queue: Queue, consumer: Consumer) -> None:
         service.insert(at, consumer)
 
 
-def dispatch(state: State, queue: Queue) -> None:
-    """Deliver while there are both a ready message and a consumer with credit."""
+def dispatch(state: State, queue: Queue, *, enters: bool = False) -> None:
+    """Deliver while there are both a ready message and a consumer with credit. What has expired
+    behind a message that had not is dropped as its turn comes; `enters`: none can have, as a
+    message has just come, which may live for no time and is delivered at once all the same."""
     if queue.readers is not None and queue.readers.service:
         state.reading[queue.number] = queue
-    while queue.service and _dispatch_next(state, queue, in_runs=True):
-        pass
+    drops = 0 if enters else EXPIRED_AT_ONCE_MAX
+    while queue.service:
+        if queue.expiring:
+            drops -= expire(state, queue, drops)
+        if not _dispatch_next(state, queue, in_runs=True):
+            return
 
 
 def _dispatch_next(state: State, queue: Queue, *, in_runs: bool) -> bool:
@@ -313,9 +320,12 @@ def offer_all(state: State, channel: Channel) -> None:
         if queue.readers is not None and queue.readers.service:
             state.reading[queue.number] = queue
     turns = list(queues.values())
+    drops = EXPIRED_AT_ONCE_MAX
     while turns:
-        turns = [
-            queue
-            for queue in turns
-            if queue.service and _dispatch_next(state, queue, in_runs=False)
-        ]
+        served = []
+        for queue in turns:
+            if queue.service and queue.expiring:
+                drops -= expire(state, queue, drops)
+            if queue.service and _dispatch_next(state, queue, in_runs=False):
+                served.append(queue)
+        turns = served

@@ -78,7 +78,7 @@ def enqueue_in_group(
             bury_refused(state, queue, message)
         return False
     append(state, queue, message)
-    dispatch(state, queue)
+    dispatch(state, queue, enters=True)
     trim(state, queue, TRIMMED_PER_MESSAGE_MAX)
     if queue.expiring:
         expire_at_once(state, queue)

@@ -127,13 +127,13 @@ _LOCATORS = ("client-local", "balanced", "random", "least-leaders")
 def check_queue(name: str, vhost: str, arguments: Table) -> Refusal | None:
     kind = queue_type(arguments)
     foreign = _foreign_to(kind) + (_NO_STREAM if kind == STREAM else ())
+    if type(arguments.get(_EXCHANGE, "")) is not str:
+        return invalid_type(_EXCHANGE, "queue", name, vhost, arguments[_EXCHANGE])
     fault = _fault_of(_TYPE, arguments.get(_TYPE, CLASSIC))
     if fault is not None:
         return invalid_argument(_TYPE, "queue", name, vhost, fault)
     for arg in sorted(arguments.keys() - set(foreign), key=_place):
         value = arguments[arg]
-        if arg == _EXCHANGE and type(value) is not str:
-            return invalid_type(arg, "queue", name, vhost, value)
         why = _fault_of(arg, value)
         if why is None and arg in _OF_WINDOW and deduplicates(arguments):
             why = _fault_of_number(value, *_OF_WINDOW[arg])

@@ -283,11 +283,13 @@ def second_open() -> Refusal:
 
 
 def _shown(value: Value) -> str:
-    return f"'{str(value).lower() if isinstance(value, bool) else plain(value)}'"
+    return "none" if value is None else f"'{plain(value)}'"
 
 
 def plain(value: Value) -> str:
     """A value in words; the same everywhere, whatever a client put in."""
+    if isinstance(value, bool):
+        return str(value).lower()
     return value if isinstance(value, str) else repr(value)
 
 

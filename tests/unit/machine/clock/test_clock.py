@@ -8,6 +8,7 @@ import pytest
 from broker.machine import commands as c
 from broker.machine.clock.cluster_time import AHEAD_US_MAX
 from broker.machine.clock.horizons import SPANS_MAX
+from broker.machine.effects import DeliverEffect
 from broker.machine.machine import Machine
 from tests.support.clocks import (
     EXPIRES_IN_A_SECOND,
@@ -19,7 +20,7 @@ from tests.support.clocks import (
     long_lived,
     tick_all,
 )
-from tests.support.three_machines import Rig
+from tests.support.three_machines import EMPTY, Rig
 
 
 def test_a_message_lives_for_its_time_and_no_longer(rig: Rig) -> None:
@@ -300,3 +301,26 @@ def test_how_long_nothing_is_due(rig: Rig) -> None:
     assert rig.machine.due_in_us == 58 * SECOND
     client.get("q")
     assert rig.machine.due_in_us <= 0, "what is at the head now may have expired long ago"
+
+
+@pytest.mark.parametrize("shared", [False, True])
+def test_what_expired_behind_another_is_not_delivered(rig: Rig, shared: bool) -> None:
+    """As RabbitMQ promises it; it dies when its turn comes."""
+    client = rig.client()
+    client.queue("dead")
+    letters: c.Table = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    client.queue("q", {"x-message-ttl": 60_000, **letters})
+    for body in (b"first", b"late", b"late", b"second", b"late", b"last"):
+        properties = EXPIRES_IN_A_SECOND if body == b"late" else EMPTY
+        client.publish("q", body, properties=properties)
+    rig.pass_time(2 * SECOND)
+    assert rig.depth("q") == 6
+    if shared:
+        client.qos(1)
+    client.consume("q", prefetch=0 if shared else 1)
+    got = []
+    for tag in (1, 2, 3):
+        got += [one.body for one in rig.effects if isinstance(one, DeliverEffect)]
+        client.ack(tag)
+    assert got == [b"first", b"second", b"last"]
+    assert rig.depth("dead") == 3
