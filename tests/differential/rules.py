@@ -60,6 +60,24 @@ def of_reject(seen: Difference) -> bool:
     return seen.step.args[:1] == ("basic.reject",) and seen.ours == of_nack
 
 
+def bare(lines: list[str], left_out: str) -> list[str]:
+    """Without this, and without quotes: those of either side are within other ones."""
+    return [re.sub(left_out, "", re.sub(r"[\\\"']", "", line)).rstrip() for line in lines]
+
+
+def in_python(seen: Difference) -> bool:
+    """The same but for how the value at fault is written."""
+    value = r"(\(value|received ).*(?=, \d+, \d+\))"
+    alike = bare(seen.ours, value) == bare(seen.theirs, value)
+    return alike and "[" in "".join(seen.theirs) and is_close(seen.ours, 406)
+
+
+def counts_from_the_first(seen: Difference) -> bool:
+    """To a consumer without acknowledgement."""
+    count = r" headers=\[x-delivery-count=l0\]|, x-delivery-count=l0|x-delivery-count=l0, "
+    return "deliver" in str(seen.theirs) and bare(seen.ours, count) == bare(seen.theirs, "$")
+
+
 def user_first(seen: Difference) -> bool:
     return (
         seen.step.what == "publish"
@@ -75,6 +93,11 @@ def counts_more(seen: Difference) -> bool:
 
 
 RULES = (
+    Rule("values in Python", "they show as Python does, not Erlang", in_python, goes_on=True),
+    Rule(
+        "counted from the first", "(there not to consumers without acknowledgement)",
+        counts_from_the_first, goes_on=True,
+    ),
     Rule("says more", "and often say behind these what is needed", says_more, goes_on=True),
     Rule(
         "reject is a nack", "a refusal has class and method of `basic.nack`", of_reject,

@@ -80,6 +80,7 @@ def test_of_several_faults_the_one_is_named_that_rabbitmq_names(client: Client) 
         ({"x-max-length": -1, "x-expires": 0, "x-message-ttl": "a"}, "'x-expires'"),
         ({"x-overflow": "a", "x-dead-letter-routing-key": "a"}, "'x-dead-letter-routing-key'"),
         ({"x-max-priority": -1, "x-queue-type": "none"}, "'x-queue-type'"),
+        ({"x-queue-type": "none", "x-dead-letter-exchange": 1}, "'x-dead-letter-exchange'"),
         ({"x-max-age": "a", "x-max-length": -1}, "'x-max-length'"),
         ({"x-max-age": "a", "x-max-length": 1}, "of queue type rabbit_classic_queue"),
     ],
@@ -106,6 +107,9 @@ def test_of_several_that_differ_too(client: Client) -> None:
     client.queue("other", {"x-max-length": 1, "x-overflow": "drop-head"})
     assert client.queue("other", {"x-max-length": 2, "x-overflow": "drop-head"}) == 406
     assert "received '2' but current is '1'" in client.error()
+    client = client.channel(1)
+    assert client.queue("other", {"x-max-length": None, "x-overflow": "drop-head"}) == 406
+    assert "received none but current is '1'" in client.error()
 
 
 def test_an_exclusive_queue_declared_otherwise_is_locked(client: Client) -> None:
@@ -149,7 +153,8 @@ def test_cc_alone_reaches_queues_also_in_a_transaction(client: Client) -> None:
 
 
 @pytest.mark.parametrize(
-    ("value", "kind"), [("q", "longstr"), ({"a": 1}, "table"), (1, "signedint"), (True, "bool")]
+    ("value", "kind"),
+    [("q", "longstr"), ({"a": 1}, "table"), (1, "signedint"), (1 << 40, "long"), (True, "bool")],
 )
 @pytest.mark.parametrize("name", ["CC", "BCC"])
 def test_cc_is_an_array(client: Client, name: str, value: c.Value, kind: str) -> None:
