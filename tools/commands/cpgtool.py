@@ -14,13 +14,14 @@ from tools.client.credentials import Credentials, with_credentials
 from tools.client.target_options import asked, with_broker_argument, with_json, with_timeout
 from tools.commands.qpid_cluster import parse_target
 
-EPILOG = """\b
+EPILOG = """\
 MEMBER is [amqp[s]://][user/password@]host[:port] of a broker, default localhost:5672, or
 $QPID_BROKER; or, of a program that uses vsync as a library, what it gave as manage=: host:port or
 unix:/a/path.
-\b
+
 Members of a group are in order of seniority: the first has been there longest. Brokers are
 one group, named after the cluster: those that have its state.
+
 \b
 Examples:
   cpgtool                               the groups that localhost's broker knows
@@ -28,7 +29,7 @@ Examples:
   cpgtool -n 127.0.0.1:5409             only the names
   cpgtool -d : 127.0.0.1:5409           one line a member, fields separated by ':'
   cpgtool --json 127.0.0.1:5409         one document for programs
-\b
+
 Exit codes: 0 done, 1 no answer, or refused, 2 wrong usage.
 """
 

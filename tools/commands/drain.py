@@ -56,24 +56,28 @@ EPILOG = """\b
 Examples:
   Everything that comes, until Ctrl-C:
     drain -q work
+
 \b
   What is there now, over a cluster, into a file:
     drain -b 10.0.0.1,10.0.0.2,10.0.0.3 -q work --timeout 2 --output work.txt
+
 \b
   A thousand different messages, with ids and flags, for a program:
     drain -q work --count 1000 --unique --format json
+
 \b
   What a stream has had in the last hour, without taking anything:
     drain -q log --offset 1h --timeout 2 --format json
+
 \b
   What waits in a queue, without taking anything:
     drain -q work --browse --timeout 1 --format json
-\b
+
 Formats: text writes the body and a newline; json writes one object a line, with body,
 message_id (null without one), redelivered, exchange, key, and of a stream the offset. Bytes
 of a body that are not UTF-8 stand there as \\udc80 to \\udcff
 (Python: .encode('utf-8', 'surrogateescape')).
-\b
+
 Exit codes: 0 done, 1 --count not reached before --timeout, 64 wrong usage, 66 no such queue,
 69 no broker reachable, 73 output or history not writable, 130 interrupted (what was written is
 acked).

@@ -126,12 +126,13 @@ PROMPT_UPGRADE = (
     "Warning: With version {} in force no member can go back to an older release. "
     "Are you sure? [N]: "
 )
-EPILOG = """\b
+EPILOG = """\
 BROKER is [amqp[s]://][user/password@]host[:port], default localhost:5672, or $QPID_BROKER; with
 amqps:// 5671. Any member will do, also as it is shown here (amqp:ssl:...), and of a list
 host:port,host:port or failover:(tcp://host:port,...) the first that can be reached. Without a user
 in it or in --user: QPID_USER and QPID_PASSWORD of the environment, else guest, who may ask on the
 member's machine.
+
 \b
 Examples:
   qpid-cluster                          the cluster that localhost belongs to
@@ -150,14 +151,14 @@ Examples:
   qpid-cluster --replace-voter c d      d votes in the place of c, which is gone for good
   qpid-cluster --set-votes a 2          a has two votes from now on
   qpid-cluster --diagnose report.tar.gz --data-dir /var/lib/qpidd --log-file /var/log/qpidd.log
-\b
+
 A member that is drained lets no client in until it is undrained or restarted. Refused, but with
 --force, when no other member would take clients.
-\b
+
 A change of the voters is refused when two groups could act apart under the new set, when
 the members that are here could not make it durable, or while another one is under way.
 The command returns when the change is in force.
-\b
+
 Exit codes: 0 done (for the status: the cluster is ACTIVE as seen by BROKER),
 1 failed, refused, canceled, or not ACTIVE, 2 wrong usage.
 """

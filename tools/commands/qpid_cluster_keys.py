@@ -30,26 +30,30 @@ from vsync.io.keys import (
 PUBLIC_DIR = "public"
 GENERATIONS_MAX = 1_000
 
-EPILOG = """\b
+EPILOG = """\
 A member's name is its ring address, as its --cluster-bind says.
+
 \b
 Examples:
   Keys for three members on one machine, and how the first one uses them:
     qpid-cluster-keys keys 127.0.0.1:25672 127.0.0.1:25673 127.0.0.1:25674
     qpidd --cluster-name shop --cluster-key keys/127.0.0.1_25672.key_secret \\
           --cluster-allow keys/public ...
+
 \b
   On three machines: make all keys in one place, copy keys/public/ to every member, and each
   secret file to its member only, by a way that nobody can listen to.
+
 \b
   A new key for one member, while the cluster runs:
     qpid-cluster-keys --renew keys 10.0.0.1:25672
     copy the new keys/public/*.key to every member's --cluster-allow (no restart: it is read
     again when it changes); restart 10.0.0.1:25672 with the new --cluster-key; when it is back,
     delete the old public file everywhere.
+
 \b
   To shut a member out for good: delete its public files at every other member.
-\b
+
 Exit codes: 0 done, 1 there are keys already, 64 bad usage, 73 DIR cannot be written.
 """
 

@@ -52,10 +52,11 @@ Commands:
                        consumes from it until:
   replicate QUEUE --stop   it is a queue of its own, with all that it holds
   replicate            list the queues that are kept so, and how far each is
-\b
+
 promote is for clusters whose members run with --ha-promotion manual, where a resource manager or
 an operator decides. It is refused while another member is active: stop that one, or have it give
 the role up by qpid-cluster --drain. Of two that are promoted at the same time one is.
+
 \b
 Examples:
   qpid-ha status                       the role of localhost's broker
@@ -63,7 +64,7 @@ Examples:
   qpid-ha -b node2 promote             after node1 is gone
   qpid-ha -b node2 status --all --json
   qpid-ha replicate orders amqp://copier:secret@old-broker
-\b
+
 Exit codes: 0 done, or yes; 1 no, failed or refused, 2 wrong usage.
 """
 

@@ -27,31 +27,34 @@ EPILOG = """\b
 Examples:
   A broker on its own, messages in memory only:
     qpidd
+
 \b
   Three members on one machine that wait for each other at first start:
     qpidd --cluster-name shop --cluster-size 3 --port 5672 --data-dir /var/tmp/a \\
           --cluster-bind 127.0.0.1:25672 \\
           --cluster-nodes 127.0.0.1:25672,127.0.0.1:25673,127.0.0.1:25674
     (the second and third: --port 5673 and 5674, bind 25673 and 25674, other DIRs)
+
 \b
   The same from an option file, one value overridden:
     qpidd --config conf/member-a.conf --log-level debug
+
 \b
   Two members, and a third process that only votes, so that either member goes on alone:
     qpidd --cluster-name pair --cluster-size 2 --port 5672 --data-dir /var/tmp/a \\
           --cluster-bind 127.0.0.1:25672 --cluster-arbitrator 127.0.0.1:25674 \\
           --cluster-nodes 127.0.0.1:25672,127.0.0.1:25673,127.0.0.1:25674
     (the second: --port 5673, bind 25673; the arbitrator: bind 25674, the rest the same)
-\b
+
 Which groups of members may act is decided by votes: more than half of them, or half with the
 tie breaker. Members remember the voter set of their cluster; these options form it at first start,
 must not contradict it later (both values are named), and it is changed by qpid-cluster. Options
 under which two groups could act apart are refused with the two groups.
-\b
+
 Every option may also stand in the file given by --config, as `name = value`, or in
 the environment, as QPIDD_NAME (QPIDD_CLUSTER_NAME, QPIDD_PORT ...). The command line
 wins over the environment, the environment over the file.
-\b
+
 Exit codes: 0 orderly stop, 64 bad option, 65 store not usable, 69 address taken,
 70 internal error, 71 clock too far off, 72 no space on the disk, 73 data directory not writable,
 74 disk too slow, 75 data directory in use, 76 mixed versions or settings,

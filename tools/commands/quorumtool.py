@@ -19,22 +19,24 @@ from tools.client.target_options import asked, with_broker_argument, with_json, 
 from tools.commands.qpid_cluster import Target, parse_target
 
 QUORATE, FAILED, NOT_QUORATE = Exit.OK, 1, 2
-EPILOG = """\b
+EPILOG = """\
 MEMBER is [amqp[s]://][user/password@]host[:port] of a broker, default localhost:5672, or
 $QPID_BROKER; or, of a program that uses vsync as a library, what it gave as manage=: host:port or
 unix:/a/path.
+
 \b
 -m draws one line whenever something changed, a column for each voter: # is here, . is not,
 + is here and has no vote, as it gets the state first.
   12:00:01  quorate      3/2  # # #  ring 4.a
   12:00:31  NOT QUORATE  1/2  # . .  ring 6.a  1 of 3 voters here, 2 needed; missing: b, c
+
 \b
 Examples:
   quorumtool                            the status of localhost's broker
   quorumtool -m otherhost:5673          watch it until interrupted
   quorumtool -l unix:/run/shop.sock     the list of voters only, of a library program
   quorumtool --json || page-somebody    for programs; the exit code says it all
-\b
+
 Exit codes: 0 quorate, 1 no answer, refused or wrong usage, 2 not quorate.
 """
 

@@ -23,13 +23,15 @@ from tools.client.target_options import answered
 from tools.commands.qpid_cluster import parse_target
 from vsync.totem.trace import KINDS
 
-EPILOG = """\b
+EPILOG = """\
 FILE is what a member wrote: qpidd --trace FILE, or Cluster(..., trace=FILE). Several members'
 files are merged by time, and FILE.1, the older half, is read first.
+
 \b
 --views draws a column for each member instead of the records:
   a number  it is in the ring of this number      ?  it looks for a ring
   !         it forms one                          .  it left, or has not begun
+
 \b
 Examples:
   ringtrace a.trace b.trace c.trace           all records of three members, by time
@@ -40,7 +42,7 @@ Examples:
   ringtrace --on otherhost:5673               let a running member begin (--off: end)
   ringtrace --off --broker host1,host2        the same of several, by their client ports
   ringtrace --kinds                           what kinds of records there are
-\b
+
 Exit codes: 0 done, 1 cannot be read, or refused, 2 wrong usage.
 """
 POLL_S = 0.2

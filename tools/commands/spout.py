@@ -42,23 +42,27 @@ EPILOG = """\b
 Examples:
   Three lines typed by hand, to the broker on this machine:
     printf 'one\\ntwo\\nthree\\n' | spout -q work
+
 \b
   A file over a cluster; each message carries its line number as message id:
     spout -b 10.0.0.1,10.0.0.2,10.0.0.3 -q work --file access.log --sequence
+
 \b
   Over TLS, as another user whose password is in a file that only its owner can read:
     spout -b amqps://10.0.0.1,10.0.0.2 --user ada --password-file ~/.ada --ssl-ca ca.pem -q work
+
 \b
   The same, and each line is in the queue once, whatever brokers are lost on the way:
     spout -b 10.0.0.1,10.0.0.2,10.0.0.3 -q work --file access.log --once
+
 \b
   To an exchange, not surviving a cold start, with a summary for a script:
     tail -f app.log | spout -e logs -k web.info --transient --json
-\b
+
 When the broker is lost, spout connects to the next one of the list and sends again, in order,
 what was not confirmed. What the lost broker had stored without being able to say so is then in
 the queue twice, unless the brokers know it again (--once).
-\b
+
 Exit codes: 0 every line confirmed, 1 some refused or unroutable, 64 wrong usage,
 66 input not readable, 69 no broker reachable, 73 history not writable, 130 interrupted.
 """

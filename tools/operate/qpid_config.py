@@ -37,10 +37,9 @@ Examples:
   qpid-config bind h orders '' all format=pdf      for an exchange of type headers
   qpid-config unbind events orders 'order.#'
   qpid-config del queue orders --force
-\b
+
 A queue that is not empty or in use is deleted only with --force. Options of the original that have
 no meaning here are refused with the reason.
-\b
 """
 OVERFLOW = {
     "none": None,

@@ -18,11 +18,12 @@ from tools.operate.routes import Peer, Route, Routes, peer_of
 from tools.operate.target import answered, api_of, epilog, note, with_timeout
 
 Command = TypeVar("Command", bound=Callable[..., Any])
-EXAMPLES = """\b
+EXAMPLES = """\
 Two kinds of addresses: the cluster that runs the route is asked at its management API
 (host:15672), and reaches the other one at its port for AMQP (host:5672), with the user that stands
 before it: user/password@host, or amqps://user:password@host?cacertfile=FILE. The destination runs
 a route and pulls; with --src-local the source runs it and pushes, and the kinds change places.
+
 \b
 Examples: 'news' of far comes to near as far as it is bound there, and all of 'logs'
   qpid-route dynamic add near link/secret@far news
@@ -30,15 +31,15 @@ Examples: 'news' of far comes to near as far as it is bound there, and all of 'l
   qpid-route route list near
   qpid-route link list near
   qpid-route -e dynamic del near far news
+
 \b
 near pushes: what is published to its exchange 'orders' by eu.#, and all of its queue 'work'
   qpid-route -s route add link/secret@far near orders 'eu.#'
   qpid-route -s queue add link/secret@far near orders work
-\b
+
 What is made are federation upstreams, policies and shovels whose names begin with 'qpid-route';
 qpidctl federation_status and shovel_status show them too. All definitions are durable. A tag
 and an exclude-list are not needed: links find loops by the names of clusters.
-\b
 """
 MECHANISMS = {"PLAIN": "", "EXTERNAL": "auth_mechanism=external"}
 

@@ -19,9 +19,10 @@ from tools.operate.output import Column, asked, at, plain, print_json
 from tools.operate.target import answered, api_of, epilog, with_timeout
 from vsync.types import record
 
-EXAMPLES = """\b
+EXAMPLES = """\
 BROKER is [http[s]://][user/password@]host[:port] of the management API, default localhost:15672,
 or $QPID_BROKER. Any member will do, and of a list host:port,host:port the first that answers.
+
 \b
 Examples:
   qpid-stat -q                      queues: depth, what went in and out, consumers
@@ -30,7 +31,6 @@ Examples:
   qpid-stat -e -F orders otherhost  the exchanges whose names have "orders" in them
   qpid-stat -c --json               connections, for a program
   qpid-stat -q -i 2                 again every two seconds
-\b
 """
 
 

@@ -49,7 +49,6 @@ Examples:
   qpidctl set_policy caps "^orders" '{"max-length": 1000}' --apply-to queues
   qpidctl cluster_status
   qpidctl await_startup --timeout 60
-\b
 """
 
 

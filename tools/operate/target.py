@@ -27,11 +27,11 @@ COMPLETION = """\b
 Completion of verbs and options:
   bash:  eval "$(_{0}_COMPLETE=bash_source {1})"   in ~/.bashrc
   zsh:   eval "$(_{0}_COMPLETE=zsh_source {1})"    in ~/.zshrc
-\b
+
 A password on the command line is seen by everyone on this machine: use --password-file, or set
 QPID_PASSWORD. At a terminal --user alone has it asked for.
 Over TLS: https://host:port, and --ssl-ca, or SSL_CERT_FILE of the environment.
-\b
+
 Exit codes: 0 done, 64 wrong usage or no such object, 65 wrong password or data,
 69 no answer or a check failed, 70 the broker refused for another reason.
 """
@@ -39,7 +39,7 @@ Exit codes: 0 done, 64 wrong usage or no such object, 65 wrong password or data,
 
 def epilog(command: str) -> str:
     """The end of a command's --help."""
-    return COMPLETION.format(command.upper().replace("-", "_"), command)
+    return "\n" + COMPLETION.format(command.upper().replace("-", "_"), command)
 
 
 def with_target(command: Command) -> Command:

@@ -60,3 +60,12 @@ def test_troff_has_nothing_to_say(pages: Path) -> None:
             ["groff", "-man", "-Tutf8", "-ww", str(one)], capture_output=True, text=True, check=True
         )
         assert ended.stderr == ""
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_fits_a_narrow_terminal_but_for_what_is_typed(name: str) -> None:
+    """Prose is wrapped; an example stays on its line, and its end where it is."""
+    shown = click.Context(installed()[name], info_name=name, terminal_width=50).get_help()
+    assert "\b" not in shown
+    codes = shown.partition("\n  Exit codes: ")[2].partition("\n\n")[0]
+    assert [line for line in codes.splitlines() if len(line) > 50] == []
