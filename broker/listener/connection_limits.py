@@ -80,7 +80,10 @@ class ConnectionLimits:
     def _full(self, source: str) -> NotLetIn | None:
         limits = self.limits
         if self._connections >= self.connections_max:
-            return NotLetIn("refused_full", f"there are {self._connections} connections already")
+            reason = f"there are {self._connections} connections already"
+            if limits.connections is None:
+                reason += f", as this process may open {self._open_files} files"
+            return NotLetIn("refused_full", reason)
         if limits.per_address and self._of_source[source] >= limits.per_address:
             return NotLetIn(
                 "refused_of_address", f"there are {limits.per_address} connections of {source}"
