@@ -73,7 +73,7 @@ def ring_security(options: BrokerOptions, warn: Callable[[str], None]) -> Securi
             f"{security.key} holds the key of member {own.name}, and this is member {me} by its "
             "--cluster-bind; each member needs a key of its own"
         )
-    allowed = Allowed(security.allow, warn)
+    allowed = Allowed(security.allow, warn, log.info)
     if allowed.names.get(own.public) != me:
         warn(
             f"{security.allow} does not hold the public key of this member, {me} "

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import os
 import stat
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -30,7 +30,7 @@ _Z85: Final = frozenset(
 )
 _OTHERS: Final = stat.S_IRWXG | stat.S_IRWXO
 
-Warn = Callable[[str], None]
+Tell = Callable[[str], None]
 
 
 class KeyFileError(VsyncError):
@@ -92,10 +92,13 @@ def read_secret(path: Path) -> KeyPair:
 class Allowed:
     """Allow list: the public keys of a directory, and the name that each is allowed for."""
 
-    def __init__(self, directory: Path, warn: Warn) -> None:
-        """Read the directory.  Raises KeyFileError for any error in it."""
+    def __init__(self, directory: Path, warn: Tell, note: Tell) -> None:
+        """Read the directory.  Raises KeyFileError for any error in it.
+
+        `warn` is told of a change that cannot be read, `note` of one that was.
+        """
         self.directory = directory
-        self._warn = warn
+        self._warn, self._note = warn, note
         self._warned = ""
         self._checked_at = float("-inf")
         self._seen = self._scan()
@@ -122,6 +125,9 @@ class Allowed:
             return False
         self._warned = ""
         changed = names != self.names
+        if changed:
+            said = "; ".join(_difference(self.names, names))
+            self._note(f"the allow list {self.directory} changed: {said}")
         self._seen, self.names = seen, names
         return changed
 
@@ -161,6 +167,20 @@ class Allowed:
                     f"{path}: the same key is allowed for {names[key]} and for {name}"
                 )
         return names
+
+
+def _difference(before: dict[str, str], after: dict[str, str]) -> Iterator[str]:
+    """Say what a change of an allow list means for each member that it concerns."""
+    for name in sorted({*before.values(), *after.values()}):
+        old, new = ({k for k, n in keys.items() if n == name} for keys in (before, after))
+        if not new:
+            yield f"{name} is not let in any more"
+        elif not old:
+            yield f"{name} is let in"
+        elif not old & new:
+            yield f"{name} has another key"
+        elif old != new:
+            yield f"{name} has {len(new)} key{'s' * (len(new) > 1)}, {len(old)} before"
 
 
 def _closed(path: Path, about: os.stat_result) -> os.stat_result:

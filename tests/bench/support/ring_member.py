@@ -54,7 +54,7 @@ def curve(keys: str, name: str) -> Curve:
     def warn(text: str) -> None:
         sys.stderr.write(f"{text}\n")
 
-    return Curve(own, Allowed(directory / "allow", warn))
+    return Curve(own, Allowed(directory / "allow", warn, warn))
 
 
 class Result(TypedDict):

@@ -46,7 +46,7 @@ class KeyDirectory:
         return path
 
     def curve(self, pair: KeyPair) -> Curve:
-        return Curve(pair, Allowed(self.folder, lambda _: None))
+        return Curve(pair, Allowed(self.folder, lambda _: None, lambda _: None))
 
 
 class Process:

@@ -147,7 +147,7 @@ def test_the_words_name_both_sides_and_what_to_do(tmp_path: Path) -> None:
     mine, theirs = make_pair(ME.name), make_pair(NOBODY)
     for pair in (mine, theirs):
         (tmp_path / f"{pair.name}.key").write_text(public_text(pair))
-    curve = Curve(mine, Allowed(tmp_path, pytest.fail))
+    curve = Curve(mine, Allowed(tmp_path, pytest.fail, pytest.fail))
     said = refusal_sentence(ME, curve, NOBODY, KeyRefused.KEY)
     assert all(word in said for word in (NOBODY, ME.name, mine.public, "--cluster-allow"))
     said = refusal_sentence(ME, curve, NOBODY, KeyRefused.THEIR_KEY)

@@ -101,7 +101,7 @@ def test_the_list_is_read_again_when_it_changes(tmp_path: Path) -> None:
     told: list[str] = []
     a, b, again = make_pair("a:1"), make_pair("b:1"), make_pair("a:1")
     make_public(tmp_path, a)
-    allowed = Allowed(tmp_path, told.append)
+    allowed = Allowed(tmp_path, pytest.fail, told.append)
     assert allowed.names == {a.public: "a:1"}
     assert not allowed.refresh(0.0)
 
@@ -114,14 +114,23 @@ def test_the_list_is_read_again_when_it_changes(tmp_path: Path) -> None:
     (tmp_path / "a:1.key").unlink()
     assert allowed.refresh(2 * REREAD_S)
     assert a.public not in allowed.names
-    assert told == []
+    (tmp_path / "b:1.key").unlink()
+    make_public(tmp_path, a, "a:1.2")
+    assert allowed.refresh(3 * REREAD_S)
+    assert told == [
+        f"the allow list {tmp_path} changed: {what}"
+        for what in (
+            "a:1 has 2 keys, 1 before; b:1 is let in", "a:1 has 1 key, 2 before",
+            "a:1 has another key; b:1 is not let in any more",
+        )
+    ]  # fmt: skip
 
 
 def test_a_mistake_leaves_the_list_as_it_was_and_is_logged_once(tmp_path: Path) -> None:
     told: list[str] = []
     a = make_pair("a:1")
     path = make_public(tmp_path, a)
-    allowed = Allowed(tmp_path, told.append)
+    allowed = Allowed(tmp_path, told.append, pytest.fail)
     path.write_text("oops")
     for round_ in range(1, 5):
         assert not allowed.refresh(round_ * REREAD_S)
@@ -138,7 +147,7 @@ def test_a_mistake_leaves_the_list_as_it_was_and_is_logged_once(tmp_path: Path) 
 def test_what_no_list_may_be(tmp_path: Path) -> None:
     def refused(says: str) -> None:
         with pytest.raises(KeyFileError, match=says):
-            Allowed(tmp_path, pytest.fail)
+            Allowed(tmp_path, pytest.fail, pytest.fail)
 
     refused("holds 0 files")
     pair = make_pair("a:1")
@@ -155,7 +164,7 @@ def test_what_no_list_may_be(tmp_path: Path) -> None:
     path.chmod(0o646)
     refused(r"run: chmod o-w .*a:1\.key")
     with pytest.raises(KeyFileError, match="cannot be read: No such"):
-        Allowed(tmp_path / "none", pytest.fail)
+        Allowed(tmp_path / "none", pytest.fail, pytest.fail)
 
 
 # -- names on a connection -----------------------------------------------------------------------
@@ -169,7 +178,8 @@ def test_a_frame_counts_only_under_the_name_of_its_key(tmp_path: Path) -> None:
     a, b = make_pair("a:1"), make_pair("b:1")
     for pair in (a, b):
         make_public(tmp_path, pair)
-    curve = Curve(a, Allowed(tmp_path, pytest.fail))
+    told: list[str] = []
+    curve = Curve(a, Allowed(tmp_path, pytest.fail, told.append))
     for _ in range(2):  # the second time from the memo
         assert curve.check(b.public, frame("b:1")) == ""
         assert curve.check(b.public, frame("a:1")) == "frames_under_false_names"
@@ -185,7 +195,7 @@ def test_a_frame_counts_only_under_the_name_of_its_key(tmp_path: Path) -> None:
 def test_which_keys_are_admitted(tmp_path: Path) -> None:
     a = make_pair("a:1")
     make_public(tmp_path, a)
-    curve = Curve(a, Allowed(tmp_path, pytest.fail))
+    curve = Curve(a, Allowed(tmp_path, pytest.fail, pytest.fail))
     assert curve.admit(b"CURVE", [bytes(32)]) == ""
     assert curve.admit(b"CURVE", [b"short"]) == ""
     assert curve.admit(b"CURVE", []) == ""
@@ -294,7 +304,8 @@ def test_the_command_makes_keys_that_are_read_and_never_writes_over_one(tmp_path
     pair = read_secret(secret)
     assert pair.name == "127.0.0.1:7001"
     assert os.stat(secret).st_mode & 0o777 == 0o600
-    allowed = Allowed(tmp_path / "public", pytest.fail)
+    told: list[str] = []
+    allowed = Allowed(tmp_path / "public", pytest.fail, told.append)
     assert sorted(allowed.names.values()) == ["127.0.0.1:7001", "[::1]:7002"]
 
     again = keys(str(tmp_path), "127.0.0.1:7001")
