@@ -51,6 +51,7 @@ class Lockstep:
                 difference = self._step(sides, step, idle_s)
                 if difference is None:
                     continue
+                difference = difference._replace(before=program.steps[: done - 1])
                 rule = rule_of(difference)
                 if rule is None:
                     return Result(difference, done, rules)

@@ -35,15 +35,27 @@ class Got(NamedTuple):
 
 def typed(data: bytes, at: int, end: int) -> list[str]:
     """The fields of a table, each with its type, in the order of their names. Times are left out,
-    and `x-last-death-*`, which RabbitMQ 3.10 does not write."""
+    and `x-last-death-*`, which RabbitMQ 3.10 does not write. Of several deaths it turns the order
+    round each time, but for the first."""
     fields = []
     while at < end:
         stop = at + 1 + data[at]
         name = data[at + 1 : stop].decode()
         shown, at = _typed_value(data, stop)
+        if name == "x-death":
+            first, *others = _items(data, stop + 5, at)
+            shown = f"{first} {sorted(others)}"
         if not name.startswith("x-last-death-"):
             fields.append(f"{name}={shown}")
     return sorted(fields)
+
+
+def _items(data: bytes, at: int, end: int) -> list[str]:
+    items = []
+    while at < end:
+        shown, at = _typed_value(data, at)
+        items.append(shown)
+    return items
 
 
 def _typed_value(data: bytes, at: int) -> tuple[str, int]:
@@ -54,11 +66,7 @@ def _typed_value(data: bytes, at: int) -> tuple[str, int]:
             return f"F{typed(data, start, stop)}", stop
         if tag in b"Sx":
             return f"{chr(tag)}{data[start:stop].decode('ascii', 'backslashreplace')}", stop
-        items = []
-        while start < stop:
-            shown, start = _typed_value(data, start)
-            items.append(shown)
-        return f"A{items}", stop
+        return f"A{_items(data, start, stop)}", stop
     if tag == ord("V"):
         return "V", at
     if tag == ord("D"):

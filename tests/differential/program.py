@@ -41,7 +41,7 @@ KEYS = "a", "a.b", "a.b.c", "b", "", "a..c", "~q1", "~q2"
 PATTERNS = "#", "*", "a.*", "#.c", "*.b.#", "a.#.c", "a.b", "", "a.*.*", "#.#", "*.*"
 VALUES: tuple[Value, ...] = (1, 2, "1", "x", True, None, 1.0, (1, "x"), {"k": 1})
 CONSUMERS = "t1", "t2", "t3"
-WRONG: tuple[Value, ...] = (-1, "a", 1.5, True, None, (1,), {"k": 1}, 1 << 40)
+WRONG: tuple[Value, ...] = (-1, "a", 1.5, True, (1,), {"k": 1}, 1 << 40)
 
 
 class Generator:

@@ -197,6 +197,7 @@ def ttl_of(properties: bytes) -> int:
     text = expiration_of(properties)
     if text is None:
         return NO_TTL
+    text = text.removeprefix(b"+")  # RabbitMQ reads it so
     if not text.isdigit() or len(text) > 16 or int(text) > _TTL_MS_MAX:
         return NO_TTL - 1
     return int(text) * 1000

@@ -365,9 +365,14 @@ def headers_match(arguments: Table, headers: Table) -> bool:
 
 
 def _has_header(headers: Table, name: str, value: Value) -> bool:
+    """Numbers are compared, and texts, whatever type they came in, as RabbitMQ does."""
     if name not in headers:
         return False
     if value is None:  # a void value asks only that the header is there
         return True
     found = headers[name]
-    return type(found) is type(value) and found == value
+    if isinstance(found, bool) or isinstance(value, bool):
+        return found is value
+    if isinstance(found, str):
+        found = found.encode()
+    return found == (value.encode() if isinstance(value, str) else value)

@@ -121,6 +121,29 @@ def test_an_exclusive_queue_declared_otherwise_is_locked(client: Client) -> None
     assert client.queue("all", exclusive=True) == 405
 
 
+@pytest.mark.parametrize(
+    ("asked", "found", "matches"),
+    [
+        (1, 1.0, True), (1.5, 1.5, True), (1, 2.0, False), (True, 1, False), (1, True, False),
+        (True, True, True), ("x", b"x", True), ("1", 1, False), (None, 1, True),
+    ],
+)  # fmt: skip
+def test_headers_match_by_value(
+    client: Client, asked: c.Value, found: c.Value, matches: bool
+) -> None:
+    client.queue("q")
+    client.exchange("h", "headers")
+    assert client.bind("q", "h", args={"k": asked}) == c.OK
+    client.publish("", exchange="h", properties=headers(k=found))
+    assert depths(client, "q") == [int(matches)]
+
+
+def test_an_expiration_may_have_a_sign(client: Client) -> None:
+    client.queue("q")
+    assert client.publish("q", properties=codec.encode_properties({"expiration": "+60000"})) == c.OK
+    assert client.publish("q", properties=codec.encode_properties({"expiration": "++1"})) == 406
+
+
 def test_cc_and_bcc_name_further_keys(client: Client) -> None:
     for queue in ("to", "cc", "bcc", "other"):
         client.queue(queue)
