@@ -138,10 +138,8 @@ class Api:
             hint = "" if self.tls is not None else f"; perhaps it {tls_hint}"
             raise NoAnswer(f"{address} closed the connection without an answer{hint}") from None
         except OSError as problem:
-            raise NoAnswer(
-                f"cannot ask {address}: {reason(problem, address)}; "
-                "is the member running, and is this its management port?"
-            ) from None
+            hint = _hint(problem)
+            raise NoAnswer(f"cannot ask {address}: {reason(problem, address)}{hint}") from None
         except http.client.HTTPException as problem:
             what = "does not speak HTTP: give the management port"
             begins_otherwise = isinstance(problem, http.client.BadStatusLine)
@@ -181,10 +179,8 @@ class Api:
         except NoneReached as problem:
             said = [f"{place}: {reason(why, place)}" for place, why in problem.failures]
             kind = NotRunning if problem.is_down else NoAnswer
-            raise kind(
-                f"cannot ask {'; '.join(said)}; "
-                "is the member running, and is this its management port?"
-            ) from None
+            hint = _hint(*(why for _, why in problem.failures))
+            raise kind(f"cannot ask {'; '.join(said)}{hint}") from None
 
     def _read(self, status: int, text: bytes) -> Json:
         found: Json = None
@@ -206,6 +202,13 @@ class Api:
             )
         told = "".join(f": {one}" for one in _details(found))
         raise ApiError(plain(str(reason or f"HTTP status {status}")) + told, status)
+
+
+def _hint(*problems: OSError) -> str:
+    """What else to look at, unless a certificate was the trouble: then somebody was there."""
+    if all(isinstance(one, ssl.SSLCertVerificationError) for one in problems):
+        return ""
+    return "; is the member running, and is this its management port?"
 
 
 def _details(found: Json) -> list[str]:

@@ -194,6 +194,15 @@ def test_who_is_not_trusted_is_not_asked_again_for_a_minute(files: Files) -> Non
         connect_any([address], Login(tls=client_context(TlsFiles())), Reconnect(3600.0))
 
 
+def test_who_is_not_trusted_runs(files: Files) -> None:
+    """So the sentence ends with what to do about the certificate."""
+    with (
+        server(status, files) as address,
+        pytest.raises(NoAnswer, match=r"certificate is not trusted .* or by SSL_CERT_FILE$"),
+    ):
+        Api(address, "u", "p", 5.0, client_context(TlsFiles())).get("overview")
+
+
 def test_a_connection_that_is_cut_within_tls(files: Files) -> None:
     """Whoever cuts it cannot make the beginning of an answer look like all of it."""
 
