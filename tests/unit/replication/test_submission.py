@@ -397,6 +397,9 @@ def test_parts_of_a_large_message_wait_for_the_disks_of_a_majority_and_others_do
     assert until_it_waits(own, ring) == 1, "however small the window is"
     own.submit([publish(1, conn=2), Ack(ACK, 3, 1, 1, False), publish(2, conn=2)])
     assert kinds_of(ring)[1:] == [(ACK, 3), (PUBLISH, 2), (PUBLISH, 2)], "in one blob"
+    until_it_waits(own, ring)
+    own.submit([publish(3, conn=2)])
+    assert kinds_of(ring)[4:] == [(PUBLISH, 2)], "though it is the turn of the large one"
     own.durable(1)
     while own.outstanding:
         own.durable(until_it_waits(own, ring))

@@ -199,6 +199,22 @@ def test_what_was_promised_stays_promised() -> None:
     assert it.device.writers[1].metas[-1].promised_epoch == OLD.promised_epoch
 
 
+def test_a_commit_leaves_in_the_record_what_it_does_not_say() -> None:
+    """G7: its member's promise too, should the state that it has now know of a lower one."""
+    switch = Switch()
+    switch.finish()
+    persister = switch.persister
+    before = persister.meta = replace(persister.meta, incarnation=5, note="damaged once")
+    switch.apply()
+    persister.keep(switch.replica, replace(PROMISE, promised_epoch=before.promised_epoch - 1))
+    history = switch.replica.history
+    assert persister.meta == switch.device.writers[-1].metas[-1] == replace(
+        before, state_epoch=history.epoch, position=history.position, chain=history.chain,
+        order=history.order, cluster_id=PROMISE.cluster_id, voters=PROMISE.voters,
+        version=switch.replica.machine.version,
+    )  # fmt: skip
+
+
 def test_nobody_reads_a_store_that_is_being_replaced() -> None:
     it = Switch()
     assert it.persister.for_others is None
