@@ -56,6 +56,31 @@ def test_all_deferred_work_is_done_before_the_state_report_of_a_new_view() -> No
     assert core.replica.history.chain in state
 
 
+def test_what_the_ring_has_no_room_for_goes_later_in_order(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    bus = formed()
+    core, refused = bus.cores["b"], list[bytes]()
+
+    def is_full(payload: bytes, *, urgent: bool = True) -> bool:
+        refused.append(payload)
+        return False
+
+    with monkeypatch.context() as full:
+        full.setattr(bus.shells["b"], "multicast", is_full)
+        core.on_output(Transitional(bus.ring, bus.members("b c")))
+        core.on_output(View(RingId(9, "b", 1), bus.members("b c"), (), ()))
+        core.flush()
+        core.patience_ended()  # it reports again
+    before = len(bus.queue)
+    core.flush()
+    sent = [payload for _, payload in bus.queue[before:]]
+    assert len(sent) == 2
+    assert set(refused) == {sent[0]}
+    core.flush()
+    assert len(bus.queue) == before + 2
+
+
 class SlowDisk:
     """An executor whose work needs a page first, each time."""
 

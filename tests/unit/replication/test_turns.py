@@ -12,7 +12,8 @@ from broker.replication.member import MERGED_TURNS_MAX, UNAWAITED_S, ReplicatedM
 from broker.replication.ports import Ports
 from store.api import Meta
 from store.memory import MemoryDisk, MemoryStore
-from vsync.totem.events import Marks
+from vsync.totem.events import Deliver, Marks, View
+from vsync.types import Guarantee, Member, RingId
 
 
 class Turns:
@@ -172,6 +173,17 @@ def test_the_ring_is_told_what_the_disk_has_begun_on() -> None:
     member.member.persister.switching = member.controller.filled = True
     member.turn()
     member.ring.expect_mark.assert_called_once()
+
+
+def test_what_the_primary_layer_says_goes_out_at_once_and_applying_waits_for_its_slice() -> None:
+    turns, ring = Turns(items=3), RingId(1, "a", 1)
+    turns.controller.on_output, turns.controller.flush = Mock(), Mock()
+    turns.member.on_output(View(ring, (), (), ()))
+    turns.controller.flush.assert_called_once()
+    sender = Member("a", 1, "127.0.0.1:1")
+    turns.member.on_output(Deliver(ring, 1, sender, [b""], Guarantee.SAFE, False))
+    turns.controller.flush.assert_called_once()
+    assert (turns.items, turns.host.schedule.call_count) == (3, 2)
 
 
 def test_a_member_that_waits_for_a_backup_looks_at_each_mark_and_when_time_has_passed() -> None:
