@@ -139,6 +139,12 @@ RULES = (
         and all(": deliver" in line for line in (*seen.ours, *seen.theirs)),
     ),
     Rule(
+        "both prefetches hold", "also where one without `global` follows (RabbitMQ forgets",
+        lambda seen: seen.step.what == "basic.qos" and not seen.step.args[2]
+        and any(step.what == "basic.qos" and step.args[2] for step in seen.before)
+        and not any("deliver" in line for line in seen.ours),
+    ),
+    Rule(
         "a consumer waits for it", "What a consumer waits for is not refused",
         lambda seen: seen.step.what == "publish" and any("deliver" in one for one in seen.ours)
         and not any("deliver" in one for one in seen.theirs),

@@ -8,7 +8,7 @@ docs/decisions/0048-arguments-that-nobody-knows-are-taken.md.
 from typing import NamedTuple
 
 from broker.machine.limits import FANOUT_MAX, ROUTE_WORK_MAX
-from broker.machine.queueing.routing import find_route
+from broker.machine.queueing.routing import bound_keys, find_route
 from broker.machine.requests.properties import HAS_HEADERS, decode_value, raw_headers, with_headers
 from broker.machine.requests.refusals import Refusal, invalid_header, too_much
 from broker.machine.state import Queue, Route, Vhost
@@ -64,9 +64,12 @@ def widened(
     vhost: Vhost, route: Route, keys: tuple[str, ...], properties: bytes, turn: int
 ) -> Route | Refusal:
     """The same route, and in addition the queues that these keys reach at its exchange."""
+    bound, bound_work = bound_keys(vhost, route.source, (route.key, *keys), properties, turn)
     queues: dict[int, Queue] = {queue.number: queue for queue in route.queues}
-    work = route.work
-    for key in dict.fromkeys(keys):
+    if bound and route.key not in bound:  # it went to the alternate exchange alone
+        queues = {}
+    work = route.work + bound_work
+    for key in dict.fromkeys(bound or keys):
         found = vhost.routes.get((route.exchange, key))
         if found is None:
             looked_for = find_route(vhost, route.source, key, properties, turn)

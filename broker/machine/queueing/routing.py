@@ -6,6 +6,7 @@ more than the key and is never kept.
 """
 
 from collections import deque
+from collections.abc import Iterable
 
 from broker.machine.commands import Table, Value
 from broker.machine.digest import canonical, item_hash
@@ -274,6 +275,23 @@ def find_route(
             vhost.routes.clear()
         vhost.routes[exchange.name, key] = route
     return route
+
+
+def bound_keys(
+    vhost: Vhost, source: Exchange, keys: Iterable[str], properties: bytes, turn: int
+) -> tuple[list[str], int]:
+    """Those of a message's keys by which it goes on from here, as its alternate exchange is only
+    for a message with none; and what it costs to say so. None need be looked at without one."""
+    if source.alternate is None and not vhost.policies[0]:
+        return [], 0
+    work, found = 0, []
+    for key in keys:
+        work += _work_to_match(source, key, properties)
+        if work > ROUTE_WORK_MAX:
+            break
+        if _matching(source, key, properties, turn):
+            found.append(key)
+    return found, work
 
 
 def alternate_by_policy(vhost: Vhost, exchange: Exchange) -> str | None:

@@ -85,13 +85,6 @@ def test_of_several_faults_the_one_is_named_that_rabbitmq_names(client: Client) 
         ({"x-max-age": "a", "x-max-length": 1}, "of queue type rabbit_classic_queue"),
     ],
 )
-def test_a_queue_with_one_active_consumer_has_no_exclusive_one(client: Client) -> None:
-    client.queue("q", {"x-single-active-consumer": True})
-    assert client.consume("q", exclusive=True) == 403
-    assert "in exclusive use" in client.error()
-    assert client.channel(1).consume("q") == c.OK
-
-
 def test_of_several_wrong_arguments_rabbitmqs_first_is_named(
     client: Client, arguments: c.Table, fault: str
 ) -> None:
@@ -110,6 +103,13 @@ def test_of_several_that_differ_too(client: Client) -> None:
     client = client.channel(1)
     assert client.queue("other", {"x-max-length": None, "x-overflow": "drop-head"}) == 406
     assert "received none but current is '1'" in client.error()
+
+
+def test_a_queue_with_one_active_consumer_has_no_exclusive_one(client: Client) -> None:
+    client.queue("q", {"x-single-active-consumer": True})
+    assert client.consume("q", exclusive=True) == 403
+    assert "in exclusive use" in client.error()
+    assert client.channel(1).consume("q") == c.OK
 
 
 def test_an_exclusive_queue_declared_otherwise_is_locked(client: Client) -> None:
@@ -173,6 +173,26 @@ def test_cc_alone_reaches_queues_also_in_a_transaction(client: Client) -> None:
     (returned,) = client.rig.effects
     assert isinstance(returned, Return)
     assert codec.decode_properties(returned.properties)["headers"] == {"CC": ("alsonowhere",)}
+
+
+@pytest.mark.parametrize(
+    ("key", "copies", "reached"),
+    [
+        ("a", ("other",), (1, 0)), ("other", ("a",), (1, 0)), ("other", ("another",), (0, 1)),
+        ("a", ("a", "a"), (1, 0)),
+    ],
+)  # fmt: skip
+def test_an_alternate_exchange_is_for_a_message_with_no_key_that_is_bound(
+    client: Client, key: str, copies: tuple[c.Value, ...], reached: tuple[int, int]
+) -> None:
+    client.queue("q")
+    client.queue("rest")
+    client.exchange("alternate", "fanout")
+    client.exchange("x", "topic", {"alternate-exchange": "alternate"})
+    client.bind("q", "x", "a")
+    client.bind("rest", "alternate")
+    client.publish(key, exchange="x", properties=headers(CC=copies))
+    assert tuple(depths(client, "q", "rest")) == reached
 
 
 @pytest.mark.parametrize(
