@@ -36,6 +36,18 @@ _OF_DELETED_QUEUE = 3  # cause of a SETTLED
 # 2 cold start, which is followed by what stays; flagged: its window was emptied too), 8 DECLARED,
 # 9 RECOVERED (from which number on; 0: a priority queue, where what is persistent keeps its place).
 LIVES = {
+    # A whole life, told by one row or three, at a place that no other message ever had, in a queue
+    # that was not emptied, breaks no rule: nothing came before it, and nothing comes after.
+    "ordinary": """
+        SELECT queue, seq FROM moves
+        WHERE queue NOT IN (SELECT queue FROM queue_moves WHERE op <> 8)
+        GROUP BY queue, seq HAVING COUNT(*) = 1 AND MIN(ended) >= 0
+            OR COUNT(*) = 3 AND MAX(ended) < 0
+                AND MIN(CASE WHEN op = 2 THEN time END) < MIN(CASE WHEN op = 3 THEN time END)
+                AND MIN(CASE WHEN op = 3 THEN time END) < MIN(CASE WHEN op = 4 THEN time END)
+                AND MIN(CASE WHEN op = 2 THEN detail END) = MIN(CASE WHEN op = 3 THEN detail END)
+                AND MIN(CASE WHEN op = 3 THEN of END) = MIN(CASE WHEN op = 4 THEN of END)
+                AND NOT BOOL_OR(op = 3 AND flag OR op = 4 AND cause = 3)""",
     # How often the queue was emptied before, how often of what is transient only, and if deleted.
     "dated": """
         SELECT queue, seq, time, op, flag, cause, of, detail, gaps, ended, first,
@@ -48,7 +60,7 @@ LIVES = {
             COALESCE(MIN(CASE WHEN op = 8 THEN gaps END) OVER past, 0) AS gaps_at_declare
         FROM (
             SELECT queue, seq, time, op, flag, cause, of, detail, gaps, ended,
-                CAST(NULL AS BIGINT) AS first FROM moves
+                CAST(NULL AS BIGINT) AS first FROM moves ANTI JOIN ordinary USING (queue, seq)
             UNION ALL SELECT queue, NULL, time, op, flag, cause, of, NULL, gaps, -1, seq
             FROM queue_moves
         ) AS joined WINDOW past AS (PARTITION BY queue ORDER BY time)""",
@@ -117,7 +129,9 @@ LIVES = {
     "counts": """
         SELECT 'examined' AS name,
             CAST(COALESCE(SUM(CASE WHEN ended >= 0 THEN 3 ELSE 1 END), 0) AS BIGINT) AS n FROM lives
-        UNION ALL SELECT 'messages', COUNT(*) FROM lives WHERE prior IS NULL""",
+        UNION ALL SELECT 'examined', 3 * COUNT(*) FROM ordinary
+        UNION ALL SELECT 'messages', COUNT(*) FROM lives WHERE prior IS NULL
+        UNION ALL SELECT 'messages', COUNT(*) FROM ordinary""",
 }
 
 

@@ -406,20 +406,44 @@ def lives_of(chance: random.Random, part: int) -> list[MoveRow]:
     return sorted(rows, key=lambda row: row[2])
 
 
-def judged(moves: list[MoveRow], queue_moves: list[MoveRow]) -> list[list[str]]:
+def judged(moves: list[MoveRow], queue_moves: list[MoveRow], **other: str) -> list[list[str]]:
+    """Return what is found; `other`: statements in place of those of the rules."""
     given = {
         "moves": table_of(moves, SCHEMAS["moves"]),
         "queue_moves": table_of(queue_moves, SCHEMAS["queue_moves"]),
         "high_waters": arrow_schema(SCHEMAS["high_waters"]).empty_table(),
     }
-    made = answer(BY_MESSAGE, given, ["breaches", "survivors", "counts"])
+    made = answer(BY_MESSAGE | other, given, ["breaches", "survivors", "counts"])
     made["breaches"] = made["breaches"].drop_columns("n")  # of a place taken twice the entry counts
+    if made["counts"].num_rows:
+        made["counts"] = made["counts"].group_by("name").aggregate([("n", "sum")])
     return [sorted(map(str, table.to_pylist())) for table in made.values()]
 
 
 def test_a_whole_life_in_one_row_is_judged_as_its_moves() -> None:
     """Also what comes before and after it, and what is found when its queue is emptied."""
-    chance = random.Random(5)
+    by_moves, in_one_row, queue_moves = moves_of_lives(random.Random(5))
+    assert len(by_moves) - len(in_one_row) > 400
+    expected = judged(by_moves, queue_moves)
+    assert judged(in_one_row, queue_moves) == expected
+    found_rules = {rule for rule in lives.RULES if f"'{rule}'" in str(expected)}
+    assert found_rules > {"ended twice", "delivered ended", "returned unheld", "dropped ended"}
+
+
+@pytest.mark.parametrize("emptied", [True, False])
+def test_an_ordinary_life_breaks_no_rule(*, emptied: bool) -> None:
+    """So nothing else is found when each of them is looked at."""
+    by_moves, in_one_row, queue_moves = moves_of_lives(random.Random(7))
+    of_queues = queue_moves if emptied else queue_moves[:2]
+    none = "SELECT queue, seq FROM moves WHERE FALSE"
+    for moves in (by_moves, in_one_row):
+        assert judged(moves, of_queues) == judged(moves, of_queues, ordinary=none)
+
+
+def moves_of_lives(
+    chance: random.Random,
+) -> tuple[list[MoveRow], list[MoveRow], list[MoveRow]]:
+    """Return lives by their moves, the same with whole ones in one row, and moves of queues."""
     by_moves: list[MoveRow] = []
     in_one_row: list[MoveRow] = []
     queue_moves: list[MoveRow] = [(queue, 0, 0, 8, False, 0, 0, 0) for queue in (1, 2)]
@@ -436,11 +460,7 @@ def test_a_whole_life_in_one_row_is_judged_as_its_moves() -> None:
         what = chance.choice([(7, 0, 0), (7, 1, 1), (9, 0, 0), (9, 0, part * 30 + 20)])
         queue, (op, cause, first) = chance.randrange(1, 3), what
         queue_moves.append((queue, first, (part + 1) << 30, op, False, cause, 9, 0))
-    assert len(by_moves) - len(in_one_row) > 400
-    expected = judged(by_moves, queue_moves)
-    assert judged(in_one_row, queue_moves) == expected
-    found_rules = {rule for rule in lives.RULES if f"'{rule}'" in str(expected)}
-    assert found_rules > {"ended twice", "delivered ended", "returned unheld", "dropped ended"}
+    return by_moves, in_one_row, queue_moves
 
 
 @pytest.mark.parametrize(
