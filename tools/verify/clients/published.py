@@ -84,7 +84,7 @@ PUBLISHED = {
             COUNT(*) FILTER (WHERE nowhere AND changes.name <> '') AS astray,
             COUNT(*) FILTER (WHERE nowhere OR older OR queues > 0) AS entered,
             COUNT(*) FILTER (WHERE older) AS older, COUNT(*) FILTER (WHERE answered) AS answered,
-            COUNT(DISTINCT channel) AS channels, MIN(position) AS position
+            MIN(channel) = MAX(channel) AS by_one, MIN(position) AS position
         FROM told JOIN wanted USING (body, number)
         LEFT JOIN changes ON changes.name = told.queue AND changes.there AND time > since
             AND (until IS NULL OR until >= time)
@@ -102,7 +102,7 @@ PUBLISHED = {
             COALESCE(nowhere, 0) + COALESCE(older, 0) - GREATEST(
                 COALESCE(astray, 0) - COALESCE(returned, 0) - COALESCE(unnumbered, 0), 0
             ) AS excused,
-            COALESCE(answered, 0) AS answered, channels
+            COALESCE(answered, 0) AS answered, by_one
         FROM told
         LEFT JOIN found USING (body, number, queue)
         LEFT JOIN inside USING (body, number, queue)
@@ -119,7 +119,7 @@ PUBLISHED = {
             WHEN confirmed > entered THEN 'nowhere'
             WHEN queue <> '' AND confirmed > inside + excused THEN 'elsewhere'
             WHEN queue <> '' AND refused > there - inside THEN 'not refused'
-            WHEN attempts = 1 AND confirmed = 1 AND there > 1 AND channels = 1 THEN 'doubled'
+            WHEN attempts = 1 AND confirmed = 1 AND there > 1 AND by_one THEN 'doubled'
             WHEN confirms AND confirmed > answered THEN 'not confirmed'
             END AS verdict
         FROM answers CROSS JOIN extent""",

@@ -33,15 +33,17 @@ RECEIVED = {
     # What was received more often than it was delivered so, or than it entered: for each client,
     # from its first receipt until its last.
     "suspects": """
-        SELECT client, life, session, place, until, body, queue, plain, again,
-            COALESCE(plain_there, 0) AS plain_there, COALESCE(entered, 0) AS entered
-        FROM receipts LEFT JOIN delivered USING (body, queue) JOIN (
-            SELECT body, queue, client, life, MIN_BY(session, place) AS session,
-                MIN(place) AS place, MAX(place) AS until
-            FROM ops WHERE op = 5 GROUP BY body, queue, client, life
-        ) AS of_clients USING (body, queue)
-        WHERE plain > COALESCE(plain_there, 0) OR again > COALESCE(again_there, 0)
-            OR plain > COALESCE(entered, 0)""",
+        SELECT client, life, MIN_BY(session, place) AS session, MIN(place) AS place,
+            MAX(place) AS until, body, queue, plain, again, plain_there, entered
+        FROM ops JOIN (
+            SELECT body, queue, plain, again, COALESCE(plain_there, 0) AS plain_there,
+                COALESCE(entered, 0) AS entered
+            FROM receipts LEFT JOIN delivered USING (body, queue)
+            WHERE plain > COALESCE(plain_there, 0) OR again > COALESCE(again_there, 0)
+                OR plain > COALESCE(entered, 0)
+        ) AS odd USING (body, queue)
+        WHERE op = 5
+        GROUP BY body, queue, plain, again, plain_there, entered, client, life""",
     # What was settled as acknowledged more often than clients acked it, where all that were sent it
     # keep histories, and lost the connections that had it: it was to come back.
     "of_acks": """
