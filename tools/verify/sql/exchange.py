@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 Tables: TypeAlias = Mapping[str, pa.Table]
-Piece: TypeAlias = tuple[int, str, bytes]  # bin, table, packed rows
+Piece: TypeAlias = tuple[int, str, pa.Table]  # bin, name, rows
 Key: TypeAlias = tuple[str, ...] | None  # columns of integers; (): one bin has all; None: each has
 T = TypeVar("T")
 
@@ -62,18 +62,17 @@ class Exchange:
                 continue
             table = self._shaped(name, table)
             if taken and taken[0] is None:
-                packed = _pack(table)
                 here = name in self.steps[step].keys
-                yield from ((bin_, name, packed) for bin_ in range(self.bins if here else 1))
+                yield from ((bin_, name, table) for bin_ in range(self.bins if here else 1))
             elif not taken or not taken[0] or self.bins == 1:
-                yield 0, name, _pack(table)
+                yield 0, name, table
             else:
                 hashed = _hashed([table[column].to_numpy() for column in taken[0]], self.bins)
                 order = np.argsort(hashed, kind="stable")
                 for rows in np.split(order, np.flatnonzero(np.diff(hashed[order])) + 1):
-                    yield int(hashed[rows[0]]), name, _pack(table.take(pa.array(rows)))
+                    yield int(hashed[rows[0]]), name, table.take(pa.array(rows))
 
-    def take(self, step: int, pieces: Iterable[tuple[str, bytes]]) -> Tables:
+    def take(self, step: int, pieces: Iterable[tuple[str, pa.Table]]) -> Tables:
         """Return what a step makes of the pieces of one bin, and what passes it by."""
         tables = dict(self.gather(pieces))
         of_step = {
@@ -91,14 +90,14 @@ class Exchange:
         schema = self.schemas[name]
         return table.select(schema.names).cast(schema)
 
-    def gather(self, pieces: Iterable[tuple[str, bytes]]) -> Tables:
+    def gather(self, pieces: Iterable[tuple[str, pa.Table]]) -> Tables:
         """Return the tables that these pieces are of."""
         parts: dict[str, list[pa.Table]] = defaultdict(list)
-        for name, packed in pieces:
-            parts[name].append(pa.ipc.open_stream(packed).read_all())
+        for name, table in pieces:
+            parts[name].append(table)
         return {name: pa.concat_tables(some).combine_chunks() for name, some in parts.items()}
 
-    def results(self, pieces: Iterable[tuple[str, bytes]]) -> Tables:
+    def results(self, pieces: Iterable[tuple[str, pa.Table]]) -> Tables:
         """Return what the last step made, given the pieces of all bins."""
         tables = self.gather(pieces)
         return {
@@ -117,16 +116,16 @@ class Exchange:
             bins = self.bins if any(step.keys.values()) else 1
             frame = frame.repartition(bins, "bin").sortWithinPartitions("bin")
             frame = frame.mapInArrow(partial(_take, exchange=self, step=at), PIECES)
-        return self.results((row.name, row.packed) for row in frame.collect())
+        return self.results((row.name, _unpack(row.packed)) for row in frame.collect())
 
     def run_here(self, given: Iterable[Tables]) -> Tables:
         """Run all steps in this process."""
         pieces = [piece for tables in given for piece in self.scatter(tables, 0)]
         for step in range(len(self.steps)):
-            of_bins: dict[int, list[tuple[str, bytes]]] = defaultdict(list)
+            of_bins: dict[int, list[tuple[str, pa.Table]]] = defaultdict(list)
             while pieces:  # what is taken is let go: little more than one step's input is held
-                bin_, name, packed = pieces.pop()
-                of_bins[bin_].append((name, packed))
+                bin_, *piece = pieces.pop()
+                of_bins[bin_].append(tuple(piece))
             for bin_ in sorted(of_bins):
                 pieces += self.scatter(self.take(step, of_bins.pop(bin_)[::-1]), step + 1)
         return self.results(piece[1:] for piece in pieces)
@@ -137,7 +136,7 @@ def _read(
 ) -> Iterator[pa.RecordBatch]:
     for task in tasks:
         for tables in read(task):
-            yield batch_of(exchange.scatter(tables, 0), PIECES)
+            yield _packed(exchange.scatter(tables, 0))
 
 
 def _take(
@@ -145,8 +144,12 @@ def _take(
 ) -> Iterator[pa.RecordBatch]:
     pieces = (one for batch in batches for one in zip(*batch.to_pydict().values(), strict=True))
     for _, of_bin in groupby(pieces, key=itemgetter(0)):
-        made = exchange.take(step, (piece[1:] for piece in of_bin))
-        yield batch_of(exchange.scatter(made, step + 1), PIECES)
+        made = exchange.take(step, ((name, _unpack(packed)) for _, name, packed in of_bin))
+        yield _packed(exchange.scatter(made, step + 1))
+
+
+def _packed(pieces: Iterable[Piece]) -> pa.RecordBatch:
+    return batch_of(((bin_, name, _pack(table)) for bin_, name, table in pieces), PIECES)
 
 
 def _pack(table: pa.Table) -> bytes:
@@ -157,9 +160,14 @@ def _pack(table: pa.Table) -> bytes:
     return packed
 
 
+def _unpack(packed: bytes) -> pa.Table:
+    return pa.ipc.open_stream(packed).read_all()
+
+
 def _hashed(columns: list[Ints], into: int) -> Ints:
     mixed = np.zeros(len(columns[0]), np.uint64)
     for column in columns:
         mixed = (mixed ^ column.view(np.uint64)) * np.uint64(0x9E3779B97F4A7C15)
         mixed ^= mixed >> np.uint64(29)
-    return ((mixed >> np.uint64(8)) % np.uint64(into)).astype(np.int64)
+    hashed = (mixed >> np.uint64(8)) % np.uint64(into)
+    return hashed.astype(np.uint16 if into < 1 << 16 else np.int64)  # few bits are sorted sooner
