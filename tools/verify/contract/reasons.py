@@ -48,7 +48,7 @@ _RESERVED = ("amq.delayed.", "amq.dead-letters.")  # no exchange reaches these q
 _QUIET = 64  # positions without a letter, after which none of an earlier segment is late
 _DEAD_MAX = 1 << 16
 _CHANGING_MAX = 1024  # positions over which a change may go on, of very many queues
-_CHANGES = (Command.DEFINE, Command.UPGRADE)  # of limits and times to live, by policies
+_CHANGES = bytes((Command.DEFINE, Command.UPGRADE))  # of limits and times to live, by policies
 _ENDS = bytes((Command.CONNECTION_CLOSE, Command.CHANNEL_CLOSE, Command.CANCEL, Command.ACTIVATE))
 
 
@@ -148,7 +148,7 @@ class Reasons:
         self._opens = Command.CHANNEL_OPEN in kinds
         if self._opens:  # tags begin anew
             self._ahead.clear()
-        if any(kind in kinds for kind in _CHANGES):
+        if kinds.translate(None, _CHANGES) != kinds:
             self._changed, self._changed_at = True, position
             for one in self._queues.values():
                 one.deadlines, one.limit = {}, 0
@@ -163,11 +163,11 @@ class Reasons:
             one.keep_no_more()
 
     def take(
-        self, position: int, row: tuple[int, bool, int, int, int, int, int],
-        moved: Message | None, model: Model,
+        self, position: int, op: int, flag: bool, cause: int, number: int, seq: int, of: int,
+        detail: int, model: Model,
     ) -> None:  # fmt: skip
         """Take a move; `ModelMismatch` where its reason is none."""
-        op, flag, cause, number, seq, of, detail = row
+        moved = model.moved
         if position != self._position:
             self._go_on(position)
         if op == _PUBLISHED:

@@ -22,7 +22,8 @@ from tools.verify.format.records import (
 from tools.verify.input.tables import ORDINAL_MAX
 
 _PUBLISHED, _ENQUEUED, _DELIVERED = int(Op.PUBLISHED), int(Op.ENQUEUED), int(Op.DELIVERED)
-_UNFLAGGED = FLAG - 1
+_WHATS = [(what & 15, what >= FLAG, (what & (FLAG - 1)) >> CAUSE_SHIFT) for what in range(256)]
+"""Kind, flag and cause by what a move is."""
 
 RULES = {
     "other root": Rule("G14", "a checkpoint has another state root than the state before it"),
@@ -107,19 +108,17 @@ class Replay:
         for what, index, queue, seq, of, detail in MOVE.iter_unpack(batch.moves):
             ordinal += 1
             position = first + ((index - first) & 0xFFFF)
-            op, flag, cause = what & 15, what >= FLAG, (what & _UNFLAGGED) >> CAUSE_SHIFT
+            op, flag, cause = _WHATS[what]
             try:
-                straight = False
                 if op == _ENQUEUED and cause:  # PASSED: two moves, of which the second has no flag
-                    straight = model.go_straight(queue, seq, flag, of, detail)
-                    if not straight:
-                        model.move(op, flag, 0, queue, seq, of, detail)
                     ordinal += 1
+                    if not model.go_straight(queue, seq, flag, of, detail):
+                        model.move(op, flag, 0, queue, seq, of, detail)
+                        model.move(_DELIVERED, False, 0, queue, seq, of, detail)
                     op, flag, cause = _DELIVERED, False, 0
-                if not straight:
+                else:
                     model.move(op, flag, cause, queue, seq, of, detail)
-                move = op, flag, cause, queue, seq, of, detail
-                reasons.take(position, move, model.moved, model)
+                reasons.take(position, op, flag, cause, queue, seq, of, detail, model)
             except ModelMismatch as mismatch:
                 of_queue = -1 if op == _PUBLISHED else queue  # else it is a number
                 self._report(mismatch.rule, position, ordinal, of_queue, seq, mismatch.more)
