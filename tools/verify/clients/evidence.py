@@ -11,7 +11,8 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from tools.verify.format.reader import read_confirms
+from tools.verify.format.reader import read_kinds
+from tools.verify.format.records import ConfirmRecord, RecordKind
 from tools.verify.input.parse import scan_segment
 from tools.verify.input.ranges_of_file import FileRange
 from tools.verify.input.rows import FAULT, Row
@@ -120,7 +121,8 @@ def read_evidence(one: EvidenceFile) -> Iterator[Tables]:
         return
     confirmed: list[int] = []
     if one.ranges == []:  # of most members: no other record matters, and damage no confirm
-        confirmed += (position for told in read_confirms(data) for position in told.positions)
+        for _, told in read_kinds(data, RecordKind.CONFIRM):
+            confirmed += told.positions if isinstance(told, ConfirmRecord) else ()
     else:
         ranges = EVERYWHERE if one.ranges is None else one.ranges
         schema = arrow_schema(MOVES_SCHEMA)

@@ -10,11 +10,10 @@ from typing import Any
 
 from tools.verify.checks.total_order import command_name
 from tools.verify.contract.rules import Breach, Rule
-from tools.verify.contract.segment import Part, SegmentParts, SegmentTask
+from tools.verify.contract.segment import Part, SegmentParts, SegmentTask, records_of
 from tools.verify.findings import Finding
 from tools.verify.format.moves import CAUSES, Op
 from tools.verify.input.rows import SEGMENT, Row, ends_of
-from tools.verify.input.segments import records_in
 from tools.verify.input.tables import table_of
 from tools.verify.sql.exchange import Exchange, Step, Tables
 from tools.verify.sql.statements import answer
@@ -79,7 +78,7 @@ def read_context(task: SegmentTask, wanted: Sequence[Breach]) -> Iterator[Tables
     numbered = [(which, one.position, one.queue, one.seq) for which, one in enumerate(wanted)]
     given = {"wanted": table_of(numbered, _WANTED)}
     parts = SegmentParts(task.ranges)
-    for part in parts.of(records_in(task.file)):
+    for part in parts.of(records_of(task)):
         near = answer(_NEAR, {**part.tables, **given}, ["near"])["near"].to_pylist()
         told = [
             (row["which"], "move", describe(row), row["position"], row["ordinal"], row["distance"])

@@ -20,7 +20,7 @@ from tools.verify.contract.rules import Breach, broken, first_of_each
 from tools.verify.contract.segment import ALL_TIME, SCHEMAS, SegmentTask, Slices, read_segment
 from tools.verify.findings import Finding
 from tools.verify.input.ranges_of_file import FileRange
-from tools.verify.input.rows import SEGMENT, Row, ends_of
+from tools.verify.input.rows import FAULT, SEGMENT, UNREADABLE, Row, ends_of
 from tools.verify.input.segments import count_rows
 from tools.verify.sql.exchange import BINS_HERE, ROWS_IN_BIN, Exchange, Step, Tables
 
@@ -90,6 +90,7 @@ def tasks_for(
         (row for row in rows if row.kind == SEGMENT),
         key=lambda row: (row.member, row.incarnation, row.segment),
     )
+    damaged = {row.file for row in rows if row.kind in (FAULT, UNREADABLE)}
     next_of = {(row.member, row.incarnation, row.segment - 1): row.file for row in segments}
     of: dict[str, list[FileRange]] = {}
     for stretch in stretches:
@@ -97,7 +98,7 @@ def tasks_for(
     return [
         SegmentTask(
             row.file, next_of.get((row.member, row.incarnation, row.segment), ""),
-            of.get(row.file, []),
+            of.get(row.file, []), row.file not in damaged and not ends_of(row).torn_tail,
         )
         for row in segments
         if row.file in of or everywhere

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -20,9 +21,19 @@ from tools.verify.contract.replay import Replay
 from tools.verify.contract.rules import BREACHES, broken, first_of_each
 from tools.verify.format.commands import Outcome
 from tools.verify.format.moves import AGAIN, Op
-from tools.verify.format.records import Batch, Checkpoint, Queues, Readers, Record, Snapshot, Start
+from tools.verify.format.reader import read_kinds
+from tools.verify.format.records import (
+    Batch,
+    Checkpoint,
+    Queues,
+    Readers,
+    Record,
+    RecordKind,
+    Snapshot,
+    Start,
+)
 from tools.verify.input.ranges_of_file import FileRange, RangeCursor
-from tools.verify.input.segments import records_in
+from tools.verify.input.segments import read_bytes, records_in
 from tools.verify.input.tables import (
     OPS_OF_MESSAGES,
     ORDINAL_BITS,
@@ -35,6 +46,10 @@ from tools.verify.sql.exchange import Tables
 from tools.verify.sql.statements import answer
 
 _COMMANDS_MAX = 1 << 17  # in one part; bounds the memory
+_KINDS = (
+    RecordKind.START, RecordKind.BATCH, RecordKind.SNAPSHOT, RecordKind.QUEUES,
+    RecordKind.CHECKPOINT, RecordKind.READERS,
+)  # fmt: skip
 _NOT_TAKEN = tuple(
     code.to_bytes(2, "little") for code in (Outcome.MALFORMED, Outcome.OUT_OF_SEQUENCE)
 )
@@ -99,12 +114,22 @@ class SegmentTask(NamedTuple):
     file: str
     following: str  # the next segment of the incarnation, "" = none at hand
     ranges: list[FileRange]  # for which it is the source of the canonical history
+    whole: bool = False  # as it was read before: it needs not be looked at so closely again
 
 
 def read_segment(task: SegmentTask, gaps: Sequence[int], slices: Slices) -> Iterator[Tables]:
     """Yield the tables of a segment; `gaps` are the first positions of the history's holes."""
     following = records_in(task.following) if task.following else ()
-    return check_segment(records_in(task.file), following, task.ranges, gaps, slices)
+    records = records_of(task)
+    return check_segment(records, following, task.ranges, gaps, slices)
+
+
+def records_of(task: SegmentTask) -> Iterator[Record]:
+    """Yield the records of a segment that its parts are made of, and at least these."""
+    if not task.whole:
+        return records_in(task.file)
+    data = read_bytes(Path(task.file))
+    return (record for _, record in read_kinds(data, *_KINDS))
 
 
 def check_segment(

@@ -9,23 +9,23 @@ from __future__ import annotations
 
 import re
 import struct
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from hashlib import blake2b
-from typing import BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple
 from zlib import crc32
 
 import msgpack
 
 from tools.verify.format.records import (
     BEGINNINGS,
-    ConfirmRecord,
     End,
     Header,
     Record,
     RecordKind,
     RecordMalformed,
     decode,
+    decode_written,
 )
 
 VERSION = 1
@@ -36,7 +36,6 @@ RECORD_BYTES_MAX = 1 << 30
 ENDS_BYTES = 16 << 10  # END is within so many bytes of the end
 _HEAD = FRAME.size
 _LINK = blake2b(digest_size=8)  # of nothing yet: its copy is made sooner than a new one
-_CONFIRM = BEGINNINGS[RecordKind.CONFIRM - 1]
 _BEGINNING = re.compile(b"|".join(map(re.escape, BEGINNINGS)))
 
 
@@ -59,7 +58,7 @@ class Entry(NamedTuple):
     link: bytes
     end: int
     record: Record
-    payload: bytes
+    size: int  # of the payload
 
 
 class After(NamedTuple):
@@ -84,12 +83,12 @@ class Ends(NamedTuple):
 
 def read_segment(
     data: bytes, source: str, faults: list[Fault], after: After = NOTHING_BEFORE, *,
-    begins: bool = True, expanded: bool = True,
+    begins: bool = True, decode: Callable[[bytes], tuple[int, Any]] = decode,
 ) -> Iterator[Entry]:  # fmt: skip
     """Yield the records of a segment, or, where it does not begin here, of a later part of one.
 
     Faults are added to the list before the record that follows them is yielded.  Raises `LogError`
-    for what is no segment, or one of another version.  `expanded`: see `decode`.
+    for what is no segment, or one of another version.
     """
     offset, (lsn, link) = 0, after
     if begins:
@@ -99,7 +98,7 @@ def read_segment(
             return
         said = _link_before(data, source)
         link = link or said
-    frame, size = FRAME.unpack_from, len(data)
+    frame, size, nothing_linked, new = FRAME.unpack_from, len(data), _LINK.copy, tuple.__new__
     while offset < size:
         # One loop with few calls over what is whole and follows: it is most of the cost.
         while link and offset + _HEAD < size:
@@ -109,15 +108,17 @@ def read_segment(
             if end > size or crc32(payload) != checksum:
                 break
             try:
-                number, record = decode(payload, expanded=expanded)
+                number, record = decode(payload)
             except RecordMalformed:
                 break
-            if number != lsn + 1 != 0 or _link_of(link, payload) != own_link:
+            linked = nothing_linked()
+            linked.update(link + payload)
+            if number != lsn + 1 != 0 or linked.digest() != own_link:
                 break
             if begins and not isinstance(record, Header):
                 break
             lsn, link, offset, begins = number, own_link, end, False
-            yield tuple.__new__(Entry, (lsn, link, end, record, payload))
+            yield new(Entry, (lsn, link, end, record, length))
         if offset == size:
             return
         whole = _payload_at(data, offset)
@@ -131,7 +132,7 @@ def read_segment(
         payload, own_link = whole, data[offset + 8 : offset + _HEAD]
         offset += _HEAD + len(payload)
         try:
-            number, record = decode(payload, expanded=expanded)
+            number, record = decode(payload)
         except RecordMalformed as error:
             faults.append(Fault(str(error), lsn))
             link = b""
@@ -141,20 +142,21 @@ def read_segment(
         elif link and (what := _discontinuity(lsn, link, number, payload, own_link)):
             faults.append(Fault(what, lsn))
         lsn, link, begins = number, own_link, False
-        yield Entry(lsn, link, offset, record, payload)
+        yield Entry(lsn, link, offset, record, len(payload))
 
 
-def read_confirms(data: bytes) -> Iterator[ConfirmRecord]:
-    """Yield the CONFIRM records of a segment that was found whole: by lengths, all else unread."""
-    offset = len(MAGIC)
-    while offset + _HEAD < len(data):
+def read_kinds(data: bytes, *kinds: RecordKind) -> Iterator[tuple[int, Record]]:
+    """Yield number and record of those of some kinds in a segment that was found whole: by lengths,
+    all else unread, and moves as they are written.
+    """
+    beginnings = tuple(BEGINNINGS[kind - 1] for kind in kinds)
+    offset, frame, size = len(MAGIC), FRAME.unpack_from, len(data)
+    while offset + _HEAD < size:
         begin = offset + _HEAD
-        offset = begin + int(FRAME.unpack_from(data, offset)[0])
-        if data.startswith(_CONFIRM, begin):
+        offset = begin + frame(data, offset)[0]
+        if data.startswith(beginnings, begin):
             with suppress(RecordMalformed):
-                _, record = decode(data[begin:offset])
-                if isinstance(record, ConfirmRecord):
-                    yield record
+                yield decode_written(data[begin:offset])
 
 
 def _has_magic(data: bytes, source: str) -> bool:
@@ -164,17 +166,13 @@ def _has_magic(data: bytes, source: str) -> bool:
     return len(data) >= len(MAGIC)
 
 
-def _link_of(before: bytes, payload: bytes) -> bytes:
-    hashed = _LINK.copy()
-    hashed.update(before + payload)
-    return hashed.digest()
-
-
 def _discontinuity(lsn: int, link: bytes, number: int, payload: bytes, own_link: bytes) -> str:
     """Return how a record does not continue the one before it, "" where it does."""
     if lsn >= 0 and number != lsn + 1:
         return f"lsn {number} follows lsn {lsn}"
-    if _link_of(link, payload) != own_link:
+    linked = _LINK.copy()
+    linked.update(link + payload)
+    if linked.digest() != own_link:
         return f"the link of lsn {number} does not continue the one before"
     return ""
 

@@ -11,6 +11,7 @@ import re
 import struct
 from collections.abc import Callable
 from enum import IntEnum
+from functools import partial
 from itertools import accumulate
 from types import GenericAlias
 from typing import Annotated, Any, NamedTuple, TypeAlias, get_type_hints
@@ -288,7 +289,7 @@ _FIELD = re.compile(r"`\$\[(\d+)\](.*)`")
 def decode(payload: bytes, *, expanded: bool = True) -> tuple[int, Record]:
     """Return number and record; raises `RecordMalformed`.
 
-    `expanded`: a move that stands for two becomes two, which only who looks at moves needs.
+    `expanded`: a move that stands for two becomes two, which only who compares moves needs.
     """
     try:
         kind = payload[1 if payload[0] <= _FIXED_LIST_MAX else 3]
@@ -308,6 +309,10 @@ def decode(payload: bytes, *, expanded: bool = True) -> tuple[int, Record]:
     if complain is not None and (what := complain(record)):
         raise RecordMalformed(what)
     return fields[1], record
+
+
+decode_written = partial(decode, expanded=False)
+"""The same, with moves as they are written."""
 
 
 def _in_words(payload: bytes, error: str) -> str:

@@ -1,5 +1,5 @@
-"""Summaries of consecutive batches of a segment, by which members are compared range by range; and
-the row of each single batch, where ranges differ.
+"""What a batch shows by itself, in whatever log it is; summaries of consecutive batches, by which
+members are compared range by range; and the row of each single batch, where ranges differ.
 """
 
 from __future__ import annotations
@@ -10,16 +10,20 @@ from collections.abc import Iterator
 from operator import itemgetter
 from typing import TypeAlias
 
-from xxhash import xxh3_64_intdigest
+from msgspec import Struct
+from xxhash import xxh3_64_intdigest, xxh3_128_intdigest
 
-from tools.verify.format.moves import count
+from tools.verify.format.commands import Command
+from tools.verify.format.moves import FORGOTTEN, MOVE, count
 from tools.verify.format.reader import FRAME
 from tools.verify.format.records import (
+    BEGINNINGS,
     MARK,
     Batch,
     ConfirmRecord,
     End,
     Record,
+    RecordKind,
     Snapshot,
     Start,
     Vote,
@@ -27,9 +31,14 @@ from tools.verify.format.records import (
 )
 from tools.verify.input.rows import SPAN, SUMS, Row, Sums, signed
 
+BATCHES_KNOWN = 1 << 17  # at most; of half a kilobyte and more each
 RANGE_US = 200_000  # longest time that one summary covers: the resolution of the timeline
 RowSource = tuple[str, str, int, int]  # file, member, incarnation, segment
 _LOW = (1 << 64) - 1
+_BATCH = BEGINNINGS[RecordKind.BATCH - 1]
+_FIELDS_AT = {bytes([first]): 5 for first in range(128)} | {b"\xcc": 6, b"\xcd": 7, b"\xce": 9}
+"""Where the fields behind the number of a BATCH begin, by the first byte of that number."""
+_SELDOM = bytes((Command.ACTIVATE, Command.VOTERS, Command.PROMOTE, Command.DEMOTE))
 _FIRST_STEP, _MARKS_MAX = (
     1024,
     256,
@@ -39,6 +48,76 @@ _FIRST_STEP, _MARKS_MAX = (
 State: TypeAlias = tuple[int, bytes, int]
 """What a batch left behind: its last position, chain and root."""
 Recent: TypeAlias = deque[State]
+
+
+class KnownBatch(Struct, gc=False):
+    """A batch, and what it shows by itself."""
+
+    epoch: int
+    ring_seq: int
+    seq: int
+    first: int
+    last: int
+    origin: str
+    time_us: int
+    kinds: bytes
+    outcomes: bytes
+    blob_hash: bytes
+    chain: bytes
+    root: int
+    order: bytes
+    digest: int  # xxh3_128 of all its fields but lsn
+    moves: int
+    moves_hash: int  # xxh3_64, where each single batch is looked at
+    seldom: bool  # it has commands that are looked for
+    forgets: bool  # it has moves of a cold start
+    chain_before: bytes = b""  # from which chain and order follow
+    order_before: bytes = b""
+
+    @staticmethod
+    def of(batch: Batch, digest: int, *, every: bool = False) -> KnownBatch:
+        """Return what is known of a batch; `every`: each single one is looked at."""
+        (
+            epoch, ring_seq, seq, first, commands, origin, _, _, time_us, kinds, outcomes,
+            blob_hash, chain, root, order, moves,
+        ) = batch  # fmt: skip
+        seldom = kinds.translate(None, _SELDOM) != kinds
+        return KnownBatch(
+            epoch, ring_seq, seq, first, first + commands - 1, origin, time_us, kinds, outcomes,
+            blob_hash, chain, root, order, digest, count(moves),
+            xxh3_64_intdigest(moves) if every else 0,
+            seldom, seldom and FORGOTTEN in moves[:: MOVE.size],
+        )  # fmt: skip
+
+
+class BatchDecoder:
+    """Decoder of records, which decodes what several logs have alike once: of a batch only the
+    number of its record is the member's own.
+
+    `known`: how many batches it holds; `every`: each single batch is looked at.
+    """
+
+    def __init__(self, known: int = 0, *, every: bool = False) -> None:
+        self._most, self._every = known, every
+        self._known: dict[int, KnownBatch] = {}
+
+    def decode(self, payload: bytes) -> tuple[int, Record | KnownBatch]:
+        """Return number and record; raises `RecordMalformed`."""
+        begin = _FIELDS_AT.get(payload[4:5], 0) if payload.startswith(_BATCH) else 0
+        digest = xxh3_128_intdigest(payload[begin:]) if begin else 0
+        if begin and (known := self._known.get(digest)) is not None:
+            return int.from_bytes(payload[5:begin] or payload[4:5], "big"), known
+        lsn, record = decode(payload, expanded=self._every)
+        if not isinstance(record, Batch):
+            return lsn, record
+        if not begin:  # its number is written longer than need be, so its sums are of no other log
+            digest = xxh3_128_intdigest(payload)
+        known = KnownBatch.of(record, digest, every=self._every)
+        if begin and self._most:
+            if len(self._known) >= self._most:
+                self._known.clear()
+            self._known[digest] = known
+        return lsn, known
 
 
 class BatchRange:
@@ -73,27 +152,23 @@ class BatchRange:
 
 def expand_sums(data: bytes, of: Sums) -> Iterator[Row]:
     """Yield a row for each batch of a SUMS row; `data` is the bytes of their segment."""
-    offset = of.begins
+    offset, read = of.begins, BatchDecoder(every=True).decode
     while offset < of.ends:
         start = offset + FRAME.size
         offset = start + int(FRAME.unpack_from(data, offset)[0])
-        lsn, record = decode(data[start:offset])
-        if isinstance(record, Batch):
+        lsn, record = read(data[start:offset])
+        if isinstance(record, KnownBatch):
             yield batch_row(of[:4], lsn, record, of.flag, of.decided, of.time_us)
 
 
 def batch_row(
-    source: RowSource, lsn: int, batch: Batch, active: bool | None, decided: int, time_us: int
+    source: RowSource, lsn: int, batch: KnownBatch, active: bool | None, decided: int, time_us: int
 ) -> Row:
     """Return the row of a batch, and how it was applied in this log."""
-    (
-        epoch, ring_seq, seq, first, commands, origin, _, _, _, kinds, outcomes, blob_hash, chain,
-        root, order, moves,
-    ) = batch  # fmt: skip
     fields = (
-        *source, lsn, 6, epoch, ring_seq, None, seq, first, first + commands - 1, chain,
-        signed(root), blob_hash, order, origin, kinds, outcomes, None, None, active, None, None,
-        decided, time_us, signed(xxh3_64_intdigest(moves)),
+        *source, lsn, 6, batch.epoch, batch.ring_seq, None, batch.seq, batch.first, batch.last,
+        batch.chain, signed(batch.root), batch.blob_hash, batch.order, batch.origin, batch.kinds,
+        batch.outcomes, None, None, active, None, None, decided, time_us, signed(batch.moves_hash),
     )  # fmt: skip
     row: Row = tuple.__new__(Row, fields)
     return row
@@ -135,21 +210,21 @@ class SegmentTotals:
         self._step = _FIRST_STEP
         self._marks: list[tuple[int, int, bytes]] = []  # position before a batch, after it, chain
 
+    def take_batch(self, batch: KnownBatch) -> None:
+        """Count a batch."""
+        before, last = batch.first - 1, batch.last
+        self._first = self._first or batch.first
+        self._batches += 1
+        self._commands += last - before
+        self._moves += batch.moves
+        self._position, self._chain = last, batch.chain
+        if last // self._step > before // self._step:
+            self._marks.append((before, last, batch.chain))
+            self._thin_out()
+
     def take(self, record: Record) -> None:
-        """Count a record."""
-        if isinstance(record, Batch):
-            first, commands = record[3], record[4]  # by number: it is faster
-            before = first - 1
-            last = before + commands
-            self._first = self._first or first
-            self._batches += 1
-            self._commands += commands
-            self._moves += count(record[15])
-            self._position, self._chain = last, record[12]
-            if last // self._step > before // self._step:
-                self._marks.append((before, last, record.chain))
-                self._thin_out()
-        elif isinstance(record, ConfirmRecord):
+        """Count another record."""
+        if isinstance(record, ConfirmRecord):
             self._confirms += len(record.positions)
         elif isinstance(record, Start | Snapshot):
             self._position, self._chain = record.position, record.chain

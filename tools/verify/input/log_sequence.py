@@ -55,12 +55,11 @@ def confirmable(kinds: bytes, outcomes: bytes) -> tuple[int, ...]:
     )
 
 
-def accepted(kind: int, batch: Batch) -> list[int]:
+def accepted(kind: int, first: int, kinds: bytes, outcomes: bytes) -> list[int]:
     """Return the positions of the commands of this kind in a batch that were carried out."""
-    first, outcomes = batch.first_position, batch.outcomes
     done = Outcome.OK.to_bytes(2, "little")
     return [
         first + i
-        for i, one in enumerate(batch.kinds)
+        for i, one in enumerate(kinds)
         if one == kind and outcomes[2 * i : 2 * i + 2] == done
     ]

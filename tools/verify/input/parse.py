@@ -14,11 +14,8 @@ from collections import deque
 from collections.abc import Iterator
 from pathlib import Path
 
-from xxhash import xxh3_128_intdigest
-
 from tools.verify.format.commands import Command
 from tools.verify.format.files import identity_of
-from tools.verify.format.moves import FORGOTTEN, MOVE
 from tools.verify.format.reader import (
     FRAME,
     NOTHING_BEFORE,
@@ -32,7 +29,6 @@ from tools.verify.format.records import (
     ROLE_CLIENT,
     TAKEN,
     Active,
-    Batch,
     Checkpoint,
     Client,
     ConfirmRecord,
@@ -51,7 +47,9 @@ from tools.verify.format.records import (
     Vote,
 )
 from tools.verify.input.batch_summaries import (
+    BatchDecoder,
     BatchRange,
+    KnownBatch,
     Recent,
     RowSource,
     SegmentTotals,
@@ -86,8 +84,6 @@ from tools.verify.input.rows import (
     in_json,
 )
 
-_ACTIVATE, _VOTERS = int(Command.ACTIVATE), int(Command.VOTERS)
-_PROMOTE, _DEMOTE = int(Command.PROMOTE), int(Command.DEMOTE)
 FAULTS_MAX = 50  # reported of one segment; more add nothing
 RECENT = 4096  # batches held for votes, checkpoints and stops that are about one of them
 
@@ -97,15 +93,19 @@ def parse_segment(data: bytes, file: str) -> Iterator[Row]:
     return _parse(data, file, every_record=True)  # type: ignore[return-value]
 
 
-def scan_segment(data: bytes, file: str) -> Iterator[Row | Sums]:
+def scan_segment(
+    data: bytes, file: str, decoder: BatchDecoder | None = None
+) -> Iterator[Row | Sums]:
     """Yield the rows of one segment, with SUMS over ranges of batches instead of a row for each and
-    without CONFIRM: all that is needed where members agree.
+    without CONFIRM: all that is needed where members agree.  `decoder`: of several segments.
     """
-    return _parse(data, file, every_record=False)
+    return _parse(data, file, every_record=False, decoder=decoder)
 
 
-def _parse(data: bytes, file: str, *, every_record: bool) -> Iterator[Row | Sums]:
-    parser = Parser(every_record=every_record)
+def _parse(
+    data: bytes, file: str, *, every_record: bool, decoder: BatchDecoder | None = None
+) -> Iterator[Row | Sums]:
+    parser = Parser(every_record=every_record, decoder=decoder)
     yield from parser.take_bytes(data, file)
     yield from parser.finish()
 
@@ -115,8 +115,9 @@ class Parser:
     then they are to the checks like one segment, the first.
     """
 
-    def __init__(self, *, every_record: bool) -> None:
+    def __init__(self, *, every_record: bool, decoder: BatchDecoder | None = None) -> None:
         self.ends = SegmentEnds()
+        self._decode = (decoder or BatchDecoder(every=every_record)).decode
         self._rows: list[Row | Sums] = []  # not taken by the caller yet
         self._every_record = every_record
         self._source: RowSource = ("", "", -1, -1)
@@ -167,7 +168,7 @@ class Parser:
         rows = self._rows
         try:
             for entry in read_segment(
-                data, file, faults, self._after, begins=begins, expanded=self._every_record
+                data, file, faults, self._after, begins=begins, decode=self._decode
             ):
                 if faults:
                     self._take_damage(faults)
@@ -231,7 +232,7 @@ class Parser:
 
     def _take(self, entry: Entry) -> None:
         """Add the rows of a record."""
-        lsn, self._link, end, record, payload = entry
+        lsn, self._link, end, record, size = entry
         ends = self.ends
         if not ends.records:
             ends.first_lsn = lsn
@@ -240,8 +241,8 @@ class Parser:
         ends.records += 1
         self._records_here += 1
         self._lsn = lsn
-        if isinstance(record, Batch):
-            self._batch(lsn, record, end, payload)
+        if isinstance(record, KnownBatch):
+            self._batch(lsn, record, end - FRAME.size - size, end)
         elif isinstance(record, Durable):
             (position,) = record
             if position > ends.durable:
@@ -270,7 +271,7 @@ class Parser:
             self._closed = False
             what = f"{self._source[0]} goes on behind its closing record"
             self._fault("LOG", self._position, what)
-        if self._overtaken and isinstance(record, Batch | ConfirmRecord | Active):
+        if self._overtaken and isinstance(record, KnownBatch | ConfirmRecord | Active):
             what = f"goes on after its token of the shared store was {self._overtaken}"
             self._fault("G38", named_by(record), what)
             self._overtaken = ""
@@ -373,75 +374,73 @@ class Parser:
         if isinstance(record, Start):
             self.ends.active = False
 
-    def _batch(self, lsn: int, record: Batch, end: int, payload: bytes) -> None:
-        (
-            epoch, ring_seq, seq, first, commands, origin, _, _, time_us, kinds, outcomes,
-            blob_hash, chain, root, order, _,
-        ) = record  # fmt: skip
-        last = first + commands - 1
+    def _batch(self, lsn: int, batch: KnownBatch, begins: int, end: int) -> None:
+        first, last, epoch, origin = batch.first, batch.last, batch.epoch, batch.origin
         if self._at_start:
             self._at_start = False
-            self.ends.first_batch = FirstBatch.of(first, blob_hash, outcomes, chain)
+            hashes = batch.blob_hash, batch.outcomes, batch.chain
+            self.ends.first_batch = FirstBatch.of(first, *hashes)
         elif first != self._position + 1:
             sequence = out_of_sequence(self._position, first, last)
             if self._position >= 0 and sequence is not None:
                 where, until, what = sequence
                 self._fault("G1", where, what, until)
-        elif (self._chain and digest(self._chain + blob_hash + outcomes) != chain) or (
-            self._order and digest(self._order + blob_hash) != order
-        ):
-            what = "the chain does not follow from the batch before it, its hash and its outcomes"
-            self._fault("G14", first, what)
-        if (epoch, ring_seq) != self._batch_primary:
-            self._check_primary((epoch, ring_seq), first)
-        place = (epoch, ring_seq, seq)
+        elif batch.chain_before != self._chain or batch.order_before != self._order:
+            self._check_chain(batch)
+        if (epoch, batch.ring_seq) != self._batch_primary:
+            self._check_primary((epoch, batch.ring_seq), first)
+        place = (epoch, batch.ring_seq, batch.seq)
         if epoch != self._place[0]:
             self._origins = self.ends.origins.setdefault(epoch, {})
         elif place < self._place:
             self._fault("G1", first, f"ordered at {place[1:]} of the ring, after {self._place[1:]}")
         self._place = place
         self._origins.setdefault(origin, first)
-        if time_us < self._time_us:
-            time_us = self._time_us
-        self._time_us = time_us
-        if _ACTIVATE in kinds:
-            self._activations(record)
-        self._position, self._chain, self._order = last, chain, order
-        self._totals.take(record)
-        self._recent.append((last, chain, root))
+        time_us = self._time_us = max(self._time_us, batch.time_us)
+        if batch.seldom:
+            self._seldom(batch)
+        self._position, self._chain, self._order = last, batch.chain, batch.order
+        self._totals.take_batch(batch)
+        self._recent.append((last, batch.chain, batch.root))
         if origin == self._source[1]:
-            offsets = confirmable(kinds, outcomes)
+            offsets = confirmable(batch.kinds, batch.outcomes)
             self._unconfirmed.update([first + i for i in offsets])
             self.ends.publishes += len(offsets)
-        if _VOTERS in kinds or _PROMOTE in kinds or _DEMOTE in kinds:
-            self._role_changes(record)
         if self._every_record:
             how = self.ends.active, self.ends.deciding or epoch
-            self._rows.append(batch_row(self._source, lsn, record, *how, time_us))
+            self._rows.append(batch_row(self._source, lsn, batch, *how, time_us))
         summed = self._range
         goes_on = first == summed.last + 1 and last < summed.limit and epoch == summed.epoch
         if not (goes_on and time_us < summed.until_us):
             self._end_range()
             self._state_epoch = self.ends.deciding or epoch
-            summed.begin(first, last, epoch, time_us, end - FRAME.size - len(payload))
+            summed.begin(first, last, epoch, time_us, begins)
         summed.last, summed.ends, summed.lsn = last, end, lsn
         summed.batches += 1
-        # Only the record number is the member's own; all fields after it are the same everywhere.
-        skipped = 5 if lsn < 128 else 6 if lsn < 256 else 7 if lsn < 65536 else 9
-        summed.digest ^= xxh3_128_intdigest(payload[skipped:])
+        summed.digest ^= batch.digest
 
-    def _activations(self, batch: Batch) -> None:
-        forgot = FORGOTTEN in batch.moves[:: MOVE.size]
+    def _check_chain(self, batch: KnownBatch) -> None:
+        """Check that chain and order follow from those before, as far as these are known."""
+        chain, order, hashed = self._chain, self._order, batch.blob_hash
+        if (chain and digest(chain + hashed + batch.outcomes) != batch.chain) or (
+            order and digest(order + hashed) != batch.order
+        ):
+            what = "the chain does not follow from the batch before it, its hash and its outcomes"
+            self._fault("G14", batch.first, what)
+        else:
+            batch.chain_before, batch.order_before = chain, order
+
+    def _seldom(self, batch: KnownBatch) -> None:
+        """Take the commands of a batch that change who is active, or who votes."""
+        of = batch.first, batch.kinds, batch.outcomes
         for i, kind in enumerate(batch.kinds):
             if kind == Command.ACTIVATE:
                 before = "" if i else self._chain.hex()
-                one = Activated(batch.first_position + i, batch.epoch, before, forgot)
+                one = Activated(batch.first + i, batch.epoch, before, batch.forgets)
                 self.ends.activations.append(one)
-
-    def _role_changes(self, batch: Batch) -> None:
-        self.ends.voters_at += accepted(Command.VOTERS, batch)
+        self.ends.voters_at += accepted(Command.VOTERS, *of)
         for command in (Command.PROMOTE, Command.DEMOTE):
-            for at in accepted(command, batch):
+            for at in accepted(command, *of):
                 change = RoleChange(at, batch.epoch, command == Command.PROMOTE, batch.origin)
                 self.ends.roles.append(change)
 
@@ -476,7 +475,9 @@ class Parser:
         if not positions:
             return
         ends.confirms += len(positions)
-        ends.epochs.setdefault(epoch, EpochSums()).add(EpochSums(-1, -1, positions[-1], mark))
+        if (sums := ends.epochs.get(epoch)) is None:
+            sums = ends.epochs[epoch] = EpochSums()
+        sums.confirmed, sums.mark = max(sums.confirmed, positions[-1]), max(sums.mark, mark)
         if positions[-1] > mark:
             beyond = next(position for position in positions if position > mark)
             self._fault("G9", beyond, f"confirmed above the durable mark {mark}")

@@ -22,7 +22,14 @@ from tools.verify.format.files import (
     plain_size,
 )
 from tools.verify.format.reader import Entry, LogError, read_segment
-from tools.verify.format.records import CLIENT_ROW, ROLE_CLIENT, SUFFIX, Header, Record
+from tools.verify.format.records import (
+    CLIENT_ROW,
+    ROLE_CLIENT,
+    SUFFIX,
+    Header,
+    Record,
+    decode_written,
+)
 from tools.verify.input.rows import SEGMENT, Row, in_json
 from tools.verify.input.rows import ends_of as ends_of_row
 
@@ -208,7 +215,7 @@ def is_little(segments: list[Path]) -> bool:
 def sound_entries(data: bytes, file: str) -> Iterator[Entry]:
     """Yield what is sound of a segment, moves as they were written; the parser reports damage."""
     try:
-        yield from read_segment(data, file, [], expanded=False)
+        yield from read_segment(data, file, [], decode=decode_written)
     except LogError:
         return
 

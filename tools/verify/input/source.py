@@ -19,7 +19,7 @@ from tools.verify.findings import BadInput
 from tools.verify.format.files import identity_of, open_segment
 from tools.verify.format.pins import by_pins
 from tools.verify.format.reader import LogError
-from tools.verify.input.batch_summaries import expand_sums
+from tools.verify.input.batch_summaries import BATCHES_KNOWN, BatchDecoder, expand_sums
 from tools.verify.input.parse import parse_segment, scan_segment
 from tools.verify.input.rows import FAULT, SCAN_SCHEMA, SCHEMA, Row, Sums
 from tools.verify.input.segments import read_bytes, size_of
@@ -63,7 +63,10 @@ def read_here(table: str, segments: Iterable[Path]) -> pyarrow.Table:
 def _read(files: Iterable[str], table: str) -> Iterator[pyarrow.RecordBatch]:
     schema = arrow_schema(SCHEMAS[table])
     if table in ("records", "scan"):
-        parse = parse_segment if table == "records" else scan_segment
+        files = sorted(files, key=lambda file: identity_of(Path(file))[::-1])
+        decoder = BatchDecoder(BATCHES_KNOWN if len(files) > 1 else 0)
+        scan = partial(scan_segment, decoder=decoder)
+        parse = parse_segment if table == "records" else scan
         yield from _batches((row for file in files for row in _parsed(file, parse)), schema)
         return
     read = moves_of if table == "moves" else clients_of
