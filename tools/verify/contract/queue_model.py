@@ -126,6 +126,12 @@ class _ModelQueue:
         """Return what `arrival` is of the next message."""
         return self.next_seq & ((1 << _ARRIVAL_BITS) - 1) if self.delays else self.next_seq
 
+    def is_next(self, seq: int) -> bool:
+        """Return whether this is the place of the next message."""
+        if self.ranked:
+            return self.arrival(seq) == self.next_arrival()
+        return seq == self.next_seq
+
     def may_be_unknown(self, seq: int) -> bool:
         """Return whether a message at this place may be older than what is known."""
         return self.delays or self.arrival(seq) < self.floor
@@ -308,10 +314,7 @@ class Model:
                 "impossible", "a cold start tells what was there, and then what stays"
             )
         if op == _ENQUEUED:
-            ahead = (
-                queue.arrival(seq) - queue.next_arrival() if queue.ranked else seq - queue.next_seq
-            )
-            if ahead:
+            if not queue.is_next(seq):
                 raise ModelMismatch("impossible", f"the next place is {queue.next_seq}")
             queue.next_seq += 1
             queue.add(seq, _new(Message, (detail, flag, False, self._body, 0)))

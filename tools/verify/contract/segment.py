@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
-from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
@@ -21,7 +20,6 @@ from tools.verify.contract.replay import Replay
 from tools.verify.contract.rules import BREACHES, broken, first_of_each
 from tools.verify.format.commands import Outcome
 from tools.verify.format.moves import AGAIN, Op
-from tools.verify.format.reader import read_kinds
 from tools.verify.format.records import (
     Batch,
     Checkpoint,
@@ -33,7 +31,7 @@ from tools.verify.format.records import (
     Start,
 )
 from tools.verify.input.ranges_of_file import FileRange, RangeCursor
-from tools.verify.input.segments import read_bytes, records_in
+from tools.verify.input.segments import records_in, records_of_kinds
 from tools.verify.input.tables import (
     OPS_OF_MESSAGES,
     ORDINAL_BITS,
@@ -128,8 +126,7 @@ def records_of(task: SegmentTask) -> Iterator[Record]:
     """Yield the records of a segment that its parts are made of, and at least these."""
     if not task.whole:
         return records_in(task.file)
-    data = read_bytes(Path(task.file))
-    return (record for _, record in read_kinds(data, *_KINDS))
+    return records_of_kinds(task.file, *_KINDS)
 
 
 def check_segment(

@@ -90,15 +90,14 @@ def read_segment(
     Faults are added to the list before the record that follows them is yielded.  Raises `LogError`
     for what is no segment, or one of another version.
     """
-    offset, (lsn, link) = 0, after
+    offset, (lsn, link) = len(MAGIC) if begins else 0, after
     if begins:
-        offset = len(MAGIC)
         if not _has_magic(data, source):
             faults.append(Fault("the segment has no beginning", lsn, torn_tail=True))
             return
         said = _link_before(data, source)
         link = link or said
-    frame, size, nothing_linked, new = FRAME.unpack_from, len(data), _LINK.copy, tuple.__new__
+    frame, size, new = FRAME.unpack_from, len(data), tuple.__new__
     while offset < size:
         # One loop with few calls over what is whole and follows: it is most of the cost.
         while link and offset + _HEAD < size:
@@ -111,9 +110,7 @@ def read_segment(
                 number, record = decode(payload)
             except RecordMalformed:
                 break
-            linked = nothing_linked()
-            linked.update(link + payload)
-            if number != lsn + 1 != 0 or linked.digest() != own_link:
+            if number != lsn + 1 != 0 or _link_of(link, payload) != own_link:
                 break
             if begins and not isinstance(record, Header):
                 break
@@ -166,13 +163,17 @@ def _has_magic(data: bytes, source: str) -> bool:
     return len(data) >= len(MAGIC)
 
 
+def _link_of(before: bytes, payload: bytes) -> bytes:
+    hashed = _LINK.copy()
+    hashed.update(before + payload)
+    return hashed.digest()
+
+
 def _discontinuity(lsn: int, link: bytes, number: int, payload: bytes, own_link: bytes) -> str:
     """Return how a record does not continue the one before it, "" where it does."""
     if lsn >= 0 and number != lsn + 1:
         return f"lsn {number} follows lsn {lsn}"
-    linked = _LINK.copy()
-    linked.update(link + payload)
-    if linked.digest() != own_link:
+    if _link_of(link, payload) != own_link:
         return f"the link of lsn {number} does not continue the one before"
     return ""
 

@@ -21,13 +21,14 @@ from tools.verify.format.files import (
     open_segment,
     plain_size,
 )
-from tools.verify.format.reader import Entry, LogError, read_segment
+from tools.verify.format.reader import Entry, LogError, read_kinds, read_segment
 from tools.verify.format.records import (
     CLIENT_ROW,
     ROLE_CLIENT,
     SUFFIX,
     Header,
     Record,
+    RecordKind,
     decode_written,
 )
 from tools.verify.input.rows import SEGMENT, Row, in_json
@@ -224,6 +225,12 @@ def records_in(file: str) -> Iterator[Record]:
     """Yield the readable records of the segment in a file."""
     for entry in sound_entries(read_bytes(Path(file)), file):
         yield entry.record
+
+
+def records_of_kinds(file: str, *kinds: RecordKind) -> Iterator[Record]:
+    """Yield the records of these kinds in a segment that was found whole."""
+    for _, record in read_kinds(read_bytes(Path(file)), *kinds):
+        yield record
 
 
 def header_of(head: bytes, file: str) -> Header | None:
