@@ -280,7 +280,7 @@ LIES: dict[Lie, str] = {
 # stop in order, and two clients received the message.
 ELSEWHERE: dict[int, tuple[Lie, ...]] = {
     8900003: (confirmed_by_nobody,),
-    8900001: (received_without_the_flag, delivered_without_the_flag),
+    8900066: (received_without_the_flag, delivered_without_the_flag),
 }
 
 
