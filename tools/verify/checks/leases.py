@@ -143,7 +143,8 @@ def terms_of(rows: list[Row], incarnations: Sequence[Incarnation]) -> list[Term]
     for member, incarnation, records in records_by_incarnation(rows):
         first, leases = records[0], [row for row in records if _is_lease(row)]
         begins = first.reached if first.kind == RecordKind.START else -1
-        until = max((_times(row)[1] for row in leases), default=0)
+        # The last one knows of renewals, and of an end before the time that was taken was over.
+        until = _times(leases[-1])[1] if leases else 0
         last = confirmed.get((member, incarnation), -1)
         terms += [
             Term(

@@ -151,6 +151,21 @@ def test_the_truth_is_consistent(tmp_path: Path, segment_bytes: int) -> None:
     assert found(silent(orderly()), tmp_path / "silent", segment_bytes) == []
 
 
+def test_who_ends_in_order_lets_the_next_begin_before_the_lease_it_took_is_over(
+    tmp_path: Path,
+) -> None:
+    maker = orderly()
+    maker.lead(("a", 40), 5, 4)
+    taken = next(one for one in maker.logs[THIRD] if isinstance(one, Lease))
+    at = maker.logs[THIRD].index(taken)
+    maker.logs[THIRD][at] = taken._replace(until_us=maker.now_us + 7)
+    assert found(maker, tmp_path / "given up") == []
+    given_up = next(one for one in maker.logs[THIRD] if getattr(one, "what", "") == "given up")
+    maker.logs[THIRD].remove(given_up)
+    (overlap,) = found(maker, tmp_path / "killed")
+    assert "took token 5 7 us before the lease of token 4" in overlap.what
+
+
 def test_what_led_before_the_release_that_records_it_is_not_accused(tmp_path: Path) -> None:
     maker = orderly()
     maker.logs[FIRST] = [one for one in maker.logs[FIRST] if not isinstance(one, Lease)]
