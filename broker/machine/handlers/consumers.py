@@ -84,9 +84,7 @@ from broker.machine.tally import count_get
 
 def on_consume(state: State, channel: Channel, command: Consume) -> int:
     _, _, _, name, tag, no_local, no_ack, exclusive, nowait, arguments, prefetch = command
-    queue = accessible_queue(channel, name)
-    if tag in channel.consumers:
-        queue = reused_tag(tag)
+    queue = reused_tag(tag) if tag in channel.consumers else accessible_queue(channel, name)
     if isinstance(queue, Refusal):
         return refuse(state, channel, CONSUME, queue)
     browsing = browses(queue, arguments)

@@ -187,7 +187,7 @@ def dispatch(state: State, queue: Queue, *, enters: bool = False) -> None:
         state.reading[queue.number] = queue
     drops = 0 if enters else EXPIRED_AT_ONCE_MAX
     while queue.service:
-        if queue.expiring:
+        if drops and queue.expiring:
             drops -= expire(state, queue, drops)
         if not _dispatch_next(state, queue, in_runs=True):
             return
