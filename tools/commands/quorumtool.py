@@ -19,6 +19,7 @@ from tools.client.target_options import asked, with_broker_argument, with_json, 
 from tools.commands.qpid_cluster import Target, parse_target
 
 QUORATE, FAILED, NOT_QUORATE = Exit.OK, 1, 2
+MARKS = {"away": ".", "joins": "+", "here": "#"}
 EPILOG = """\
 MEMBER is [amqp[s]://][user/password@]host[:port] of a broker, default localhost:5672, or
 $QPID_BROKER; or, of a program that uses vsync as a library, what it gave as manage=: host:port or
@@ -120,14 +121,25 @@ def flags(answer: dict[str, Json]) -> list[str]:
     return [str(flag) for flag in items(answer.get("flags"))]
 
 
+def state_of(node: dict[str, Json]) -> str:
+    """Whether a voter or guest is here, and with its vote."""
+    if not node.get("present"):
+        return "away"
+    return "joins" if node.get("joining") else "here"
+
+
 def membership(answer: dict[str, Json]) -> list[str]:
     """The list of voters and guests, as a table under its heading."""
     rows = [("Votes", "State", "Role", "Name")]
     for one in objects(answer.get("nodes")):
-        state = "away" if not one.get("present") else "joins" if one.get("joining") else "here"
         local = " (local)" if one.get("local") else ""
         rows.append(
-            (str(one.get("votes")), state, str(one.get("role")), f"{one.get('name')}{local}")
+            (
+                str(one.get("votes")),
+                state_of(one),
+                str(one.get("role")),
+                f"{one.get('name')}{local}",
+            )
         )
     return ["Membership information", "----------------------", *aligned(rows)]
 
@@ -163,10 +175,7 @@ def watch(
 def drawn(answer: dict[str, Json]) -> str:
     """A view as one line: the verdict, votes of quorum, a mark for each voter."""
     word = "quorate" if answer.get("quorate") is True else "NOT QUORATE"
-    marks = " ".join(
-        "." if not one.get("present") else "+" if one.get("joining") else "#"
-        for one in objects(answer.get("nodes"))
-    )
+    marks = " ".join(MARKS[state_of(one)] for one in objects(answer.get("nodes")))
     votes = f"{answer.get('total')}/{answer.get('quorum')}"
     reason = f"  {answer['reason']}" if answer.get("reason") else ""
     return f"{word:<11}  {votes:>5}  {marks}  ring {answer.get('ring')}{reason}"
