@@ -13,7 +13,7 @@ from pathlib import Path
 
 import click
 
-from broker.options.broker import Address
+from broker.options.broker import parse_address
 from tests.bench.compare.rabbitmq import RabbitCluster, scripts
 from tests.differential import lockstep, program, wire
 from tools.cli.options import run_command
@@ -60,9 +60,7 @@ def main(seeds: str, of_wire: bool, rabbitmq: str, at: tuple[str, str] | None) -
     first, _, last = seeds.partition("-")
     with tempfile.TemporaryDirectory() as root, ExitStack() as stack:
         if at:
-            ours, theirs = (Address(host, int(port)) for host, port in
-                            (one.split(":") for one in at))  # fmt: skip
-            brokers = lockstep.Lockstep(ours, theirs)
+            brokers = lockstep.Lockstep(*map(parse_address, at))
         else:
             brokers = two_brokers(stack, Path(root), scripts(rabbitmq))
         if of_wire:

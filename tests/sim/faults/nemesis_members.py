@@ -241,24 +241,20 @@ class MemberFaults:
 
     def client_abort(self) -> None:
         """Consumers of one member disconnect with unacknowledged messages."""
-        member = self._one()
-        clients = getattr(member.upper, "clients", None) if member is not None else None
-        if member is not None and isinstance(clients, HasClients):
-            self.world.fault("client_abort", member.name, member)
-            clients.abort()
+        self._have_clients("client_abort", lambda clients: clients.abort())
 
     def client_reconnect(self) -> None:
         """A publisher disconnects with confirms outstanding, and reconnects."""
-        member = self._one()
-        clients = getattr(member.upper, "clients", None) if member is not None else None
-        if member is not None and isinstance(clients, HasClients):
-            self.world.fault("client_reconnect", member.name, member)
-            clients.reconnect()
+        self._have_clients("client_reconnect", lambda clients: clients.reconnect())
 
     def client_twin(self) -> None:
         """A publisher that numbers its messages sends what it waits for by another member too."""
+        self._have_clients("client_twin", lambda clients: clients.send_elsewhere())
+
+    def _have_clients(self, fault: str, do: Callable[[HasClients], None]) -> None:
+        """Have the clients of one member do something, where it has any."""
         member = self._one()
         clients = getattr(member.upper, "clients", None) if member is not None else None
         if member is not None and isinstance(clients, HasClients):
-            self.world.fault("client_twin", member.name, member)
-            clients.send_elsewhere()
+            self.world.fault(fault, member.name, member)
+            do(clients)
