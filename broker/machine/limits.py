@@ -10,6 +10,8 @@ FANOUT_MAX = 10_000
 """Queues that one publish may reach."""
 ROUTE_WORK_MAX = 40_000
 """Units spent to find them: bindings followed, headers and words compared, in all exchanges."""
+KEY_WORK = 3
+"""Of these for each key that CC and BCC add, to read and to look for it."""
 COMMIT_WORK_MAX = 20_000
 """Units of one tx.commit, which is atomic at one position: publishes, messages that enter queues,
 routes, settled deliveries."""

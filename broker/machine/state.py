@@ -374,7 +374,7 @@ class Vhost:
     # by user, then by the name that it gives itself, in the order in which they were heard of
     producers: dict[str, dict[str, Producer]] = field(default_factory=dict)
     # A cache: empty after any topology change.
-    routes: dict[tuple[str, str], Route] = field(default_factory=dict)
+    routes: dict[tuple[str, ...], Route] = field(default_factory=dict)
     max_queues: int = -1  # from its limits (handlers/definitions.py)
     connections: int = 0  # follows from the state
     letters: int = 0  # in state.late_letters; follows from the state

@@ -21,12 +21,13 @@ from broker.machine.commands import Command, TxCommit
 from broker.machine.limits import (
     CHANNEL_HELD_MAX,
     FANOUT_MAX,
+    KEY_WORK,
     POLICY_WORK,
     ROUTE_WORK_MAX,
     WORDS_PER_UNIT,
 )
 from broker.machine.machine import Machine
-from broker.machine.publishing.copies import KEY_WORK, Copies, copies_of, may_name_copies
+from broker.machine.publishing.copies import Copies, copies_of, may_name_copies
 from broker.machine.queueing.routing import leads_to
 from broker.machine.requests.exchange_types import CHOOSING
 from broker.machine.state import Channel, Exchange, Vhost, ready_count
@@ -95,35 +96,36 @@ def _of_commit(channel: Channel, command: Command) -> int:
 
 def _reach_of_all(vhost: Vhost, name: str, key: str, properties: bytes) -> int:
     """The same by the key of the message and by those that its CC and BCC name."""
-    reach = _reach(vhost, name, key)
     if properties and properties[0] & 0x20 and may_name_copies(properties):  # it has headers
         copies = copies_of(properties)
         if isinstance(copies, Copies):
-            keys = dict.fromkeys(copies.keys + copies.blind)
-            reach += sum([KEY_WORK + _reach(vhost, name, one) for one in keys])
-            reach = min(reach, ROUTE_WORK_MAX + FANOUT_MAX)  # more is refused
-    return reach
+            keys = tuple(dict.fromkeys((key, *copies.keys, *copies.blind)))
+            reach = _reach(vhost, (name, *keys)) + KEY_WORK * (len(keys) - 1)
+            return min(reach, ROUTE_WORK_MAX + FANOUT_MAX)  # more is refused
+    return _reach(vhost, (name, key))
 
 
-def _reach(vhost: Vhost, name: str, key: str) -> int:
-    """About how many queues beyond the first a message reaches, and what it takes to find them."""
-    route = vhost.routes.get((name, key))
+def _reach(vhost: Vhost, at: tuple[str, ...]) -> int:
+    """About how many queues beyond the first a message reaches, and what it takes to find them;
+    `at`: its exchange and its keys."""
+    route = vhost.routes.get(at)
     if route is not None:
         return max(0, len(route.queues) - 1)
+    name, *keys = at
     exchange = vhost.exchanges.get(name)
     if exchange is None or not exchange.bindings:
         return 0
     if exchange.routes_as == "direct":
-        bindings = exchange.by_key.get(key, {})
-        through = all(binding.to_queue for binding in bindings.values())
+        bindings = [one for key in keys for one in exchange.by_key.get(key, {}).values()]
+        through = all(binding.to_queue for binding in bindings)
         return len(bindings) if through else FANOUT_MAX
     here = 1
     if exchange.routes_as not in CHOOSING:
-        here = len(exchange.bindings) * (1 + key.count(".") // WORDS_PER_UNIT)
-    return here + _reach_behind(vhost, exchange, key) if leads_to(exchange) else here
+        here = len(exchange.bindings) * sum([1 + key.count(".") // WORDS_PER_UNIT for key in keys])
+    return here + _reach_behind(vhost, exchange, keys) if leads_to(exchange) else here
 
 
-def _reach_behind(vhost: Vhost, exchange: Exchange, key: str) -> int:
+def _reach_behind(vhost: Vhost, exchange: Exchange, keys: list[str]) -> int:
     """The same of the exchanges that it leads to. Of one that chooses by more than the key no route
     is known at the next message, either."""
     pending, seen, reach = [exchange], {exchange.name}, 0
@@ -135,7 +137,7 @@ def _reach_behind(vhost: Vhost, exchange: Exchange, key: str) -> int:
             target = vhost.exchanges[name]
             pending.append(target)
             if target.routes_as == "direct":
-                reach += len(target.by_key.get(key, {}))
+                reach += sum([len(target.by_key.get(key, {})) for key in keys])
             else:
                 reach += 1 if target.routes_as in CHOOSING else len(target.bindings)
     return min(reach, FANOUT_MAX)

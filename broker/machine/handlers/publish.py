@@ -38,7 +38,7 @@ from broker.machine.move_log import (
     row,
 )
 from broker.machine.publishing.copies import may_name_copies
-from broker.machine.publishing.entering import publish_to, turn_of, with_copies
+from broker.machine.publishing.entering import find_way, publish_to, turn_of
 from broker.machine.publishing.producers import (
     REFUSED,
     STORED,
@@ -51,7 +51,6 @@ from broker.machine.publishing.producers import (
 )
 from broker.machine.publishing.unfinished import keep_part, whole_body
 from broker.machine.queueing.queue_limits import take_due
-from broker.machine.queueing.routing import find_route
 from broker.machine.requests.delay_header import check_delay, may_be_delayed, with_turned_delay
 from broker.machine.requests.properties import expiration_of
 from broker.machine.requests.refusals import (
@@ -87,19 +86,16 @@ def on_publish(state: State, channel: Channel, command: Publish) -> int:
         attempt = numbered
     if first & 1:  # the flag of the expiration property
         ttl_us = ttl_of(properties)
-    route = channel.connection.vhost.routes.get((exchange, key))
+    route = None
+    if not (first & 0x20 and may_name_copies(properties)):
+        route = channel.connection.vhost.routes.get((exchange, key))
     if route is None or flags & IMMEDIATE or ttl_us < NO_TTL:
-        found = route_or_refusal(
+        found = way_or_refusal(
             channel.connection.vhost, exchange, key, flags, properties, ttl_us, turn_of(state)
         )
         if isinstance(found, Refusal):
             return refuse(state, channel, PUBLISH, found)
-        route = found
-    if first & 0x20 and may_name_copies(properties):
-        copied = with_copies(channel.connection.vhost, route, properties, turn_of(state))
-        if isinstance(copied, Refusal):
-            return refuse(state, channel, PUBLISH, copied)
-        route, properties = copied
+        route, properties = found
     number = state.next_message
     stored = properties if attempt is None else without_number(properties)
     accepted = publish_to(
@@ -203,9 +199,9 @@ def ttl_of(properties: bytes) -> int:
     return int(text) * 1000
 
 
-def route_or_refusal(
+def way_or_refusal(
     vhost: Vhost, name: str, key: str, flags: int, properties: bytes, ttl_us: int, turn: int
-) -> Route | Refusal:
+) -> tuple[Route, bytes] | Refusal:
     exchange = vhost.exchanges.get(name)
     if flags & IMMEDIATE:
         return not_implemented("immediate=true")
@@ -219,7 +215,7 @@ def route_or_refusal(
         refusal = check_delay(properties)
         if refusal is not None:
             return refusal
-    return find_route(vhost, exchange, key, properties, turn)
+    return find_way(vhost, exchange, key, properties, turn)
 
 
 def publish_due(state: State, queue: Queue, work_max: int) -> int:
@@ -242,14 +238,10 @@ def _publish_delayed(state: State, queue: Queue, message: Message) -> int:
     vhost, exchange = queue.vhost, queue.vhost.exchanges[queue.delays]
     _, number, origin, key, flags, _, _, properties, body = message
     properties = with_turned_delay(properties)
-    found = find_route(vhost, exchange, key, properties, turn_of(state))
-    if not isinstance(found, Refusal) and may_name_copies(properties):
-        copied = with_copies(vhost, found, properties, turn_of(state))
-        if not isinstance(copied, Refusal):
-            found, properties = copied
+    found = find_way(vhost, exchange, key, properties, turn_of(state))
     if isinstance(found, Refusal):
-        found = Route(origin, key, (), False, False, ROUTE_WORK_MAX, exchange)
-    route = found._replace(exchange=origin)
+        found = Route(origin, key, (), False, False, ROUTE_WORK_MAX, exchange), properties
+    route, properties = found[0]._replace(exchange=origin), found[1]
     if exchange.name == origin:  # it was counted when it came
         exchange.tally.publish -= 1
         exchange.tally.routed -= len(route.queues) > 0

@@ -20,13 +20,13 @@ from broker.machine.handlers.publish import (
     count_publish,
     is_durable,
     return_unroutable,
-    route_or_refusal,
     ttl_of,
+    way_or_refusal,
 )
 from broker.machine.limits import COMMIT_WORK_MAX
 from broker.machine.move_log import BY_TX, REJECTED, TX_ACKED, TX_REQUEUED
 from broker.machine.publishing.copies import may_name_copies
-from broker.machine.publishing.entering import publish_to, turn_of, with_copies
+from broker.machine.publishing.entering import publish_to, turn_of
 from broker.machine.publishing.producers import attempt_of, may_be_numbered, not_in_a_transaction
 from broker.machine.requests.refusals import Refusal, too_much, unknown_tag
 from broker.machine.state import Channel, Held, Route, State
@@ -48,18 +48,13 @@ def on_tx_commit(state: State, channel: Channel, command: TxCommit) -> int:
             return refuse(state, channel, TX_COMMIT, not_in_a_transaction())
         ttl_us = ttl_of(properties)
         turn = turn_of(state, index)
-        route = route_or_refusal(vhost, exchange, key, flags, properties, ttl_us, turn)
-        if isinstance(route, Refusal):
-            return refuse(state, channel, TX_COMMIT, route)
-        names_copies = may_name_copies(properties)
-        if names_copies:
-            wider = with_copies(vhost, route, properties, turn)
-            if isinstance(wider, Refusal):
-                return refuse(state, channel, TX_COMMIT, wider)
-            route, properties = wider
-        routes.append((route, ttl_us, properties))
+        way = way_or_refusal(vhost, exchange, key, flags, properties, ttl_us, turn)
+        if isinstance(way, Refusal):
+            return refuse(state, channel, TX_COMMIT, way)
+        route, shown = way
+        routes.append((route, ttl_us, shown))
         work += len(route.queues) + sum([queue.window is not None for queue in route.queues])
-        if names_copies or (exchange, key) not in found:
+        if may_name_copies(properties) or (exchange, key) not in found:
             found[exchange, key] = True
             work += route.work
         if work > COMMIT_WORK_MAX:  # finding the other routes would cost what is refused here

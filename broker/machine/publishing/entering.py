@@ -3,7 +3,7 @@
 from broker.machine.commands import PERSISTENT
 from broker.machine.digest import MASK, body_hash, message_hash
 from broker.machine.move_log import BY_DELAY, FLAG, INDEX_MASK, MARK_MASK, row
-from broker.machine.publishing.copies import copies_of, widened
+from broker.machine.publishing.copies import copies_of, may_name_copies
 from broker.machine.queueing.enqueue import (
     die_refused,
     enqueue,
@@ -11,10 +11,11 @@ from broker.machine.queueing.enqueue import (
     enqueue_last,
     enqueue_once,
 )
+from broker.machine.queueing.routing import find_route
 from broker.machine.queueing.streams import enter
 from broker.machine.requests.message_keys import key_of_repeat
 from broker.machine.requests.refusals import Refusal
-from broker.machine.state import Route, State, Vhost
+from broker.machine.state import Exchange, Route, State, Vhost
 from broker.waiting.bodies import Body
 
 
@@ -82,16 +83,20 @@ def publish_to(
     return accepted
 
 
-def with_copies(
-    vhost: Vhost, route: Route, properties: bytes, turn: int
+def find_way(
+    vhost: Vhost, exchange: Exchange, key: str, properties: bytes, turn: int
 ) -> tuple[Route, bytes] | Refusal:
-    """The route with the queues that CC and BCC add, and the properties as others may see them."""
-    copies = copies_of(properties)
-    if isinstance(copies, Refusal):
-        return copies
-    found = widened(vhost, route, copies.keys + copies.blind, properties, turn)
-    if isinstance(found, Refusal):
-        return found
+    """The route by all keys of a message, and its properties as others may see them."""
+    keys: tuple[str, ...] = (key,)
+    shown = properties
+    if may_name_copies(properties):
+        copies = copies_of(properties)
+        if isinstance(copies, Refusal):
+            return copies
+        keys, shown = (key, *copies.keys, *copies.blind), copies.properties
+    route = find_route(vhost, exchange, keys, properties, turn)
+    if isinstance(route, Refusal):
+        return route
     # What only waits names all its keys still: it is routed by them when it is due.
-    waits = all(queue.delays is not None for queue in found.queues) and found.queues
-    return found, properties if waits else copies.properties
+    waits = route.queues and all(queue.delays is not None for queue in route.queues)
+    return route, properties if waits else shown

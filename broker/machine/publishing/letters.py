@@ -21,7 +21,7 @@ from broker.machine.limits import (
     WORDS_PER_UNIT,
 )
 from broker.machine.move_log import BY_DEAD_LETTER, BY_LETTER, SENT_ON
-from broker.machine.publishing.copies import copies_of, may_name_copies, widened, without_header
+from broker.machine.publishing.copies import copies_of, may_name_copies, without_header
 from broker.machine.publishing.entering import publish_to, turn_of
 from broker.machine.queueing.declaration import keep_letters_of
 from broker.machine.queueing.enqueue import would_refuse
@@ -117,29 +117,15 @@ def _way_of(
     exchange = vhost.exchanges.get(name)
     if exchange is None:
         return _NO_WAY
-    route = vhost.routes.get((name, key))
-    if route is None:
-        found = find_route(vhost, exchange, key, buried.properties, turn_of(state))
-        if isinstance(found, Refusal):
-            return ROUTE_WORK_MAX
-        route = found
-    if may_name_copies(message[PROPERTIES]):
-        has_new_key = key != message[KEY]
-        route, buried = _letter_with_copies(vhost, route, buried, has_new_key, turn_of(state))
-    return route._replace(queues=buried.without_cycles(route.queues)), buried.properties
-
-
-def _letter_with_copies(
-    vhost: Vhost, route: Route, buried: Buried, has_new_key: bool, turn: int
-) -> tuple[Route, Buried]:
-    """A key that the queue gives stands for all keys of the message."""
-    if has_new_key:
-        return route, buried._replace(properties=without_header(buried.properties, "CC"))
-    copies = copies_of(buried.properties)
-    if isinstance(copies, Refusal):
-        return route, buried
-    wider = widened(vhost, route, copies.keys, buried.properties, turn)
-    return (route if isinstance(wider, Refusal) else wider), buried
+    keys, written = _keys(message), buried.properties
+    if key != keys[0]:  # one that the queue gives stands for all keys of the message
+        keys = (key,)
+        if may_name_copies(written):
+            written = without_header(written, "CC")
+    route = find_route(vhost, exchange, keys, buried.properties, turn_of(state))
+    if isinstance(route, Refusal):
+        return ROUTE_WORK_MAX
+    return route._replace(queues=buried.without_cycles(route.queues)), written
 
 
 # -- at least once -------------------------------------------------------------------------------

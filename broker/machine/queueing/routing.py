@@ -1,12 +1,11 @@
 """Exchanges and bindings: what is bound to what, and where a message goes.
 
-Finding a route walks the graph of exchanges once; the answer is kept per (exchange, routing key)
-until the topology of the virtual host changes. A route that passed a headers exchange depends on
-more than the key and is never kept.
+Finding a route walks the graph of exchanges once, with all keys of the message; the answer is kept
+per exchange and keys until the topology of the virtual host changes. A route that passed a headers
+exchange depends on more than the keys and is never kept.
 """
 
 from collections import deque
-from collections.abc import Iterable
 
 from broker.machine.commands import Table, Value
 from broker.machine.digest import canonical, item_hash
@@ -14,6 +13,7 @@ from broker.machine.limits import (
     DESTINATION_BINDINGS_MAX,
     EXCHANGE_BINDINGS_MAX,
     FANOUT_MAX,
+    KEY_WORK,
     ROUTE_WORK_MAX,
     WORDS_PER_UNIT,
 )
@@ -53,6 +53,8 @@ _PREDECLARED = (
     ("amq.match", "headers"),
 )
 _ROUTES_MAX = 16_384
+_KEPT_KEYS_MAX = 1_024
+"""Characters of the keys of one route that is kept."""
 _BY_HEADERS = ("headers", FEDERATION_UPSTREAM)
 
 
@@ -216,21 +218,25 @@ def _forget_at_destination(vhost: Vhost, identity: BindingId, binding: Binding) 
 
 
 def find_route(
-    vhost: Vhost, exchange: Exchange, key: str, properties: bytes, turn: int
+    vhost: Vhost, exchange: Exchange, keys: tuple[str, ...], properties: bytes, turn: int
 ) -> Route | Refusal:
-    """The queues that a message published there reaches, each once; or that it costs too much. One
-    that is to be delayed goes no further than an exchange that delays, to the queue of this one.
-    `turn` differs from message to message, for exchanges that choose at random."""
+    """The queues that a message published there reaches by any of its keys, its own first, each
+    once; or that it costs too much. One that is to be delayed goes no further than an exchange that
+    delays, to the queue of this one. `turn` differs from message to message, for exchanges that
+    choose at random."""
+    keys = tuple(dict.fromkeys(keys))
+    if (known := vhost.routes.get((exchange.name, *keys))) is not None:
+        return known
     queues: dict[str, Queue] = {}
     cacheable = not exchange.internal  # clients are refused there; only dead letters come this way
     seen = {exchange.name: exchange}
     pending = [exchange]
     delayed = vhost.delays and delay_ms_of(properties) > 0
-    work = 0  # the sum does not depend on the order of the walk, which may differ after a restore
+    # The sum does not depend on the order of the walk, which may differ after a restore.
+    work = KEY_WORK * (len(keys) - 1)
     for source in pending:  # grows while it runs
         if source.name == "":
-            if (queue := vhost.queues.get(key)) is not None:
-                queues[key] = queue
+            queues.update((key, vhost.queues[key]) for key in keys if key in vhost.queues)
             continue
         if source.name in vhost.delays:
             cacheable = False
@@ -239,16 +245,13 @@ def find_route(
                 queues[waiting.name] = waiting
                 continue
         cacheable = cacheable and source.routes_as not in _BY_HEADERS and goes_by_key(source)
-        work += _work_to_match(source, key, properties)
+        work += _work_to_match(source, keys, properties)
         if source.routes_as == FEDERATION_UPSTREAM and not may_go_on(source, properties):
             continue
-        bindings = _matching(source, key, properties, turn) if work <= ROUTE_WORK_MAX else []
+        bindings = _matching(source, keys, properties, turn) if work <= ROUTE_WORK_MAX else []
         work += len(bindings)
         if work > ROUTE_WORK_MAX:
-            return too_much(
-                f"work to route a message by exchange '{exchange.name}'", work, ROUTE_WORK_MAX,
-                "spread its bindings over several exchanges, or use shorter keys and headers",
-            )  # fmt: skip
+            break
         for binding in bindings:
             if binding.to_queue:
                 queues[binding.destination] = vhost.queues[binding.destination]
@@ -261,37 +264,34 @@ def find_route(
                 work += len(vhost.policies[0])
             if alternate is not None and alternate not in seen:
                 _visit(vhost, alternate, seen, pending)
-    if len(queues) > FANOUT_MAX:
-        return too_much(
-            f"queues that a message to exchange '{exchange.name}' reaches", len(queues), FANOUT_MAX,
-            "spread them over several exchanges, and publish to each",
-        )  # fmt: skip
+    if work > ROUTE_WORK_MAX or len(queues) > FANOUT_MAX:
+        return _too_far(exchange.name, work, len(queues))
     reached = tuple(sorted(queues.values(), key=lambda queue: queue.number))
     durable = any(queue.durable for queue in reached)
     streams = any(queue.stream is not None for queue in reached)
-    route = Route(exchange.name, key, reached, durable, streams, work, exchange)
+    route = Route(exchange.name, keys[0], reached, durable, streams, work, exchange)
     if cacheable:
-        if len(vhost.routes) >= _ROUTES_MAX:
-            vhost.routes.clear()
-        vhost.routes[exchange.name, key] = route
+        _keep(vhost, keys, route)
     return route
 
 
-def bound_keys(
-    vhost: Vhost, source: Exchange, keys: Iterable[str], properties: bytes, turn: int
-) -> tuple[list[str], int]:
-    """Those of a message's keys by which it goes on from here, as its alternate exchange is only
-    for a message with none; and what it costs to say so. None need be looked at without one."""
-    if source.alternate is None and not vhost.policies[0]:
-        return [], 0
-    work, found = 0, []
-    for key in keys:
-        work += _work_to_match(source, key, properties)
-        if work > ROUTE_WORK_MAX:
-            break
-        if _matching(source, key, properties, turn):
-            found.append(key)
-    return found, work
+def _too_far(exchange: str, work: int, queues: int) -> Refusal:
+    if work > ROUTE_WORK_MAX:
+        return too_much(
+            f"work to route a message by exchange '{exchange}'", work, ROUTE_WORK_MAX,
+            "spread its bindings over several exchanges, or use shorter or fewer keys and headers",
+        )  # fmt: skip
+    return too_much(
+        f"queues that a message to exchange '{exchange}' reaches", queues, FANOUT_MAX,
+        "spread them over several exchanges, and publish to each",
+    )  # fmt: skip
+
+
+def _keep(vhost: Vhost, keys: tuple[str, ...], route: Route) -> None:
+    if sum(map(len, keys)) <= _KEPT_KEYS_MAX:
+        if len(vhost.routes) >= _ROUTES_MAX:
+            vhost.routes.clear()
+        vhost.routes[route.exchange, *keys] = route
 
 
 def alternate_by_policy(vhost: Vhost, exchange: Exchange) -> str | None:
@@ -308,7 +308,7 @@ def _visit(vhost: Vhost, name: str, seen: dict[str, Exchange], pending: list[Exc
         pending.append(exchange)
 
 
-def _work_to_match(source: Exchange, key: str, properties: bytes) -> int:
+def _work_to_match(source: Exchange, keys: tuple[str, ...], properties: bytes) -> int:
     """Beyond the bindings that match: one unit, and what is compared to find them."""
     if source.routes_as == "headers":
         wanted = sum([1 + len(binding.arguments) for binding in source.bindings.values()])
@@ -316,25 +316,30 @@ def _work_to_match(source: Exchange, key: str, properties: bytes) -> int:
     if source.routes_as in CHOOSING or source.routes_as == FEDERATION_UPSTREAM:
         return 2 + len(properties) // WORDS_PER_UNIT
     if not source.patterns:
-        return 1
+        return len(keys)
     words = sum(map(len, source.patterns.values()))
-    return 1 + words * (key.count(".") + 1) // WORDS_PER_UNIT
+    return len(keys) + words * sum([key.count(".") + 1 for key in keys]) // WORDS_PER_UNIT
 
 
-def _matching(source: Exchange, key: str, properties: bytes, turn: int) -> list[Binding]:
+def _matching(
+    source: Exchange, keys: tuple[str, ...], properties: bytes, turn: int
+) -> list[Binding]:
+    """Those that get the message; one may be there by several keys. A choice goes by the first."""
     if source.routes_as in ("fanout", FEDERATION_UPSTREAM):
         return list(source.bindings.values())
     if source.routes_as == "headers":
         headers = headers_of(properties)
         return [b for b in source.bindings.values() if headers_match(b.arguments, headers)]
     if source.routes_as in CHOOSING:
-        return chosen(source, key, properties, turn)
-    found = list(source.by_key.get(key, _NOTHING).values())
-    if source.patterns:
-        words = topic_words(key)
-        for pattern, pattern_words in source.patterns.items():
-            if pattern != key and topic_matches(pattern_words, words):
-                found.extend(source.by_key[pattern].values())
+        return chosen(source, keys[0], properties, turn)
+    found: list[Binding] = []
+    for key in keys:
+        found.extend(source.by_key.get(key, _NOTHING).values())
+        if source.patterns:
+            words = topic_words(key)
+            for pattern, pattern_words in source.patterns.items():
+                if pattern != key and topic_matches(pattern_words, words):
+                    found.extend(source.by_key[pattern].values())
     return found
 
 

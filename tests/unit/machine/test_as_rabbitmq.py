@@ -195,6 +195,39 @@ def test_an_alternate_exchange_is_for_a_message_with_no_key_that_is_bound(
     assert tuple(depths(client, "q", "rest")) == reached
 
 
+def test_a_message_is_routed_by_all_its_keys_at_each_exchange_on_its_way(client: Client) -> None:
+    """The first exchange takes it by one key and the second by the other, as in RabbitMQ."""
+    for queue in ("q", "rest", "last"):
+        client.queue(queue)
+    client.exchange("first")
+    client.exchange("second", "direct", {"alternate-exchange": "third"})
+    client.exchange("third", "topic", {"alternate-exchange": "amq.fanout"})
+    client.bind_exchange("second", "first", "a")
+    client.bind("q", "second", "b")
+    client.bind("rest", "third", "*.c")
+    client.bind("last", "amq.fanout")
+    for key, copies, blind, reached in (
+        ("a", ("b",), (), [1, 0, 0]), ("b", (), ("a",), [1, 0, 0]), ("b", (), (), [0, 0, 0]),
+        ("a", ("no", "x.c"), (), [0, 1, 0]), ("no", ("a",), ("no",), [0, 0, 1]),
+    ):  # fmt: skip
+        for _ in range(2):  # the second time the route is known
+            client.publish(key, exchange="first", properties=headers(CC=copies, BCC=blind))
+            assert depths(client, "q", "rest", "last") == reached
+            for queue in ("q", "rest", "last"):
+                client.purge(queue)
+
+
+def test_a_route_by_several_keys_is_kept_until_a_binding_comes(client: Client) -> None:
+    routes = client.rig.machine.vhosts["/"].routes
+    client.queue("q")
+    client.publish("q", properties=headers(CC=("b", "c", "b")))
+    client.publish("q", properties=headers(CC=("x" * 1024,)))
+    assert list(routes) == [("", "q", "b", "c")], "not with so long a key"
+    client.queue("c")
+    client.publish("q", properties=headers(CC=("b", "c")))
+    assert depths(client, "q", "c") == [3, 1]
+
+
 @pytest.mark.parametrize(
     ("value", "kind"),
     [("q", "longstr"), ({"a": 1}, "table"), (1, "signedint"), (1 << 40, "long"), (True, "bool")],
@@ -215,7 +248,7 @@ def test_many_copies_cost_no_more_than_a_publish_may(
 ) -> None:
     for bound in ("ROUTE_WORK_MAX", "FANOUT_MAX"):
         with monkeypatch.context() as patch:
-            patch.setattr(f"broker.machine.publishing.copies.{bound}", 2)
+            patch.setattr(f"broker.machine.queueing.routing.{bound}", 2)
             for queue in ("a", "b", "c"):
                 client.queue(queue)
             assert client.publish("a", properties=headers(CC=("b", "c"))) == 406

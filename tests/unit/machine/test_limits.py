@@ -113,8 +113,8 @@ def test_no_more_routes_are_found_for_a_transaction_than_it_may_cost(
 ) -> None:
     """To find the routes of all its publishes first took longer than a token may be away."""
     monkeypatch.setattr("broker.machine.handlers.transactions.COMMIT_WORK_MAX", 20)
-    found = Mock(wraps=publish.route_or_refusal)
-    monkeypatch.setattr("broker.machine.handlers.transactions.route_or_refusal", found)
+    found = Mock(wraps=publish.way_or_refusal)
+    monkeypatch.setattr("broker.machine.handlers.transactions.way_or_refusal", found)
     fan(client, 4)
     assert client.commit(tx(300)) == 406
     assert found.call_count <= 5

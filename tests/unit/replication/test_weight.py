@@ -5,7 +5,7 @@ import pytest
 from broker.amqp import codec
 from broker.machine import commands as c
 from broker.machine.commands import Command
-from broker.machine.publishing.copies import KEY_WORK
+from broker.machine.limits import KEY_WORK
 from broker.replication.weight import weight
 from tests.support.three_machines import EMPTY, Client, Rig
 
@@ -77,9 +77,12 @@ def test_a_publish_weighs_what_its_copies_reach(client: Client, header: str) -> 
     keys = ("many", "many", "none")
     properties = codec.encode_properties({"headers": {header: keys}})
     command = c.Publish(c.PUBLISH, 1, 1, 0, "amq.direct", "none", 0, properties, b"")
-    assert cost(client, command) == 2 + 2 * KEY_WORK
+    assert cost(client, command) == 2 + KEY_WORK
+    client.publish("none", exchange="amq.direct", properties=properties)
+    assert cost(client, command) == 1 + KEY_WORK, "known: the queues beyond the first"
+    client.bind("q3", "amq.direct", "other")
     publishes = (c.TxPublish("amq.direct", "none", 0, properties, b""),) * 2
-    assert cost(client, c.TxCommit(c.TX_COMMIT, 1, 1, publishes, ())) == 2 * (2 + 2 * KEY_WORK)
+    assert cost(client, c.TxCommit(c.TX_COMMIT, 1, 1, publishes, ())) == 2 * (2 + KEY_WORK)
     wrong = codec.encode_properties({"headers": {header: "many"}})
     assert cost(client, c.Publish(c.PUBLISH, 1, 1, 0, "amq.direct", "", 0, wrong, b"")) == 0
 
