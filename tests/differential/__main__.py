@@ -14,7 +14,7 @@ from pathlib import Path
 import click
 
 from broker.options.broker import parse_address
-from tests.bench.compare.rabbitmq import RabbitCluster, scripts
+from tests.bench.compare.rabbitmq import MANAGEMENT, RabbitCluster, scripts
 from tests.differential import lockstep, program, wire
 from tools.cli.options import run_command
 from tools.demo.local_cluster import LocalCluster
@@ -22,11 +22,14 @@ from tools.demo.local_cluster import LocalCluster
 
 def two_brokers(stack: ExitStack, folder: Path, sbin: Path) -> lockstep.Lockstep:
     """One of ours, which forgets all, and a node of RabbitMQ."""
-    ours = stack.enter_context(LocalCluster(folder / "ours", 1, "differential", stores=False))
-    theirs = RabbitCluster(folder / "theirs", sbin, 1)
+    ours = stack.enter_context(
+        LocalCluster(folder / "ours", 1, "differential", stores=False, management=True)
+    )
+    theirs = RabbitCluster(folder / "theirs", sbin, 1, [MANAGEMENT])
     stack.callback(theirs.close)
     ours.start()
-    return lockstep.Lockstep(ours[0].address, theirs.addresses[0])
+    apis = ours[0].management, theirs.management
+    return lockstep.Lockstep(ours[0].address, theirs.addresses[0], apis)
 
 
 def compare(brokers: lockstep.Lockstep, seeds: range) -> list[str]:
@@ -54,13 +57,21 @@ def compare(brokers: lockstep.Lockstep, seeds: range) -> list[str]:
 @click.option("--seeds", default="1-100", metavar="A-B", help="the programs to run")
 @click.option("--wire", "of_wire", is_flag=True, help="bytes that no library sends, in their place")
 @click.option("--rabbitmq", default="", help="the folder of its scripts")
-@click.option("--at", nargs=2, default=None, metavar="OURS THEIRS", help="brokers that run")
+@click.option(
+    "--at",
+    nargs=2,
+    default=None,
+    metavar="OURS THEIRS",
+    help="brokers that run, with their management APIs at these ports + 10000",
+)
 def main(seeds: str, of_wire: bool, rabbitmq: str, at: tuple[str, str] | None) -> int:
     """Run the same random programs at our broker and at RabbitMQ."""
     first, _, last = seeds.partition("-")
     with tempfile.TemporaryDirectory() as root, ExitStack() as stack:
         if at:
-            brokers = lockstep.Lockstep(*map(parse_address, at))
+            ours, theirs = map(parse_address, at)
+            apis = [one._replace(port=one.port + 10_000) for one in (ours, theirs)]
+            brokers = lockstep.Lockstep(ours, theirs, apis)
         else:
             brokers = two_brokers(stack, Path(root), scripts(rabbitmq))
         if of_wire:

@@ -6,7 +6,7 @@ import itertools
 import os
 import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, cast
 
 from broker.amqp import codec
@@ -15,7 +15,7 @@ from broker.amqp.spec import METHODS
 from broker.options.broker import Address
 from tests.differential import wire
 from tests.differential.peers import Side, wait_for_silence
-from tests.differential.program import EXCHANGES, OBSERVER, QUEUES, Args, Program, Step
+from tests.differential.program import EXCHANGES, OBSERVER, QUEUES, STREAM, Args, Program, Step
 from tests.differential.rules import Difference, rule_of
 from tests.support.amqp_peer import method
 
@@ -37,12 +37,18 @@ class Result(NamedTuple):
 class Lockstep:
     """Two brokers, and programs that run at both."""
 
-    def __init__(self, ours: Address, theirs: Address) -> None:
+    def __init__(
+        self, ours: Address, theirs: Address, apis: Sequence[Address | None] = (None, None)
+    ) -> None:
         self.addresses = ours, theirs
+        self._apis = apis
 
     def run(self, program: Program, idle_s: float = IDLE_S) -> Result:
         prefix = f"d{os.getpid():x}.{next(runs):x}.".rjust(16, "d")
-        sides = [Side(address, prefix) for address in self.addresses]
+        sides = [
+            Side(address, prefix, api)
+            for address, api in zip(self.addresses, self._apis, strict=True)
+        ]
         idle_s = max(idle_s, TIMED_S) if program.timed else idle_s
         rules: Counter[str] = Counter()
         done = 0
@@ -91,6 +97,9 @@ class Lockstep:
             if step.what == "drop":
                 if step.conn in side.peers:
                     side.forget(step.conn)
+                continue
+            if step.what == "policy":
+                side.set_policy(*step.args)
                 continue
             side.ready(step.conn, 0 if step.what.startswith("connection.") else step.channel)
             if step.what != "settle":
@@ -166,12 +175,14 @@ class Lockstep:
 
     def _clean(self, side: Side) -> None:
         """Delete what the program may have left."""
+        for name in list(side.policies):
+            side.set_policy(name, None)
         side.close()
         side.peers.clear()
         side.channels.clear()
         side.ready(OBSERVER, 1)
         peer = side.peers[OBSERVER]
-        for name in sorted({*(str(side.named(one)) for one in QUEUES), *side.made}):
+        for name in sorted({*(str(side.named(one)) for one in (*QUEUES, STREAM)), *side.made}):
             peer.send(method(1, "queue.delete", name, False, False, True))
         for name in EXCHANGES:
             peer.send(method(1, "exchange.delete", side.named(name), False, True))
@@ -199,7 +210,7 @@ def _tags(sides: list[Side], step: Step) -> list[tuple[int, bool]] | None:
 
 def _replies(step: Step) -> list[str]:
     """The methods of which one must come; none where none comes."""
-    if step.what in (*NO_REPLY, "settle", "drop") or step.what.endswith("-ok"):
+    if step.what in (*NO_REPLY, "settle", "drop", "policy") or step.what.endswith("-ok"):
         return []
     known = METHODS[step.what]
     nowait = [field.name for field in known.fields if not field.reserved]

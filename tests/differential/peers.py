@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import http.client
+import json
 import re
 import select
 import socket
@@ -178,8 +180,11 @@ class Channel:
 class Side:
     """One broker, and the connections of one program to it."""
 
-    def __init__(self, address: Address, prefix: str) -> None:
+    def __init__(self, address: Address, prefix: str, api: Address | None = None) -> None:
         self.address, self.prefix = address, prefix
+        self._api = api
+        self.policies: set[str] = set()
+        self._answers: list[str] = []
         self.peers: dict[int, Peer] = {}
         self.channels: dict[tuple[int, int], Channel] = {}
         self.made: set[str] = set()
@@ -217,6 +222,18 @@ class Side:
             self.peers[conn].send(method(channel, "channel.open"))
             self.expect(conn, channel, "channel.open-ok")
 
+    def set_policy(self, name: Value, policy: Value) -> None:
+        """Over the management API, which must be there; None: take it away."""
+        assert self._api is not None
+        known = str(name).replace("~", self.prefix)
+        api = http.client.HTTPConnection(*self._api, timeout=REPLY_S)
+        body = json.dumps(self.named(policy)) if policy else None
+        login = {"authorization": "Basic Z3Vlc3Q6Z3Vlc3Q="}
+        api.request("PUT" if body else "DELETE", f"/api/policies/%2F/{known}", body, login)
+        self._answers.append(str(api.getresponse().status))
+        api.close()
+        (self.policies.add if body else self.policies.discard)(str(name))
+
     def expect(self, conn: int, channel: int, name: str) -> None:
         """Wait for this method, and take away all that came on its channel so far."""
         peer = self.peers[conn]
@@ -240,6 +257,8 @@ class Side:
     def trace(self) -> dict[str, list[str]]:
         """What came since the last one, by channel and kind, and react to it as a client must."""
         lines: dict[str, list[str]] = {}
+        if self._answers:
+            lines["policy"], self._answers = self._answers, []
         for conn, peer in list(self.peers.items()):
             got, peer.got = peer.got, []
             for one in got:

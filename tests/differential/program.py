@@ -20,7 +20,8 @@ class Step(NamedTuple):
 
     `what` is a method and `args` its arguments; or `publish` (exchange, key, mandatory, immediate,
     properties, body), `settle` (method, which of the deliveries held, multiple, requeue), `drop`
-    (the connection's socket is closed).  A `~` stands for a prefix that no other program has.
+    (the connection's socket is closed), `policy` (name, what the management API is told, or None).
+    A `~` stands for a prefix that no other program has.
     """
 
     conn: int
@@ -36,6 +37,7 @@ class Program(NamedTuple):
 
 
 QUEUES = "~q1", "~q2", "~q3"
+STREAM = "~s1"
 EXCHANGES = "~x1", "~x2", "~x3"
 KEYS = "a", "a.b", "a.b.c", "b", "", "a..c", "~q1", "~q2"
 PATTERNS = "#", "*", "a.*", "#.c", "*.b.#", "a.#.c", "a.b", "", "a.*.*", "#.#", "*.*"
@@ -54,10 +56,14 @@ class Generator:
         self._wrong = self._random.choice((0.0, 0.0, 0.03, 0.15))
         self._quorum = self._random.random() < 0.05
         self._connections = self._random.choice((1, 1, 2, 3))
+        self._streams = self._random.random() < 0.05
+        self._policies = self._random.random() < 0.12
+        self._queues = (*QUEUES, STREAM) if self._streams else QUEUES
 
     def program(self) -> Program:
         steps = [self.step() for _ in range(self._random.randint(8, 45))]
-        return Program((*self._scene(), *steps, *ending()), self._timed)
+        end = ending(self._streams)
+        return Program((*self._scene(), *steps, *end), self._timed)
 
     def step(self) -> Step:
         verbs = {
@@ -65,6 +71,7 @@ class Generator:
             self._queue: 5, self._exchange: 3, self._bind: 5, self._unbind: 2, self._delete: 2,
             self._cancel: 2, self._mode: 3, self._qos: 3, self._transaction: 3, self._recover: 2,
             self._end: 2, self._odd: 1, self._purge: 1,
+            self._policy: 5 * self._policies,
         }  # fmt: skip
         (verb,) = self._random.choices(list(verbs), list(verbs.values()))
         what, *args = verb()
@@ -81,6 +88,12 @@ class Generator:
         for name in EXCHANGES[: self._random.choice((0, 1, 2, 3, 3))]:
             what, _, kind, _, *args = self._exchange()
             made.append([what, name, kind, False, *args])
+        if self._streams:
+            log: Table = {"x-queue-type": "stream"}
+            made.append(["queue.declare", STREAM, False, True, False, False, False, log])
+            made.append(["basic.qos", 0, self._one(2, 5, 100), False])
+        if self._policies:
+            made.append(self._policy())
         made += [self._bind() for _ in range(self._random.randint(0, 6))]
         return [Step(1, 1, str(what), tuple(args)) for what, *args in made]
 
@@ -112,11 +125,16 @@ class Generator:
                 "x-single-active-consumer": (True, False),
                 "x-queue-mode": ("default", "lazy"),
                 "x-queue-type": ("classic", "quorum") if self._quorum else ("classic",),
+                "x-delivery-limit": (0, 1, 2),
                 "mine": (1,),
             },
             self._random.choice((0.0, 0.12, 0.25)),
         )
-        name = self._one(*QUEUES, *QUEUES, *QUEUES, "", "amq.mine" if self._wrong else "")
+        if arguments.get("x-queue-type") != "quorum":
+            arguments.pop("x-delivery-limit", None)  # RabbitMQ knows it of these only
+        name = self._one(
+            *self._queues, *self._queues, *QUEUES, "", "amq.mine" if self._wrong else ""
+        )
         flags = [self._flag(c) for c in (0.1, 0.3, 0.1, 0.12, 0.05)]
         return ["queue.declare", name, *flags, arguments]
 
@@ -147,7 +165,7 @@ class Generator:
         if self._flag(0.3):
             destination = self._one(*EXCHANGES)
             return ["exchange.", destination, source, key, *nowait, arguments]
-        queue = self._one(*QUEUES, *QUEUES, *(("", "~nope") if self._wrong else ()))
+        queue = self._one(*self._queues, *QUEUES, *(("", "~nope") if self._wrong else ()))
         return ["queue.", queue, source, key, *(nowait if closed else []), arguments]
 
     def _bind(self) -> list[Value]:
@@ -165,7 +183,35 @@ class Generator:
         return ["queue.delete", self._one(*QUEUES), unused, self._flag(), nowait]
 
     def _purge(self) -> list[Value]:
-        return ["queue.purge", self._one(*QUEUES), self._flag(0.1)]
+        return ["queue.purge", self._one(*self._queues), self._flag(0.1)]
+
+    def _policy(self) -> list[Value]:
+        name = self._one("~p1", "~p2")
+        if self._flag():
+            return ["policy", name, None]
+        definition = self._table(
+            {
+                "message-ttl": (BRIEF_MS, 0) if self._timed else (0, 60_000),
+                "expires": (3 * BRIEF_MS, 60_000) if self._timed else (60_000,),
+                "max-length": (0, 1, 2),
+                "max-length-bytes": (0, 3, 12),
+                "overflow": ("drop-head", "reject-publish", "reject-publish-dlx"),
+                "dead-letter-exchange": ("", "~x1", "~nope"),
+                "dead-letter-routing-key": ("~q2", "~q1"),
+                "delivery-limit": (0, 1, 2),
+                "alternate-exchange": ("~x1", "~x2", "~nope"),
+            },
+            0.3,
+        )
+        if not self._quorum:
+            definition.pop("delivery-limit", None)
+        what: Table = {
+            "pattern": self._one("^~q1$", "^~q", "^~.*2$", "^~x", "^~"),
+            "apply-to": self._one("queues", "queues", "all", "exchanges"),
+            "definition": definition or {"max-length": 3},
+            "priority": self._one(0, 1, 5),
+        }
+        return ["policy", name, what]
 
     def _publish(self) -> list[Value]:
         self._bodies += 1
@@ -196,13 +242,16 @@ class Generator:
             properties["headers"] = headers
         body = f"m{self._bodies}" + self._random.choice(("", "", "", "x" * 9))
         exchange = self._one("", *EXCHANGES, *(("~nope",) if self._flag(self._wrong) else ()))
-        key = self._one(*QUEUES) if exchange == "" else self._one(*KEYS)
+        key = self._one(*self._queues) if exchange == "" else self._one(*KEYS)
         immediate = self._flag(self._wrong / 5)
         return ["publish", exchange, key, self._flag(0.3), immediate, properties, body]
 
     def _consume(self) -> list[Value]:
         arguments = self._table({"x-priority": (-1, 0, 1, 5), "mine": (1,)}, 0.15)
-        name = self._one(*QUEUES, *QUEUES, *(("", "~nope") if self._wrong else ()))
+        if self._streams and self._flag(0.8):
+            offsets: tuple[Value, ...] = ("first", "last", "next", "nope", 0, 1, 3, 100)
+            arguments["x-stream-offset"] = self._one(*offsets)
+        name = self._one(*self._queues, *self._queues, *(("", "~nope") if self._wrong else ()))
         no_ack, exclusive = self._flag(0.25), self._flag(0.06)
         tag = self._one(*CONSUMERS, *CONSUMERS, "")
         return ["basic.consume", name, tag, False, no_ack, exclusive, False, arguments]
@@ -211,7 +260,7 @@ class Generator:
         return ["basic.cancel", self._one(*CONSUMERS), self._flag(0.1)]
 
     def _get(self) -> list[Value]:
-        return ["basic.get", self._one(*QUEUES), self._flag(0.3)]
+        return ["basic.get", self._one(*self._queues), self._flag(0.3)]
 
     def _settle(self) -> list[Value]:
         name = self._one("basic.ack", "basic.ack", "basic.nack", "basic.reject")
@@ -253,14 +302,22 @@ def _fits(name: str, value: Value) -> bool:
     return isinstance(value, str)
 
 
-def ending() -> list[Step]:
-    """What tells which state is left: depths while all are there, then every message."""
+def ending(streams: bool) -> list[Step]:
+    """What tells which state is left: depths while all are there (but of streams, which RabbitMQ
+    counts now and then), then every message."""
     looked = [
         Step(OBSERVER, n, "queue.declare", (queue, True, False, False, False, False, {}))
         for n, queue in enumerate(QUEUES, 1)
     ]
     gone = [Step(conn, 0, "drop") for conn in (1, 2, 3)]
-    return [*looked, *gone, *looked, *(Step(OBSERVER, 1, "drain", (queue,)) for queue in QUEUES)]
+    drained = [Step(OBSERVER, 1, "drain", (queue,)) for queue in QUEUES]
+    if streams:
+        first: Table = {"x-stream-offset": "first"}
+        drained += [
+            Step(OBSERVER, 5, "basic.qos", (0, 100, False)),
+            Step(OBSERVER, 5, "basic.consume", (STREAM, "r", False, False, False, False, first)),
+        ]
+    return [*looked, *gone, *looked, *drained]
 
 
 def program(seed: int) -> Program:

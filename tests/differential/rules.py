@@ -155,6 +155,11 @@ RULES = (
         and "expiration=" not in str(seen.ours),
     ),
     Rule(
+        "a time to live for what waits", "A policy's counts for what waits, too",
+        lambda seen: has_had(seen, "'message-ttl'") and len(seen.ours) <= len(seen.theirs)
+        and any(word in str(seen.theirs) for word in ("deliver", "get-ok", "declare-ok", "left")),
+    ),
+    Rule(
         "a type that fails there", "Others 406. A queue is classic without being told",
         lambda seen: seen.step.what == "queue.declare" and is_close(seen.ours, 406)
         and is_close(seen.theirs, 541),

@@ -41,7 +41,7 @@ def test_programs_follow_from_their_seeds_and_can_be_sent() -> None:
             seen.add(step.what)
             if step.what in METHODS:
                 method(1, step.what, *step.args)
-    assert {"publish", "settle", "drop", "tx.commit", "exchange.bind", "basic.recover"} <= seen
+    assert {"publish", "settle", "drop", "tx.commit", "exchange.bind", "policy"} <= seen
 
 
 def test_a_program_is_shrunk_to_what_differs() -> None:
@@ -71,13 +71,16 @@ class Forgetful(lockstep.Lockstep):
 def test_a_broker_that_forgets_mandatory_is_found_out(tmp_path: Path) -> None:
     with ExitStack() as stack:
         both = [
-            stack.enter_context(LocalCluster(tmp_path / name, 1, name, stores=False))
+            stack.enter_context(
+                LocalCluster(tmp_path / name, 1, name, stores=False, management=True)
+            )
             for name in ("one", "other")
         ]
         for cluster in both:
             cluster.start()
         addresses = both[0][0].address, both[1][0].address
-        alike, forgetful = lockstep.Lockstep(*addresses), Forgetful(*addresses)
+        apis = [cluster[0].management for cluster in both]
+        alike, forgetful = (kind(*addresses, apis) for kind in (lockstep.Lockstep, Forgetful))
         seeds = range(1, 6)
         assert not compare(alike, seeds)
         found = [seed for seed in seeds if forgetful.holds(program.program(seed))]

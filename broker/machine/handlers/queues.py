@@ -128,7 +128,9 @@ def on_queue_purge(state: State, channel: Channel, command: QueuePurge) -> int:
     if isinstance(queue, Refusal):
         return refuse(state, channel, kind, queue)
     if queue.stream is not None:
-        refusal = not_on_stream("purge not supported by", name, queue.vhost.name)
+        refusal = not_on_stream(
+            "queue.purge not supported by stream queues", name, queue.vhost.name
+        )
         return refuse(state, channel, kind, refusal)
     empties = queue.window is not None
     count = purge(state, queue, PURGED | FLAG if empties else PURGED)

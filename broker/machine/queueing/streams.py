@@ -143,7 +143,9 @@ def consume_refusal(
     if prefetch <= 0:
         return needs_prefetch(name, vhost)
     if no_ack:
-        return not_on_stream("automatic acknowledgement not supported by stream", name, vhost)
+        return not_on_stream(
+            "automatic acknowledgement not supported by stream queues", name, vhost
+        )
     if channel.limit < CHANNEL_HELD_MAX:
         return not_on_stream("", name, vhost, "does not support global qos")
     return None

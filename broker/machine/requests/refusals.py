@@ -250,8 +250,8 @@ def no_server_named(kind: str) -> Refusal:
 def needs_prefetch(name: str, vhost: str) -> Refusal:
     return Refusal(
         PRECONDITION_FAILED,
-        "PRECONDITION_FAILED - consumer prefetch count is not set for stream "
-        f"queue '{name}' in vhost '{vhost}'",
+        "PRECONDITION_FAILED - consumer prefetch count is not set for "
+        f"'queue '{name}' in vhost '{vhost}''",
     )
 
 

@@ -21,6 +21,7 @@ from tools.demo.local_cluster import HOST, free_ports
 
 START_S, STOP_S = 120.0, 30.0
 NODES = ("rabbit-1", "rabbit-2", "rabbit-3")
+MANAGEMENT = "rabbitmq_management"
 MIRRORED = "mirrored"
 """Queues with names that begin so are on all nodes; a queue of the type `quorum` is anyway."""
 
@@ -51,9 +52,11 @@ class RabbitCluster:
         folder.mkdir(parents=True)
         self._nodes = NODES[:count]
         self.version = sbin.parent.name.rpartition("-")[2]
-        self._folder, self._sbin = folder, sbin
-        mapper, *ports = free_ports(1 + 2 * count)
+        self._folder, self._sbin, self._plugins = folder, sbin, plugins
+        mapper, api, *ports = free_ports(2 + 2 * count)
         self.addresses = tuple(Address(HOST, port) for port in ports[:count])
+        self.management = Address(HOST, api)
+        """Where the first node has its management API, if it has the plug-in."""
         self._children: list[subprocess.Popen[bytes]] = []
         cookie = folder / ".erlang.cookie"
         cookie.write_text(secrets.token_hex(16))
@@ -105,6 +108,11 @@ class RabbitCluster:
             *(f"cluster_formation.classic_config.nodes.{i} = {n}@localhost" for i, n in
               enumerate(self._nodes, 1)),
         ]  # fmt: skip
+        if MANAGEMENT in self._plugins and name == self._nodes[0]:
+            lines += [
+                f"management.tcp.ip = {HOST}",
+                f"management.tcp.port = {self.management.port}",
+            ]
         config = self._folder / f"{name}.conf"
         config.write_text("\n".join((*lines, "")))
         own = {

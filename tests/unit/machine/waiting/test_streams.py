@@ -122,11 +122,12 @@ def test_a_reader_names_a_prefetch_and_acknowledges(client: Client) -> None:
     client.queue("s", STREAM)
     assert client.consume("s") == 406
     assert client.error() == (
-        "PRECONDITION_FAILED - consumer prefetch count is not set for stream queue 's' in vhost '/'"
+        "PRECONDITION_FAILED - consumer prefetch count is not set for 'queue 's' in vhost '/''"
     )
     assert client.channel(2).consume("s", prefetch=1, no_ack=True) == 540
     assert client.error() == (
-        "NOT_IMPLEMENTED - automatic acknowledgement not supported by stream queue 's' in vhost '/'"
+        "NOT_IMPLEMENTED - automatic acknowledgement not supported by stream queues "
+        "queue 's' in vhost '/'"
     )
 
 
@@ -170,7 +171,9 @@ def test_nobody_gets_or_purges(client: Client) -> None:
         "NOT_IMPLEMENTED - basic.get not supported by stream queues queue 's' in vhost '/'"
     )
     assert other.purge("s") == 540
-    assert other.error() == "NOT_IMPLEMENTED - purge not supported by queue 's' in vhost '/'"
+    assert other.error() == (
+        "NOT_IMPLEMENTED - queue.purge not supported by stream queues queue 's' in vhost '/'"
+    )
 
 
 # -- reading -------------------------------------------------------------------------------------
