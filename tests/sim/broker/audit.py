@@ -32,6 +32,7 @@ from broker.replication.chain import History
 from broker.replication.replica import Replica
 from tests.sim.broker.judge import BrokerJudge, ConfirmSent, DeliverySent, Node
 from tests.sim.broker.operator import GRAVE
+from tests.sim.clients.dealers import DealWitness
 from tests.sim.clients.letters import MAIL, LetterWitness
 from tests.sim.clients.messages import MessageId, message_id
 from tests.sim.clients.moved import MoveWitness
@@ -68,6 +69,7 @@ class Witness:
         self.stream = StreamWitness(judge.broken, self._count)
         self.letters = LetterWitness(judge.broken, self._count)
         self.moved = MoveWitness(judge.broken, self._count)
+        self.deals = DealWitness(judge.broken, self._count, self.settled)
         self._parts: dict[tuple[object, ...], bytes] = {}  # of bodies, by connection and channel
         # By connection and tag of who browses: what it was shown, and the last of each publisher.
         self._seen: dict[tuple[int, str], dict[MessageId, int]] = {}
@@ -143,6 +145,7 @@ class Witness:
             self.moved.cold_start(position)
         self.stream.applied(machine, position, command, outcome)
         self.letters.applied(machine, position, command, moves)
+        self.deals.applied(machine, position, command, outcome)
         for effect in machine.effects:
             if not isinstance(effect, DeliverEffect):
                 continue
@@ -393,6 +396,7 @@ def _look_for_confirmed(
     witness.letters.at_rest(machine, at_rest, max(witness.colds, default=0))
     witness.stream.at_rest(machine)
     witness.moved.at_rest(machine)
+    witness.deals.look(machine, "at the end")
     present |= witness.stream.gone | {message for _, message in witness.settled}
     _look_at_last_values(judge, witness, machine)
     judge.counters["replaced"] += len(witness.replaced - present)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from broker.machine.commands import Command
-from broker.machine.effects import Confirm, DeliverEffect, Effect
+from broker.machine.effects import Confirm, DeliverEffect, Effect, Reply
 from broker.replication.durable_gate import DurableGate, acknowledges_durable
 from store.memory import MemoryDisk
 from tests.sim.broker.judge import BrokerJudge, ConfirmSent, DeliverySent
@@ -119,7 +119,8 @@ class SimOutbox:
         position, chain, effect = entry
         judge, clients, name = self.judge, self.clients, self.clients.member
         judge.written(name, self._controller().primary.epoch, position, chain)
-        if isinstance(effect, Confirm) and effect.durable and position > self._released_to:
+        told_durable = isinstance(effect, (Confirm, Reply)) and effect.durable
+        if told_durable and position > self._released_to:
             self._released_to = position
             self._on_released(position, chain, self._voters_of(position))
         if isinstance(effect, Confirm) and effect.conn == clients.publisher:

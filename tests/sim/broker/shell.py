@@ -41,6 +41,7 @@ from tests.sim.broker.outbox import SimOutbox
 from tests.sim.broker.pages import SimPages
 from tests.sim.broker.transfer import SimTransfer
 from tests.sim.broker.watchdogs import SimWatchdogs
+from tests.sim.clients.dealers import SimDealer
 from tests.sim.clients.histories import SimHistory
 from tests.sim.clients.links import SimLinks
 from tests.sim.clients.programs import SimClients
@@ -160,7 +161,16 @@ class BrokerUpper:
             self.name, tape, self.stack.numbers, self.later, self.judge.broken,
             lambda: self.world.healed, self.stack.orphans, self.world.tape,
             self.history_of_clients(tape),
-            SimReplica(self, tape.fork("replica")), self.links,
+            SimReplica(self, tape.fork("replica")), self.links, self._dealer_of(tape),
+        )  # fmt: skip
+
+    def _dealer_of(self, tape: Tape) -> SimDealer | None:
+        if not self.world.plan.has("dealers"):
+            return None
+        priorities = self.world.tape.fork("tills").pick((0, 0, 3))
+        return SimDealer(
+            tape.fork("dealer"), priorities, self.stack.numbers, self.later,
+            lambda: self.world.healed,
         )  # fmt: skip
 
     def history_of_clients(self, tape: Tape) -> SimHistory:

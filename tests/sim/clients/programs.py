@@ -6,6 +6,8 @@ message for good.  Some publishers number their messages: they send again, by an
 what was not confirmed, and what a member's publisher had unconfirmed as it crashed is sent again by
 that of another one.  Some have messages delayed, some publish to a queue of last values, or to one
 whose messages have groups, some send bodies in parts, and some of the consumers only browse.
+Programs of their own read streams (`readers`), keep letters waiting (`letters`), and work in
+transactions (`dealers`).
 """
 
 from __future__ import annotations
@@ -53,6 +55,7 @@ from broker.machine.publishing.producers import ID, SEQUENCE
 from broker.machine.requests.delay_header import DELAY
 from broker.machine.requests.properties import with_header
 from tests.sim.broker.operator import GRAVE, SimOperator
+from tests.sim.clients.dealers import DEALT, SimDealer
 from tests.sim.clients.histories import SimHistory
 from tests.sim.clients.letters import KEPT, MAIL, WAYS_CHAN, LetterPlan, SimWays
 from tests.sim.clients.link_plan import DESTINATION, FAR, SPARED
@@ -126,10 +129,12 @@ class SimClients:
         history: SimHistory,
         replica: Replica | None = None,
         links: SimLinks | None = None,
+        dealer: SimDealer | None = None,
     ) -> None:
         """`of_all` is a tape of the run, from which every member draws the same."""
         self.history, self.replica = history, replica
         self.links = links if links is not None and links.used else None
+        self.dealer = dealer
         self.member, self.tape, self.numbers = member, tape, numbers
         self.orphans = orphans
         self.later, self.broken = later, broken
@@ -149,6 +154,8 @@ class SimClients:
         self._unsent: list[Command] = []
         self.queues = (Queue("shared", True), Queue(f"own-{member}", True), Queue("loose", False))
         spared = f"grave|replica|{SPARED}" if self.links is not None else "grave|replica"
+        if dealer is not None:
+            spared += f"|{DEALT}"
         self.operator = SimOperator(tape.fork("operator"), spared)
         self.numbering = tape.fork("numbering").chance(0.4)
         self._delays = tape.fork("delays")
@@ -182,6 +189,8 @@ class SimClients:
             self.replica.begin()
         if self.links is not None:
             self.links.begin()
+        if self.dealer is not None:
+            self.dealer.begin()
 
     def _connect(self) -> None:
         """The publisher comes by a new connection, and declares what it needs."""
@@ -245,6 +254,8 @@ class SimClients:
             self._unsent = []
             self._consume()
             self.readers.hang_up()
+            if self.dealer is not None:
+                self.dealer.hang_up()
 
     def _consume(self) -> None:
         """A new connection with some consumers."""
@@ -387,7 +398,8 @@ class SimClients:
         commands, self.commands = self.commands, []
         copies = self.replica.take_commands() if self.replica is not None else []
         moves = self.links.take_commands() if self.links is not None else []
-        return commands + self.readers.take_commands() + copies + moves
+        deals = self.dealer.take_commands() if self.dealer is not None else []
+        return commands + self.readers.take_commands() + copies + moves + deals
 
     def end_of_chaos(self) -> bool:
         """They stand in nobody's way any more; whether that takes commands."""
@@ -401,6 +413,8 @@ class SimClients:
         if self.replica is not None and self.replica.receives(effect):
             return
         if self.links is not None and self.links.receives(effect):
+            return
+        if self.dealer is not None and self.dealer.receives(effect):
             return
         match effect:
             case Confirm(conn, _, number, _, ack) if conn == self.publisher:
@@ -507,4 +521,5 @@ class SimClients:
         """They wait for nothing but deliveries."""
         waits = self.commands or self.readers.commands or self._unsent or self.unconfirmed
         level = self.replica is None or self.replica.settled
+        level = level and (self.dealer is None or self.dealer.settled)
         return not waits and level and (self.links is None or self.links.settled)

@@ -16,11 +16,12 @@ from unittest.mock import patch
 
 from broker.machine.commands import Value
 from broker.machine.effects import Effect
-from broker.machine.handlers import publish
+from broker.machine.handlers import consumers, publish, transactions
+from broker.machine.move_log import TX_REQUEUED
 from broker.machine.publishing import letters
-from broker.machine.queueing import streams
+from broker.machine.queueing import enqueue, streams
 from broker.machine.requests.death_headers import Buried
-from broker.machine.state import Message, Queue, State
+from broker.machine.state import Channel, Message, Queue, State
 from broker.process.arbiter import Arbiter
 from broker.process.arbitrator_record import ArbiterRecord
 from broker.replication.chain import Promise
@@ -593,6 +594,21 @@ def numbers_are_not_read() -> Patches:
     return [(publish, "may_be_numbered", lambda _: False)]
 
 
+def transactions_settle_nothing() -> Patches:
+    """What a transaction acknowledges goes back to its queue, and what it publishes comes."""
+    settle = consumers.settle_tags
+
+    def returns(state: State, channel: Channel, tags: list[int], _what: int) -> None:
+        settle(state, channel, tags, TX_REQUEUED)
+
+    return [(transactions, "settle_tags", returns)]
+
+
+def repeats_are_taken() -> Patches:
+    """A queue that takes each key once takes it again."""
+    return [(enqueue, "is_repeat", lambda *_: False)]
+
+
 def readers_begin_late() -> Patches:
     """A reader of a stream misses the first message that it asked for."""
     start = streams._start
@@ -675,6 +691,8 @@ MEMBER_MUTANTS: tuple[Callable[[], Patches], ...] = (
     confirms_before_durable,
     applied_counts_as_durable,
     numbers_are_not_read,
+    transactions_settle_nothing,
+    repeats_are_taken,
     readers_begin_late,
     letters_that_cannot_go_are_lost,
     replicas_drop_before_they_are_level,

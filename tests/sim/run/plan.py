@@ -72,9 +72,9 @@ YOUNGEST = ("restore_two", "client_twin")
 YOUNGEST_FROM = 1000
 """Smaller seeds have none of them: tests name many of those for what they show."""
 ALL_EPISODES = EPISODE_FAULTS + LATER_EPISODES + FROZEN + YOUNGEST
-YOUNGEST_LASTING = ("chain", "clock_rates")
+YOUNGEST_LASTING = ("chain", "clock_rates", "dealers")
 """Shovels, where there are any, are two of which one feeds the other; clocks go at rates that
-differ by nearly as much as the lease bears."""
+differ by nearly as much as the lease bears; clients work in transactions, too."""
 ALL_FAULTS = (
     *WEATHER_FAULTS, *LATER_WEATHER, *ALL_EPISODES, *OTHER_FAULTS, *LATER_OTHERS, *LATEST, *VOTES,
     *RELEASES, *YOUNGEST_LASTING,

@@ -32,6 +32,8 @@ KILLERS: dict[str, tuple[int, ...]] = {
     "confirms_before_durable": (1, 2, 3),
     "applied_counts_as_durable": (9, 13),
     "numbers_are_not_read": (12, 3, 11, 8),
+    "transactions_settle_nothing": (1019, 1026, 1009),
+    "repeats_are_taken": (1019, 1050, 1009),
     "readers_begin_late": (9, 2, 8),
     "letters_that_cannot_go_are_lost": (1, 3, 4),
     "replicas_drop_before_they_are_level": (219, 262, 451),
