@@ -102,6 +102,7 @@ class SimEnd(AmqpConnection):
         self._way: deque[c.Command] = deque()  # to the member, in order
         self._coming: deque[Effect] = deque()  # from there
         self._numbered = self._dropped = self._broken = self._closed = False
+        self._has_asked_to_close = False
         self._confirms = False
         self._tape = attempt.tape
         upper.links.ends[self.conn] = self
@@ -181,6 +182,9 @@ class SimEnd(AmqpConnection):
         """The next command of the way is at the member, whichever that was that began it."""
         if self._way:
             command, upper = self._way.popleft(), self.upper
+            if self._has_asked_to_close:
+                return  # a member passes nothing on behind that, and it but once
+            self._has_asked_to_close = command[0] == c.CONNECTION_CLOSE
             if not upper.dead and upper.clients.session == self._session:
                 upper.links.commands.append(command)
                 upper.schedule()
