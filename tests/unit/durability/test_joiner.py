@@ -381,6 +381,45 @@ def test_what_a_worker_has_in_hand_when_nobody_needs_it_is_discarded_after_it(
     assert not rig.failed
 
 
+@pytest.mark.parametrize("made", [False, True])
+def test_half_a_checkpoint_that_a_worker_has_in_hand_is_discarded_after_it(
+    tmp_path: Path, *, made: bool
+) -> None:
+    """Its store is being made, or written to: else it stays open until the process ends."""
+    rig = Rig(tmp_path, checkpoint_at=40)
+    rig.joiner.begin(DONOR, 0)
+
+    def in_hand() -> bool:
+        incoming = rig.joiner._incoming
+        return incoming is not None and incoming.busy and (incoming.store is not None) == made
+
+    rig.run(in_hand)
+    rig.joiner.done()
+    rig.run(lambda: not rig.jobs)
+    LmdbStore(next(rig.dir.glob("store.joining.*"))).close()  # unlocked: the former one is closed
+    assert not rig.failed
+
+
+def test_a_received_state_that_leads_nowhere_is_discarded_for_the_next_one(tmp_path: Path) -> None:
+    """The donor has dropped what follows it by the next attempt, and has a newer checkpoint."""
+    rig = Rig(tmp_path, checkpoint_at=40)
+    rig.replica.broken = True
+    rig.own = replace(OWN, marker=Marker.DIRTY, position=1000)  # nothing may take its place yet
+    rig.joiner.begin(DONOR, 0)
+    rig.run(lambda: rig.joiner._verified is not None and not rig.joiner._verifying)
+    kept = next(rig.dir.glob("store.joining.*"))
+    rig.joiner.abort()
+    rig.now_s += 1000.0
+    rig.senders[DONOR].wake()  # it keeps nothing any more for who asks no more
+    rig.checkpoint()
+    rig.joiner.begin(DONOR, 0)
+    rig.run(lambda: rig.joiner._incoming is not None and not rig.jobs)
+    LmdbStore(kept).close()  # unlocked: the former one is closed
+    rig.own = replace(OWN, marker=Marker.DIRTY)
+    rig.run(lambda: rig.level)
+    assert not rig.failed
+
+
 def test_a_long_transfer_says_now_and_then_how_far_it_is(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

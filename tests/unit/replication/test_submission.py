@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections import deque
 from typing import cast
 
+import pytest
+
 from broker.machine.command_codec import pack_blob, unpack_blob
 from broker.machine.commands import (
     ACK,
@@ -348,6 +350,23 @@ def test_a_connection_keeps_its_order_around_a_large_message() -> None:
     ]
     own.submit([ack(6)])
     assert kinds_of(ring)[-1] == (ACK, 1)
+
+
+@pytest.mark.parametrize("batches", [1, 2, 3])
+def test_a_large_message_waits_for_all_that_its_connection_sent_before(batches: int) -> None:
+    """G5: the lanes take turns, and what was sent ahead of it may be more than one blob."""
+    ring = Ring()
+    own = own_commands(ring)
+    ring.room = 0
+    before = [publish(number, FEW_COMMANDS_BYTES_MAX) for number in range(1, 1 + batches)]
+    own.submit([*before, part(), part()])
+    own.submit([publish(9, conn=2)])
+    while own.outstanding:
+        ring.room = 1
+        own.flush()
+        own.applied(ring.sent[-1])
+    kinds = [kind for kind, conn in kinds_of(ring) if conn == 1]
+    assert kinds == [*[PUBLISH] * batches, BODY_PART, BODY_PART]
 
 
 def test_large_messages_and_others_take_turns() -> None:

@@ -177,6 +177,30 @@ def test_the_mark_of_a_store_that_is_being_replaced_is_no_news() -> None:
     assert not joining.it.durable
 
 
+def test_what_a_store_holds_that_does_not_count_is_no_news() -> None:
+    """G9: it has no vote, so what others release by its position could be lost with one of them."""
+    it = Switch()
+    it.finish()
+    it.persister.adopt(it.received, it.replica, counts=False)
+    it.finish()
+    it.apply()
+    it.persister.keep(it.replica, PROMISE, counts=False)
+    it.device.writers[-1].on_durable(it.replica.history.position)
+    assert not it.durable
+    it.apply()
+    it.persister.keep(it.replica, PROMISE)
+    it.device.writers[-1].on_durable(it.replica.history.position)
+    assert it.durable == [it.replica.history.position]
+
+
+def test_a_store_that_gives_its_vote_back_has_no_news() -> None:
+    it = Switch()
+    it.finish()
+    it.persister.takes_back_vote(lambda: None)
+    it.device.writers[-1].on_durable(it.persister.meta.position)
+    assert not it.durable
+
+
 def test_what_waits_for_the_store_is_called_in_order_once_it_is_in_force() -> None:
     it, called = Switch(), []  # type: tuple[Switch, list[str]]
     it.persister.when_in_force(lambda: called.append("one"))

@@ -178,7 +178,7 @@ def test_a_renewal_between_look_and_claim_is_waited_for() -> None:
     claim = contender.look(found(lease), 12, 12)
     assert claim is not None
     renewed = replace(lease, count=5, generation=3)
-    contender.claimed(claim, found(renewed), 4, 15, 15)
+    contender.claimed(claim, found(renewed), 4, 14.5, 15)  # which counts from its end
     assert contender.phase is Phase.SETTLES
     assert contender.own.generation == 3
     renew(contender, 15 + WAIT_S - 0.1, newest=4)
