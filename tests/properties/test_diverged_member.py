@@ -21,9 +21,9 @@ from broker.machine.state import BODY
 from broker.selfcheck.reexecution import reexecute
 from broker.waiting.backlog import Backlog
 from store.api import Meta
-from store.memory import MemoryDisk, MemoryStore
 from tests.support.replaced_message import replace_message
 from tests.support.scripted_views import Bus, RigShell, hello, publish
+from tests.support.stores.memory import MemoryDisk, MemoryStore
 
 NAMES = ("a", "b", "c", "d", "e")
 

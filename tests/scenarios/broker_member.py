@@ -35,7 +35,7 @@ from broker.replication.persister import CheckpointFeed
 from broker.replication.ports import Ports, Shell
 from broker.replication.replica import Applied, Recorded, Replica, records_of
 from store.api import Meta
-from store.memory import MemoryDisk, MemoryStore
+from tests.support.stores.memory import MemoryDisk, MemoryStore
 from vsync.primary.events import Activated
 from vsync.types import Guarantee, Member, RingId
 

@@ -18,10 +18,10 @@ from broker.machine.commands import (
     Shutdown,
 )
 from broker.replication.chain import History
-from store.memory import MemoryDisk
 from tests.scenarios.broker_member import StoryMember
 from tests.scenarios.names import expand, runs
 from tests.scenarios.view_stage import ViewStage
+from tests.support.stores.memory import MemoryDisk
 from vsync.totem.events import Output
 from vsync.types import Member
 

@@ -38,8 +38,8 @@ from broker.replication.member import ReplicatedMember
 from broker.replication.ports import Ports
 from store.api import Meta
 from store.commit_queue import CommitQueue, Task, Wake
-from store.memory import MemoryDisk, MemoryStore
 from tests.bench.edge import BODY, PROPERTIES, opening
+from tests.support.stores.memory import MemoryDisk, MemoryStore
 from vsync.totem.events import Deliver, Marks, Output, View
 from vsync.types import Guarantee, Member, RingId
 

@@ -16,8 +16,8 @@ from broker.durability.store_writer import CheckpointWriter, begin_checkpoint
 from broker.replication.replica import Replica
 from store.commit_queue import Call, CommitQueue, Task
 from store.errors import StoreStuck
-from store.memory import MemoryStore
 from tests.sim.world.random_tape import Tape
+from tests.support.stores.memory import MemoryStore
 
 if TYPE_CHECKING:
     from tests.sim.broker.shell import BrokerUpper

@@ -18,9 +18,9 @@ from broker.process.arbitrator_record import ArbiterRecord
 from broker.replication.chain import History
 from broker.replication.replica import Applied, Item, Replica
 from store.api import Marker
-from store.memory import MemoryDisk
 from tests.sim.checkers.violation import Violation
 from tests.sim.clients.messages import MessageId
+from tests.support.stores.memory import MemoryDisk
 from vsync.primary.events import Activated
 from vsync.primary.state_exchange import ZERO_CHAIN, Plan
 from vsync.quorum.voter_set import VoterSet, parse

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 from broker.machine.commands import Command
 from broker.machine.effects import Confirm, DeliverEffect, Effect, Reply
 from broker.replication.durable_gate import DurableGate, acknowledges_durable
-from store.memory import MemoryDisk
 from tests.sim.broker.judge import BrokerJudge, ConfirmSent, DeliverySent
 from tests.sim.clients.messages import message_id
 from tests.sim.clients.programs import SimClients
+from tests.support.stores.memory import MemoryDisk
 from vsync.quorum.voter_set import Terms
 
 if TYPE_CHECKING:

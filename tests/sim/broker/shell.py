@@ -31,7 +31,6 @@ from broker.replication.submissions import LargePace
 from broker.waiting.pager import PageLost
 from store.api import Meta
 from store.errors import StoreError, StoreStuck
-from store.memory import MemoryDisk, MemoryStore
 from tests.sim.broker.describe import why_not
 from tests.sim.broker.disk import SimWriter, run_to_end
 from tests.sim.broker.evidence import SimLog, SimLogFile
@@ -49,6 +48,7 @@ from tests.sim.clients.replicas import SimReplica
 from tests.sim.world.member import SimMember
 from tests.sim.world.random_tape import Tape
 from tests.sim.world.tap import Tap
+from tests.support.stores.memory import MemoryDisk, MemoryStore
 from vsync.primary.component import Primary
 from vsync.primary.events import PROMISED, Activated
 from vsync.primary.state_exchange import Plan

@@ -10,7 +10,6 @@ from pathlib import Path
 from broker.durability.data_directory import filled
 from broker.process.arbitrator_record import ArbiterRecord
 from store.api import Meta
-from store.memory import MemoryDisk
 from tests.sim.broker.arbiter import SimArbiter
 from tests.sim.broker.audit import Witness, audit
 from tests.sim.broker.judge import BrokerJudge
@@ -22,6 +21,7 @@ from tests.sim.faults.nemesis_broker import EventFaults
 from tests.sim.run.plan import VOTES, Plan
 from tests.sim.world.member import SimMember, Upper
 from tests.sim.world.tap import Tap
+from tests.support.stores.memory import MemoryDisk
 from vsync.quorum.voter_set import Terms, majority, parse
 from vsync.types import Member
 

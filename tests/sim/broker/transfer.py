@@ -15,8 +15,8 @@ from broker.durability.transfer_protocol import FROM_JOINER, Sender, decode, is_
 from broker.incidents.quarantine import Quarantine
 from broker.replication.replica import Recorded, Replica
 from store.api import Meta
-from store.memory import MemoryDisk, MemoryStore
 from tests.sim.world.tap import FOREIGN, HEADER, unpack
+from tests.support.stores.memory import MemoryDisk, MemoryStore
 from vsync.totem.events import Direct
 from vsync.types import Member
 

@@ -7,8 +7,8 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from store.api import Marker
-from store.memory import MemoryDisk
 from tests.sim.world.random_tape import Tape
+from tests.support.stores.memory import MemoryDisk
 
 if TYPE_CHECKING:
     from tests.sim.pairs.stack import PairStack

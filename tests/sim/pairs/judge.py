@@ -25,8 +25,8 @@ from vsync.primary.state_exchange import ZERO_CHAIN, Plan
 from vsync.quorum.voter_set import voter_set
 
 if TYPE_CHECKING:
-    from store.memory import MemoryDisk
     from tests.sim.pairs.member import PairUpper
+    from tests.support.stores.memory import MemoryDisk
 
 SLACK_S = 1e-6
 LASTING = {*range(EXCHANGE_DECLARE, ACTIVATE), DEFINE} - {CONSUME, CANCEL, GET, QOS}

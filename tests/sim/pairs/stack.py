@@ -10,7 +10,6 @@ from pathlib import Path
 from broker.admin.pair_table import Standing
 from broker.options.active_passive import HAC, MASTER_SLAVE, PairOptions
 from store.api import Marker
-from store.memory import MemoryDisk
 from tests.sim.broker.shell import BrokerUpper
 from tests.sim.broker.stack import BrokerStack
 from tests.sim.pairs.actors import Actor
@@ -22,6 +21,7 @@ from tests.sim.world.member import SimMember, Upper
 from tests.sim.world.random_tape import Tape
 from tests.sim.world.tap import Tap
 from tests.sim.world.world import World
+from tests.support.stores.memory import MemoryDisk
 from vsync.quorum.reconfiguration import declared_alone
 from vsync.quorum.voter_set import Terms, parse
 

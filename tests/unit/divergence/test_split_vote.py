@@ -21,11 +21,11 @@ from broker.machine.digest import MASK
 from broker.machine.machine import Machine
 from broker.machine.state import BODY
 from broker.selfcheck.reexecution import reexecute
-from store.memory import MemoryDisk, MemoryStore
-from tests.support.poisoned_store import META, Author, publish, raising
 from tests.support.replaced_message import replace_message
 from tests.support.scripted_views import Bus, formed, hello, same_everywhere
 from tests.support.scripted_views import publish as publish_q
+from tests.support.stores.memory import MemoryDisk, MemoryStore
+from tests.support.stores.poisoned import META, Author, publish, raising
 from vsync.quorum.voter_set import parse
 
 GOOD = (1, b"c" * 16, 7)

@@ -23,7 +23,7 @@ from broker.replication.replica import Replica
 from store import swap
 from store.api import Marker, Meta
 from store.lmdb_store import LmdbStore
-from tests.support.poisoned_store import META, Author, publish
+from tests.support.stores.poisoned import META, Author, publish
 from vsync.types import Member
 
 JOINER, DONOR, OTHER = Member("b", 1, "b:1"), Member("a", 1, "a:1"), Member("c", 1, "c:1")

@@ -9,7 +9,7 @@ from broker.machine.machine import Machine
 from broker.replication.chain import History
 from broker.replication.replica import Item, Replica
 from store.api import Marker, Meta
-from store.memory import MemoryDisk, MemoryStore
+from tests.support.stores.memory import MemoryDisk, MemoryStore
 from vsync.primary.events import Activation
 from vsync.types import RingId
 

@@ -22,7 +22,7 @@ from broker.replication.chain import History
 from broker.replication.replica import RECORD_VERSION, Replica, records_of
 from store import journal, schema
 from store.api import Marker, Meta, SavedCheckpoint
-from tests.support.poisoned_store import Author, publish
+from tests.support.stores.poisoned import Author, publish
 from tests.unit.vsync.wire.test_codec import MESSAGES, A, B
 from vsync.totem.membership.compatibility import Hello, read_hello
 from vsync.wire.codec import HELLO_VERSION, WIRE_VERSION, Codec

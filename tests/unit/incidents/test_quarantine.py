@@ -23,9 +23,10 @@ from store import schema
 from store.api import Marker
 from store.errors import StoreCorrupt
 from store.lmdb_store import LmdbStore
-from store.memory import MemoryDisk, MemoryStore
 from tests.properties.models.memory_shelf import pager
-from tests.support.poisoned_store import (
+from tests.support.replaced_message import replace_message
+from tests.support.stores.memory import MemoryDisk, MemoryStore
+from tests.support.stores.poisoned import (
     META,
     POISON,
     VOTERS,
@@ -34,7 +35,6 @@ from tests.support.poisoned_store import (
     publish,
     raising,
 )
-from tests.support.replaced_message import replace_message
 from tools.commands.qpid_cluster_store import main as store_tool
 from vsync.primary.events import StateReport
 from vsync.primary.state_exchange import PlanVerdict, make_plan

@@ -14,7 +14,7 @@ from broker.exit_codes import Exit
 from broker.process import server
 from broker.waiting.pager import PageDamaged, _lost
 from store.api import Meta
-from store.memory import MemoryDisk, MemoryStore
+from tests.support.stores.memory import MemoryDisk, MemoryStore
 
 
 def test_a_start_that_cannot_read_its_pages_says_what_to_do(

@@ -12,7 +12,7 @@ from broker.replication.member import ReplicatedMember
 from broker.replication.ports import Ports
 from store.api import Meta
 from store.errors import StoreFailed
-from store.memory import MemoryDisk, MemoryStore
+from tests.support.stores.memory import MemoryDisk, MemoryStore
 
 
 class Rig:

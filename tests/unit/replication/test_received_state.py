@@ -12,10 +12,10 @@ from broker.replication.member import ReplicatedMember
 from broker.replication.ports import Ports
 from broker.replication.unapplied import CatchUp
 from store.api import Marker, Meta
-from store.memory import MemoryDisk, MemoryStore
-from tests.support.poisoned_store import META, Author, publish
 from tests.support.scripted_views import Bus, formed, hello
 from tests.support.scripted_views import publish as published
+from tests.support.stores.memory import MemoryDisk, MemoryStore
+from tests.support.stores.poisoned import META, Author, publish
 from vsync.primary.events import Transfer
 from vsync.types import Member
 

@@ -32,7 +32,7 @@ from broker.replication.replica import (
     cut_records,
     records_of,
 )
-from tests.support.poisoned_store import RING, Author, publish
+from tests.support.stores.poisoned import RING, Author, publish
 
 
 def written() -> tuple[Author, bytes]:

@@ -14,7 +14,7 @@ from broker.replication.chain import History, Promise
 from broker.replication.persister import CheckpointFeed, Persister
 from broker.replication.replica import Item, Replica
 from store.api import Marker, Meta
-from store.memory import MemoryDisk, MemoryStore
+from tests.support.stores.memory import MemoryDisk, MemoryStore
 from vsync.primary.events import Activation
 from vsync.types import RingId
 

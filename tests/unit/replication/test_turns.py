@@ -11,7 +11,7 @@ import pytest
 from broker.replication.member import MERGED_TURNS_MAX, UNAWAITED_S, ReplicatedMember
 from broker.replication.ports import Ports
 from store.api import Meta
-from store.memory import MemoryDisk, MemoryStore
+from tests.support.stores.memory import MemoryDisk, MemoryStore
 from vsync.totem.events import Deliver, Marks, View
 from vsync.types import Guarantee, Member, RingId
 

@@ -20,8 +20,8 @@ from broker.selfcheck.scrubber import SLICE_MESSAGES_MAX, DiskScrubber, MemorySc
 from store import schema
 from store.lmdb_store import LmdbStore
 from tests.properties.models.memory_shelf import MemoryShelf, pager
-from tests.support.poisoned_store import META, Author, flip_on_disk, publish
 from tests.support.replaced_message import replace_message
+from tests.support.stores.poisoned import META, Author, flip_on_disk, publish
 from tests.support.three_machines import EMPTY, Rig
 
 MESSAGES = 40

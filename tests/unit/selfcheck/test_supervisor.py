@@ -24,7 +24,8 @@ from broker.selfcheck.supervisor import DISPUTE, SCRUB, Supervisor, is_damage
 from broker.waiting.pager import PageDamaged, PageLost
 from store.errors import StoreFailed
 from store.lmdb_store import LmdbStore
-from tests.support.poisoned_store import (
+from tests.support.replaced_message import replace_message
+from tests.support.stores.poisoned import (
     META,
     POISON,
     VOTERS,
@@ -33,7 +34,6 @@ from tests.support.poisoned_store import (
     publish,
     raising,
 )
-from tests.support.replaced_message import replace_message
 
 if TYPE_CHECKING:
     from broker.durability.store_writer import LmdbPersister

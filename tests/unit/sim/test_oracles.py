@@ -15,7 +15,6 @@ import pytest
 
 from broker.replication.chain import History
 from broker.replication.replica import Applied, Item
-from store.memory import MemoryDisk
 from tests.sim.broker.judge import BrokerJudge, Node
 from tests.sim.checkers.primary import Judge
 from tests.sim.run.plan import make_plan
@@ -29,6 +28,7 @@ from tests.sim.world.member import SimMember, Upper
 from tests.sim.world.perfect_core import FakeCore
 from tests.sim.world.tap import HEADER, Core, Tap
 from tests.sim.world.trace import Trace
+from tests.support.stores.memory import MemoryDisk
 from vsync.cpg.events import GroupView, Level
 from vsync.primary.component import Primary
 from vsync.primary.events import Activated, Activation

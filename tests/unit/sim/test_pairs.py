@@ -17,10 +17,10 @@ from broker.admin.pair_roles import PairRoles
 from broker.admin.pair_table import Peer, Seen
 from broker.replication.persister import Persister
 from store.api import Marker, Meta
-from store.memory import MemoryDisk
 from tests.sim.pairs.stack import PairStack
 from tests.sim.run.campaign import Options, run_line, run_seed
 from tests.sim.run.runner import Result
+from tests.support.stores.memory import MemoryDisk
 from vsync.primary import state_exchange
 from vsync.primary.component import Primary
 from vsync.quorum.reconfiguration import change_to

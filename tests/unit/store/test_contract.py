@@ -11,7 +11,7 @@ import pytest
 from store.api import Marker, Meta, Store
 from store.errors import StoreBusy, StoreCorrupt, StoreFailed, StoreMissing
 from store.lmdb_store import LmdbStore
-from store.memory import MemoryDisk, MemoryStore
+from tests.support.stores.memory import MemoryDisk, MemoryStore
 
 FRESH = Meta(cluster_name="prod", member="a", store_id="5eed")
 Opener = Callable[..., Store]

@@ -13,7 +13,7 @@ from store.api import Marker, Meta, Staging
 from store.commit_queue import CHECKPOINT_SLICE_BYTES, SPACE_RETRY_S, CommitQueue
 from store.commit_thread import CommitThread
 from store.errors import NoSpace, StoreError, StoreFailed, StoreStuck
-from store.memory import MemoryDisk, MemoryStore
+from tests.support.stores.memory import MemoryDisk, MemoryStore
 
 FRESH = Meta(cluster_name="prod", member="a", store_id="5eed")
 

@@ -17,7 +17,7 @@ from broker.replication.chain import History
 from broker.replication.replica import Item, Replica
 from store.api import Marker, Meta
 from store.lmdb_store import LmdbStore
-from store.memory import MemoryStore
+from tests.support.stores.memory import MemoryStore
 from vsync.primary.events import Activation
 from vsync.types import RingId
 
