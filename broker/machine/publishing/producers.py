@@ -14,7 +14,7 @@ from broker.machine.limits import NUMBERS_MAX, PRODUCERS_MAX
 from broker.machine.move_log import MARK_MASK
 from broker.machine.publishing.numbers import VOLATILE, entry_of, forget_all, forget_volatile, put
 from broker.machine.requests.properties import decode_value, raw_headers, with_headers
-from broker.machine.requests.refusals import PRECONDITION_FAILED, Refusal
+from broker.machine.requests.refusals import Refusal, precondition_failed
 from broker.machine.state import Channel, Producer, State, Vhost
 from broker.waiting.bodies import Body
 
@@ -67,10 +67,12 @@ def attempt_of(
     epoch = decode_value(values[EPOCH]) if EPOCH in values else 0
     number = decode_value(values[SEQUENCE])
     if not isinstance(name, str) or not 0 < len(name.encode()) <= _NAME_MAX:
-        return _refused(f"{ID} is no text of 1 to {_NAME_MAX} bytes")
+        return precondition_failed(f"{ID} is no text of 1 to {_NAME_MAX} bytes")
     if not _is_number(epoch) or not _is_number(number):
         which = EPOCH if _is_number(number) else SEQUENCE
-        return _refused(f"{which} of producer '{name}' is no whole number from 0 to {_NUMBER_MAX}")
+        return precondition_failed(
+            f"{which} of producer '{name}' is no whole number from 0 to {_NUMBER_MAX}"
+        )
     assert isinstance(epoch, int)
     assert isinstance(number, int)
     hashed = message_hash(0, exchange, key, 0, 0, 0, properties, body, body_hash(body))
@@ -79,19 +81,19 @@ def attempt_of(
     if known is None or epoch > known.epoch:
         return Attempt(name, epoch, number, content, 0)
     if epoch < known.epoch:
-        return _refused(
+        return precondition_failed(
             f"producer '{name}' has {EPOCH} {known.epoch} by now, this message {epoch}: "
             "another one took its place; stop, or take it back with a higher epoch"
         )
     entry = entry_of(known, number)
     if entry is None:
-        return _refused(
+        return precondition_failed(
             f"{SEQUENCE} {number} of producer '{name}' is too old to be known, {NUMBERS_MAX} are "
             f"remembered up to {known.highest}; keep fewer messages unconfirmed, and begin "
             "a higher epoch"
         )
     if entry and entry >> _HASH_SHIFT << _HASH_SHIFT != content:
-        return _refused(
+        return precondition_failed(
             f"{SEQUENCE} {number} of producer '{name}' was given to another message; send the same "
             "bytes again, a new message with a new number, and what is passed on without these "
             "headers"
@@ -109,12 +111,8 @@ def _is_number(value: object) -> bool:
     return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= _NUMBER_MAX
 
 
-def _refused(why: str) -> Refusal:
-    return Refusal(PRECONDITION_FAILED, f"PRECONDITION_FAILED - {why}")
-
-
 def not_in_a_transaction() -> Refusal:
-    return _refused(
+    return precondition_failed(
         f"messages with {ID} and {SEQUENCE} are not taken in a transaction: publish them with "
         "confirms, or leave the headers out"
     )

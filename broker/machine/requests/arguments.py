@@ -31,6 +31,7 @@ from broker.machine.requests.refusals import (
     not_implemented,
     not_of_type,
     plain,
+    precondition_failed,
     too_many_keys,
     type_of,
 )
@@ -427,13 +428,12 @@ def check_binding(source_type: str, arguments: Table) -> Refusal | None:
     """The x-match of a headers binding must be a mode that exists."""
     mode = arguments.get("x-match", "all")
     if source_type == "headers" and mode not in ("all", "any", "all-with-x", "any-with-x"):
-        return Refusal(
-            406,
-            f'PRECONDITION_FAILED - Invalid x-match field value <<"{mode}">>; '
+        return precondition_failed(
+            f'Invalid x-match field value <<"{mode}">>; '
             "expected all, any, all-with-x, or any-with-x"
             if isinstance(mode, str)
-            else f"PRECONDITION_FAILED - Invalid x-match field type {type_of(mode)} "
-            f"(value {plain(mode)}); expected longstr",
+            else f"Invalid x-match field type {type_of(mode)} (value {plain(mode)}); "
+            "expected longstr"
         )
     return None
 

@@ -21,9 +21,9 @@ from broker.machine.requests.properties import (
     with_headers,
 )
 from broker.machine.requests.refusals import (
-    PRECONDITION_FAILED,
     Refusal,
     plain,
+    precondition_failed,
     unknown_exchange_type,
 )
 from broker.machine.state import (
@@ -55,7 +55,7 @@ def check_type(arguments: Table) -> Refusal | None:
     kind = arguments.get(DELAYED_TYPE)
     if type(kind) is not str or kind == DELAYED_MESSAGE:
         others = ", ".join(one for one in EXCHANGE_TYPES if one != DELAYED_MESSAGE)
-        return _refused(
+        return precondition_failed(
             f"Invalid argument, '{DELAYED_TYPE}' must be an existing exchange type other than "
             f"{DELAYED_MESSAGE}: one of {others}"
         )
@@ -78,9 +78,9 @@ def check_delay(properties: bytes) -> Refusal | None:
     if isinstance(value, str):
         shown = value if len(value) <= _SHOWN_MAX else f"{value[:_SHOWN_MAX]}..."
         shown = "".join(one if " " <= one <= "~" else "?" for one in shown)
-        return _refused(f"invalid {DELAY} '{shown}': not an integer")
+        return precondition_failed(f"invalid {DELAY} '{shown}': not an integer")
     if value > DELAY_MS_MAX:
-        return _refused(
+        return precondition_failed(
             f"{DELAY} of {value} milliseconds, the limit is {DELAY_MS_MAX} (49 days); publish the "
             "message when less is left, or keep it in a database until then"
         )
@@ -135,7 +135,3 @@ def _value(properties: bytes) -> int | str:
         digits = text.removeprefix("-")
         return int(text) if digits.isascii() and digits.isdigit() and len(text) < 20 else text
     return 0
-
-
-def _refused(why: str) -> Refusal:
-    return Refusal(PRECONDITION_FAILED, f"PRECONDITION_FAILED - {why}")

@@ -18,7 +18,7 @@ from itertools import accumulate
 from broker.machine.commands import Table, Value
 from broker.machine.digest import MASK, bytes_hash, item_hash
 from broker.machine.requests.properties import headers_of, property_of, raw_headers
-from broker.machine.requests.refusals import PRECONDITION_FAILED, Refusal, plain
+from broker.machine.requests.refusals import Refusal, plain, precondition_failed
 from broker.machine.state import DELAYED_MESSAGE, Binding, Exchange
 
 CONSISTENT_HASH, MODULUS_HASH, RANDOM = "x-consistent-hash", "x-modulus-hash", "x-random"
@@ -41,12 +41,14 @@ def check_arguments(arguments: Table) -> Refusal | None:
     """Of an x-consistent-hash exchange that is declared."""
     header, of_property = arguments.get(HEADER), arguments.get(PROPERTY)
     if header is not None and of_property is not None:
-        return _refused(f"{HEADER} and {PROPERTY} are mutually exclusive")
+        return precondition_failed(f"{HEADER} and {PROPERTY} are mutually exclusive")
     if header is not None and (type(header) is not str or not header):
-        return _refused(f"{HEADER} is no name of a header: '{plain(header)}'")
+        return precondition_failed(f"{HEADER} is no name of a header: '{plain(header)}'")
     if of_property is not None and of_property not in PROPERTIES:
         known = ", ".join(PROPERTIES)
-        return _refused(f"Unsupported property: {plain(of_property)}; one of {known} is needed")
+        return precondition_failed(
+            f"Unsupported property: {plain(of_property)}; one of {known} is needed"
+        )
     return None
 
 
@@ -54,16 +56,12 @@ def check_weight(key: str) -> Refusal | None:
     """Of a binding to an x-consistent-hash exchange."""
     digits, what = key.removeprefix("-"), f"; it is the weight of the binding, 1 to {WEIGHT_MAX}"
     if not (digits.isascii() and digits.isdigit()):
-        return _refused(f'The binding key must be an integer: <<"{key}">>{what}')
+        return precondition_failed(f'The binding key must be an integer: <<"{key}">>{what}')
     if digits != key or not digits.strip("0"):
-        return _refused(f"The binding key must be greater than 0{what}")
+        return precondition_failed(f"The binding key must be greater than 0{what}")
     if len(key) > 9 or int(key) > WEIGHT_MAX:
-        return _refused(f"The binding key must be at most {WEIGHT_MAX}{what}")
+        return precondition_failed(f"The binding key must be at most {WEIGHT_MAX}{what}")
     return None
-
-
-def _refused(why: str) -> Refusal:
-    return Refusal(PRECONDITION_FAILED, f"PRECONDITION_FAILED - {why}")
 
 
 def goes_by_key(source: Exchange) -> bool:
@@ -133,9 +131,9 @@ def check_link_arguments(arguments: Table) -> Refusal | None:
     hops, name = arguments.get(MAX_HOPS), arguments.get(DOWNSTREAM_NAME)
     vhost = arguments.get(DOWNSTREAM_VHOST, "")
     if type(hops) is not int or hops < 1:
-        return _refused(f"{FEDERATION_UPSTREAM}: {MAX_HOPS} is no number of 1 or more")
+        return precondition_failed(f"{FEDERATION_UPSTREAM}: {MAX_HOPS} is no number of 1 or more")
     if type(name) is not str or type(vhost) is not str:
-        return _refused(
+        return precondition_failed(
             f"{FEDERATION_UPSTREAM}: {DOWNSTREAM_NAME} and {DOWNSTREAM_VHOST} are names"
         )
     return None

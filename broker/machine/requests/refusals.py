@@ -26,6 +26,15 @@ class Refusal(NamedTuple):
     hard: bool = False
 
 
+_NAMES = {
+    CONTENT_TOO_LARGE: "CONTENT_TOO_LARGE", ACCESS_REFUSED: "ACCESS_REFUSED",
+    NOT_FOUND: "NOT_FOUND", RESOURCE_LOCKED: "RESOURCE_LOCKED",
+    PRECONDITION_FAILED: "PRECONDITION_FAILED", COMMAND_INVALID: "COMMAND_INVALID",
+    CHANNEL_FAULT: "CHANNEL_ERROR", NOT_ALLOWED: "NOT_ALLOWED",
+    NOT_IMPLEMENTED: "NOT_IMPLEMENTED", INTERNAL_ERROR: "INTERNAL_ERROR",
+}  # fmt: skip
+
+
 # AMQP class and method of each kind, for the close method that reports a refusal.
 METHODS: dict[int, tuple[int, int]] = {
     c.CHANNEL_OPEN: (20, 10),
@@ -52,143 +61,127 @@ METHODS: dict[int, tuple[int, int]] = {
 }
 
 
+def _refused(code: int, why: str, hard: bool = False) -> Refusal:
+    """Every text begins with the name of its code."""
+    return Refusal(code, f"{_NAMES[code]} - {why}", hard)
+
+
+def precondition_failed(why: str) -> Refusal:
+    return _refused(PRECONDITION_FAILED, why)
+
+
 def no_exchange(name: str, vhost: str) -> Refusal:
-    return Refusal(NOT_FOUND, f"NOT_FOUND - no exchange '{name}' in vhost '{vhost}'")
+    return _refused(NOT_FOUND, f"no exchange '{name}' in vhost '{vhost}'")
 
 
 def no_queue(name: str, vhost: str) -> Refusal:
-    return Refusal(NOT_FOUND, f"NOT_FOUND - no queue '{name}' in vhost '{vhost}'")
+    return _refused(NOT_FOUND, f"no queue '{name}' in vhost '{vhost}'")
 
 
 def no_vhost(name: str) -> Refusal:
-    return Refusal(NOT_ALLOWED, f"NOT_ALLOWED - vhost {name} not found", True)
+    return _refused(NOT_ALLOWED, f"vhost {name} not found", True)
 
 
 def too_many_queues(name: str, vhost: str, limit: int) -> Refusal:
-    return Refusal(
-        PRECONDITION_FAILED,
-        f"PRECONDITION_FAILED - cannot declare queue '{name}': queue limit in vhost '{vhost}' "
-        f"({limit}) is reached",
+    return precondition_failed(
+        f"cannot declare queue '{name}': queue limit in vhost '{vhost}' ({limit}) is reached"
     )
 
 
 def too_many_keys(name: str, more: int, taken: int, limit: int) -> Refusal:
-    return Refusal(
-        PRECONDITION_FAILED,
-        f"PRECONDITION_FAILED - cannot declare queue '{name}': it would remember {more} keys, and "
+    return precondition_failed(
+        f"cannot declare queue '{name}': it would remember {more} keys, and "
         f"the queues of this cluster {taken} of at most {limit} already: give it a smaller "
-        "x-cache-size, or delete a queue that deduplicates",
+        "x-cache-size, or delete a queue that deduplicates"
     )
 
 
 def default_exchange() -> Refusal:
-    return Refusal(
-        ACCESS_REFUSED, "ACCESS_REFUSED - operation not permitted on the default exchange"
-    )
+    return _refused(ACCESS_REFUSED, "operation not permitted on the default exchange")
 
 
 def system_exchange(name: str, vhost: str) -> Refusal:
-    return Refusal(
-        ACCESS_REFUSED,
-        f"ACCESS_REFUSED - deletion of system exchange '{name}' in vhost '{vhost}' not allowed",
+    return _refused(
+        ACCESS_REFUSED, f"deletion of system exchange '{name}' in vhost '{vhost}' not allowed"
     )
 
 
 def reserved_name(kind: str, name: str) -> Refusal:
-    return Refusal(
-        ACCESS_REFUSED, f"ACCESS_REFUSED - {kind} name '{name}' contains reserved prefix 'amq.*'"
-    )
+    return _refused(ACCESS_REFUSED, f"{kind} name '{name}' contains reserved prefix 'amq.*'")
 
 
 def unknown_exchange_type(name: str) -> Refusal:
-    return Refusal(COMMAND_INVALID, f"COMMAND_INVALID - unknown exchange type '{name}'", True)
+    return _refused(COMMAND_INVALID, f"unknown exchange type '{name}'", True)
 
 
 def internal_exchange(name: str, vhost: str) -> Refusal:
-    return Refusal(
-        ACCESS_REFUSED,
-        f"ACCESS_REFUSED - cannot publish to internal exchange '{name}' in vhost '{vhost}'",
+    return _refused(
+        ACCESS_REFUSED, f"cannot publish to internal exchange '{name}' in vhost '{vhost}'"
     )
 
 
 def locked(name: str, vhost: str) -> Refusal:
-    return Refusal(
+    return _refused(
         RESOURCE_LOCKED,
-        f"RESOURCE_LOCKED - cannot obtain exclusive access to locked queue '{name}' in vhost "
+        f"cannot obtain exclusive access to locked queue '{name}' in vhost "
         f"'{vhost}'. It could be originally declared on another connection or the exclusive "
         "property value does not match that of the original declaration.",
     )
 
 
 def exclusive_use(name: str, vhost: str) -> Refusal:
-    return Refusal(
-        ACCESS_REFUSED, f"ACCESS_REFUSED - queue '{name}' in vhost '{vhost}' in exclusive use"
-    )
+    return _refused(ACCESS_REFUSED, f"queue '{name}' in vhost '{vhost}' in exclusive use")
 
 
 def in_use(kind: str, name: str, vhost: str) -> Refusal:
-    return Refusal(
-        PRECONDITION_FAILED, f"PRECONDITION_FAILED - {kind} '{name}' in vhost '{vhost}' in use"
-    )
+    return precondition_failed(f"{kind} '{name}' in vhost '{vhost}' in use")
 
 
 def not_empty(name: str, vhost: str) -> Refusal:
-    return Refusal(
-        PRECONDITION_FAILED, f"PRECONDITION_FAILED - queue '{name}' in vhost '{vhost}' not empty"
-    )
+    return precondition_failed(f"queue '{name}' in vhost '{vhost}' not empty")
 
 
 def inequivalent(
     arg: str, kind: str, name: str, vhost: str, received: Value, current: Value
 ) -> Refusal:
-    return Refusal(
-        PRECONDITION_FAILED,
-        f"PRECONDITION_FAILED - inequivalent arg '{arg}' for {kind} '{name}' in vhost '{vhost}': "
-        f"received {_shown(received)} but current is {_shown(current)}",
+    return precondition_failed(
+        f"inequivalent arg '{arg}' for {kind} '{name}' in vhost '{vhost}': "
+        f"received {_shown(received)} but current is {_shown(current)}"
     )
 
 
 def inequivalent_table(
     arg: str, kind: str, name: str, vhost: str, received: Value, current: Value
 ) -> Refusal:
-    return Refusal(
-        PRECONDITION_FAILED,
-        f"PRECONDITION_FAILED - inequivalent arg '{arg}' for {kind} '{name}' in vhost '{vhost}': "
-        f"received {_typed(received)} but current is {_typed(current)}",
+    return precondition_failed(
+        f"inequivalent arg '{arg}' for {kind} '{name}' in vhost '{vhost}': "
+        f"received {_typed(received)} but current is {_typed(current)}"
     )
 
 
 def invalid_argument(arg: str, kind: str, name: str, vhost: str, why: str) -> Refusal:
-    return Refusal(
-        PRECONDITION_FAILED,
-        f"PRECONDITION_FAILED - invalid arg '{arg}' for {kind} '{name}' in vhost '{vhost}': {why}",
-    )
+    return precondition_failed(f"invalid arg '{arg}' for {kind} '{name}' in vhost '{vhost}': {why}")
 
 
 def invalid_type(arg: str, kind: str, name: str, vhost: str, value: Value) -> Refusal:
-    return Refusal(
-        PRECONDITION_FAILED,
-        f"PRECONDITION_FAILED - invalid type '{type_of(value)}' for arg '{arg}' in {kind} '{name}' "
-        f"in vhost '{vhost}'",
+    return precondition_failed(
+        f"invalid type '{type_of(value)}' for arg '{arg}' in {kind} '{name}' in vhost '{vhost}'"
     )
 
 
 def unknown_tag(tag: int) -> Refusal:
-    return Refusal(PRECONDITION_FAILED, f"PRECONDITION_FAILED - unknown delivery tag {tag}")
+    return precondition_failed(f"unknown delivery tag {tag}")
 
 
 def too_much(what: str, asked: int, limit: int, instead: str) -> Refusal:
     """A bound of `broker.machine.limits`: it is the same at all members, and no option moves it."""
-    return Refusal(
-        PRECONDITION_FAILED,
-        f"PRECONDITION_FAILED - {what}: {asked}, the limit is {limit}; {instead}",
-    )
+    return precondition_failed(f"{what}: {asked}, the limit is {limit}; {instead}")
 
 
 def gave_way(size: int, limit: int) -> Refusal:
-    return Refusal(
+    return _refused(
         CONTENT_TOO_LARGE,
-        f"CONTENT_TOO_LARGE - message bodies that are under way from all clients have more than "
+        f"message bodies that are under way from all clients have more than "
         f"{limit} bytes; this one, of which {size} have come, waited longest for its next part "
         "and gave way: publish it again",
     )
@@ -197,9 +190,7 @@ def gave_way(size: int, limit: int) -> Refusal:
 def invalid_expiration(text: bytes) -> Refusal:
     shown = text.decode("ascii", "backslashreplace")
     why = _why_no_number(shown)
-    return Refusal(
-        PRECONDITION_FAILED, f"PRECONDITION_FAILED - invalid expiration '{shown}': {why}"
-    )
+    return precondition_failed(f"invalid expiration '{shown}': {why}")
 
 
 def _why_no_number(text: str) -> str:
@@ -213,9 +204,8 @@ def _why_no_number(text: str) -> str:
 
 
 def invalid_header(name: str, kind: str) -> Refusal:
-    return Refusal(
-        PRECONDITION_FAILED,
-        "PRECONDITION_FAILED - invalid message: "
+    return precondition_failed(
+        "invalid message: "
         f'{{unacceptable_type_in_header,"{name}",{kind}}}; an array of routing keys is needed',
     )
 
@@ -226,32 +216,22 @@ def _of_type(kind: str) -> str:
 
 def not_of_type(arg: str, name: str, vhost: str, kind: str) -> Refusal:
     """An argument that queues of another type have."""
-    return Refusal(
-        PRECONDITION_FAILED,
-        f"PRECONDITION_FAILED - invalid arg '{arg}' for queue '{name}' in vhost '{vhost}' "
-        f"{_of_type(kind)}",
+    return precondition_failed(
+        f"invalid arg '{arg}' for queue '{name}' in vhost '{vhost}' {_of_type(kind)}"
     )
 
 
 def invalid_property(prop: str, name: str, vhost: str) -> Refusal:
-    return Refusal(
-        PRECONDITION_FAILED,
-        f"PRECONDITION_FAILED - invalid property '{prop}' for queue '{name}' in vhost '{vhost}'",
-    )
+    return precondition_failed(f"invalid property '{prop}' for queue '{name}' in vhost '{vhost}'")
 
 
 def no_server_named(kind: str) -> Refusal:
-    return Refusal(
-        PRECONDITION_FAILED,
-        f"PRECONDITION_FAILED - Cannot declare a server-named queue for type rabbit_{kind}_queue",
-    )
+    return precondition_failed(f"Cannot declare a server-named queue for type rabbit_{kind}_queue")
 
 
 def needs_prefetch(name: str, vhost: str) -> Refusal:
-    return Refusal(
-        PRECONDITION_FAILED,
-        "PRECONDITION_FAILED - consumer prefetch count is not set for "
-        f"'queue '{name}' in vhost '{vhost}''",
+    return precondition_failed(
+        f"consumer prefetch count is not set for 'queue '{name}' in vhost '{vhost}''"
     )
 
 
@@ -262,24 +242,24 @@ def not_on_stream(what: str, name: str, vhost: str, behind: str = "") -> Refusal
 
 
 def reused_tag(tag: str) -> Refusal:
-    return Refusal(NOT_ALLOWED, f"NOT_ALLOWED - attempt to reuse consumer tag '{tag}'", True)
+    return _refused(NOT_ALLOWED, f"attempt to reuse consumer tag '{tag}'", True)
 
 
 def not_implemented(what: str) -> Refusal:
-    return Refusal(NOT_IMPLEMENTED, f"NOT_IMPLEMENTED - {what}", True)
+    return _refused(NOT_IMPLEMENTED, f"{what}", True)
 
 
 def poisonous() -> Refusal:
-    return Refusal(
+    return _refused(
         INTERNAL_ERROR,
-        "INTERNAL_ERROR - a command like this one stopped a majority of the cluster's members; "
+        "a command like this one stopped a majority of the cluster's members; "
         "it is refused until the whole cluster runs a release that can execute it",
         True,
     )
 
 
 def second_open() -> Refusal:
-    return Refusal(CHANNEL_FAULT, "CHANNEL_ERROR - second 'channel.open' seen", True)
+    return _refused(CHANNEL_FAULT, "second 'channel.open' seen", True)
 
 
 def _shown(value: Value) -> str:
