@@ -7,23 +7,46 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import urlsplit
 
-from broker.options.values import OptionError, choice, number
+from broker.options.values import Kind, Option, OptionError, choice, defaults_of, number
 
-DEFAULTS: Mapping[str, str] = {
-    "loopback-users": "guest",
-    "cert-login-from": "distinguished-name",
-    "anonymous-user": "",
-    "auth-backends": "internal",
-    "auth-file": "",
-    "acl-file": "",
-    "auth-http-user-path": "",
-    "auth-http-vhost-path": "",
-    "auth-http-resource-path": "",
-    "auth-http-topic-path": "",
-    "auth-http-method": "get",
-    "auth-http-ca": "",
-    "auth-cache-seconds": "15",
-}
+OPTIONS: Mapping[str, Option] = {
+    "loopback-users": Option("guest", "USER,...",
+        "Users who may log in from this machine only; none: all may from everywhere. Default: "
+        "guest, whose password everybody knows."),
+    "cert-login-from": Option("distinguished-name", "WHICH",
+        "Which name in a client's verified certificate is the user, with the mechanism EXTERNAL: "
+        "distinguished-name (default), common-name, or the first alternative name: dns, email, "
+        "uri."),
+    "anonymous-user": Option("", "NAME",
+        "Let clients in that name nobody (the mechanism ANONYMOUS), as this user, from where this "
+        "user may log in. Default: they are refused."),
+    "auth-backends": Option("internal", "LIST",
+        "Where users are looked for, in this order: internal (the cluster's definitions), file, "
+        "http (a server is asked). Default: internal.", Kind.ALIKE),
+    "auth-file": Option("", "FILE",
+        "The users of the back end file: lines NAME:HASH:TAG,TAG. Read again at SIGHUP."),
+    "acl-file": Option("", "FILE",
+        "Qpid's rules (acl allow|deny USER ACTION OBJECT ...) in place of the permissions of the "
+        "cluster, for clients of this member. Read again at SIGHUP."),
+    "auth-http-user-path": Option("", "URL",
+        "For the back end http, as RabbitMQ's auth_http.user_path: where a server answers 'allow' "
+        "(and tags) or 'deny' to a user's name and password."),
+    "auth-http-vhost-path": Option("", "URL", "The same to a virtual host that a user enters."),
+    "auth-http-resource-path": Option("", "URL",
+        "The same to a permission (configure, write, read) for a queue or an exchange."),
+    "auth-http-topic-path": Option("", "URL",
+        "The same to a routing key of a topic exchange. All four are needed."),
+    "auth-http-method": Option("get", "get|post",
+        "How it is asked; with get the password is in the URL, and so in the server's logs. "
+        "Default get, as in RabbitMQ."),
+    "auth-http-ca": Option("", "FILE",
+        "Certificates (PEM) of who may have signed the server's, for https. Default: those whom "
+        "this machine trusts."),
+    "auth-cache-seconds": Option("15", "N",
+        "How long what the server has allowed is kept; 0: it is asked each time. Logins and "
+        "refusals are not kept. Default 15."),
+}  # fmt: skip
+DEFAULTS = defaults_of(OPTIONS)
 BACKENDS = ("internal", "file", "http")
 METHODS = ("get", "post")
 CACHE_SECONDS_MAX = 3600

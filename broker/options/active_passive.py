@@ -22,7 +22,16 @@ from pathlib import Path
 from typing import NamedTuple
 from urllib.parse import unquote
 
-from broker.options.values import OptionError, choice, number, without_password, yes
+from broker.options.values import (
+    Kind,
+    Option,
+    OptionError,
+    choice,
+    defaults_of,
+    number,
+    without_password,
+    yes,
+)
 from vsync.types import record
 
 AUTOMATIC, MANUAL = "automatic", "manual"
@@ -60,47 +69,27 @@ NO_RING = (
 HAC, MASTER_SLAVE = "hac", "master-slave"
 PRIMARY, BACKUP, MASTER, SLAVE = "primary", "backup", "master", "slave"
 PAIR_TIMEOUT_MS = (0, 3_600_000)
-PAIR_DEFAULTS: Mapping[str, str] = {
-    "hac": "",
-    "hac-peer": "",
-    "master-slave": "",
-    "master-connector": "",
-    "shutdown-on-master-failure": "no",
-    "master-failure-timeout": "300",
-}
-PAIR_HELP: Mapping[str, tuple[str, str]] = {
-    "hac": (
-        "primary|backup",
+PAIR_OPTIONS: Mapping[str, Option] = {
+    "hac": Option("", "primary|backup",
         "A pair after OpenAMQ: of two members one takes clients, and the other one when that is "
-        "gone and clients come to it. One is the primary, the other one the backup.",
-    ),
-    "hac-peer": (
-        "HOST[:PORT]",
+        "gone and clients come to it. One is the primary, the other one the backup."),
+    "hac-peer": Option("", "HOST[:PORT]",
         "With --hac: the ring address of the other one, its --cluster-bind. Default of PORT: that "
-        "of this member.",
-    ),
-    "master-slave": (
-        "master|slave",
+        "of this member."),
+    "master-slave": Option("", "master|slave",
         "A pair after ActiveMQ: the master takes clients and answers when the slave has it too; "
-        "the slave takes none until the master is lost.",
-    ),
-    "master-connector": (
-        "HOST[:PORT]",
+        "the slave takes none until the master is lost."),
+    "master-connector": Option("", "HOST[:PORT]",
         "At the slave: the ring address of the master, its --cluster-bind. Default of PORT: that "
-        "of this member.",
-    ),
-    "shutdown-on-master-failure": (
-        "yes|no",
+        "of this member."),
+    "shutdown-on-master-failure": Option("no", "yes|no",
         "With --master-slave: the slave ends when the master is lost, and does not take over. The "
-        "same at both. Default no.",
-    ),
-    "master-failure-timeout": (
-        "MS",
+        "same at both. Default no.", Kind.EQUAL),
+    "master-failure-timeout": Option("300", "MS",
         "With --master-slave: how long the master must be lost before the slave takes over, or "
-        "ends. Default 300.",
-    ),
-}
-"""A placeholder and a sentence for each option."""
+        "ends. Default 300.", Kind.ALIKE),
+}  # fmt: skip
+PAIR_DEFAULTS = defaults_of(PAIR_OPTIONS)
 
 OTHER_RULE = (
     "the voters of a pair have a rule of their own: drop it, or drop --{0} and make a cluster of "
@@ -110,75 +99,45 @@ NAMELESS = (
     "a pair knows its members by their ring addresses, and {0} is none that the other one could "
     "know this member by: give --cluster-bind HOST:PORT, as the other one has it"
 )
-DEFAULTS: Mapping[str, str] = {
-    "shared-store": "",
-    "shared-store-lease": LEASE_DEFAULT,
-    "shared-store-lock": "",
-    "ha-cluster": "no",
-    "ha-promotion": AUTOMATIC,
-    "ha-brokers-url": "",
-    "ha-public-url": "",
-    "ha-queue-replication": "no",
-    "ha-backup-timeout": "0",
-    **dict.fromkeys(NO_EFFECT, ""),
-    **dict.fromkeys(STANDS_FOR, ""),
-    **PAIR_DEFAULTS,
-}
-HELP: Mapping[str, tuple[str, str]] = {
-    "shared-store": (
-        "DIR",
+OPTIONS: Mapping[str, Option] = {
+    "shared-store": Option("", "DIR",
         "Share one store with other brokers that are started with the same DIR, on a file system "
-        "that they all reach: one leads and serves, the others wait and take over.",
-    ),
-    "shared-store-lease": (
-        "MS",
-        "How long the leader may go on without renewing its lease, a fourth of which is "
-        "the time between renewals; longer for slow file systems. Default 800.",
-    ),
-    "shared-store-lock": (
-        "URL",
+        "that they all reach: one leads and serves, the others wait and take over."),
+    "shared-store-lease": Option(LEASE_DEFAULT, "MS",
+        "How long the leader may go on without renewing its lease, a fourth of which is the time "
+        "between renewals; longer for slow file systems. Default 800."),
+    "shared-store-lock": Option("", "URL",
         "Keep the lease on DIR in a database, not in DIR: postgresql://USER@HOST/DATABASE "
         "(password: PGPASSFILE), or sqlite:///FILE for brokers of one machine. The messages stay "
-        "in DIR. The same at all brokers of DIR.",
-    ),
-    "ha-cluster": (
-        "yes|no",
+        "in DIR. The same at all brokers of DIR."),
+    "ha-cluster": Option("no", "yes|no",
         "Active-passive: only the active member takes clients, the others are its backups, with "
         "the same state. The same at all members. Default no: clients may use any member.",
-    ),
-    "ha-promotion": (
-        "automatic|manual",
+        Kind.EQUAL),
+    "ha-promotion": Option(AUTOMATIC, "automatic|manual",
         "Who has a backup take over when the active member is gone: the ring, or whoever runs "
-        "qpid-ha promote. The same at all members. Default automatic.",
-    ),
-    "ha-brokers-url": (
-        "URL",
+        "qpid-ha promote. The same at all members. Default automatic.", Kind.EQUAL),
+    "ha-brokers-url": Option("", "URL",
         "The client addresses of all members, this one's too, amqp:HOST:PORT,...: stands for "
-        "--cluster-nodes (each port + 20000) and --cluster-size, where these are not given.",
-    ),
-    "ha-public-url": (
-        "URL",
+        "--cluster-nodes (each port + 20000) and --cluster-size, where these are not given."),
+    "ha-public-url": Option("", "URL",
         "Where backups send clients: the address that moves with the active member. Default: the "
-        "--cluster-url of that member.",
-    ),
-    "ha-replicate": (
-        "none|configuration|all",
-        "Taken for Qpid's sake, without effect: everything is replicated.",
-    ),
-    "ha-queue-replication": ("no", "Taken for Qpid's sake: qpid-ha replicate needs none."),
-    "ha-backup-timeout": (
-        "SECONDS",
+        "--cluster-url of that member."),
+    "ha-replicate": Option("", "none|configuration|all",
+        "Taken for Qpid's sake, without effect: everything is replicated."),
+    "ha-queue-replication": Option("no", "no",
+        "Taken for Qpid's sake: qpid-ha replicate needs none."),
+    "ha-backup-timeout": Option("0", "SECONDS",
         "How long a confirm at most waits for the disks of all backups, where a majority of the "
-        "voters has it. Default 0: it does not.",
-    ),
-    "ha-username": ("NAME", "Stands for --cluster-username."),
-    "ha-password": ("WORD", "Stands for --cluster-password."),
-    "ha-mechanism": ("PLAIN|ANONYMOUS", "Stands for --cluster-mechanism."),
-    "link-heartbeat-interval": ("SECONDS", "Taken for Qpid's sake, without effect."),
-    "link-maintenance-interval": ("SECONDS", "Taken for Qpid's sake, without effect."),
-    **PAIR_HELP,
-}
-"""A placeholder and a sentence for each option."""
+        "voters has it. Default 0: it does not.", Kind.ALIKE),
+    "ha-username": Option("", "NAME", "Stands for --cluster-username."),
+    "ha-password": Option("", "WORD", "Stands for --cluster-password."),
+    "ha-mechanism": Option("", "PLAIN|ANONYMOUS", "Stands for --cluster-mechanism."),
+    "link-heartbeat-interval": Option("", "SECONDS", "Taken for Qpid's sake, without effect."),
+    "link-maintenance-interval": Option("", "SECONDS", "Taken for Qpid's sake, without effect."),
+    **PAIR_OPTIONS,
+}  # fmt: skip
+DEFAULTS = defaults_of(OPTIONS)
 
 _POSTGRESQL = ("postgresql://", "postgres://")
 _SQLITE = "sqlite://"

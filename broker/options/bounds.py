@@ -5,16 +5,29 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from broker.options.values import OptionError, amount, number
+from broker.options.values import Kind, Option, OptionError, amount, defaults_of, number
 
-DEFAULTS: Mapping[str, str] = {
-    "clock-bound": "10",
-    "disk-lag-max": "30",
-    "disk-backlog-max": "256",
-    "disk-free-limit": "auto",
-    "memory-limit": "0.6",
-    "page-memory": "32MiB",
-}
+OPTIONS: Mapping[str, Option] = {
+    "clock-bound": Option("10", "SECONDS",
+        "A member whose clock is further from the cluster's time may not join, and is named when "
+        "it drifts off later. Default 10.", Kind.ALIKE),
+    "disk-lag-max": Option("30", "SECONDS",
+        "A member whose disk is longer behind leaves; from a tenth of it on it slows all down. "
+        "Default 30.", Kind.ALIKE),
+    "disk-backlog-max": Option("256", "MB",
+        "The same in megabytes that were applied and are not durable. Default 256.", Kind.ALIKE),
+    "disk-free-limit": Option("auto", "SIZE|SHARE",
+        "With less free space than this (2GB, 512MiB, 0.1 of the disk), publishers of the whole "
+        "cluster are blocked; consumers go on. 0: never. Default auto: 256MB, or a tenth of a "
+        "smaller disk, and room for a checkpoint."),
+    "memory-limit": Option("0.6", "SIZE|SHARE",
+        "The same when this broker holds more memory than this. 0: never. Default 0.6 of the "
+        "machine's, or of its control group's."),
+    "page-memory": Option("32MiB", "SIZE",
+        "Messages that wait in long queues take about so much memory (64MiB, 2GB); more of them "
+        "wait in a file of the data directory. 0: all wait in memory. Default 32MiB."),
+}  # fmt: skip
+DEFAULTS = defaults_of(OPTIONS)
 
 
 class Bounds(NamedTuple):

@@ -14,14 +14,8 @@ from collections.abc import Collection, Iterable, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.options import access as access_options
 from broker.options import active_passive as ha_options
-from broker.options import bounds as bound_options
-from broker.options import client_ports as client_options
-from broker.options import logs as log_options
-from broker.options import management as management_options
 from broker.options import quorum as quorum_options
-from broker.options import retention as retention_options
 from broker.options import security as security_options
 from broker.options.access import AccessOptions, read_access_options
 from broker.options.active_passive import (
@@ -44,7 +38,6 @@ from broker.options.client_ports import (
     read_client_limits,
     read_tls_options,
 )
-from broker.options.equality import settings_of
 from broker.options.logs import LogOptions, read_log_options
 from broker.options.management import ManagementOptions, read_management_options
 from broker.options.quorum import read_quorum_options
@@ -61,11 +54,11 @@ from broker.options.security import (
     is_loopback,
     read_security_options,
 )
+from broker.options.table import AMQP_PORT, DEFAULTS, settings_of
 from broker.options.values import OptionError, number, yes
 from vsync.quorum.voter_set import Terms
 from vsync.types import record
 
-AMQP_PORT = 5672
 RING_PORT_OFFSET = 20_000
 """The ring listens this far above the client port unless --cluster-bind says otherwise."""
 CLUSTER_SIZE_MAX = 16
@@ -74,32 +67,6 @@ CLUSTER_NAME_CHARACTERS_MAX = 128
 SCRUB_RATE_MAX = 10_000
 """A message read again costs about two microseconds, on the thread that serves."""
 
-DEFAULTS: Mapping[str, str] = {
-    "cluster-name": "",
-    "cluster-size": "1",
-    "cluster-bind": "",
-    "cluster-nodes": "",
-    "cluster-mcastaddr": "",
-    "cluster-mcastport": "",
-    "cluster-url": "",
-    "port": str(AMQP_PORT),
-    "interface": "127.0.0.1",
-    "data-dir": "",
-    "no-data-dir": "no",
-    "trace": "",
-    "scrub-rate": "2000",
-    "watchdog-interval": "60",
-    **access_options.DEFAULTS,
-    **ha_options.DEFAULTS,
-    **management_options.DEFAULTS,
-    **bound_options.DEFAULTS,
-    **client_options.DEFAULTS,
-    **log_options.DEFAULTS,
-    **retention_options.DEFAULTS,
-    **quorum_options.DEFAULTS,
-    **security_options.DEFAULTS,
-}
-"""Every option that an option file may set, with its default."""
 _NO_PAIR = (
     "ha-cluster", "ha-promotion", "ha-brokers-url", "ha-public-url", "ha-replicate",
     "ha-backup-timeout", *ha_options.STANDS_FOR, "shared-store", "cluster-mcastaddr",

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.options.values import OptionError, choice, number, size
+from broker.options.values import Kind, Option, OptionError, choice, defaults_of, number, size
 
 AMQPS_PORT = 5671
 VERIFY = ("none", "peer", "require")
@@ -20,20 +20,39 @@ MESSAGE_BYTES_MIN, MESSAGE_BYTES_MAX = 1024, 512 << 20
 CONSUMER_TIMEOUT_MS_MAX = 1 << 40
 HEARTBEAT_S_MAX = 65_535
 
-DEFAULTS: Mapping[str, str] = {
-    "tls-port": "",
-    "tls-cert": "",
-    "tls-key": "",
-    "tls-ca": "",
-    "tls-verify": "",
-    "max-connections": "auto",
-    "connection-limit-per-ip": "0",
-    "max-negotiating": "1000",
-    "max-negotiate-time": "10000",
-    "max-message-size": "128MiB",
-    "consumer-timeout": "1800000",
-    "heartbeat": "60",
-}
+OPTIONS: Mapping[str, Option] = {
+    "tls-cert": Option("", "FILE",
+        "Listen for TLS, too, with this certificate (PEM, followed by those between it and its "
+        "root). Read again at SIGHUP."),
+    "tls-key": Option("", "FILE",
+        "Its private key (PEM, without a password). Default: in the file of the certificate."),
+    "tls-port": Option("", "PORT", "Where clients connect over TLS. Default 5671."),
+    "tls-ca": Option("", "FILE", "Certificates (PEM) of who may have signed those of clients."),
+    "tls-verify": Option("", "WHOM",
+        "none: clients are asked for no certificate; peer: one that is given must be good; "
+        "require: there must be one. Default peer with --tls-ca, else none."),
+    "max-connections": Option("auto", "N",
+        "How many clients may be connected. Default auto: what the open files of the process "
+        "allow."),
+    "connection-limit-per-ip": Option("0", "N",
+        "How many of one address (of IPv6, of one network of 64 bits). Default 0: no limit."),
+    "max-negotiating": Option("1000", "N",
+        "How many may be connected and not logged in yet; one address may have half. Default 1000.",
+        ),
+    "max-negotiate-time": Option("10000", "MS",
+        "How long a client may take from its connection to its login, TLS included. Default 10000.",
+        ),
+    "max-message-size": Option("128MiB", "SIZE",
+        "How large the body of a message may be. Default 128MiB; at most 512MiB.", Kind.ALIKE),
+    "consumer-timeout": Option("1800000", "MS",
+        "How long a consumer may hold a delivery without acknowledging it, where its queue does "
+        "not say (x-consumer-timeout); then its channel is closed. 0: for ever. Default 1800000.",
+        Kind.ALIKE),
+    "heartbeat": Option("60", "SECONDS",
+        "The interval of heartbeats that is suggested to clients; each may agree on another one. "
+        "0: none. Default 60."),
+}  # fmt: skip
+DEFAULTS = defaults_of(OPTIONS)
 
 
 class TlsOptions(NamedTuple):

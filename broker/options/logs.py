@@ -6,12 +6,18 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.options.values import choice
+from broker.options.values import Option, choice, defaults_of
 
 LEVELS = ("debug", "info", "warning", "error")
 FORMATS = ("text", "json")
 
-DEFAULTS: Mapping[str, str] = {"log-level": "info", "log-file": "", "log-format": "text"}
+OPTIONS: Mapping[str, Option] = {
+    "log-level": Option("info", "LEVEL", "debug, info, warning or error. Default info."),
+    "log-file": Option("", "FILE",
+        "Log into FILE, which is opened again at SIGHUP. Default: standard error."),
+    "log-format": Option("text", "FORM", "text, or json: one object a line. Default text."),
+}  # fmt: skip
+DEFAULTS = defaults_of(OPTIONS)
 
 
 class LogOptions(NamedTuple):

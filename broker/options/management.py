@@ -6,15 +6,27 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.options.values import OptionError, number
+from broker.options.values import Option, OptionError, defaults_of, number
 
-DEFAULTS: Mapping[str, str] = {
-    "management-port": "auto",
-    "management-tls-port": "off",
-    "management-interface": "",
-    "load-definitions": "",
-    "prometheus-port": "off",
-}
+OPTIONS: Mapping[str, Option] = {
+    "management-port": Option("auto", "PORT",
+        "Where the management API (HTTP) listens; 0 takes any free port, off: there is none. "
+        "Default: the client port + 10000, so 15672."),
+    "management-tls-port": Option("off", "PORT",
+        "Where the management API is served over TLS, with --tls-cert. RabbitMQ has 15671. Default "
+        "off; with --management-port off it is the only way to the API."),
+    "management-interface": Option("", "ADDRESS",
+        "The address to listen on for the management API. Default: the one of --interface."),
+    "load-definitions": Option("", "FILE",
+        "Definitions (users, queues, policies ...) to load when this member serves, as the "
+        "management API exports them. What is there already is kept or brought in line."),
+    "prometheus-port": Option("off", "PORT",
+        "Where metrics for Prometheus are served without a login, at the address of "
+        "--management-interface: /metrics, /metrics/per-object, /metrics/detailed. RabbitMQ has "
+        "15692. Default off: then they are at the management port only, with a user's name and "
+        "password."),
+}  # fmt: skip
+DEFAULTS = defaults_of(OPTIONS)
 OFFSET = 10_000
 """The API listens this far above the client port unless told otherwise: 15672 beside 5672."""
 PORT_MAX = 65_535

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from broker.options.values import OptionError, number, yes
+from broker.options.values import Kind, Option, OptionError, defaults_of, number, yes
 from vsync.errors import ConfigError
 from vsync.quorum.reconfiguration import check_requested, requested_terms
 from vsync.quorum.voter_set import Terms
@@ -19,17 +19,35 @@ LAST_MAN_STANDING_MS = 10_000
 """votequorum's window of last_man_standing."""
 
 _WINDOW = "cluster-last-man-standing-window"
-DEFAULTS: Mapping[str, str] = {
-    "cluster-votes": "",
-    "cluster-expected-votes": "",
-    "cluster-two-node": "no",
-    "cluster-wait-for-all": "no",
-    "cluster-auto-tie-breaker": "no",
-    "cluster-last-man-standing": "no",
-    _WINDOW: str(LAST_MAN_STANDING_MS),
-    "cluster-arbitrator": "",
-    "cluster-cman": "no",
-}
+OPTIONS: Mapping[str, Option] = {
+    "cluster-votes": Option("", "NAME=N,...",
+        "Votes of members, by ring address; 1 for who is not named. A group needs more than half.",
+        Kind.EQUAL),
+    "cluster-expected-votes": Option("", "N",
+        "Count the quorum from so many votes. Default: all that there are.", Kind.EQUAL),
+    "cluster-two-node": Option("no", "yes|no",
+        "Either of two members may go on alone. Refused without --cluster-arbitrator: cut apart, "
+        "both would. Default no.", Kind.EQUAL),
+    "cluster-wait-for-all": Option("no", "yes|no",
+        "A start, or a return after the quorum was lost, waits for every voter. Default no.",
+        Kind.EQUAL),
+    "cluster-auto-tie-breaker": Option("no", "WHICH",
+        "Of two equal halves the one with this voter goes on: lowest, highest, or a list of ring "
+        "addresses, of which the first that counts is meant. Default no.", Kind.EQUAL),
+    "cluster-last-man-standing": Option("no", "yes|no",
+        "Voters that are away for a window stop counting, one by one, while the others have a "
+        "quorum; they count again when they are back. Default no.", Kind.EQUAL),
+    "cluster-last-man-standing-window": Option(str(LAST_MAN_STANDING_MS), "MS",
+        "How long a voter is away before it stops counting. Default 10000.", Kind.EQUAL),
+    "cluster-arbitrator": Option("", "HOST:PORT",
+        "Ring address of a process that only votes: no data, no clients. The same on all members; "
+        "the one with this --cluster-bind is it. Lets either of two members go on alone.",
+        Kind.EQUAL),
+    "cluster-cman": Option("no", "yes|no",
+        "A member that loses the quorum stops at once (code 79), as in Qpid under CMAN; without it "
+        "the member serves nobody and comes back by itself. Default no.", Kind.ALIKE),
+}  # fmt: skip
+DEFAULTS = defaults_of(OPTIONS)
 
 
 def read_quorum_options(text: Mapping[str, str], size: int, pair: str = "") -> Terms:

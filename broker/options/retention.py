@@ -8,19 +8,31 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from broker.options.values import OptionError, amount, number, yes
+from broker.options.values import Option, OptionError, amount, defaults_of, number, yes
 
-DEFAULTS: Mapping[str, str] = {
-    "backups-keep": "3",
-    "backups-keep-days": "7",
-    "backups-keep-size": "0.2",
-    "memberlog-segment-size": "64",
-    "memberlog-segment-time": "60",
-    "memberlog-compress": "yes",
-    "memberlog-keep-days": "30",
-    "memberlog-keep-size": "0.1",
-    "memberlog-drop-unverified": "yes",
-}
+OPTIONS: Mapping[str, Option] = {
+    "backups-keep": Option("3", "N",
+        "How many stores that were set aside (DIR/_cluster.bak.NNNN) stay. One that may be the "
+        "only copy of something stays in any case. 0: all. Default 3."),
+    "backups-keep-days": Option("7", "N", "And those written in the last N days. Default 7."),
+    "backups-keep-size": Option("0.2", "SIZE|SHARE",
+        "But together no more than this, or than this share of the disk; 0: any size. Default 0.2.",
+        ),
+    "memberlog-segment-size": Option("64", "MB",
+        "Begin a new file of the member log at this size. Default 64."),
+    "memberlog-segment-time": Option("60", "MINUTES",
+        "Begin a new file of the member log after so long, if anything was written. Default 60."),
+    "memberlog-compress": Option("yes", "yes|no",
+        "Compress closed files of the member log, in a process of low priority. Default yes."),
+    "memberlog-keep-days": Option("30", "N",
+        "Drop closed files of the member log that are older; 0: never. Default 30."),
+    "memberlog-keep-size": Option("0.1", "SIZE|SHARE",
+        "Drop the oldest closed files above this total (2GB, 0.1 of the disk); 0: never. Default "
+        "0.1."),
+    "memberlog-drop-unverified": Option("yes", "yes|no",
+        "Drop them even if DIR/memberlog/verified does not name them. Default yes."),
+}  # fmt: skip
+DEFAULTS = defaults_of(OPTIONS)
 _NUMBERS = {  # lowest and highest
     "memberlog-segment-size": (1, 512),  # readers hold one whole
     "memberlog-segment-time": (1, 10_080),

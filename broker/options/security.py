@@ -12,15 +12,24 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from broker.options.values import OptionError
+from broker.options.values import Kind, Option, OptionError, defaults_of
 
-DEFAULTS: Mapping[str, str] = {
-    "cluster-mechanism": "",
-    "cluster-username": "",
-    "cluster-password": "",
-    "cluster-key": "",
-    "cluster-allow": "",
-}
+OPTIONS: Mapping[str, Option] = {
+    "cluster-mechanism": Option("", "WHICH",
+        "CURVE (keys), PLAIN (user name and password, sent in clear) or ANONYMOUS (whoever reaches "
+        "the ring's port takes part). Default: what the other options imply; with none of them "
+        "ANONYMOUS, but only where --cluster-bind is a loopback address.", Kind.EQUAL),
+    "cluster-username": Option("", "NAME", "For PLAIN: the same on all members.", Kind.EQUAL),
+    "cluster-password": Option("", "WORD",
+        "For PLAIN. Others can see your command line: better in the environment or the file.",
+        Kind.EQUAL),
+    "cluster-key": Option("", "FILE",
+        "This member's secret key: ring connections are encrypted, and only members whose keys are "
+        "in --cluster-allow take part. Make keys with qpid-cluster-keys."),
+    "cluster-allow": Option("", "DIR",
+        "The public keys of all members, own one included. Read again when it changes."),
+}  # fmt: skip
+DEFAULTS = defaults_of(OPTIONS)
 MECHANISMS = ("ANONYMOUS", "PLAIN", "CURVE")
 _NEEDS = {
     "ANONYMOUS": (),

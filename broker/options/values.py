@@ -1,8 +1,35 @@
-"""Text of one option into its value; the error that every refusal of an option is."""
+"""What an option is; its text into a value; the error that every refusal of an option is."""
 
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
+from enum import Enum
+from typing import NamedTuple
+
+
+class Kind(Enum):
+    """Whether an option may differ among the members of a cluster."""
+
+    EQUAL = "must be equal"
+    ALIKE = "should be equal"
+    OWN = "may differ"
+
+
+class Option(NamedTuple):
+    """One option of a broker, all that is said of it before its value is read."""
+
+    default: str
+    placeholder: str
+    """Of its value; in brackets: the value may be left out, and is yes then."""
+    help: str
+    kind: Kind = Kind.OWN
+
+
+def defaults_of(options: Mapping[str, Option]) -> dict[str, str]:
+    """Return the text that each option has where none is given."""
+    return {name: option.default for name, option in options.items()}
+
 
 SECRET_OPTIONS = frozenset(("cluster-password", "ha-password", "shared-store-lock"))
 """Options whose values are shown to nobody."""

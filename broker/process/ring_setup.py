@@ -15,7 +15,7 @@ from broker.durability.kept_lease import KeptLease
 from broker.exit_codes import Exit
 from broker.machine.version import MACHINE_VERSION, MACHINE_VERSION_MIN
 from broker.options.broker import BrokerOptions
-from broker.options.equality import unusual_settings
+from broker.options.table import unusual_settings
 from broker.watchdogs.reply_lease import ReplyLease
 from vsync.io.discovery import PORT as BEACON_PORT
 from vsync.io.discovery import Beacon, Discovery, Lacks, StaticPeers, look_up

@@ -18,10 +18,11 @@ from typing import Any, NamedTuple, NoReturn, TypeVar
 import click
 
 from broker.exit_codes import Exit
-from broker.options.broker import DEFAULTS, BrokerOptions, broker_options
 from broker.options.broker import Address as Address
+from broker.options.broker import BrokerOptions, broker_options
 from broker.options.broker import parse_address as parse_address
-from broker.options.values import OptionError, has_password
+from broker.options.table import DEFAULTS
+from broker.options.values import Option, OptionError, has_password
 from tools.cli.failures import ToolError, meant, os_reason
 
 ENVIRONMENT_PREFIX = "QPIDD_"
@@ -140,12 +141,15 @@ def read_options(
 Command = TypeVar("Command", bound=Callable[..., Any])
 
 
-def with_options(table: Mapping[str, tuple[str, str]]) -> Callable[[Command], Command]:
-    """Add the options of a table to a command: a placeholder and a sentence for each."""
+def with_options(table: Mapping[str, Option]) -> Callable[[Command], Command]:
+    """Add the options of a table to a command."""
 
     def add(command: Command) -> Command:
-        for option, (metavar, text) in reversed([*table.items()]):
-            command = click.option(f"--{option}", metavar=metavar, help=text)(command)
+        for name, option in reversed([*table.items()]):
+            word: dict[str, Any] = {"metavar": option.placeholder, "help": option.help}
+            if option.placeholder.startswith("["):
+                word |= {"is_flag": False, "flag_value": "yes"}
+            command = click.option(f"--{name}", **word)(command)
         return command
 
     return add

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.options.active_passive import DEFAULTS, HELP, ActivePassiveOptions
+from broker.options.active_passive import ActivePassiveOptions
 from broker.options.broker import Address, BrokerOptions, broker_options
 from broker.options.security import SecurityOptions
 from broker.options.values import OptionError
@@ -18,8 +18,7 @@ def options(**given: str) -> BrokerOptions:
     return broker_options({"cluster-name": "shop", "no-data-dir": "yes", **texts})
 
 
-def test_each_has_a_default_and_help() -> None:
-    assert DEFAULTS.keys() == HELP.keys()
+def test_any_member_takes_clients_unless_it_is_said() -> None:
     assert options().active_passive is None
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.options.active_passive import ONE_OF_PAIR, PAIR_DEFAULTS, PAIR_HELP, PairOptions
+from broker.options.active_passive import ONE_OF_PAIR, PairOptions
 from broker.options.broker import Address, BrokerOptions, broker_options
 from broker.options.values import OptionError
 from vsync.primary.settings import disagreement
@@ -18,8 +18,7 @@ def options(**given: str) -> BrokerOptions:
     return broker_options({**base, **texts})
 
 
-def test_each_has_a_default_and_help() -> None:
-    assert PAIR_DEFAULTS.keys() == PAIR_HELP.keys()
+def test_no_member_is_one_of_a_pair_unless_it_is_said() -> None:
     assert options().pair is None
 
 

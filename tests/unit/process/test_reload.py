@@ -9,8 +9,9 @@ import pytest
 
 from broker.access import passwords
 from broker.listener.client_listener import ClientListener
-from broker.options.broker import DEFAULTS, BrokerOptions, broker_options
+from broker.options.broker import BrokerOptions, broker_options
 from broker.options.logs import LogOptions
+from broker.options.table import DEFAULTS
 from broker.process.reload import OF_LOGS, OF_TLS, RELOADED, Reload, Serving, changes
 from broker.service.messages import Messages
 

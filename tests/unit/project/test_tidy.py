@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from broker.exit_codes import Exit
-from broker.options.broker import DEFAULTS
+from broker.options.table import DEFAULTS
 from tests.manual_pages import chapter
 from tools.cli.options import read_option_file, resolve
 

@@ -10,7 +10,7 @@ import msgpack
 import pytest
 
 from broker.options.broker import broker_options
-from broker.options.equality import unusual_settings
+from broker.options.table import unusual_settings
 from tests.support.ring.virtual_network import Net
 from tests.unit.vsync.primary.test_settings import VOTERS, A, B, C, member
 from vsync.primary.component import Primary

@@ -1,0 +1,95 @@
+"""All options of a broker in one table, and which of them members compare.
+
+What should be equal travels in each member's state report, beside numbers of the release that must
+be (`vsync/primary/settings.py`).  So do `REPORTED` options that must be equal; the others of that
+kind have checks of their own, which name both values: hellos, keys, the voter set, the stores.
+Passwords do not travel.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from broker.options import (
+    access,
+    active_passive,
+    bounds,
+    client_ports,
+    logs,
+    management,
+    quorum,
+    retention,
+    security,
+)
+from broker.options.values import Kind, Option, defaults_of
+
+AMQP_PORT = 5672
+OPTIONS: Mapping[str, Option] = {
+    "cluster-name": Option("", "NAME",
+        "Join (or form) the cluster of this name. Without it: one broker on its own.", Kind.EQUAL),
+    "cluster-size": Option("1", "N",
+        "How many members vote, the same at all members. The first start waits for that many; "
+        "later starts find the voters in the store. Default 1; to be given with --cluster-nodes.",
+        Kind.EQUAL),
+    "cluster-bind": Option("", "HOST:PORT[,HOST:PORT]",
+        "Where this member's ring socket listens; a second address, on another network, keeps the "
+        "ring whole when one network is lost. The first is the member's name. Default: the "
+        "interface, at the client port + 20000."),
+    "cluster-nodes": Option("", "HOST:PORT,...",
+        "Ring addresses of the members; its own may be among them. Default: find members of the "
+        "same name by multicast."),
+    "cluster-mcastaddr": Option("", "ADDRESS",
+        "The multicast group over which members find each other, without --cluster-nodes. Default: "
+        "made from the cluster's name. Messages themselves go over TCP."),
+    "cluster-mcastport": Option("", "PORT", "Its UDP port, the same at all members. Default 5409."),
+    **security.OPTIONS,
+    **quorum.OPTIONS,
+    "cluster-url": Option("", "URL",
+        "The client address to advertise, amqp:tcp:HOST:PORT,... Default: interface and port. "
+        "USER/PASSWORD@ before the first address is accepted and told to nobody."),
+    "port": Option(str(AMQP_PORT), "PORT",
+        "Where clients and tools connect; 0 takes any free port, none listens for TLS only. "
+        "Default 5672."),
+    "interface": Option("127.0.0.1", "ADDRESS",
+        "The address to listen on for clients. Default 127.0.0.1: only this machine."),
+    **access.OPTIONS,
+    **management.OPTIONS,
+    **client_ports.OPTIONS,
+    "data-dir": Option("", "DIR",
+        "Where durable state and the member log live. A member of a cluster needs it. Default, for "
+        "a broker on its own: a temporary one, gone when it stops."),
+    "no-data-dir": Option("no", "[yes|no]",
+        "A member that may forget everything when it stops; the same at all members.", Kind.EQUAL),
+    **bounds.OPTIONS,
+    "watchdog-interval": Option("60", "SECONDS",
+        "End this process, with code 1 and what each thread was doing on stderr, when its event "
+        "loop stands still for so long, or up to an eighth less; 0: never. Default 60."),
+    "scrub-rate": Option("2000", "N",
+        "How many messages at rest to read again a second, to find rot; 0 for none. Default 2000."),
+    **retention.OPTIONS,
+    "trace": Option("", "FILE",
+        "Write every fact of the ring protocol into FILE, for ringtrace. Default: off, and "
+        "DIR/ring.trace when it is switched on at run time."),
+    **logs.OPTIONS,
+    **active_passive.OPTIONS,
+}  # fmt: skip
+"""In the order in which `qpidd --help` shows them."""
+DEFAULTS = defaults_of(OPTIONS)
+REPORTED: Mapping[str, str] = {name: DEFAULTS[name] for name in ("ha-cluster", "ha-promotion")}
+"""Options that must be equal and have no check of their own, with their defaults."""
+
+
+def settings_of(text: Mapping[str, str]) -> tuple[tuple[str, str, bool], ...]:
+    """Return (name, value, whether it must be equal) of the options that members compare."""
+    alike = sorted(name for name, option in OPTIONS.items() if option.kind is Kind.ALIKE)
+    return (
+        *((name, text[name], False) for name in alike),
+        *((name, text[name].lower(), True) for name in REPORTED),
+    )
+
+
+def unusual_settings(settings: tuple[tuple[str, str, bool], ...]) -> tuple[tuple[str, str], ...]:
+    """Return those of `settings_of` that must be equal and are not at their defaults."""
+    return tuple(
+        (name, value) for name, value, must in settings if must and value != REPORTED.get(name, "")
+    )
