@@ -30,7 +30,7 @@ from pathlib import Path
 from broker.amqp.fields import Value
 from tools.cli.signals import ended_by
 from tools.client.amqp_client import AmqpConnection, ConnectionLost, Login
-from tools.client.management import ask
+from tools.client.management import Target
 from tools.demo.local_cluster import LocalCluster
 
 PERSISTENT = b"\x10\x00\x02"
@@ -141,7 +141,7 @@ def receive(
 
 def pages_mib(cluster: LocalCluster) -> int:
     """What the pages of the first member take on disk."""
-    counters = ask(cluster[0].address, {"op": "counters"})["counters"]
+    counters = Target(cluster[0].address).ask(op="counters")["counters"]
     assert isinstance(counters, dict)
     held = counters["pages.disk_bytes"]
     assert isinstance(held, int)
@@ -162,7 +162,7 @@ def measure(
         figures["fill_s"] = time.monotonic() - began
         figures["rss_full"] = rss(cluster)
         began = time.monotonic()
-        ask(cluster[0].address, {"op": "shutdown"})
+        Target(cluster[0].address).ask(op="shutdown")
         cluster.wait_stopped(WAIT_S)
         figures["stop_s"] = time.monotonic() - began
         began = time.monotonic()
@@ -188,7 +188,7 @@ def measure(
         time.sleep(SETTLE_S)
         figures["rss_empty"] = rss(cluster)
         figures["pages_empty"] = pages_mib(cluster)
-        ask(cluster[0].address, {"op": "shutdown"})
+        Target(cluster[0].address).ask(op="shutdown")
         cluster.wait_stopped(WAIT_S)
     return {name: round(value, 2) for name, value in figures.items()}
 

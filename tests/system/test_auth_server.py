@@ -15,7 +15,7 @@ import pytest
 
 from tests.system.management.http import Api
 from tests.system.support.clusters import START_SECONDS, admitted, wait_until
-from tools.client.management import ManagementError, ask
+from tools.client.management import ManagementError, Target
 from tools.demo.local_cluster import HOST, ROOT, LocalCluster, free_ports
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -105,9 +105,9 @@ def operates(cluster: LocalCluster) -> None:
     """ada is an administrator, bob is none."""
     address = cluster[0].management
     assert address is not None
-    assert ask(cluster[0].address, {"op": "status"}, user="ada", password="lovelace")["ok"]
+    assert Target(cluster[0].address, "ada", "lovelace").ask(op="status")["ok"]
     with pytest.raises(ManagementError, match="may not do this"):
-        ask(cluster[0].address, {"op": "status"}, user="bob", password="builder")
+        Target(cluster[0].address, "bob", "builder").ask(op="status")
     api = Api(address, "ada", "lovelace")
     assert api.get("whoami") == {"name": "ada", "tags": ["administrator"]}
     assert api.ask("PUT", "queues/%2F/ada.q", {"durable": True}).status in (201, 204)

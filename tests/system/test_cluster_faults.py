@@ -17,7 +17,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 
 from broker.exit_codes import Exit
 from tests.system.support.clusters import admitted, running_cluster, wait_until
-from tools.client.management import ManagementError, ask
+from tools.client.management import ManagementError, Target
 from tools.demo.local_cluster import BrokerProcess, LocalCluster, command
 
 pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
@@ -204,7 +204,7 @@ def test_a_fourth_broker_serves_but_does_not_vote(tmp_path: Path) -> None:
 def test_one_member_is_stopped_through_another(cluster: LocalCluster) -> None:
     status = cluster[0].status()
     victim = next(one for one in status.members if not one.local)
-    answer = ask(cluster[0].address, {"op": "stop", "id": victim.id})
+    answer = Target(cluster[0].address).ask(op="stop", id=victim.id)
     assert answer["id"] == victim.id
     wait_until(lambda: sum(not m.alive for m in cluster.members) == 1, 15, "one member to stop")
     gone = next(m for m in cluster.members if not m.alive)

@@ -14,7 +14,7 @@ import pytest
 
 from broker.exit_codes import Exit
 from tests.system.support.clusters import admitted, running_cluster, wait_until
-from tools.client.management import ManagementError, MemberStatus, ask
+from tools.client.management import ManagementError, MemberStatus, Target
 from tools.demo.local_cluster import ROOT, BrokerProcess, LocalCluster, command
 from tools.demo.stream import Arrivals, write_input
 
@@ -68,7 +68,7 @@ def test_json_has_the_documented_keys(cluster: LocalCluster) -> None:
 
 
 def test_counters_are_whole_numbers(cluster: LocalCluster) -> None:
-    counters = ask(cluster[0].address, {"op": "counters"})["counters"]
+    counters = Target(cluster[0].address).ask(op="counters")["counters"]
     assert isinstance(counters, dict)
     assert counters
     assert all(isinstance(value, int) for value in counters.values())
@@ -80,7 +80,7 @@ def test_unknown_operations_are_refused(
 ) -> None:
     """G15: the sender gets a sentence, the broker goes on."""
     with pytest.raises(ManagementError, match="knows no operation"):
-        ask(cluster[0].address, request_)
+        Target(cluster[0].address).ask(**request_)
     wait_until(lambda: cluster[0].status().status == "ACTIVE", 20, "it to go on")
 
 

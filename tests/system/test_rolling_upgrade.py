@@ -15,7 +15,7 @@ from broker.machine.version import MACHINE_VERSION
 from tests.system.support.clusters import running_cluster, wait_until
 from tests.system.test_cluster_faults import channel_of
 from tests.system.test_operators import run
-from tools.client.management import ManagementError, ask
+from tools.client.management import ManagementError, Target
 from tools.demo.local_cluster import BrokerProcess, LocalCluster
 from vsync.wire.codec import WIRE_VERSION
 
@@ -37,7 +37,7 @@ def restart(cluster: LocalCluster, member: BrokerProcess, program: Callable[[], 
 
 def frames_of(cluster: LocalCluster) -> list[int]:
     """The version in which each member writes the frames of the ring."""
-    shown = [ask(member.address, {"op": "status"}) for member in cluster.members]
+    shown = [Target(member.address).ask(op="status") for member in cluster.members]
     return [int(str(one["wire_version"])) for one in shown]
 
 
@@ -75,7 +75,7 @@ def test_a_new_version_is_switched_on_when_all_members_execute_it(tmp_path: Path
         cluster[2].terminate()
         cluster.wait_active([cluster[0], cluster[1]])
         with pytest.raises(ManagementError, match="could not come back with an older release"):
-            ask(cluster[1].address, {"op": "upgrade"})
+            Target(cluster[1].address).ask(op="upgrade")
         code, _, problem = run("qpid-cluster", "--upgrade", "-f", asked)
         assert code == 0, problem  # forced: the member that is away could be of the older release
         for member in (cluster[0], cluster[1]):

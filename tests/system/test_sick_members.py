@@ -19,7 +19,7 @@ from pika.adapters.blocking_connection import BlockingChannel
 from broker.exit_codes import Exit
 from tests.system.support.clusters import admitted, running_cluster, wait_until
 from tests.system.support.undisturbed import pauses
-from tools.client.management import ask
+from tools.client.management import Target
 from tools.demo.local_cluster import BrokerProcess, LocalCluster
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(180)]
@@ -335,7 +335,7 @@ def test_the_loop_touches_no_file(two_of_three: LocalCluster) -> None:
 
 def paged(member: BrokerProcess) -> dict[str, int]:
     """What it has counted of pages."""
-    counters = ask(member.address, {"op": "counters"})["counters"]
+    counters = Target(member.address).ask(op="counters")["counters"]
     assert isinstance(counters, dict)
     return {
         name.removeprefix("pages."): value
@@ -450,7 +450,7 @@ def test_a_lone_broker_waits_for_pages_that_do_not_come_back(tmp_path: Path) -> 
                 sign.unlink()
                 while left:
                     connection.process_data_events(0.1)
-            counters = ask(process.address, {"op": "counters"})["counters"]
+            counters = Target(process.address).ask(op="counters")["counters"]
             assert isinstance(counters, dict)
             assert counters["disk.unread"] == 1
 

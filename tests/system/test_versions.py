@@ -11,7 +11,7 @@ import zmq
 
 from broker.exit_codes import Exit
 from tests.system.support.clusters import wait_until
-from tools.client.management import ask
+from tools.client.management import Target
 from tools.demo.local_cluster import HOST, BrokerProcess, LocalCluster, free_ports
 from vsync.wire.codec import WIRE_VERSION
 
@@ -47,7 +47,7 @@ def send_until_counted(member: BrokerProcess, frames: list[bytes], counter: str)
     ring = member.arguments[member.arguments.index("--cluster-bind") + 1]
 
     def counted() -> int:
-        counters = ask(member.address, {"op": "counters"})["counters"]
+        counters = Target(member.address).ask(op="counters")["counters"]
         assert isinstance(counters, dict)
         return int(str(counters.get(counter, 0)))  # some are there once there was one
 

@@ -9,9 +9,11 @@ from __future__ import annotations
 import json
 import socket
 import ssl
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable
+from dataclasses import field
 from itertools import starmap
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 from tools.cli.answers import Json as Json
 from tools.cli.answers import objects
@@ -21,8 +23,10 @@ from tools.client.failover import Chosen, MemberAddress, NoneReached
 from vsync.types import record
 
 PREAMBLE = b"QPIDMGT1"
+POLL_S, ORDER_AGAIN_S = 0.05, 1.0
 ANSWER_BYTES_MAX = 64 * 1024 * 1024
 """A list of a hundred thousand connections is half of that."""
+Answer = TypeVar("Answer")
 
 
 class ManagementError(Exception):
@@ -76,17 +80,6 @@ class Askable(Protocol):
         """One question."""
 
 
-class StatusTarget(Askable, Protocol):
-    """A broker that can be asked, also for its status, within a time (None: without end)."""
-
-    @property
-    def timeout_seconds(self) -> float | None:
-        """How long to wait for an answer, and for what was ordered."""
-
-    def status(self) -> ClusterStatus:
-        """Return its view of the cluster."""
-
-
 OTHERS = {
     b"AMQP": "an AMQP broker, but not one of this cluster software",
     b"\xff\0\0\0": "the port of a ring, on which members talk: give the client port",
@@ -118,49 +111,89 @@ def _greet(place: MemberAddress, patience_s: float, tls: ssl.SSLContext | None) 
         connection.recv(1)
 
 
-def ask(
-    broker: MemberAddress,
-    request: Mapping[str, Json],
-    timeout_seconds: float | None = 10.0,
-    user: str = "guest",
-    password: str = "guest",
-    tls: ssl.SSLContext | None = None,
-    others: Sequence[MemberAddress] = (),
-    chosen: Chosen | None = None,
-) -> dict[str, Json]:
-    """Put one request to `broker`, or the first of `others` that answers instead; `chosen`
-    remembers which that is.
+@record
+class Target:
+    """The broker to ask, and as whom."""
 
-    Returns the answer; a refusal raises ManagementError.
-    """
-    question = json.dumps({**request, "user": user, "password": password}).encode() + b"\n"
-    try:
-        broker, connection = (chosen or Chosen()).reach(
-            (broker, *others),
-            lambda place, patience_s: _connect(place, patience_s, tls),
-            lambda place, patience_s: _greet(place, patience_s, tls),
-            timeout_seconds,
-        )
-    except NoneReached as problem:
-        kind = NotRunning if problem.is_down else Unreachable
-        raise kind("; ".join(starmap(_unreachable, problem.failures))) from None
-    with connection:
+    address: MemberAddress
+    user: str = "guest"
+    password: str = "guest"
+    timeout_seconds: float | None = 10.0
+    """How long to wait for an answer, and for what was ordered; None: without end."""
+    tls: ssl.SSLContext | None = None
+    others: tuple[MemberAddress, ...] = ()
+    """Who is asked when nobody answers at `address`."""
+    _chosen: Chosen = field(default_factory=Chosen, init=False, repr=False, compare=False)
+
+    def ask(self, **request: Json) -> dict[str, Json]:
+        """Put one request to it.  Returns the answer; a refusal raises ManagementError."""
+        login: dict[str, Json] = {"user": self.user, "password": self.password}
+        question = json.dumps(request | login).encode() + b"\n"
         try:
-            connection.settimeout(timeout_seconds)
-            connection.sendall(PREAMBLE + question)
-            line = _read_line(connection)
-        except TimeoutError:
-            raise ManagementError(f"{broker} did not answer in time") from None
-        except OSError as problem:
-            why = tls_client.reason(problem, broker)
-            raise ConnectionAborted(f"connection aborted: {why}") from None
-    if not line:
-        hint = "" if tls is not None else "; if this is a port for TLS, write amqps:// before it"
-        raise ConnectionAborted(f"connection aborted: {broker} closed it without an answer{hint}")
-    for beginning, what in OTHERS.items():
-        if line.startswith(beginning):
-            raise Unreachable(f"{broker} is {what}")
-    return _answer(line, broker)
+            broker, connection = self._chosen.reach(
+                (self.address, *self.others),
+                lambda place, patience_s: _connect(place, patience_s, self.tls),
+                lambda place, patience_s: _greet(place, patience_s, self.tls),
+                self.timeout_seconds,
+            )
+        except NoneReached as problem:
+            kind = NotRunning if problem.is_down else Unreachable
+            raise kind("; ".join(starmap(_unreachable, problem.failures))) from None
+        with connection:
+            try:
+                connection.settimeout(self.timeout_seconds)
+                connection.sendall(PREAMBLE + question)
+                line = _read_line(connection)
+            except TimeoutError:
+                raise ManagementError(f"{broker} did not answer in time") from None
+            except OSError as problem:
+                why = tls_client.reason(problem, broker)
+                raise ConnectionAborted(f"connection aborted: {why}") from None
+        if not line:
+            hint = "" if self.tls else "; if this is a port for TLS, write amqps:// before it"
+            raise ConnectionAborted(
+                f"connection aborted: {broker} closed it without an answer{hint}"
+            )
+        for beginning, what in OTHERS.items():
+            if line.startswith(beginning):
+                raise Unreachable(f"{broker} is {what}")
+        return _answer(line, broker)
+
+    def status(self) -> ClusterStatus:
+        """Ask for its view of the cluster."""
+        answer = self.ask(op="status")
+        members = answer.get("members")
+        if not isinstance(members, list):
+            raise ManagementError("the broker answered without a list of members")
+        return ClusterStatus(
+            cluster=str(answer.get("cluster", "")),
+            status=str(answer.get("status", "UNKNOWN")),
+            size=_as_int(answer.get("size")),
+            members=tuple(map(_member, objects(members))),
+            raw=answer,
+        )
+
+
+def wait_for(
+    answer: Callable[[], Answer | None],
+    timeout_s: float | None,
+    otherwise: Callable[[], str],
+    order: Callable[[], object] = lambda: None,
+) -> Answer:
+    """Return the first answer that is not None; ManagementError `otherwise` after the time.
+
+    `order` is repeated meanwhile, as it may be lost on its way to another member.
+    """
+    began, due = time.monotonic(), 0.0
+    while (found := answer()) is None:
+        passed = time.monotonic() - began
+        if timeout_s is not None and passed > timeout_s:
+            raise ManagementError(otherwise())
+        if passed >= due:
+            order()
+            due = passed + ORDER_AGAIN_S
+        time.sleep(POLL_S)
+    return found
 
 
 def _unreachable(broker: MemberAddress, problem: OSError) -> str:
@@ -174,29 +207,6 @@ def _unreachable(broker: MemberAddress, problem: OSError) -> str:
     if isinstance(problem, TimeoutError):
         return f"{text}; is a firewall in between, and is --interface of the broker that address?"
     return text
-
-
-def cluster_status(
-    broker: MemberAddress,
-    timeout_seconds: float | None = 10.0,
-    user: str = "guest",
-    password: str = "guest",
-    tls: ssl.SSLContext | None = None,
-    others: Sequence[MemberAddress] = (),
-    chosen: Chosen | None = None,
-) -> ClusterStatus:
-    """Ask for the view of the cluster that `broker` has, or one of `others` instead."""
-    answer = ask(broker, {"op": "status"}, timeout_seconds, user, password, tls, others, chosen)
-    members = answer.get("members")
-    if not isinstance(members, list):
-        raise ManagementError("the broker answered without a list of members")
-    return ClusterStatus(
-        cluster=str(answer.get("cluster", "")),
-        status=str(answer.get("status", "UNKNOWN")),
-        size=_as_int(answer.get("size")),
-        members=tuple(map(_member, objects(members))),
-        raw=answer,
-    )
 
 
 def _member(fields: dict[str, Json]) -> MemberStatus:

@@ -8,18 +8,14 @@ was carried out.
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Callable, Iterator
 from functools import cache
 
 from tools.cli.answers import items, objects
-from tools.client.management import Json, ManagementError, MemberStatus, StatusTarget
-
-POLL_SECONDS = 0.1
-ASK_AGAIN_SECONDS = 1.0
+from tools.client.management import Json, ManagementError, MemberStatus, Target, wait_for
 
 
-def connections(target: StatusTarget, of: str = "") -> list[dict[str, Json]]:
+def connections(target: Target, of: str = "") -> list[dict[str, Json]]:
     """Return each running member, or the one named `of`, with its clients' `connections`."""
     members = running(target)
     if of and of not in [member.id for member in members]:
@@ -35,13 +31,13 @@ def connections(target: StatusTarget, of: str = "") -> list[dict[str, Json]]:
     ]  # fmt: skip
 
 
-def running(target: StatusTarget) -> list[MemberStatus]:
+def running(target: Target) -> list[MemberStatus]:
     """Return the members that may have clients."""
     members = target.status().members
     return [one for one in members if one.state != "DOWN" and not one.arbitrator]
 
 
-def connected(target: StatusTarget) -> list[dict[str, Json]]:
+def connected(target: Target) -> list[dict[str, Json]]:
     """Return the connections of all members."""
     found = target.ask(op="connections").get("connections")
     if not isinstance(found, list):
@@ -73,7 +69,7 @@ def _name_of(host: str) -> str:
         return host
 
 
-def disconnect(target: StatusTarget, host: str, port: int) -> str:
+def disconnect(target: Target, host: str, port: int) -> str:
     """Close the connection of a client; return its numeric address, or "" when there is none."""
     wanted = {f"{ip}:{port}" for ip in _addresses_of(host)}
     found = sorted(wanted & {str(one.get("address")) for one in connected(target)})
@@ -89,7 +85,7 @@ def disconnect(target: StatusTarget, host: str, port: int) -> str:
     return address
 
 
-def rebalance(target: StatusTarget) -> dict[str, int]:
+def rebalance(target: Target) -> dict[str, int]:
     """Close the newest connections of members that have more than their share of all.
 
     Returns how many were closed at each member.  Where those clients connect next is theirs to
@@ -125,7 +121,7 @@ def _addresses_of(host: str) -> set[str]:
     return {host} | {str(info[4][0]) for info in found}
 
 
-def drain(target: StatusTarget, member_id: str, *, on: bool, force: bool) -> None:
+def drain(target: Target, member_id: str, *, on: bool, force: bool) -> None:
     """Have a member take clients no more, or again; return when it says that it does."""
     if member_id not in [member.id for member in running(target)]:
         raise ManagementError("No member with matching ID found")
@@ -141,7 +137,7 @@ def drain(target: StatusTarget, member_id: str, *, on: bool, force: bool) -> Non
     )
 
 
-def await_member(target: StatusTarget, member_id: str) -> None:
+def await_member(target: Target, member_id: str) -> None:
     """Wait until this member is ACTIVE as the target sees it, which is so itself.
 
     The target may be starting, too.
@@ -160,16 +156,7 @@ def await_member(target: StatusTarget, member_id: str) -> None:
 
 
 def _until(
-    target: StatusTarget, true_now: Callable[[], bool], ask: Callable[[], object], otherwise: str
+    target: Target, true_now: Callable[[], bool], ask: Callable[[], object], otherwise: str
 ) -> None:
     """Ask, again from time to time, until it is true; ManagementError `otherwise`."""
-    began, seconds = time.monotonic(), target.timeout_seconds
-    asked = -ASK_AGAIN_SECONDS
-    while not true_now():
-        now = time.monotonic() - began
-        if seconds is not None and now > seconds:
-            raise ManagementError(otherwise)
-        if now - asked >= ASK_AGAIN_SECONDS:
-            ask()
-            asked = now
-        time.sleep(POLL_SECONDS)
+    wait_for(lambda: true_now() or None, target.timeout_seconds, lambda: otherwise, ask)

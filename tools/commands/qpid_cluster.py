@@ -66,9 +66,8 @@ Codes: `refused` (a change that must not be), `bad-request`,
 from __future__ import annotations
 
 import json
-import ssl
 import sys
-from dataclasses import field, replace
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -81,15 +80,14 @@ from tools.cli.options import run_command
 from tools.cli.shared_options import with_version
 from tools.client.broker_url import AMQP
 from tools.client.credentials import Credentials, from_environment, with_credentials
-from tools.client.failover import Chosen, MemberAddress, read_brokers
+from tools.client.failover import read_brokers
 from tools.client.management import (
     Askable,
     ClusterStatus,
     ConnectionAborted,
     Json,
     ManagementError,
-    ask,
-    cluster_status,
+    Target,
 )
 from tools.client.member_operations import (
     await_member,
@@ -163,35 +161,6 @@ The command returns when the change is in force.
 Exit codes: 0 done (for the status: the cluster is ACTIVE as seen by BROKER),
 1 failed, refused, canceled, or not ACTIVE, 2 wrong usage.
 """
-
-
-@record
-class Target:
-    """The broker to ask, and as whom."""
-
-    address: MemberAddress
-    user: str
-    password: str
-    timeout_seconds: float | None
-    tls: ssl.SSLContext | None = None
-    others: tuple[MemberAddress, ...] = ()
-    """Who is asked when nobody answers at `address`."""
-    _chosen: Chosen = field(default_factory=Chosen, init=False, repr=False, compare=False)
-
-    def ask(self, **request: Json) -> dict[str, Json]:
-        """One question to the target."""
-        return ask(
-            self.address, request,
-            self.timeout_seconds, self.user, self.password, self.tls, self.others,
-            self._chosen,
-        )  # fmt: skip
-
-    def status(self) -> ClusterStatus:
-        """The target's view of its cluster."""
-        return cluster_status(
-            self.address, self.timeout_seconds, self.user, self.password, self.tls, self.others,
-            self._chosen,
-        )  # fmt: skip
 
 
 @click.command(

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import sys
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import NamedTuple
 from urllib.parse import quote
 
@@ -22,14 +22,21 @@ from tools.cli.options import run_command
 from tools.cli.shared_options import BROKER_VARIABLE, BrokerOption, with_version
 from tools.client.broker_url import AMQP, parse_url
 from tools.client.credentials import Credentials, with_credentials
-from tools.client.management import Askable, Json, ManagementError
+from tools.client.management import (
+    POLL_S,
+    Answer,
+    Askable,
+    Json,
+    ManagementError,
+    Target,
+    wait_for,
+)
 from tools.client.target_options import answered, with_json, with_timeout
-from tools.commands.qpid_cluster import Target, members_of, parse_target
+from tools.commands.qpid_cluster import members_of, parse_target
 
 FAILED, USAGE = 1, 2
 SETTLES_S = 2.0
 """How long a view may take to change; until it is known, so is who is active."""
-POLL_S = 0.05
 PROMOTED_S = 30.0
 """How long a promotion is waited for where --timeout is 0."""
 ROLES = [role.value for role in Role]
@@ -187,14 +194,13 @@ def replicate(
             except ValueError as bad:
                 raise click.UsageError(f"--arguments is no JSON: {bad}") from None
     target.ask(op="replicate", queue=queue, vhost=vhost, value=value)
-    deadline = time.monotonic() + (target.timeout_seconds or PROMOTED_S)
-    while True:
-        found = [one for one in _replicas(target) if (one["queue"], one["vhost"]) == (queue, vhost)]
-        if bool(found) is not wanted.stop:
-            return said(found) if as_json else Exit.OK
-        if time.monotonic() > deadline:
-            raise ManagementError("it was ordered, and is not in force yet: ask again")
-        time.sleep(POLL_S)
+
+    def in_force() -> list[dict[str, Json]] | None:
+        rows = [one for one in _replicas(target) if (one["queue"], one["vhost"]) == (queue, vhost)]
+        return rows if bool(rows) is not wanted.stop else None
+
+    found = _waited(target, in_force, lambda: "it was ordered, and is not in force yet: ask again")
+    return said(found) if as_json else Exit.OK
 
 
 def _as_uri(text: str) -> str:
@@ -232,6 +238,12 @@ def said(document: Json | Sequence[Json]) -> int:
     return Exit.OK
 
 
+def _waited(
+    target: Target, answer: Callable[[], Answer | None], otherwise: Callable[[], str]
+) -> Answer:
+    return wait_for(answer, target.timeout_seconds or PROMOTED_S, otherwise)
+
+
 def role_of(target: Askable) -> dict[str, Json]:
     """What a broker says of its role, once its view is not about to change any more."""
     deadline = time.monotonic() + SETTLES_S
@@ -250,31 +262,33 @@ def promote(target: Target) -> dict[str, Json]:
     if found.get("status") in ("active", "recovering"):
         return found
     target.ask(op="promote")
-    deadline = time.monotonic() + (target.timeout_seconds or PROMOTED_S)
-    while True:
+
+    def promoted() -> dict[str, Json] | None:
         found = role_of(target)
         if found.get("status") == "active":
             return found
         active = found.get("active")
         if active and active != found.get("id"):
             raise ManagementError(f"{active} was promoted at the same time, and is active now")
-        if time.monotonic() > deadline:
-            raise ManagementError(f"it is {found.get('status')} still, and no member is active")
-        time.sleep(POLL_S)
+        return None
+
+    return _waited(target, promoted, lambda: _still(target, "no member is active"))
+
+
+def _still(target: Target, who: str) -> str:
+    return f"it is {role_of(target).get('status')} still, and {who}"
 
 
 def force_passive(target: Target) -> dict[str, Json]:
     """Have the other one of a pair be active; return what this one says then."""
     target.ask(op="passive")
-    deadline = time.monotonic() + (target.timeout_seconds or PROMOTED_S)
-    while True:
+
+    def passive() -> dict[str, Json] | None:
         found = role_of(target)
         active = found.get("active")
-        if active and active != found.get("id"):
-            return found
-        if time.monotonic() > deadline:
-            raise ManagementError(f"it is {found.get('status')} still, and no other one is active")
-        time.sleep(POLL_S)
+        return found if active and active != found.get("id") else None
+
+    return _waited(target, passive, lambda: _still(target, "no other one is active"))
 
 
 def described(found: dict[str, Json]) -> list[str]:

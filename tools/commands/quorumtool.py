@@ -14,9 +14,9 @@ from tools.cli.answers import Json, aligned, items, objects
 from tools.cli.options import run_command
 from tools.cli.shared_options import with_version
 from tools.client.credentials import Credentials, with_credentials
-from tools.client.management import ManagementError
+from tools.client.management import ManagementError, Target
 from tools.client.target_options import asked, with_broker_argument, with_json, with_timeout
-from tools.commands.qpid_cluster import Target, parse_target
+from tools.commands.qpid_cluster import parse_target
 
 QUORATE, FAILED, NOT_QUORATE = Exit.OK, 1, 2
 MARKS = {"away": ".", "joins": "+", "here": "#"}

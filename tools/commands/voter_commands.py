@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from typing import Any, TypeVar
 
 import click
 
-from tools.client.management import ClusterStatus, ManagementError, StatusTarget
+from tools.client.management import ClusterStatus, ManagementError, Target, wait_for
 from vsync.types import record
-
-POLL_SECONDS = 0.1
 
 Command = TypeVar("Command", bound=Callable[..., Any])
 
@@ -81,7 +78,7 @@ def _whole(option: str, text: str) -> int:
     return int(text)
 
 
-def change_voters(target: StatusTarget, change: Change) -> str:
+def change_voters(target: Target, change: Change) -> str:
     """Order a change and wait until it is in force; return the new voters as a line.
 
     The text of a ManagementError says whether the change was ordered: it may still come into force.
@@ -96,11 +93,7 @@ def change_voters(target: StatusTarget, change: Change) -> str:
     return "        Voters: " + ", ".join(str(term) for term in wanted)
 
 
-def wait_until(target: StatusTarget, in_force: Callable[[ClusterStatus], bool]) -> None:
+def wait_until(target: Target, in_force: Callable[[ClusterStatus], bool]) -> None:
     """Return when what was ordered is in force; ManagementError when the target's time is up."""
-    timeout_seconds = target.timeout_seconds
-    deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-    while not in_force(target.status()):
-        if deadline is not None and time.monotonic() > deadline:
-            raise ManagementError("what was ordered is not in force yet; see qpid-cluster --json")
-        time.sleep(POLL_SECONDS)
+    otherwise = "what was ordered is not in force yet; see qpid-cluster --json"
+    wait_for(lambda: in_force(target.status()) or None, target.timeout_seconds, lambda: otherwise)

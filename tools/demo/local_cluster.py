@@ -19,7 +19,7 @@ from pathlib import Path
 from types import TracebackType
 
 from broker.options.broker import Address
-from tools.client.management import ClusterStatus, ManagementError, NotRunning, cluster_status
+from tools.client.management import ClusterStatus, ManagementError, NotRunning, Target
 
 HOST = "127.0.0.1"
 PORTS = range(20_000, 32_000)
@@ -146,7 +146,7 @@ class BrokerProcess:
 
     def status(self, timeout_seconds: float = 5.0) -> ClusterStatus:
         """Its own view of the cluster; ManagementError when it does not answer."""
-        return cluster_status(self.address, timeout_seconds)
+        return Target(self.address, timeout_seconds=timeout_seconds).status()
 
     def log_tail(self, lines_max: int = LOG_TAIL_LINES) -> str:
         """The end of its log, indented, for messages about trouble."""

@@ -39,7 +39,7 @@ from broker.amqp.codec import encode_properties, split_frames
 from tests.bench.million import resident
 from tests.support.amqp_peer import method, methods_in, opening, publish
 from tools.cli.signals import ended_by
-from tools.client.management import ask
+from tools.client.management import Target
 from tools.demo.local_cluster import HOST, LocalCluster
 
 AT_ONCE = 64
@@ -269,7 +269,7 @@ def of_all(cluster: LocalCluster, name: str) -> list[int]:
     """A counter at each member."""
     counted = []
     for member in cluster.members:
-        counters = ask(member.address, {"op": "counters"})["counters"]
+        counters = Target(member.address).ask(op="counters")["counters"]
         assert isinstance(counters, dict)
         counted.append(int(str(counters[name])))
     return counted

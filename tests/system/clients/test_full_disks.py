@@ -20,7 +20,7 @@ from store.lmdb_environment import DATA_NAME
 from store.lmdb_store import LmdbStore
 from tests.system.support.clusters import admitted, running_cluster, wait_until
 from tests.system.support.small_disks import SmallDisk, mounted, why_not
-from tools.client.management import ask
+from tools.client.management import Target
 from tools.demo.local_cluster import BrokerProcess, LocalCluster
 
 pytestmark = [pytest.mark.system, pytest.mark.slow, pytest.mark.timeout(180)]
@@ -151,7 +151,7 @@ def test_all_disks_become_full_and_are_drained(tmp_path: Path) -> None:
         with admitted(lambda: connect(cluster[1])) as connection:
             read = consumed(connection.channel(), confirmed // 2)
         assert read == confirmed // 2
-        ask(cluster[0].address, {"op": "shutdown"}, 10.0, "guest", "guest")
+        Target(cluster[0].address).ask(op="shutdown")
         assert cluster.wait_stopped() == [Exit.OK] * 3
         for member, disk in zip(cluster.members, disks, strict=True):
             end_badly(member, disk)

@@ -14,7 +14,7 @@ import pytest
 from pika.exceptions import AMQPError
 
 from tests.system.support.clusters import admitted, wait_until
-from tools.client.management import ask
+from tools.client.management import Target
 from tools.demo.local_cluster import BrokerProcess, LocalCluster
 
 MESSAGES = 3_000
@@ -25,7 +25,7 @@ PERSISTENT = pika.BasicProperties(delivery_mode=2)
 
 def pages(member: BrokerProcess, name: str) -> int:
     """What a member has counted of its pages."""
-    counters = ask(member.address, {"op": "counters"})["counters"]
+    counters = Target(member.address).ask(op="counters")["counters"]
     assert isinstance(counters, dict)
     value = counters[f"pages.{name}"]
     assert isinstance(value, int)

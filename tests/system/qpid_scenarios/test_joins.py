@@ -29,7 +29,7 @@ from tests.system.qpid_scenarios.clients import (
     take,
 )
 from tests.system.support.clusters import wait_until
-from tools.client.management import ask
+from tools.client.management import Target
 from tools.demo.local_cluster import LocalCluster
 
 # The first test of a fixture has its time, too: four brokers, a hundred clients, 150 MiB, a join.
@@ -461,14 +461,14 @@ def listed(broker: Address) -> list[tuple[str, str]]:
     Clients of two members may have the same address, as the kernel gives a port once for each
     destination.
     """
-    found = ask(broker, {"op": "connections"})["connections"]
+    found = Target(broker).ask(op="connections")["connections"]
     assert isinstance(found, list)
     return [(str(one["member"]), str(one["address"])) for one in found if isinstance(one, dict)]
 
 
 def local_id(broker: Address) -> str:
     """The id of the member that listens there."""
-    members = ask(broker, {"op": "status"})["members"]
+    members = Target(broker).ask(op="status")["members"]
     assert isinstance(members, list)
     [found] = [str(one["id"]) for one in members if isinstance(one, dict) and one["local"]]
     return found

@@ -25,7 +25,7 @@ from tools.client.amqp_client import (
 )
 from tools.client.failover import Reconnect, connect_any
 from tools.client.http_api import Api, NoAnswer
-from tools.client.management import ManagementError, Unreachable, ask
+from tools.client.management import ManagementError, Target, Unreachable
 from tools.client.tls import TlsFiles, client_context, reason
 
 HOST = "127.0.0.1"
@@ -96,7 +96,8 @@ def said(files: Files | None, tls: TlsFiles, of_clients: Path | None = None) -> 
     """What `ask` says when it is to be asked over TLS in this way."""
     with server(status, files, of_clients) as address:
         try:
-            return str(ask(address, {"op": "status"}, 5.0, tls=client_context(tls))["status"])
+            target = Target(address, timeout_seconds=5.0, tls=client_context(tls))
+            return str(target.ask(op="status")["status"])
         except Exception as problem:
             return str(problem).replace(str(address), "ADDRESS")
 
@@ -159,7 +160,7 @@ def test_tls_at_a_port_without_it(files: Files) -> None:
     context = client_context(TlsFiles(files.ca))
     with server(amqp) as address:
         with pytest.raises(Unreachable, match="speaks no TLS at this port"):
-            ask(address, {"op": "status"}, 5.0, tls=context)
+            Target(address, timeout_seconds=5.0, tls=context).ask(op="status")
         with pytest.raises(TlsRefused, match="speaks no TLS at this port"):
             AmqpConnection(address, Login(tls=context))
         with pytest.raises(NoAnswer, match="speaks no TLS at this port"):
@@ -176,7 +177,7 @@ def test_no_tls_at_a_port_of_it(answer: bytes) -> None:
 
     with server(talk) as address:
         with pytest.raises(ManagementError, match=r"port for TLS.* write amqps:// before it"):
-            ask(address, {"op": "status"}, 5.0)
+            Target(address, timeout_seconds=5.0).ask(op="status")
         refused = pytest.raises(
             (BrokerRefused, ConnectionLost), match=r"TLS.* write amqps:// before"
         )
@@ -217,7 +218,9 @@ def test_a_connection_that_is_cut_within_tls(files: Files) -> None:
 
 def said_of(talk: Talk, files: Files) -> str:
     with server(talk, files) as address, pytest.raises(ManagementError) as caught:
-        ask(address, {"op": "status"}, 5.0, tls=client_context(TlsFiles(files.ca)))
+        Target(address, timeout_seconds=5.0, tls=client_context(TlsFiles(files.ca))).ask(
+            op="status"
+        )
     return str(caught.value)
 
 
