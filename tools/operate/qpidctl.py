@@ -290,9 +290,16 @@ for _name, _verb in {**CHANGES, **QUESTIONS}.items():
     add_verb(_name, _verb)
 
 
-@qpidctl.command()
-@with_common
-@click.pass_context
+def verb(name: str) -> Callable[[Callable[..., None]], Callable[..., Any]]:
+    """Make a function a verb, with the options that all have."""
+
+    def add(function: Callable[..., None]) -> Callable[..., Any]:
+        return qpidctl.command(name=name)(with_common(click.pass_context(function)))
+
+    return add
+
+
+@verb("status")
 def status(ctx: click.Context, /, **again: object) -> None:
     """Show what the member that is asked says of itself."""
     found = asked(ctx, again)
@@ -300,9 +307,7 @@ def status(ctx: click.Context, /, **again: object) -> None:
         states.print_status(found.api(), as_json=found.form == "json")
 
 
-@qpidctl.command(name="cluster_status")
-@with_common
-@click.pass_context
+@verb("cluster_status")
 def cluster_status(ctx: click.Context, /, **again: object) -> None:
     """Show the members, who runs, the votes and the alarms."""
     found = asked(ctx, again)
@@ -310,9 +315,7 @@ def cluster_status(ctx: click.Context, /, **again: object) -> None:
         states.print_cluster(found.api(), as_json=found.form == "json")
 
 
-@qpidctl.command(name="check_cluster")
-@with_common
-@click.pass_context
+@verb("check_cluster")
 def check_cluster(ctx: click.Context, /, **again: object) -> None:
     """Say what is wrong with the cluster, what follows, and what to do: begin here.
 
@@ -332,18 +335,14 @@ def check_cluster(ctx: click.Context, /, **again: object) -> None:
         ctx.exit(Exit.UNAVAILABLE)
 
 
-@qpidctl.command()
-@with_common
-@click.pass_context
+@verb("version")
 def version(ctx: click.Context, /, **again: object) -> None:
     """Print the release of this command."""
     told(asked(ctx, again), "version", release.version())
 
 
-@qpidctl.command(name="hash_password")
-@with_common
+@verb("hash_password")
 @click.argument("new_password", required=False, metavar="[PASSWORD]")
-@click.pass_context
 def hash_password(ctx: click.Context, /, new_password: str | None, **again: object) -> None:
     """Print the hash of a password; nobody is asked, nothing is changed.
 
@@ -357,9 +356,7 @@ def hash_password(ctx: click.Context, /, new_password: str | None, **again: obje
     told(asked(ctx, again), "hash", found)
 
 
-@qpidctl.command()
-@with_common
-@click.pass_context
+@verb("ping")
 def ping(ctx: click.Context, /, **again: object) -> None:
     """Succeed when the member answers."""
     found = asked(ctx, again)
@@ -368,46 +365,36 @@ def ping(ctx: click.Context, /, **again: object) -> None:
     note(f"Ping succeeded: {name} answers", quiet=found.quiet)
 
 
-@qpidctl.command(name="await_startup")
-@with_common
-@click.pass_context
+@verb("await_startup")
 def await_startup(ctx: click.Context, /, **again: object) -> None:
     """Wait until the member serves clients; -t says how long."""
     found = asked(ctx, again)
     states.await_serving(found.api(), members=1)
 
 
-@qpidctl.command(name="await_online_nodes")
-@with_common
+@verb("await_online_nodes")
 @click.argument("count", type=click.IntRange(min=1))
-@click.pass_context
 def await_online_nodes(ctx: click.Context, /, count: int, **again: object) -> None:
     """Wait until so many members serve clients; -t says how long."""
     found = asked(ctx, again)
     states.await_serving(found.api(), members=count)
 
 
-@qpidctl.command(name="await_online_quorum_plus_one")
-@with_common
-@click.pass_context
+@verb("await_online_quorum_plus_one")
 def await_online_quorum_plus_one(ctx: click.Context, /, **again: object) -> None:
     """Wait until the cluster could lose this member; -t says how long."""
     states.await_check(asked(ctx, again).api(), "node-is-quorum-critical")
 
 
-@qpidctl.command(name="await_online_synchronized_mirror")
-@with_common
-@click.pass_context
+@verb("await_online_synchronized_mirror")
 def await_online_synchronized_mirror(ctx: click.Context, /, **again: object) -> None:
     """Wait until another member has the whole state, if one is joining; -t says how long."""
     states.await_check(asked(ctx, again).api(), "node-is-mirror-sync-critical")
 
 
-@qpidctl.command(name="export_definitions")
-@with_common
+@verb("export_definitions")
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True))
 @click.option("--format", "_format", type=click.Choice(("json",)), expose_value=False, hidden=True)
-@click.pass_context
 def export_definitions(ctx: click.Context, /, file: str, **again: object) -> None:
     """Write users, virtual hosts, permissions, policies, queues, exchanges and bindings to FILE.
 
@@ -428,11 +415,9 @@ def export_definitions(ctx: click.Context, /, file: str, **again: object) -> Non
         raise ToolError(f"{file}: {problem.strerror}", Exit.CANNOT_CREATE) from None
 
 
-@qpidctl.command(name="import_definitions")
-@with_common
+@verb("import_definitions")
 @click.argument("file", type=click.Path(dir_okay=False, allow_dash=True), default="-")
 @click.option("--format", "_format", type=click.Choice(("json",)), expose_value=False, hidden=True)
-@click.pass_context
 def import_definitions(ctx: click.Context, /, file: str, **again: object) -> None:
     """Make what FILE, or stdin, defines; what is there and not in it stays."""
     found = asked(ctx, again)

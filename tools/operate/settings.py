@@ -74,33 +74,28 @@ def any_json(text: str) -> Json:
     return value
 
 
-def deleting(what: str, *path: str) -> Act:
-    """Remove what is at a path; `{vhost}` and the names of arguments stand for their values."""
+def deleting(doing: str, *path: str) -> Act:
+    """Remove what is at a path; `{vhost}` and the names of arguments stand for their values.
+
+    A reason is told to clients, --if-empty and --if-unused to the broker.
+    """
 
     def act(vhost: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
         named = {**given, "vhost": vhost}
         names = [part.format(**named) for part in path]
+        reason = " ".join(given.get("reason", ()))
+        only = {key.replace("_", "-"): True for key in ("if_empty", "if_unused") if given.get(key)}
 
         def call(api: Api) -> None:
-            api.delete(*names)
+            api.delete(*names, only=only, reason=reason)
 
-        return f"Deleting {what} {names[-1]}", call
+        return doing.format(**named), call
 
     return act
 
 
-def restart_shovel(vhost: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
-    """End the attempt that runs; the next one begins at once."""
-    name = given["name"]
-
-    def call(api: Api) -> None:
-        api.delete("shovels", "vhost", vhost, name, "restart")
-
-    return f"Restarting shovel {name}", call
-
-
 def restart_link(vhost: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
-    """The same with a link, by the id that federation_status shows."""
+    """End the attempt of a link that runs, by the id that federation_status shows."""
     name = given["link_id"]
 
     def call(api: Api) -> None:
@@ -198,16 +193,6 @@ def authenticate_user(_: str, given: Given) -> tuple[str, Callable[[Api], str | 
     return f"Authenticating user {name}", call
 
 
-def close_connection(_: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
-    """The client is told the reason."""
-    name, reason = str(given["pid"]), " ".join(given["reason"])
-
-    def call(api: Api) -> None:
-        api.delete("connections", name, reason=reason)
-
-    return f"Closing connection {name}", call
-
-
 def close_all_connections(vhost: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
     """Of one virtual host, or of all."""
     reason = " ".join(given["reason"])
@@ -232,16 +217,6 @@ def close_all_connections(vhost: str, given: Given) -> tuple[str, Callable[[Api]
 
     where = "all virtual hosts" if everywhere else f"virtual host {vhost}"
     return f"Closing all connections to {where}", call
-
-
-def close_user_connections(_: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
-    """Those of one user, in any virtual host."""
-    user, reason = str(given["name"]), " ".join(given["reason"])
-
-    def call(api: Api) -> None:
-        api.delete("connections", "username", user, reason=reason)
-
-    return f"Closing all connections of user {user}", call
 
 
 def set_permissions_everywhere(_: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
@@ -283,27 +258,6 @@ def synchronise(action: str) -> Act:
         return f"{action} of queue {name}", call
 
     return act
-
-
-def delete_queue(vhost: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
-    """With its messages."""
-    name = str(given["name"])
-    only = {key.replace("_", "-"): True for key in ("if_empty", "if_unused") if given[key]}
-
-    def call(api: Api) -> None:
-        api.delete("queues", vhost, name, only=only)
-
-    return f"Deleting queue {name} of virtual host {vhost}", call
-
-
-def purge_queue(vhost: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
-    """Its ready messages."""
-    name = str(given["name"])
-
-    def call(api: Api) -> None:
-        api.delete("queues", vhost, name, "contents")
-
-    return f"Deleting the messages of queue {name} of virtual host {vhost}", call
 
 
 def policy(kind: str) -> Verb:
@@ -370,7 +324,7 @@ CHANGES: dict[str, Verb] = {
         "Check a user's password.", (*arguments("name"), PASSWORD), authenticate_user
     ),
     "delete_user": Verb(
-        "Delete a user.", arguments("name"), deleting("user", "users", "{name}")
+        "Delete a user.", arguments("name"), deleting("Deleting user {name}", "users", "{name}")
     ),
     "set_user_tags": Verb(
         "Set a user's tags: administrator, monitoring, policymaker, management; or none.",
@@ -391,7 +345,7 @@ CHANGES: dict[str, Verb] = {
     ),
     "clear_permissions": Verb(
         "Take all rights in a virtual host from a user.", arguments("user"),
-        deleting("permissions of", "permissions", "{vhost}", "{user}"),
+        deleting("Deleting permissions of {user}", "permissions", "{vhost}", "{user}"),
     ),
     "set_topic_permissions": Verb(
         "Set what a user may write to and read from a topic EXCHANGE, by routing key.",
@@ -404,7 +358,7 @@ CHANGES: dict[str, Verb] = {
     ),
     "clear_topic_permissions": Verb(
         "Take all topic permissions in a virtual host from a user.", arguments("user"),
-        deleting("topic permissions of", "topic-permissions", "{vhost}", "{user}"),
+        deleting("Deleting topic permissions of {user}", "topic-permissions", "{vhost}", "{user}"),
     ),
     "add_vhost": Verb(
         "Add a virtual host; who adds it gets all permissions there.",
@@ -436,16 +390,17 @@ CHANGES: dict[str, Verb] = {
     ),
     "delete_vhost": Verb(
         "Delete a virtual host with all that is in it.", arguments("name"),
-        deleting("virtual host", "vhosts", "{name}"),
+        deleting("Deleting virtual host {name}", "vhosts", "{name}"),
     ),
     "set_policy": policy("policies"),
     "clear_policy": Verb(
-        "Delete a policy.", arguments("name"), deleting("policy", "policies", "{vhost}", "{name}")
+        "Delete a policy.", arguments("name"),
+        deleting("Deleting policy {name}", "policies", "{vhost}", "{name}"),
     ),
     "set_operator_policy": policy("operator-policies"),
     "clear_operator_policy": Verb(
         "Delete an operator policy.", arguments("name"),
-        deleting("operator policy", "operator-policies", "{vhost}", "{name}"),
+        deleting("Deleting operator policy {name}", "operator-policies", "{vhost}", "{name}"),
     ),
     "set_parameter": Verb(
         "Set a parameter of a component to a JSON value.", arguments("component", "name", "value"),
@@ -460,11 +415,11 @@ CHANGES: dict[str, Verb] = {
     ),
     "clear_parameter": Verb(
         "Delete a parameter.", arguments("component", "name"),
-        deleting("parameter", "parameters", "{component}", "{vhost}", "{name}"),
+        deleting("Deleting parameter {name}", "parameters", "{component}", "{vhost}", "{name}"),
     ),
     "restart_shovel": Verb(
         "Begin a shovel anew, at the member that runs it.", arguments("name"),
-        restart_shovel,
+        deleting("Restarting shovel {name}", "shovels", "vhost", "{vhost}", "{name}", "restart"),
     ),
     "restart_federation_link": Verb(
         "Begin a link of federation anew; federation_status shows the ids.", arguments("link_id"),
@@ -472,7 +427,7 @@ CHANGES: dict[str, Verb] = {
     ),
     "delete_shovel": Verb(
         "Stop and delete a shovel.", arguments("name"),
-        deleting("shovel", "shovels", "vhost", "{vhost}", "{name}"),
+        deleting("Deleting shovel {name}", "shovels", "vhost", "{vhost}", "{name}"),
     ),
     "set_global_parameter": Verb(
         "Set a parameter of the cluster to a JSON value.", arguments("name", "value"),
@@ -483,11 +438,12 @@ CHANGES: dict[str, Verb] = {
     ),
     "clear_global_parameter": Verb(
         "Delete a parameter of the cluster.", arguments("name"),
-        deleting("global parameter", "global-parameters", "{name}"),
+        deleting("Deleting global parameter {name}", "global-parameters", "{name}"),
     ),
     "close_connection": Verb(
         "Close a client's connection (see list_connections pid) and tell it why.",
-        (*arguments("pid"), REASON), close_connection,
+        (*arguments("pid"), REASON),
+        deleting("Closing connection {pid}", "connections", "{pid}"),
     ),
     "close_all_connections": Verb(
         "Close all clients' connections to a virtual host and tell them why.",
@@ -499,7 +455,7 @@ CHANGES: dict[str, Verb] = {
     ),
     "close_all_user_connections": Verb(
         "Close all connections of a user and tell them why.", (*arguments("name"), REASON),
-        close_user_connections,
+        deleting("Closing all connections of user {name}", "connections", "username", "{name}"),
     ),
     "delete_queue": Verb(
         "Delete a queue and its messages.",
@@ -508,10 +464,14 @@ CHANGES: dict[str, Verb] = {
             click.Option(["-e", "--if-empty"], is_flag=True, help="Only when it is empty."),
             click.Option(["-u", "--if-unused"], is_flag=True, help="Only without consumers."),
         ),
-        delete_queue,
+        deleting("Deleting queue {name} of virtual host {vhost}", "queues", "{vhost}", "{name}"),
     ),
     "purge_queue": Verb(
-        "Remove all ready messages of a queue.", arguments("name"), purge_queue
+        "Remove all ready messages of a queue.", arguments("name"),
+        deleting(
+            "Deleting the messages of queue {name} of virtual host {vhost}",
+            "queues", "{vhost}", "{name}", "contents",
+        ),
     ),
     "sync_queue": Verb("Synchronise a queue.", arguments("name"), synchronise("sync")),
     "cancel_sync_queue": Verb(
