@@ -12,7 +12,7 @@ import struct
 from collections.abc import Callable, Iterable
 from hashlib import blake2b
 from itertools import accumulate
-from typing import TypeAlias
+from typing import TypeAlias, get_origin, get_type_hints
 from zlib import crc32
 
 import lz4.block
@@ -288,41 +288,25 @@ def _check_client(record: Client) -> None:
 
 _QUEUE_TYPES = [int, str, str, bool, int]
 _CLIENT_OPS = frozenset({*ClientOp, ClientOp.RECEIVED | REDELIVERED})
-_INT, _STR, _BYTES, _BOOL, _TUPLE = int, str, bytes, bool, tuple
+_CHECKS: dict[type[Record], Callable[..., None]] = {
+    Header: _check_header,
+    Batch: _check_batch,
+    End: _check_end,
+    Queues: _check_queues,
+    Checkpoint: _check_checkpoint,
+    Client: _check_client,
+    Readers: _check_readers,
+    Lease: _check_lease,
+}
 _Shape: TypeAlias = "tuple[type[Record], tuple[type, ...], Callable[..., None] | None]"
 
 
-def _shape(record: type[Record], *types: type, check: Callable[..., None] | None = None) -> _Shape:
-    """Return the shape of a payload of one kind, kind and number included."""
-    return record, (int, int, *types), check
+def _shape(record: type[Record]) -> _Shape:
+    """Return the types of a payload, kind and number included, and what else it must be."""
+    fields = [get_origin(field) or field for field in get_type_hints(record).values()]
+    if record is ConfirmRecord:
+        fields[-1] = bytes  # as its positions are packed
+    return record, (int, int, *fields), _CHECKS.get(record)
 
 
-_SHAPES: dict[int, _Shape] = {
-    RecordKind.HEADER: _shape(
-        Header, _INT, _STR, _STR, _STR, _INT, _INT, _BYTES, _STR, _INT, _STR, check=_check_header
-    ),
-    RecordKind.START: _shape(Start, _INT, _INT, _BYTES, _INT),
-    RecordKind.VIEW: _shape(ViewSeen, _INT, _STR, _BOOL, _TUPLE),
-    RecordKind.ACTIVE: _shape(Active, _INT, _INT, _STR, _INT, _BYTES, _TUPLE, _TUPLE, _BOOL),
-    RecordKind.INACTIVE: _shape(Inactive, _STR),
-    RecordKind.BATCH: _shape(
-        Batch,
-        *(_INT, _INT, _INT, _INT, _INT, _STR, _INT, _INT, _INT),
-        *(_BYTES, _BYTES, _BYTES, _BYTES, _INT, _BYTES, _BYTES),
-        check=_check_batch,
-    ),
-    RecordKind.CONFIRM: _shape(ConfirmRecord, _INT, _INT, _BYTES),
-    RecordKind.SNAPSHOT: _shape(Snapshot, _INT, _INT, _BYTES, _INT, _STR),
-    RecordKind.DURABLE: _shape(Durable, _INT),
-    RecordKind.STOP: _shape(Stop, _STR, _INT, _BYTES),
-    RecordKind.VOTE: _shape(Vote, _INT, _BYTES, _INT, _STR),
-    RecordKind.DECIDED: _shape(Decided, _INT),
-    RecordKind.END: _shape(
-        End, _INT, _INT, _BYTES, _INT, _INT, _INT, _INT, _INT, _INT, _BYTES, check=_check_end
-    ),
-    RecordKind.QUEUES: _shape(Queues, _TUPLE, check=_check_queues),
-    RecordKind.CHECKPOINT: _shape(Checkpoint, _INT, _INT, _INT, _BYTES, check=_check_checkpoint),
-    RecordKind.CLIENT: _shape(Client, _INT, _STR, _INT, _BYTES, check=_check_client),
-    RecordKind.READERS: _shape(Readers, _BYTES, check=_check_readers),
-    RecordKind.LEASE: _shape(Lease, _STR, _INT, _STR, _INT, _STR, _INT, _INT, check=_check_lease),
-}
+_SHAPES: dict[int, _Shape] = {kind: _shape(record) for record, kind in _KIND_OF.items()}
