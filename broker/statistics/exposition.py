@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from broker.histogram import BOUNDS_S, Histogram
 
@@ -15,28 +15,20 @@ Labels: TypeAlias = str
 Row: TypeAlias = tuple[Labels, float]
 
 
-class Family(NamedTuple):
-    """One metric: all its samples stand together, below its type and its meaning."""
-
-    name: str
-    kind: str
-    """`gauge` or `counter`; a counter's name ends in `_total`."""
-    text: str
-    rows: Iterable[Row]
-
-
 def labels(**values: str) -> Labels:
     """Return labels as they stand in a line."""
     inside = ",".join([f'{name}="{value.translate(_ESCAPES)}"' for name, value in values.items()])
     return f"{{{inside}}}"
 
 
-def lines(family: Family) -> Iterator[str]:
-    """Return the lines of a family, none where it has no sample."""
-    name = family.name
-    for place, (found, value) in enumerate(family.rows):
+def lines(name: str, kind: str, text: str, rows: Iterable[Row]) -> Iterator[str]:
+    """Return the lines of one metric, whose samples stand together; none where it has none.
+
+    `kind`: gauge, or counter, whose name ends in `_total`; `text`: its meaning.
+    """
+    for place, (found, value) in enumerate(rows):
         if not place:
-            yield f"# TYPE {name} {family.kind}\n# HELP {name} {family.text}\n"
+            yield f"# TYPE {name} {kind}\n# HELP {name} {text}\n"
         yield f"{name}{found} {_number(value)}\n"
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Mapping
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgpack
 
@@ -323,35 +323,37 @@ def _client_datagrams(session: int, rows: list[bytes]) -> Iterator[bytes]:
         yield head + packer.pack_array_header(len(some)) + b"".join(some)
 
 
-def _clients(told: object) -> tuple[int, list[tuple[int, dict[str, object]]]]:
+def _of_session(told: object) -> tuple[int, list[Any]]:
+    """A session, and rows about its connections."""
     if not isinstance(told, list) or len(told) != 2 or not isinstance(told[1], list):
-        raise ValueError("no clients")
+        raise ValueError("no session and rows")
+    return int(told[0]), told[1]
+
+
+def _clients(told: object) -> tuple[int, list[tuple[int, dict[str, object]]]]:
+    session, given = _of_session(told)
     rows: list[tuple[int, dict[str, object]]] = []
-    for conn, details in told[1]:
+    for conn, details in given:
         if not isinstance(details, dict):
             raise ValueError("no details")
         kept: dict[str, object] = {
             str(name): one for name, one in details.items() if isinstance(one, str | int)
         }
         rows.append((int(conn), kept))
-    return int(told[0]), rows
+    return session, rows
 
 
 def _channels(told: object) -> tuple[int, list[tuple[int, int, ChannelFacts]]]:
-    if not isinstance(told, list) or len(told) != 2 or not isinstance(told[1], list):
-        raise ValueError("no channels")
-    rows = [
+    session, given = _of_session(told)
+    return session, [
         (int(conn), int(number), ChannelFacts._make(map(int, facts)))
-        for conn, number, *facts in told[1]
+        for conn, number, *facts in given
     ]
-    return int(told[0]), rows
 
 
 def _traffic(told: object) -> tuple[int, list[tuple[int, int, int]]]:
-    if not isinstance(told, list) or len(told) != 2 or not isinstance(told[1], list):
-        raise ValueError("no traffic")
-    rows = [(int(conn), int(received), int(sent)) for conn, received, sent in told[1]]
-    return int(told[0]), rows
+    session, given = _of_session(told)
+    return session, [(int(conn), int(received), int(sent)) for conn, received, sent in given]
 
 
 def _figures(told: object) -> Figures:

@@ -19,7 +19,7 @@ from broker.machine.queueing.streams import first_offset, max_lag
 from broker.machine.state import Channel, Queue, ready_count
 from broker.machine.tally import Tally
 from broker.release import version
-from broker.statistics.exposition import Family, Row, histogram_lines, labels, lines
+from broker.statistics.exposition import Row, histogram_lines, labels, lines
 from broker.statistics.figures import FIGURES, Figures
 from broker.statistics.sampler import CHURN
 from broker.statistics.statistics import Statistics
@@ -323,7 +323,7 @@ class Metrics:
                     share.consumers,
                 ),
             ):
-                yield from lines(Family(f"rabbitmq_{name}", "gauge", text, [("", value)]))
+                yield from lines(f"rabbitmq_{name}", "gauge", text, [("", value)])
         yield from self._unconfirmed()
         sums = self._sums()
         for name, text, value in (
@@ -348,14 +348,14 @@ class Metrics:
             ("channel_messages_redelivered_total", "Messages delivered again", sums.redeliver),
             ("channel_messages_acked_total", "Messages acknowledged", sums.ack),
         ):  # fmt: skip
-            yield from lines(Family(f"rabbitmq_{name}", "counter", text, [("", value)]))
+            yield from lines(f"rabbitmq_{name}", "counter", text, [("", value)])
         counters = self._clients.counters
         for name, text, count in (
             ("connection_incoming_bytes_total", "Bytes received", "bytes_in"),
             ("connection_outgoing_bytes_total", "Bytes sent", "bytes_out"),
         ):
             rows: list[Row] = [("", counters[count])]
-            yield from lines(Family(f"rabbitmq_{name}", "counter", text, rows))
+            yield from lines(f"rabbitmq_{name}", "counter", text, rows)
 
     def _unconfirmed(self) -> Iterator[str]:
         """One sum over all channels here: a pause after each connection, which has some."""
@@ -365,8 +365,8 @@ class Metrics:
                 waiting += channel.publish_no - channel.confirms.taken
             yield ""
         text = "Messages published by clients of this member and not confirmed yet"
-        family = Family("rabbitmq_channel_messages_unconfirmed", "gauge", text, [("", waiting)])
-        yield from lines(family)
+        name = "rabbitmq_channel_messages_unconfirmed"
+        yield from lines(name, "gauge", text, [("", waiting)])
 
     def per_object(self) -> Iterator[str]:
         """Return /metrics/per-object: series for each queue, channel, connection and exchange."""
@@ -411,11 +411,11 @@ class Metrics:
             ("identity_info", "Node and cluster", identity),
             ("build_info", "Release", build),
         ):
-            yield from lines(Family(f"rabbitmq_{name}", "gauge", text, [(found, 1)]))
+            yield from lines(f"rabbitmq_{name}", "gauge", text, [(found, 1)])
 
     def _gauges(self, prefix: str, figures: Figures) -> Iterator[str]:
         for name, text, value in NODE:
-            yield from lines(Family(f"{prefix}{name}", "gauge", text, [("", value(figures))]))
+            yield from lines(f"{prefix}{name}", "gauge", text, [("", value(figures))])
 
     def _sums(self) -> Tally:
         sums, machine = Tally(), self._observed.machine
@@ -429,7 +429,7 @@ class Metrics:
         for name, text, found, counts in GLOBAL:
             value = sum(getattr(sums, count) for count in counts)
             row = [(found, value)]
-            yield from lines(Family(f"rabbitmq_global_{name}", "counter", text, row))
+            yield from lines(f"rabbitmq_global_{name}", "counter", text, row)
         links = self._clients.links()
         publishers = sum(link.client.is_publisher for link in links)
         share = self._observed.statistics.sampler.share
@@ -445,7 +445,7 @@ class Metrics:
             ("connections", "gauge", "Connections open at this member", "", connections),
             ("channels", "gauge", "Channels open at this member", "", channels),
         ):  # fmt: skip
-            yield from lines(Family(f"rabbitmq_{name}", kind, text, [(found, number)]))
+            yield from lines(f"rabbitmq_{name}", kind, text, [(found, number)])
 
     def _churn(self, prefix: str) -> Iterator[str]:
         totals, first = self._observed.machine.totals, self._observed.statistics.is_first
@@ -453,7 +453,7 @@ class Metrics:
             of = "" if name in OF_NOBODY else self._node
             value = sum(getattr(one, name) for (member, _), one in totals.items() if member == of)
             rows: list[Row] = [("", value)] if of or first else []
-            yield from lines(Family(f"{prefix}{name}_total", "counter", CHURN_TEXT[name], rows))
+            yield from lines(f"{prefix}{name}_total", "counter", CHURN_TEXT[name], rows)
 
     def _alarms(self, prefix: str) -> Iterator[str]:
         alarms, node = self._observed.machine.alarms, self._node
@@ -469,21 +469,21 @@ class Metrics:
             ("alarms_file_descriptor_limit", "Always 0: the broker has no such alarm", False),
             ("unreachable_cluster_peers_count", "Voters that are not in the view", away),
         ):
-            yield from lines(Family(f"{prefix}{name}", "gauge", text, [("", value)]))
+            yield from lines(f"{prefix}{name}", "gauge", text, [("", value)])
 
     def _own(self, figures: Figures) -> Iterator[str]:
         for name, text in FIGURES.items():
             if name not in NOT_FIGURES and not name.endswith(("_p50_s", "_p99_s")):
                 kind = "counter" if name.endswith("_total") else "gauge"
                 rows: list[Row] = [("", figures[name])]
-                yield from lines(Family(metric_name(name), kind, text, rows))
+                yield from lines(metric_name(name), kind, text, rows)
         for part, texts, counted in (
             ("auth", AUTH, self._clients.auth_counters), ("http", HTTP, self._http()),
             ("shovel", SHOVEL, self._shovels()), ("federation", FEDERATION, self._shovels()),
         ):  # fmt: skip
             for name, text in texts.items():
                 rows = [("", counted.get(name, 0))]
-                yield from lines(Family(f"qpidd_{part}_{name}_total", "counter", text, rows))
+                yield from lines(f"qpidd_{part}_{name}_total", "counter", text, rows)
         yield from histogram_lines(
             "qpidd_confirm_seconds", "Seconds from a publish to its confirm, one at a time of a "
             "channel", self._clients.confirm_took,
@@ -500,7 +500,7 @@ class Metrics:
             for name, severity, count in self._findings()
         ]
         text = "Of how many objects something is wrong, as this member sees it (docs/ONCALL.md)"
-        yield from lines(Family("qpidd_finding", "gauge", text, rows))
+        yield from lines("qpidd_finding", "gauge", text, rows)
 
     # -- of objects ------------------------------------------------------------------------------
 
@@ -536,7 +536,7 @@ class Metrics:
                 yield ""  # a place to pause
         for metric in metrics:
             rows = ((found, metric.value(one)) for found, one in queues if metric.of(one))
-            yield from lines(Family(f"{prefix}{metric.name}", metric.kind, metric.text, rows))
+            yield from lines(f"{prefix}{metric.name}", metric.kind, metric.text, rows)
 
     def _of_channels(
         self, prefix: str,
@@ -552,7 +552,7 @@ class Metrics:
             yield ""
         for _, name, kind, text, value in metrics:
             rows = ((found, value(channel)) for found, channel in channels.items())
-            yield from lines(Family(f"{prefix}{name}", kind, text, rows))
+            yield from lines(f"{prefix}{name}", kind, text, rows)
 
     def _of_connections(
         self, prefix: str, families: Collection[str], vhosts: Collection[str]
@@ -570,7 +570,7 @@ class Metrics:
             if family in families:
                 kind = "counter" if name.endswith("_total") else "gauge"
                 chosen = ((found, values[place]) for found, values in rows.items())
-                yield from lines(Family(f"{prefix}{name}", kind, text, chosen))
+                yield from lines(f"{prefix}{name}", kind, text, chosen)
 
     def _of_exchanges(self, prefix: str, vhosts: Collection[str]) -> Iterator[str]:
         wanted = [
@@ -583,16 +583,16 @@ class Metrics:
         ]  # fmt: skip
         rows = ((found, exchange.tally.publish) for found, exchange in exchanges)
         text = "Messages published to the exchange"
-        yield from lines(Family(f"{prefix}exchange_messages_in_total", "counter", text, rows))
+        yield from lines(f"{prefix}exchange_messages_in_total", "counter", text, rows)
         rows = ((found, exchange.tally.routed) for found, exchange in exchanges)
         text = "Copies that went on to queues"
-        yield from lines(Family(f"{prefix}exchange_messages_out_total", "counter", text, rows))
+        yield from lines(f"{prefix}exchange_messages_out_total", "counter", text, rows)
         waiting = (
             (labels(vhost=vhost.name, exchange=name), ready_count(queue))
             for vhost in wanted for name, queue in list(vhost.delays.items())
         )  # fmt: skip
         text = "Messages that wait in an x-delayed-message exchange until they are due"
-        yield from lines(Family(f"{prefix}exchange_messages_delayed", "gauge", text, waiting))
+        yield from lines(f"{prefix}exchange_messages_delayed", "gauge", text, waiting)
 
 
 def metric_name(figure: str) -> str:

@@ -5,7 +5,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from broker.amqp import codec
 from broker.machine.handlers.alarms import DISK
-from broker.statistics.exposition import Family, labels, lines
+from broker.statistics.exposition import labels, lines
 from broker.statistics.metrics import DETAILED
 from tests.metrics_page import BLOCKS, PAGE, busy_member
 from tests.support.generated_blocks import renewed
@@ -70,7 +70,7 @@ def test_each_finding_is_a_series_whether_or_not_it_is_true() -> None:
 
 
 def test_a_family_without_a_sample_is_left_out() -> None:
-    assert list(lines(Family("some_total", "counter", "text", []))) == []
+    assert list(lines("some_total", "counter", "text", [])) == []
 
 
 def test_a_member_that_does_not_serve_reports_no_queues_but_itself() -> None:
