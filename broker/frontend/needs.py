@@ -7,6 +7,7 @@ method that waits until somebody says whether it may be done has left no trace b
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TypeAlias, cast
 
 from broker.access.access import Needs, Resource, Rights, Topic
@@ -62,15 +63,9 @@ def exchange_delete(_rights: Rights, _channel: LocalChannel, args: Args) -> Unde
     return (name, *args[1:]), Needs("exchange.delete", (Resource("configure", "exchange", name),))
 
 
-def exchange_bind(_rights: Rights, _channel: LocalChannel, args: Args) -> Understood:
-    return _exchange_binding("exchange.bind", args)
-
-
-def exchange_unbind(_rights: Rights, _channel: LocalChannel, args: Args) -> Understood:
-    return _exchange_binding("exchange.unbind", args)
-
-
-def _exchange_binding(method: str, args: Args) -> Understood:
+def _exchange_binding(
+    method: str, _rights: Rights, _channel: LocalChannel, args: Args
+) -> Understood:
     args = _stripped(args[0]), _stripped(args[1]), *args[2:]
     _good_table(method, args[-1])
     return args, _binding(method, "exchange", args)
@@ -101,10 +96,6 @@ def queue_declare(rights: Rights, _channel: LocalChannel, args: Args) -> Underst
     return (name, *args[1:]), Needs(method, tuple(resources), facts)
 
 
-def queue_bind(rights: Rights, channel: LocalChannel, args: Args) -> Understood:
-    return _queue_binding("queue.bind", rights, channel, args)
-
-
 def queue_unbind(rights: Rights, channel: LocalChannel, args: Args) -> Understood:
     return _queue_binding("queue.unbind", rights, channel, (*args[:3], False, args[3]))
 
@@ -119,10 +110,6 @@ def _queue_binding(method: str, rights: Rights, channel: LocalChannel, args: Arg
     return args, _binding(method, "queue", args)
 
 
-def queue_purge(rights: Rights, channel: LocalChannel, args: Args) -> Understood:
-    return _of_queue("queue.purge", "read", rights, channel, args)
-
-
 def queue_delete(rights: Rights, channel: LocalChannel, args: Args) -> Understood:
     return _of_queue("queue.delete", "configure", rights, channel, (_stripped(args[0]), *args[1:]))
 
@@ -134,10 +121,6 @@ def consume(rights: Rights, channel: LocalChannel, args: Args) -> Understood:
     understood = _of_queue("basic.consume", "read", rights, channel, args)
     _good_table("basic.consume", args[-1])
     return understood
-
-
-def get(rights: Rights, channel: LocalChannel, args: Args) -> Understood:
-    return _of_queue("basic.get", "read", rights, channel, args)
 
 
 def _of_queue(
@@ -200,14 +183,14 @@ def _items(value: Value, depth: int) -> int:
 UNDERSTAND: dict[str, Understand] = {
     "exchange.declare": exchange_declare,
     "exchange.delete": exchange_delete,
-    "exchange.bind": exchange_bind,
-    "exchange.unbind": exchange_unbind,
+    "exchange.bind": partial(_exchange_binding, "exchange.bind"),
+    "exchange.unbind": partial(_exchange_binding, "exchange.unbind"),
     "queue.declare": queue_declare,
-    "queue.bind": queue_bind,
+    "queue.bind": partial(_queue_binding, "queue.bind"),
     "queue.unbind": queue_unbind,
-    "queue.purge": queue_purge,
+    "queue.purge": partial(_of_queue, "queue.purge", "read"),
     "queue.delete": queue_delete,
     "basic.consume": consume,
-    "basic.get": get,
+    "basic.get": partial(_of_queue, "basic.get", "read"),
 }
 """The other methods need nothing, but for basic.publish, which is looked at in `dispatch`."""
