@@ -229,6 +229,13 @@ class Route(NamedTuple):
     path: str
     handlers: Mapping[str, Handler]
     tag: str = "management"
+    of_primary: bool = True
+    """Whether only a member of the primary view may answer."""
+
+
+def at_any_member(*routes: Route) -> tuple[Route, ...]:
+    """Have them answered also by a member that does not serve."""
+    return tuple(route._replace(of_primary=False) for route in routes)
 
 
 def _object(found: Json) -> Object:

@@ -160,6 +160,8 @@ class ManagementServer:
             async with asyncio.timeout(REQUEST_S):
                 body = await _body(request, BODY_BYTES_MAX if large else SMALL_BODY_BYTES_MAX)
         assert self._broker is not None
+        if route.of_primary:
+            self._broker.demand_serving()
         call = Call(self._broker, user, request, names, dict(request.query), body)
         answer = await route.handlers[method](call)
         if isinstance(answer, Reply):

@@ -110,7 +110,6 @@ async def _list(call: Call, found: Iterator[Bound]) -> Reply | StreamResponse:
 
 
 async def list_bindings(call: Call) -> Reply | StreamResponse:
-    call.broker.demand_serving()
     vhosts = call.vhosts()
     return await _list(call, (one for vhost in vhosts for one in _of_vhost(vhost)))
 

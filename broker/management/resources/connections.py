@@ -125,7 +125,6 @@ def _connections(call: Call) -> Iterator[ConnectionRecord]:
 
 
 async def list_connections(call: Call) -> Reply | StreamResponse:
-    call.broker.demand_serving()
     known = call.broker.clients.details()
     return await Listing(
         _connections(call),
@@ -137,7 +136,6 @@ async def list_connections(call: Call) -> Reply | StreamResponse:
 
 
 def _connection(call: Call) -> ConnectionRecord:
-    call.broker.demand_serving()
     wanted = call.names["name"]
     for one in _connections(call):
         if wanted in (connection_name(call, one), one.peer):
@@ -157,7 +155,6 @@ async def close_connection(call: Call) -> Reply:
 
 
 async def close_of_user(call: Call) -> Reply:
-    call.broker.demand_serving()
     for one in list(_connections(call)):
         _close(call, one)
     return Reply(204)
@@ -214,7 +211,6 @@ def _channels(call: Call) -> Iterator[Channel]:
 
 
 async def list_channels(call: Call) -> Reply | StreamResponse:
-    call.broker.demand_serving()
     return await Listing(
         _channels(call),
         lambda one: channel_row(call, one),
@@ -225,7 +221,6 @@ async def list_channels(call: Call) -> Reply | StreamResponse:
 
 
 async def show_channel(call: Call) -> Reply:
-    call.broker.demand_serving()
     for one in _channels_of(call):
         if _channel_name(call, one) == call.names["channel"]:
             row = channel_row(call, one, call.spans())
@@ -293,7 +288,6 @@ def _consumers(call: Call) -> Iterator[Consumer]:
 
 
 async def list_consumers(call: Call) -> Reply | StreamResponse:
-    call.broker.demand_serving()
     return await Listing(
         _consumers(call),
         lambda one: consumer_row(call, one),

@@ -23,6 +23,7 @@ from broker.management.call import (
     Problem,
     Reply,
     Route,
+    at_any_member,
     bad_request,
     enters,
     key_missing,
@@ -120,7 +121,6 @@ def found(call: Call, kind: Kind) -> Iterator[Defined]:
 
 def lister(kind: Kind) -> Handler:
     async def answer(call: Call) -> Reply | StreamResponse:
-        call.broker.demand_serving()
         demand_named(call)
         return await Listing(
             found(call, kind),
@@ -150,7 +150,6 @@ def _where(call: Call, kind: Kind) -> tuple[str, str]:
 
 def shower(kind: Kind) -> Handler:
     async def answer(call: Call) -> Reply:
-        call.broker.demand_serving()
         key = _where(call, kind)
         if kind.in_vhost:
             call.vhost()
@@ -164,7 +163,6 @@ def shower(kind: Kind) -> Handler:
 
 def putter(kind: Kind) -> Handler:
     async def answer(call: Call) -> Reply:
-        call.broker.demand_serving()
         if kind.in_vhost:
             call.vhost()
         body = kind.body(call, call.json())
@@ -187,7 +185,6 @@ async def _open_to_its_maker(call: Call) -> None:
 
 def deleter(kind: Kind) -> Handler:
     async def answer(call: Call) -> Reply:
-        call.broker.demand_serving()
         if kind.in_vhost:
             call.vhost()
         key = _where(call, kind)
@@ -241,7 +238,6 @@ VHOST = Kind("vhost", _vhost_row, _vhost_body, lambda call: call.names["vhost"],
 
 
 async def list_vhosts(call: Call) -> Reply | StreamResponse:
-    call.broker.demand_serving()
     defined = call.broker.machine.definitions["vhost"]
     return await Listing(
         [Defined("", name, body) for (_, name), body in defined.items() if call.sees(name)],
@@ -283,7 +279,6 @@ def _user_body(_call: Call, body: Object) -> Table:
 
 
 async def users_without_permissions(call: Call) -> Reply:
-    call.broker.demand_serving()
     permitted = {user for _, user in call.broker.machine.definitions["permission"]}
     return Reply(
         body=[
@@ -298,7 +293,6 @@ async def delete_users(call: Call) -> Reply:
     names = (await call.large_json()).get("users")
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise bad_request("users is not a list of names")
-    call.broker.demand_serving()
     slices = Slices()
     for name in names:
         assert isinstance(name, str)
@@ -310,7 +304,6 @@ async def delete_users(call: Call) -> Reply:
 
 async def show_user(call: Call) -> Reply:
     """One user, with what its clients do."""
-    call.broker.demand_serving()
     name = call.names["user"]
     body = users(call).get(("", name))
     if body is None:
@@ -359,7 +352,6 @@ TOPIC = Kind("topic_permission", lambda _, __: {}, _topic_body, lambda call: cal
 
 async def list_topics(call: Call) -> Reply:
     """Of each user one for each exchange."""
-    call.broker.demand_serving()
     demand_named(call)
     rows = [row for one in found(call, TOPIC) for row in topic_rows(one)]
     if "vhost" in call.names and "user" in call.names and not rows:
@@ -423,7 +415,6 @@ GLOBAL = Kind(
 
 
 async def list_parameters(call: Call) -> Reply | StreamResponse:
-    call.broker.demand_serving()
     demand_named(call)
     component = call.names.get("component")
     return await Listing(
@@ -439,14 +430,12 @@ async def list_parameters(call: Call) -> Reply | StreamResponse:
 
 
 async def list_vhost_limits(call: Call) -> Reply:
-    call.broker.demand_serving()
     demand_named(call)
     limits = found(call, Kind("vhost_limit", policy_row))
     return Reply(body=[{"vhost": one.vhost, "value": table(one.body)} for one in limits])
 
 
 async def list_user_limits(call: Call) -> Reply:
-    call.broker.demand_serving()
     demand_named(call)
     limits = found(call, Kind("user_limit", policy_row, in_vhost=False))
     return Reply(body=[{"user": one.name, "value": table(one.body)} for one in limits])
@@ -456,7 +445,6 @@ def limiter(what: str, known: tuple[str, ...]) -> Handler:
     """Set or drop one limit; the others of the same virtual host or user stay."""
 
     async def answer(call: Call) -> Reply:
-        call.broker.demand_serving()
         demand_named(call)
         key = (call.names["vhost"], LIMITS) if "vhost" in call.names else ("", call.names["user"])
         limits: dict[str, Value] = dict(call.broker.machine.definitions[what].get(key, {}))
@@ -481,7 +469,7 @@ ROUTES = (
     Route("vhosts", {"GET": list_vhosts}),
     Route("vhosts/{vhost}", {"GET": show_vhost}),
     Route("vhosts/{vhost}", {"PUT": putter(VHOST), "DELETE": deleter(VHOST)}, ADMINISTRATOR),
-    Route("vhosts/{vhost}/start/{node}", {"POST": start_vhost}, ADMINISTRATOR),
+    *at_any_member(Route("vhosts/{vhost}/start/{node}", {"POST": start_vhost}, ADMINISTRATOR)),
     Route("vhosts/{vhost}/permissions", {"GET": lister(PERMISSION)}, ADMINISTRATOR),
     Route("vhosts/{vhost}/topic-permissions", {"GET": list_topics}, ADMINISTRATOR),
     Route("users", {"GET": lister(USERS)}, ADMINISTRATOR),

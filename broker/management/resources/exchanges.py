@@ -51,7 +51,6 @@ def _exchanges(call: Call) -> Iterator[tuple[Vhost, Exchange]]:
 
 
 async def list_exchanges(call: Call) -> Reply | StreamResponse:
-    call.broker.demand_serving()
     return await Listing(
         _exchanges(call),
         lambda one: exchange_row(call, *one),
@@ -62,7 +61,6 @@ async def list_exchanges(call: Call) -> Reply | StreamResponse:
 
 def exchange_of(call: Call, part: str = "exchange") -> tuple[Vhost, Exchange]:
     """The exchange of the path."""
-    call.broker.demand_serving()
     vhost, name = call.vhost(), call.names[part]
     exchange = vhost.exchanges.get("" if name == DEFAULT_NAME else name)
     if exchange is None:
@@ -77,7 +75,6 @@ async def show_exchange(call: Call) -> Reply:
 
 async def put_exchange(call: Call) -> Reply:
     """Declare; the same again is no error, another one is."""
-    call.broker.demand_serving()
     vhost, name = call.vhost(), call.names["exchange"]
     body = call.json()
     args: tuple[Value, ...] = (

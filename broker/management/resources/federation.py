@@ -24,7 +24,6 @@ def link_id(key: Key) -> str:
 
 
 def _rows(call: Call) -> list[Row]:
-    call.broker.demand_serving()
     vhosts = {vhost.name for vhost in call.vhosts()}
     rows = []
     for one in call.broker.shovels.link_rows():
@@ -56,7 +55,6 @@ async def list_links_down(call: Call) -> Reply:
 
 async def restart_link(call: Call) -> Reply:
     """Begin it anew at the member that runs it."""
-    call.broker.demand_serving()
     call.vhost()
     vhost, name = call.names["vhost"], call.names["id"]
     for one in call.broker.shovels.link_rows():

@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from datetime import UTC, datetime
 
-from broker.management.call import Call, Reply, Route, bad_request
+from broker.management.call import Call, Reply, Route, at_any_member, bad_request
 from broker.management.json_values import Json, Object, figures
 from vsync.quorum.reconfiguration import go_on
 from vsync.quorum.voter_set import parse
@@ -164,7 +164,7 @@ def _why(call: Call) -> Object:
 
 ANYBODY = ""
 CHECK = "health/checks"
-ROUTES = (
+ROUTES = at_any_member(
     Route(f"{CHECK}/alarms", {"GET": alarms}),
     Route(f"{CHECK}/local-alarms", {"GET": local_alarms}),
     Route(f"{CHECK}/virtual-hosts", {"GET": virtual_hosts}),

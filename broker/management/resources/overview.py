@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from aiohttp.web import StreamResponse
 
 from broker.machine.requests.exchange_types import EXCHANGE_TYPES
-from broker.management.call import Call, Reply, Route, bad_request, not_found
+from broker.management.call import Call, Reply, Route, at_any_member, bad_request, not_found
 from broker.management.json_values import Json, Object, figures
 from broker.management.listing import Listing, chosen
 from broker.management.slices import Slices
@@ -303,7 +303,7 @@ async def rebalance(_call: Call) -> Reply:
     return Reply(204)
 
 
-ROUTES = (
+ROUTES = at_any_member(
     Route("overview", {"GET": show_overview}),
     Route("whoami", {"GET": who_am_i}),
     Route("cluster-name", {"GET": cluster_name}),

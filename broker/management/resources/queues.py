@@ -139,7 +139,6 @@ def owner_of(call: Call, owner: ConnectionRecord) -> Object:
 
 
 async def list_queues(call: Call) -> Reply | StreamResponse:
-    call.broker.demand_serving()
     return await Listing(
         (queue for vhost in call.vhosts() for queue in list(vhost.queues.values())),
         lambda queue: queue_row(call, queue),
@@ -151,7 +150,6 @@ async def list_queues(call: Call) -> Reply | StreamResponse:
 
 def queue_of(call: Call) -> Queue:
     """The queue of the path."""
-    call.broker.demand_serving()
     queue = call.vhost().queues.get(call.names["queue"])
     if queue is None:
         raise not_found()
@@ -172,7 +170,6 @@ async def show_queue(call: Call) -> Reply:
 
 async def put_queue(call: Call) -> Reply:
     """Declare; the same again is no error, another one is."""
-    call.broker.demand_serving()
     vhost, name = call.vhost(), call.names["queue"]
     body = call.json()
     arguments = to_amqp(table_field(body, "arguments"))
