@@ -12,16 +12,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Mapping
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
 from broker.access.access import SYSTEM
 from broker.amqp.fields import Value
 from broker.frontend.connections import Connections
-from broker.machine.state import FAILOVER, Exchange, State
+from broker.machine.state import FAILOVER, Exchange
 from broker.management.amqp_client import AmqpRefused, InternalClient
-from vsync.primary.component import Primary
+from broker.replication.ports import MemberState
 from vsync.totem.events import Direct
-from vsync.types import Member
 
 log = logging.getLogger("qpidd")
 
@@ -29,37 +28,6 @@ AGAIN_S = 5.0
 """After this what failed is tried again."""
 PEER = "127.0.0.1:0"
 PURPOSE = "the members' addresses for amq.failover"
-
-
-class Replica(Protocol):
-    """Who holds the replicated state."""
-
-    @property
-    def machine(self) -> State:
-        """It."""
-
-
-class Controller(Protocol):
-    """What is looked at of the member's controller."""
-
-    label: str
-    """The address that this member has for clients, amqp:tcp:HOST:PORT,..."""
-
-    @property
-    def me(self) -> Member:
-        """This member."""
-
-    @property
-    def replica(self) -> Replica:
-        """It holds the state."""
-
-    @property
-    def primary(self) -> Primary:
-        """It knows the view."""
-
-    @property
-    def serving(self) -> bool:
-        """Whether this member serves."""
 
 
 class Told(NamedTuple):
@@ -78,7 +46,7 @@ class FailoverExchange:
     name = "failover"
 
     def __init__(
-        self, controller: Controller, clients: Connections, drained: Callable[[], Collection[str]]
+        self, controller: MemberState, clients: Connections, drained: Callable[[], Collection[str]]
     ) -> None:
         self._controller, self._clients, self._drained = controller, clients, drained
         self._told: dict[str, Told] = {}  # by virtual host, while this member publishes

@@ -14,7 +14,8 @@ from broker.machine.commands import Command
 from broker.machine.effects import Effect
 from broker.machine.machine import Machine
 from broker.replication.chain import History, Promise
-from broker.replication.replica import AppliedLog, Recorded
+from broker.replication.replica import AppliedLog, Recorded, Replica
+from vsync.primary.component import Primary
 from vsync.primary.events import Activated
 from vsync.types import Guarantee, Member, RingId
 
@@ -246,3 +247,30 @@ class Ports(NamedTuple):
     clients: Clients
     log: EvidenceLog
     host: Host
+
+
+class MemberState(Protocol):
+    """A member's controller, as far as others look at it and change nothing."""
+
+    label: str
+    """The address that this member has for clients, amqp:tcp:HOST:PORT,..."""
+
+    @property
+    def me(self) -> Member:
+        """This member."""
+
+    @property
+    def replica(self) -> Replica:
+        """It holds the replicated state."""
+
+    @property
+    def primary(self) -> Primary:
+        """It knows the view."""
+
+    @property
+    def serving(self) -> bool:
+        """Whether this member serves."""
+
+    @property
+    def reason(self) -> str:
+        """Why it does not."""

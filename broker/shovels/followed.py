@@ -22,7 +22,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Protocol
 
 from broker.amqp import errors
 from broker.amqp.codec import encode_properties
@@ -33,6 +32,7 @@ from broker.frontend.connections import Connections
 from broker.machine.publishing.queue_numbers import FOLLOW, QUEUE_ID, with_place
 from broker.machine.queueing.streams import There
 from broker.machine.state import BODY, EXCHANGE, KEY, PROPERTIES, Queue, State
+from broker.replication.ports import MemberState
 from broker.shovels.place_ranges import (
     Ranges,
     as_text,
@@ -60,29 +60,6 @@ LOOKED_AT_PER_S = 100_000
 """Of those, so that a queue with many is looked at less often."""
 
 
-class Replica(Protocol):
-    """Who holds the replicated state."""
-
-    half_way: bool
-    """A command is being carried out, and waits for the disk: the state is that of no position."""
-
-
-class Controller(Protocol):
-    """What is looked at of the member's controller."""
-
-    @property
-    def serving(self) -> bool:
-        """Whether this member serves."""
-
-    @property
-    def reason(self) -> str:
-        """Why it does not."""
-
-    @property
-    def replica(self) -> Replica:
-        """It holds the state."""
-
-
 @dataclass
 class _Told:
     """What one follower knows."""
@@ -104,7 +81,7 @@ class Followers:
     name = "followers"
 
     def __init__(
-        self, controller: Controller, clients: Connections, state: Callable[[], State]
+        self, controller: MemberState, clients: Connections, state: Callable[[], State]
     ) -> None:
         self._controller, self._clients, self._state = controller, clients, state
         self._told: dict[int, tuple[Following, _Told]] = {}

@@ -6,11 +6,11 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from typing import Protocol, cast
+from typing import cast
 
 from broker.frontend.connections import Connections
 from broker.machine.commands import Value
-from broker.machine.state import State
+from broker.replication.ports import MemberState
 from broker.shovels.definition import COMPONENT, Shovel
 from broker.shovels.federation import Federation
 from broker.shovels.handover import Attempt
@@ -26,58 +26,9 @@ THREADS = 4
 """Start processes and wait for their ends; what hangs there holds up nothing else."""
 
 
-class Replica(Protocol):
-    """Who holds the replicated state."""
-
-    @property
-    def machine(self) -> State:
-        """It."""
-
-
-class Mark(Protocol):
-    """What is known of the members of a view."""
-
-    without_data: frozenset[str]
-    """Its arbitrators."""
-
-
-class View(Protocol):
-    """The view of the member."""
-
-    mark: Mark
-
-    @property
-    def members(self) -> tuple[Member, ...]:
-        """Who is in it."""
-
-    @property
-    def caught_up_names(self) -> frozenset[str]:
-        """Who of these has caught up."""
-
-
-class Controller(Protocol):
-    """What is looked at of the member's controller."""
-
-    @property
-    def me(self) -> Member:
-        """This member."""
-
-    @property
-    def replica(self) -> Replica:
-        """It holds the state."""
-
-    @property
-    def primary(self) -> View:
-        """It knows the view."""
-
-    @property
-    def serving(self) -> bool:
-        """Whether this member serves."""
-
-
 def shovels_of(
     command: Sequence[str],
-    controller: Controller,
+    controller: MemberState,
     clients: Connections,
     define: Define,
     cluster: str,

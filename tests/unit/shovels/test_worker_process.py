@@ -19,8 +19,9 @@ from broker.frontend.outbox import Outbox
 from broker.machine.commands import ConnectionClose, ConnectionOpen, Table
 from broker.options.access import AccessOptions
 from broker.options.client_ports import ClientLimits
+from broker.replication.ports import MemberState
 from broker.shovels.definition import parse_shovel
-from broker.shovels.member_shovels import Controller, shovels_of
+from broker.shovels.member_shovels import shovels_of
 from broker.shovels.supervisor import Job
 from broker.shovels.worker_process import WorkerProcess
 from tests.support.amqp_peer import method
@@ -84,7 +85,7 @@ def test_an_attempt_that_has_told_its_end_is_kept_until_its_process_is_gone(tmp_
         gateway = SimpleNamespace(identity=SimpleNamespace(cluster_id=""))
         program = sys.executable, "-c", ENDS_LATE, str(tmp_path / "end")
         shovels = shovels_of(
-            program, cast("Controller", controller),
+            program, cast("MemberState", controller),
             cast("Connections", SimpleNamespace(gateway=gateway)), lambda *_: asyncio.sleep(0),
             "near", lambda *_: None, loop,
         )  # fmt: skip

@@ -12,7 +12,8 @@ from broker.frontend.client import Client
 from broker.frontend.connections import Connections
 from broker.machine.queueing.streams import There
 from broker.machine.state import BODY, Queue
-from broker.shovels.followed import Controller, Followers
+from broker.replication.ports import MemberState
+from broker.shovels.followed import Followers
 from broker.shovels.place_ranges import places, ranges_of, union
 from broker.shovels.replicas import parse_replica
 from tests.support.gateway_loop import Loop, Peer
@@ -36,7 +37,7 @@ class Wired(Loop):
         )  # fmt: skip
         self._clients = SimpleNamespace(gateway=self.gateway, durable_mark=0)
         self.followers = Followers(
-            cast("Controller", self.controller), cast("Connections", self._clients),
+            cast("MemberState", self.controller), cast("Connections", self._clients),
             lambda: self.machine,
         )  # fmt: skip
 
