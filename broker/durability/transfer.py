@@ -13,13 +13,13 @@ import shutil
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Protocol
 
 from broker.durability.donor import DonorLibrary
 from broker.durability.joiner import Joiner
+from broker.durability.store_writer import StoreWriter
 from broker.durability.transfer_protocol import FROM_JOINER, Sender, decode, is_transfer
 from broker.incidents.quarantine import Quarantine
-from broker.replication.chain import History
+from broker.replication.member import ReplicatedMember
 from broker.replication.replica import Recorded, Replica
 from store import swap
 from store.api import Meta, Store
@@ -34,22 +34,6 @@ PAUSE_S = 0.0005
 BUSY_PAUSE_S = 0.004
 """A donor that serves clients sends 32 MB/s at most, an idle one as fast as a quarter of its
 loop's time allows."""
-
-
-class Joining(Protocol):
-    """The member that joins (`broker.replication.member`)."""
-
-    def may_replace(self, history: History) -> bool:
-        """Whether a state at this point may take the place of the own one."""
-
-    def state_received(self, replica: Replica, received: LmdbStore) -> bool:
-        """A received state is verified: go on from it; False: it is not wanted."""
-
-    def tail_is_here(self) -> None:
-        """There are items of the tail, or it is known that there are none."""
-
-    def transfer_failed(self, reason: str) -> None:
-        """Nothing comes of it: begin again after a while."""
 
 
 class ProcessDevice:
@@ -101,7 +85,7 @@ class StateTransfer:
         own: Callable[[], Meta],
         replica: Callable[[], Replica],
         request_checkpoint: Callable[[], None],
-        member: Callable[[], Joining],
+        member: Callable[[], ReplicatedMember[LmdbStore, StoreWriter]],
     ) -> None:
         self._loop, self._replica = loop, replica
         device = ProcessDevice(data_dir, loop, send)

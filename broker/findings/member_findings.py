@@ -3,41 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Protocol, cast
+from typing import cast
 
 from broker.findings.rules import NAMES, findings, unknown
 from broker.findings.situation import LinkSeen, MemberSeen, Situation, ViewSeen
-from broker.machine.machine import Machine
+from broker.shovels.supervisor import Shovels
 from broker.statistics.figures import Figures
-from broker.statistics.statistics import Statistics
+from broker.statistics.observation import Observation
 
 Row = Mapping[str, object]
-
-
-class Observed(Protocol):
-    """What is measured, of this member and the others."""
-
-    statistics: Statistics
-
-    @property
-    def machine(self) -> Machine:
-        """The replicated state."""
-
-    def local_alarms(self) -> tuple[dict[str, str], str]:
-        """Return what this member alone has found: of clocks, by member, and of its own disk."""
-
-
-class Movers(Protocol):
-    """Shovels, links and replicas."""
-
-    def rows(self) -> list[dict[str, object]]:
-        """Return all shovels."""
-
-    def link_rows(self) -> list[dict[str, object]]:
-        """Return all links of federation."""
-
-    def replica_rows(self) -> list[dict[str, object]]:
-        """Return all replicas of queues."""
 
 
 class MemberFindings:
@@ -46,8 +20,8 @@ class MemberFindings:
     def __init__(
         self,
         status: Callable[[], Row],
-        observed: Observed,
-        movers: Movers,
+        observed: Observation,
+        movers: Shovels,
         now_ms: Callable[[], int],
         cluster: str,
         unloaded: Callable[[], tuple[str, str] | None] = lambda: None,

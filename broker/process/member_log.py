@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Protocol
 
 from broker.durability.data_directory import DataDirectory
+from broker.durability.store_writer import StoreWriter
 from broker.machine.machine import Machine
 from broker.memberlog.log_thread import LogThread
 from broker.memberlog.recorder import Recorder
@@ -15,24 +15,15 @@ from broker.memberlog.writer import LogWriteFailed
 from broker.options.broker import BrokerOptions
 from broker.process.log_archiver import LogArchiver
 from broker.replication.chain import History
+from broker.replication.member import ReplicatedMember
 from store.api import Meta
 from store.commit_queue import CommitLag
+from store.lmdb_store import LmdbStore
 
 log = logging.getLogger("qpidd")
 
 SETTLE_S = 0.5
 """How long what clients are due waits for the log, when the member stops."""
-
-
-class Waiting(Protocol):
-    """Whose replies to clients wait for the log."""
-
-    @property
-    def awaits_log(self) -> bool:
-        """Whether any waits now; asked on another thread."""
-
-    def log_written(self) -> None:
-        """The log was written further."""
 
 
 class MemberLog:
@@ -48,7 +39,7 @@ class MemberLog:
         meta: Meta,
         wall_us: Callable[[], int],
         loop: asyncio.AbstractEventLoop,
-        member: Callable[[], Waiting],
+        member: Callable[[], ReplicatedMember[LmdbStore, StoreWriter]],
         on_failed: Callable[[Exception], None],
     ) -> None:
         given = options.memberlog

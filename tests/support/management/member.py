@@ -21,7 +21,7 @@ from broker.access.backends import Backends, Login
 from broker.admin.definitions import Definitions
 from broker.admin.operations import Operations
 from broker.admin.operator_logins import OperatorLogins
-from broker.findings.member_findings import MemberFindings, Observed
+from broker.findings.member_findings import MemberFindings
 from broker.frontend.connections import ClientPorts, Connections, Options
 from broker.frontend.gateway import Gateway
 from broker.frontend.outbox import Outbox
@@ -38,6 +38,7 @@ from broker.shovels.supervisor import Event, Job, Shovels
 from broker.statistics.endpoint import Pages
 from broker.statistics.figures import FIGURES
 from broker.statistics.members import MemberFigures
+from broker.statistics.observation import Observation
 from broker.statistics.statistics import Statistics
 from tests.support.gateway_loop import Loop
 from tests.support.observed import MEMBERS
@@ -134,7 +135,11 @@ class ApiMember(Loop):
             statistics=self.statistics, machine=self.machine, local_alarms=lambda: ({}, "")
         )
         return MemberFindings(
-            self._operations().status, cast("Observed", observed), self.shovels, lambda: 0, "test"
+            self._operations().status,
+            cast("Observation", observed),
+            self.shovels,
+            lambda: 0,
+            "test",
         )
 
     # -- the loop of the member ------------------------------------------------------------------

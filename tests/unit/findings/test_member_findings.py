@@ -5,8 +5,10 @@ from __future__ import annotations
 from types import SimpleNamespace
 from typing import cast
 
-from broker.findings.member_findings import MemberFindings, Observed
+from broker.findings.member_findings import MemberFindings
 from broker.findings.rules import NAMES
+from broker.shovels.supervisor import Shovels
+from broker.statistics.observation import Observation
 from tests.support.observed import Observed as Seen
 
 NOW_MS = 1_790_001_000_000
@@ -46,8 +48,8 @@ def of_member(
         replica_rows=lambda: [{**row, "queue": "spare"}],
     )
     return MemberFindings(
-        lambda: status(**more), cast("Observed", observed), movers, lambda: NOW_MS, "shop",
-        lambda: unloaded,
+        lambda: status(**more), cast("Observation", observed), cast("Shovels", movers),
+        lambda: NOW_MS, "shop", lambda: unloaded,
     )  # fmt: skip
 
 
