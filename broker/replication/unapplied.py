@@ -311,6 +311,4 @@ def cost(body: bytes | Activation) -> int:
 
 def cost_of(event: PrimaryEvent) -> int:
     """Return what an event counts for: nothing, unless it is an item."""
-    if isinstance(event, Ordered):
-        return ITEM_COST + len(event.payload)
-    return ITEM_COST if isinstance(event, Activated) else 0
+    return cost(body_of(event)) if isinstance(event, Ordered | Activated) else 0
