@@ -12,6 +12,7 @@ import os
 import stat
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from itertools import starmap
 from pathlib import Path
 from typing import Any, NamedTuple, NoReturn, TypeVar
 
@@ -24,6 +25,7 @@ from broker.options.broker import parse_address as parse_address
 from broker.options.table import DEFAULTS
 from broker.options.values import Option, OptionError, has_password
 from tools.cli.failures import ToolError, meant, os_reason
+from tools.cli.shared_options import together
 
 ENVIRONMENT_PREFIX = "QPIDD_"
 
@@ -144,15 +146,13 @@ Command = TypeVar("Command", bound=Callable[..., Any])
 def with_options(table: Mapping[str, Option]) -> Callable[[Command], Command]:
     """Add the options of a table to a command."""
 
-    def add(command: Command) -> Command:
-        for name, option in reversed([*table.items()]):
-            word: dict[str, Any] = {"metavar": option.placeholder, "help": option.help}
-            if option.placeholder.startswith("["):
-                word |= {"is_flag": False, "flag_value": "yes"}
-            command = click.option(f"--{name}", **word)(command)
-        return command
+    def made(name: str, option: Option) -> Callable[[Any], Any]:
+        word: dict[str, Any] = {"metavar": option.placeholder, "help": option.help}
+        if option.placeholder.startswith("["):
+            word |= {"is_flag": False, "flag_value": "yes"}
+        return click.option(f"--{name}", **word)
 
-    return add
+    return together(*starmap(made, table.items()))
 
 
 def _asked(name: str, problem: click.ClickException) -> str:

@@ -13,6 +13,17 @@ BROKER_VARIABLE = "QPID_BROKER"
 takes its own: that of clients, or that of the management API."""
 
 
+def together(*options: Callable[[Any], Any]) -> Callable[[Command], Command]:
+    """Return what adds all of these to a command, in the order in which --help shows them."""
+
+    def add(command: Command) -> Command:
+        for option in reversed(options):
+            command = option(command)
+        return command
+
+    return add
+
+
 def with_version(command: Command) -> Command:
     """Add --version to a command."""
     return click.version_option(

@@ -21,6 +21,7 @@ import click
 
 from broker.exit_codes import Exit
 from tools.cli.failures import ToolError, os_reason
+from tools.cli.shared_options import together
 from tools.client.broker_url import BrokerUrl
 from tools.client.tls import VERIFY, TlsFiles, client_context
 from vsync.types import record
@@ -117,7 +118,7 @@ def typed_password(user: str) -> str:
 
 
 _PATH = click.Path(path_type=Path)
-OPTIONS: tuple[Callable[[Command], Command], ...] = (
+OPTIONS = (
     click.option("--user", "login_user", help="Default guest, or $QPID_USER."),
     click.option(
         "--password",
@@ -162,6 +163,4 @@ def with_credentials(command: Command) -> Command:
     def called(*args: Any, **given: Any) -> Any:  # noqa: ANN401  # as click has them
         return command(*args, credentials=taken(given), **given)
 
-    for option in reversed(OPTIONS):
-        called = option(called)
-    return cast("Command", called)
+    return cast("Command", together(*OPTIONS)(called))

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeVar
 
 import click
 
+from tools.cli.shared_options import together
 from tools.client.management import ClusterStatus, ManagementError, Target, wait_for
 from vsync.types import record
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 
 @record
@@ -23,29 +21,23 @@ class Change:
     votes: int = 0
 
 
-def with_voter_options(command: Command) -> Command:
-    """Add the options, in the order in which --help shows them."""
-    for option in reversed(
-        (
-            click.option("--add-voter", metavar="ID", help="Let a member vote that is ACTIVE."),
-            click.option(
-                "--remove-voter", metavar="ID", help="Let a member vote no longer, here or gone."
-            ),
-            click.option(
-                "--replace-voter", nargs=2, metavar="OLD NEW",
-                help="Let NEW, which is ACTIVE, vote in the place of OLD, here or gone.",
-            ),
-            click.option(
-                "--set-votes", nargs=2, metavar="ID N", help="Give a voter N votes.",
-            ),
-            click.option(
-                "--expected-votes", metavar="N",
-                help="Count the quorum from N votes; 0: from all that there are.",
-            ),
-        )
-    ):  # fmt: skip
-        command = option(command)
-    return command
+with_voter_options = together(
+    click.option("--add-voter", metavar="ID", help="Let a member vote that is ACTIVE."),
+    click.option(
+        "--remove-voter", metavar="ID", help="Let a member vote no longer, here or gone."
+    ),
+    click.option(
+        "--replace-voter", nargs=2, metavar="OLD NEW",
+        help="Let NEW, which is ACTIVE, vote in the place of OLD, here or gone.",
+    ),
+    click.option(
+        "--set-votes", nargs=2, metavar="ID N", help="Give a voter N votes.",
+    ),
+    click.option(
+        "--expected-votes", metavar="N",
+        help="Count the quorum from N votes; 0: from all that there are.",
+    ),
+)  # fmt: skip
 
 
 def change_of(

@@ -26,7 +26,7 @@ from broker.exit_codes import Exit
 from tools.cli.failures import ToolError
 from tools.cli.options import run_command
 from tools.cli.sections import VerbsInSections
-from tools.cli.shared_options import BrokerOption, with_version
+from tools.cli.shared_options import BrokerOption, together, with_version
 from tools.client import credentials
 from tools.client.http_api import Api, Json
 from tools.oncall import report
@@ -89,13 +89,6 @@ def of_node(node: str | None) -> str | None:
     return None if node is None else node.rpartition("@")[2]
 
 
-def with_login(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that say as whom to come."""
-    for option in reversed(credentials.OPTIONS):
-        command = option(command)
-    return command
-
-
 @click.group(
     name="qpidctl",
     cls=VerbGroup,
@@ -110,7 +103,7 @@ def with_login(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.option("--json", "as_json", is_flag=True, help="The same as --formatter json.")
 @click.option("-l", "--longnames", is_flag=True, hidden=True)
 @with_broker
-@with_login
+@together(*credentials.OPTIONS)
 @with_timeout
 @with_version
 @click.pass_context
@@ -124,7 +117,7 @@ def qpidctl(ctx: click.Context, /, **given: Any) -> None:  # noqa: ANN401  # as 
     ctx.obj = given
 
 
-AGAIN: tuple[Callable[[Any], Any], ...] = (
+with_common = together(
     click.option("-n", "--node", metavar="[NAME@]HOST", help="The member to ask."),
     click.option("-p", "--vhost", help="The virtual host."),
     click.option("-q", "--quiet", is_flag=True, help="Do not say what is done."),
@@ -197,13 +190,6 @@ def told(found: Asked, name: str, text: str) -> None:
         print_json({name: text})
     else:
         print(text)
-
-
-def with_common(command: Callable[..., Any]) -> Callable[..., Any]:
-    """The options that may stand behind the verb as well."""
-    for option in reversed(AGAIN):
-        command = option(command)
-    return command
 
 
 def add_listing(verb: str, listing: Listing) -> None:

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Any, TypeVar
 
 import click
 
 from broker.exit_codes import Exit
 from tools.cli.failures import ToolError
-from tools.cli.shared_options import BROKER_VARIABLE, BrokerOption, timeout_option
+from tools.cli.shared_options import BROKER_VARIABLE, BrokerOption, timeout_option, together
 from tools.client.broker_url import elsewhere
 from tools.client.credentials import Credentials, with_credentials
 from tools.client.http_api import Api, ApiError, NoAnswer, NotRunning, parse_api
-
-Command = TypeVar("Command", bound=Callable[..., Any])
 
 BROKER_HELP = (
     "The member to ask, [http[s]://][user/password@]host[:port] of its management API; any member "
@@ -42,13 +39,6 @@ def epilog(command: str) -> str:
     return "\n" + COMPLETION.format(command.upper().replace("-", "_"), command)
 
 
-def with_target(command: Command) -> Command:
-    """Add --broker, those of `with_credentials` and --timeout."""
-    for option in reversed((with_broker, with_credentials, with_timeout)):
-        command = option(command)
-    return command
-
-
 with_broker = click.option(
     "--broker", envvar=BROKER_VARIABLE, metavar="BROKER", cls=BrokerOption,
     help=BROKER_HELP,
@@ -56,6 +46,7 @@ with_broker = click.option(
 
 
 with_timeout = timeout_option(60)
+with_target = together(with_broker, with_credentials, with_timeout)
 
 
 def api_of(broker: str | None, credentials: Credentials, timeout: float) -> Api:

@@ -11,12 +11,11 @@ import secrets
 import shutil
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from contextlib import ExitStack
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, TypeVar
 
 import click
 
@@ -32,10 +31,10 @@ from store.lmdb_environment import inspect
 from store.lmdb_store import LmdbStore
 from store.swap import STORE_NAME, find_store, put_in_force, restore
 from tools.cli.answers import aligned
+from tools.cli.shared_options import together
 from tools.client.broker_url import parse_address
 from vsync.types import record
 
-Command = TypeVar("Command", bound=Callable[..., Any])
 Document = dict[str, object]
 
 PROMPT = "Warning: This command will replace the present store of {0}. Are you sure? [N]: "
@@ -52,33 +51,27 @@ class BackupRequest:
     into: str
 
 
-def with_backup_options(command: Command) -> Command:
-    """Add the options of these commands to a click command."""
-    for option in reversed(
-        (
-            click.option(
-                "-l", "--list", "list_", is_flag=True,
-                help="List the backups in DIR, and which of them a broker removes.",
-            ),
-            click.option(
-                "--compare", metavar="OTHER",
-                help="Say which is newer, and whether one continues the other: the store in DIR "
-                "and OTHER, a backup's number or another directory.",
-            ),
-            click.option("--restore", metavar="NNNN", help="Put this backup of DIR in force."),
-            click.option("--backup", metavar="TO", help="Copy the store to TO, live too."),
-            click.option(
-                "--restore-as", metavar="NAME",
-                help="Make the first member of a new cluster of the copy in DIR; needs --member "
-                "and --into.",
-            ),
-            click.option("--member", metavar="HOST:PORT", help="Its --cluster-bind."),
-            click.option("--into", metavar="NEWDIR", help="Its --data-dir."),
-            click.option("-f", "--force", is_flag=True, help="Do not ask for confirmation."),
-        )
-    ):  # fmt: skip
-        command = option(command)
-    return command
+with_backup_options = together(
+    click.option(
+        "-l", "--list", "list_", is_flag=True,
+        help="List the backups in DIR, and which of them a broker removes.",
+    ),
+    click.option(
+        "--compare", metavar="OTHER",
+        help="Say which is newer, and whether one continues the other: the store in DIR "
+        "and OTHER, a backup's number or another directory.",
+    ),
+    click.option("--restore", metavar="NNNN", help="Put this backup of DIR in force."),
+    click.option("--backup", metavar="TO", help="Copy the store to TO, live too."),
+    click.option(
+        "--restore-as", metavar="NAME",
+        help="Make the first member of a new cluster of the copy in DIR; needs --member "
+        "and --into.",
+    ),
+    click.option("--member", metavar="HOST:PORT", help="Its --cluster-bind."),
+    click.option("--into", metavar="NEWDIR", help="Its --data-dir."),
+    click.option("-f", "--force", is_flag=True, help="Do not ask for confirmation."),
+)  # fmt: skip
 
 
 def backup_request(typed: Mapping[str, str | bool | None]) -> BackupRequest | None:

@@ -16,9 +16,9 @@ import re
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
@@ -29,6 +29,7 @@ from store.errors import StoreError
 from store.lmdb_environment import inspect
 from store.swap import find_store
 from tools.cli.failures import ToolError
+from tools.cli.shared_options import together
 from tools.client.management import Askable, Json, ManagementError
 from vsync.types import record
 
@@ -42,8 +43,6 @@ _IN_URL = re.compile(r"(?<=://)[^/\s@]+(?=@)|\b[\w.+-]+/[^/\s@]+(?=@[\w.-]+:\d)"
 _IN_LOG = re.compile(rb"(?<=with the password )[\w-]+")
 """A new cluster's administrator: an older broker's log of its first start has the password."""
 
-Command = TypeVar("Command", bound=Callable[..., Any])
-
 
 @record
 class Sought:
@@ -55,25 +54,20 @@ class Sought:
     configs: tuple[Path, ...] = ()
 
 
-def with_diagnosis_options(command: Command) -> Command:
-    """Add --diagnose and what it takes, as `sought`."""
-    path = click.Path(path_type=Path)
-    for option in reversed(
-        (
-            click.option(
-                "--diagnose", metavar="FILE", type=path,
-                help="Write FILE (.tar.gz): all that a report of a fault should hold, no messages.",
-            ),
-            click.option("--data-dir", "data_dirs", multiple=True, metavar="DIR", type=path,
-                         help="With --diagnose: a member's data directory on this machine."),
-            click.option("--log-file", "logs", multiple=True, metavar="FILE", type=path,
-                         help="With --diagnose: a broker's log; its end is taken."),
-            click.option("--config", "configs", multiple=True, metavar="FILE", type=path,
-                         help="With --diagnose: an option file; secrets are left out."),
-        )
-    ):  # fmt: skip
-        command = option(command)
-    return command
+_PATH = click.Path(path_type=Path)
+with_diagnosis_options = together(
+    click.option(
+        "--diagnose", metavar="FILE", type=_PATH,
+        help="Write FILE (.tar.gz): all that a report of a fault should hold, no messages.",
+    ),
+    click.option("--data-dir", "data_dirs", multiple=True, metavar="DIR", type=_PATH,
+                 help="With --diagnose: a member's data directory on this machine."),
+    click.option("--log-file", "logs", multiple=True, metavar="FILE", type=_PATH,
+                 help="With --diagnose: a broker's log; its end is taken."),
+    click.option("--config", "configs", multiple=True, metavar="FILE", type=_PATH,
+                 help="With --diagnose: an option file; secrets are left out."),
+)  # fmt: skip
+"""Add --diagnose and what it takes, as `sought`."""
 
 
 def sought(given: Mapping[str, Any]) -> Sought | None:
