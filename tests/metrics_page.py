@@ -8,7 +8,7 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from broker.statistics.metrics import DETAILED
+from broker.statistics.metric_names import DETAILED
 from tests.support.generated_blocks import Blocks, run
 from tests.support.observed import Observed
 from tools.verify.live.follow import FollowResult

@@ -13,7 +13,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker.options.broker import Address
-from broker.statistics.metrics import DETAILED
+from broker.statistics.metric_names import DETAILED
 from tests.support.promql import Query
 from tests.system.management.http import Api
 from tests.system.support.clusters import START_SECONDS, admitted, wait_until

@@ -7,7 +7,7 @@ import json
 
 from broker.amqp import codec
 from broker.machine import commands as c
-from broker.statistics.metrics import DETAILED
+from broker.statistics.metric_names import DETAILED
 from tests.support.gateway_loop import PERMISSIONS
 from tests.support.management.member import ApiMember, Http
 from tests.support.observed import Observed

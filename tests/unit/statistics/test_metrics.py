@@ -6,7 +6,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from broker.amqp import codec
 from broker.machine.handlers.alarms import DISK
 from broker.statistics.exposition import labels, lines
-from broker.statistics.metrics import DETAILED
+from broker.statistics.metric_names import DETAILED
 from tests.metrics_page import BLOCKS, PAGE, busy_member
 from tests.support.generated_blocks import renewed
 from tests.support.observed import Observed
