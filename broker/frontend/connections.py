@@ -16,7 +16,7 @@ from typing import Protocol
 
 from broker.access.access import Access
 from broker.access.backends import Backends, Login
-from broker.amqp.handshake import announced
+from broker.amqp.handshake import Limits, announced
 from broker.frontend.channel import ChannelFacts
 from broker.frontend.client import Client
 from broker.frontend.encryption import Encryption
@@ -253,15 +253,17 @@ class Connections:
             member,
             cluster=options.cluster_name,
             access=Access(state, options.access.loopback_users, ports.backends),
+            limits=Limits(
+                heartbeat_s=options.clients.heartbeat_s,
+                handshake_s=ports.negotiate_s,
+                message_bytes_max=options.clients.message_bytes,
+            ),
             log=ports.log,
             on_defined=on_defined,
             cert_login_from=options.access.cert_login_from,
             anonymous_user=options.access.anonymous_user,
             on_work=on_work,
         )
-        self.gateway.set_negotiate_time(ports.negotiate_s)
-        self.gateway.suggest_heartbeat(options.clients.heartbeat_s)
-        self.gateway.limit_messages(options.clients.message_bytes)
         self.gateway.consumer_timeout_s = options.clients.consumer_timeout_s
         self.outbox = Outbox(self.gateway)
         self._links: dict[Client, ClientLink] = {}

@@ -350,14 +350,6 @@ class Gateway:
         """Say so to clients that come from now on."""
         self.identity = self.identity._replace(cluster_id=cluster_id)
 
-    def limit_messages(self, bytes_max: int) -> None:
-        """How large the body of a message may be, of clients that come from now on."""
-        self.limits = self.limits._replace(message_bytes_max=bytes_max)
-
-    def suggest_heartbeat(self, seconds: int) -> None:
-        """What interval is offered to clients that come from now on; 0: none."""
-        self.limits = self.limits._replace(heartbeat_s=seconds)
-
     def set_negotiate_time(self, seconds: float) -> None:
         """How long a client may take to log in, of those that come from now on."""
         self.limits = self.limits._replace(handshake_s=seconds)

@@ -1,5 +1,6 @@
 """Large messages from the client's frames to the machine and back."""
 
+from broker.amqp.handshake import Limits
 from broker.frontend.channel import TX_BYTES_MAX
 from broker.machine.commands import BODY_PART, PUBLISH, SENT
 from tests.support.amqp_peer import methods_in, publish
@@ -31,7 +32,7 @@ def test_a_large_message_is_many_small_commands_and_comes_back_whole() -> None:
 
 def test_an_operator_says_how_large_a_message_may_be() -> None:
     loop = Loop()
-    loop.gateway.limit_messages(2_000_000)
+    loop.gateway.limits = Limits(message_bytes_max=2_000_000)
     peer = connected(loop)
     (closed,) = peer.send(publish(1, "", "q", WHOLE))
     assert closed.args[:2] == (
