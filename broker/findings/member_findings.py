@@ -25,11 +25,14 @@ class MemberFindings:
         now_ms: Callable[[], int],
         cluster: str,
         unloaded: Callable[[], tuple[str, str] | None] = lambda: None,
+        not_taken: Callable[[], str] = str,
     ) -> None:
         """`status`: the reply to `status`; `cluster`: the name to show; `unloaded`: the file of
-        definitions that was not loaded to its end, and why."""
+        definitions that was not loaded to its end, and why; `not_taken`: what SIGHUP did not put
+        in force, and why."""
         self._status, self._observed, self._movers = status, observed, movers
         self._now_ms, self._cluster, self._unloaded = now_ms, cluster, unloaded
+        self._not_taken = not_taken
 
     def document(self) -> dict[str, object]:
         """Return what is wrong, and what cannot be known, for whoever asks over HTTP."""
@@ -77,6 +80,7 @@ class MemberFindings:
             version_possible=cast("int", status.get("machine_version_possible", 0)),
             queues=observed.statistics.sampler.noted if serves else None,
             links=self._links() if serves else [], unloaded=self._unloaded(),
+            not_taken=self._not_taken(),
         )  # fmt: skip
 
     def _member(self, row: Row) -> MemberSeen:
@@ -85,7 +89,10 @@ class MemberFindings:
         if row["state"] != "DOWN":
             heard = self._observed.statistics.members.of(name)
         share = cast("float | None", row.get("received_percent"))
-        return MemberSeen(name, str(row["state"]), heard, share, bool(row.get("arbitrator")))
+        return MemberSeen(
+            name, str(row["state"]), heard, share, bool(row.get("arbitrator")),
+            voter=bool(row.get("voter", True)),
+        )  # fmt: skip
 
     def _links(self) -> list[LinkSeen]:
         movers, found = self._movers, list[LinkSeen]()

@@ -39,11 +39,14 @@ NAMES = {
     "views-unsteady": (WARNING, CLUSTER),
     "ring-link-down": (WARNING, LINK),
     "pair-alone": (WARNING, MEMBER),
+    "sole-voter": (WARNING, CLUSTER),
+    "clients-refused": (WARNING, MEMBER),
     "member-drained": (WARNING, MEMBER),
     "certificate-ends": (WARNING, MEMBER),
     "letters-wait": (WARNING, QUEUE),
     "consumers-stuck": (WARNING, QUEUE),
     "definitions-unloaded": (WARNING, MEMBER),
+    "settings-refused": (WARNING, MEMBER),
     "shovel-failed": (WARNING, LINK),
     "federation-failed": (WARNING, LINK),
     "replica-failed": (WARNING, LINK),
@@ -223,10 +226,18 @@ ALARMS = {
 """By the subject of an alarm: its finding, and what to do."""
 
 
+NOW = {DISK: "disk_free_bytes", MEMORY: "memory_bytes"}
+"""The figure of which an alarm has the value at which it began."""
+
+
 def _alarms(seen: Situation) -> Iterator[Finding]:
+    measured = {one.name: figures for one, figures in _measured(seen)}
     for (name, subject), detail in seen.alarms.items():
         found, do = ALARMS[subject]
-        yield Finding(found, [name], f"{name}: {WORDS[subject]}, {detail}", BLOCKED, do)
+        what = f"{name}: {WORDS[subject]}, {detail}"
+        if name in measured and subject in NOW:
+            what += f" as it began; now {measured[name][NOW[subject]] / 1e6:.1f} MB"
+        yield Finding(found, [name], what, BLOCKED, do)
     if seen.disk_alarm:
         yield Finding(
             "disk-lags", [seen.me], f"{seen.me}: {seen.disk_alarm}",
@@ -268,6 +279,21 @@ def _late(seen: Situation) -> Iterator[Finding]:
             "All members wait for one that is late, and leave out one that is late for long.", do,
             since_ms=_since(seen, figures["late_since_s"]),
         )  # fmt: skip
+
+
+def _refused(seen: Situation) -> Iterator[Finding]:
+    for one, figures in _measured(seen):
+        if times := round(figures["clients_refused_recent"]):
+            yield Finding(
+                "clients-refused", [one.name],
+                f"{one.name} did not let in {times} connection{'s' * (times > 1)} in ten minutes, "
+                "as there are too many",
+                "Their clients try other members, or wait.",
+                "Its log says which limit it is (is not let in), and qpid-stat -c who has so many. "
+                "Raise the limit in the file of --config, then SIGHUP. Too few open files: "
+                "LimitNOFILE of its service, and a restart.",
+                since_ms=_since(seen, figures["clients_refused_since_s"]),
+            )  # fmt: skip
 
 
 def _slow_disks(seen: Situation) -> Iterator[Finding]:
@@ -355,6 +381,19 @@ def _roles(seen: Situation) -> Iterator[Finding]:
             )  # fmt: skip
 
 
+def _sole_voter(seen: Situation) -> Iterator[Finding]:
+    voters = [one for one in seen.members if one.voter]
+    others = [one.name for one in seen.members if not one.voter and one.state != "DOWN"]
+    if seen.status == "ACTIVE" and len(voters) == 1 and others and not seen.pair:
+        name = voters[0].name
+        yield Finding(
+            "sole-voter", [seen.cluster],
+            f"{name} alone votes; {', '.join(others)} {'have' if others[1:] else 'has'} no vote",
+            f"Without {name} nobody is served, and what its disk alone confirmed is on no other.",
+            f"Give two of them a vote, one after the other: qpid-cluster --add-voter {others[0]}",
+        )  # fmt: skip
+
+
 def _waiting_for_operators(seen: Situation) -> Iterator[Finding]:
     for name in seen.drained:
         yield Finding(
@@ -379,6 +418,13 @@ def _waiting_for_operators(seen: Situation) -> Iterator[Finding]:
 
 
 def _definitions(seen: Situation) -> Iterator[Finding]:
+    if seen.not_taken:
+        yield Finding(
+            "settings-refused", [seen.me],
+            f"{seen.me} did not take all of what SIGHUP made it read: {seen.not_taken}",
+            "What was in force stays so, until it ends: it would not start with what is there now.",
+            "Put right what it names, then send SIGHUP again (systemctl reload qpidd).",
+        )  # fmt: skip
     if seen.unloaded is not None:
         file, why = seen.unloaded
         yield Finding(
@@ -443,8 +489,8 @@ def _movers(seen: Situation) -> Iterator[Finding]:
 
 
 LOOKS: tuple[Callable[[Situation], Iterator[Finding]], ...] = (
-    _not_serving, _faulty, _roles, _alarms, _certificates, _down, _late, _slow_disks, _unsteady,
-    _waiting_for_operators, _definitions, _queues, _movers, _joining,
+    _not_serving, _faulty, _roles, _alarms, _certificates, _down, _late, _refused, _slow_disks,
+    _unsteady, _sole_voter, _waiting_for_operators, _definitions, _queues, _movers, _joining,
 )  # fmt: skip
 
 

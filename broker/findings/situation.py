@@ -20,6 +20,7 @@ class MemberSeen:
     """What it measures of itself; None: it was not heard lately."""
     received_percent: float | None = None
     arbitrator: bool = False
+    voter: bool = True
 
 
 @record
@@ -79,3 +80,5 @@ class Situation:
     links: Sequence[LinkSeen] = ()
     unloaded: tuple[str, str] | None = None
     """The file of definitions that this member did not load to its end, and why."""
+    not_taken: str = ""
+    """What the latest SIGHUP did not put in force at this member, and why."""

@@ -119,6 +119,10 @@ class ClientListener:
             "negotiating": self.limits.negotiating, "sockets": self.limits.connections,
         }  # fmt: skip
 
+    def refused(self) -> int:
+        """How many connections the limits kept out."""
+        return sum(self.limits.counters[name] for name in LIMITED_BY)
+
     def begin_tls(self, options: TlsOptions) -> None:
         """Read the files, at the start.  Raises TlsFileError."""
         self.tls = server_tls(options)

@@ -13,7 +13,7 @@ from aiohttp import web
 
 from broker.findings.member_findings import MemberFindings
 from broker.frontend.gateway import Gateway
-from broker.listener.client_listener import PortTaken, bind_sentence
+from broker.listener.client_listener import ClientListener, PortTaken, bind_sentence
 from broker.listener.tls import ServerTls
 from broker.management.access import Logins
 from broker.management.amqp_client import AmqpRefused
@@ -145,14 +145,16 @@ class ManagementPort:
         member: BrokerMember,
         shovels: Shovels,
         clients: Sequence[Listening],
-        tls: Callable[[], ServerTls | None],
+        listener: ClientListener,
+        not_taken: Callable[[], str],
     ) -> None:
         """Show this member, whose clients come to these ports, from here on."""
         name = member.controller.me.name
-        member.observation.watch_certificate(lambda: _ends_at(tls()))
+        member.observation.watch_ports(lambda: _ends_at(listener.tls), listener.refused)
         findings = MemberFindings(
             member.operations.status, member.observation, shovels,
             lambda: time.time_ns() // 1_000_000, self._cluster or name, lambda: self._unloaded,
+            not_taken,
         )  # fmt: skip
         metrics = Metrics(
             member.observation, member.clients, name, self._cluster or name,
@@ -173,7 +175,7 @@ class ManagementPort:
             pages,
             shovels,
             findings,
-            tls,
+            lambda: listener.tls,
         )
 
         if self._document is not None:

@@ -83,6 +83,8 @@ class Reload:
         self._reread, self._loop = reread, loop
         self._serving, self._messages = serving, messages
         self._under_way = self._again = False
+        self.not_taken = ""
+        """What the latest SIGHUP did not put in force, and why."""
 
     def begin(self) -> None:
         """The signal came."""
@@ -118,6 +120,7 @@ class Reload:
         """On the loop."""
         self._under_way = False
         if error := done.exception():
+            self.not_taken = str(error)
             log.error("SIGHUP: everything stays as it is: %s", error)
         else:
             self._put_in_force(done.result())
@@ -155,7 +158,9 @@ class Reload:
                 log.warning("SIGHUP: TLS: %s", read.tls.warning)
         if options.log.file is not None and read.switch_log is not None:
             log.info("SIGHUP: the log goes on here")
-        for problem in filter(None, (read.tls_error, read.access_error, read.log_error)):
+        problems = [*filter(None, (read.tls_error, read.access_error, read.log_error))]
+        self.not_taken = "; ".join(problems)
+        for problem in problems:
             log.error("SIGHUP: what was in force stays: %s", problem)
         if found.restart:
             log.warning("SIGHUP: only a restart changes: %s", "; ".join(found.restart))

@@ -167,9 +167,8 @@ async def _serve(
         if shared is not None:
             shared.follow(member)
         await listener.serve(member)
-        await api.serve(
-            member, shovels, _listening(schemes, options.interface, ports), lambda: listener.tls
-        )
+        listening = _listening(schemes, options.interface, ports)
+        await api.serve(member, shovels, listening, listener, lambda: reload.not_taken)
         manager.ready(lambda: member.life.state.value)
         code = await member.done
         manager.stopping()

@@ -30,6 +30,8 @@ FIGURES = {
     "certificate_ends_at": "Time at which the certificate for clients ends; 0: there is none",
     # its clients
     "client_sockets": "Client connections, those that have not logged in yet included",
+    "clients_refused_recent": "Connections in ten minutes that a limit of connections kept out",
+    "clients_refused_since_s": "Seconds since the first of them",
     "client_received_bytes_total": "Bytes that clients sent",
     "client_sent_bytes_total": "Bytes that were sent to clients",
     "client_blocked_total": "Times that a publisher was told to wait",

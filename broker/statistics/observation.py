@@ -65,6 +65,8 @@ class Observation:
         self.commit_took = Histogram()
         self._slow_commits = Lateness()
         self._certificate_ends_at: Callable[[], float] = float
+        self._count_refused: Callable[[], int] = int
+        self._refused, self._refusals = 0, Lateness()
         self.members = MemberFigures(
             controller.me,
             controller.primary,
@@ -90,6 +92,9 @@ class Observation:
             self.commit_took.observe(seconds)
             if seconds > SLOW_COMMIT_S:
                 self._slow_commits.add(now, seconds)
+        if (refused := self._count_refused()) != self._refused:
+            self._refusals.add(now, refused - self._refused)
+            self._refused = refused
         if self._asking is None and now - self._asked_at >= PROCESS_S:
             self._asked_at = now
             self._asking = self._loop.run_in_executor(None, _open_fds)
@@ -104,9 +109,10 @@ class Observation:
         if not open_fds.cancelled() and open_fds.exception() is None:
             self._open_fds = open_fds.result()
 
-    def watch_certificate(self, ends_at: Callable[[], float]) -> None:
-        """From here on tell when that one ends (0: there is none)."""
-        self._certificate_ends_at = ends_at
+    def watch_ports(self, ends_at: Callable[[], float], refused: Callable[[], int]) -> None:
+        """From here on tell when the certificate ends (0: there is none), and how many clients were
+        not let in lately: `refused` counts all."""
+        self._certificate_ends_at, self._count_refused = ends_at, refused
 
     def local_alarms(self) -> tuple[dict[str, str], str]:
         """Return what this member alone has found: of clocks, by member, and of its own disk."""
@@ -154,8 +160,11 @@ class Observation:
     def _of_clients(self) -> Figures:
         clients = self._clients
         counters = clients.counters
+        refusals = self._refusals.recent(self._loop.time())
         return {
             "client_sockets": counters["connected"],
+            "clients_refused_recent": refusals.sum_s,
+            "clients_refused_since_s": refusals.since_s,
             "client_received_bytes_total": counters["bytes_in"],
             "client_sent_bytes_total": counters["bytes_out"],
             "client_blocked_total": counters["blocked"],

@@ -125,7 +125,7 @@ class Reserve:
     def demand_room(self) -> None:
         """Raise NoSpace where a member could not even start."""
         if free_bytes(self.path.parent) < LAST_BYTES:
-            raise NoSpace(str(self.path.parent), START_BYTES)
+            raise NoSpace(str(self.path.parent), LAST_BYTES)
 
     @property
     def held(self) -> bool:

@@ -21,7 +21,8 @@ from vsync.types import record
 
 EXAMPLES = """\
 BROKER is [http[s]://][user/password@]host[:port] of the management API, default localhost:15672,
-or $QPID_BROKER. Any member will do, and of a list host:port,host:port the first that answers.
+or $QPID_BROKER, without a port there, as other commands take it for that of AMQP. Any member will
+do, and of a list host:port,host:port the first that answers.
 
 \b
 Examples:

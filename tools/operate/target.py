@@ -18,7 +18,8 @@ from tools.client.http_api import Api, ApiError, NoAnswer, NotRunning, parse_api
 BROKER_HELP = (
     "The member to ask, [http[s]://][user/password@]host[:port] of its management API; any member "
     "will do, and of a list host:port,host:port or failover:(tcp://host:port,...) the first that "
-    "can be reached. Default localhost:15672, or $QPID_BROKER."
+    "can be reached. Default localhost:15672, or $QPID_BROKER, where a port is for AMQP to other "
+    "commands and for management here: leave it out."
 )
 COMPLETION = """\b
 Completion of verbs and options:

@@ -201,6 +201,40 @@ def test_management_over_tls_alone_while_the_certificate_is_renewed(tmp_path: Pa
             clear.get("overview")
 
 
+def test_what_waits_for_an_operator_is_found_until_he_has_mended_it(tmp_path: Path) -> None:
+    """A certificate that SIGHUP could not take, and clients for whom there was no room."""
+    authority = Authority(tmp_path / "pki")
+    files = authority.issue("server", HOST)
+    with service(tmp_path) as one:
+        (management,) = free_ports(1)
+        options = {**tls_options(one, files), "management_port": management}
+        one.configure(**options, max_connections=1)
+        one.start()
+        one.until(" serving in position ")
+        api = parse_api(f"{HOST}:{management}", START_S)
+
+        def found() -> dict[str, str]:
+            rows = api.fields("qpid", "findings")["findings"]
+            assert isinstance(rows, list)
+            return {str(row["name"]): str(row["what"]) for row in rows if isinstance(row, dict)}
+
+        assert found().keys() == set()
+        files.certificate.write_text("-----BEGIN CERTIFICATE-----\ntorn\n")
+        one.hang_up("what was in force stays")
+        assert str(files.certificate) in found()["settings-refused"]
+        authority.issue("server", HOST)
+        one.hang_up("TLS of new connections")
+        assert found().keys() == set()
+
+        plain = pika.ConnectionParameters(HOST, one.port, heartbeat=0)
+        client = admitted(lambda: pika.BlockingConnection(plain))
+        with pytest.raises(pika.exceptions.AMQPConnectionError):
+            pika.BlockingConnection(plain)
+        wait_until(lambda: "clients-refused" in found(), START_S, "clients-refused")
+        assert "did not let in 1 connection in ten minutes" in found()["clients-refused"]
+        client.close()
+
+
 def test_what_sighup_changes_and_what_it_does_not(tmp_path: Path) -> None:
     """The log names both, is opened again after it was moved, and can be JSON."""
     with service(tmp_path) as one:

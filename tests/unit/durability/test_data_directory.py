@@ -134,5 +134,5 @@ def test_leftovers_are_removed_before_a_start_is_refused_for_a_full_disk(
     assert not received.exists()
     assert not half.exists()
     others = 1
-    with pytest.raises(NoSpace):
+    with pytest.raises(NoSpace, match=r"1\.0 MB more are needed"):
         DataDirectory(options)

@@ -106,6 +106,14 @@ EDGES = {
     "views-unsteady": Edge(views(5), views(4)),
     "ring-link-down": Edge({"links_down": ["10.1.0.2:25672"]}, {"links_down": []}),
     "pair-alone": Edge(other(member("b", pair_alone=1)), other(member("b", pair_alone=0))),
+    "sole-voter": Edge(
+        {"members": [member("a"), replace(member("b"), voter=False)]},
+        {"members": [member("a"), member("b"), replace(member("c"), voter=False)]},
+    ),
+    "clients-refused": Edge(
+        other(member("b", clients_refused_recent=1)), other(member("b", clients_refused_recent=0))
+    ),
+    "settings-refused": Edge({"not_taken": "--tls-cert /t.pem: no certificate"}, {"not_taken": ""}),
     "member-drained": Edge({"drained": ["b"]}, {"drained": []}),
     "letters-wait": Edge(noted("letters", NotedQueue(2, -1, "/", "graves")), noted("letters")),
     "consumers-stuck": Edge(noted("stuck", NotedQueue(4, -1, "/", "slow")), noted("stuck")),
@@ -202,6 +210,37 @@ def test_what_to_do_about_a_late_member_goes_by_the_cause(figures: Figures, word
     late: Figures = {"late_recent": 4, "late_recent_s": 10.0, **figures}
     (found,) = told(**other(member("b", "ACTIVE", **late)))
     assert words in found.do
+
+
+def test_an_alarm_is_told_with_the_figure_of_now_beside_that_of_its_beginning() -> None:
+    low = {("b", "disk"): "90.0 MB free of 100.0 MB wanted (--disk-free-limit)"}
+    seen = {"alarms": low, **other(member("b", disk_free_bytes=55.44e6))}
+    (found,) = told(**seen)
+    assert found.what == (
+        "b: low on disk, 90.0 MB free of 100.0 MB wanted (--disk-free-limit) as it began; "
+        "now 55.4 MB"
+    )
+    (unheard,) = told(alarms=low, **other(replace(member("b"), figures=None)))
+    assert unheard.what.endswith("(--disk-free-limit)")
+
+
+def test_those_without_a_vote_behind_a_sole_voter_are_named() -> None:
+    mute = [replace(member(name), voter=False) for name in "bc"]
+    away = replace(member("d", "DOWN"), voter=False)
+    (found,) = [
+        one for one in told(members=[member("a"), *mute, away]) if one.name != "member-down"
+    ]
+    assert found.what == "a alone votes; b, c have no vote"
+    assert "--add-voter b" in found.do
+    assert told(members=[member("a"), *mute], pair=True) == []
+    assert told(members=[member("a")]) == []
+
+
+def test_it_is_told_how_many_clients_were_not_let_in_and_since_when() -> None:
+    figures: Figures = {"clients_refused_recent": 12, "clients_refused_since_s": 90.0}
+    (found,) = told(**other(member("b", "ACTIVE", **figures)))
+    assert found.what.startswith("b did not let in 12 connections in ten minutes")
+    assert found.since_ms == NOW_MS - 90_000
 
 
 def test_a_member_without_a_majority_passes_on_the_advice_that_its_broker_gives() -> None:

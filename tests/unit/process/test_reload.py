@@ -83,6 +83,7 @@ def test_users_of_a_file_are_read_again_and_a_mistake_leaves_them(
             reload._put_in_force(reload._read())
             assert list(listener.backends.users) == users
             assert (listener.backends.version == before) is (text == "ada")
+            assert (f"--auth-file {file}: line 1" in reload.not_taken) is (text == "ada")
         assert caplog.messages.count(f"SIGHUP: users in {file}: 1") == 2
         (problem,) = [one.getMessage() for one in caplog.records if one.levelname == "ERROR"]
         assert problem.startswith(f"SIGHUP: what was in force stays: --auth-file {file}: line 1")
