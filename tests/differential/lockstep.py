@@ -106,11 +106,15 @@ class Lockstep:
                 self.send(side, step)
             elif tags is not None:
                 self._settle(side, step, *tags[index])
+            if step.what in (*NO_REPLY, "settle"):
+                side.ask_channel(step.conn, step.channel)
         for side in sides:
             names = _replies(step)
             if names and step.conn in side.peers:
                 at = 0 if step.what.startswith("connection.") else step.channel
                 side.wait_for(step.conn, at, *names)
+            elif step.what in (*NO_REPLY, "settle"):
+                side.wait_for_channel(step.conn, step.channel)
         wait_for_silence([peer for side in sides for peer in side.peers.values()], idle_s)
         ours, theirs = (side.trace() for side in sides)
         places = [

@@ -20,6 +20,7 @@ from broker.options.broker import Address
 from tests.support.amqp_peer import method, opening
 
 REPLY_S, END_S = 4.0, 2.0
+KNOWN_EXCHANGE, ANSWER = ("amq.direct", "direct"), "exchange.declare-ok"
 MADE_BY_THE_SERVER = re.compile(r"amq\.(gen|ctag)-[\w-]+")
 _FIXED = {tag.encode()[0]: struct.Struct(f">{code}") for tag, code in
           zip("tbBsuIilLfdT", "?bBhHiIqqfdQ", strict=True)}  # fmt: skip
@@ -253,6 +254,17 @@ class Side:
                 return
             if select.select([peer.socket], [], [], 0.1)[0]:
                 peer.receive()
+
+    def ask_channel(self, conn: int, channel: int) -> None:
+        """Send what changes nothing and is answered when all before it on the channel is done."""
+        asked = method(channel, "exchange.declare", *KNOWN_EXCHANGE, True, *(False,) * 4, {})
+        self.peers[conn].send(asked)
+
+    def wait_for_channel(self, conn: int, channel: int) -> None:
+        """Until that is answered, which nobody is told."""
+        self.wait_for(conn, channel, ANSWER)
+        peer = self.peers[conn]
+        peer.got = [one for one in peer.got if (one.channel, one.name) != (channel, ANSWER)]
 
     def trace(self) -> dict[str, list[str]]:
         """What came since the last one, by channel and kind, and react to it as a client must."""
