@@ -5,7 +5,7 @@ commands filled them, so it is the same at all members. Nothing is looked up by 
 """
 
 from array import array
-from collections import deque
+from collections import Counter, deque
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import InitVar, dataclass, field
 from itertools import chain
@@ -600,6 +600,8 @@ class State:
     late_letters: deque[Letter] = field(default_factory=deque)
     # by member and vhost; "": no member's doing; vhosts that are gone. No part of the state.
     totals: dict[tuple[str, str], Totals] = field(default_factory=dict)
+    # how many messages died, by why and by what becomes of them. No part of the state.
+    died: Counter[tuple[str, str]] = field(default_factory=Counter)
     # what a purge took out: nothing refers to it, it is freed in slices (machine.free)
     discarded: list[Discarded] = field(default_factory=list)
     # what a cold start will keep, by the queue's number; no part of the state

@@ -56,6 +56,8 @@ SECONDS_MAX = 31_536_000
 class Problem(Exception):
     """A refusal: an HTTP status, the word that tools look for, and a sentence."""
 
+    headers: Mapping[str, str] = {}
+
     def __init__(self, status: int, error: str, reason: str) -> None:
         super().__init__(reason)
         self.status, self.error, self.reason = status, error, reason

@@ -21,9 +21,9 @@ from broker.admin.operator_logins import entered
 from broker.amqp.errors import ProtocolFault
 from broker.management.access import Identity, Logins, credentials
 from broker.management.amqp_client import AmqpRefused
-from broker.management.call import HEADERS, Broker, Call, Problem, Reply, bad_request
+from broker.management.call import HEADERS, Broker, Call, Problem, Reply, Route, bad_request
 from broker.management.connections import HttpConnections
-from broker.management.json_values import BadJson, text_of
+from broker.management.json_values import BadJson, Object, text_of
 from broker.management.routes import ROUTES, Router, permits
 from vsync.admin.protocol import QueryRefused
 
@@ -140,6 +140,8 @@ class ManagementServer:
         found = self._router.find(raw[len(API) :])
         method = "GET" if request.method == "HEAD" else request.method
         routes, names = found if found is not None else ({}, {})
+        if routes and method == "OPTIONS":  # to anybody, as RabbitMQ: it says nothing of the state
+            return _response(Reply(200, headers={"Allow": _methods(routes)}))
         route = routes.get(method)
         if route is not None and route.tag == "" and not request.headers.get("Authorization"):
             user = STRANGER
@@ -148,8 +150,7 @@ class ManagementServer:
         if not routes:
             raise Problem(404, "Object Not Found", "Not Found")
         if route is None:
-            allowed = ", ".join(routes)
-            raise Problem(405, "method_not_allowed", f"{request.method} is not among {allowed}")
+            raise _NotAllowed(request.method, _methods(routes))
         if not permits(route, user):
             raise Problem(401, "not_authorised", f"Not {route.tag} user")
         user = await self._with_vhosts(user, names)
@@ -194,12 +195,8 @@ class ManagementServer:
 
     def _refuse(self, problem: Problem) -> web.Response:
         self.counters["refused"] += 1
-        headers: Mapping[str, str] = {}
-        if isinstance(problem, _Unauthenticated):
-            headers = {"WWW-Authenticate": REALM}
-        return _response(
-            Reply(problem.status, {"error": problem.error, "reason": problem.reason}, headers)
-        )
+        body: Object = {"error": problem.error, "reason": problem.reason}
+        return _response(Reply(problem.status, body, problem.headers))
 
     def _file(self, request: web.BaseRequest, path: str) -> web.Response:
         """A file of the dashboard: those that were there at the start, by their names."""
@@ -215,6 +212,20 @@ class _Unauthenticated(Problem):
 
     def __init__(self, reason: str) -> None:
         super().__init__(401, "not_authorised", reason)
+        self.headers = {"WWW-Authenticate": REALM}
+
+
+class _NotAllowed(Problem):
+    """A method that the path has not, with those that it has."""
+
+    def __init__(self, method: str, allowed: str) -> None:
+        super().__init__(405, "method_not_allowed", f"{method} is not among {allowed}")
+        self.headers = {"Allow": allowed}
+
+
+def _methods(routes: Mapping[str, Route]) -> str:
+    """In RabbitMQ's order."""
+    return ", ".join(["HEAD"] * ("GET" in routes) + [*routes, "OPTIONS"])
 
 
 def _response(reply: Reply) -> web.Response:

@@ -15,7 +15,8 @@ from broker.statistics.exposition import labels
 from broker.statistics.figures import FIGURES, Figures
 
 PROTOCOL = labels(protocol="amqp091")
-OF_QUEUES = labels(protocol="amqp091", queue_type="rabbit_classic_queue")
+QUEUE_TYPE = "rabbit_classic_queue"
+OF_QUEUES = labels(protocol="amqp091", queue_type=QUEUE_TYPE)
 
 Value = Callable[[Figures], float]
 
@@ -60,6 +61,16 @@ GLOBAL = (
 )  # fmt: skip
 """Below `rabbitmq_global_`."""
 
+DIED = {
+    "maxlen": "Messages that a queue dropped, or refused, as it was full",
+    "expired": "Messages that expired in a queue",
+    "rejected": "Messages that consumers rejected",
+    "delivery_limit": "Messages that came back to a queue more often than it lets them",
+}
+"""By reason, counters `rabbitmq_global_messages_dead_lettered_*_total`."""
+STRATEGIES = ("disabled", "at_most_once", "at_least_once")
+"""What becomes of them; `disabled`: their queue has no dead-letter exchange."""
+
 CHURN_TEXT = {
     "connections_opened": "Connections opened",
     "connections_closed": "Connections closed or lost",
@@ -70,7 +81,7 @@ CHURN_TEXT = {
     "queues_deleted": "Queues deleted",
 }
 OF_NOBODY = ("queues_created", "queues_deleted")
-"""Reported by the first serving member."""
+"""Reported by the first serving member, as are dead letters."""
 
 NODE: tuple[tuple[str, str, Value], ...] = (
     ("process_open_fds", "Open file descriptors", lambda f: f["open_fds"]),
@@ -253,7 +264,8 @@ CONNECTION = (
 DETAILED = tuple(
     dict.fromkeys(
         [
-            "connection_churn_metrics", "node_coarse_metrics", "global_metrics",
+            "connection_churn_metrics", "auth_attempt_metrics", "node_coarse_metrics",
+            "global_metrics",
             *[metric.family for metric in QUEUE], "queue_metrics",
             *[row[0] for row in CHANNEL], *[row[0] for row in CONNECTION], "exchange_metrics",
         ]

@@ -25,6 +25,7 @@ from broker.statistics.metric_names import (
     CHURN_TEXT,
     CONNECTION,
     DETAILED,
+    DIED,
     FEDERATION,
     GLOBAL,
     HTTP,
@@ -33,7 +34,9 @@ from broker.statistics.metric_names import (
     OF_NOBODY,
     PROTOCOL,
     QUEUE,
+    QUEUE_TYPE,
     SHOVEL,
+    STRATEGIES,
     QueueMetric,
 )
 from broker.statistics.sampler import CHURN
@@ -149,6 +152,8 @@ class Metrics:
             yield from self._gauges(prefix, self._observed.figures())
         if "connection_churn_metrics" in families:
             yield from self._churn(prefix)
+        if "auth_attempt_metrics" in families:
+            yield from self._logins(prefix, self._observed.figures())
         if "global_metrics" in families:
             yield from self._globals()
         yield from self._of_objects(prefix, families, vhosts)
@@ -161,6 +166,7 @@ class Metrics:
         yield from self._gauges(prefix, figures)
         yield from self._globals()
         yield from self._churn(prefix)
+        yield from self._logins(prefix, figures)
         yield from self._alarms(prefix)
         yield from self._own(figures)
         yield from self._found()
@@ -198,6 +204,7 @@ class Metrics:
             value = sum(getattr(sums, count) for count in counts)
             row = [(found, value)]
             yield from lines(f"rabbitmq_global_{name}", "counter", text, row)
+        yield from self._dead_letters()
         links = self._clients.links()
         publishers = sum(link.client.is_publisher for link in links)
         share = self._observed.statistics.sampler.share
@@ -214,6 +221,34 @@ class Metrics:
             ("channels", "gauge", "Channels open at this member", "", channels),
         ):  # fmt: skip
             yield from lines(f"rabbitmq_{name}", kind, text, [(found, number)])
+
+    def _dead_letters(self) -> Iterator[str]:
+        if not self._observed.statistics.is_first:
+            return
+        died = self._observed.machine.died
+        for reason, text in DIED.items():
+            rows: list[Row] = [
+                (labels(queue_type=QUEUE_TYPE, dead_letter_strategy=one), died[reason, one])
+                for one in STRATEGIES
+            ]
+            name = f"rabbitmq_global_messages_dead_lettered_{reason}_total"
+            yield from lines(name, "counter", text, rows)
+
+    def _logins(self, prefix: str, figures: Figures) -> Iterator[str]:
+        """As `auth/attempts` of the management API has them."""
+        both = [
+            (labels(protocol=protocol), figures[f"logins_{who}_total"],
+             figures[f"logins_{who}_refused_total"])
+            for protocol, who in (("amqp091", "clients"), ("http", "operators"))
+        ]  # fmt: skip
+        good: list[Row] = [(found, count) for found, count, _ in both]
+        bad: list[Row] = [(found, count) for found, _, count in both]
+        rows: list[Row] = [(found, count + refused) for found, count, refused in both]
+        for name, text, of in (
+            ("attempts", "Logins", rows), ("attempts_succeeded", "Logins that were good", good),
+            ("attempts_failed", "Logins that were refused", bad),
+        ):  # fmt: skip
+            yield from lines(f"{prefix}auth_{name}_total", "counter", text, of)
 
     def _churn(self, prefix: str) -> Iterator[str]:
         totals, first = self._observed.machine.totals, self._observed.statistics.is_first

@@ -94,6 +94,13 @@ def deleting(doing: str, *path: str) -> Act:
     return act
 
 
+def clear_topics(vhost: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
+    """All of a user's, or those for one exchange."""
+    path = "topic-permissions", "{vhost}", "{user}"
+    one = ("{exchange}",) if given["exchange"] else ()
+    return deleting("Deleting topic permissions of {user}", *path, *one)(vhost, given)
+
+
 def restart_link(vhost: str, given: Given) -> tuple[str, Callable[[Api], str | None]]:
     """End the attempt of a link that runs, by the id that federation_status shows."""
     name = given["link_id"]
@@ -357,8 +364,8 @@ CHANGES: dict[str, Verb] = {
         ),
     ),
     "clear_topic_permissions": Verb(
-        "Take all topic permissions in a virtual host from a user.", arguments("user"),
-        deleting("Deleting topic permissions of {user}", "topic-permissions", "{vhost}", "{user}"),
+        "Take the topic permissions in a virtual host from a user; or those for one EXCHANGE.",
+        (*arguments("user"), click.Argument(["exchange"], required=False)), clear_topics,
     ),
     "add_vhost": Verb(
         "Add a virtual host; who adds it gets all permissions there.",

@@ -98,7 +98,8 @@ def _permission(body: Table) -> str:
 
 
 def _topic_permission(body: Table) -> str:
-    return _are_texts(body, "exchange", "write", "read")
+    """Without patterns it is to be taken away, for this exchange alone."""
+    return _are_texts(body, *(("exchange",) if len(body) == 1 else ("exchange", "write", "read")))
 
 
 def _limits(*names: str) -> Check:
@@ -173,6 +174,8 @@ def _define(state: State, what: str, vhost: str, name: str, body: Table | None) 
     if what == "topic_permission":
         exchange = body["exchange"]
         assert isinstance(exchange, str)
+        if "write" not in body:
+            return _take_topic(state, key, exchange)
         one: Value = {"write": body["write"], "read": body["read"]}
         body = {**defined.get(key, {}), exchange: one}
         if len(canonical(body)) > DEFINITION_BYTES_MAX:
@@ -184,6 +187,21 @@ def _define(state: State, what: str, vhost: str, name: str, body: Table | None) 
     follow(state)
     _follow_policies(state, what, vhost or name)
     return (CREATED if new else REPLACED), ""
+
+
+def _take_topic(state: State, key: tuple[str, str], exchange: str) -> tuple[int, str]:
+    """That for one exchange."""
+    what = "topic_permission"
+    defined = state.definitions[what].get(key, {})
+    if exchange not in defined:
+        return ABSENT, f"there is no {what} '{key[1]}' for exchange '{exchange}'"
+    others = {other: one for other, one in defined.items() if other != exchange}
+    if others:
+        _put(state, what, key, others)
+    else:
+        _delete(state, what, key)
+    follow(state)
+    return REPLACED, ""
 
 
 def _define_first_administrator(

@@ -103,6 +103,8 @@ def drop_head(state: State, queue: Queue, reason: str) -> None:
 def dead_letter(state: State, queue: Queue, message: Message, reason: str) -> None:
     """To be published to the queue's dead-letter exchange, if it has one, after the command."""
     exchange = queue.dead_letter_exchange
+    kept = "at_least_once" if queue.at_least_once else "at_most_once"
+    state.died[reason, kept if exchange is not None else "disabled"] += 1
     if exchange is not None and not queue.deleted:
         key = message[KEY] if queue.dead_letter_key is None else queue.dead_letter_key
         state.dead_letters.append(Letter(queue.vhost, exchange, key, queue.name, message, reason))

@@ -353,10 +353,23 @@ TOPIC = Kind("topic_permission", lambda _, __: {}, _topic_body, lambda call: cal
 async def list_topics(call: Call) -> Reply:
     """Of each user one for each exchange."""
     demand_named(call)
-    rows = [row for one in found(call, TOPIC) for row in topic_rows(one)]
+    exchange = call.names.get("exchange")
+    rows = [
+        row for one in found(call, TOPIC) for row in topic_rows(one)
+        if exchange in (None, row["exchange"])
+    ]  # fmt: skip
     if "vhost" in call.names and "user" in call.names and not rows:
         raise not_found()
     return Reply(body=rows)
+
+
+async def delete_topic(call: Call) -> Reply:
+    """That for one exchange."""
+    await list_topics(call)
+    key = call.names["vhost"], call.names["user"]
+    return await define(
+        call.broker, call.user, TOPIC.what, *key, {"exchange": call.names["exchange"]}
+    )
 
 
 # -- policies and parameters ---------------------------------------------------------------------
@@ -484,6 +497,11 @@ ROUTES = (
     Route(
         "topic-permissions/{vhost}/{user}",
         {"GET": list_topics, "PUT": putter(TOPIC), "DELETE": deleter(TOPIC)},
+        ADMINISTRATOR,
+    ),
+    Route(
+        "topic-permissions/{vhost}/{user}/{exchange}",
+        {"GET": list_topics, "PUT": putter(TOPIC), "DELETE": delete_topic},
         ADMINISTRATOR,
     ),
     Route("policies", {"GET": lister(POLICY)}, USER),

@@ -64,6 +64,7 @@ _GET = '{"count": 1, "ackmode": "ack_requeue_true", "encoding": "auto"}'
 _MESSAGE = '{"routing_key": "key", "payload": "x", "payload_encoding": "string", "properties": {}}'
 _MOVE = f'{{"to": "{OTHER_QUEUE}"}}'
 _NAMED_P, _NAMED_G, _NAMED_S = (("name", "kept"),), (("name", "set"),), (("name", "moving"),)
+_TOPIC = (("exchange", "amq.topic"),)
 _QUEUES, _EXCHANGES = "queues/{vhost}/{queue}", "exchanges/{vhost}/{exchange}"
 _TO_QUEUE = "bindings/{vhost}/e/{source}/q/{queue}"
 _TO_EXCHANGE = "bindings/{vhost}/e/{source}/e/{destination}"
@@ -142,6 +143,11 @@ DEMANDS: tuple[Demand, ...] = (
     Demand("PUT", "topic-permissions/{vhost}/{user}", _ADMIN, SEE, good=204,
            body='{"exchange": "amq.topic", "write": "", "read": ""}'),
     Demand("DELETE", "topic-permissions/{vhost}/{user}", _ADMIN, SEE, good=204),
+    Demand("GET", "topic-permissions/{vhost}/{user}/{exchange}", _ADMIN, SEE, names=_TOPIC),
+    Demand("PUT", "topic-permissions/{vhost}/{user}/{exchange}", _ADMIN, SEE, good=204,
+           names=_TOPIC, body='{"exchange": "amq.topic", "write": "", "read": ""}'),
+    Demand("DELETE", "topic-permissions/{vhost}/{user}/{exchange}", _ADMIN, SEE, good=204,
+           names=_TOPIC),
     # policies, parameters, limits
     *_listed("policies", "policies/{vhost}", "operator-policies", "operator-policies/{vhost}"),
     Demand("GET", "policies/{vhost}/{name}", _MAKER, SEE, names=_NAMED_P),

@@ -70,6 +70,12 @@ def test_permissions_of_a_user(api: Api) -> None:
     topic = {"exchange": "amq.topic", "write": "^a", "read": ".*"}
     assert api.ask("PUT", "topic-permissions/%2F/bob", topic).status == 201
     assert api.get("topic-permissions/%2F/bob") == [{"user": "bob", "vhost": "/", **topic}]
+    more = {"exchange": "more", "write": "", "read": "b"}
+    assert api.ask("PUT", "topic-permissions/%2F/bob", more).status == 204
+    one = "topic-permissions/%2F/bob/amq.topic"
+    assert api.get(one) == [{"user": "bob", "vhost": "/", **topic}]
+    assert [api.ask("DELETE", one).status for _ in range(2)] == [204, 404]
+    assert api.get("topic-permissions/%2F/bob") == [{"user": "bob", "vhost": "/", **more}]
     assert api.ask("DELETE", "topic-permissions/%2F/bob").status == 204
     assert api.ask("DELETE", "permissions/%2F/bob").status == 204
     assert api.ask("DELETE", "permissions/%2F/bob").status == 404

@@ -144,6 +144,20 @@ def test_replies_forbid_what_browsers_should_not_do(api: Api) -> None:
 def test_a_method_that_a_path_has_not(api: Api) -> None:
     answered = api.ask("DELETE", "overview")
     assert answered.status == 405
+    assert answered.headers["Allow"] == "HEAD, GET, OPTIONS"
+
+
+@pytest.mark.parametrize(
+    ("path", "methods"),
+    [
+        ("queues/%2F/nowhere", "HEAD, GET, PUT, DELETE, OPTIONS"),
+        ("queues/%2F/nowhere/contents", "DELETE, OPTIONS"),
+    ],
+)
+def test_the_methods_of_a_path_are_told_to_anybody(api: Api, path: str, methods: str) -> None:
+    answered = Api(api.address, "nobody", "wrong").ask("OPTIONS", path)
+    assert answered.status == 200
+    assert answered.headers["Allow"] == methods
 
 
 @pytest.mark.parametrize(

@@ -99,7 +99,15 @@ def test_topic_permissions_of_a_user_are_one_for_each_exchange() -> None:
     for exchange in ("x", "y"):
         body: Table = {"exchange": exchange, "write": "w", "read": "r"}
         rig.define("topic_permission", "/", "guest", body)
-    assert list(rig.machine.definitions["topic_permission"]["/", "guest"]) == ["x", "y"]
+    known = rig.machine.definitions["topic_permission"]
+    assert list(known["/", "guest"]) == ["x", "y"]
+    assert rig.define("topic_permission", "/", "guest", {"exchange": "x"}) == (204, "")
+    assert list(known["/", "guest"]) == ["y"]
+    told = rig.define("topic_permission", "/", "guest", {"exchange": "x"})
+    assert told == (404, "there is no topic_permission 'guest' for exchange 'x'")
+    assert rig.define("topic_permission", "/", "guest", {"exchange": "y"}) == (204, "")
+    assert ("/", "guest") not in known
+    assert rig.machine.root() == rig.machine.recompute_root()
 
 
 def test_topic_permissions_of_a_user_are_bounded_together() -> None:

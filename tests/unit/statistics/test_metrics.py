@@ -4,6 +4,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker.amqp import codec
+from broker.machine.commands import Table
 from broker.machine.handlers.alarms import DISK
 from broker.statistics.exposition import labels, lines
 from broker.statistics.metric_names import DETAILED
@@ -107,6 +108,49 @@ def test_counters_are_those_of_the_own_clients_and_stay_when_these_leave() -> No
         series = parsed("".join(seen.metrics().aggregated()))
         assert value(series, "rabbitmq_global_messages_received_total") == expected
         assert value(series, "rabbitmq_connections_closed_total") == expected
+
+
+def test_dead_letters_are_counted_by_their_reason_and_what_becomes_of_them() -> None:
+    ours = Observed("a")
+    theirs = Observed("b", ours.rig)
+    client = ours.rig.client()
+    to_q: Table = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "q"}
+    client.queue("q", {"x-delivery-limit": 0})
+    client.queue("full", {"x-max-length": 1, **to_q})
+    kept = {"x-dead-letter-strategy": "at-least-once", "x-overflow": "reject-publish"}
+    client.queue("brief", {"x-message-ttl": 0, **to_q, **kept})
+    for name in ("full", "full", "full", "brief"):
+        client.publish(name)
+    for requeue in (False, True):
+        client.get("q")
+        client.nack(1 + requeue, requeue=requeue)
+    name, died = "rabbitmq_global_messages_dead_lettered_", {}
+    ours.sweep()
+    theirs.sweep()
+    for (one, found), count in parsed("".join(ours.metrics().aggregated())).items():
+        if one.startswith(name) and count:
+            died[one.removeprefix(name), dict(found)["dead_letter_strategy"]] = count
+    assert died == {
+        ("maxlen_total", "at_most_once"): 2, ("expired_total", "at_least_once"): 1,
+        ("rejected_total", "disabled"): 1, ("delivery_limit_total", "disabled"): 1,
+    }  # fmt: skip
+    of_theirs = parsed("".join(theirs.metrics().aggregated()))
+    assert not any("dead_lettered" in one for one, _ in of_theirs), "they would be counted twice"
+
+
+def test_logins_are_counted_by_protocol_as_rabbitmq_has_them() -> None:
+    seen = Observed()
+    seen.sweep()
+    figures = seen.figures
+    for number, who in enumerate(("clients", "operators")):
+        figures |= {f"logins_{who}_total": 10 + number, f"logins_{who}_refused_total": 5 - number}
+    for page in (seen.metrics().aggregated(), seen.metrics().per_object()):
+        series = parsed("".join(page))
+        for protocol, who in (("amqp091", "clients"), ("http", "operators")):
+            good, bad = figures[f"logins_{who}_total"], figures[f"logins_{who}_refused_total"]
+            for name, count in (("", good + bad), ("_succeeded", good), ("_failed", bad)):
+                found = f"rabbitmq_auth_attempts{name}_total", (("protocol", protocol),)
+                assert series[found] == count
 
 
 def test_messages_that_are_not_confirmed_are_those_of_all_channels_here() -> None:
@@ -230,6 +274,7 @@ def test_what_rabbitmqs_overview_dashboard_queries_is_there() -> None:
     (build,) = [dict(found) for name, found in series if name == "rabbitmq_build_info"]
     assert build.keys() >= {"rabbitmq_version", "erlang_version", "product_name", "product_version"}
     counted = [
-        dict(found) for name, found in series if name.startswith("rabbitmq_global_messages_")
-    ]
+        dict(found) for name, found in series
+        if name.startswith("rabbitmq_global_messages_") and "dead_lettered" not in name
+    ]  # fmt: skip
     assert all("protocol" in found for found in counted)
