@@ -19,7 +19,7 @@ from broker.amqp.spec import METHODS, decode_method
 from broker.options.broker import Address
 from tests.support.amqp_peer import method, opening
 
-REPLY_S, END_S = 4.0, 2.0
+REPLY_S, END_S = 20.0, 2.0
 KNOWN_EXCHANGE, ANSWER = ("amq.direct", "direct"), "exchange.declare-ok"
 MADE_BY_THE_SERVER = re.compile(r"amq\.(gen|ctag)-[\w-]+")
 _FIXED = {tag.encode()[0]: struct.Struct(f">{code}") for tag, code in

@@ -155,6 +155,11 @@ RULES = (
         and "expiration=" not in str(seen.ours),
     ),
     Rule(
+        "headers in a stream", "RabbitMQ's streams lose those that are tables or arrays",
+        lambda seen: "x-stream-offset=" in str(seen.theirs)
+        and bare(seen.ours, " headers=.*") == bare(seen.theirs, " headers=.*"), goes_on=True,
+    ),
+    Rule(
         "a time to live for what waits", "A policy's counts for what waits, too",
         lambda seen: has_had(seen, "'message-ttl'") and len(seen.ours) <= len(seen.theirs)
         and any(word in str(seen.theirs) for word in ("deliver", "get-ok", "declare-ok", "left")),
