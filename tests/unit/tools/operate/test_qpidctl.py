@@ -117,6 +117,11 @@ def test_an_unknown_column_is_answered_by_those_there_are(run: Run) -> None:
             ("PUT", "topic-permissions/%2F/bob",
              {"exchange": "amq.topic", "write": "^a", "read": "^b"}),
         ),
+        (("clear_topic_permissions", "bob"), ("DELETE", "topic-permissions/%2F/bob", None)),
+        (
+            ("clear_topic_permissions", "bob", "amq.topic"),
+            ("DELETE", "topic-permissions/%2F/bob/amq.topic", None),
+        ),
         (
             ("set_parameter", "federation", "up", "3"),
             ("PUT", "parameters/federation/%2F/up",
