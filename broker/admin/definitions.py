@@ -69,8 +69,7 @@ class Definitions:
 
     def parameter_fault(self, vhost: str, name: str, value: Value) -> str:
         """Why no parameter `COMPONENT/NAME` can have this value; empty where one can."""
-        check = _PARAMETERS.get(name.partition("/")[0])
-        return check(self._controller.replica.machine, vhost, name, value) if check else ""
+        return parameter_fault(self._controller.replica.machine, vhost, name, value)
 
     async def define(
         self, what: str, vhost: str, name: str, body: Mapping[str, Value] | None, by: str
@@ -169,15 +168,38 @@ def _too_many_steps(define: Define, machine: Machine) -> Outcome | None:
 # -- runtime parameters --------------------------------------------------------------------------
 
 
-_PARAMETERS: Mapping[str, Callable[[Machine, str, str, object], str]] = {
-    shovels.COMPONENT: shovels.parameter_fault,
-    replicas.COMPONENT: replicas.replica_fault,
-    upstreams.UPSTREAM: upstreams.upstream_fault,
-    upstreams.UPSTREAM_SET: upstreams.upstream_fault,
+_PARSE: Mapping[str, Callable[[str, str, object], object]] = {
+    shovels.COMPONENT: shovels.parse_shovel,
+    replicas.COMPONENT: replicas.parse_replica,
+    upstreams.UPSTREAM: lambda _, name, value: upstreams.parse_upstream(name, value),
+    upstreams.UPSTREAM_SET: lambda _, name, value: upstreams.parse_set(name, value),
 }
-"""By component: what is wrong with a parameter `COMPONENT/NAME` of a virtual host.  Components run
-what they are told, so what nobody could run is not defined: silence would let an operator believe
-in it.  Parameters of other components are kept as they are."""
+"""By component, of a virtual host, a name and a value.  Components run what they are told, so what
+nobody could run is not defined: silence would let an operator believe in it.  Parameters of other
+components are kept as they are."""
+_MOST = {
+    shovels.COMPONENT: (shovels.SHOVELS_MAX, "shovels"),
+    replicas.COMPONENT: (replicas.REPLICAS_MAX, "replicas of queues"),
+}
+"""How many of a component, in the cluster."""
+
+
+def parameter_fault(machine: Machine, vhost: str, parameter: str, value: object) -> str:
+    """Why no parameter `COMPONENT/NAME` of a cluster can have this value; empty where one can."""
+    component, _, name = parameter.partition("/")
+    if component not in _PARSE:
+        return ""
+    try:
+        _PARSE[component](vhost, name, value)
+    except shovels.BadShovel as bad:
+        return f"Validation failed\n\n{component} '{name}': {bad}\n"
+    most, each = _MOST.get(component, (None, ""))
+    defined = machine.definitions["parameter"] if most is not None else {}
+    count = sum(1 for _, one in defined if shovels.name_in(component, one) is not None)
+    if most is not None and count >= most and (vhost, parameter) not in defined:
+        return f"there are {most} {each}, each of which is a process"
+    return ""
+
 
 # -- decided at the origin -----------------------------------------------------------------------
 

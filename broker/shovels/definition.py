@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import field
-from typing import Protocol, cast
+from typing import cast
 
 from broker.amqp.codec import encode_properties
 from broker.amqp.fields import Value, encode_table
@@ -43,14 +43,6 @@ _PROPERTIES = {
     "timestamp": int, "type": str, "user_id": str, "app_id": str, "cluster_id": str,
 }  # fmt: skip
 Table = dict[str, Value]
-
-
-class Machine(Protocol):
-    """What is looked up before a shovel is defined."""
-
-    @property
-    def definitions(self) -> Mapping[str, Mapping[tuple[str, str], object]]:
-        """By kind, then by virtual host and name."""
 
 
 class BadShovel(ValueError):
@@ -184,25 +176,6 @@ def name_in(component: str, parameter: str) -> str | None:
     """Return the name of a parameter `COMPONENT/NAME`; None if it is of another component."""
     of, _, name = parameter.partition("/")
     return name if of == component else None
-
-
-def is_one_too_many(machine: Machine, vhost: str, parameter: str, most: int) -> bool:
-    """Whether this parameter is a new one, and its component has so many in the cluster."""
-    parameters, component = machine.definitions["parameter"], parameter.partition("/")[0]
-    defined = sum(1 for _, one in parameters if name_in(component, one) is not None)
-    return defined >= most and (vhost, parameter) not in parameters
-
-
-def parameter_fault(machine: Machine, vhost: str, parameter: str, value: object) -> str:
-    """Return why no shovel of this cluster can have this value; empty where one can."""
-    name = parameter.partition("/")[2]
-    try:
-        parse_shovel(vhost, name, value)
-    except BadShovel as bad:
-        return f"Validation failed\n\nshovel '{name}': {bad}\n"
-    if is_one_too_many(machine, vhost, parameter, SHOVELS_MAX):
-        return f"there are {SHOVELS_MAX} shovels, each of which is a process"
-    return ""
 
 
 def parse_shovel(vhost: str, name: str, value: object) -> Shovel:

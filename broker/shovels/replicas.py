@@ -18,10 +18,8 @@ from broker.shovels.definition import (
     RECONNECT_MAX_S,
     RECONNECT_S,
     BadShovel,
-    Machine,
     Reader,
     Shovel,
-    is_one_too_many,
     parse_shovel,
 )
 
@@ -68,18 +66,6 @@ class Stopping:
 def _find(vhosts: Mapping[str, Vhost], key: tuple[str, str]) -> Queue | None:
     vhost, name = key
     return vhosts[vhost].queues.get(name) if vhost in vhosts else None
-
-
-def replica_fault(machine: Machine, vhost: str, parameter: str, value: object) -> str:
-    """Return why no queue of this cluster can be one; empty where it can."""
-    name = parameter.partition("/")[2]
-    try:
-        parse_replica(vhost, name, value)
-    except BadShovel as bad:
-        return f"Validation failed\n\n{COMPONENT} '{name}': {bad}\n"
-    if is_one_too_many(machine, vhost, parameter, REPLICAS_MAX):
-        return f"there are {REPLICAS_MAX} replicas of queues, each of which is a process"
-    return ""
 
 
 def parse_replica(vhost: str, name: str, value: object) -> Shovel:

@@ -21,7 +21,6 @@ from broker.shovels.definition import (
     RECONNECT_S,
     BadShovel,
     Link,
-    Machine,
     NotDefined,
     Reader,
     Shovel,
@@ -131,20 +130,6 @@ def parse_set(name: str, value: object) -> tuple[Table, ...]:
         _shared(name, (), reader)
         reader.end()
     return tuple(cast("list[Table]", value))
-
-
-def upstream_fault(machine: Machine, vhost: str, parameter: str, value: object) -> str:
-    """Return why no parameter of either component can have this value; empty where one can."""
-    del machine, vhost
-    component, _, name = parameter.partition("/")
-    try:
-        if component == UPSTREAM:
-            parse_upstream(name, value)
-        else:
-            parse_set(name, value)
-    except BadShovel as bad:
-        return f"Validation failed\n\n{component} '{name}': {bad}\n"
-    return ""
 
 
 # -- what comes of it ----------------------------------------------------------------------------

@@ -8,11 +8,13 @@ from typing import cast
 
 import pytest
 
+from broker.admin.definitions import parameter_fault
 from broker.machine.commands import Table
+from broker.machine.machine import Machine
 from broker.machine.state import Vhost
-from broker.shovels.definition import BadShovel, Machine
+from broker.shovels.definition import BadShovel
 from broker.shovels.place_ranges import as_text, count, parse, places, ranges_of, union, without
-from broker.shovels.replicas import REPLICAS_MAX, Row, Stopping, parse_replica, replica_fault
+from broker.shovels.replicas import REPLICAS_MAX, Row, Stopping, parse_replica
 from tests.support.gateway_loop import Loop
 
 URI = "amqp://copier:secret@far"
@@ -51,9 +53,9 @@ def test_there_is_a_bound() -> None:
     }
     there = cast("Machine", SimpleNamespace(definitions={"parameter": parameters}))
     value = {"src-uri": URI}
-    assert replica_fault(there, "/", "queue-replica/0", value) == ""
-    assert "there are 100" in replica_fault(there, "/", "queue-replica/new", value)
-    assert "'src-uri' is missing" in replica_fault(there, "/", "queue-replica/0", {})
+    assert parameter_fault(there, "/", "queue-replica/0", value) == ""
+    assert "there are 100" in parameter_fault(there, "/", "queue-replica/new", value)
+    assert "'src-uri' is missing" in parameter_fault(there, "/", "queue-replica/0", {})
 
 
 @pytest.mark.parametrize(

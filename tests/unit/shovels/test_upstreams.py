@@ -9,8 +9,10 @@ from typing import cast
 
 import pytest
 
+from broker.admin.definitions import parameter_fault
 from broker.machine.commands import Table, Value
-from broker.shovels.definition import BadShovel, Link, Machine
+from broker.machine.machine import Machine
+from broker.shovels.definition import BadShovel, Link
 from broker.shovels.upstreams import (
     PREFETCH,
     QUEUE_PREFETCH,
@@ -19,7 +21,6 @@ from broker.shovels.upstreams import (
     link_of,
     parse_set,
     parse_upstream,
-    upstream_fault,
 )
 
 ROOT = Path(__file__).parents[3]
@@ -89,12 +90,12 @@ def test_a_parameter_is_refused_by_its_faults() -> None:
     machine = cast("Machine", SimpleNamespace())
     good = {"uri": "amqp://far"}
     where = "/", "federation-upstream/far"
-    assert upstream_fault(machine, *where, good) == ""
-    assert "'far'" in upstream_fault(machine, *where, {})
-    assert "JSON object" in upstream_fault(machine, *where, 3)
+    assert parameter_fault(machine, *where, good) == ""
+    assert "'far'" in parameter_fault(machine, *where, {})
+    assert "JSON object" in parameter_fault(machine, *where, 3)
     where_set = "/", "federation-upstream-set/s"
-    assert upstream_fault(machine, *where_set, [{"upstream": "a"}]) == ""
-    assert "is a list" in upstream_fault(machine, *where_set, 3)
+    assert parameter_fault(machine, *where_set, [{"upstream": "a"}]) == ""
+    assert "is a list" in parameter_fault(machine, *where_set, 3)
 
 
 def test_a_policy_names_one_a_set_or_all() -> None:
@@ -148,7 +149,7 @@ def test_the_sample_is_what_it_should_be() -> None:
     machine = cast("Machine", SimpleNamespace())
     for one in document["parameters"]:
         where = one["vhost"], f"{one['component']}/{one['name']}"
-        assert upstream_fault(machine, *where, one["value"]) == ""
+        assert parameter_fault(machine, *where, one["value"]) == ""
     names = {one["name"] for one in document["parameters"]}
     for policy in document["policies"]:
         for key in ("federation-upstream", "federation-upstream-set"):
