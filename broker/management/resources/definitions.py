@@ -115,7 +115,8 @@ def found(call: Call, kind: Kind) -> Iterator[Defined]:
             continue
         if name is not None and named != name:
             continue
-        if not kind.in_vhost or call.sees(where):
+        vhost_of = named if kind is VHOST else where
+        if not vhost_of or call.sees(vhost_of):
             yield Defined(where, named, body)
 
 
@@ -237,16 +238,6 @@ def _values(body: Object, *names: str) -> Table:
 VHOST = Kind("vhost", _vhost_row, _vhost_body, lambda call: call.names["vhost"], False)
 
 
-async def list_vhosts(call: Call) -> Reply | StreamResponse:
-    defined = call.broker.machine.definitions["vhost"]
-    return await Listing(
-        [Defined("", name, body) for (_, name), body in defined.items() if call.sees(name)],
-        lambda one: _vhost_row(call, one),
-        lambda one: (one.name,),
-        lambda one: one.name,
-    ).reply(call)
-
-
 async def show_vhost(call: Call) -> Reply:
     call.demand_vhost(call.names["vhost"])
     return await _answered(shower(VHOST), call)
@@ -324,12 +315,12 @@ USERS = Kind("user", user_row, _user_body, lambda call: call.names["user"], Fals
 # -- permissions ---------------------------------------------------------------------------------
 
 
-def _permission_row(_call: Call, one: Defined) -> Object:
+def permission_row(_call: Call, one: Defined) -> Object:
     return {"user": one.name, "vhost": one.vhost, **table(one.body)}
 
 
-def _permission_body(_call: Call, body: Object) -> Table:
-    return {name: text_field(body, name) for name in ("configure", "write", "read")}
+def _texts(*names: str) -> Callable[[Call, Object], Table]:
+    return lambda _, body: {name: text_field(body, name) for name in names}
 
 
 def topic_rows(one: Defined) -> list[Object]:
@@ -342,12 +333,14 @@ def topic_rows(one: Defined) -> list[Object]:
     return rows
 
 
-def _topic_body(_call: Call, body: Object) -> Table:
-    return {name: text_field(body, name) for name in ("exchange", "write", "read")}
-
-
-PERMISSION = Kind("permission", _permission_row, _permission_body, lambda call: call.names["user"])
-TOPIC = Kind("topic_permission", lambda _, __: {}, _topic_body, lambda call: call.names["user"])
+PERMISSION = Kind(
+    "permission", permission_row, _texts("configure", "write", "read"),
+    lambda call: call.names["user"],
+)  # fmt: skip
+TOPIC = Kind(
+    "topic_permission", lambda _, __: {}, _texts("exchange", "write", "read"),
+    lambda call: call.names["user"],
+)  # fmt: skip
 
 
 async def list_topics(call: Call) -> Reply:
@@ -479,7 +472,7 @@ def limiter(what: str, known: tuple[str, ...]) -> Handler:
 _VHOST_LIMIT, _USER_LIMIT = limiter("vhost_limit", VHOST_LIMITS), limiter("user_limit", USER_LIMITS)
 
 ROUTES = (
-    Route("vhosts", {"GET": list_vhosts}),
+    Route("vhosts", {"GET": lister(VHOST)}),
     Route("vhosts/{vhost}", {"GET": show_vhost}),
     Route("vhosts/{vhost}", {"PUT": putter(VHOST), "DELETE": deleter(VHOST)}, ADMINISTRATOR),
     *at_any_member(Route("vhosts/{vhost}/start/{node}", {"POST": start_vhost}, ADMINISTRATOR)),

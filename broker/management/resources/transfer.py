@@ -42,6 +42,7 @@ from broker.management.resources.definitions import (
     Defined,
     define,
     parameter_row,
+    permission_row,
     policy_row,
     topic_rows,
     user_row,
@@ -103,17 +104,9 @@ def _of_cluster(call: Call) -> Iterator[tuple[str, Iterator[Object]]]:
 
     yield "users", (user_row(call, one) for one in defined("user"))
     yield "vhosts", ({"name": one.name, **table(one.body)} for one in defined("vhost"))
-    yield (
-        "permissions",
-        (
-            {"user": one.name, "vhost": one.vhost, **table(one.body)}
-            for one in defined("permission")
-        ),
-    )
-    yield (
-        "topic_permissions",
-        (row for one in defined("topic_permission") for row in topic_rows(one)),
-    )
+    yield "permissions", (permission_row(call, one) for one in defined("permission"))
+    topics = defined("topic_permission")
+    yield "topic_permissions", (row for one in topics for row in topic_rows(one))
     yield (
         "global_parameters",
         ({"name": one.name, **table(one.body)} for one in defined("global_parameter")),
