@@ -6,6 +6,7 @@ carried out at once (clients, tools) or by a thread (`log_thread`), in order eit
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Callable
 from pathlib import Path
@@ -69,6 +70,13 @@ class SegmentFile:
         fd, self._fd = self._fd, -1
         if fd >= 0:
             os.close(fd)
+
+    def discard(self) -> None:
+        """Close the file and remove it: it has no record."""
+        if self._fd >= 0:
+            self.give_up()
+            with contextlib.suppress(OSError):
+                self.path.unlink()
 
     def _append(self, parts: list[bytes]) -> None:
         data = memoryview(b"".join(parts))

@@ -88,7 +88,11 @@ class MemberLogWriter:
             directory.mkdir(parents=True, exist_ok=True)
             if not self._resume():
                 self._begin_segment()
-                self._file.carry_out(self._take_steps())
+                try:
+                    self._file.carry_out(self._take_steps())
+                except OSError:
+                    self._file.discard()
+                    raise
         except OSError as error:
             raise LogWriteFailed(f"{directory}: {error.strerror}", error.errno) from error
         self.written = self._lsn

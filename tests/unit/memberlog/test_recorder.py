@@ -341,6 +341,22 @@ class TestADiskThatFails:
         assert [type(e.record) for e in entries] == [Header]
         assert isinstance(fault, TornTail)
 
+    def test_a_log_for_which_there_is_no_room_leaves_no_file(
+        self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        """An empty one would be called damaged at each later start."""
+
+        def full(_fd: int, _data: bytes) -> int:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "write", full)
+            with pytest.raises(LogWriteFailed, match="No space left"):
+                MemberLogWriter(tmp_path, "prod", "c1", "a", 1, lambda: 2)
+        assert [*tmp_path.iterdir()] == []
+        MemberLogWriter(tmp_path, "prod", "c1", "a", 1, lambda: 2).close()
+        assert len(segments_in(tmp_path)) == 1
+
     def test_resumed_behind_segments_that_are_dropped_or_compressed(self, tmp_path: Path) -> None:
         scene = Scene(tmp_path, segment_us=10)
         for number in range(4):
