@@ -6,16 +6,24 @@ by one.  The rules run here without Spark, in several bins.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import cache
+from typing import TYPE_CHECKING
 
 import pytest
 
 from broker.machine.move_log import Op
 from tests.system.verify.support.client_fixture import ALL, ClientPair, check_all
 from tests.system.verify.support.make_client_histories import Clients, Servers
+from tools.verify.clients import judgement
 from tools.verify.clients.check import ClientReport
 from tools.verify.clients.evidence import HistoryExtent
+from tools.verify.sql import exchange
+from tools.verify.sql.exchange import Tables
+from tools.verify.sql.statements import Statements, answer
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 pytest.importorskip("pyarrow")
 pytest.importorskip("duckdb")
@@ -400,6 +408,33 @@ def test_bins_make_no_difference() -> None:
     report = check_all(servers, clients)
     assert sorted(report.findings) == sorted(everything().findings)
     assert (report.counts, report.outcomes) == (everything().counts, everything().outcomes)
+
+
+@pytest.mark.parametrize(
+    "extent", [ALL, HistoryExtent(False, False, True), HistoryExtent(True, True, False)]
+)
+def test_an_ordinary_body_breaks_no_rule(
+    extent: HistoryExtent, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """So nothing else is found, or counted, when each of them is looked at."""
+    servers, clients = Servers(), Clients()
+    for scenario in (*CORRECT, *FAULTS):
+        scenario(ClientPair(scenario.__name__, servers, clients))
+    left_out: list[int] = []
+
+    def counting(
+        statements: Statements, given: Tables, wanted: Iterable[str]
+    ) -> dict[str, pa.Table]:
+        of_bodies = ["ordinary"] if statements is judgement.BY_BODY else []
+        made = answer(statements, given, [*wanted, *of_bodies])
+        left_out.extend(made.pop(name).num_rows for name in of_bodies)
+        return made
+
+    monkeypatch.setattr(exchange, "answer", counting)
+    found = check_all(servers, clients, extent)
+    monkeypatch.setitem(judgement.BY_BODY, "ordinary", "SELECT body FROM published WHERE FALSE")
+    assert check_all(servers, clients, extent) == found
+    assert left_out == [4, 0]  # of send_four
 
 
 def test_what_members_may_have_confirmed_is_no_fault() -> None:

@@ -74,7 +74,9 @@ ACCOUNTS = {
         SELECT state AS name, COUNT(*) AS n FROM copies WHERE state <> 'passed on' GROUP BY state
         UNION ALL SELECT 'unroutable', COUNT(*) FROM counted WHERE nowhere
         UNION ALL SELECT 'found', COUNT(*) FROM counted
-        UNION ALL SELECT 'told', COUNT(*) FROM ops WHERE op = 2""",
+        UNION ALL SELECT 'settled', COUNT(*) FROM ordinary
+        UNION ALL SELECT 'found', COUNT(*) FROM ordinary
+        UNION ALL SELECT 'told', COUNT(*) FROM operations WHERE op = 2""",
     "of_ends": """
         SELECT 'G20' AS promise, CAST(NULL AS STRING) AS scope, who, body,
             COALESCE(name, '') AS queue, end_position AS position,

@@ -41,9 +41,44 @@ RESULT_SCHEMAS = {
 }
 RESULT_SCHEMAS["doubtful"] = RESULT_SCHEMAS["suspects"] + ", judged boolean"
 
-_OPS = {
+# An ordinary body is left out before the rules, as it breaks none: published once, with a number,
+# confirmed, and received from the queue that its client named, unflagged, by a connection that was
+# not lost; at the members one message that entered one queue, was delivered once, and acknowledged.
+# So it has these seven rows, a bit for each, and they agree.
+_ORDINARY = {
+    "labels": """
+        SELECT name, MIN(queue) AS label FROM names
+        WHERE name NOT LIKE 'amq.delayed.%' GROUP BY name""",
+    "ordinary": """
+        SELECT body FROM (
+            SELECT body, CASE WHEN label IS NULL THEN 0 WHEN op = 1 THEN 1 WHEN op = 2 THEN 2
+                WHEN op = 5 AND NOT flag AND broke IS NULL THEN 4 ELSE 0 END AS bit,
+                CASE WHEN op < 5 THEN number END AS number, label, CAST(NULL AS BIGINT) AS queue
+            FROM operations LEFT JOIN labels ON name = operations.queue
+            LEFT JOIN (SELECT DISTINCT client, life, session, TRUE AS broke FROM lost) AS ended
+                USING (client, life, session)
+            UNION ALL
+            SELECT body, CASE WHEN cause = 0 AND message > 0 AND number > 0
+                    AND (answered OR NOT confirms) THEN 8 ELSE 0 END, number, NULL, NULL
+            FROM published CROSS JOIN extent
+            UNION ALL
+            SELECT body, CASE WHEN label IS NULL OR repeat THEN 0 ELSE 16 END, NULL, label, queue
+            FROM entered LEFT JOIN names USING (queue) LEFT JOIN labels USING (name)
+            UNION ALL
+            SELECT body, CASE WHEN label IS NOT NULL AND plain = 1 AND again = 0 AND reads = 0
+                    THEN 32 ELSE 0 END, NULL, label, NULL
+            FROM deliveries LEFT JOIN labels USING (name)
+            UNION ALL
+            SELECT body, CASE WHEN ends = 1 AND end_op = 4 AND end_cause <> 6 THEN 64 ELSE 0 END,
+                NULL, NULL, queue
+            FROM lives
+        ) AS seven
+        GROUP BY body HAVING COUNT(*) = 7 AND BIT_OR(bit) = 127 AND MIN(number) = MAX(number)
+            AND MIN(label) = MAX(label) AND MIN(queue) = MAX(queue)""",
+    "of_ordinary": "SELECT operations.* FROM operations SEMI JOIN ordinary USING (body)",
     "ops": """
-        SELECT *, ROW_NUMBER() OVER (ORDER BY client, life, place) AS nth FROM operations""",
+        SELECT *, ROW_NUMBER() OVER (ORDER BY client, life, place) AS nth
+        FROM operations ANTI JOIN ordinary USING (body)""",
 }
 _RESULTS = {
     "findings": """
@@ -58,14 +93,16 @@ _RESULTS = {
     "spans": """
         SELECT name, client, life, MIN(place) AS place, MAX(place) AS until
         FROM (
-            SELECT 'publish' AS name, who FROM sure_publishes
-            UNION ALL SELECT 'receipt', who FROM sure_receipts
-        ) AS sure JOIN ops ON nth = who GROUP BY name, client, life""",
+            SELECT 'publish' AS name, client, life, place FROM sure_publishes JOIN ops ON nth = who
+            UNION ALL SELECT 'receipt', client, life, place FROM sure_receipts JOIN ops ON nth = who
+            UNION ALL SELECT CASE op WHEN 2 THEN 'publish' ELSE 'receipt' END, client, life, place
+            FROM of_ordinary CROSS JOIN extent WHERE op = 2 OR op = 5 AND complete
+        ) AS sure GROUP BY name, client, life""",
     "routed": """
-        SELECT DISTINCT client, life, session
-        FROM sure_publishes JOIN ops ON nth = who WHERE routed""",
+        SELECT client, life, session FROM sure_publishes JOIN ops ON nth = who WHERE routed
+        UNION SELECT client, life, session FROM of_ordinary WHERE op = 2""",
 }
-BY_BODY = _OPS | ENTERED | PUBLISHED | RECEIVED | ACCOUNTS | _RESULTS
+BY_BODY = _ORDINARY | ENTERED | PUBLISHED | RECEIVED | ACCOUNTS | _RESULTS
 
 # Where the logs begin late or may end early, what a client did counts between the first and the
 # last operation of it that is surely found.

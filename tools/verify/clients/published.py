@@ -25,7 +25,9 @@ def times(count: str) -> str:
 
 # What each publish entered; a repeated one, what its message entered.
 ENTERED = {
-    "posts": "SELECT *, ROW_NUMBER() OVER (ORDER BY position, epoch, low) AS post FROM published",
+    "posts": """
+        SELECT *, ROW_NUMBER() OVER (ORDER BY position, epoch, low) AS post
+        FROM published ANTI JOIN ordinary USING (body)""",
     "own": """
         SELECT post, queue, content, posts.body, repeat
         FROM posts JOIN entered USING (epoch, position, low)""",
