@@ -6,51 +6,39 @@ queue in between; and what a cold start keeps is what was persistent and ready.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
-from numpy.typing import NDArray
-
 from tools.verify.contract.rules import Rule
-from tools.verify.format.moves import Op
-from tools.verify.input.tables import Ints
 
 LIVES_SCHEMAS = {
-    # `gaps`: how many holes in the history are before it.  `ended`: when what enters here ended, if
-    # its life is whole and told by this row alone, else -1 (`whole_lives`).  Of a whole queue,
-    # `seq` is its next number, or the first that a cold start gave, and `of` how many messages
-    # were there, or stayed.
+    # `gaps`: how many holes in the history are before it.  Of a whole queue, `seq` is its next
+    # number, or the first that a cold start gave, and `of` how many messages were there, or stayed.
     "moves": "queue bigint, seq bigint, time bigint, op int, flag boolean, cause int, of bigint, "
-    "detail bigint, gaps int, ended bigint",
+    "detail bigint, gaps int",
     "queue_moves": "queue bigint, seq bigint, time bigint, op int, flag boolean, cause int, "
     "of bigint, gaps int",
     "survivors": "queue bigint, time bigint, ready bigint, moved bigint",
 }
 LIVES_SCHEMAS["queue_history"] = LIVES_SCHEMAS["queue_moves"]
 
-_OF_DELETED_QUEUE = 3  # cause of a SETTLED
-
 # Moves: 2 ENQUEUED, 3 DELIVERED, 4 SETTLED, 5 RETURNED, 6 DROPPED, 10 REPEATED (at the place of the
 # message that it stands for, which may have left); of a whole queue: 7 PURGED (causes: 1 deleted,
 # 2 cold start, which is followed by what stays; flagged: its window was emptied too), 8 DECLARED,
 # 9 RECOVERED (from which number on; 0: a priority queue, where what is persistent keeps its place).
 LIVES = {
-    # A whole life, told by one row or three, at a place that no other message ever had, in a queue
-    # that was not emptied, breaks no rule: nothing came before it, and nothing comes after.
+    # A message enters, is next delivered, unflagged and with its content, and is next settled by
+    # the channel that has it, at a place that no other message ever had, in a queue that was not
+    # emptied: that breaks no rule, as nothing came before it, and nothing comes after.
     "ordinary": """
         SELECT queue, seq FROM moves
         WHERE queue NOT IN (SELECT queue FROM queue_moves WHERE op <> 8)
-        GROUP BY queue, seq HAVING COUNT(*) = 1 AND MIN(ended) >= 0
-            OR COUNT(*) = 3 AND MAX(ended) < 0
-                AND MIN(CASE WHEN op = 2 THEN time END) < MIN(CASE WHEN op = 3 THEN time END)
-                AND MIN(CASE WHEN op = 3 THEN time END) < MIN(CASE WHEN op = 4 THEN time END)
-                AND MIN(CASE WHEN op = 2 THEN detail END) = MIN(CASE WHEN op = 3 THEN detail END)
-                AND MIN(CASE WHEN op = 3 THEN of END) = MIN(CASE WHEN op = 4 THEN of END)
-                AND NOT BOOL_OR(op = 3 AND flag OR op = 4 AND cause = 3)""",
+        GROUP BY queue, seq HAVING COUNT(*) = 3 AND BIT_OR(CASE WHEN op = 2 THEN 1
+                WHEN op = 3 AND NOT flag THEN 2 WHEN op = 4 AND cause <> 3 THEN 4 ELSE 0 END) = 7
+            AND MIN(CASE WHEN op = 2 THEN time END) < MIN(CASE WHEN op = 3 THEN time END)
+            AND MIN(CASE WHEN op = 3 THEN time END) < MIN(CASE WHEN op = 4 THEN time END)
+            AND MIN(CASE WHEN op < 4 THEN detail END) = MAX(CASE WHEN op < 4 THEN detail END)
+            AND MIN(CASE WHEN op > 2 THEN of END) = MAX(CASE WHEN op > 2 THEN of END)""",
     # How often the queue was emptied before, how often of what is transient only, and if deleted.
     "dated": """
-        SELECT queue, seq, time, op, flag, cause, of, detail, gaps, ended, first,
+        SELECT queue, seq, time, op, flag, cause, of, detail, gaps, first,
             COUNT(CASE WHEN op = 7 AND cause <> 2 OR op = 9 AND first <> 0 THEN 1 END) OVER past
                 AS emptied,
             COUNT(CASE WHEN op = 9 AND first = 0 THEN 1 END) OVER past AS thinned,
@@ -59,19 +47,17 @@ LIVES = {
             COUNT(CASE WHEN op = 9 THEN 1 END) OVER past AS starts,
             COALESCE(MIN(CASE WHEN op = 8 THEN gaps END) OVER past, 0) AS gaps_at_declare
         FROM (
-            SELECT queue, seq, time, op, flag, cause, of, detail, gaps, ended,
+            SELECT queue, seq, time, op, flag, cause, of, detail, gaps,
                 CAST(NULL AS BIGINT) AS first FROM moves ANTI JOIN ordinary USING (queue, seq)
-            UNION ALL SELECT queue, NULL, time, op, flag, cause, of, NULL, gaps, -1, seq
+            UNION ALL SELECT queue, NULL, time, op, flag, cause, of, NULL, gaps, seq
             FROM queue_moves
         ) AS joined WINDOW past AS (PARTITION BY queue ORDER BY time)""",
     "cold_starts": "SELECT * FROM dated WHERE op = 9",
     "linked": """
-        SELECT queue, seq, time, op, flag, cause, of, detail, gaps, ended, emptied, thinned,
+        SELECT queue, seq, time, op, flag, cause, of, detail, gaps, emptied, thinned,
             deleted, gaps_at_declare,
-            CASE WHEN ended >= 0 THEN ended ELSE LEAD(time) OVER own END AS until,
-            LAG(CASE WHEN ended >= 0 THEN ended ELSE time END) OVER own AS prior_time,
-            LAG(CASE WHEN ended >= 0 THEN 4 ELSE op END) OVER own AS prior,
-            LAG(of) OVER own AS prior_of,
+            LEAD(time) OVER own AS until, LAG(time) OVER own AS prior_time,
+            LAG(op) OVER own AS prior, LAG(of) OVER own AS prior_of,
             LAG(gaps) OVER own AS prior_gaps, LAG(emptied) OVER own AS prior_emptied,
             LAG(thinned) OVER own AS prior_thinned,
             CASE WHEN FIRST_VALUE(op) OVER own = 2 THEN FIRST_VALUE(flag) OVER own ELSE TRUE END
@@ -127,48 +113,11 @@ LIVES = {
         FROM dated SEMI JOIN (SELECT queue, seq FROM dated WHERE op = 10) AS met USING (queue, seq)
         WHERE op IN (2, 10) WINDOW own AS (PARTITION BY queue, seq ORDER BY time)""",
     "counts": """
-        SELECT 'examined' AS name,
-            CAST(COALESCE(SUM(CASE WHEN ended >= 0 THEN 3 ELSE 1 END), 0) AS BIGINT) AS n FROM lives
+        SELECT 'examined' AS name, COUNT(*) AS n FROM lives
         UNION ALL SELECT 'examined', 3 * COUNT(*) FROM ordinary
         UNION ALL SELECT 'messages', COUNT(*) FROM lives WHERE prior IS NULL
         UNION ALL SELECT 'messages', COUNT(*) FROM ordinary""",
 }
-
-
-def whole_lives(
-    moves: Mapping[str, NDArray[Any]], time: Ints, stretch: Ints
-) -> dict[str, NDArray[Any]]:
-    """Return the columns "ended" and "told" of moves in the order of their times: when what enters
-    is settled again, and which moves are so told by that of their entry; `stretch`: in which range
-    of positions each is judged here, by the first of them, -1: in none.
-
-    A life is whole where a message enters, is next delivered, unflagged and with its content, and
-    is next settled by the channel that has it, in one range, as what is between two is another
-    log's to tell, and its queue is not emptied in these moves.
-    That breaks no rule of one move after the other; what is before and after is seen as ever, and
-    where another message was at this place before, the entry says so.
-    """
-    ended, told = np.full(len(time), -1, np.int64), np.zeros(len(time), np.bool_)
-    op, queue, seq = moves["op"], moves["queue"], moves["seq"]
-    emptied = np.unique(queue[(op == Op.PURGED) | (op == Op.RECOVERED)])
-    taken = (stretch >= 0) & (op >= Op.ENQUEUED) & (op <= Op.DROPPED) & ~np.isin(queue, emptied)
-    rows = np.flatnonzero(taken)
-    if len(rows) < 3 or not np.all(np.diff(time[rows]) > 0):
-        return {"ended": ended, "told": told}
-    rows = rows[np.lexsort((seq[rows], queue[rows]))]
-    enters, goes, ends = rows[:-2], rows[1:-1], rows[2:]
-    flag, of, detail, gaps = moves["flag"], moves["of"], moves["detail"], moves["gaps"]
-    lives = (
-        (op[enters] == Op.ENQUEUED) & (op[goes] == Op.DELIVERED) & (op[ends] == Op.SETTLED)
-        & (queue[enters] == queue[ends]) & (seq[enters] == seq[goes]) & (seq[enters] == seq[ends])
-        & ~flag[goes] & (detail[goes] == detail[enters]) & (of[ends] == of[goes])
-        & (moves["cause"][ends] != _OF_DELETED_QUEUE) & (gaps[enters] == gaps[ends])
-        & (stretch[enters] == stretch[ends])
-    )  # fmt: skip
-    ended[enters[lives]] = time[ends[lives]]
-    told[goes[lives]] = told[ends[lives]] = True
-    return {"ended": ended, "told": told}
-
 
 # A later cold start finds also what an earlier one kept, and nothing has moved since.
 COLD_STARTS = {

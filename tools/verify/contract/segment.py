@@ -15,7 +15,7 @@ import numpy as np
 import pyarrow as pa
 
 from tools.verify.contract import arrivals, causes, order
-from tools.verify.contract.lives import LIVES_SCHEMAS, whole_lives
+from tools.verify.contract.lives import LIVES_SCHEMAS
 from tools.verify.contract.replay import Replay
 from tools.verify.contract.rules import BREACHES, broken, first_of_each
 from tools.verify.format.commands import Outcome
@@ -70,8 +70,8 @@ _OF_MOVES = {
     **order.ORDER,
     "breaches": first_of_each(broken(causes.RULES | arrivals.RULES | order.RULES)),
     "moves": """
-        SELECT queue, seq, time, op, flag, cause, of, detail, gaps, ended
-        FROM logged WHERE stretch >= 0 AND (op BETWEEN 2 AND 6 OR op = 10) AND NOT told""",
+        SELECT queue, seq, time, op, flag, cause, of, detail, gaps
+        FROM logged WHERE stretch >= 0 AND (op BETWEEN 2 AND 6 OR op = 10)""",
     "queue_moves": """
         SELECT queue, seq, time, op, flag, cause, of, gaps
         FROM logged WHERE stretch >= 0 AND op BETWEEN 7 AND 9""",
@@ -286,7 +286,6 @@ class SegmentParts:
             "gaps": np.searchsorted(self._gaps, position), "time": time,
             "slice": np.repeat(since_us // self._slices.length_us, counts),
         }  # fmt: skip
-        logged |= whole_lives(logged, time, stretch)
         named = table_of(self._named.values(), _NAMED)
         tables = {"logged": pa.table(logged), "commands": pa.table(commands), "named": named}
         return Part(batches, self._cursor.ranges, tables)
