@@ -43,12 +43,12 @@ ARRIVALS = {
             AND first.cause <> 3 AND first.nth < logged.nth""",
     # A cold start renumbers a plain queue, and records no place of a priority queue.
     "placed": """
-        SELECT logged.*, op = 9 AND seq = 0 AS silent, max_priority = 256 AS delays,
+        SELECT *, op = 9 AND seq = 0 AS silent, max_priority = 256 AS delays,
             CASE WHEN max_priority = 256 THEN (seq & 4194303) >> 1
                 WHEN max_priority BETWEEN 0 AND 256 OR max_priority IN (258, 259)
                     THEN (seq & 18014398509481983) >> 1
                 ELSE LEAST(seq, 4611686018427387904) END AS place
-        FROM logged LEFT JOIN named USING (queue) WHERE op IN (2, 9)""",
+        FROM logged WHERE op IN (2, 9)""",
     "steps": """
         SELECT *, LAG(CASE WHEN silent THEN NULL WHEN op = 9 THEN place + of
                 WHEN delays THEN (place + 1) & 2097151 ELSE place + 1 END)

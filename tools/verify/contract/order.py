@@ -17,10 +17,9 @@ HIGH_WATERS = "what string, who bigint, position bigint, first bigint, highest b
 # The high water of a queue never falls; that of a channel begins anew with 1 as it is opened again.
 ORDER = {
     "leaving": """
-        SELECT 'taken' AS what, stretch, logged.queue AS who, seq AS value, nth, position, ordinal,
-            logged.queue, seq, of
-        FROM logged JOIN named USING (queue)
-        WHERE op IN (3, 6) AND NOT flag AND max_priority NOT BETWEEN 0 AND 256
+        SELECT 'taken' AS what, stretch, queue AS who, seq AS value, nth, position, ordinal,
+            queue, seq, of
+        FROM logged WHERE op IN (3, 6) AND NOT flag AND max_priority NOT BETWEEN 0 AND 256
             AND max_priority <> 259
             AND NOT (op = 6 AND cause = 4) AND stretch >= 0""",
     "posting": """

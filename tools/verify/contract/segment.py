@@ -52,7 +52,6 @@ _NOT_TAKEN = tuple(
     code.to_bytes(2, "little") for code in (Outcome.MALFORMED, Outcome.OUT_OF_SEQUENCE)
 )
 _POSITION_MAX = (1 << 63 - ORDINAL_BITS) - 1  # a forged one may be beyond; a time has no more bits
-_NAMED = "queue bigint, durable boolean, max_priority bigint"
 _SUBMISSIONS = "run bigint, position bigint, session bigint, origin string, blob bigint"
 
 SCHEMAS = {
@@ -148,7 +147,7 @@ def check_segment(
 
     wanted = [name for name in _OF_MOVES if name in SCHEMAS]
     for part in parts.of(replayed()):
-        yield answer(_OF_MOVES, {**part.tables, "causes": causes.causes()}, wanted)
+        yield answer(_OF_MOVES, part.tables, wanted)
     given = {"submissions": table_of(parts.submissions, _SUBMISSIONS)}
     yield answer(_OF_SUBMISSIONS, given, ["breaches", "counts"])
     counts = [("within", parts.within), ("replayed", replay.moves),
@@ -187,7 +186,7 @@ def _join_checkpoints(records: Iterable[Record]) -> Iterator[Record]:
 
 
 class Part(NamedTuple):
-    """Consecutive batches after one state, and the tables "logged", "commands" and "named"."""
+    """Consecutive batches after one state, and the tables "logged" and "commands"."""
 
     batches: list[Batch]
     ranges: list[tuple[int, int]]  # that the history has from here
@@ -220,7 +219,7 @@ class SegmentParts:
         self.submissions: list[tuple[int, int, int, str, int]] = []
         self.names: dict[int, str] = {}  # of queues, by number
         self.within = 0  # moves of messages that the history has from here
-        self._named: dict[int, tuple[int, bool, int]] = {}
+        self._named: dict[int, tuple[bool, int]] = {}  # durable, highest priority
         self._cursor = RangeCursor(ranges)
         self._gaps = np.array(gaps, np.int64)
         self._slices = slices
@@ -244,7 +243,7 @@ class SegmentParts:
                 case Queues(queues):
                     for number, vhost, name, durable, max_priority in queues:
                         self.names[number] = f"{vhost} {name}"
-                        self._named[number] = number, durable, max_priority
+                        self._named[number] = durable, max_priority
                 case Start() | Snapshot():
                     if batches:
                         yield self._part(batches)
@@ -281,11 +280,25 @@ class SegmentParts:
         at = np.where(beyond, 0, position - first)
         time = np.minimum(position, _POSITION_MAX) << ORDINAL_BITS
         time |= np.minimum(moves["ordinal"], ORDINAL_MAX)
-        logged = moves | columns_of_order(moves) | {
-            "kind": np.where(beyond, -1, kinds[at]), "outcome": outcomes[at], "stretch": stretch,
+        kind = np.where(beyond, -1, kinds[at])
+        logged = moves | columns_of_order(moves) | self._of_queues(moves) | {
+            "kind": kind, "outcome": outcomes[at], "stretch": stretch,
+            "caused": causes.BY_KIND[moves["op"], moves["cause"], kind],
             "gaps": np.searchsorted(self._gaps, position), "time": time,
             "slice": np.repeat(since_us // self._slices.length_us, counts),
         }  # fmt: skip
-        named = table_of(self._named.values(), _NAMED)
-        tables = {"logged": pa.table(logged), "commands": pa.table(commands), "named": named}
+        tables = {"logged": pa.table(logged), "commands": pa.table(commands)}
         return Part(batches, self._cursor.ranges, tables)
+
+    def _of_queues(self, moves: dict[str, Ints]) -> dict[str, pa.Array]:
+        """Return what the log says of the queue of each move; nothing where it has no name."""
+        numbers = np.array([-1, *sorted(self._named)], np.int64)
+        at = np.searchsorted(numbers, moves["queue"], side="right") - 1
+        nameless = (numbers[at] != moves["queue"]) | (moves["op"] == Op.PUBLISHED)
+        known = [self._named.get(number, (False, 0)) for number in numbers.tolist()]
+        durable = np.array([one for one, _ in known])
+        max_priority = np.array([one for _, one in known], np.int64)
+        return {
+            "durable": pa.array(durable[at], mask=nameless),
+            "max_priority": pa.array(max_priority[at], mask=nameless),
+        }
