@@ -19,9 +19,7 @@ from tools.verify.input.rows import FAULT, Row
 from tools.verify.input.segments import read_bytes
 from tools.verify.input.tables import (
     ALL_SURE,
-    CLIENTS_SCHEMA,
     EVERYWHERE,
-    MOVES_SCHEMA,
     Unsure,
     arrow_schema,
     clients_of,
@@ -115,8 +113,7 @@ def read_evidence(one: EvidenceFile) -> Iterator[Tables]:
     """Yield the tables of a segment, in parts."""
     data = read_bytes(Path(one.file))
     if one.of_client:
-        for batch in clients_of(data, one.file, arrow_schema(CLIENTS_SCHEMA)):
-            yield tables_of_operations(pa.Table.from_batches([batch]))
+        yield from map(tables_of_operations, clients_of(data, one.file))
         yield {"damage": _damage(data, one.file)}
         return
     confirmed: list[int] = []
@@ -125,9 +122,7 @@ def read_evidence(one: EvidenceFile) -> Iterator[Tables]:
             confirmed += told.positions if isinstance(told, ConfirmRecord) else ()
     else:
         ranges = EVERYWHERE if one.ranges is None else one.ranges
-        schema = arrow_schema(MOVES_SCHEMA)
-        for batch in moves_of(data, one.file, schema, ranges, confirmed, one.unsure):
-            yield tables_of_moves(pa.Table.from_batches([batch]))
+        yield from map(tables_of_moves, moves_of(data, one.file, ranges, confirmed, one.unsure))
     yield {"confirms": pa.table({"position": pa.array(confirmed, pa.int64())})}
 
 

@@ -1,4 +1,4 @@
-"""Member logs as frames of Spark, a table each for records, their sums, moves, and clients.
+"""Member logs as frames of Spark: a table of their records, and one of sums over these.
 
 A task reads one segment or several small ones; its rows leave as Arrow
 batches, column by column, so that no row is pickled on its way to Spark.  Imported only where
@@ -22,14 +22,8 @@ from tools.verify.format.reader import LogError
 from tools.verify.input.batch_summaries import BATCHES_KNOWN, BatchDecoder, expand_sums
 from tools.verify.input.parse import parse_segment, scan_segment
 from tools.verify.input.rows import FAULT, SCAN_SCHEMA, SCHEMA, Row, Sums
-from tools.verify.input.segments import read_bytes, size_of
-from tools.verify.input.tables import (
-    CLIENTS_SCHEMA,
-    MOVES_SCHEMA,
-    arrow_schema,
-    clients_of,
-    moves_of,
-)
+from tools.verify.input.segments import size_of
+from tools.verify.input.tables import arrow_schema
 from tools.verify.spark_session import in_tasks
 
 if TYPE_CHECKING:
@@ -40,8 +34,6 @@ TASK_BYTES = 16 << 20  # about, of the segments that one task of Spark reads
 SCHEMAS = {
     "records": SCHEMA,  # a row for each record
     "scan": SCAN_SCHEMA,  # the same without BATCH and CONFIRM, but with sums over ranges of batches
-    "moves": MOVES_SCHEMA,  # a row for each thing that a batch did to a message or a queue
-    "clients": CLIENTS_SCHEMA,  # a row for each thing that a client did, in a client's log
 }
 
 
@@ -62,16 +54,11 @@ def read_here(table: str, segments: Iterable[Path]) -> pyarrow.Table:
 
 def _read(files: Iterable[str], table: str) -> Iterator[pyarrow.RecordBatch]:
     schema = arrow_schema(SCHEMAS[table])
-    if table in ("records", "scan"):
-        files = sorted(files, key=lambda file: identity_of(Path(file))[::-1])
-        decoder = BatchDecoder(BATCHES_KNOWN if len(files) > 1 else 0)
-        scan = partial(scan_segment, decoder=decoder)
-        parse = parse_segment if table == "records" else scan
-        yield from _batches((row for file in files for row in _parsed(file, parse)), schema)
-        return
-    read = moves_of if table == "moves" else clients_of
-    for file in files:
-        yield from read(read_bytes(Path(file)), file, schema)
+    files = sorted(files, key=lambda file: identity_of(Path(file))[::-1])
+    decoder = BatchDecoder(BATCHES_KNOWN if len(files) > 1 else 0)
+    scan = partial(scan_segment, decoder=decoder)
+    parse = parse_segment if table == "records" else scan
+    yield from _batches((row for file in files for row in _parsed(file, parse)), schema)
 
 
 def expand(files: Iterable[list[Sums]]) -> Iterator[pyarrow.RecordBatch]:

@@ -1,8 +1,8 @@
 # mypy: disable-error-code="import-untyped"
-"""Tables "moves" and "clients": a row for each move, and for each operation of a client.
+"""Arrow tables by their columns; of moves and of clients' operations a row for each.
 
-Built column by column from the packed bytes of many records at once: no row becomes a Python
-object.  Damage is reported by the table "records"; here, readable records are read.
+These are built column by column from the packed bytes of many records at once: no row becomes a
+Python object.  Damage is reported by the table "records"; here, readable records are read.
 """
 
 from __future__ import annotations
@@ -19,15 +19,10 @@ from tools.verify.format.records import (
     CLIENT_ROW,
     REDELIVERED,
     ROLE_CLIENT,
-    Active,
     Batch,
     Client,
     ConfirmRecord,
-    Decided,
     Header,
-    Inactive,
-    Snapshot,
-    Start,
 )
 from tools.verify.input.ranges_of_file import FileRange, RangeCursor
 from tools.verify.input.segments import sound_entries
@@ -56,15 +51,6 @@ _TYPES = {
     "array<bigint>": pyarrow.list_(pyarrow.int64()),
 }  # fmt: skip
 
-MOVES_SCHEMA = (
-    "file string, member string, incarnation bigint, lsn bigint, position bigint, ordinal int, "
-    "epoch bigint, decided bigint, op int, flag boolean, cause int, queue bigint, seq bigint, "
-    "of bigint, detail bigint"
-)
-CLIENTS_SCHEMA = (
-    "file string, client string, life bigint, session bigint, queue string, lsn bigint, "
-    "ordinal int, op int, flag boolean, body bigint, aux bigint, time_us bigint"
-)
 _CLIENT = np.dtype([("op", "u1"), ("body", "<u8"), ("aux", "<u8")])
 
 
@@ -129,126 +115,77 @@ def _expand(packed: list[bytes]) -> tuple[Ints, NDArray[Any]]:
 
 
 def moves_of(
-    data: bytes,
-    file: str,
-    schema: pyarrow.Schema,
-    ranges: Iterable[FileRange] = EVERYWHERE,
-    confirmed: list[int] | None = None,
-    unsure: Unsure = ALL_SURE,
-) -> Iterator[pyarrow.RecordBatch]:
+    data: bytes, file: str, ranges: Iterable[FileRange], confirmed: list[int], unsure: Unsure
+) -> Iterator[pyarrow.Table]:
     """Yield the moves of a member's segment: those of batches that begin in one of the ranges.
 
     The positions that it confirmed, in all ranges, are added to `confirmed`, and of these ranges
     what is `unsure`: to read is most of the work, so all is read at once.
     """
     cursor = RangeCursor(ranges)
-    header = Header(0, "", "", "", -1, -1, b"", "", 0)
-    deciding = 0
-    taken: list[tuple[int, int, int, int]] = []  # lsn, first position, epoch, decided
-    packed: list[bytes] = []
+    taken: list[Batch] = []
     size = 0
-    for lsn, _, _, record, _ in sound_entries(data, file):
+    for _, _, _, record, _ in sound_entries(data, file):
         cursor.advance(record)
-        match record:
-            case Batch():
+        if isinstance(record, ConfirmRecord):
+            confirmed += record.positions
+        elif isinstance(record, Batch) and record.moves and cursor.covers(record.first_position):
+            taken.append(record)
+            above = unsure.get((record.origin, record.epoch))
+            if above is not None:
                 first = record.first_position
-                if record.moves and cursor.covers(first):
-                    taken.append((lsn, first, record.epoch, deciding or record.epoch))
-                    packed.append(record.moves)
-                    above = unsure.get((record.origin, record.epoch))
-                    if confirmed is not None and above is not None:
-                        confirmed += range(max(first, above + 1), first + len(record.kinds))
-                    size += len(record.moves)
-                    if size >= ROWS_PER_BATCH * MOVE.size:
-                        yield _moves(header, file, taken, packed, schema)
-                        size = 0
-            case ConfirmRecord():
-                if confirmed is not None:
-                    confirmed += record.positions
-            case Decided(epoch):
-                deciding = epoch
-            case Active() | Inactive() | Start() | Snapshot():
-                deciding = 0
-            case Header():
-                header = record
-            case _:
-                pass
+                confirmed += range(max(first, above + 1), first + len(record.kinds))
+            size += len(record.moves)
+            if size >= ROWS_PER_BATCH * MOVE.size:
+                yield _moves(taken)
+                taken, size = [], 0
     if taken:
-        yield _moves(header, file, taken, packed, schema)
+        yield _moves(taken)
 
 
-def clients_of(data: bytes, file: str, schema: pyarrow.Schema) -> Iterator[pyarrow.RecordBatch]:
+def _moves(batches: list[Batch]) -> pyarrow.Table:
+    counts, moves = unpack([one.moves for one in batches], [one.first_position for one in batches])
+    epoch = np.repeat(np.array([one.epoch for one in batches], np.int64), counts)
+    return pyarrow.table({"epoch": epoch, **moves})
+
+
+def clients_of(data: bytes, file: str) -> Iterator[pyarrow.Table]:
     """Yield the operations that a client's segment records."""
-    header = Header(0, "", "", "", -1, -1, b"", "", 0)
+    header: Header | None = None
     taken: list[tuple[int, Client]] = []
     size = 0
     for lsn, _, _, record, _ in sound_entries(data, file):
-        if isinstance(record, Client):
-            taken.append((lsn, record))
-            size += len(record.ops)
-            if size >= ROWS_PER_BATCH * CLIENT_ROW.size:
-                yield _clients(header, file, taken, schema)
-                size = 0
-        elif isinstance(record, Header):
+        if isinstance(record, Header):
             header = record
             if header.role != ROLE_CLIENT:
                 return
-    if taken:
-        yield _clients(header, file, taken, schema)
+        elif isinstance(record, Client) and header is not None:
+            taken.append((lsn, record))
+            size += len(record.ops)
+            if size >= ROWS_PER_BATCH * CLIENT_ROW.size:
+                yield _clients(header, taken)
+                taken, size = [], 0
+    if taken and header is not None:
+        yield _clients(header, taken)
 
 
-def _moves(
-    header: Header,
-    file: str,
-    taken: list[tuple[int, int, int, int]],
-    packed: list[bytes],
-    schema: pyarrow.Schema,
-) -> pyarrow.RecordBatch:
-    columns = np.array(taken, np.int64)
-    counts, moves = unpack(packed, [one[1] for one in taken])
-    lsn, _, epoch, decided = (np.repeat(column, counts) for column in columns.T)
-    taken.clear()
-    packed.clear()
-    return _record_batch(
-        schema,
-        *(file, header.member, header.incarnation, lsn, moves.pop("position")),
-        *(moves.pop("ordinal"), epoch, decided, *moves.values()),
-    )
-
-
-def _clients(
-    header: Header, file: str, taken: list[tuple[int, Client]], schema: pyarrow.Schema
-) -> pyarrow.RecordBatch:
+def _clients(header: Header, taken: list[tuple[int, Client]]) -> pyarrow.Table:
     rows = np.frombuffer(b"".join(record.ops for _, record in taken), _CLIENT)
     counts = np.array([len(record.ops) // CLIENT_ROW.size for _, record in taken], np.int64)
     begins = np.cumsum(counts) - counts
-    columns = np.array([(lsn, one.session, one.time_us) for lsn, one in taken], np.int64)
-    lsn, session, time_us = (np.repeat(column, counts) for column in columns.T)
-    queues = pyarrow.array([record.queue for _, record in taken])
-    queue = queues.take(pyarrow.array(np.repeat(np.arange(len(taken)), counts)))
-    ordinal = np.arange(len(rows), dtype=np.int64) - np.repeat(begins, counts)
-    taken.clear()
-    return _record_batch(
-        schema,
-        *(file, header.member, header.incarnation, session, queue, lsn, ordinal),
-        *(rows["op"] & (REDELIVERED - 1), rows["op"] >= REDELIVERED),
-        *(_signed(rows["body"]), _signed(rows["aux"]), time_us),
-    )
+    nth = np.repeat(np.arange(len(taken)), counts)  # of the record
+    queues = pyarrow.array([record.queue for _, record in taken], pyarrow.string())
+    return pyarrow.table({
+        "client": pyarrow.repeat(header.member, len(rows)),
+        "life": np.full(len(rows), header.incarnation, np.int64),
+        "session": np.array([record.session for _, record in taken], np.int64)[nth],
+        "queue": queues.take(pyarrow.array(nth)),
+        "lsn": np.array([lsn for lsn, _ in taken], np.int64)[nth],
+        "ordinal": np.arange(len(rows), dtype=np.int64) - begins[nth],
+        "op": rows["op"].astype(np.int64) & (REDELIVERED - 1), "flag": rows["op"] >= REDELIVERED,
+        "body": _signed(rows["body"]), "aux": _signed(rows["aux"]),
+    })  # fmt: skip
 
 
 def _signed(column: Ints) -> Ints:
     return np.ascontiguousarray(column).view("<i8")
-
-
-def _record_batch(schema: pyarrow.Schema, *columns: object) -> pyarrow.RecordBatch:
-    """Return a batch of columns; a value that is no array is repeated in all rows."""
-    size = max(len(column) for column in columns if isinstance(column, np.ndarray))
-    arrays = [
-        column.cast(field.type)
-        if isinstance(column, pyarrow.Array)
-        else pyarrow.array(column.astype(field.type.to_pandas_dtype(), copy=False))
-        if isinstance(column, np.ndarray)
-        else pyarrow.repeat(pyarrow.scalar(column, field.type), size)
-        for column, field in zip(columns, schema, strict=True)
-    ]
-    return pyarrow.RecordBatch.from_arrays(arrays, schema=schema)

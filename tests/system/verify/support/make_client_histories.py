@@ -19,6 +19,15 @@ if TYPE_CHECKING:
 
 CHANNEL, CONSUMER = 11, 22
 
+MOVES = (
+    "epoch bigint, position bigint, ordinal bigint, op bigint, flag boolean, cause bigint, "
+    "queue bigint, seq bigint, of bigint, detail bigint"
+)
+OPERATIONS = (
+    "client string, life bigint, session bigint, queue string, lsn bigint, ordinal bigint, "
+    "op bigint, flag boolean, body bigint, aux bigint"
+)
+
 
 class MoveRow(NamedTuple):
     """One row of the table of moves, in the columns that the check of clients uses."""
@@ -151,14 +160,10 @@ class Servers:
         """Return the moves as the table has them; of one epoch, or all."""
         import pyarrow as pa
 
-        from tools.verify.input.tables import MOVES_SCHEMA, arrow_schema
+        from tools.verify.input.tables import arrow_schema
 
-        rows = [
-            row._asdict() | {"file": "f", "member": "m", "incarnation": 1, "lsn": 1, "decided": 1}
-            for row in self.rows
-            if epoch in (None, row.epoch)
-        ]
-        return pa.Table.from_pylist(rows, schema=arrow_schema(MOVES_SCHEMA))
+        rows = [row._asdict() for row in self.rows if epoch in (None, row.epoch)]
+        return pa.Table.from_pylist(rows, schema=arrow_schema(MOVES))
 
     def names(self) -> pa.Table:
         """Return the names of queues."""
@@ -207,13 +212,13 @@ class Clients(ClientHistory):
         """Return the operations as the table has them, one record each."""
         import pyarrow as pa
 
-        from tools.verify.input.tables import CLIENTS_SCHEMA, arrow_schema
+        from tools.verify.input.tables import arrow_schema
 
         rows = [
-            ("f", name, 1, session.number, session.queue, lsn, 0, what & ~REDELIVERED,
-             bool(what & REDELIVERED), signed(body), aux, lsn)
+            (name, 1, session.number, session.queue, lsn, 0, what & ~REDELIVERED,
+             bool(what & REDELIVERED), signed(body), aux)
             for name, session in zip(self._names, self._made, strict=True)
             for lsn, (what, body, aux) in enumerate(CLIENT_ROW.iter_unpack(bytes(session.ops)))
         ]  # fmt: skip
-        schema = arrow_schema(CLIENTS_SCHEMA)
+        schema = arrow_schema(OPERATIONS)
         return pa.table([list(column) for column in zip(*rows, strict=True)], schema=schema)

@@ -13,16 +13,21 @@ from xxhash import xxh3_64_intdigest
 
 from broker.memberlog.records import CLIENT_ROW, ClientOp
 from tests.system.verify.support.client_fixture import ClientPair, check_all
-from tests.system.verify.support.make_client_histories import Clients, Servers
+from tests.system.verify.support.make_client_histories import (
+    MOVES,
+    OPERATIONS,
+    Clients,
+    Servers,
+)
 from tools.verify.clients.check import ClientReport
 from tools.verify.clients.evidence import tables_of_moves, tables_of_operations
-from tools.verify.input.tables import CLIENTS_SCHEMA, MOVES_SCHEMA, arrow_schema
+from tools.verify.input.tables import arrow_schema
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("duckdb")
 
-CLIENT_COLUMNS, MOVE_COLUMNS = arrow_schema(CLIENTS_SCHEMA), arrow_schema(MOVES_SCHEMA)
-NOBODY = {"file": "f", "client": "c", "queue": "q", "flag": False}
+CLIENT_COLUMNS, MOVE_COLUMNS = arrow_schema(OPERATIONS), arrow_schema(MOVES)
+NOBODY = {"client": "c", "queue": "q", "flag": False}
 HIGH = (1, 1 << 42, (1 << 43) + 7, (1 << 62) - 1)
 
 
@@ -269,8 +274,7 @@ def test_numbers_beyond_all_logs_are_no_end_of_the_check() -> None:
     assert places == sorted(places)
     moves = pa.Table.from_pylist(
         [
-            dict.fromkeys(MOVE_COLUMNS.names, 0)
-            | {"file": "f", "member": "m", "op": 2, "flag": True, "position": position}
+            dict.fromkeys(MOVE_COLUMNS.names, 0) | {"op": 2, "flag": True, "position": position}
             for position in HIGH
         ],
         schema=MOVE_COLUMNS,
