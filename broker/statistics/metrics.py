@@ -80,7 +80,7 @@ class Metrics:
 
     def aggregated(self) -> Iterator[str]:
         """Return /metrics: sums, so as many lines with ten queues as with a hundred thousand."""
-        yield from self._of_node("rabbitmq_")
+        yield from self._of_node("rabbitmq_", "aggregated")
         share = self._observed.statistics.sampler.share
         if self._observed.statistics.home_is_known:
             for name, text, value in (
@@ -141,12 +141,12 @@ class Metrics:
 
     def per_object(self) -> Iterator[str]:
         """Return /metrics/per-object: series for each queue, channel, connection and exchange."""
-        yield from self._of_node("rabbitmq_")
+        yield from self._of_node("rabbitmq_", "per-object")
         yield from self._of_objects("rabbitmq_", DETAILED, ())
 
     def detailed(self, families: Collection[str], vhosts: Collection[str]) -> Iterator[str]:
         """Return /metrics/detailed: of these families, in these virtual hosts or all."""
-        yield from self._identity()
+        yield from self._identity("detailed")
         prefix = "rabbitmq_detailed_"
         if "node_coarse_metrics" in families:
             yield from self._gauges(prefix, self._observed.figures())
@@ -160,9 +160,9 @@ class Metrics:
 
     # -- of the member ---------------------------------------------------------------------------
 
-    def _of_node(self, prefix: str) -> Iterator[str]:
+    def _of_node(self, prefix: str, endpoint: str) -> Iterator[str]:
         figures = self._observed.figures()
-        yield from self._identity()
+        yield from self._identity(endpoint)
         yield from self._gauges(prefix, figures)
         yield from self._globals()
         yield from self._churn(prefix)
@@ -171,12 +171,14 @@ class Metrics:
         yield from self._own(figures)
         yield from self._found()
 
-    def _identity(self) -> Iterator[str]:
+    def _identity(self, endpoint: str) -> Iterator[str]:
+        """Who this is, and which of RabbitMQ's endpoints: series are joined with those of one."""
         node, cluster = self._node, self._cluster
         permanent = self._observed.machine.cluster_id
         identity = labels(
-            rabbitmq_node=node, rabbitmq_cluster=cluster, rabbitmq_cluster_permanent_id=permanent
-        )
+            rabbitmq_node=node, rabbitmq_cluster=cluster, rabbitmq_cluster_permanent_id=permanent,
+            rabbitmq_endpoint=endpoint,
+        )  # fmt: skip
         build = labels(
             rabbitmq_version=version(), product_name="qpid-cluster-py", product_version=version(),
             python_version=platform.python_version(), erlang_version="",

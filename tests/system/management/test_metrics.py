@@ -7,9 +7,11 @@ import json
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pika
 import pytest
+import yaml
 from prometheus_client.parser import text_string_to_metric_families
 
 from broker.options.broker import Address
@@ -137,13 +139,23 @@ def test_detailed_gives_what_was_asked_for(metrics: tuple[LocalCluster, list[Add
     assert {name for name, _ in nothing} == {"rabbitmq_identity_info", "rabbitmq_build_info"}
 
 
-def labelled(addresses: list[Address], path: str = "/metrics") -> Scrape:
-    """One scrape of all members, with the labels that Prometheus adds."""
+def jobs() -> dict[str, str]:
+    """The jobs of our example for Prometheus, and the path that each asks for."""
+    text = (CONF / "prometheus" / "prometheus.yml").read_text(encoding="utf-8")
+    return {
+        job["job_name"]: f"{job['metrics_path']}?{urlencode(job.get('params', {}), doseq=True)}"
+        for job in yaml.safe_load(text)["scrape_configs"]
+    }
+
+
+def labelled(addresses: list[Address]) -> Scrape:
+    """One scrape of all members by all jobs, with the labels that Prometheus adds."""
     found: Scrape = {}
-    for address in addresses:
-        added = ("instance", str(address)), ("job", "qpidd")
-        for (name, labels), value in page(address, path).items():
-            found[name, tuple(sorted((*labels, *added)))] = value
+    for job, path in jobs().items():
+        for address in addresses:
+            added = ("instance", str(address)), ("job", job)
+            for (name, labels), value in page(address, path).items():
+                found[name, tuple(sorted((*labels, *added)))] = value
     return found
 
 
