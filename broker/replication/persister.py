@@ -85,7 +85,7 @@ class Persister(Generic[StoreT, WriterT]):
         self.hold_checkpoints = False  # what is disputed is re-executed from the present one
         self._device, self._on_durable = device, on_durable
         self._checkpoint_bytes_min = checkpoint_bytes_min
-        self._log_bytes = self._checkpoint_bytes = 0
+        self._checkpoint_bytes, self._log_bytes = store.bytes_to_start()
         self._uncounted = 0  # up to here it was handed over with the mark of a joining store
         self._reported = 0  # of the present store
         self._requested = False
@@ -205,7 +205,8 @@ class Persister(Generic[StoreT, WriterT]):
             voters=replica.machine.voters or self.meta.voters, version=replica.machine.version,
             promised_epoch=self.meta.promised_epoch,
         )  # fmt: skip
-        self._log_bytes = self._checkpoint_bytes = self._uncounted = self._reported = 0
+        self._checkpoint_bytes, self._log_bytes = received.bytes_to_start()
+        self._uncounted = self._reported = 0
         self.switching = True
         self._device.switch(self.writer, received, self.store, self.meta, self._in_force)
 

@@ -306,3 +306,47 @@ def test_a_large_message_that_comes_is_not_written_twice_meanwhile() -> None:
     assert writer.checkpoints == 0
     apply(c.Publish(c.PUBLISH, 1, 1, 0, "", "q", 4 | c.IN_PARTS, b"", b"rest"))
     assert writer.checkpoints == 1
+
+
+def test_the_log_of_former_processes_counts_for_the_next_checkpoint() -> None:
+    """A member that was killed more often than it makes one never made any: its store grew, and
+    each start executed all of its history again."""
+    disk, replica = MemoryDisk(), Replica("a", Machine("a"), History())
+    size = 0
+    for position in range(1, 6):
+        activation = Activation(position, (("a", 1, True),), False, ("a", "b"), "cluster")
+        replica.apply(Item(position, RingId(position, "a", 1), 1, "a", activation))
+        batch = replica.cut()
+        assert batch is not None
+        size += len(batch.entry)
+        store = MemoryStore(disk, OLD)
+        store.commit(batch.entry, batch.first, batch.last, replace(OLD, position=position))
+        device = CountingDevice()
+        persister = Persister(device, store, store.meta, lambda _: None, checkpoint_bytes_min=200)
+        persister.keep(replica, PROMISE)
+        (writer,) = device.writers
+        assert isinstance(writer, CountingWriter)
+        assert writer.checkpoints == (size > 200)
+        store.close()
+    assert size > 200
+
+
+def test_the_log_of_a_received_store_counts_once_it_is_in_force() -> None:
+    device = CountingDevice()
+    persister = Persister(
+        device, MemoryStore(MemoryDisk(), OLD), OLD, lambda _: None, checkpoint_bytes_min=50
+    )
+    replica = Replica("a", Machine("a"), History())
+    activation = Activation(1, (("a", 1, True),), False, ("a", "b"), "cluster")
+    replica.apply(Item(1, RING, 1, "a", activation))
+    batch = replica.cut()
+    assert batch is not None
+    received = MemoryStore(MemoryDisk(), replace(OLD, position=0))
+    received.commit(batch.entry, batch.first, batch.last, replace(OLD, position=1))
+    persister.adopt(received, replica, counts=True)
+    assert device.finish is not None
+    device.finish()
+    persister.keep(replica, PROMISE)
+    writer = device.writers[-1]
+    assert isinstance(writer, CountingWriter)
+    assert writer.checkpoints == 1
