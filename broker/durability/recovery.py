@@ -31,6 +31,8 @@ def history_of(meta: Meta) -> History:
 log = logging.getLogger("qpidd")
 
 CHECKPOINT_VERSION = 1
+TOLD_POSITIONS = 100_000
+"""Between two lines in the log of a long recovery: they take some seconds."""
 
 
 def checkpoint_head(history: History) -> bytes:
@@ -99,10 +101,12 @@ def recover(
     end = history_of(store.meta)
     replica = restored(local, store, pager, own=own)
     replica.withheld = withheld or {}
-    for count, (_, entry) in enumerate(store.log(replica.history.position)):
+    told = replica.history.position
+    for _, entry in store.log(told):
         replica.replay(entry)
-        if progress is not None and count % 256 == 0:
-            progress(replica.history.position, end.position)
+        if progress is not None and replica.history.position - told >= TOLD_POSITIONS:
+            told = replica.history.position
+            progress(told, end.position)
     there = (replica.history.position, replica.history.order) == (end.position, end.order)
     # What an operator declared skipped changes outcomes, and from there on the chain.
     if not there or (replica.history.chain != end.chain and not replica.skipped):
@@ -124,5 +128,4 @@ def restored(local: str, store: Store, pager: Pager | None = None, *, own: bool 
 
 def log_progress(position: int, end: int) -> None:
     """Log how far a long recovery is."""
-    if end - position > 100_000:
-        log.info("recovering: at position %d of %d", position, end)
+    log.info("recovering: at position %d of %d", position, end)

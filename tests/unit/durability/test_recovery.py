@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import pytest
+
+from broker.durability import recovery
 from broker.durability.recovery import checkpoint_head, recover
 from broker.machine.command_codec import pack_blob
 from broker.machine.commands import CONNECTION_OPEN, ConnectionOpen
@@ -52,3 +55,21 @@ def test_a_checkpoint_in_the_middle_of_a_commit() -> None:
     again = recover("a", store)
     assert again.history == history
     assert again.machine.root() == replica.machine.root()
+
+
+def test_a_long_start_tells_now_and_then_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+    """By positions: a line for each few hundred entries was hundreds of lines."""
+    monkeypatch.setattr(recovery, "TOLD_POSITIONS", 4)
+    replica, store = activated(), MemoryStore(MemoryDisk(), Meta("n", "a", "s"))
+    for number in range(1, 10):
+        connection(replica, number)
+        batch = replica.cut()
+        assert batch is not None
+        now = batch.history
+        store.commit(batch.entry, batch.first, batch.last, Meta(
+            "n", "a", "s", cluster_id="c", state_epoch=1, position=now.position, chain=now.chain,
+            order=now.order, marker=Marker.DIRTY,
+        ))  # fmt: skip
+    told: list[tuple[int, int]] = []
+    recover("a", store, lambda *at: told.append(at))
+    assert told == [(4, 10), (8, 10)]
