@@ -66,6 +66,21 @@ def test_a_generation_has_what_lasts(tmp_path: Path) -> None:
     assert newest_complete(tmp_path) == 4
 
 
+def test_all_of_a_generation_is_on_disk_before_it_has_its_name(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """G38: its leader confirms by what is in it, and the power may go at any time."""
+    (filled(generation_path(tmp_path, 3), 1) / "store" / "journal").write_bytes(b"journal")
+    on_disk: list[Path] = []
+    monkeypatch.setattr(generations, "sync_file", on_disk.append)
+    monkeypatch.setattr(generations, "sync_directory", on_disk.append)
+    path = make_generation(tmp_path, 4, 3)
+    fresh = path.with_name(f"{path.name}.new")
+    made = {fresh / one.relative_to(path) for one in path.rglob("*")}
+    assert set(on_disk[:-1]) == {fresh, *made}
+    assert on_disk[-2:] == [fresh, tmp_path]
+
+
 @pytest.mark.parametrize("clones", [True, False])
 def test_a_file_is_copied_while_it_is_written(
     tmp_path: Path, clones: bool, monkeypatch: pytest.MonkeyPatch
