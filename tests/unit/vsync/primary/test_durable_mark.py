@@ -1,0 +1,61 @@
+"""What a primary view may confirm: nothing before its own activation is durable (G8, G9)."""
+
+from __future__ import annotations
+
+import pytest
+
+from vsync.primary.durable_mark import PrimaryMark
+
+VOTERS = ("a", "b", "c")
+
+
+def mark_of(**marks: int) -> PrimaryMark:
+    """Of a view that is activated, in which all have the state."""
+    mark = PrimaryMark()
+    mark.view_begins()
+    mark.marks = marks
+    mark.activated(3, VOTERS, frozenset(VOTERS), frozenset())
+    return mark
+
+
+def test_nothing_is_durable_before_the_activation_is_applied() -> None:
+    mark = mark_of(a=9, b=9, c=9)
+    assert mark.advance() is None
+    assert mark.reported == 0
+
+
+def test_what_is_older_than_the_activation_is_not_confirmed_without_it() -> None:
+    """Raft 5.4.2: until then the end of an older epoch, held by fewer, may still be preferred."""
+    mark = mark_of(a=10, b=9, c=0)
+    mark.activation_applied(10)
+    assert mark.advance() is None
+    mark.marks = {"a": 10, "b": 10, "c": 0}
+    assert mark.advance() == mark.reported == 10
+
+
+def test_it_is_told_once() -> None:
+    mark = mark_of(a=10, b=10, c=0)
+    mark.activation_applied(10)
+    assert mark.advance() == 10
+    assert mark.advance() is None
+    mark.marks = {"a": 12, "b": 11, "c": 0}
+    assert mark.advance() == 11
+
+
+@pytest.mark.parametrize("has_state", [True, False])
+def test_who_has_not_the_state_does_not_count(*, has_state: bool) -> None:
+    mark = mark_of(a=10, b=10, c=0)
+    mark.caught_up = frozenset(("a", "b", "c") if has_state else ("a", "c"))
+    mark.activation_applied(10)
+    assert (mark.advance() == 10) == has_state
+
+
+def test_a_new_view_begins_with_nothing() -> None:
+    mark = mark_of(a=10, b=10, c=10)
+    mark.activation_applied(10)
+    assert mark.advance() == 10
+    mark.view_begins()
+    assert (mark.reported, mark.marks) == (0, {})
+    mark.marks = {"a": 10, "b": 10, "c": 10}
+    mark.activated(4, VOTERS, frozenset(VOTERS), frozenset())
+    assert mark.advance() is None, "that was the activation of the former one"
