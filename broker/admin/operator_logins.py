@@ -13,7 +13,8 @@ from broker.access.backends import HTTP, INTERNAL, Login
 from broker.access.login_delays import LONGEST_S
 from broker.access.logins import Claim
 from broker.frontend.connections import is_loopback
-from broker.frontend.gateway import Gateway, host_of
+from broker.frontend.entry.client_logins import host_of
+from broker.frontend.gateway import Gateway
 from vsync.admin.protocol import QueryRefused
 
 

@@ -20,6 +20,7 @@ from broker.amqp.handshake import Limits, announced
 from broker.frontend.channel import ChannelFacts
 from broker.frontend.client import Client
 from broker.frontend.encryption import Encryption
+from broker.frontend.entry.admission import is_ordinary
 from broker.frontend.gateway import Gateway
 from broker.frontend.outbox import Outbox
 from broker.histogram import Histogram
@@ -339,25 +340,25 @@ class Connections:
     @property
     def connected(self) -> bool:
         """Whether a client is connected that is no operator's."""
-        return any(map(self.gateway.is_ordinary, self.gateway.clients.values()))
+        return any(map(is_ordinary, self.gateway.clients.values()))
 
     def watch(self, *, on: bool) -> None:
         """From here on notice whether anything comes from a client; or no more."""
-        self.gateway.watch(on=on)
+        self.gateway.admission.watch(on=on)
         self._watched_since = self._look_at = time.monotonic()
         for link in self._ordinary_links() if on else ():
             link.probe()
 
     def heard(self) -> bool:
         """Whether a client came since, or anything from one that is connected."""
-        gateway, now = self.gateway, time.monotonic()
-        if gateway.watches and not gateway.heard and now >= self._look_at:
+        admission, now = self.gateway.admission, time.monotonic()
+        if admission.watches and not admission.heard and now >= self._look_at:
             self._look_at = now + LOOK_S
             passed_s = now - self._watched_since
-            gateway.heard = any(
+            admission.heard = any(
                 heard_within(link.transport, passed_s) for link in self._ordinary_links()
             )
-        return gateway.heard
+        return admission.heard
 
     def _ordinary_links(self) -> list[ClientLink]:
         """Of those that wait as well: they may have been cut off since they came."""
@@ -407,7 +408,7 @@ class Connections:
         if may_reply is not self.may_reply:
             self._now_may_reply(may_reply)
         self.gateway.follow_definitions()
-        self.gateway.admit_waiting(soon=soon)
+        self.gateway.admission.admit_waiting(soon=soon)
         if confirmed := self.outbox.flush():
             self.confirmed += len(confirmed)
         if self.outbox.probed:

@@ -180,7 +180,9 @@ class ManagementPort:
 
         if self._document is not None:
             gateway = member.clients.gateway
-            gateway.loading = f"member '{name}' is loading its definitions: try again in a moment"
+            gateway.admission.loading = (
+                f"member '{name}' is loading its definitions: try again in a moment"
+            )
             self._loading = asyncio.create_task(self._load(broker, self._document, gateway))
         if self._server is None:
             return
@@ -201,7 +203,7 @@ class ManagementPort:
         else:
             log.info("--load-definitions: %s is loaded", file)
         finally:
-            gateway.loading = ""
+            gateway.admission.loading = ""
 
     async def close(self) -> None:
         """End it."""

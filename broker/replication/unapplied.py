@@ -1,5 +1,16 @@
 """What is ordered here and not applied yet: in its order, and bounded.
 
+    output of the ring -> held_back    only while a view waits for the items before it, and they
+                                       for the disk; all that follows the view waits behind it
+    held_back          -> Primary      which lets items through in a primary view only
+    Primary            -> work         (WorkQueue) what it says, items among it
+    work               -> execution    at a member that has the state
+                       -> CatchUp      at one that is brought to it: dropped where that grows too
+                                       long, and the tail from the donor holds it, too
+    CatchUp            -> execution    once the tail has met it, the oldest first
+    execution          -> the state    at once; or in steps, or when a page is read: half way
+                                       until then
+
 A member applies in slices, beside its ring.  What is ordered faster than it applies waits in a
 `WorkQueue`; one that is full is worked off as more comes, one for one and before the token is
 passed again.  So the slowest member sets the pace, its memory stays bounded, and no pause is

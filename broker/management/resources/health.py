@@ -154,7 +154,7 @@ async def findings(call: Call) -> Reply:
 
 
 def _is_drained(call: Call) -> bool:
-    return bool(call.broker.clients.gateway.drained)
+    return bool(call.broker.clients.gateway.admission.drained)
 
 
 def _why(call: Call) -> Object:

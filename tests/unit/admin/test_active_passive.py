@@ -268,7 +268,7 @@ def test_clients_that_wait_for_a_view_are_not_sent_to_who_is_gone(
     cluster.names = rest
     cluster.bus.transitional(rest)
     loop.outbox.fence()
-    gateway.admit_waiting(soon=True)
+    gateway.admission.admit_waiting(soon=True)
     backup.follow(cluster.now)
     peer = Peer(loop)
     peer.send(opening(), method(1, "channel.open"))
@@ -277,11 +277,11 @@ def test_clients_that_wait_for_a_view_are_not_sent_to_who_is_gone(
     cluster.bus.run(rest)
     assert cluster.bus.cores["b"].serving
     loop.outbox.unfence()
-    gateway.admit_waiting(soon=False)
+    gateway.admission.admit_waiting(soon=False)
     loop.turn()
     assert not peer.client.wants_close, "the old state has been told, and it may be over"
     cluster.beat()
-    gateway.admit_waiting(soon=False)
+    gateway.admission.admit_waiting(soon=False)
     loop.turn()
     if automatic and not stays:
         assert cluster.roles() == "b:active c:ready"

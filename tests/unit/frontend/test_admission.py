@@ -1,6 +1,6 @@
 """Clients that connect while the member is fenced, perhaps for a moment: they wait for it."""
 
-from broker.frontend.gateway import WAIT_S
+from broker.frontend.entry.admission import WAIT_S
 from broker.machine import commands as c
 from tests.support.amqp_peer import method, opening
 from tests.support.gateway_loop import Loop, Peer
@@ -13,7 +13,7 @@ def fenced_for_a_moment() -> Loop:
     """A member whose lease is over, in a view that may still be in force."""
     loop = Loop()
     loop.outbox.fence()
-    loop.gateway.admit_waiting(soon=True)
+    loop.gateway.admission.admit_waiting(soon=True)
     return loop
 
 
@@ -29,11 +29,11 @@ def test_a_client_that_connects_at_a_fenced_member_waits_and_is_admitted() -> No
     peer.send(DECLARE)
     assert not peer.client.may_be_read
     assert peer.client.conn == 0
-    loop.gateway.admit_waiting(soon=True)
+    loop.gateway.admission.admit_waiting(soon=True)
     loop.turn()
     assert methods(peer) == []
     loop.outbox.unfence()
-    loop.gateway.admit_waiting(soon=True)
+    loop.gateway.admission.admit_waiting(soon=True)
     loop.turn()
     assert methods(peer) == ["connection.open-ok", "channel.open-ok", "queue.declare-ok"]
     assert peer.client.may_be_read
@@ -44,7 +44,7 @@ def test_what_is_sent_with_the_open_is_kept() -> None:
     peer = Peer(loop)
     peer.send(opening() + OPEN_CHANNEL + DECLARE)
     loop.outbox.unfence()
-    loop.gateway.admit_waiting(soon=False)
+    loop.gateway.admission.admit_waiting(soon=False)
     loop.turn()
     assert methods(peer) == ["connection.open-ok", "channel.open-ok", "queue.declare-ok"]
 
@@ -53,7 +53,7 @@ def test_when_the_member_stays_fenced_they_are_refused() -> None:
     loop = fenced_for_a_moment()
     peer = Peer(loop)
     peer.send(opening(), OPEN_CHANNEL)
-    loop.gateway.admit_waiting(soon=False)
+    loop.gateway.admission.admit_waiting(soon=False)
     loop.turn()
     assert peer.take()[-1].args[0] == 320
     assert loop.gateway.clients == {}
@@ -80,7 +80,7 @@ def test_a_client_that_disconnects_while_it_waits_is_forgotten() -> None:
     peer.send(opening())
     peer.loop.gateway.connection_lost(peer.client)
     loop.outbox.unfence()
-    loop.gateway.admit_waiting(soon=False)
+    loop.gateway.admission.admit_waiting(soon=False)
     loop.turn()
     assert loop.gateway.clients == {}
     assert c.CONNECTION_OPEN not in [command[0] for command, _ in loop.applied]
@@ -93,7 +93,7 @@ def test_waiting_clients_are_closed_when_the_member_stops() -> None:
     loop.gateway.drop_all("the broker is stopping")
     loop.gateway.refuse_overdue(WAIT_S + 1)
     loop.outbox.unfence()
-    loop.gateway.admit_waiting(soon=False)
+    loop.gateway.admission.admit_waiting(soon=False)
     loop.turn()
     (closed,) = [one for one in peer.take() if one.method == "connection.close"]
     assert closed.args[:2] == (320, "CONNECTION_FORCED - the broker is stopping")

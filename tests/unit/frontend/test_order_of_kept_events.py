@@ -192,7 +192,7 @@ class World:
             sender.send(self.chance)
 
     def turn(self) -> None:
-        self.loop.gateway.admit_waiting(soon=self.loop.gateway.fenced)
+        self.loop.gateway.admission.admit_waiting(soon=self.loop.gateway.fenced)
         self.loop.turn()
         for sender in self.senders:
             sender.hear()
@@ -205,7 +205,7 @@ class World:
             self.loop.outbox.unfence()
         else:
             self.loop.outbox.fence()
-            self.loop.gateway.admit_waiting(soon=True)
+            self.loop.gateway.admission.admit_waiting(soon=True)
 
     def close(self) -> None:
         for sender in self._some():

@@ -408,9 +408,9 @@ def test_while_users_are_loaded_who_is_not_known_yet_is_to_try_again() -> None:
     """403 would make clients give up, and in a moment they may be let in."""
     loop = Loop()
     loop.machine.definitions["user"].clear()
-    loop.gateway.loading = LOADING
+    loop.gateway.admission.loading = LOADING
     assert loop.connect().take()[-1].args[:2] == (320, f"CONNECTION_FORCED - {LOADING}")
-    loop.gateway.loading = ""
+    loop.gateway.admission.loading = ""
     assert loop.connect().take()[-1].args[0] == 403
 
 
@@ -418,9 +418,9 @@ def test_while_users_are_loaded_who_is_not_known_yet_is_to_try_again() -> None:
 def test_while_permissions_are_loaded_who_has_none_yet_is_to_try_again(vhost: str) -> None:
     loop = member()
     loop.define("permission", "/", "u", None)
-    loop.gateway.loading = LOADING
+    loop.gateway.admission.loading = LOADING
     assert as_u(loop, vhost).take()[-1].args[:2] == (320, f"CONNECTION_FORCED - {LOADING}")
-    loop.gateway.loading = ""
+    loop.gateway.admission.loading = ""
     assert as_u(loop, vhost).take()[-1].args[0] == 530
 
 

@@ -3,7 +3,7 @@ that is a backup in an active-passive cluster (G25)."""
 
 import pytest
 
-from broker.frontend.gateway import WAIT_S
+from broker.frontend.entry.admission import WAIT_S
 from tests.support.amqp_peer import method, opening, publish
 from tests.support.gateway_loop import Loop, Peer
 
@@ -40,12 +40,12 @@ def test_a_drained_member_closes_its_connections_and_lets_none_in() -> None:
 def test_a_client_that_waits_to_be_admitted_is_sent_away_too() -> None:
     loop = Loop()
     loop.outbox.fence()
-    loop.gateway.admit_waiting(soon=True)
+    loop.gateway.admission.admit_waiting(soon=True)
     peer = Peer(loop)
     peer.send(opening(), OPEN_CHANNEL)
     loop.gateway.drain("drained")
     loop.outbox.unfence()
-    loop.gateway.admit_waiting(soon=False)
+    loop.gateway.admission.admit_waiting(soon=False)
     loop.turn()
     assert peer.take()[-1].args[0] == 320
     assert not loop.machine.connections
@@ -141,11 +141,11 @@ def test_a_client_waits_while_it_is_not_known_who_is_active() -> None:
         loop.gateway.stand_by("member 'a' is a backup, and no member is active", briefly=True)
         peer = Peer(loop)
         peer.send(opening(), OPEN_CHANNEL)
-        loop.gateway.admit_waiting(soon=False)
+        loop.gateway.admission.admit_waiting(soon=False)
         assert not peer.client.conn
         assert not peer.client.wants_close
         loop.gateway.stand_by(reason, briefly=False)
-        loop.gateway.admit_waiting(soon=False)
+        loop.gateway.admission.admit_waiting(soon=False)
         loop.turn()
         assert bool(peer.client.conn) is conn
 
@@ -169,12 +169,12 @@ def test_one_that_is_pending_holds_clients_also_in_no_primary_view() -> None:
     operator.send(opening(properties={"qpid.ha-admin": True}), OPEN_CHANNEL)
     assert operator.client.conn
     loop.gateway.refuse_overdue(peer.client.connected_at + WAIT_S + 0.1)
-    loop.gateway.admit_waiting(soon=False)
+    loop.gateway.admission.admit_waiting(soon=False)
     loop.turn()
     assert not peer.client.conn
     assert not peer.client.wants_close
     loop.gateway.stand_by("", briefly=False)
-    loop.gateway.admit_waiting(soon=False)
+    loop.gateway.admission.admit_waiting(soon=False)
     loop.turn()
     assert peer.client.conn
     loop.gateway.stand_by("member 'a' is pending", briefly=False, holds=True)
@@ -192,18 +192,18 @@ def test_an_attempt_counts_while_it_is_looked_for_and_no_operators() -> None:
     gateway = loop.gateway
     gateway.stand_by(BACKUP, briefly=False)
     Peer(loop).send(opening(), OPEN_CHANNEL)
-    gateway.watch(on=True)
-    assert not gateway.heard
+    gateway.admission.watch(on=True)
+    assert not gateway.admission.heard
     Peer(loop).send(opening(properties={"qpid.ha-admin": True}), OPEN_CHANNEL)
     Peer(loop).send(opening(user="nobody"), OPEN_CHANNEL)
-    assert not gateway.heard
+    assert not gateway.admission.heard
     Peer(loop).send(opening(), OPEN_CHANNEL)
-    assert gateway.heard
-    gateway.watch(on=False)
-    assert not gateway.heard
+    assert gateway.admission.heard
+    gateway.admission.watch(on=False)
+    assert not gateway.admission.heard
     gateway.stand_by(BACKUP, briefly=False, holds=True)
     waits = Peer(loop)
     waits.send(opening(), OPEN_CHANNEL)
-    gateway.watch(on=True)
-    assert not gateway.heard
+    gateway.admission.watch(on=True)
+    assert not gateway.admission.heard
     assert gateway.ordinary == [waits.client]

@@ -1,0 +1,1 @@
+"""Who clients are, and whether this member takes them now."""
