@@ -119,11 +119,13 @@ async def ready(call: Call) -> Reply:
     """Whether clients that connect here are served."""
     if not call.broker.controller.serving:
         return _ill("This member does not serve clients now", **_why(call))
+    if call.broker.clients.gateway.admission.standby:
+        return _ill("This member is a backup", **_why(call))
     return _ill("This member is drained", **_why(call)) if _is_drained(call) else _well()
 
 
 async def in_service(call: Call) -> Reply:
-    """Whether this member takes part and no operator has drained it."""
+    """Whether this member takes part, if only by waiting, and no operator has drained it."""
     if call.broker.controller.halted:
         return _ill("This member is not in service", **_why(call))
     return _ill("This member is drained", **_why(call)) if _is_drained(call) else _well()

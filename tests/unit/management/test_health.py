@@ -72,6 +72,29 @@ def test_a_certificate_whose_end_nobody_knows_is_not_well() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("serving", "standby", "drained", "reason"),
+    [
+        (True, "", "", ""),
+        (False, "", "", "This member does not serve clients now"),
+        (True, "member 'b' is active", "", "This member is a backup"),
+        (True, "", "drained", "This member is drained"),
+    ],
+)
+def test_clients_are_sent_to_a_member_that_serves_them(
+    *, serving: bool, standby: str, drained: str, reason: str
+) -> None:
+    admission = SimpleNamespace(standby=standby, drained=drained)
+    broker = SimpleNamespace(
+        controller=SimpleNamespace(serving=serving, reason="", halted=""),
+        clients=SimpleNamespace(gateway=SimpleNamespace(admission=admission)),
+    )
+    call = SimpleNamespace(broker=broker, user=SimpleNamespace(manages=False))
+    reply = asyncio.run(health.ready(cast("Call", call)))
+    wanted = {"status": "failed", "reason": reason} if reason else {"status": "ok"}
+    assert (reply.status, reply.body) == (503 if reason else 200, wanted)
+
+
 @pytest.mark.parametrize(("within", "unit"), [("x", "weeks"), ("-1", "days"), ("1", "hours")])
 def test_a_time_that_is_none(within: str, unit: str) -> None:
     with pytest.raises(Problem, match="days, weeks, months, years") as refused:

@@ -136,6 +136,7 @@ LOADED_BY = {
     "conf/container/Containerfile": "tests/unit/service/test_container_files.py",
     "conf/container/compose.yaml": "tests/unit/service/test_container_files.py",
     "conf/container/kubernetes.yaml": "tests/unit/service/test_container_files.py",
+    "conf/haproxy.cfg": "tests/system/service/test_load_balancer.py",
     "conf/grafana/qpidd-overview.json": "tests/system/management/test_metrics.py",
     "conf/ocf/qpidd": "tests/unit/service/test_ocf_agent.py",
     "conf/prometheus/alerts.yml": "tests/system/management/test_metrics.py",

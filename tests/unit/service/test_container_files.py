@@ -89,7 +89,7 @@ def test_the_stateful_set_is_three_members_of_one_cluster() -> None:
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
     assert ports == {"amqp": 5672, "management": 15672, "metrics": 15692, "ring": 25672}
     probe = container["readinessProbe"]["httpGet"]
-    assert probe == {"path": f"/api/{CHECK}/is-in-service", "port": "management"}
+    assert probe == {"path": f"/api/{CHECK}/ready-to-serve-clients", "port": "management"}
     mounts = [*container["volumeMounts"], *pod["initContainers"][0]["volumeMounts"]]
     kept = {one["name"] for one in pod["volumes"]}
     kept |= {one["metadata"]["name"] for one in members["volumeClaimTemplates"]}

@@ -1,0 +1,129 @@
+"""Clients behind HAProxy, by our own sample of its configuration: one address for all members."""
+
+from __future__ import annotations
+
+import re
+import shutil
+import signal
+import subprocess
+import time
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from pathlib import Path
+
+import pika
+import pika.exceptions
+import pytest
+
+from tests.system.support.clusters import START_SECONDS, wait_until
+from tools.demo.local_cluster import HOST, ROOT, LocalCluster, command, free_ports
+
+pytestmark = [
+    pytest.mark.system,
+    pytest.mark.slow,
+    pytest.mark.skipif(shutil.which("haproxy") is None, reason="there is no haproxy here"),
+]
+SAMPLE = ROOT / "conf" / "haproxy.cfg"
+WAIT_S = 60.0
+
+
+def fitted(cluster: LocalCluster, port: int) -> str:
+    """The sample with these members, few clients, and checks that come more often."""
+    text = SAMPLE.read_text(encoding="utf-8")
+    text = (
+        text.replace("bind :5672", f"bind {HOST}:{port}")
+        .replace("inter 2s", "inter 200ms")
+        .replace("maxconn 10000", "maxconn 100")
+    )
+    for name, member in zip("abc", cluster.members, strict=True):
+        assert member.management is not None
+        at = f"server {name} {member.address} port {member.management.port}"
+        text, count = re.subn(rf"server {name} \S+", at, text)
+        assert count == 1
+    return text
+
+
+@contextmanager
+def balanced(cluster: LocalCluster, root: Path) -> Iterator[pika.ConnectionParameters]:
+    """A balancer before these, and what a client needs to connect by it."""
+    (port,) = free_ports(1)
+    config = root / "haproxy.cfg"
+    config.write_text(fitted(cluster, port), encoding="utf-8")
+    process = subprocess.Popen(["haproxy", "-db", "-f", str(config)])
+    try:
+        yield pika.ConnectionParameters(HOST, port)
+    finally:
+        process.kill()
+        process.wait()
+
+
+def member_of(connection: pika.BlockingConnection) -> str:
+    """By which member it is served."""
+    properties = connection._impl.server_properties
+    assert properties is not None
+    return str(properties["node"])
+
+
+def connected(parameters: pika.ConnectionParameters) -> pika.BlockingConnection:
+    """A client that tries again, as all do: the balancer ends it where it has no member yet."""
+    deadline = time.monotonic() + WAIT_S
+    while True:
+        try:
+            return pika.BlockingConnection(parameters)
+        except (pika.exceptions.AMQPError, ConnectionError):
+            if time.monotonic() > deadline:
+                raise
+        time.sleep(0.1)
+
+
+def test_clients_come_to_members_that_serve(tmp_path: Path) -> None:
+    with LocalCluster(tmp_path, management=True) as cluster:
+        cluster.start(START_SECONDS)
+        ids = [
+            next(one.id for one in member.status().members if one.local)
+            for member in cluster.members
+        ]
+        with balanced(cluster, tmp_path) as parameters:
+            first = [connected(parameters) for _ in range(3)]
+            assert sorted(map(member_of, first)) == sorted(ids), "who has fewest gets the next"
+            channel = first[0].channel()
+            channel.confirm_delivery()
+            channel.queue_declare("work", durable=True)
+            channel.basic_publish("", "work", b"1")
+
+            at = ids.index(member_of(first[0]))
+            cluster.members[at].kill()
+            with pytest.raises(pika.exceptions.AMQPConnectionError):
+                first[0].sleep(WAIT_S)  # the balancer ends what was with that member
+            for one in first[1:]:
+                one.close()
+            others = {one for one in ids if one != ids[at]}
+            with closing(connected(parameters)) as again:
+                assert member_of(again) in others
+                assert again.channel().basic_get("work", auto_ack=True)[2] == b"1"
+
+            left, drained = (cluster.members[ids.index(one)] for one in sorted(others))
+            drain = [*command("qpid-cluster"), "--drain", ids[cluster.members.index(drained)]]
+            subprocess.run([*drain, "-f", str(left.address)], check=True, timeout=WAIT_S, cwd=ROOT)
+            for _ in range(4):
+                with closing(connected(parameters)) as one:
+                    assert member_of(one) == ids[cluster.members.index(left)]
+
+            drained.signal(signal.SIGSTOP)  # so what is left has no majority
+            try:
+                wait_until(lambda: refuses(parameters), WAIT_S, "nobody to be let in")
+            finally:
+                drained.signal(signal.SIGCONT)
+            with closing(connected(parameters)) as one:
+                assert member_of(one) == ids[cluster.members.index(left)]
+
+
+def refuses(parameters: pika.ConnectionParameters) -> bool:
+    """Whether the balancer ends a connection, as there is nobody to give it to."""
+    try:
+        with closing(pika.BlockingConnection(parameters)):
+            return False
+    except pika.exceptions.ConnectionOpenAborted:
+        return False  # a member's own word: it is asked still
+    except (pika.exceptions.AMQPError, ConnectionError):
+        return True
