@@ -75,6 +75,7 @@ class Operations:
         watchdogs: Callable[[], Json],
         received: Callable[[str], float | None],
         may_reply: Callable[[], bool],
+        hears: Callable[[str], bool],
     ) -> None:
         self._controller, self._cluster = controller, options.cluster_name
         self._tracer, self._voter_changes = tracer, voter_changes
@@ -95,6 +96,7 @@ class Operations:
             pair = options.pair and PairRoles(
                 options.pair, controller, clients, machine=lambda: controller.replica.machine,
                 drained=lambda: self._maintenance.drained, stop=stop, note=log.info, warn=log.error,
+                hears=hears,
             )  # fmt: skip
             self.roles = followed = ActivePassive(
                 mode, controller, clients, machine=lambda: controller.replica.machine,

@@ -25,6 +25,10 @@ QUIET_S = 10.0
 """How long the backup stays active alone without a client."""
 FORCED_S = 2.0
 """How long one that was forced passive leaves the role to the other one."""
+HEARD_S = 3.0
+"""How long the other one is waited for, at most, while the ring still hears it."""
+LOOK_S = 0.1
+"""How often that is looked at."""
 
 
 class Promised(Protocol):
@@ -76,11 +80,13 @@ class PairRoles:
         *,
         machine: Callable[[], State],
         drained: Callable[[], Collection[str]],
+        hears: Callable[[str], bool],
         stop: Callable[[Exit, str], None],
         note: Callable[[str], None],
         warn: Callable[[str], None],
     ) -> None:
-        self.options = options
+        """`hears`: whether the ring has a frame of the member of this name from a moment ago."""
+        self.options, self._hears_member = options, hears
         self._controller, self._clients, self._machine = controller, clients, machine
         self._drained, self._stop, self._note, self._warn = drained, stop, note, warn
         self.standing = Standing.PENDING
@@ -113,7 +119,9 @@ class PairRoles:
         self._follow_absence(now)
         if self.standing is Standing.PENDING and primary.lacks_its_peer:
             self._move(Standing.PASSIVE, "it lost the other one as it started")
-        may_take = primary.lacks_its_peer and not self._is_to_end
+        may_take = (
+            primary.lacks_its_peer and not self._is_to_end and not self._is_about_to_meet(now)
+        )
         seen = Seen(
             self._peer,
             clients=self._peer is Peer.GONE and self._hears,
@@ -170,6 +178,20 @@ class PairRoles:
             self._vacant_since = None
         elif self._vacant_since is None:
             self._vacant_since = now
+
+    def _is_about_to_meet(self, now: float) -> bool:
+        """Whether the other one is heard, though it is not in the view.
+
+        It is not gone: one of them stood still, each was given up by the other and formed a ring of
+        its own, and these are about to merge.  To go on alone now would be to give up what the
+        other one confirmed meanwhile, or to have both do it.
+        """
+        if self._gone_since is None or now - self._gone_since >= HEARD_S:
+            return False
+        heard = self._hears_member(self.peer)
+        if heard:
+            self.look_again = LOOK_S
+        return heard
 
     def _ends_absence(self) -> None:
         if self._gone_since is not None:

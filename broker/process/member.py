@@ -180,7 +180,7 @@ class BrokerMember:
             clients=self.clients, later=loop.call_later, may_reply=lambda: self._member.may_reply,
             send_direct=ring.driver.send_direct, counters=self._all_counters,
             progress=lambda: self.life.reason, received=lambda of: self.observation.received(of),
-            watchdogs=self._status,
+            watchdogs=self._status, hears=lambda name: ring.node.hears(name, time.monotonic()),
         )  # fmt: skip
 
     def _status(self) -> Json:

@@ -187,6 +187,10 @@ class Node:
         """
         return self.membership.known_members()
 
+    def hears(self, name: str, now: float) -> bool:
+        """Whether a frame of a member of this name came in lately, of whatever ring."""
+        return any(member.name == name for member in self.membership.connectivity.reception(now))
+
     def describe(self) -> str:
         return self.membership.describe()
 

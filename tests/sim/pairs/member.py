@@ -147,7 +147,7 @@ class SimPair:
         self.pair = PairRoles(
             upper.stack.options[upper.name], controller, self,
             machine=lambda: controller.replica.machine, drained=lambda: upper.stack.drained,
-            stop=upper.stop, note=self._note, warn=self._note,
+            stop=upper.stop, note=self._note, warn=self._note, hears=self._hears,
         )  # fmt: skip
         self._real = ActivePassive(
             ONE_OF_PAIR, controller, self, machine=lambda: controller.replica.machine,
@@ -157,6 +157,10 @@ class SimPair:
 
     def _note(self, text: str) -> None:
         self._upper.note("role", text)
+
+    def _hears(self, name: str) -> bool:
+        node = self._upper.tap.node
+        return node is not None and node.hears(name, self._upper.world.now)
 
     # -- what a member of a pair asks of its clients (`pair_roles.Clients`) ----------------------
 

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import pytest
 
 from broker.admin.active_passive import NO_PAIR, ActivePassive, Standalone
-from broker.admin.pair_roles import FORCED_S, QUIET_S, PairRoles
+from broker.admin.pair_roles import FORCED_S, HEARD_S, LOOK_S, QUIET_S, PairRoles
 from broker.admin.pair_table import Standing
 from broker.exit_codes import Exit
 from broker.options.active_passive import HAC, MASTER_SLAVE, ONE_OF_PAIR, PairOptions
@@ -63,6 +63,7 @@ class Pair:
         self.clients = {"a": Clients(), "b": Clients()}
         self.lines: list[str] = []
         self.drained: set[str] = set()
+        self.near = False  # whether the ring hears the other one, in the view or not
         self.stopped: dict[str, str] = {}
         self.side: dict[str, str] = {}  # each living member and who is in its view
         self.incarnation = 0
@@ -97,7 +98,7 @@ class Pair:
         self.roles[name] = roles = PairRoles(
             options, core, self.clients[name], machine=lambda: core.replica.machine,
             drained=lambda: self.drained, stop=stop, note=self.lines.append,
-            warn=self.lines.append,
+            warn=self.lines.append, hears=lambda _: self.near,
         )  # fmt: skip
         self.members[name] = ActivePassive(
             ONE_OF_PAIR, core, self.clients[name], machine=lambda: core.replica.machine,
@@ -241,6 +242,36 @@ def test_the_backup_takes_over_when_a_client_comes_and_not_before() -> None:
     pair.client("b")
     assert (pair.stand(), pair.serving()) == ("b:active", ["b"])
     assert voter_set(pair.bus.cores["b"].promise.voters).away == {"a"}
+
+
+@pytest.mark.parametrize("mode", [HAC, MASTER_SLAVE])
+def test_nobody_goes_on_alone_beside_one_that_the_ring_hears(mode: str) -> None:
+    """One stood still: each gave the other one up, and a moment later they meet."""
+    pair = together(mode)
+    pair.client("a")
+    pair.near = True
+    pair.cut()
+    pair.client("b")
+    pair.client("a")
+    assert not any(core.primary.active for core in pair.bus.cores.values())
+    assert (pair.roles["a"].look_again, pair.roles["b"].look_again) == (LOOK_S, LOOK_S)
+    pair.meet()
+    pair.beat()
+    assert (pair.stand(), pair.serving()) == ("a:active b:passive", ["a"])
+    assert not any("went on alone" in line for line in pair.lines)
+
+
+def test_it_is_not_waited_for_longer_than_a_merge_takes() -> None:
+    """A link that works one way only may be so for ever."""
+    pair = together()
+    pair.near = True
+    pair.cut()
+    pair.client("b")
+    assert pair.stand() == "a:active b:passive"
+    pair.beat(HEARD_S / 8)
+    pair.client("b")
+    assert pair.bus.cores["b"].primary.active
+    assert pair.roles["b"].standing is Standing.ACTIVE
 
 
 def test_a_returning_primary_defers_and_counts_again() -> None:
