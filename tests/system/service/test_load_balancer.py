@@ -119,11 +119,11 @@ def test_clients_come_to_members_that_serve(tmp_path: Path) -> None:
 
 
 def refuses(parameters: pika.ConnectionParameters) -> bool:
-    """Whether the balancer ends a connection, as there is nobody to give it to."""
+    """Whether the balancer ends a connection before any member has said a word."""
     try:
         with closing(pika.BlockingConnection(parameters)):
             return False
-    except pika.exceptions.ConnectionOpenAborted:
-        return False  # a member's own word: it is asked still
-    except (pika.exceptions.AMQPError, ConnectionError):
+    except pika.exceptions.IncompatibleProtocolError:
         return True
+    except (pika.exceptions.AMQPError, ConnectionError):
+        return False  # a member's word: it is asked still
