@@ -117,8 +117,11 @@ class MergeDetector:
         elif former:
             # An incarnation in the ring is over, whatever becomes of the new one.
             gather = self._enter_gather(Reason.JOIN, failed=former)
-            gather.on_join(sender, join, now)
-            gather.announce(now)
+            if me in join.reception:
+                gather.sets.absorb(sender, join)
+            else:
+                self._context.count("join_deaf")  # as in gather: no candidate yet
+            gather.announce(now)  # once: with these sets all may agree, and the ring is formed
         elif self._ignores(sender, join, now):
             self._context.count("join_shunned")
         elif sender in (also := self._better(ring, now, sender)):

@@ -155,6 +155,31 @@ def test_20_a_join_of_a_member_breaks_the_ring_even_without_news() -> None:
     net.settle("abc")
 
 
+def test_a_restarted_member_that_agrees_with_its_first_join_forms_one_ring() -> None:
+    """It may know the sets of the ring from late joins; two commit tokens stopped the member."""
+    net = Net("ab")
+    net.settle("ab")
+    a, old = net.nodes["a"], net.nodes["b"].me
+    net.crash("b")
+    young = old._replace(incarnation=9)
+    receive(net, "a", young, join(a.me, old, young, failed=(old,), seq=9, reception=(a.me,)))
+    assert a.phase is Phase.COMMIT
+    assert a.membership.commit is not None
+    assert a.membership.commit.members == (a.me, young)
+
+
+def test_a_restarted_member_that_hears_nothing_yet_ends_its_former_incarnation() -> None:
+    net = Net("ab")
+    net.settle("ab")
+    a, old = net.nodes["a"], net.nodes["b"].me
+    net.crash("b")
+    deaf = a.counters["join_deaf"]
+    young = old._replace(incarnation=9)
+    receive(net, "a", young, join(young, seq=9))
+    assert net.settled("a")
+    assert a.counters["join_deaf"] == deaf + 1
+
+
 def test_28_a_join_from_before_the_ring_is_stale() -> None:
     net = Net("abc")
     net.settle("abc")
