@@ -112,12 +112,18 @@ class Exchange:
         return ""
 
     def flag(self, token: Token) -> Token:
-        """Set the token's flag while this member still has frames to send (retrans_flg)."""
+        """Set the token's flag while this member still has frames to send (retrans_flg).
+
+        Only who found it down has raised it, and lowers it again: a flag that several lower shows
+        a rotation in which nobody has frames to one member, while another has some.
+        """
         while self._queue and self._queue[0] in self._seen:
             self._queue.popleft()
         if self._queue:
+            if token.recovering:
+                return token
             self._raised = True
-            return token if token.recovering else token._replace(recovering=True)
+            return token._replace(recovering=True)
         if self._raised:
             self._raised = False
             return token._replace(recovering=False)

@@ -148,6 +148,17 @@ def test_11_the_flag_is_raised_and_lowered_by_the_same_member() -> None:
     assert trying.flag(raised).recovering
 
 
+def test_11_of_several_with_frames_to_send_one_has_the_flag() -> None:
+    """Had each lowered it in turn, another would count rotations in which nobody sends."""
+    old = old_ring(frame(1, 0), frame(2, 0))
+    trying = recovery(old, entry(old, aru=0, high=0), entry(old, aru=0, high=0))
+    raised = trying.ring.first_token()._replace(recovering=True)  # by another, which still sends
+    assert trying.flag(raised) == raised
+    while trying.next(1000) is not None:
+        pass
+    assert trying.flag(raised).recovering
+
+
 def test_installation_takes_two_full_rotations_after_the_exchange() -> None:
     old = old_ring(frame(1, 0))
     trying = recovery(old, entry(old))
