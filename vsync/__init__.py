@@ -29,6 +29,8 @@ if TYPE_CHECKING:
         PayloadTooLarge,
         VsyncError,
     )
+    from vsync.io.keys import KeyFileError
+    from vsync.io.security import Curve
     from vsync.io.transport import TransportError
     from vsync.totem.config import RingConfig
     from vsync.types import Member
@@ -41,10 +43,12 @@ __all__ = [
     "Cluster",
     "ClusterClosed",
     "ConfigError",
+    "Curve",
     "Group",
     "GroupError",
     "GroupMessage",
     "GroupView",
+    "KeyFileError",
     "Level",
     "Member",
     "NotDurable",
@@ -61,6 +65,8 @@ _HOMES = {
     "errors": (
         "ClusterClosed", "ConfigError", "GroupError", "NotDurable", "PayloadTooLarge", "VsyncError",
     ),
+    "io.keys": ("KeyFileError",),
+    "io.security": ("Curve",),
     "io.transport": ("TransportError",),
     "totem.config": ("RingConfig",),
     "types": ("Member",),
@@ -74,3 +80,8 @@ def __getattr__(name: str) -> object:
             found: object = getattr(import_module(f"vsync.{module}"), name)
             return found
     raise AttributeError(f"module 'vsync' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    """List the public names, so that `help(vsync)` and completion show them."""
+    return sorted({*globals(), *__all__})

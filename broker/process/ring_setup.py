@@ -19,7 +19,7 @@ from broker.options.table import unusual_settings
 from broker.watchdogs.reply_lease import ReplyLease
 from vsync.io.discovery import PORT as BEACON_PORT
 from vsync.io.discovery import Beacon, Discovery, Lacks, StaticPeers, look_up
-from vsync.io.keys import Allowed, KeyFileError, read_secret
+from vsync.io.keys import KeyFileError
 from vsync.io.redundant_transport import SEPARATOR, RedundantTransport
 from vsync.io.security import Anonymous, Curve, Plain, Security
 from vsync.io.traced_driver import TracedDriver, Tracer
@@ -67,19 +67,19 @@ def ring_security(options: BrokerOptions, warn: Callable[[str], None]) -> Securi
         return Anonymous()
     assert security.key is not None
     assert security.allow is not None
-    own, me = read_secret(security.key), str(options.cluster_bind)
+    curve = Curve.from_files(security.key, security.allow, warn, log.info)
+    own, me = curve.own, str(options.cluster_bind)
     if own.name != me:
         raise KeyFileError(
             f"{security.key} holds the key of member {own.name}, and this is member {me} by its "
             "--cluster-bind; each member needs a key of its own"
         )
-    allowed = Allowed(security.allow, warn, log.info)
-    if allowed.names.get(own.public) != me:
+    if curve.allowed.names.get(own.public) != me:
         warn(
             f"{security.allow} does not hold the public key of this member, {me} "
             f"({own.public}); the other members will refuse it unless their lists do"
         )
-    return Curve(own, allowed)
+    return curve
 
 
 class NoRing(Exception):

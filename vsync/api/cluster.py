@@ -34,7 +34,7 @@ from vsync.cpg.groups import Groups
 from vsync.errors import ClusterClosed, ConfigError, GroupError, VsyncError
 from vsync.io import diagnosis
 from vsync.io.discovery import Beacon, Discovery, StaticPeers, look_up
-from vsync.io.security import Security
+from vsync.io.security import Curve, Security
 from vsync.io.traced_driver import TracedDriver, Tracer, trace_op
 from vsync.io.transport import ZmqTransport
 from vsync.quorum.voter_set import Electorate, parse
@@ -51,6 +51,8 @@ PAUSE_S_MAX: Final = 10.0
 LEAVE_LINGER_MS: Final = 100
 RING_NAME: Final = "groups of "
 """Prefix that keeps it apart from rings of other layers, whose members never pass the barrier."""
+MEMBER_NAME_BYTES_MAX: Final = 255
+NOT_STARTED: Final = "this cluster is not started: use `async with Cluster(...)`"
 
 
 class Cluster:
@@ -80,10 +82,22 @@ class Cluster:
     ) -> None:
         if not cluster or not member or not (cluster + member).isprintable():
             raise ConfigError(f"{cluster!r}, {member!r}: both need names that can be printed")
+        if (size := len(member.encode())) > MEMBER_NAME_BYTES_MAX:
+            most = MEMBER_NAME_BYTES_MAX
+            raise ConfigError(f"the name of a member has at most {most} bytes, not {size}")
+        for what, given in (("peers", peers), ("voters", voters)):
+            if isinstance(given, str):
+                raise ConfigError(f"{what} are a list of texts, not one: [{given!r}]")
+        if isinstance(security, Curve) and security.own.name != member:
+            raise ConfigError(
+                f"the key is of member {security.own.name!r}, and this is member {member!r}: the "
+                "others drop what comes under another name than the key's"
+            )
         self.name = cluster
         self.config = config if config is not None else RingConfig()
         self.voters: Electorate = parse(tuple(voters))
         self._member, self._bind, self._peers, self._security = member, bind, peers, security
+        self._me: Member | None = None
         self._endpoint = Endpoint(manage, self._ops()) if manage else None
         self._trace = Path(trace) if trace else None
         self._unread_max, self._unread_bytes = unread_bytes_max, 0
@@ -116,7 +130,7 @@ class Cluster:
         longest = wire_bytes_max(self.config.frame_bytes_max)
         self._transport = ZmqTransport(self._bind, longest, security=self._security)
         try:
-            self.me = Member(self._member, time.time_ns(), self._transport.address)
+            self._me = Member(self._member, time.time_ns(), self._transport.address)
             self._discovery = self._find()
             self._node = Node(self.me, RING_NAME + self.name, self.config, random.Random())
             tracer = Tracer(self._node, self.name, self._trace, self._loop)
@@ -152,6 +166,7 @@ class Cluster:
 
     def add_peer(self, address: str) -> None:
         """Add an address where a member may be.  Raises `TransportError` if it is malformed."""
+        self._require_start()
         if address != self.me.address:
             self._driver.add_peer(address)
 
@@ -159,14 +174,21 @@ class Cluster:
         """Leave all groups, behind everything accepted, then the ring.  Idempotent.
 
         Messages that have not reached their level in `timeout` seconds fail with `ClusterClosed`.
+        Returns when it is done, also where another task began it.
         """
-        if self._core is None or self._closing:
+        if self._core is None or self._over:
+            return
+        if self._closing:
+            with contextlib.suppress(ClusterClosed):
+                await self.wait_closed()
             return
         self._closing = True
-        with contextlib.suppress(TimeoutError, VsyncError):
-            async with asyncio.timeout(timeout):
-                await self._drain()
-        self._finish(ClusterClosed("the cluster was closed here before this was done"))
+        try:
+            with contextlib.suppress(TimeoutError, VsyncError):
+                async with asyncio.timeout(timeout):
+                    await self._drain()
+        finally:  # also when this task is cancelled: nobody else does it
+            self._finish(ClusterClosed("the cluster was closed here before this was done"))
         await asyncio.sleep(0)  # transports call connection_lost in the loop's next turn
 
     async def _drain(self) -> None:
@@ -197,9 +219,13 @@ class Cluster:
             group.end()
 
     def _fail(self, failed: ClusterClosed) -> None:
-        if not self._over:
-            self._failed = failed
-            self._finish(failed)
+        if self._over:
+            return
+        self._failed = failed
+        self._finish(failed)
+        # With a callback the program may make no call that would raise it.
+        sentence = f"vsync: member {self._member!r} of {self.name!r} failed: {failed}"
+        self._loop.call_exception_handler({"message": sentence, "exception": failed})
 
     def _on_driver_closed(self, closed: asyncio.Future[None]) -> None:
         error = closed.exception()
@@ -208,14 +234,33 @@ class Cluster:
             failed.__cause__ = error
             self._fail(failed)
 
+    async def wait_closed(self) -> None:
+        """Return when this member is closed; raise `ClusterClosed` when it failed."""
+        self._require_start()
+        while not self._over:
+            with contextlib.suppress(ClusterClosed):
+                await self._pending.next_change()
+        self.raise_if_failed()
+
     # -- queries ---------------------------------------------------------------------------------
 
     @property
     def core(self) -> Groups:
         """The group layer below."""
         if self._core is None:
-            raise GroupError("this cluster is not started: use `async with Cluster(...)`")
+            raise GroupError(NOT_STARTED)
         return self._core
+
+    def _require_start(self) -> None:
+        if self._core is None:
+            raise GroupError(NOT_STARTED)
+
+    @property
+    def me(self) -> Member:
+        """This member."""
+        if self._me is None:
+            raise GroupError(NOT_STARTED)
+        return self._me
 
     @property
     def address(self) -> str:
@@ -239,17 +284,23 @@ class Cluster:
 
     @property
     def quorate(self) -> bool:
-        """Whether this view has a quorum of the `voters`; always true without voters."""
+        """Whether this view has a quorum of the `voters`; without voters, whether there is one.
+
+        False once this member is closed or has failed: nobody may act on what it saw last.
+        """
+        if self._over:
+            return False
         return not self.voters.sets or self.voters.quorate({m.name for m in self.members})
 
     async def why_alone(self) -> str:
         """Why this member is alone although it reached others; "" when the reason is unknown."""
         if len(self.members) > 1:
             return ""
-        return await diagnosis.why_alone(self._node, self._transport)
+        return (await diagnosis.why_alone(self._node, self._transport)).replace(RING_NAME, "")
 
     def counters(self) -> dict[str, int]:
         """Return all counters, by component."""
+        self._require_start()
         parts: dict[str, dict[str, int]] = {
             "ring": self._node.counters,
             "driver": self._driver.counters,
@@ -280,6 +331,7 @@ class Cluster:
 
     async def until(self, condition: Callable[[], bool]) -> None:
         """Wait until `condition` holds; it is evaluated after each event of the ring."""
+        self._require_start()
         while not condition():
             await self._change()
 
@@ -288,8 +340,9 @@ class Cluster:
     async def join(self, group: str, on_event: Callable[[Received], None] | None = None) -> Group:
         """Join a group; returns when the join has its place in the order.
 
-        `on_event` is called with each event, on the loop's thread, instead of the iteration; it
-        must return soon, and an exception from it ends this member.
+        `on_event` is called with each event, on the loop's thread, instead of the iteration, the
+        first time before this returns; it must return soon, and an exception from it ends this
+        member.
         """
         joined = Group(self, group, on_event)
 
@@ -304,6 +357,7 @@ class Cluster:
 
     def durable(self, position: int) -> None:
         """Everything up to `position`, of all joined groups, is on this member's disk."""
+        self._require_loop()
         self.raise_if_closed()
         self.core.set_durable(position)
 
@@ -311,6 +365,7 @@ class Cluster:
 
     def accept(self, call: Callable[[Groups], int | None]) -> Accepted | None:
         """Make a call that returns a ticket; None when there is no room."""
+        self._require_loop()
         self.raise_if_closed()
         return self._take(call)
 
@@ -322,7 +377,21 @@ class Cluster:
 
     async def wait_for_room(self, ask: Callable[[], Accepted | None]) -> int:
         """Call `ask` until it is accepted, in turn with other waiters; then wait for the result."""
+        self._require_loop()
         return await self._pending.submit(ask)
+
+    def _require_loop(self) -> None:
+        """Refuse a call from elsewhere than the loop of `start`: nothing here has a lock."""
+        self._require_start()
+        try:
+            running = asyncio.get_running_loop()
+        except RuntimeError:
+            running = None
+        if running is not self._loop:
+            raise GroupError(
+                "called from another thread or event loop than this cluster was started in: use "
+                "asyncio.run_coroutine_threadsafe or loop.call_soon_threadsafe"
+            )
 
     async def _change(self) -> None:
         self.raise_if_over()
@@ -349,8 +418,8 @@ class Cluster:
 
     def raise_if_failed(self) -> None:
         """Raise the failure that ended this member, if any."""
-        if self._failed is not None:
-            raise self._failed
+        if self._failed is not None:  # a new one each time: a traceback grows where it is raised
+            raise ClusterClosed(*self._failed.args) from self._failed.__cause__
 
     def raise_if_over(self) -> None:
         """Raise when nothing will happen any more."""

@@ -23,7 +23,8 @@ EVENT_BYTES: Final = 256
 class GroupOwner(Protocol):
     """What a group needs of its cluster."""
 
-    me: Member
+    @property
+    def me(self) -> Member: ...
 
     def accept(self, call: Callable[[Groups], int | None]) -> Accepted | None: ...
     def wait_for_room(self, ask: Callable[[], Accepted | None]) -> Awaitable[int]: ...

@@ -132,6 +132,8 @@ KINDS = {int(k): k for k in GroupKind}
 
 def group_name(group: str) -> bytes:
     """Encode a group's name.  Raises GroupError for one that is empty or too long."""
+    if not isinstance(group, str):
+        raise TypeError(f"a group's name is a str, and this is a {type(group).__name__}")
     name = group.encode()
     if not 0 < len(name) <= GROUP_NAME_BYTES_MAX:
         raise GroupError(

@@ -140,6 +140,10 @@ class Groups:
     def mcast(self, group: str, payload: bytes, level: Level = Level.SAFE) -> int | None:
         """Send to the group, this member included; `GroupSent` with this ticket completes it."""
         self._require_membership(group)
+        if not isinstance(payload, bytes):
+            raise TypeError(f"a payload is bytes, and this is a {type(payload).__name__}")
+        if not isinstance(level, Level):
+            raise TypeError(f"a level is AGREED, SAFE or DURABLE of vsync, and not {level!r}")
         if len(payload) > self._payload_max:
             raise PayloadTooLarge(f"{len(payload)} bytes, at most {self._payload_max}")
         return self._accept(GroupKind.DATA, group, payload, level)

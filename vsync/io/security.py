@@ -14,14 +14,16 @@ dropped at once and not only with the next connection.
 from __future__ import annotations
 
 import hmac
+import logging
 from collections.abc import Sequence
 from enum import Enum
-from typing import Final, Protocol
+from pathlib import Path
+from typing import Final, Protocol, Self
 
 import zmq
 from zmq.utils import z85
 
-from vsync.io.keys import Allowed, KeyPair
+from vsync.io.keys import Allowed, KeyPair, Tell, read_secret
 from vsync.wire.codec import claimed_name
 
 ZAP_ENDPOINT: Final = "inproc://zeromq.zap.01"
@@ -29,6 +31,15 @@ DOMAIN: Final = b"vsync"
 REPLIES_MAX: Final = 64
 """Connections authenticated in one call, so that many of them do not delay the token."""
 _NOBLOCK: Final = int(zmq.NOBLOCK)
+_log = logging.getLogger("vsync")
+
+
+def _warn(sentence: str) -> None:
+    _log.warning("%s", sentence)
+
+
+def _note(sentence: str) -> None:
+    _log.info("%s", sentence)
 
 
 class KeyRefused(Enum):
@@ -150,6 +161,17 @@ class Curve:
     def __init__(self, own: KeyPair, allowed: Allowed) -> None:
         self.own, self.allowed = own, allowed
         self._good: set[tuple[str, bytes]] = set()
+
+    @classmethod
+    def from_files(
+        cls, secret: str | Path, public: str | Path, warn: Tell = _warn, note: Tell = _note
+    ) -> Self:
+        """Read a member's secret file, and the directory of all public files.
+
+        `warn` is told when a change of the directory cannot be read, `note` of each that was read;
+        by default they go to the logger `vsync`.  Raises `KeyFileError`, which says what to do.
+        """
+        return cls(read_secret(Path(secret)), Allowed(Path(public), warn, note))
 
     def describe(self) -> str:
         members = len(set(self.allowed.names.values()))

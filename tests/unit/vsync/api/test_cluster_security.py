@@ -119,7 +119,7 @@ def test_members_with_keys_form_a_ring_and_others_learn_why_not(tmp_path: Path) 
             other = replace(CONFIG, window_frames=window // 2)
             slow = RingConfig(token_timeout_ms=50_000, hold_ms=5_000, join_timeout_ms=20)
             for name, config, payloads in (
-                ("tset", CONFIG, ("'groups of test'", "'groups of tset'")),
+                ("tset", CONFIG, ("'test'", "'tset'")),
                 ("test", other, (f"window_frames {window}", f"with {window // 2}")),
                 ("test", slow, ("do not go together", "token_timeout_ms 5000", "with 50000")),
             ):
@@ -158,7 +158,7 @@ def test_keys_rotate_one_member_at_a_time_and_nothing_is_lost(tmp_path: Path) ->
                 keys.files[place].unlink()
                 for group in groups:
                     assert [m.payload for m in await read_messages(group, 20)] == sent
-            impostor = keys.member(3, keys.curve(old[0]))
+            impostor = keys.member(3, keys.curve(old[0]._replace(name=keys.addresses[3])))
             async with impostor:
                 assert "does not allow" in await lonely(impostor)
 
