@@ -1,7 +1,7 @@
-"""Totem-like total order multicast with extended virtual synchrony; usable by itself.
+"""Total order multicast after Totem, with extended virtual synchrony; usable as a library.
 
-The names below are the public API, described in docs/VSYNC.md: they change only with a new minor
-release and an entry in the changelog.  Everything else in the modules may change at any time.
+The names below are the public API, described in docs/VSYNC.md. They change only in a new minor
+release, with an entry in the changelog. Everything else in these modules may change at any time.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The errors of the package, by who caused them.
+"""The errors of the package, by the party that caused them.
 
 `FrameError`: a peer or the network; always counted and dropped, never raised by the node.
 `ConfigError`: the operator; raised while the configuration record is built.
@@ -11,11 +11,11 @@ from __future__ import annotations
 
 
 class VsyncError(Exception):
-    """Root of the package's errors."""
+    """The root of the package's errors."""
 
 
 class FrameError(VsyncError):
-    """A received frame that is invalid; `code` names the counter for it."""
+    """A received frame is invalid; `code` names the counter for it."""
 
     def __init__(self, code: str, text: str = "") -> None:
         super().__init__(f"{code}: {text}" if text else code)
@@ -23,11 +23,11 @@ class FrameError(VsyncError):
 
 
 class ConfigError(VsyncError, ValueError):
-    """A configuration value, or a relation between two of them, that is invalid."""
+    """A configuration value, or a relation between two of them, is invalid."""
 
 
 class PayloadTooLarge(VsyncError, ValueError):
-    """A payload above the configured limit."""
+    """A payload is above the configured limit."""
 
 
 class ProtocolBug(VsyncError, AssertionError):
@@ -35,12 +35,12 @@ class ProtocolBug(VsyncError, AssertionError):
 
 
 class GroupError(VsyncError, ValueError):
-    """A call in the wrong state: a second join, a message to a group that was not joined."""
+    """A call in the wrong state: a second join, or a message to a group that was not joined."""
 
 
 class NotDurable(VsyncError):
-    """The message was ordered, but too few members are left that may have it on disk."""
+    """The message was ordered, but too few remaining members may have it on disk."""
 
 
 class ClusterClosed(VsyncError):
-    """This member is closed: what was not ordered by then will not be."""
+    """This member is closed: messages not ordered by then will not be."""

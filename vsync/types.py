@@ -17,8 +17,8 @@ T = TypeVar("T")
 def record(cls: type[T]) -> type[T]:
     """A slots dataclass that the type checker treats as read-only.
 
-    A really frozen dataclass costs four times as much to build; the checker enforces the same rule
-    for nothing at run time.
+    A truly frozen dataclass costs four times as much to build; the checker enforces the same rule
+    at no run-time cost.
     """
     return dataclass(slots=True)(cls)
 
@@ -49,9 +49,9 @@ NO_RING = RingId(0, "", 0)
 
 
 class Guarantee(IntEnum):
-    """What must hold before a message may be delivered.
+    """The condition under which a message may be delivered.
 
-    AGREED: everything ordered before it was delivered.  SAFE: in addition, every member of the
+    AGREED: everything ordered before it was delivered. SAFE: also, every member of the
     configuration is known to have received it.
     """
 

@@ -1,1 +1,1 @@
-"""Queries to a running member of a ring, and its replies."""
+"""Queries to a running ring member, and its replies."""

@@ -1,10 +1,11 @@
-"""Queries to a running member: newline-delimited JSON, pure (bytes in, bytes out).
+"""The query protocol of a running member: newline-delimited JSON. Pure: bytes in, bytes out.
 
-A client sends the eight bytes `QPIDMGT1` and then requests; each request and each reply is one JSON
-object on one line, replies in the order of the requests.  A request has `op`; a reply has `ok`, and
-when that is false `code` and `error`, a sentence for people.  Unknown fields are ignored.
+A client sends the eight bytes `QPIDMGT1`, then requests. Each request and each reply is one JSON
+object on one line; replies come in the order of the requests. A request has `op`. A reply has `ok`;
+when that is false it also has `code` and `error`, a sentence for people. Unknown fields are
+ignored.
 
-Fixed verbs only; nothing from a request is ever looked up as a name of code.
+The set of verbs is fixed: nothing in a request is ever looked up as a name in the code.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ Op = Callable[[Json], Json]
 
 
 class QueryRefused(Exception):
-    """A request that gets the reply `ok: false`; `code` is one of the protocol's."""
+    """Makes the reply `ok: false`; `code` is one of the protocol's codes."""
 
     def __init__(self, code: str, reason: str) -> None:
         super().__init__(reason)
@@ -28,12 +29,12 @@ class QueryRefused(Exception):
 
 
 class NotYet(Exception):
-    """A request that is not known yet to be admitted: it waits until `QuerySession.go_on`."""
+    """The verdict on a request is still open: the request waits until `QuerySession.go_on`."""
 
 
 class QuerySession:
-    """One connection after its preamble.  An op may raise `QueryRefused`; `admit` may, too, and
-    `NotYet`, after which it is called again for the same request."""
+    """One connection after its preamble. An op may raise `QueryRefused`. `admit` may, too; it may
+    also raise `NotYet`, after which it is called again for the same request."""
 
     def __init__(self, ops: Mapping[str, Op], admit: Callable[[Json], None] | None = None) -> None:
         self.closing = False
@@ -43,12 +44,12 @@ class QuerySession:
         self._buffer = b""
 
     def data_received(self, data: bytes) -> bytes:
-        """Take bytes from the client, return the bytes to send."""
+        """Take bytes from the client; return the bytes to send."""
         self._buffer += data
         return b"" if self.is_waiting else self.go_on()
 
     def go_on(self) -> bytes:
-        """Look at the requests that are here; return the bytes to send."""
+        """Process the requests already here; return the bytes to send."""
         self.is_waiting = False
         replies = []
         while not self.closing and b"\n" in self._buffer:

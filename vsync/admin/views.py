@@ -1,4 +1,4 @@
-"""Replies for `cpgtool` and `quorumtool`, the same from brokers and library programs."""
+"""Replies to `cpgtool` and `quorumtool`; brokers and library programs give the same ones."""
 
 from __future__ import annotations
 
@@ -67,10 +67,10 @@ def quorum_reply(
 ) -> Json:
     """Return the reply to `quorum`.
 
-    `joining`: those of `present` whose votes do not count, as they have not the state.
+    `joining`: those of `present` whose votes do not count because they lack the state.
 
-    `acting`: whether this member may act now; a broker needs more than the votes for that and gives
-    the `reason`.  Without voters every member of the view has one vote and any view may act.
+    `acting`: whether this member may act now. A broker needs more than the votes for that, and
+    gives the `reason`. Without voters every member of the view has one vote, and any view may act.
     """
     one = voters.latest if voters.sets else None
     votes = dict(one.votes) if one is not None else dict.fromkeys(present, 1)

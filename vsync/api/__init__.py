@@ -1,1 +1,1 @@
-"""Library API: `Cluster` and `Group` for asyncio programs."""
+"""The library API: `Cluster` and `Group`, for asyncio programs."""

@@ -6,11 +6,11 @@
         async for event in group:
             ...
 
-This is the shell around `vsync.cpg.groups`: sockets, clock and futures; decisions are made there.
-docs/VSYNC.md is the user's manual.  Everything runs on one event loop and one thread.
+This is the shell around `vsync.cpg.groups`: it owns sockets, clock and futures, and takes no
+decisions. docs/VSYNC.md is the user's manual. Everything runs on one event loop and one thread.
 
-The future of an accepted message always completes: with its position, or with an error that says
-why it has none, also at a view change and at `close`.
+The future of an accepted message always completes, also at a view change and at `close`: with the
+message's position, or with an error that says why it has none.
 """
 
 from __future__ import annotations
@@ -56,14 +56,18 @@ NOT_STARTED: Final = "this cluster is not started: use `async with Cluster(...)`
 
 
 class Cluster:
-    """One incarnation of one member, and its groups.  Use it with `async with`.
+    """One incarnation of one member, and its groups. Use it with `async with`.
 
-    `cluster`: the name that all members share.  `member`: this one's name.  `bind`: address of its
-    ring socket.  `peers`: addresses of others, one that is running is enough; None: find them by
-    multicast.  `config`: the same at all members.  `voters`: voter terms for `quorate`, see
-    `vsync.quorum.voter_set`.  `security`: keys for the ring's connections; without any, every
-    process that reaches the ring's port may take part.  `manage`: address for the tools' queries,
-    "127.0.0.1:PORT" or "unix:/a/path".  `trace`: file for a trace of the protocol.
+    - `cluster`: the name that all members share. `member`: this member's name.
+    - `bind`: address of its ring socket.
+    - `peers`: addresses of other members; one that is running is enough. None: find them by
+      multicast.
+    - `config`: the same at all members.
+    - `voters`: voter terms for `quorate`, see `vsync.quorum.voter_set`.
+    - `security`: keys for the ring's connections. Without them every process that reaches the
+      ring's port may take part.
+    - `manage`: address for the tools' queries, "127.0.0.1:PORT" or "unix:/a/path".
+    - `trace`: file for a trace of the protocol.
     """
 
     def __init__(
@@ -119,7 +123,7 @@ class Cluster:
         await self.close(0.0 if error is not None else 5.0)
 
     async def start(self) -> None:
-        """Join the ring; returns in the first view, which may be of this member alone.
+        """Join the ring; return in the first view, which may consist of this member alone.
 
         Raises `TransportError` when the address is taken or malformed.
         """
@@ -165,7 +169,7 @@ class Cluster:
         self._loop.call_exception_handler({"message": f"vsync: {sentence}"})
 
     def add_peer(self, address: str) -> None:
-        """Add an address where a member may be.  Raises `TransportError` if it is malformed."""
+        """Add an address at which a member may be. Raises `TransportError` if it is malformed."""
         self._require_start()
         if address != self.me.address:
             self._driver.add_peer(address)
@@ -201,7 +205,7 @@ class Cluster:
             await self._change()
 
     def _finish(self, ended: ClusterClosed) -> None:
-        """Release everything, and fail all that waits with `ended`."""
+        """Release everything, and fail all pending calls with `ended`."""
         if self._over:
             return
         self._closing = self._over = True
@@ -264,7 +268,7 @@ class Cluster:
 
     @property
     def address(self) -> str:
-        """Address of this member's ring socket, with the port that was really bound."""
+        """Address of this member's ring socket, with the port actually bound."""
         return self.me.address
 
     @property
@@ -279,7 +283,7 @@ class Cluster:
 
     @property
     def groups(self) -> dict[str, tuple[Member, ...]]:
-        """All groups of the ring, also those that this member is not in."""
+        """All groups of the ring, including those that this member has not joined."""
         return self.core.views()
 
     @property
@@ -311,7 +315,7 @@ class Cluster:
 
     @property
     def manage(self) -> str:
-        """Address for the tools' queries, with the port that was really bound."""
+        """Address for the tools' queries, with the port actually bound."""
         return self._endpoint.address if self._endpoint is not None else ""
 
     def _ops(self) -> dict[str, Op]:
@@ -356,7 +360,7 @@ class Cluster:
         return joined
 
     def durable(self, position: int) -> None:
-        """Everything up to `position`, of all joined groups, is on this member's disk."""
+        """Say that everything up to `position`, of all joined groups, is on this member's disk."""
         self._require_loop()
         self.raise_if_closed()
         self.core.set_durable(position)
@@ -376,7 +380,9 @@ class Cluster:
         return self._pending.add(ticket)
 
     async def wait_for_room(self, ask: Callable[[], Accepted | None]) -> int:
-        """Call `ask` until it is accepted, in turn with other waiters; then wait for the result."""
+        """Call `ask`, in turn with other waiters, until it is accepted; then wait for the
+        result.
+        """
         self._require_loop()
         return await self._pending.submit(ask)
 
@@ -422,13 +428,13 @@ class Cluster:
             raise ClusterClosed(*self._failed.args) from self._failed.__cause__
 
     def raise_if_over(self) -> None:
-        """Raise when nothing will happen any more."""
+        """Raise when no further event can come."""
         self.raise_if_failed()
         if self._over:
             raise ClusterClosed("the cluster is closed here")
 
     def raise_if_closed(self) -> None:
-        """Raise when no calls are accepted any more."""
+        """Raise when calls are no longer accepted."""
         self.raise_if_over()
         if self._closing:
             raise ClusterClosed("the cluster is being closed here")

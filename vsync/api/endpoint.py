@@ -1,8 +1,7 @@
-"""Listener for the tools' queries: a Unix socket, or a TCP port of this machine only.
+"""The listener for queries of the tools: a Unix socket, or a TCP port on the loopback interface.
 
-There is no login here: a Unix socket is open to this user, and a TCP port to every user of this
-machine (no other address is accepted).  Brokers serve the same queries on their client port, with a
-login.
+There is no login: a Unix socket is open to its own user, a TCP port to every user of the machine.
+Any other address is refused. Brokers serve the same queries on their client port, with a login.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ SESSIONS_MAX = 32
 
 
 class Endpoint:
-    """Listens until `close`.  `address` is where the tools connect."""
+    """Listens until `close`. The tools connect to `address`."""
 
     def __init__(self, place: str, ops: Mapping[str, Op]) -> None:
         self.address = place
@@ -40,7 +39,7 @@ class Endpoint:
                 )
 
     async def open(self) -> None:
-        """Listen.  Raises TransportError when the address is not available."""
+        """Listen. Raises TransportError when the address is not available."""
         loop = asyncio.get_running_loop()
         try:
             if self.address.startswith(UNIX):

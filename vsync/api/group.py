@@ -1,4 +1,4 @@
-"""A joined group: send to it, iterate over its events."""
+"""A joined group: sends messages to it and iterates over its events."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVENT_BYTES: Final = 256
 
 
 class GroupOwner(Protocol):
-    """What a group needs of its cluster."""
+    """The interface that a group needs from its cluster."""
 
     @property
     def me(self) -> Member: ...
@@ -34,9 +34,9 @@ class GroupOwner(Protocol):
 
 
 class Group:
-    """A joined group.  `async for` over it yields its events, in order; one task may do so.
+    """A joined group. `async for` over it yields its events, in order; only one task may iterate.
 
-    The iteration ends after this member's own leave and when the cluster was closed here; it raises
+    The iteration ends after this member's own leave, or when the cluster is closed here; it raises
     `ClusterClosed` when this member failed.
     """
 
@@ -57,22 +57,22 @@ class Group:
         return self._owner.me
 
     async def mcast(self, payload: bytes, level: Level = Level.SAFE) -> int:
-        """Send to the group, this member included; waits for room.  Returns the position.
+        """Send to the group, this member included; waits for room. Returns the position.
 
         Raises `NotDurable` or `ClusterClosed` for an accepted message, `GroupError` or
-        `PayloadTooLarge` for one that was not.  If cancelled, the message may still be ordered.
+        `PayloadTooLarge` for a refused one. If cancelled, the message may still be ordered.
         """
         return await self._owner.wait_for_room(lambda: self.try_mcast(payload, level))
 
     def try_mcast(self, payload: bytes, level: Level = Level.SAFE) -> Accepted | None:
-        """Send without waiting.  None: there is no room now, and nothing was accepted.
+        """Send without waiting. None: there is no room now, and nothing was accepted.
 
         Only the future reports the result.
         """
         return self._owner.accept(lambda groups: groups.mcast(self.name, payload, level))
 
     async def leave(self) -> int:
-        """Leave, behind all that was sent before.  This member's own leave is the last event."""
+        """Leave, after everything sent before. This member's own leave is the last event."""
         return await self._owner.wait_for_room(self.try_leave)
 
     def try_leave(self) -> Accepted | None:
@@ -80,9 +80,9 @@ class Group:
         return self._owner.accept(lambda groups: groups.leave(self.name))
 
     def durable(self, position: int) -> None:
-        """Everything up to `position`, of all joined groups, is on this member's disk.
+        """Say that everything up to `position`, of all joined groups, is on this member's disk.
 
-        The DURABLE messages of the others wait for this; it is sent with the next token.
+        The DURABLE messages of the other members wait for this; it is sent with the next token.
         """
         self._owner.durable(position)
 
@@ -122,7 +122,7 @@ class Group:
         self._wake()
 
     def end(self) -> None:
-        """No event follows; unread ones need not be read."""
+        """Say that no event follows; unread events need not be read."""
         self._over = True
         self._owner.unread(-sum(map(_size, self._events)))
         self._wake()

@@ -1,4 +1,4 @@
-"""Futures of one cluster's calls: for a result, for room, or for the next event."""
+"""The futures of one cluster's pending calls: for a result, for room, or for the next event."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ Accepted = asyncio.Future[int]
 
 
 class PendingCalls:
-    """Calls of one cluster that wait."""
+    """The pending calls of one cluster."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
@@ -43,7 +43,9 @@ class PendingCalls:
             accepted.set_exception(NotDurable(event.reason))
 
     async def submit(self, ask: Callable[[], Accepted | None]) -> int:
-        """Call `ask` until it is accepted, in turn with other waiters; then wait for the result."""
+        """Call `ask`, in turn with other waiters, until it is accepted; then wait for the
+        result.
+        """
         accepted = None if self._turns or self._asking else ask()
         enqueue = self._turns.append
         while accepted is None:
@@ -57,15 +59,15 @@ class PendingCalls:
             except BaseException:
                 if turn.done() and not turn.cancelled():
                     self._asking = False
-                    self.wake_next()  # its turn has come, and it was cancelled or refused
+                    self.wake_next()  # its turn had come, but it was cancelled or refused
                 raise
         self.wake_next()
         return await accepted
 
     def wake_next(self) -> None:
-        """There may be room: wake the longest waiter; once it is accepted, the next one.
+        """Wake the longest waiter: there may be room. Once it is accepted, wake the next one.
 
-        One at a time, or two that are not accepted would change places.
+        One at a time, because two that are not accepted would change places.
         """
         while self._turns and not self._asking:
             turn = self._turns.popleft()
@@ -83,7 +85,7 @@ class PendingCalls:
             self._changes.pop(change, None)
 
     def notify(self) -> None:
-        """Wake all that wait for the next event."""
+        """Wake all waiters for the next event."""
         for change in self._changes:
             if not change.done():
                 change.set_result(None)

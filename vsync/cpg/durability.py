@@ -1,11 +1,11 @@
-"""Which messages of this member a majority of their group has made durable.
+"""Which messages of this member are durable at a majority of their group.
 
-Every member's *mark* is sent with the token: the position up to which it has everything on disk.
-The electorate of a message are the members of its group at its place of the order.  Positions of
-one member rise, and members that stay together have the same ones, so a mark at or above a
-message's position proves that member's copy, as long as it has not been away in between: the other
-side of a partition uses the same numbers for other messages.  A member that leaves keeps the mark
-that it had.
+The token carries every member's *mark*: the position up to which that member has everything on
+disk. The electorate of a message is the membership of its group at the message's place in the
+order. The positions of one member only rise, and members that stay together use the same positions.
+So a mark at or above a message's position proves that member's copy, as long as the member has
+stayed: the other side of a partition uses the same numbers for other messages. A member that leaves
+keeps the mark it had.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from vsync.types import Member
 
 
 class _Electorate:
-    """Members of one group view, and this member's messages that were ordered in it."""
+    """The members of one group view, and this member's messages ordered in it."""
 
     def __init__(self, group: str, members: tuple[Member, ...]) -> None:
         self.group = group
@@ -46,12 +46,12 @@ class _Electorate:
 
 
 class Durability:
-    """Messages of this member that wait for the disks of others."""
+    """This member's messages that wait for the disks of other members."""
 
     def __init__(self) -> None:
-        self._now: dict[str, _Electorate] = {}  # the present view of each joined group
+        self._now: dict[str, _Electorate] = {}  # the current view of each joined group
         self._past: list[_Electorate] = []  # older views, while messages wait in them
-        self._marks: dict[str, int] = {}  # as the token of this ring showed them last
+        self._marks: dict[str, int] = {}  # as the token of this ring last showed them
 
     def __len__(self) -> int:
         return sum(len(e.waiting) for e in self._all())
@@ -60,9 +60,9 @@ class Durability:
         return [*self._now.values(), *self._past]
 
     def add(self, ticket: int, position: int, group: str, members: tuple[Member, ...]) -> None:
-        """A message of this member was ordered; `members` are those of the group at its place."""
+        """Add a message of this member that was ordered; `members` are the group's at its place."""
         held = self._now.get(group)
-        # A member that left and came back is another voter: compare with those that stayed.
+        # A member that left and came back is another voter: look only at members that stayed.
         if held is None or held.here != set(members) or len(held.marks) != len(members):
             if held is not None and held.waiting:
                 self._past.append(held)
@@ -89,7 +89,7 @@ class Durability:
         self._marks = {}
 
     def gone(self, members: Iterable[Member], group: str | None = None) -> list[Failed]:
-        """These members left the ring, or one group; return what cannot become durable any more."""
+        """These members left the ring, or one group; return what can no longer become durable."""
         found: list[Failed] = []
         lost = frozenset(members)
         for electorate in self._all():
@@ -111,13 +111,13 @@ class Durability:
         return found
 
     def close(self, group: str) -> None:
-        """This member left the group; what waits goes on waiting."""
+        """This member left the group; its waiting messages keep waiting."""
         held = self._now.pop(group, None)
         if held is not None and held.waiting:
             self._past.append(held)
 
     def drop(self) -> list[int]:
-        """Forget everything that waits; return the tickets."""
+        """Forget all waiting messages; return their tickets."""
         tickets = [ticket for e in self._all() for ticket, _ in e.waiting]
         self._now, self._past = {}, []
         return tickets

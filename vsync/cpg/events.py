@@ -1,14 +1,14 @@
-"""Vocabulary of process groups: events for group members, and payloads on the ring.
+"""The vocabulary of process groups: events for group members, and payloads on the ring.
 
-A participant of a group is a *member of the ring*: one incarnation of one process.  There is no
-daemon that several processes share, hence no process numbers beside the member.
+A participant of a group is a *ring member*: one incarnation of one process. No daemon is shared by
+several processes, so there are no process numbers beside the member.
 
 On the wire a group payload is
 
     u8 kind | u32 ring seq of the view it was sent in, low bits | u8 length of name | name | data
 
-The sequence number of the ring is enough to tell whether a payload was ordered in the view that it
-was sent in: the rings that one sender installs have rising numbers.
+The low bits of the ring's sequence number are enough to tell whether a payload was ordered in the
+view in which it was sent, because the rings that one sender installs have rising numbers.
 """
 
 from __future__ import annotations
@@ -35,10 +35,10 @@ POSITION_MAX: Final = 1 << 62
 
 
 class Level(IntEnum):
-    """What must be true before `mcast` returns.
+    """The condition that must hold before `mcast` returns.
 
-    AGREED: delivered here, in the one order.  SAFE: and every member of the ring has it.
-    DURABLE: and a majority of the group's members reported it on disk.
+    AGREED: delivered here, in the total order. SAFE: also, every member of the ring has received
+    it. DURABLE: also, a majority of the group's members have reported it on disk.
     """
 
     AGREED = 1
@@ -59,30 +59,30 @@ DURABLE: Final = Level.DURABLE
 class Cause(Enum):
     """Why a member joined or left a group view."""
 
-    JOIN = "join"  # it asked to
-    LEAVE = "leave"  # it asked to
-    NODEDOWN = "node down"  # it is not in the ring any more, or was away and missed messages
+    JOIN = "join"  # the member asked to join
+    LEAVE = "leave"  # the member asked to join
+    NODEDOWN = "node down"  # it is no longer in the ring, or was away and missed messages
     NODEUP = "node up"  # its ring merged with this one, and it was in the group there
     PROCDOWN = "process down"  # its process ended, and a new incarnation of the same name is here
 
 
 class GroupMessage(NamedTuple):
-    """A message of a joined group, at its place of the order."""
+    """A message of a joined group, at its place in the order."""
 
     group: str
     sender: Member
     payload: bytes
     position: int
-    level: Level  # AGREED or SAFE; of a message sent with DURABLE all see SAFE
+    level: Level  # AGREED or SAFE; a message sent with DURABLE is shown as SAFE
     transitional: bool  # the ring was closing: only members that moved along are known to have it
 
 
 class GroupView(NamedTuple):
-    """New membership of a joined group; `left` may contain this member itself.
+    """The new membership of a joined group; `left` may contain this member itself.
 
-    `members` are in order of seniority, the same everywhere: oldest first.  When two sides merge,
-    those of the side with more members of the group come first, and of equal sides those of the one
-    with the lowest member.  So the first member has always seen the most.
+    `members` are in order of seniority, oldest first, the same at every member. When two sides
+    merge, the side with more members of the group comes first; of two equal sides, the one that has
+    the lowest member. So the first member has always seen the most.
     """
 
     group: str
@@ -93,14 +93,14 @@ class GroupView(NamedTuple):
 
 
 class GroupSent(NamedTuple):
-    """What was accepted under `ticket` has reached its level."""
+    """The payload accepted under `ticket` has reached its level."""
 
     ticket: int
     position: int
 
 
 class Failed(NamedTuple):
-    """What was accepted under `ticket` was ordered, but can no longer reach its level."""
+    """The payload accepted under `ticket` was ordered, but can no longer reach its level."""
 
     ticket: int
     position: int
@@ -131,7 +131,7 @@ KINDS = {int(k): k for k in GroupKind}
 
 
 def group_name(group: str) -> bytes:
-    """Encode a group's name.  Raises GroupError for one that is empty or too long."""
+    """Encode a group's name. Raises GroupError if it is empty or too long."""
     if not isinstance(group, str):
         raise TypeError(f"a group's name is a str, and this is a {type(group).__name__}")
     name = group.encode()
@@ -194,7 +194,7 @@ def pack_list(
 
 
 def read_list(payload: bytes) -> GroupList:
-    """Decode a list.  Raises FrameError for any malformed one."""
+    """Decode a list. Raises FrameError if it is malformed."""
     groups = []
     try:
         _, ring, position, history, count = _LIST.unpack_from(payload)

@@ -1,25 +1,26 @@
-"""Process groups on the ring: membership of groups, and messages to a group, in one order for all.
+"""Process groups on the ring: group membership and group messages, in one order for all members.
 
-Joins, leaves and data are ordered messages, so their place is the same everywhere.  What this layer
-adds to the ring is that members of a group know one another before any message of a view reaches
-them (virtual synchrony at the level of groups):
+Joins, leaves and data are ordered messages, so every member sees them at the same place. This layer
+adds virtual synchrony at the level of groups: the members of a group know one another before any
+message of a view reaches them.
 
-- *Barrier.*  After a view with new members, each member multicasts the list of its own groups.
-  When the last of these lists is delivered, all have the same lists and the same position; each
-  application gets one `GroupView` a group, and messages follow.  In a view without new members all
-  have the lists already, and members that left are removed at once.
-- *Sending view.*  A payload counts only if it is ordered in the ring in which it was sent, and its
-  sender sends nothing but its list before the barrier.  So the lists precede every message of a
-  ring in the one order, and no receiver ever has to hold anything back.  What was in flight when
-  the ring broke may be ordered in the next one, void for all alike; its sender sends it again, in
-  its place.  Hence a payload is delivered once or never, and its sender learns which.
+- *Barrier.* After a view with new members each member multicasts the list of its own groups. When
+  the last list is delivered, all members hold the same lists and the same position; each
+  application gets one `GroupView` per group, and messages follow. After a view without new members
+  all members have the lists already, and those that left are removed at once.
+- *Sending view.* A payload counts only if it is ordered in the ring in which it was sent, and
+  before the barrier a member sends nothing but its list. So the lists precede every message of a
+  ring in the order, and no receiver ever has to hold anything back. A payload in flight when the
+  ring breaks may be ordered in the next ring, where all members treat it as void; its sender sends
+  it again, in its place. Hence a payload is delivered once or never, and its sender learns which.
 
-*Position*: every valid join, leave and message takes the next number.  After a merge all continue
-from the largest that any of them had; so members that stay together count alike, and a member's
-positions rise.  Two sides of a partition use the same numbers for different messages.
+*Position*: every valid join, leave and message takes the next number. After a merge all members
+continue from the largest position that any of them had. So members that stay together count alike,
+and a member's positions only rise. Two sides of a partition use the same numbers for different
+messages.
 
-Obligations of the caller: hand every output of the node to `on_output`, in order, and submit
-nothing else to this node: the layer owns its payloads and its mark.
+Obligations of the caller: pass every output of the node to `on_output`, in order, and submit
+nothing else to this node, because this layer owns the node's payloads and its mark.
 """
 
 from __future__ import annotations
@@ -63,7 +64,7 @@ _LIST_KIND = bytes([GroupKind.LIST])
 
 
 class Port(Protocol):
-    """What this layer needs of a driver; `submit` returns False when the ring has no room."""
+    """This layer's view of the driver; `submit` returns False when the ring has no room."""
 
     def submit(self, payload: bytes, guarantee: Guarantee) -> bool: ...
 
@@ -81,7 +82,7 @@ class _Item(NamedTuple):
 
 
 class Groups:
-    """All groups of one member's ring.  Sans-I/O: outputs of the node in, events out."""
+    """All groups of one member's ring. Sans-I/O: outputs of the node in, events out."""
 
     def __init__(
         self,
@@ -100,9 +101,11 @@ class Groups:
         self._port = port
         self._payload_max = payload_bytes_max - HEAD_BYTES_MAX
         self._pending_max = pending_bytes_max
-        self._pending = 0  # bytes accepted that have no place in the order yet
+        self._pending = 0  # groups this member asked to join (False: to leave)
         self._groups: dict[str, dict[Member, None]] = {}  # in the order of joining
-        self._joined: dict[str, bool] = {}  # groups this member asked to join; False: and to leave
+        self._joined: dict[
+            str, bool
+        ] = {}  # groups this member asked to join; False: asked to leave
         self._heads: dict[tuple[GroupKind, str], bytes] = {}  # of this ring
         self._names: dict[bytes, str] = {}
         self._lists: dict[Member, GroupList] = {}
@@ -119,7 +122,7 @@ class Groups:
     # -- calls: return a ticket, or None when there is no room and nothing was accepted --------
 
     def join(self, group: str) -> int | None:
-        """Join; complete with this member's own GroupView.  Messages may be sent at once."""
+        """Join; completes with this member's own GroupView. Messages may be sent at once."""
         group_name(group)
         if group in self._joined:
             still = "a member of it" if self._joined[group] else "still leaving it"
@@ -130,7 +133,7 @@ class Groups:
         return ticket
 
     def leave(self, group: str) -> int | None:
-        """Leave, behind everything that was sent before."""
+        """Leave, after everything sent before."""
         self._require_membership(group)
         ticket = self._accept(GroupKind.LEAVE, group, b"", Level.AGREED)
         if ticket is not None:
@@ -149,7 +152,7 @@ class Groups:
         return self._accept(GroupKind.DATA, group, payload, level)
 
     def set_durable(self, position: int) -> None:
-        """Everything of all joined groups up to `position` is on this member's disk."""
+        """Say that everything of all joined groups up to `position` is on this member's disk."""
         if position > self.position:
             raise GroupError(f"position {position} is not delivered yet, {self.position} is")
         self._port.set_mark(position)
@@ -164,7 +167,7 @@ class Groups:
         return len(self._outbox) + len(self._in_flight)
 
     def drop(self) -> list[int]:
-        """Give up everything that has not reached its level; return the tickets.  At the end."""
+        """Give up every payload below its level; return the tickets. Called at the end."""
         tickets = [item.ticket for item in (*self._in_flight, *self._outbox)]
         self._outbox.clear()
         self._in_flight.clear()
@@ -190,7 +193,7 @@ class Groups:
         return events
 
     def pump(self) -> None:
-        """Submit what the ring has room for; called again with each delivery."""
+        """Submit as much as the ring has room for; called again after each delivery."""
         if self._list_due:
             mine = [(g, list(m).index(self.me)) for g, m in self.views().items() if self.me in m]
             packed = pack_list(self.ring, self.position, self._history, mine)
@@ -212,7 +215,8 @@ class Groups:
     # -- views -----------------------------------------------------------------------------------
 
     def _on_view(self, view: View) -> None:
-        # What is not delivered by now was not ordered in the old ring and is void in the new one.
+        # A payload not delivered by now was not ordered in the old ring, and is void in the new
+        # one.
         self.counters["sent_again"] += len(self._in_flight)
         self._outbox.extendleft(reversed(self._in_flight))
         self._in_flight.clear()
@@ -260,9 +264,10 @@ class Groups:
         }
 
     def _pass_barrier(self, groups: dict[str, list[Member]], others: frozenset[Member]) -> None:
-        """Install the lists of all members: one view a group for all changes since the barrier.
+        """Install the lists of all members: one view per group for all changes since the barrier
+        before.
 
-        `others` delivered something else since then, even if they are in the old list here.
+        `others` delivered other messages since then, even if they are in the old list here.
         """
         held = self._groups
         self._groups = {g: dict.fromkeys(members) for g, members in groups.items() if members}

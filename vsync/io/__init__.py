@@ -1,1 +1,1 @@
-"""The only sockets, event loop and files of vsync."""
+"""Everything in vsync that uses sockets, the event loop or files."""

@@ -1,10 +1,10 @@
-"""Why a member that reached others is not in a ring with them, as a sentence that names both sides.
+"""Says why a member that reaches others forms no ring with them, naming both sides.
 
-Only a newcomer has a reason to give up: one that is alone and, where two could both be meant,
-started later than the other.  Running members go on in any case.
+Only a newcomer has a reason to give up: a member that is alone and, where two members could both be
+meant, started later than the other. Running members always continue.
 
-libzmq only reports that the mechanisms of two members differ.  The greeting of ZMTP 3 names a
-listener's mechanism in clear, so it is asked for once, to tell the operator both.
+libzmq reports only that the mechanisms of two members differ. The greeting of ZMTP 3 names a
+listener's mechanism in clear text, so it is read once, to tell the operator both mechanisms.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class Lack(Enum):
 
 
 class Diagnosis(NamedTuple):
-    """What keeps two members apart, and a sentence for the operator."""
+    """The reason that keeps two members apart, and a sentence for the operator."""
 
     lack: Lack
     sentence: str
@@ -64,7 +64,7 @@ def misfit(me: Member, handshake: Handshake) -> str:
 
 
 async def why_alone(node: Node, transport: ZmqTransport) -> str:
-    """Return the first known reason as a sentence; "" for none."""
+    """Return the first known reason as a sentence; "" if there is none."""
     security = transport.security
     for address, why in sorted(transport.refusals.items()):
         return (await asyncio.to_thread(refusal, node.me, security, address, why)).sentence
@@ -96,7 +96,7 @@ def refusal(me: Member, security: Security, address: str, why: KeyRefused) -> Di
 
 
 def read_mechanism(greeting: bytes) -> str:
-    """Return the mechanism that a ZMTP greeting names, or "" when it is none."""
+    """Return the mechanism that a ZMTP greeting names, or "" if it is not a greeting."""
     if len(greeting) != GREETING_BYTES or greeting[0] != 0xFF or greeting[9] != 0x7F:
         return ""
     name = greeting[_MECHANISM].rstrip(b"\0").decode("ascii", "replace")

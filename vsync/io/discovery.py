@@ -1,8 +1,8 @@
-"""Discovery of the other members' ring addresses: configured, or announced by multicast.
+"""Discovery of the other members' ring addresses, configured or announced by multicast.
 
-Discovery only suggests addresses to connect to: membership is decided by the ring, and a wrong or
-forged address costs a connection attempt.  An announcement is one datagram: magic, version, cluster
-tag, member name, ring address, checksum.  Malformed ones are counted and dropped.
+Discovery only suggests addresses to connect to. The ring decides membership, so a wrong or forged
+address costs one connection attempt. An announcement is one datagram: magic, version, cluster tag,
+member name, ring address, checksum. Malformed datagrams are counted and dropped.
 """
 
 from __future__ import annotations
@@ -49,19 +49,24 @@ class Discovery(Protocol):
     def stop(self) -> None: ...
 
     def lack(self, mine: str, reached: Reached) -> str:
-        """Say who cannot be reached, and where this member, `mine`, listens; "" for nobody."""
+        """Return who cannot be reached, and where this member, `mine`, listens; "" if all can
+        be.
+        """
 
 
 class Lacks:
-    """What a member that waits for others lacks, told once it has lasted, and when it changes.
-    Pure: it looks at what it is given."""
+    """Decides when a waiting member reports what it lacks: once it has lasted, and on change.
+    Pure.
+    """
 
     def __init__(self) -> None:
         self.told = ""
         self._now, self._since = "", 0.0
 
     def news(self, now: float, lack: str) -> str:
-        """Return what is lacking where that is to be told now; "" where it is not, or is known."""
+        """Return what is lacking if it is to be reported now; "" if nothing is, or it was
+        reported.
+        """
         if lack != self._now:
             self._now, self._since = lack, now
         if lack == self.told or now - self._since < TOLD_AFTER_S:
@@ -80,10 +85,10 @@ def _listens(mine: str) -> str:
 
 
 def look_up(address: str, mine: str = "") -> str:
-    """Return an address with its host as a number; it blocks.  Raises TransportError.
+    """Return an address with its host as a number; blocks. Raises TransportError.
 
-    A host may have several.  Members listen at one number, so that of the family of `mine` is
-    taken, the ring address of this member, or IPv4; another one if there is none.
+    A host may have several addresses. Members listen on one, so the result is of the family of
+    `mine`, the ring address of this member, or IPv4; if there is none of that family, another one.
     """
     host, port = parse_address(address)
     try:
@@ -98,11 +103,11 @@ def look_up(address: str, mine: str = "") -> str:
 
 
 class StaticPeers:
-    """Configured addresses.  Raises TransportError for a malformed one.
+    """Configured addresses. Raises TransportError for a malformed one.
 
-    Names are looked up on a thread of their own, as a server of names may take seconds: libzmq
-    would do it on the one thread that serves all links.  It is done again and again: a name may be
-    known later, or be that of another machine.
+    Names are looked up on a separate thread, because a name server may take seconds and libzmq
+    would do the lookup on the one thread that serves all links. Lookups are repeated: a name may
+    become known later, or point to another machine.
     """
 
     def __init__(
@@ -125,7 +130,7 @@ class StaticPeers:
             threading.Thread(target=self._run, args=given, name="ring names", daemon=True).start()
 
     def stop(self) -> None:
-        """Look nothing up any more; whoever is asked just now is not waited for."""
+        """Start no further lookup; a lookup in progress is not waited for."""
         self._stopped.set()
 
     def lack(self, mine: str, reached: Reached) -> str:
@@ -197,7 +202,8 @@ class Announcement(NamedTuple):
 
     @classmethod
     def decode(cls, datagram: bytes) -> Announcement | str:
-        """Return the announcement, or the counter for what is wrong with it.  Lengths first."""
+        """Return the announcement, or the counter for what is wrong with it. Lengths are checked
+        first."""
         if len(datagram) < _HEAD.size + _CRC.size:
             return "beacon_short"
         magic, version, tag, name_bytes, address_bytes = _HEAD.unpack_from(datagram)
@@ -234,9 +240,9 @@ def default_group(cluster: str) -> str:
 class Beacon:
     """Announces this member, often at first and then steadily, and receives the others' datagrams.
 
-    Without multicast it calls `warn`, once for each kind of error, and goes on trying: the network
-    may come up later, and configured addresses work in any case.  `interface` is the IPv4 address
-    of the network to use; TTL 1 keeps the datagrams on it.
+    Without multicast it calls `warn`, once for each kind of error, and keeps trying: the network
+    may come up later, and configured addresses work in any case. `interface` is the IPv4 address of
+    the network to use; TTL 1 keeps the datagrams on it.
     """
 
     def __init__(
@@ -276,7 +282,7 @@ class Beacon:
         self._tick()
 
     def stop(self) -> None:
-        """Stop announcing and receiving.  Idempotent."""
+        """Stop announcing and receiving. Idempotent."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -356,8 +362,10 @@ class Beacon:
 
 
 def open_multicast(group: str, port: int, interface: str) -> socket.socket:
-    """Open a socket that receives from the group on one interface and sends to it; other members
-    of the same machine may use the same port.  Raises OSError."""
+    """Open a socket that sends to the group and receives from it on one interface.
+
+    Other members on the same machine may use the same port. Raises OSError.
+    """
     opened = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
     try:
         opened.setblocking(False)

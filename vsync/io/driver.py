@@ -1,12 +1,12 @@
-"""I/O driver of one member: runs a node on a transport and an event loop, and decides nothing.
+"""The I/O driver of one member: runs a node on a transport and an event loop, and decides nothing.
 
-One *turn* reads what the socket has, lets the node use the token, performs every send, and only
-then hands deliveries to the application: the token must not wait for the application (it rotates
-in 0.7 ms when passed at once and in 3.6 ms when each frame is applied first).  Handing over is cut
-into slices; between two slices the socket is read again.
+One *turn* reads everything the socket has, lets the node use the token, performs every send, and
+only then hands deliveries to the application: the token must not wait for the application (it
+rotates in 0.7 ms when passed at once, and in 3.6 ms when each frame is applied first). Deliveries
+are handed over in slices; the socket is read again between two slices.
 
-Everything happens on the loop's thread.  `on_event` is never called from within `submit` or another
-call of the application, and `submit` may be called from within `on_event`.
+Everything happens on the loop's thread. `on_event` is never called from within `submit` or another
+call of the application; `submit` may be called from within `on_event`.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ FORMER_MEMBERS_MAX: Final = 64
 
 
 class RingNode(Protocol):
-    """What the driver needs of `vsync.totem.node.Node`."""
+    """The driver's view of `vsync.totem.node.Node`."""
 
     def start(self, now: float) -> None: ...
     def receive(self, frame: bytes, now: float) -> None: ...
@@ -68,13 +68,13 @@ class RingNode(Protocol):
 
 
 class _Ending:
-    """Ends the member if the node fails an assertion; errors of the caller only pass through."""
+    """Ends the member if the node fails an assertion; errors of the caller pass through."""
 
     def __init__(self, end: Callable[[Exception], None]) -> None:
         self._end = end
 
     def __enter__(self) -> None:
-        """Nothing is to be prepared: one object serves all calls."""
+        """Nothing to prepare: one object serves all calls."""
 
     def __exit__(self, _: object, error: BaseException | None, __: object) -> None:
         if isinstance(error, AssertionError):
@@ -82,9 +82,9 @@ class _Ending:
 
 
 class Driver:
-    """Runs one member.  `start` once, from the loop; `stop` ends it for good.
+    """Runs one member. `start` once, from the loop; `stop` ends it for good.
 
-    `closed` is done after `stop`, or carries the exception that `on_event` or the node raised: that
+    `closed` completes after `stop`, or with the exception that `on_event` or the node raised: that
     ends the member, because its state cannot be trusted any more.
     """
 
@@ -130,7 +130,7 @@ class Driver:
     # -- the application's side --------------------------------------------------------------
 
     def start(self, peers: Iterable[str] = ()) -> None:
-        """Start the node.  Raises TransportError if a peer is not an address."""
+        """Start the node. Raises TransportError if a peer is not an address."""
         assert self._fd == -1, "a driver runs once"
         for address in peers:
             self.add_peer(address)
@@ -146,25 +146,25 @@ class Driver:
         self._flush_outside()
 
     def stop(self, linger_ms: int = 0) -> None:
-        """Close everything.  Events not handed over yet are dropped.  Idempotent.
+        """Close everything. Events not yet handed over are dropped. Idempotent.
 
-        After `leave`, `linger_ms` gives the leave notice some milliseconds to be sent.
+        After `leave`, `linger_ms` is the time for the leave notice to be sent.
         """
         if self._release(linger_ms):
             self.closed.set_result(None)
 
     def pause(self) -> None:
-        """Read no frames, run no timers and hand over no events until `resume`.  Idempotent.
+        """Read no frames, run no timers and hand over no events until `resume`. Idempotent.
 
-        For an application that does not keep up.  A paused member stays in the ring for as long as
-        a token may be lost; after that the others form a ring without it, until it goes on.
+        For an application that does not keep up. A paused member stays in the ring for the token
+        timeout; then the others form a ring without it, until it resumes.
         """
         if not self.paused:
             self.paused = True
             self.loop.remove_reader(self._fd)
 
     def resume(self) -> None:
-        """End a `pause`.  Idempotent."""
+        """End a `pause`. Idempotent."""
         if self.paused:
             self.paused = False
             if self._running:
@@ -174,7 +174,7 @@ class Driver:
     def submit(
         self, payload: bytes, guarantee: Guarantee = Guarantee.SAFE, *, urgent: bool = True
     ) -> bool:
-        """Queue a payload.  False: no room (or stopped), nothing queued; retry after a delivery."""
+        """Queue a payload. False: no room (or stopped), nothing queued; retry after a delivery."""
         if not self._running:
             return False
         with self._ending_on_a_bug:
@@ -190,7 +190,7 @@ class Driver:
                 self._flush_outside()
 
     def expect_mark(self, mark: int) -> None:
-        """Let the token wait a little for this mark, which is to be set soon."""
+        """Let the token wait a little for this mark, which will be set soon."""
         if self._running:
             self.node.expect_mark(mark)
 
@@ -202,14 +202,14 @@ class Driver:
                 self._flush_outside()
 
     def leave(self) -> None:
-        """Send the leave notice; `stop` later."""
+        """Send the leave notice; call `stop` later."""
         if self._running:
             with self._ending_on_a_bug:
                 self.node.leave(self._clock())
                 self._flush_outside()
 
     def add_peer(self, address: str) -> None:
-        """Add an address to connect to.  Idempotent.  Raises TransportError if it is none."""
+        """Add an address to connect to. Idempotent. Raises TransportError if it is malformed."""
         self.transport.connect(address)
         self._configured.add(address)
 
@@ -221,7 +221,7 @@ class Driver:
         self._guarded(self._read_and_hand_over)
 
     def _turn_again(self) -> None:
-        """Run one that was scheduled: the turn before left work, or a call from outside did."""
+        """Run a scheduled turn: the turn before left work, or a call from outside did."""
         self._scheduled = False
         self.counters["turns"] += 1
         self._guarded(self._look_and_hand_over)
@@ -244,7 +244,7 @@ class Driver:
             self.closed.set_exception(error)
 
     def _look_and_hand_over(self) -> None:
-        # Mostly there are events left and no frames, unless a turn read as many as it may.
+        # Usually there are events left and no frames, unless a turn read as many as it may.
         self._read_and_hand_over(expected=self._capped > 0)
 
     def _read_and_hand_over(self, *, expected: bool = True) -> None:
@@ -278,7 +278,7 @@ class Driver:
         return count
 
     def _flush(self) -> None:
-        """Perform every send now; queue the other outputs, in order, for the application."""
+        """Perform every send now; queue the other outputs for the application, in order."""
         outputs = self.node.take()
         if not outputs:
             return
@@ -297,7 +297,7 @@ class Driver:
                 events.append(output)
 
     def _flush_outside(self) -> None:
-        """After a call from outside a turn: send now, do the rest once for many calls.
+        """After a call from outside a turn: send now, and do the rest once for many calls.
 
         Most submits only join the queue, and there may be thousands between two tokens.
         """
@@ -335,9 +335,9 @@ class Driver:
     def _arm(self) -> None:
         """Set one loop timer, at or before the node's.
 
-        Nearly every token postpones the next timeout.  So a timer armed for earlier stays, unless
-        it would fire soon and for nothing: on a busy ring it is moved some fifteen times a second
-        instead of with each token, on an idle one with each token instead of firing.
+        Nearly every token postpones the next timeout. So a timer armed for an earlier time stays,
+        unless it would soon fire in vain: a busy ring moves it about fifteen times a second instead
+        of with each token, an idle ring moves it with each token instead of letting it fire.
         """
         self._arming = False
         if not self._running:
@@ -403,7 +403,7 @@ class Driver:
             self.transport.maintain(self._maintained_at)
 
     def _on_link(self, address: str, refused: bool) -> None:
-        """Take a hint of the transport: the link broke, or nothing listens at the other end."""
+        """Take a hint from the transport: the link broke, or nothing listens at the other end."""
 
         def suspect() -> None:
             self._read()  # first what that peer may have sent
@@ -443,7 +443,7 @@ class Driver:
                 del self._known[next(n for n, a in self._known.items() if a == address)]
 
     def _release(self, linger_ms: int) -> bool:
-        """Release loop and sockets; False if that was done before."""
+        """Release loop and sockets; False if they are released already."""
         if self.closed.done():
             return False
         if self._running:

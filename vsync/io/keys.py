@@ -1,11 +1,12 @@
 """Key files of members, and the allow list of a ring.
 
-A member has a CURVE key pair.  Its *secret file* stays with it; its *public file* goes into the
-directory that every member reads as its allow list.  Both are certificates as czmq and pyzmq write
-them: lines `name = "..."`, `public-key = "..."`, `secret-key = "..."`, keys in Z85, `#` comments.
+A member has a CURVE key pair. Its *secret file* stays on its machine; its *public file* goes into
+the directory that every member reads as its allow list. Both are certificates in the format of czmq
+and pyzmq: lines `name = "..."`, `public-key = "..."`, `secret-key = "..."`, keys in Z85, `#`
+comments.
 
-The allow list is read again whenever its files change.  A change that cannot be read leaves the
-list as it was and is logged once: an operator's mistake must not exclude members.
+The allow list is read again whenever its files change. A change that cannot be read leaves the list
+as it was and is logged once: an operator's mistake must not exclude members.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Tell = Callable[[str], None]
 
 
 class KeyFileError(VsyncError):
-    """A key file or an allow list cannot be used; says which, why, and what to do."""
+    """A key file or an allow list is unusable; says which one, why, and what to do."""
 
 
 class KeyPair(NamedTuple):
@@ -90,12 +91,12 @@ def read_secret(path: Path) -> KeyPair:
 
 
 class Allowed:
-    """Allow list: the public keys of a directory, and the name that each is allowed for."""
+    """The allow list: the public keys in a directory, and the name for which each is allowed."""
 
     def __init__(self, directory: Path, warn: Tell, note: Tell) -> None:
-        """Read the directory.  Raises KeyFileError for any error in it.
+        """Read the directory. Raises KeyFileError for any error in it.
 
-        `warn` is told of a change that cannot be read, `note` of one that was.
+        `warn` is called with a change that cannot be read, `note` with one that was.
         """
         self.directory = directory
         self._warn, self._note = warn, note
@@ -170,7 +171,7 @@ class Allowed:
 
 
 def _difference(before: dict[str, str], after: dict[str, str]) -> Iterator[str]:
-    """Say what a change of an allow list means for each member that it concerns."""
+    """Describe what a change of an allow list means for each member it concerns."""
     for name in sorted({*before.values(), *after.values()}):
         old, new = ({k for k, n in keys.items() if n == name} for keys in (before, after))
         if not new:

@@ -1,10 +1,11 @@
-"""Monitor of the links to peers: reports breaks, and probes whether the peer's process is gone.
+"""Monitors the links to peers: reports breaks, and probes whether the peer's process is gone.
 
-A broken connection is only a hint: a middlebox may have reset it, or the peer restarted.  So the
-address is *probed*, with a bare TCP connection that is dropped at once, until the link is back or
-some attempts have failed.  A live process keeps its listening socket, even when it is stopped or
-its machine is loaded; so "connection refused" from a host that replies means that the process is
-gone.  What follows from either is decided in `vsync.totem.membership.failure_detector`, not here.
+A broken connection is only a hint: a middlebox may have reset it, or the peer may have restarted.
+So the address is *probed*, with a bare TCP connection that is dropped at once, until the link is
+back or some attempts have failed. A live process keeps its listening socket, even when it is
+stopped or its machine is loaded; so "connection refused" from a host that replies means that the
+process is gone. `vsync.totem.membership.failure_detector` decides what follows from a break or a
+probe.
 """
 
 from __future__ import annotations
@@ -65,10 +66,10 @@ class LinkMonitor:
             self.forget(address)
 
     def update(self, address: str, broken: bool, breaks: int) -> None:
-        """Take the state of a link: whether it is broken, and how often it broke.  Idempotent.
+        """Take the state of a link: whether it is broken, and how often it broke. Idempotent.
 
-        A break that was repaired before this call is reported, too: the peer may be another
-        incarnation now.  A break after a repair is a new one.
+        A break that was repaired before this call is reported too: the peer may be another
+        incarnation now. A break after a repair is a new one.
         """
         if address not in self._fds:
             return

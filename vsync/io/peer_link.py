@@ -1,8 +1,8 @@
 """One peer of the transport: its connected PUSH socket, and the results of its handshakes.
 
 libzmq reconnects by itself after most failures, but not after the peer has refused this member, and
-it takes one key for each socket.  So the link watches the handshakes and opens a new socket when it
-must: with the next key that may be the peer's, or because the peer's allow list may have changed.
+a socket has only one server key. So the link watches the handshakes and opens a new socket when
+needed: with the next key that the peer may have, or because the peer's allow list may have changed.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _Context = zmq.Context[zmq.Socket[bytes]]
 
 
 class Link:
-    """Connection to one peer.  The transport sets its own options on each new `push`."""
+    """The connection to one peer. The transport sets its own options on each new `push`."""
 
     def __init__(self, context: _Context, address: str, security: Security) -> None:
         self.address = address
@@ -95,7 +95,7 @@ class Link:
             self._due = now + NEXT_KEY_S
         if why is KeyRefused.THEIR_KEY:
             self._attempt += 1
-            self.push.disconnect(f"tcp://{self.address}")  # else it would go on with this key
+            self.push.disconnect(f"tcp://{self.address}")  # else it keeps this key
 
     def replace(self) -> None:
         """Open a new socket in place of the old one; frames that waited there are lost."""

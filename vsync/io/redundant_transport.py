@@ -1,9 +1,9 @@
 """One member on several networks: every frame goes over all of them, and the first copy counts.
 
-A member with two ring addresses is known by both, "A:P,B:P2", and listens on both.  Whoever sends
-to it uses both links at once, so the loss of one network costs the ring nothing, not even a wait:
-copies are dropped by the ring as doubled frames (docs/decisions/0019-any-frame-may-be-lost.md).  On
-each link frames keep their order, so on neither a token overtakes the data in front of it.
+A member with two ring addresses is known by both, "A:P,B:P2", and listens on both. Its peers send
+over both links at once, so losing one network costs the ring nothing, not even a wait. The ring
+drops the second copies as doubled frames (docs/decisions/0019-any-frame-may-be-lost.md). Each link
+keeps frames in order, so on neither does a token overtake the data in front of it.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ SEPARATOR = ","
 
 
 class RedundantTransport(ZmqTransport):
-    """Transport of a member with one address or more; it reaches members of either kind."""
+    """The transport of a member with one or more addresses; it reaches members of either kind."""
 
     def __init__(
         self, binds: Sequence[str], max_frame_bytes: int, security: Security | None = None
@@ -55,7 +55,7 @@ class RedundantTransport(ZmqTransport):
 
     @property
     def links_down(self) -> tuple[str, ...]:
-        """Links that were up and are broken, of members with another link that is not."""
+        """Links that were up and are now broken, of members that have another working link."""
         down: dict[str, None] = {}
         for links in self._members.values():
             broken = [link for link in links if link in self._peers and self._peers[link].broken]

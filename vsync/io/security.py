@@ -1,14 +1,15 @@
 """Security mechanisms of the ring's connections: which members may connect, and under which name.
 
-`Anonymous`: any process that reaches the port; for one machine, or a network of the members' own.
-`Plain`: any process that knows a name and a password, sent in clear; for compatibility.  `Curve`:
-encrypted connections; each side must prove a key of the allow list, and a frame counts only under
-the name that its connection's key is allowed for.
+- `Anonymous`: any process that reaches the port may connect. For one machine, or for a network that
+  only the members use.
+- `Plain`: any process that knows a name and a password, sent in clear text. For compatibility.
+- `Curve`: connections are encrypted. Each side must prove a key of the allow list, and a frame
+  counts only under the name for which its connection's key is allowed.
 
-libzmq asks an `Authenticator` in the same context about each new connection (ZAP, RFC 27): a socket
-that is read on the loop's thread.  It replies with the peer's public key as user id, which libzmq
-attaches to every message of that connection; so the frames of a key that leaves the allow list are
-dropped at once and not only with the next connection.
+libzmq asks an `Authenticator` in the same context about each new connection (ZAP, RFC 27), over a
+socket that is read on the loop's thread. The reply carries the peer's public key as user id, which
+libzmq attaches to every message of that connection. So when a key leaves the allow list its frames
+are dropped at once, not only from its next connection on.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ class KeyRefused(Enum):
 
 
 class Security(Protocol):
-    """A security mechanism, as the transport uses it."""
+    """A security mechanism, as seen by the transport."""
 
     mechanism: str
 
@@ -64,16 +65,16 @@ class Security(Protocol):
     """Whether the sender of each frame is checked against the key of its connection (`check`)."""
 
     def listen(self, pull: zmq.Socket[bytes]) -> None:
-        """Set the options of a socket to be bound."""
+        """Set the options of a socket about to be bound."""
 
     def dial(self, push: zmq.Socket[bytes], address: str, attempt: int) -> str:
-        """Set the options of a socket to be connected; return the key that is expected."""
+        """Set the options of a socket about to be connected; return the expected key."""
 
     def attempts(self, address: str) -> int:
         """Return how many keys can be tried on `address`."""
 
     def admit(self, mechanism: bytes, credentials: Sequence[bytes]) -> str:
-        """Return the user id of a new connection; empty when it is refused."""
+        """Return the user id of a new connection; empty if it is refused."""
 
     def expects(self, key: str) -> bool:
         """Whether a connection to the owner of `key` is still allowed."""
@@ -113,7 +114,7 @@ class Anonymous(_Open):
         return "open to whoever reaches it (ANONYMOUS)"
 
     def listen(self, pull: zmq.Socket[bytes]) -> None:
-        """Nothing to set."""
+        """No options to set."""
 
     def dial(self, push: zmq.Socket[bytes], address: str, attempt: int) -> str:
         return ""
@@ -123,7 +124,7 @@ class Anonymous(_Open):
 
 
 class Plain(_Open):
-    """One name and password for all members; does not tell them apart."""
+    """One name and password for all members; it does not tell them apart."""
 
     mechanism = "PLAIN"
     authenticates = True
@@ -193,7 +194,7 @@ class Curve:
         return len(self._keys(address))
 
     def _keys(self, address: str) -> list[str]:
-        """The keys allowed for that name; for an address that is no member's name, all."""
+        """The keys allowed for that name; for an address that is no member's name, all keys."""
         return self.allowed.keys_of(address) or list(self.allowed.names)
 
     def admit(self, mechanism: bytes, credentials: Sequence[bytes]) -> str:
@@ -225,7 +226,7 @@ class Curve:
 
 
 class Authenticator:
-    """ZAP handler of one context.  Must exist before the socket that it guards."""
+    """The ZAP handler of one context. Create it before the socket that it guards."""
 
     def __init__(self, context: zmq.Context[zmq.Socket[bytes]], security: Security) -> None:
         self._security = security

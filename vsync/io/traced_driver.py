@@ -1,8 +1,9 @@
-"""Driver that writes its member's trace to a file, one JSON object a line.
+"""A driver that writes its member's trace to a file, one JSON object per line.
 
-Each line has `at`, `member`, `kind` and the fields of that kind.  Off until it is switched on.
-Records are collected and written some ten times a second.  The file is bounded: when it is full it
-is renamed to FILE.1, in place of the one before.  A disk error ends the trace and not the member.
+Each line has `at`, `member`, `kind` and the fields of that kind. The trace is off until it is
+switched on. Records are collected and written about ten times a second. The file is bounded: when
+it is full it is renamed to FILE.1, replacing the previous one. A disk error ends the trace, not the
+member.
 """
 
 from __future__ import annotations
@@ -34,7 +35,7 @@ Watch = Callable[[], Fields]
 
 
 class TraceFile:
-    """Trace file of one member.  `clock`: seconds since 1970."""
+    """The trace file of one member. `clock`: seconds since 1970."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class TraceFile:
         self._write(self._clock(), "trace", first)
 
     def add(self, kind: str, fields: Fields) -> None:
-        """Add a record, with the time of now."""
+        """Add a record with the present time."""
         self.digest.add(self._clock(), kind, fields)
 
     def flush(self) -> None:
@@ -109,7 +110,7 @@ class TraceError(VsyncError):
 
 
 class Tracer:
-    """Records the events between a node and its application while it is on."""
+    """Records the events between a node and its application while the trace is on."""
 
     def __init__(
         self, node: Node, cluster: str, path: Path | None, loop: asyncio.AbstractEventLoop
@@ -148,7 +149,7 @@ class Tracer:
             self._add("view", {"ring": ring, "members": members, "since": "before"})
 
     def watch(self, watch: Watch) -> None:
-        """Record what `watch` returns, as kind `primary`, whenever it has changed."""
+        """Record the result of `watch`, as kind `primary`, whenever it has changed."""
         self._watch = watch
 
     def tap(self, on_event: Callable[[Output], None]) -> Callable[[Output], None]:
@@ -209,7 +210,7 @@ class Tracer:
 
 
 def trace_op(tracer: Tracer) -> Op:
-    """Return the operation `trace`: whether it is on and where; with `on`, switches it."""
+    """Answer the operation `trace`: whether it is on, and where; with `on`, also switches it."""
 
     def op(request: Json) -> Json:
         wanted = request.get("on")

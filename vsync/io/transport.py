@@ -1,15 +1,15 @@
-"""Frames between members over pyzmq: one bound PULL, one connected PUSH for each peer.
+"""Frames between members over pyzmq: one bound PULL socket, one connected PUSH socket per peer.
 
-This module moves whole frames and knows nothing of their content.  A frame may be lost, late or
-doubled (docs/decisions/0019-any-frame-may-be-lost.md): the ring repairs that, so a send never waits
-and a refused send is only counted.  Data and token of one member share one connection, hence a
-token cannot overtake the data of the member that passed it.  With PUSH, unlike PUB, the refusal is
-visible for each peer.
+This module moves whole frames and knows nothing of their content. A frame may be lost, late or
+doubled (docs/decisions/0019-any-frame-may-be-lost.md); the ring repairs that, so a send never waits
+and a refused send is only counted. Data and token of one member share one connection, hence a token
+cannot overtake the data of the member that passed it. With PUSH, unlike PUB, the sender sees the
+refusal of each peer.
 
-Two facts of libzmq shape the code.  The descriptor of a socket signals *edges*: once readable, the
-socket must be read until it is empty or its events are asked for again, or the next signal never
-comes.  And a non-blocking send may fail only because libzmq has not yet read its own mailbox (it
-reads it about once a millisecond); asking for the events makes it do so.
+Two facts of libzmq shape the code. The descriptor of a socket signals *edges*: once it is readable,
+the socket must be read until it is empty or asked for its events again, or the next signal never
+comes. And a non-blocking send may fail only because libzmq has not yet read its own mailbox (it
+does so about once a millisecond); asking for the events makes it read the mailbox.
 """
 
 from __future__ import annotations
@@ -58,20 +58,20 @@ _POLLOUT: Final = int(zmq.POLLOUT)
 
 
 class TransportError(VsyncError):
-    """A socket cannot be had: address in use, not of this machine, or malformed."""
+    """A socket is unavailable: its address is in use, not of this machine, or malformed."""
 
 
 class Transport(Protocol):
-    """What the driver needs of a network; every method returns at once."""
+    """The driver's view of a network; every method returns at once."""
 
     counters: dict[str, int]
 
     @property
     def address(self) -> str:
-        """Address of this member, "host:port", with the port that was really bound."""
+        """Address of this member, "host:port", with the port actually bound."""
 
     def fileno(self) -> int:
-        """Return the descriptor to watch for reading.  It may signal edges only."""
+        """Return the descriptor to watch for reading. It may signal edges only."""
 
     def auth_fileno(self) -> int:
         """Return the descriptor that signals authentication requests for `maintain`; -1: none."""
@@ -79,15 +79,15 @@ class Transport(Protocol):
     def watch(
         self, loop: asyncio.AbstractEventLoop, maintain: Callable[[], None], on_hint: LinkHint
     ) -> None:
-        """Call `maintain` when a link has events, and `on_hint` when a link broke or its peer's
-        host refuses connections.  Until `close`; once."""
+        """Call `maintain` when a link has events, and `on_hint` when a link breaks or its peer's
+        host refuses connections. Lasts until `close`; call it once."""
 
     def maintain(self, now: float) -> None:
-        """Authenticate connections, reload keys, reconnect.  Also call it some times a second."""
+        """Authenticate connections, reload keys, reconnect. Also call it several times a second."""
 
     def receive(self, limit: int, *, expected: bool = True) -> list[bytes]:
-        """Return up to `limit` frames.  Fewer than `limit`: the queue was empty; exactly `limit`:
-        call again without waiting for the descriptor.  `expected`: there is one most likely."""
+        """Return up to `limit` frames. Fewer than `limit`: the queue was empty. Exactly `limit`:
+        call again without waiting for the descriptor. `expected`: there most likely is a frame."""
 
     def connect(self, address: str) -> None:
         """Make `address` a peer.  Idempotent; raises TransportError for a malformed address."""
@@ -96,22 +96,22 @@ class Transport(Protocol):
         """Drop the peer and the frames that wait for it.  Idempotent."""
 
     def send(self, address: str, frame: bytes) -> bool:
-        """Send a frame to one peer, connecting if need be.  False: lost, and counted."""
+        """Send a frame to one peer, connecting if necessary. False: lost, and counted."""
 
     def hail(self, address: str, frame: bytes) -> None:
         """Send one frame to an address without making it a peer; it may be lost."""
 
     def broadcast(self, frame: bytes) -> int:
-        """Send a frame to every peer; return the number of peers that it was queued for."""
+        """Send a frame to every peer; return the number of peers it was queued for."""
 
     def close(self, linger_ms: int = 0) -> None:
-        """Release everything.  Waiting frames have `linger_ms` at most to be sent.  Idempotent."""
+        """Release everything. Waiting frames have at most `linger_ms` to be sent. Idempotent."""
 
 
 class ZmqTransport:
-    """Transport over TCP.  Belongs to one thread; owns its context, so closing frees all sockets.
+    """Transport over TCP. Belongs to one thread; owns its context, so closing frees all sockets.
 
-    Bound to all interfaces, it needs the `host` by which the others reach this member.
+    When bound to all interfaces it needs the `host` at which the others reach this member.
     """
 
     def __init__(
@@ -163,7 +163,7 @@ class ZmqTransport:
 
     @property
     def peers(self) -> tuple[str, ...]:
-        """Addresses that a broadcast is sent to, in the order in which they were connected."""
+        """The addresses that receive a broadcast, in the order in which they were connected."""
         return tuple(self._peers)
 
     def fileno(self) -> int:
@@ -171,11 +171,11 @@ class ZmqTransport:
 
     @property
     def refusals(self) -> dict[str, KeyRefused]:
-        """Peers that were reached and refused the connection, and why."""
+        """Peers that were reached and refused the connection, with their reasons."""
         return {a: peer.refusal for a, peer in self._peers.items() if peer.refusal is not None}
 
     def reached(self, address: str) -> bool:
-        """Return whether a peer is connected, or was there and refused."""
+        """Return whether a peer is connected, or answered with a refusal."""
         peer = self._peers.get(address)
         return peer is not None and (peer.up or peer.refusal is not None)
 
@@ -209,13 +209,13 @@ class ZmqTransport:
                 self._peers.pop(peer.address)
 
     def receive(self, limit: int, *, expected: bool = True) -> list[bytes]:
-        # Reading from an empty queue costs an exception, 5 us, and asking for the events 2 us.
-        # Mostly there is a frame when this is called, a lone token: so read, then ask, and let a
-        # burst end with the exception.  Copying 16-32 KiB costs less than tracking a zmq.Frame.
+        # Reading from an empty queue costs an exception, 5 us; asking for the events costs 2 us.
+        # Usually there is one frame when this is called, a lone token: so read, then ask, and let a
+        # burst end with the exception. Copying 16-32 KiB costs less than tracking a zmq.Frame.
         frames: list[bytes] = []
         pull, binds = self._pull, self.security.binds
         try:
-            # A frame under a false name counts as read and not as received: hence a second bound.
+            # A frame under a false name counts as read but not as received: hence a second bound.
             for reads in range(READS_A_FRAME * limit):
                 if (0 < reads < FEW_FRAMES or not expected) and not _readable(pull):
                     break
@@ -308,7 +308,7 @@ class ZmqTransport:
             link.close(HAIL_MS)
 
     def broadcast(self, frame: bytes) -> int:
-        # Of a large frame libzmq gets one copy for all: two of 32 KB cost four times as much.
+        # libzmq gets one copy of a large frame for all peers: two of 32 KB cost four times as much.
         shared = frame if len(frame) < SHARED_BYTES_MIN else zmq.Frame(frame, copy=True)
         return sum([self._send(peer, shared) for peer in self._peers.values()])
 
@@ -344,7 +344,7 @@ class ZmqTransport:
 
 
 def parse_address(address: str) -> tuple[str, int]:
-    """Split "host:port" or "[v6]:port".  Raises TransportError with what is wrong."""
+    """Split "host:port" or "[v6]:port". Raises TransportError with what is wrong."""
     host, colon, digits = address.rpartition(":")
     bracketed = host.startswith("[") and host.endswith("]")
     bare = host[1:-1] if bracketed else host
@@ -359,7 +359,7 @@ def parse_address(address: str) -> tuple[str, int]:
 
 
 def resolve(address: str) -> tuple[str, int]:
-    """Like parse_address, with the host as a number: libzmq binds to numbers only."""
+    """Like parse_address, with the host as a number, because libzmq binds to numbers only."""
     host, port = parse_address(address)
     try:
         found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
@@ -369,7 +369,7 @@ def resolve(address: str) -> tuple[str, int]:
 
 
 def not_listening(address: str, error: OSError | zmq.ZMQError) -> str:
-    """Why there is no socket at an address, and what to do, in a sentence."""
+    """Return, in a sentence, why there is no socket at an address, and what to do."""
     what = f"cannot listen for ring frames on {address}"
     if isinstance(error, socket.gaierror):
         return f"{what}: the name cannot be resolved; give the number of this machine's address"

@@ -1,1 +1,1 @@
-"""Primary component: state exchange, epochs, activation, durable mark.  No I/O."""
+"""The primary component: state exchange, epochs, activation, durable mark. No I/O."""

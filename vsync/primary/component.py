@@ -1,28 +1,29 @@
-"""Primary component: which views may go on, from which state, and from which point in the order.
+"""The primary component: which views may act, from which state and from which point in the order.
 
-The layer sits between the ring (`node`) and a replicated application.  It knows neither sockets
-nor clocks nor what the application replicates.  Per regular view:
+The layer sits between the ring (`node`) and a replicated application. It knows neither sockets nor
+clocks nor the content of the replicated state. For each regular view:
 
-1. *Exchange*: each member multicasts its `StateReport` (safe).  When the last one is delivered all
-   members compute the same plan (`state_exchange.make_plan`).
-2. *Catch up*: a member whose state equals the donor's has nothing to do.  A member of the donor's
-   last view that merely had not learnt that its last messages were safe applies exactly those of
-   them that the donor applied.  Any other member fetches the donor's state (`Transfer`).
+1. *Exchange*: each member multicasts its `StateReport` (safe). When the last report is delivered,
+   all members compute the same plan (`state_exchange.make_plan`).
+2. *Catch up*: a member whose state equals the donor's has nothing to do. A member of the donor's
+   last view that only lacks the knowledge that its last messages were safe applies exactly those of
+   them that the donor applied. Any other member fetches the donor's state (`Transfer`).
 3. *Re-propose*: the donor multicasts the unstable messages that it holds beyond its state, as a new
    Raft leader keeps its suffix: a member that is gone may have applied some of them.
 4. *Promise*: a member that has caught up makes the epoch record durable (`PersistEpoch`, which also
-   makes its state so far durable) and multicasts PROMISED.
-5. *Activate*: with promises of a majority of the voters, and a reply of every member that may need
-   no transfer, the donor multicasts ACTIVATE.  Its delivery in the regular view decides: what was
-   re-proposed is applied, then the activation, the first command of the epoch, at the same position
-   everywhere.
+   makes its state up to there durable) and multicasts PROMISED.
+5. *Activate*: with promises from a majority of the voters, and a reply from every member that may
+   need no transfer, the donor multicasts ACTIVATE. Its delivery in the regular view decides: all
+   members apply what was re-proposed, then the activation, which is the first command of the epoch,
+   at the same position.
 
-What was delivered in a view that is not active, or is unstable at members other than the donor, is
-dropped by all; its origin submits it again.  Nothing is applied that is not safe in a primary view,
-so no member ever holds a suffix that its primary might not have ("apply on safe").
+Messages that were delivered in a view that is not active, or that are unstable at members other
+than the donor, are dropped by all members; their origin submits them again. Nothing is applied that
+is not safe in a primary view, so no member ever holds a suffix that its primary might lack ("apply
+on safe").
 
-Only a member that has caught up counts for the durable mark.  An inquorate member orders nothing,
-applies nothing and sends its clients nothing.
+Only a member that has caught up counts for the durable mark. An inquorate member orders nothing,
+applies nothing and sends nothing to its clients.
 """
 
 from __future__ import annotations
@@ -77,7 +78,7 @@ from vsync.types import NO_RING, Member
 
 
 class Primary:
-    """One member of the primary component protocol.  Sans-I/O: outputs in, events out."""
+    """One member of the primary component protocol. Sans-I/O: outputs in, events out."""
 
     def __init__(self, me: Member, app: Replicated) -> None:
         self.me = me
@@ -93,19 +94,19 @@ class Primary:
         self.meetings = 0
         """How many views there have been with another member."""
         self._reports: dict[Member, StateReport] = {}
-        self._reported: StateReport | None = None  # of this member, as sent last
+        self._reported: StateReport | None = None  # this member's, as last sent
         self._replies: dict[Member, bool] = {}  # promised (True) or behind (False)
         self._fresh: dict[Member, bool] = {}
         self.mark = PrimaryMark()
-        self._vote = False  # of a pair, held in this view
-        self._is_current = False  # no other member has gone on without this one
-        self.apart = ""  # what became of both of a pair having gone on alone, if they did
+        self._vote = False  # a pair's, held in this view
+        self._is_current = False  # no other member has continued without this one
+        self.apart = ""  # the outcome, if both of a pair continued alone
         self._waits = True  # wait_for_all: not in a quorum yet, or not any more
         self._replaced = False  # the state was fetched, and no activation has announced it yet
         self._has_state = False
         self._activate_sent = False
         self._requests = 0
-        self._awaited = b""  # what follows the latest request once it is durable; empty: nothing
+        self._awaited = b""  # what to send once the latest request is durable; empty: nothing
         self._unstable = UnstableMessages()
         self._reproposed: list[Unstable] = []  # by the donor, to be applied before the activation
         self._events: list[PrimaryEvent] = []
@@ -126,11 +127,11 @@ class Primary:
             self._on_transitional()
 
     def persisted(self, request: int) -> None:
-        """The `PersistEpoch` of this number is durable, and so is all that was applied before it.
+        """The `PersistEpoch` of this number is durable, and so is everything applied before it.
 
-        Only what was asked for last counts.  A promise that becomes durable after the activation
-        shows nothing of what was ordered since: it must not pass for the HELD that an arbitrator's
-        record rests on (G8).
+        Only the latest request counts. A promise that becomes durable after the activation proves
+        nothing about what was ordered since: it must not pass for the HELD on which an arbitrator's
+        record rests (G8).
         """
         if request != self._requests or not self._awaited:
             return
@@ -142,19 +143,21 @@ class Primary:
             self._send(HELD, (self.epoch,))
 
     def _persist(self, plan: Plan, answer: bytes) -> None:
-        """Ask for a durable promise, to be followed by `answer`: PROMISED or HELD."""
+        """Request a durable promise, to be followed by `answer`: PROMISED or HELD."""
         self._requests += 1
         self._awaited = answer
         self._events.append(PersistEpoch(plan.epoch, plan.cluster_id, plan.voters, self._requests))
 
     def activation_applied(self, position: int) -> None:
-        """The activation of this view is in the state, at `position` or before."""
+        """The state contains the activation of this view, at `position` or before."""
         self.mark.activation_applied(position)
         self._update_mark()
 
     def voters_changed(self, voters: Terms) -> bool:
-        """These are the voters from the position on that was applied last.  True: others than
-        before, so there may be an event."""
+        """Take the voters from the last applied position on.
+
+        Returns True if they are others than before, so there may be an event.
+        """
         changed = self.phase is PrimaryPhase.ACTIVE and self.mark.voters_changed(voters)
         if changed:
             self._update_mark()
@@ -165,10 +168,10 @@ class Primary:
         return self.mark.reported
 
     def state_replaced(self) -> None:
-        """The state in memory is not the one any more that this member's clients have followed.
+        """The state in memory is no longer the one that this member's clients have followed.
 
-        This outlasts the view, until an activation ends the old session: also where the state has
-        not reached the one that `Transfer` asked for, and another view takes it as it is.
+        This outlasts the view, until an activation ends the old session. It also holds where the
+        state has not reached the one that `Transfer` asked for, and another view takes it as it is.
         """
         self._replaced = True
         self._unstable.state_replaced()
@@ -188,12 +191,12 @@ class Primary:
             self._send(CAUGHT_UP, (self.epoch,))
 
     def state_report_changed(self) -> None:
-        """Send the report again, for instance because this member waits no longer for others."""
+        """Send the report again, for example because this member no longer waits for others."""
         if self.phase in (PrimaryPhase.EXCHANGE, PrimaryPhase.INQUORATE):
             self._send_state_report()
 
     def take_vote(self) -> None:
-        """Hold the vote of the pair that is no machine's, in this view, if that helps."""
+        """Hold the third vote of the pair in this view, if that helps."""
         if self.lacks_its_peer and not self._vote:
             self._vote = True
             self._send_state_report()
@@ -231,11 +234,12 @@ class Primary:
 
     @property
     def lacks_its_peer(self) -> bool:
-        """Whether the vote of its pair would let this member go on.
+        """Whether the pair's third vote would let this member continue.
 
-        It is in a view without the state of the other one, and is *current*: it was in the last
-        primary view that it knows of, with all of its state, and did not restart since.  Of one
-        that restarted, or had to be given the state, the other one may have gone on alone.
+        It is in a view without the state of the other member, and it is *current*: it was in the
+        last primary view that it knows of, with all of its state, and has not restarted since. The
+        other member may have continued without a member that restarted or had to be given the
+        state.
         """
         if self.phase is not PrimaryPhase.INQUORATE or not self._is_current:
             return False
@@ -246,7 +250,7 @@ class Primary:
         return not any(m.name == peer and report.filled for m, report in self._reports.items())
 
     def _is_overtaken_by(self, report: StateReport) -> bool:
-        """Whether a member of this cluster went on without this one, as its report says."""
+        """Whether a member of this cluster continued without this one, by its report."""
         own = self._reported
         if own is None or not report.filled or report.cluster_id != own.cluster_id:
             return False
@@ -263,19 +267,21 @@ class Primary:
         return self.mark.everywhere()
 
     def marks_with_state(self) -> dict[str, int]:
-        """Return what each member that holds data and has caught up has made durable, by name."""
+        """Return, by name, the position that each caught up member with data has made durable."""
         mark = self.mark
         return {name: mark.marks.get(name, 0) for name in mark.caught_up - mark.without_data}
 
     def durable_elsewhere(self) -> int:
-        """Return the position that those have made durable who can go on without this member: a
-        quorum of the voters, or the other one of a pair."""
+        """Return the position that is durable at members who can continue without this one.
+
+        That is a quorum of the voters, or the other member of a pair.
+        """
         mark, others = self.mark, self.caught_up_names - {self.me.name}
         may = [mark.marks.get(name, 0) for name in others if alone(mark.voters, name)]
         return max([mark.reported, *may])
 
     def marks(self) -> dict[str, int]:
-        """Return each view member's durable mark as the token showed it last, by name."""
+        """Return each view member's durable mark as the token last showed it, by name."""
         return dict(self.mark.marks)
 
     def labels(self) -> dict[str, str]:
@@ -284,7 +290,7 @@ class Primary:
 
     @property
     def reports(self) -> Mapping[Member, StateReport]:
-        """What the members of the view have reported so far."""
+        """The reports that the members of the view have sent so far."""
         return self._reports
 
     def newest(self) -> tuple[Member, StateReport] | None:
@@ -310,7 +316,7 @@ class Primary:
 
     @property
     def joining_names(self) -> frozenset[str]:
-        """The names of members of the view that have no vote now, as they have not the state."""
+        """The names of view members that have no vote now, because they lack the state."""
         if self.active:
             return frozenset(m.name for m in self.members) - self.caught_up_names
         return frozenset(
@@ -516,7 +522,7 @@ class Primary:
                 self._persist(plan, HELD)
 
     def _add_holders(self, names: frozenset[str]) -> None:
-        """Report to an arbitrator's application the members that have all this epoch confirms."""
+        """Tell an arbitrator's application which members have everything this epoch confirms."""
         holders = self.mark.add_holders(names)
         if self.me.name in self.mark.without_data:
             self._events.append(Holders(self.epoch, holders))

@@ -1,13 +1,14 @@
-"""The ring's *door*: by what members compare above the ring a newcomer is judged before any view.
+"""The ring's *door*: judges a newcomer by its settings before it can cause a view.
 
-Whoever differs from the members that have run in what must be equal could enter the ring, be
-refused in the exchange of states, and leave: two changes of the view at each try.  So every frame
-carries a digest of what a member was started with, and where it differs the ring does not read on,
-but has both show a *card* (`vsync.totem.membership.compatibility`).  A member that has run lets in
-whom the exchange of states would not refuse either; the one that is refused reads the same from the
-other's card, and what differs, with both values.
+Without it, a newcomer whose settings differ from those of the running members could enter the ring,
+be refused in the state exchange, and leave: two view changes at each attempt. So every frame
+carries a digest of the settings that all members must share. Where the digest differs, the ring
+reads no further, and both sides show a *card* (`vsync.totem.membership.compatibility`). A member
+that has run lets in a newcomer that the state exchange would not refuse. A refused newcomer reaches
+the same verdict from the other member's card, and learns what differs, with both values.
 
-Members of which none has run, or both, let each other in: the exchange of states tells who waits.
+Two members of which neither or both have run let each other in: the state exchange says which of
+them waits.
 """
 
 from __future__ import annotations
@@ -33,10 +34,10 @@ _TEXT_MAX = 1_024
 
 
 class Card(NamedTuple):
-    """What a member shows at the door.
+    """The facts that a member shows at the door.
 
-    `sizes`: those of the members of its view that have run.  `voters`: the newest that it knows of,
-    of which `epoch` and `position` say how new they are.
+    `sizes`: the sizes of the members of its view that have run. `voters`: the newest voter set that
+    it knows of; `epoch` and `position` say how new that is.
     """
 
     ran: bool
@@ -52,12 +53,12 @@ class Card(NamedTuple):
     voters: Terms
 
     def encode(self) -> bytes:
-        """Return it as bytes that the ring carries."""
+        """Return it as bytes for the ring to carry."""
         return bytes(msgpack.packb(tuple(self)))
 
 
 def card_of(mine: StateReport, reports: Mapping[Member, StateReport]) -> Card:
-    """Return the card of a member in a view of which these are the reports."""
+    """Return the card of a member in a view with these reports."""
     ran = [report for report in reports.values() if report.ran]
     newest = max((mine, *ran), key=lambda report: (report.state_epoch, report.position))
     return Card(
@@ -68,13 +69,13 @@ def card_of(mine: StateReport, reports: Mapping[Member, StateReport]) -> Card:
 
 
 def read_card(data: bytes) -> Card | None:
-    """Decode a card; None when it is none.  Anybody may have sent it."""
+    """Decode a card; None if it is malformed. Any process may have sent it."""
     try:
         fields = msgpack.unpackb(
             data, use_list=False, max_str_len=_TEXT_MAX, max_bin_len=0, max_map_len=0,
             max_ext_len=0, max_array_len=_FIELDS_MAX,
         )  # fmt: skip
-        card = Card(*islice(fields, len(Card._fields)))  # one of a later release may have more
+        card = Card(*islice(fields, len(Card._fields)))  # a later release may have more
         numbers = card.size, card.epoch, card.position, *card.sizes
         texts = [card.cluster_id, *card.requested, *card.voters]
         flags = [card.ran, card.arbitrator, card.transient]
@@ -92,14 +93,14 @@ def read_card(data: bytes) -> Card | None:
 
 
 class Refusal(NamedTuple):
-    """Why a newcomer is not let in; empty: it is.  `settings`: because of its settings."""
+    """Why a newcomer is not let in; empty: it is. `settings`: because of its settings."""
 
     why: str
     settings: bool
 
 
 def refusal(comer: Card, name: str, guide: Card, who: str) -> Refusal:
-    """Judge a newcomer by the card of one that may have run."""
+    """Judge a newcomer by the card of a member that may have run."""
     if comer.ran or not guide.ran:
         return Refusal("", settings=False)
     newest = guide
@@ -115,10 +116,10 @@ def refusal(comer: Card, name: str, guide: Card, who: str) -> Refusal:
 
 
 class PrimaryDoor:
-    """The door of one member.  `barred` hears that this one is not let in, each time.
+    """The door of one member. `barred` is called each time this member is not let in.
 
-    `unusual`: the settings that must be equal and are not at their defaults; with the defaults the
-    digest is that of a release without them.
+    `unusual`: the settings that must be equal and are not at their defaults. With all defaults the
+    digest is that of a release without these settings.
     """
 
     def __init__(
@@ -131,11 +132,11 @@ class PrimaryDoor:
         self._primary: Primary | None = None
 
     def opens(self, primary: Primary) -> None:
-        """From here on there is a primary layer to ask."""
+        """From now on there is a primary layer to ask."""
         self._primary = primary
 
     def card(self) -> bytes:
-        """Return what this member shows to one that was started with something else."""
+        """Return the card to show to a member that was started with other settings."""
         return self._card().encode()
 
     def _card(self) -> Card:
@@ -143,10 +144,10 @@ class PrimaryDoor:
         return card_of(self._primary.app.state_report(), self._primary.reports)
 
     def refuses(self, other: Member, data: bytes) -> str:
-        """Return why one of the two does not let the other in; empty: both do."""
+        """Return why one of the two refuses the other; empty: neither does."""
         theirs = read_card(data)
         if theirs is None:
-            return ""  # of a layer that shows none: the exchange of states finds out
+            return ""  # of a layer without cards: the state exchange decides
         return self.judges(self._card(), other, theirs)
 
     def judges(self, mine: Card, other: Member, theirs: Card) -> str:
@@ -155,7 +156,7 @@ class PrimaryDoor:
             if mine.ran:
                 return refusal(theirs, other.name, mine, self._me.name).why
             found = refusal(mine, self._me.name, theirs, other.name)
-        except ConfigError as error:  # terms that no voter set reads
+        except ConfigError as error:  # terms that no voter set can parse
             return f"the settings of {other.name} cannot be read: {error}"
         if found.why:
             self._barred(found)

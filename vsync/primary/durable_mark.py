@@ -1,4 +1,4 @@
-"""Durable position of the present primary view, computed from its members' marks."""
+"""The durable position of the current primary view, computed from its members' marks."""
 
 from __future__ import annotations
 
@@ -33,22 +33,22 @@ class PrimaryMark:
         self._reported = 0
 
     def add_holders(self, names: frozenset[str]) -> frozenset[str]:
-        """Add to the members that have on disk all that this epoch confirms; return them all."""
+        """Add to the members that have on disk everything this epoch confirms; return them all."""
         self._holders |= names - self.without_data
         return self._holders
 
     def activation_applied(self, position: int) -> None:
-        """The activation is in the state, at `position` or before.
+        """The state contains the activation, at `position` or before.
 
-        Before it is itself durable, an older epoch's suffix could still win a later election:
-        nothing below it may be confirmed in this epoch (Raft 5.4.2).
+        Before the activation itself is durable, an older epoch's suffix could still win a later
+        election: nothing below it may be confirmed in this epoch (Raft 5.4.2).
         """
         self._base = position
 
     def voters_changed(self, voters: Terms) -> bool:
-        """Whether the voters differ from the position on that was applied last.
+        """Whether the voters from the last applied position on differ from those before.
 
-        The position reported before is void then.
+        If so, the position reported before is void.
         """
         if voters == self.voters:
             return False
@@ -56,7 +56,7 @@ class PrimaryMark:
         return True
 
     def advance(self) -> int | None:
-        """Return the durable position if it is beyond the one reported last."""
+        """Return the durable position if it is beyond the one last reported."""
         if self._base is None or not self.voters:
             return None
         mark = parse(self.voters).durable(self.marks, self.caught_up, self._epoch)
@@ -67,7 +67,7 @@ class PrimaryMark:
 
     @property
     def reported(self) -> int:
-        """Durable position reported last, by the voters in force."""
+        """The durable position last reported, by the voters in force."""
         return self._reported
 
     def everywhere(self) -> int:

@@ -1,7 +1,7 @@
 """Messages and events of the primary layer: the closed vocabulary of `vsync.primary.component`.
 
-Messages go to the other members over the ring, events go to the application, and `Replicated` is
-what the layer asks of the application.
+Messages go to the other members over the ring, and events go to the application. `Replicated` is
+the interface that the application must provide.
 """
 
 from __future__ import annotations
@@ -25,30 +25,30 @@ APP, STATE, PROMISED, BEHIND, ACTIVATE, CAUGHT_UP, REPROPOSED, HELD = (
 class StateReport(NamedTuple):
     """What one member has, sent to all members of a new view.
 
-    `filled`: the store is usable; false for an empty, joining or inconsistent one, which has no
-    vote.  `live`: the state in memory was active in this incarnation's last primary view; `ran`:
-    this incarnation has been active at all.  `patient`: wait a moment for more members before a
-    first start or a restart.  `chain` is a hash of history with its outcomes, `order` one of the
-    ordered bytes only, so that a member that lacks the last messages can tell whether its unstable
-    ones fit.  `label` is the application's, for people (where its clients connect, say).
+    - `filled`: the store is usable; false for an empty, joining or inconsistent one, which has no
+      vote.
+    - `live`: the state in memory was active in this incarnation's last primary view. `ran`: this
+      incarnation has been active at all.
+    - `patient`: wait a moment for more members before a first start or a restart.
+    - `chain` is a hash of history with its outcomes, `order` one of the ordered bytes only, so that
+      a member that lacks the last messages can tell whether its unstable ones fit.
+    - `label` is the application's, for people (where its clients connect, for example).
+    - `requested`: the voter set options of this member's operator.
+    - `arbitrator`: this member has no state; its epoch is that of its record, and `holders` are the
+      names in that record.
+    - `waits`: wait_for_all applies, because this member is not in a quorum yet, or no longer.
+    - `version`: of the payloads in force in the state (0: none yet). The member reads and executes
+      `version_min` to `version_max` (0: it reads none and fits any).
+    - `settings`: (name, value, whether it must be equal) for the settings of each member's
+      operator.
+    - `transient`: the state is in memory only.
+    - `shutdown_id`: the id under which this store was marked clean, if it was, by the shutdown of
+      all members or by an operator.
+    - `vote`: this member holds the third vote of its pair.
 
-    `reach`, `complete` and `unstable` are filled in by the primary layer: the highest epoch that
-    the state or an unstable message belongs to; whether state and unstable messages together are
-    all that any member applied in that epoch's view; how many unstable messages there are.
-
-    `requested`: the voter set options of this member's operator.  `arbitrator`: this member has no
-    state; its epoch is that of its record, and `holders` are the names in that record.  `waits`:
-    wait_for_all applies, because this member is not in a quorum yet, or not any more.
-
-    `version` is that of the payloads in force in the state (0: none yet), and the member reads and
-    executes `version_min` to `version_max` (0: it reads none and fits any).
-
-    `settings`: (name, value, whether it must be equal) of what the operator of each member sets.
-
-    `transient`: the state is in memory only.  `shutdown_id`: under which this store was marked
-    clean, if it was: by the shutdown of all, or by an operator.
-
-    `vote`: this member holds the vote of its pair that is no machine's.
+    The primary layer fills in `reach`, `complete` and `unstable`: the highest epoch that the state
+    or an unstable message belongs to; whether state and unstable messages together are everything
+    that any member applied in that epoch's view; and how many unstable messages there are.
     """
 
     filled: bool
@@ -91,12 +91,13 @@ class StateReport(NamedTuple):
 
 
 class Activation(NamedTuple):
-    """First command of an epoch; `members` are (name, incarnation, fresh) of the view.
+    """The first command of an epoch; `members` are (name, incarnation, fresh) of the view.
 
-    `fresh`: the member did not carry its state over, so its clients are disconnected.  `cold`: no
-    member carried live state over, the cluster restarts from its stores.  `keeps`: unstable
-    messages are applied just before it and may change the voters; those of the state then count
-    and not `voters`.  `version`: of the payloads in force, unless the state names one.
+    `fresh`: the member did not carry its state over, so its clients are disconnected. `cold`: no
+    member carried live state over, and the cluster restarts from its stores. `keeps`: unstable
+    messages are applied just before the activation and may change the voters; then the voters in
+    the state count, not `voters`. `version`: that of the payloads in force, unless the state names
+    one.
     """
 
     epoch: int
@@ -134,21 +135,21 @@ class Activated(NamedTuple):
 
 
 class Suspended(NamedTuple):
-    """The view ended: stop replying to clients, drop a transfer under way, wait for the next."""
+    """The view ended: stop replying to clients, drop any transfer, wait for the next view."""
 
     reason: str
 
 
 class Inquorate(NamedTuple):
-    """The present view has no quorum."""
+    """The current view has no quorum."""
 
     reason: str
 
 
 class PersistEpoch(NamedTuple):
-    """Make this promise durable, behind all that was applied, then call `persisted(request)`.
+    """Make this promise durable, after everything applied so far, then call `persisted(request)`.
 
-    Requests are numbered: the completion of one is never taken for that of another.
+    Requests are numbered, so that the completion of one is never taken for that of another.
     """
 
     epoch: int
@@ -160,9 +161,9 @@ class PersistEpoch(NamedTuple):
 class Transfer(NamedTuple):
     """Fetch the state at position >= `base` from `donor`, then call `caught_up`.
 
-    `order` is the order chain at the base; what is Ordered meanwhile follows it.  `aside`: the own
-    state is of a side of a pair that is not kept: first make durable that it has no vote, or this
-    member could go on by it once more.
+    `order` is the order chain at the base; messages Ordered meanwhile follow it. `aside`: this
+    member's own state is of the side of a pair that is not kept. It must first make durable that it
+    has no vote, or it could continue by that vote once more.
     """
 
     donor: Member
@@ -196,7 +197,7 @@ class Holders(NamedTuple):
 
 
 class Held(NamedTuple):
-    """A late member has on disk all that was ordered before it was counted as caught up."""
+    """A late member has on disk everything that was ordered before it was counted as caught up."""
 
     epoch: int
 
@@ -243,10 +244,10 @@ class PlanReply(NamedTuple):
 
 
 class Replicated(Protocol):
-    """What the layer asks of the application that it drives."""
+    """The interface that the layer needs from the application it drives."""
 
     def state_report(self) -> StateReport:
-        """Return the report on the present state."""
+        """Return the report on the current state."""
 
     def reaches(self, payloads: list[bytes | Activation], order: bytes) -> int:
         """Return how many of `payloads`, applied in order, yield the chain `order`; -1: none."""
@@ -267,7 +268,7 @@ def decode(
 ) -> tuple[RingId, StateReport | Activation | PlanReply | Unstable | Held | None]:
     """Return the view that a message belongs to, and its body; None for CAUGHT_UP.
 
-    A report of a later release may have more fields, which this one does not go by.
+    A report of a later release may have more fields; this release ignores them.
     """
     fields = msgpack.unpackb(payload[1:], use_list=False, strict_map_key=True)
     ring = RingId(*fields[0])

@@ -1,9 +1,9 @@
-"""Settings of operators that members must have alike, compared from their state reports.  Pure.
+"""Operator settings that must be equal at all members, compared from their state reports. Pure.
 
-A member that starts is measured by the members that have run, else by those with a state, else by
-all that are here: who comes late gives way to who was there first.  Members of equal standing that
-differ wait for each other, as nobody could tell which of them is meant.  All differences are named
-at once, each with both values.
+A member that starts is compared with the members that have run; if there are none, with those that
+have a state; otherwise with all members present. So a newcomer gives way to the members before it.
+Members of equal standing that differ wait for each other, because nobody can tell which of them is
+right. All differences are reported at once, each with both values.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ SIZE = "cluster-size"
 
 
 class Settings(Protocol):
-    """What is compared of a member: a state report has it, and a card at the door."""
+    """The settings of a member that are compared; a state report and a door card both have them."""
 
     @property
     def size(self) -> int:
-        """How many members it was told that there are."""
+        """The number of members it was configured with."""
 
     @property
     def settings(self) -> tuple[tuple[str, str, bool], ...]:
@@ -33,14 +33,14 @@ class Settings(Protocol):
 
 
 def standard(reports: Mapping[Member, StateReport]) -> list[Member]:
-    """Return the members that others are measured by, in the order of their names."""
+    """Return the members whose settings others are compared with, in order of their names."""
     everyone = sorted(reports)
     ran = [m for m in everyone if reports[m].ran]
     return ran or [m for m in everyone if reports[m].position or reports[m].holders] or everyone
 
 
 def settings_refusal(me: Member, reports: Mapping[Member, StateReport], voters: Terms) -> str:
-    """Return in what a member that starts differs from those that it joins; empty: in nothing."""
+    """Return how a member that starts differs from those that it joins; empty: not at all."""
     guides = standard(reports)
     mine = reports[me]
     if me in guides or mine.ran:
@@ -52,10 +52,10 @@ def settings_refusal(me: Member, reports: Mapping[Member, StateReport], voters: 
 def differences(
     mine: Settings, guide: Settings, who: str, sizes: Collection[int], voters: Terms
 ) -> str:
-    """Return in what one that starts differs from `guide`, which is `who`; empty: in nothing.
+    """Return how a member that starts differs from `guide`, called `who`; empty: not at all.
 
-    The size may be any of `sizes`, and also the number of voters that there are now: after a change
-    of the voters the option files are changed one by one.
+    The size may be any of `sizes`, and also the present number of voters: after a change of the
+    voters the option files are updated one by one.
     """
     rows = _differences(mine, guide, who, must=True)
     if mine.size not in {*sizes, len(parse(voters).data_names)}:
@@ -66,13 +66,13 @@ def differences(
 
 
 def disagreement(reports: Mapping[Member, StateReport]) -> str:
-    """Return in what members differ of which none is right: none has run; empty: in nothing."""
+    """Return how members that have not run differ, none of which is right; empty: not at all."""
     guides = standard(reports)
     if any(reports[m].ran for m in guides):
         return ""
     values = {m: {name: value for name, value, must in reports[m].settings if must} for m in guides}
     if not any(reports[m].position or reports[m].holders for m in guides):
-        for m in guides:  # later nothing is decided by it
+        for m in guides:  # from then on nothing depends on it
             values[m][SIZE] = str(reports[m].size)
     rows = []
     for name in sorted({name for m in guides for name in values[m]}):
@@ -87,7 +87,7 @@ def disagreement(reports: Mapping[Member, StateReport]) -> str:
 
 
 def advice(me: Member, reports: Mapping[Member, StateReport]) -> list[str]:
-    """Return in which of the settings that should be alike the others differ from this member."""
+    """Return which of the settings that should be equal differ between this member and others."""
     if me not in reports:
         return []
     mine = reports[me]
@@ -100,7 +100,7 @@ def advice(me: Member, reports: Mapping[Member, StateReport]) -> list[str]:
 
 
 def _differences(mine: Settings, other: Settings, who: str, *, must: bool) -> list[str]:
-    """What both know and have otherwise."""
+    """The settings that both know, with different values."""
     here = {name: value for name, value, needed in mine.settings if needed is must}
     there = {name: value for name, value, needed in other.settings if needed is must}
     return [

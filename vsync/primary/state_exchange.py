@@ -1,16 +1,17 @@
-"""What a view may do, decided from the state reports of its members.  Pure.
+"""Decides what a view may do, from the state reports of its members. Pure.
 
-After every regular view the members exchange one `StateReport` each.  From the same set of reports
+After every regular view each member multicasts one `StateReport`. From the same set of reports
 every member computes the same `Plan`: form a new cluster, resume the old one from the best donor,
-or stay inquorate and give the reason.  `activate` says when the donor of a plan may declare the
-view primary.  Nothing here sends, waits or remembers (see `component`).
+or stay inquorate and give the reason. `activate` says when the donor of a plan may declare the view
+primary. Nothing here sends, waits or remembers (see `component`).
 
-The rule is Raft's election rule on views instead of terms: whatever was confirmed is durable on a
-majority of the voters, a plan needs a majority of the voters, so the largest (epoch, position)
-among the members present contains everything that was ever confirmed.  `reach` and `complete` come
-before positions: a member that ran to the end of its last primary view has in its state and its
-unstable messages everything that any member applied there, because applied means safe and safe
-means received by all; a store that comes back from a crash may lack what others had replied to.
+The rule is Raft's election rule with views in place of terms: everything confirmed is durable at a
+majority of the voters, and a plan needs a majority of the voters, so the member with the largest
+(epoch, position) present holds everything that was ever confirmed. `reach` and `complete` are
+compared before positions. A member that ran to the end of its last primary view has in its state
+and its unstable messages everything that any member applied in that view, because applied means
+safe and safe means received by all; a store that comes back from a crash may lack messages to which
+others had replied.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ MIXING = "Mixing transient and persistent brokers in a cluster"
 
 
 class PlanVerdict(Enum):
-    """Outcome of a complete set of state reports."""
+    """The outcome of a complete set of state reports."""
 
     WAIT = "waiting for the members of the first start"
     INQUORATE = "no majority of the voters"
@@ -53,22 +54,23 @@ class Plan(NamedTuple):
     unstable: int
     caught_up: frozenset[Member]
     foreign: frozenset[Member]  # with the state of another cluster
-    counted: frozenset[str]  # the names that count for the quorum
+    counted: frozenset[str]  # the names that count towards the quorum
     version: int  # of the payloads in force
     mixed: frozenset[Member] = frozenset()  # on disk where the cluster is not, or the reverse
-    alone: bool = False  # one of a pair goes on alone, with the voters of the plan
-    apart: str = ""  # both of a pair went on alone: what becomes of it
+    alone: bool = False  # one of a pair continues alone, with the voters of the plan
+    apart: str = ""  # both of a pair continued alone: what becomes of it
     aside: Member | None = None  # whose history is not kept then
 
 
 def make_plan(members: tuple[Member, ...], reports: dict[Member, StateReport]) -> Plan:
-    """Decide what the view `members` may do; `reports` has one of each of them."""
+    """Decide what the view `members` may do; `reports` has one report from each of them."""
     filled = [m for m in members if reports[m].filled]
     if not filled:
         return _first_start(members, reports)
     cluster_id = _cluster_of(filled, reports)
     ours = [m for m in filled if reports[m].cluster_id == cluster_id]
-    # One without data was only named by a first start that broke off, and joins like an empty one.
+    # A member without data was only named by a first start that broke off; it joins like an empty
+    # one.
     foreign = frozenset(
         m for m in filled if m not in ours and (reports[m].position or reports[m].arbitrator)
     )
@@ -84,7 +86,8 @@ def make_plan(members: tuple[Member, ...], reports: dict[Member, StateReport]) -
         if reports[m].arbitrator
         or (m in ours and (reports[m].position, reports[m].chain) == (best.position, best.chain))
     )
-    # A state may be of an epoch that its member never promised: it was fetched, and the rest lost.
+    # A state may be of an epoch that its member never promised: it fetched the state, and lost the
+    # rest.
     known = [reports[m] for m in filled if m not in foreign]
     epoch = 1 + max(max(report.promised_epoch, report.state_epoch) for report in known)
     count = count_votes({m: reports[m].voter() for m in ours})
@@ -121,7 +124,7 @@ def make_plan(members: tuple[Member, ...], reports: dict[Member, StateReport]) -
 
 
 def refuse(me: Member, report: StateReport, plan: Plan) -> str:
-    """Return why a member can never join the members it sees; empty when it can."""
+    """Return why a member can never join the members it sees; empty if it can."""
     if me in plan.foreign:
         mine = report.cluster_id
         return (
@@ -136,15 +139,16 @@ def refuse(me: Member, report: StateReport, plan: Plan) -> str:
         )
     if me in plan.mixed:
         return mixing(transient=report.transient)
-    # The options of a member that has run are those of its start; what was ordered since holds.
-    # With less than a quorum the voters may have changed since, and the options be the right ones.
+    # The options of a member that has run date from its start; changes ordered since then take
+    # precedence. Below a quorum the voters may have changed since, and the options may be the right
+    # ones.
     if report.ran or plan.verdict is PlanVerdict.INQUORATE:
         return ""
     return contradiction(me.name, report.voter(), plan.voters)
 
 
 def mixing(*, transient: bool) -> str:
-    """Return why a member joins no cluster of the other kind."""
+    """Return why a member cannot join a cluster of the other kind."""
     kinds = ("keeps its state on disk", "has no data directory")
     theirs, mine = kinds if transient else kinds[::-1]
     return f"{MIXING}: this member {mine}, the cluster here {theirs}"
@@ -158,14 +162,14 @@ def common_version(reports: Iterable[StateReport]) -> int:
 def _worth(
     member: Member, ours: list[Member], reports: dict[Member, StateReport]
 ) -> tuple[int, bool, int, int, int, int]:
-    """Rank a state as donor; of equal positions the chain that more members have wins."""
+    """Rank a state as donor; among equal positions the chain that more members have wins."""
     s = reports[member]
     alike = sum((reports[m].position, reports[m].chain) == (s.position, s.chain) for m in ours)
     return s.reach, s.complete, s.state_epoch, s.position, alike, s.unstable
 
 
 def _may_wait(ours: list[Member], reports: dict[Member, StateReport]) -> bool:
-    """Whether a restart may wait for late members: one that is left out needs a whole transfer."""
+    """Whether a restart may wait for late members: a member left out needs a whole transfer."""
     return any(reports[m].patient for m in ours) and not any(reports[m].ran for m in ours)
 
 
@@ -191,7 +195,7 @@ def _first_start(members: tuple[Member, ...], reports: dict[Member, StateReport]
     if transient and not all(reports[m].transient for m in data):
         verdict = PlanVerdict.WAIT
         reason = f"{MIXING}: {transient} without a data directory, the others with one"
-    # One that is begun again after it was cut short comes after all that was promised for it.
+    # A first start repeated after it was cut short comes after everything promised for it.
     epoch = 1 + max(reports[m].promised_epoch for m in members)
     return Plan(
         verdict, reason, epoch, lowest, reports[lowest].proposal, voters,
@@ -205,11 +209,11 @@ def _with_data(members: tuple[Member, ...], reports: dict[Member, StateReport]) 
 
 
 def _sole_claims(ours: list[Member], reports: dict[Member, StateReport]) -> str:
-    """Return why a restart must not choose between stores of which each claims to be the last.
+    """Return why a restart must not choose between stores that each claim to be the last.
 
-    Stores of one shutdown have its id, and of an earlier one an older position: the newest wins.
-    But two that were each declared the sole voter by an operator went on apart: the position says
-    nothing, and whichever is not chosen loses what it confirmed.
+    Stores of one shutdown share its id, and stores of an earlier shutdown have an older position:
+    the newest wins. But two stores that an operator each declared the sole voter have diverged.
+    Their positions prove nothing, and choosing either loses what the other confirmed.
     """
     if any(reports[m].ran for m in ours):
         return ""
@@ -225,8 +229,10 @@ def _sole_claims(ours: list[Member], reports: dict[Member, StateReport]) -> str:
 
 
 def _without_state(members: Iterable[Member], filled: list[Member], voters: Terms) -> str:
-    """Which voters are here and missed all the same, for people: whoever started them expects that
-    they count."""
+    """Return, for people, which voters are present but do not count, because they have no state.
+
+    Their operator expects that they count.
+    """
     names = parse(voters).names
     empty = ", ".join(m.name for m in members if m.name in names and m not in filled)
     return f"; here without a state, so without a vote: {empty}" * bool(empty)
@@ -235,12 +241,13 @@ def _without_state(members: Iterable[Member], filled: list[Member], voters: Term
 def _went_apart(
     ours: list[Member], reports: dict[Member, StateReport]
 ) -> tuple[str, Member | None]:
-    """Return what is to be said of a pair of which both went on alone, and who is set aside.
+    """Return the message for a pair of which both continued alone, and the member to set aside.
 
-    Each of them has recorded that the other one is away.  One history is kept: where an operator
-    declared the other one lost, that of the one declared for; else that of which a client has
-    anything, if of the other one none has; else by the rule of the pair.  The other member is as
-    one without a state: it gets this one.  Where nothing is given up there is nothing to say.
+    Each of the two has recorded that the other one is away. One history is kept: where an operator
+    declared the other member lost, that of the member declared for; otherwise, if only one of the
+    two took anything from clients, that one's; otherwise the one that the pair's rule names. The
+    other member is treated as one without a state and receives the kept one. Where nothing is given
+    up there is no message.
     """
     sets = {m: voter_set(reports[m].voters) for m in ours}
     sides = [m for m in sorted(ours) if sets[m].pair and sets[m].away and m.name in sets[m].votes]
@@ -263,11 +270,10 @@ def _went_apart(
 
 
 def _cluster_of(filled: list[Member], reports: dict[Member, StateReport]) -> str:
-    """Pick the cluster of this view when there are stores of several clusters in it.
+    """Pick the cluster of this view when it has stores of several clusters.
 
-    A running cluster beats one that is only on disk, and that one beats a mere name; then the
-    larger group wins, then the id, so that all members decide alike and a newcomer never harms a
-    running cluster.
+    A running cluster beats one that is only on disk, which beats a mere name; then the larger group
+    wins, then the id. So all members decide alike, and a newcomer never harms a running cluster.
     """
     groups: dict[str, list[Member]] = {}
     for m in sorted(filled):
@@ -291,8 +297,8 @@ def activate(
 ) -> Activation | None:
     """Return the activation of a plan, or None while promises or replies are missing.
 
-    `replies`: promised (True) or behind (False).  An arbitrator without a record, or whose record
-    does not let it vote in this view, promises like the others and does not count.
+    `replies`: promised (True) or behind (False). An arbitrator without a record, or one whose
+    record does not let it vote in this view, promises like the others but does not count.
     """
     promised = {
         m.name

@@ -1,9 +1,8 @@
 """Messages that a member does not know to be safe when its primary view ends.
 
-They were delivered in the transitional configuration.  Another member may have learnt in time that
+They were delivered in the transitional configuration. Another member may have learnt in time that
 the first of them were safe, applied them and replied to clients, so none may be dropped while that
-view has no successor.
-Decision: docs/decisions/0005-the-donor-keeps-its-undecided-messages.md.
+view has no successor. Decision: docs/decisions/0005-the-donor-keeps-its-undecided-messages.md.
 """
 
 from __future__ import annotations
@@ -13,10 +12,10 @@ from vsync.totem.events import Deliver
 
 
 class UnstableMessages:
-    """One member's unstable messages, in their order.
+    """One member's unstable messages, in order.
 
-    `complete`: the state and these together are all that any member applied in the view of epoch
-    `reach`.  Lost with the process.
+    `complete`: the state and these messages together are everything that any member applied in the
+    view of epoch `reach`. Lost with the process.
     """
 
     def __init__(self) -> None:
@@ -34,13 +33,13 @@ class UnstableMessages:
         return max((state_epoch, *epochs))
 
     def bodies(self) -> list[bytes | Activation]:
-        """Return what the messages carry."""
+        """Return the bodies of the messages."""
         return [u.item for u in self.items]
 
     # -- while a view ends -----------------------------------------------------------------------
 
     def view_ends(self, epoch: int, *, applies: bool) -> None:
-        """Begin to collect, if this member applied everything of epoch `epoch` until now."""
+        """Begin to collect, if this member has applied everything of epoch `epoch` so far."""
         self._collecting, self._epoch = applies, epoch
 
     def view_ended(self) -> None:
@@ -56,7 +55,9 @@ class UnstableMessages:
     def add_activation(
         self, d: Deliver, activation: Activation, reproposed: list[Unstable]
     ) -> None:
-        """Keep an activation that others may have applied, behind what the donor re-proposed."""
+        """Keep an activation that others may have applied, behind the donor's re-proposed
+        messages.
+        """
         last = Unstable(activation.epoch, d.ring, d.seq, d.sender, activation)
         self.items = [*reproposed, last]
         self.complete = True
@@ -65,14 +66,14 @@ class UnstableMessages:
     # -- when they are decided -------------------------------------------------------------------
 
     def take(self, count: int) -> list[Unstable]:
-        """Remove and return the first `count`, which are applied now."""
+        """Remove and return the first `count` messages, which are applied now."""
         first, self.items = self.items[:count], self.items[count:]
         return first
 
     def activated(self) -> None:
-        """Forget them all: this member applied an activation, which decided them."""
+        """Forget all messages: this member applied an activation, which decided them."""
         self.items, self.complete = [], True
 
     def state_replaced(self) -> None:
-        """Forget them all: the state is the donor's now, whose unstable messages are not here."""
+        """Forget all messages: the state is now the donor's, whose unstable ones are not here."""
         self.items, self.complete = [], False

@@ -1,1 +1,1 @@
-"""Voter sets, vote counting, reconfiguration: pure arithmetic."""
+"""Voter sets, vote counting and reconfiguration: pure arithmetic."""

@@ -1,4 +1,4 @@
-"""Votes of a view's members, counted by the voter set that the latest of them knows.
+"""Counts the votes of a view's members by the latest voter set that any of them knows.
 
 Pure; the part of `primary.state_exchange.make_plan` that decides about quorum.
 """
@@ -15,20 +15,20 @@ from vsync.types import Member
 
 
 class Voter(NamedTuple):
-    """What counting votes needs of one member."""
+    """The facts about one member that counting votes needs."""
 
     arbitrator: bool
-    epoch: int  # of its state; of an arbitrator's record
+    epoch: int  # of its state, or of an arbitrator's record
     position: int
     voters: Terms
     holders: tuple[str, ...]  # of an arbitrator's record
-    requested: Terms  # by its operator's options
+    requested: Terms  # requested by its operator's options
     waits: bool  # wait_for_all applies: not in a quorum yet, or not any more
-    vote: bool = False  # it holds the vote of a pair that is no machine's
+    vote: bool = False  # it holds the third vote of a pair
 
 
 class VoteCount(NamedTuple):
-    """What counting the votes of a view gave."""
+    """The result of counting the votes of a view."""
 
     voters: Terms
     counted: frozenset[str]
@@ -36,14 +36,15 @@ class VoteCount(NamedTuple):
     complete: bool  # all voters are present
     waits: bool  # wait_for_all: no member was in a quorum, and a voter is missing
     text: str
-    alone: bool = False  # one of a pair goes on alone, with these voters
+    alone: bool = False  # one of a pair continues alone, with these voters
 
 
 def count_votes(voters: Mapping[Member, Voter]) -> VoteCount:
     """Count the members that have a state or a record of one cluster.
 
-    The voter set is that of the largest (epoch, position): a change that took effect anywhere was
-    durable at a quorum of the set before, so every quorate set has a member that knows it.
+    The voter set of the member with the largest (epoch, position) applies: a change that took
+    effect anywhere was durable at a quorum of the set before it, so every quorate set has a member
+    that knows it.
     """
     data = {m: v for m, v in voters.items() if not v.arbitrator}
     latest = max((data or voters).values(), key=lambda v: (v.epoch, v.position))
@@ -70,10 +71,10 @@ def count_votes(voters: Mapping[Member, Voter]) -> VoteCount:
 
 
 def _goes_on_alone(latest: Terms, data: Mapping[Member, Voter]) -> tuple[str, Terms] | None:
-    """Return who of a pair goes on alone, and with which voters; None: nobody does, or it is none.
+    """Return which member of a pair continues alone, and its voters; None if neither does.
 
-    Who has gone on alone already needs no vote; and nothing that was undecided then changes the
-    voters, as the other one has acted on no such change (`reconfiguration.alone`).
+    A member that already continued alone needs no vote. Nothing that was undecided then changes the
+    voters, because the other member has acted on no such change (`reconfiguration.alone`).
     """
     electorate = parse(latest)
     here = [(m.name, v) for m, v in data.items() if m.name in electorate.data_names]
@@ -85,7 +86,7 @@ def _goes_on_alone(latest: Terms, data: Mapping[Member, Voter]) -> tuple[str, Te
 
 
 def voters_of_first_start(voters: Mapping[Member, Voter], size: int) -> tuple[Terms, str]:
-    """Return the voters of a new cluster, or why none can be formed: no member has data yet."""
+    """Return the voters of a new cluster, or why none can be formed; no member has data yet."""
     requests = {v.requested: m.name for m, v in sorted(voters.items(), reverse=True)}
     if len(requests) > 1:
         asked = " and ".join(
@@ -109,7 +110,7 @@ def voters_of_first_start(voters: Mapping[Member, Voter], size: int) -> tuple[Te
 
 
 def contradiction(name: str, voter: Voter, terms: Terms) -> str:
-    """Return how a member's options contradict the cluster's voter set; empty when not."""
+    """Return how a member's options contradict the cluster's voter set; empty if they do not."""
     electorate = parse(terms)
     role: Collection[str] = electorate.data_names if voter.arbitrator else electorate.arbitrators
     if name in role:

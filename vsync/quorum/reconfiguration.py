@@ -1,8 +1,8 @@
-"""Reconfiguration of the voter set: the first set of a cluster, and every change of it.
+"""Reconfiguration of the voter set: the first set of a cluster, and every change to it.
 
-Pure functions from terms (see `voter_set`) to terms.  Each returns a set that may be used, or
+Pure functions from terms (see `voter_set`) to terms. Each returns a set that is safe to use, or
 raises `ConfigError` with one sentence: nothing here yields a set under which two disjoint groups
-could act.  A change is ordered in two steps, `old -> new` and then `new`, each when the one before
+could act. A change is ordered in two steps, `old -> new` and then `new`, each when the previous one
 is durable; between them both sets must agree.
 """
 
@@ -16,7 +16,7 @@ from vsync.quorum.voter_set import CHANGE, Terms, VoterSet, pair_terms, parse, v
 
 
 def checked(voters: VoterSet) -> Terms:
-    """Return the terms of a set that may be used; ConfigError with the reason otherwise."""
+    """Return the terms of a set that is safe to use; otherwise ConfigError with the reason."""
     flaw = voters.flaw()
     if flaw:
         raise ConfigError(flaw)
@@ -24,9 +24,9 @@ def checked(voters: VoterSet) -> Terms:
 
 
 def check_requested(size: int, requested: Terms) -> None:
-    """Refuse options under which a first start with `size` members with data could not be safe.
+    """Refuse options under which a first start with `size` data members could not be safe.
 
-    Members that the options do not name are made up: their names do not matter.
+    Members that the options do not name get invented names, because names do not matter here.
     """
     asked = voter_set(requested)
     named = set(asked.votes) | {n for n in asked.tie_breaker if n not in ("lowest", "highest")}
@@ -40,7 +40,7 @@ def check_requested(size: int, requested: Terms) -> None:
 
 
 def first_voters(names: Collection[str], requested: Terms) -> Terms:
-    """Return the voters of a new cluster: `names` hold data, all members requested the same.
+    """Return the voters of a new cluster: `names` hold data, and all members requested the same.
 
     ConfigError when `requested` names other members.
     """
@@ -53,10 +53,10 @@ def first_voters(names: Collection[str], requested: Terms) -> Terms:
 
 
 def mismatch(requested: Terms, terms: Terms) -> str:
-    """Return how a member's options contradict the voter set of its cluster; empty when not.
+    """Return how a member's options contradict the voter set of its cluster; empty if they do not.
 
-    Which members vote changes by command; by which rule, and with how many votes, must agree with
-    the options, or an operator reads one thing and gets another.
+    Commands change which members vote. The rule, and the number of votes of each member, must agree
+    with the options; otherwise an operator would read one thing and get another.
     """
     asked, given = voter_set(requested), voter_set(terms)
     if asked.rule != given.rule:
@@ -85,7 +85,7 @@ def _options(voters: VoterSet) -> str:
 
 
 def change_to(terms: Terms, new: Terms) -> Terms:
-    """Return the first step of a change: both sets, and each must agree from now on."""
+    """Return the first step of a change: both sets, which must both agree from now on."""
     old = parse(terms)
     if old.changing:
         raise ConfigError("another change of the voters is under way; wait until it is done")
@@ -121,7 +121,7 @@ def removed(terms: Terms, name: str) -> Terms:
 
 
 def replaced(terms: Terms, old: str, new: str, *, arbitrator: bool = False) -> Terms:
-    """Let `new` vote in the place of `old`, with its votes."""
+    """Let `new` vote in place of `old`, with the same number of votes."""
     now = _voting(terms, old)
     if new in now.names:
         raise ConfigError(f"{new} votes already; remove {old} instead")
@@ -144,7 +144,7 @@ def with_votes(terms: Terms, name: str, votes: int) -> Terms:
 
 
 def with_expected(terms: Terms, expected: int) -> Terms:
-    """Count the quorum from another number of votes; 0: from all there are."""
+    """Compute the quorum from this number of votes; 0: from the sum of all votes."""
     return checked(replace(_changeable(terms), expected=expected))
 
 
@@ -159,10 +159,11 @@ def with_away(terms: Terms, away: Collection[str]) -> Terms:
 
 
 def alone(terms: Terms, name: str) -> Terms:
-    """Return the voters with which this one of a pair goes on alone; nothing where it must not.
+    """Return the voters with which this member of a pair continues alone; nothing if it must not.
 
-    Also while the other one is being counted again: it acts on that only when it is finished, and
-    that is ordered only when the change itself is on the disk of this one.
+    It may do so even while the other member is being made to count again: the other one acts on
+    that change only when it is finished, and its finish is ordered only when the change itself is
+    on this member's disk.
     """
     sets = parse(terms).sets
     if any(name in one.away for one in sets):
@@ -171,14 +172,18 @@ def alone(terms: Terms, name: str) -> Terms:
 
 
 def go_on(terms: Terms, others: Collection[str]) -> bool:
-    """Whether these can act when all the rest stop: a quorum, or one of a pair with its vote."""
+    """Whether these can act when all others stop: as a quorum, or as one of a pair with its
+    vote.
+    """
     return parse(terms).quorate(others) or any(alone(terms, name) for name in others)
 
 
 def declared_alone(terms: Terms, name: str) -> Terms:
-    """Return the same where an operator says so, whatever the terms say of this one; () if none.
+    """Return the same by an operator's word, whatever the terms say of this member; () without a
+    pair.
 
-    They tell it: what this one confirms from there on is kept when the other one comes back.
+    The terms record the declaration: when the other member comes back, the history of this one is
+    kept.
     """
     return _alone(terms, name, declared=True)
 
@@ -221,7 +226,7 @@ def requested_terms(
     *, votes: Mapping[str, int], arbitrator: str, expected: int, two_node: bool,
     wait_for_all: bool, tie_breaker: tuple[str, ...], last_man_standing_ms: int, pair: str = "",
 ) -> Terms:  # fmt: skip
-    """Return the options of an operator for the first start, as terms."""
+    """Return an operator's options for the first start, as terms."""
     data = {name: number for name, number in votes.items() if name != arbitrator}
     return VoterSet(
         data, arbitrator, votes.get(arbitrator, 1), expected, two_node, wait_for_all,

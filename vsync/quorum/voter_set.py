@@ -1,44 +1,44 @@
-"""Voter sets: which members together may act for the cluster, and why no two groups ever may.
+"""Voter sets: which members together may act, and why two disjoint groups never may.
 
-The voter set is replicated.  It is sent and stored as *terms*, a tuple of texts that stores,
+The voter set is replicated. It is sent and stored as *terms*, a tuple of texts that stores,
 commands and messages carry without looking inside:
 
     NAME  NAME=VOTES      a member that votes and holds data
     @arbitrator=NAME[=V]  a member that votes and holds no data
-    @expected_votes=N     the votes that the quorum is counted from; without it: all there are
-    @two_node             one of two goes on alone; refused unless an arbitrator decides which
+    @expected_votes=N     the votes from which the quorum is computed; by default the sum of all
+    @two_node             one of two may continue alone; refused unless an arbitrator decides which
     @wait_for_all         a start, or a return after the quorum was lost, waits for every voter
-    @auto_tie_breaker=X   of two halves the one with this voter goes on: lowest, highest, or a list
-                          separated by `+`, of which the first that counts is meant
-    @last_man_standing=MS voters that are away for so long stop counting, one ordered change each
+    @auto_tie_breaker=X   of two halves the one with this voter continues: lowest, highest, or a
+                          list separated by `+`, of which the first voter that counts is meant
+    @last_man_standing=MS voters away for this long stop counting, one ordered change for each
     @away=NAME            such a voter
     @pair=NAME            two members with data, and the vote of a pair: see below
     @declared             one of a pair is alone because an operator declared the other one lost
     ->                    between two sets of terms: the change from one to the other is under way
 
-So `("a", "b", "c")` is the plainest voter set.  The options are those of corosync's votequorum and
-CMAN, whose formula is  E = expected votes, quorum = E // 2 + 1;  but what depends there on the
-previous view and on time is here a function of the replicated set alone.
+The plainest voter set is `("a", "b", "c")`. The options are those of corosync's votequorum and
+CMAN, whose formula is  E = expected votes, quorum = E // 2 + 1. Where these depend on the previous
+view and on time, the result here is a function of the replicated set alone.
 
-One rule decides about everything: a *formation* needs a quorate set of members, and what is
-confirmed must be *durable* at a quorate set.  `VoterSet.flaw` looks at every subset: a voter set
-under which two disjoint sets are quorate is refused, with the two sets.  While a change is under
+One rule decides everything: a *formation* needs a quorate set of members, and a confirmed message
+must be *durable* at a quorate set. `VoterSet.flaw` looks at every subset: a voter set under which
+two disjoint subsets are quorate is refused, and the two subsets are named. While a change is under
 way both sets must agree (joint consensus), so any change is safe whatever crashes in the middle.
 
-An arbitrator holds no data, so its vote alone proves nothing about data.  It keeps a *record*: the
-last epoch it saw activated, and the voters that hold all that this epoch confirmed.  Its vote
-counts in a formation only beside one of these, or beside a member of a later epoch; and it counts
-for durability only when every caught up voter of the view is durable, because it may later form
-with any of them.
+An arbitrator holds no data, so its vote alone proves nothing about data. It keeps a *record*: the
+last epoch it saw activated, and the voters that hold everything this epoch confirmed. In a
+formation its vote counts only beside one of these voters, or beside a member of a later epoch. For
+durability it counts only when every caught up voter of the view is durable, because the arbitrator
+may later form a view with any of them.
 
-A *pair* is two voters with one vote each and a third vote that belongs to no machine.  Together
-they need nobody.  One that lost the other forms a view alone when it *holds that vote*, which is
-not for this layer to judge but for the mode it is in (`StateReport.vote`): its first view then has
-the other one `@away`, which is the record that it went on alone, in its state and on its disk.  It
-needs no vote from there on, and the other one, whose set has two, has no quorum alone; it counts
-again by an ordered change, once it has the state.  If both took the vote, as they can when they
-lose each other and both live, each has the other one `@away`: then the history of the one that an
-operator declared is kept (`@declared`), and else that of NAME.
+A *pair* is two voters with one vote each, and a third vote that belongs to no machine. Together the
+two need no one else. A member that lost the other forms a view alone when it *holds that vote*;
+this layer does not judge that, the mode in use does (`StateReport.vote`). The first view of the
+lone member marks the other one `@away`, which records in its state and on its disk that it
+continued alone. From then on it needs no vote. The other member, whose set has two voters, has no
+quorum alone; it counts again by an ordered change, once it has the state. Both may take the vote
+when they lose each other and both live; then each marks the other `@away`. In that case the history
+of the member that an operator declared is kept (`@declared`), and otherwise that of NAME.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def majority(votes: int) -> int:
 
 
 class EpochRecord(NamedTuple):
-    """Record of an arbitrator: the last epoch it saw activated, and which voters hold all of it."""
+    """An arbitrator's record: the last epoch it saw activated, and which voters hold all of it."""
 
     epoch: int
     holders: frozenset[str]
@@ -74,7 +74,7 @@ class EpochRecord(NamedTuple):
 
 @record
 class VoterSet:
-    """One set of voters and its rule.  Built by `parse`; `terms` writes it down again."""
+    """One set of voters and its rule. Built by `parse`; `terms` is the inverse."""
 
     votes: Mapping[str, int]  # of the members with data, by name
     arbitrator: str = ""
@@ -85,9 +85,9 @@ class VoterSet:
     tie_breaker: tuple[str, ...] = ()
     last_man_standing_ms: int = 0  # last_man_standing's window; 0: off
     away: frozenset[str] = frozenset()
-    pair: str = ""  # whose history is kept if both went on alone; empty: no pair
-    declared: bool = False  # by an operator, that the one which is away is lost
-    # Worked out once, since every mark that comes asks for the durable position.
+    pair: str = ""  # whose history is kept if both continued alone; empty: no pair
+    declared: bool = False  # an operator declared that the absent one is lost
+    # Computed once, because every arriving mark asks for the durable position.
     counted: Mapping[str, int] = field(init=False, repr=False, compare=False)
     """The votes of the members with data that are not away."""
     total: int = field(init=False, repr=False, compare=False)
@@ -138,7 +138,7 @@ class VoterSet:
 
     @property
     def quorum(self) -> int:
-        """How many votes are enough, ties aside."""
+        """The number of votes that is enough, ties aside."""
         if self.two_node and not self.arbitrator and len(self.counted) <= 2:
             return 1
         return majority(self.total)
@@ -156,14 +156,14 @@ class VoterSet:
         )
 
     def outvotes(self, names: Collection[str]) -> bool:
-        """Whether these members have more votes than all others: no tie is broken."""
+        """Whether these members have more votes than all others together, without a tie breaker."""
         return any(name in names for name in self.counted) and self.votes_of(names) >= self.quorum
 
     def durable(self, marks: Mapping[str, int], caught_up: Collection[str], epoch: int) -> int:
         """Return the position that no later formation can lose.
 
-        `marks`: by member, the position that it made durable (of the arbitrator: the epoch of its
-        record).  Only members that have `caught_up` count: the mark of another one may be of
+        `marks`: by member, the position that it made durable (for the arbitrator, the epoch of its
+        record). Only members that have `caught_up` count: the mark of any other may belong to
         another history.
         """
         held = {n: marks.get(n, 0) for n in self.counted if n in caught_up}
@@ -174,7 +174,7 @@ class VoterSet:
         return position
 
     def _have_reached(self, names: set[str]) -> bool:
-        """Whether these are quorate, of the few sets that members reach a position in."""
+        """Whether these members are quorate; cached, because only a few such sets ever occur."""
         key = frozenset(names)
         found = self.judged.get(key)
         if found is None:
@@ -201,10 +201,10 @@ class VoterSet:
         return frozenset(epochs)
 
     def flaw(self) -> str:
-        """Return why this set must not be used; empty when it may.
+        """Return why this set must not be used; empty if it may be used.
 
         Being quorate is monotone (more members never harm), so two disjoint quorate sets exist
-        exactly when some quorate set leaves a quorate rest: 2^n subsets decide it.
+        exactly when the complement of some quorate set is quorate: 2^n subsets decide it.
         """
         names = [*self.counted, *filter(None, (self.arbitrator,))]
         if not self.counted:
@@ -248,7 +248,7 @@ class VoterSet:
         )
 
     def _disjoint(self, names: list[str]) -> tuple[list[str], list[str]] | None:
-        """Find two quorate sets without a common member; the smallest first set there is."""
+        """Find two quorate sets without a common member, the first of them as small as possible."""
         weights = [self.votes_of((name,)) for name in names]
         tie = self.total / 2 if self.breaker else None
         breaker = names.index(self.breaker) if self.breaker else 0
@@ -318,8 +318,9 @@ class Electorate:
     ) -> frozenset[str]:
         """Return the members whose vote counts in a formation, under every set they vote in.
 
-        Beside all voters with data an arbitrator always votes: whatever was confirmed is on a disk
-        that is here.  Else a change could wait for ever: the last holder may be the one to go.
+        When all voters with data are present an arbitrator always votes: everything confirmed is on
+        a disk that is here. Otherwise a change could wait for ever, because the last holder may be
+        the one being removed.
         """
         found = frozenset(epochs) | records.keys()
         if all(name in epochs for name in self.data_names):
@@ -336,8 +337,8 @@ class Electorate:
     def durable(self, marks: Mapping[str, int], caught_up: Collection[str], epoch: int) -> int:
         """Return the position that no later formation can lose; during a change under both sets.
 
-        A change itself must be known to every caught up voter: one that was just added or removed
-        then never forms with an arbitrator on the strength of the set before.
+        A change itself must be known to every caught up voter, so that a voter just added or
+        removed never forms with an arbitrator on the strength of the previous set.
         """
         if not self.sets:
             return 0
@@ -350,7 +351,7 @@ class Electorate:
         return position
 
     def describe(self, present: Collection[str]) -> str:
-        """Return which voters are present and what is needed, for people."""
+        """Return which voters are present and how many are needed, for people."""
         words = []
         for one in self.sets:
             here = [name for name in one.names if name in present]
@@ -368,7 +369,7 @@ class Electorate:
 
 @lru_cache(maxsize=64)
 def parse(terms: Terms) -> Electorate:
-    """Parse terms; ConfigError names the one that cannot be parsed."""
+    """Parse terms; ConfigError names the term that cannot be parsed."""
     sets, part = [], list[str]()
     for term in (*terms, CHANGE):
         if term != CHANGE:
@@ -397,7 +398,7 @@ def pair_terms(
 
 
 def _breaker(tie_breaker: tuple[str, ...], counted: list[str]) -> str:
-    """The voter that a rule names, of those that are counted."""
+    """The voter that a tie-breaker rule selects among those that count."""
     match tie_breaker:
         case () | _ if not counted:
             return ""

@@ -1,1 +1,1 @@
-"""The Totem single-ring protocol, sans-I/O."""
+"""The Totem single-ring protocol, without I/O."""

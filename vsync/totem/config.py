@@ -1,8 +1,7 @@
-"""Every number of the ring, with its unit in its name and the relations between them asserted.
+"""Every number of the ring, with its unit in its name; the relations between them are asserted.
 
-Milliseconds in the record (what an operator writes), seconds in what the methods return (what the
-core computes with).  All members of a cluster must run the same values; only time limits may differ
-without harm.
+The record holds milliseconds (the operator's unit), the methods return seconds (the core's unit).
+All members of a cluster must run with the same values; only time limits may differ without harm.
 """
 
 from __future__ import annotations
@@ -18,7 +17,7 @@ _MAY_BE_ZERO = ("accelerated_frames", "lead_frames", "token_timeout_per_member_m
 
 
 class Relation(NamedTuple):
-    """One rule between settings: its name, whether it holds, and what is required."""
+    """One rule between settings: its name, whether it holds, and the requirement in words."""
 
     name: str
     holds: bool
@@ -27,7 +26,7 @@ class Relation(NamedTuple):
 
 @record
 class RingConfig:
-    """Validated when built.  A zero in a `*_ms` means: derive it from `token_timeout_ms`."""
+    """Validated when built. A zero in a `*_ms` means: derive it from `token_timeout_ms`."""
 
     # failure detection
     token_timeout_ms: int = 600
@@ -98,7 +97,7 @@ class RingConfig:
                 raise ConfigError(f"{relation.name}: {relation.required}")
 
     def relations(self) -> tuple[Relation, ...]:
-        """What must hold between the settings; the operator reads these texts."""
+        """The rules between the settings; operators read these texts."""
         rows = (
             ("a held token is not lost", self.hold_ms * 2 <= self.token_retransmit_ms,
              "hold_ms must be at most half of token_retransmit_ms"),
@@ -183,7 +182,9 @@ class RingConfig:
 
     @property
     def busy_lease_ms(self) -> int:
-        """The lease while messages come: half as long, and three times the longest rests."""
+        """The lease while messages flow: half as long, but at least three times the longest
+        rest.
+        """
         return min(self.lease_ms, max(self.lease_ms // 2, 3 * (self.keep_ms + self.rest_ms)))
 
     def token_timeout(self, members: int) -> float:

@@ -1,7 +1,7 @@
-"""What the parts of one node share: its constants, its outputs in order, its counters and timers.
+"""State that the parts of one node share: constants, outputs in order, counters and timers.
 
-Timers are plain due times by name: a timer that fires late is harmless, because whoever sets or
-cancels it only writes into this table, and the node looks up what is due.
+Timers are plain due times by name. A timer that fires late is harmless: setting or cancelling one
+only writes into this table, and the node looks up which are due.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Context:
         self._source = ""  # sender of the frame at hand
 
     def trace(self, on: bool) -> None:
-        """Whether what may happen with every frame is noted as well."""
+        """Whether facts that may occur with every frame are noted as well."""
         self.tracing = on
 
     def receiving(self, source: str) -> None:
@@ -114,5 +114,5 @@ class Context:
 
 
 def names(members: tuple[Member, ...] | list[Member]) -> str:
-    """Members as the trace prints them: `{a,b,c}`."""
+    """Members in the form of the trace: `{a,b,c}`."""
     return "{" + ",".join(m.name for m in members) + "}"

@@ -1,7 +1,7 @@
 """The meaning of every counter of the ring.
 
-`DROPS`: reasons for which something that came in was not used, each a branch of its own in the
-code.  `EVENTS`: what happened.  A test compares both with the sources and with
+`DROPS`: reasons for not using something that came in; each is a separate branch of the code.
+`EVENTS`: things that happened. A test compares both with the sources and with
 docs/reference/counters.md.
 """
 

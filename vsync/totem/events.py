@@ -1,8 +1,8 @@
 """The outputs of the node: everything that the shell, or a layer above, sees of the ring.
 
-The order of the outputs is the order in which things happened.  Within one turn (one `drained` or
-`wake`) every Send and Broadcast of a token visit comes before the first Deliver, so that a shell
-that works through the list passes the token on before it applies anything.
+Outputs come in the order in which things happened. Within one turn (one `drained` or `wake`) every
+Send and Broadcast of a token visit precedes the first Deliver, so a shell that works through the
+list passes the token on before it applies anything.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ class Broadcast(NamedTuple):
 
 
 class Hail(NamedTuple):
-    """Send one frame to an address that may be no member's, and keep no connection to it."""
+    """Send one frame to an address that may not be a member's, and keep no connection to it."""
 
     address: str
     frame: bytes
@@ -36,9 +36,9 @@ class Deliver(NamedTuple):
     """One ordered frame: the payloads that it completes, in order.
 
     Every application frame of a ring yields exactly one Deliver, so `seq` grows by one within a
-    ring (the first one follows the frames that recovery used; all members agree on it).  A frame
-    that carries an inner piece of a large payload has no payloads of its own: the whole payload
-    comes with its last piece.
+    ring (the first one follows the frames that recovery used; all members agree on it). A frame
+    with an inner piece of a large payload has no payloads of its own: the whole payload comes with
+    its last piece.
     """
 
     ring: RingId
@@ -50,9 +50,9 @@ class Deliver(NamedTuple):
 
 
 class Transitional(NamedTuple):
-    """Transitional configuration: the members that come along from the old ring `ring`.
+    """Transitional configuration: the members that move along from the old ring `ring`.
 
-    What is delivered next, until the view, is delivered to these members only.
+    Everything delivered from here to the next view is delivered to these members only.
     """
 
     ring: RingId
@@ -62,8 +62,8 @@ class Transitional(NamedTuple):
 class View(NamedTuple):
     """A new regular configuration.
 
-    `joined` are the members that did not come along from the view before, `left` those of the view
-    before that did not come along.  A member that was away and is back is in both.
+    `joined`: members that did not move along from the previous view. `left`: members of the
+    previous view that did not move along. A member that was away and is back is in both.
     """
 
     ring: RingId
@@ -73,7 +73,7 @@ class View(NamedTuple):
 
 
 class Marks(NamedTuple):
-    """The mark of each ring member, by name, whenever the token shows a change."""
+    """The mark of each ring member, by name; sent whenever the token shows a change."""
 
     marks: dict[str, int]
 

@@ -1,12 +1,17 @@
 """One member of the ring, without I/O: frames and times go in, outputs come out.
 
-Obligations of the caller: hand in every received frame (`receive`), report when there is no more
-(`drained`: only then a token is used, because frames that still sit in a socket look lost), call
-`wake` at or soon after `next_timer`, which may change with every call, and `take` the outputs after
-each of these calls and work through them in order.  `now` never goes back.
+Obligations of the caller:
 
-The node checks envelopes and routes data, tokens and timers to the object of the present phase; the
-phases and the messages that move a member between them are the business of `membership`.
+- hand in every received frame (`receive`);
+- report when there are no more (`drained`). Only then is a token used, because frames that are
+  still in a socket look lost;
+- call `wake` at or soon after `next_timer`, which may change with every call;
+- after each of these calls `take` the outputs and work through them in order.
+
+`now` never goes back.
+
+The node checks envelopes and routes data, tokens and timers to the object of the current phase. The
+room `membership` owns the phases, and the messages that move a member between them.
 """
 
 from __future__ import annotations
@@ -53,7 +58,7 @@ _REPORT = FrameKind.REPORT
 
 
 class Node:
-    """A member.  All state is in memory; a restart is a new incarnation, hence a new member."""
+    """A member. All state is in memory; a restart is a new incarnation, hence a new member."""
 
     def __init__(
         self,
@@ -88,7 +93,7 @@ class Node:
     # -- the public face ---------------------------------------------------------------------
 
     def start(self, now: float) -> None:
-        """Begin to look for others.  Once."""
+        """Begin to look for others. Call it once."""
         self.lease.start(now, self.tempo.former_ms)
         self.membership.start(now)
 
@@ -100,11 +105,11 @@ class Node:
         *,
         urgent: bool = True,
     ) -> bool:
-        """Queue a payload for the ring.  False: the queue is full and nothing was taken.
+        """Queue a payload for the ring. False: the queue is full and nothing was taken.
 
-        It is ordered in the ring that is installed when its turn comes, which may be a later one.
-        One that is not urgent does not end a rest of the token, of some milliseconds.
-        Raises `PayloadTooLarge` for what could never be sent.
+        The payload is ordered in the ring installed when its turn comes, which may be a later one.
+        One that is not urgent does not end a rest of the token, which lasts some milliseconds.
+        Raises `PayloadTooLarge` for a payload that could never be sent.
         """
         if self.phase is Phase.LEFT or not self.intake.put(payload, guarantee, urgent=urgent):
             return False
@@ -118,15 +123,15 @@ class Node:
             self.membership.operational.mark_changed(now)
 
     def expect_mark(self, mark: int) -> None:
-        """Say that the mark will change to this one soon: the token may wait for that."""
+        """Announce that the mark will soon change to this one: the token may wait for it."""
         self.intake.expect_mark(mark)
 
     def set_throttle(self, hold_s: float) -> None:
-        """Keep each token so long before the visit, which slows down the whole ring."""
+        """Keep each token this long before its visit, which slows down the whole ring."""
         self.intake.set_throttle(hold_s)
 
     def send_direct(self, to: Member, payload: bytes) -> None:
-        """Best effort, outside any order, at most twice a frame."""
+        """Send a datagram of at most two frames' size: best effort, outside any order."""
         if len(payload) > 2 * self.config.frame_bytes_max:
             raise PayloadTooLarge(f"{len(payload)} bytes in one datagram")
         if to == self.me:
@@ -139,12 +144,12 @@ class Node:
         self.membership.prober.suspect(address, now, refused=refused)
 
     def leave(self, now: float) -> None:
-        """Leave: the others need not wait for a timeout.  What is still queued is dropped."""
+        """Leave, so that the others need not wait for a timeout. Queued payloads are dropped."""
         if self.phase is not Phase.LEFT:
             self.membership.leave(now)
 
     def next_timer(self) -> float | None:
-        """When `wake` is due; earlier calls do no harm."""
+        """When `wake` is due; earlier calls are harmless."""
         due = self.context.due
         return min(due.values()) if due else None
 
@@ -181,14 +186,14 @@ class Node:
         return self.membership.members
 
     def known_members(self) -> tuple[Member, ...]:
-        """Members that the shell must be able to reach: of the ring, candidates, known otherwise.
+        """Members that the shell must be able to reach: ring members, candidates, other known ones.
 
         They change only with a `phase` or `met` note among the outputs.
         """
         return self.membership.known_members()
 
     def hears(self, name: str, now: float) -> bool:
-        """Whether a frame of a member of this name came in lately, of whatever ring."""
+        """Whether a frame of a member of this name came in lately, from whatever ring."""
         return any(member.name == name for member in self.membership.connectivity.reception(now))
 
     def describe(self) -> str:

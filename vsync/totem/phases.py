@@ -1,7 +1,7 @@
 """The legal phase moves, as a table: `(phase, reason) -> phase`.
 
-A move that is not in the table is a bug and stops the member.  A message that a phase does not
-expect is not one: it is counted and dropped by its handler.
+A move that is not in the table is a bug and stops the member. A message that a phase does not
+expect is no bug: its handler counts and drops it.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from vsync.errors import ProtocolBug
 
 
 class Phase(Enum):
-    """Phase of a member in the membership protocol: Totem's four, one before and one after."""
+    """The phase of a member in the membership protocol: Totem's four, one before and one after."""
 
     IDLE = "idle"
     GATHER = "gather"
@@ -75,7 +75,7 @@ MOVES: MappingProxyType[tuple[Phase, Reason], Phase] = MappingProxyType(
 
 
 def after(phase: Phase, reason: Reason) -> Phase:
-    """The phase that follows.  Raises `ProtocolBug` for a move that is not in the table."""
+    """The phase that follows. Raises `ProtocolBug` for a move that is not in the table."""
     found = MOVES.get((phase, reason))
     if found is None:
         raise ProtocolBug(f"no move from {phase.name} because of {reason.name}")

@@ -1,9 +1,9 @@
-"""The trace of a member: one record for each fact, as a kind and its fields.
+"""The trace of a member: one record per fact, with a kind and its fields.
 
-Nothing here reads a clock or writes a file; `vsync.io.traced_driver` does.  Rare facts (phase
-moves, views, commits, recoveries) are always noted, as a `Note`; what may happen with every frame
-(drops, retransmissions, joins) only while tracing is on, and a `TraceDigest` merges equal facts of
-one moment.
+Nothing here reads a clock or writes a file; `vsync.io.traced_driver` does. Rare facts (phase moves,
+views, commits, recoveries) are always noted, as a `Note`. Facts that may occur with every frame
+(drops, retransmissions, joins) are noted only while tracing is on, and a `TraceDigest` merges equal
+facts of one moment.
 """
 
 from __future__ import annotations
@@ -64,7 +64,9 @@ def fact(output: Output) -> tuple[str, Fields] | None:
 
 
 class TraceDigest:
-    """Facts in order; equal ones between two `take`s are one, with `times` and when it began."""
+    """Facts in order; equal facts between two `take`s become one, with `times` and the first
+    time.
+    """
 
     def __init__(self) -> None:
         self._facts: list[Fact] = []

@@ -1,1 +1,1 @@
-"""Frames of the ring: values, and bytes both ways."""
+"""Frames of the ring: as values, and their encoding as bytes."""

@@ -1,12 +1,12 @@
-"""Encoding and decoding of frames.  Lengths are checked first; every fault is one `FrameError`.
+"""Encoding and decoding of frames. Lengths are checked first; every fault is one `FrameError`.
 
-Envelope of every frame: version, kind, checksum over all the rest, cluster tag and settings
-(4 bytes each), incarnation of the sender, lengths of its name and address, name, address.  It is
-checked before anything else is looked at.  Then comes the ring block (seq, incarnation and name of
-the representative) for the kinds that belong to a ring.  Token and data use fixed struct headers;
-join, merge and commit are msgpack under strict limits (`membership_codec`).
+Every frame begins with an envelope: version, kind, checksum over all the rest, cluster tag and
+settings (4 bytes each), incarnation of the sender, lengths of its name and address, name, address.
+It is checked before anything else is looked at. Frames of kinds that belong to a ring then have the
+ring block (seq, incarnation and name of the representative). Token and data use fixed struct
+headers; join, merge and commit are msgpack under strict limits (`membership_codec`).
 
-The codec keeps two bounded caches (envelopes and ring blocks), because the same few come with every
+The codec keeps two bounded caches (envelopes and ring blocks), because the same few recur in every
 frame.
 """
 
@@ -76,9 +76,9 @@ _SUM = Struct("<I")
 _SUM_MASK = 0xFFFFFFFF
 _START = Struct("<HI")  # version and kind, checksum
 _SUM_END = 6
-_SMALL = 2048  # bytes; to copy fewer than this is cheaper than not to
+_SMALL = 2048  # bytes; below this copying is cheaper than avoiding the copy
 TAG_BYTES = 4
-_NAME_BYTES = 22  # where the length of the sender's name stands; that of its address follows
+_NAME_BYTES = 22  # offset of the length of the sender's name; that of its address follows
 _RING = Struct("<QQB")
 # hop seq aru aru_by sent backlog recovering marks wanted everywhere lease limit timeout
 _TOKEN = Struct("<QQQHIQBHHQIII")
@@ -116,8 +116,7 @@ OF_THIS_RELEASE = Versions(WIRE_VERSION_MIN, WIRE_VERSION)
 
 
 class Envelope(NamedTuple):
-    """The checked head of a frame: its kind, its sender, where its body starts, and which versions
-    the sender reads."""
+    """The checked head of a frame: kind, sender, start of the body, versions the sender reads."""
 
     kind: FrameKind
     sender: Member
@@ -135,12 +134,12 @@ def cluster_tag(cluster: str) -> bytes:
 
 
 def checksum(frame: bytes, start: int) -> int:
-    """The checksum that a frame should have whose body begins at `start`."""
+    """The expected checksum of a frame whose body begins at `start`."""
     return xxh3_64_intdigest(frame[start:], _seed(frame[:2], frame[_SUM_END:start])) & _SUM_MASK
 
 
 def _seed(start: bytes, identity: bytes) -> int:
-    """The hash of what lies ahead of the body but for the checksum: the seed of the body's."""
+    """The hash of everything ahead of the body except the checksum: the seed of the body's hash."""
     return xxh3_64_intdigest(start + identity)
 
 
@@ -151,7 +150,7 @@ def claimed_name(frame: bytes) -> bytes:
 
 @lru_cache(_MEMO_MAX)
 def ring_block(ring: RingId) -> bytes:
-    """The identity of a ring as it stands in every frame of it."""
+    """The identity of a ring as every frame of that ring carries it."""
     rep = ring.rep.encode()
     return _RING.pack(ring.seq, ring.rep_incarnation, len(rep)) + rep
 
@@ -164,7 +163,9 @@ def data_body(
     guarantee: Guarantee,
     items: Sequence[bytes],
 ) -> bytes:
-    """A data frame without its envelope, as it is stored, resent and, in recovery, wrapped."""
+    """A data frame without its envelope: the form that is stored, resent and, in recovery,
+    wrapped.
+    """
     count = len(items)
     head = _DATA.pack(seq, origin, content, guarantee, count)
     lengths = _lengths(count).pack(*map(len, items))
@@ -214,16 +215,16 @@ def report_body(report: Report) -> bytes:
 
 
 def wire_bytes_max(frame_bytes_max: int) -> int:
-    """The longest frame there may be: wrapped ones and datagrams are longer than plain ones."""
+    """The longest possible frame: wrapped frames and datagrams are longer than plain ones."""
     return max(2 * frame_bytes_max, CONTROL_BYTES_MAX) + 2048
 
 
 class Codec:
-    """Encodes as one member of one cluster, and decodes what others of that cluster sent.
+    """Encodes as one member of one cluster, and decodes frames of other members of that cluster.
 
-    `settings` is the hash of the member's settings (`compatibility`); a reader that is no member
-    has none, and decodes frames whatever their sender's are.  It reads all of its `versions`, and
-    writes the oldest until `write` says otherwise.
+    `settings` is the hash of the member's settings (`compatibility`); a reader that is not a member
+    has none, and decodes frames regardless of their sender's settings. The codec reads all of its
+    `versions`, and writes the oldest until `write` changes that.
     """
 
     def __init__(
@@ -252,17 +253,17 @@ class Codec:
         self._rings: dict[bytes, RingId] = {}
 
     def accept(self, settings: bytes, versions: Versions) -> None:
-        """Decode frames of members with these settings, too: they are compatible."""
+        """Also decode frames of members with these settings, which are compatible."""
         if self._accepted is not None and len(self._accepted) < _MEMO_MAX:
             self._accepted[settings] = versions
 
     def write(self, version: int, outside: int) -> None:
-        """Write frames of the ring in this version from now on, and those that also go outside of
+        """From now on write frames of the ring in this version, and frames that also go outside of
         it in the other one."""
         if (version, outside) == (self.written, self.written_outside):
             return
         self.written, self.written_outside = version, outside
-        # What the checksum starts from is the same for all frames of one kind.
+        # All frames of one kind start their checksum from the same value.
         self._starts: dict[FrameKind, tuple[bytes, int]] = {}
         for kind in FrameKind:
             start = bytes((outside if kind in MEMBERSHIP_KINDS else version, kind))
@@ -285,7 +286,7 @@ class Codec:
         return self.frame(_EARLY_KIND, body)
 
     def encode(self, message: Message) -> bytes:
-        match message:  # in the order in which they are frequent
+        match message:  # most frequent first
             case Token():
                 return self.frame(_TOKEN_KIND, token_body(message))
             case Report():
@@ -343,7 +344,7 @@ class Codec:
         return found
 
     def _open_sender(self, frame: bytes, identity: bytes, start: int) -> _Opened:
-        """Check who sends this for the first time."""
+        """Check a sender on its first frame."""
         sender, versions = self._sender(frame, start)
         if len(self._opened) >= _MEMO_MAX:
             self._opened.clear()

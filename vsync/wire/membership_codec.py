@@ -1,6 +1,6 @@
 """Bodies of the membership frames (join, merge, commit): msgpack, with every shape checked.
 
-There are few of them for each change of the ring; `codec` has the rest.
+Each change of the ring needs only a few of them; `codec` handles the other frames.
 """
 
 from __future__ import annotations
@@ -30,13 +30,13 @@ def join_body(join: Join) -> bytes:
 
 
 def merge_body(merge: Merge) -> bytes:
-    """What follows the ring block."""
+    """The bytes behind the ring block."""
     packed = [[list(m) for m in merge.members], [list(m) for m in merge.reception]]
     return bytes(msgpack.packb(packed))
 
 
 def commit_body(commit: CommitToken) -> bytes:
-    """What follows the ring block."""
+    """The bytes behind the ring block."""
     entries = [
         None
         if e is None
@@ -46,7 +46,7 @@ def commit_body(commit: CommitToken) -> bytes:
     return bytes(msgpack.packb([[list(m) for m in commit.members], commit.hop, entries]))
 
 
-@lru_cache(256)  # the same few come again and again
+@lru_cache(256)  # the same few recur
 def read_join(packed: bytes) -> Join:
     proc, failed, ring_seq, leaving, reception = _list(_unpack(packed), 5)
     if type(leaving) is not bool or _number(ring_seq) > RING_SEQ_MAX:

@@ -1,8 +1,8 @@
 """The messages of the ring protocol, as values.
 
-The envelope (cluster tag, version, the sender's identity with its incarnation) is the codec's
-business and is checked before any of these is built.  Members of a ring are named by their index in
-the ring's sorted member list, so that a frame is meaningless without the right ring.
+The codec owns the envelope (cluster tag, version, the sender's identity with its incarnation) and
+checks it before it builds any of these. A member is named by its index in the ring's sorted member
+list, so a frame is meaningless without the right ring.
 """
 
 from __future__ import annotations
@@ -42,10 +42,11 @@ NOBODY = 0xFFFF
 
 
 class Pace(NamedTuple):
-    """What the token says of the ring's tempo, in milliseconds (`vsync.totem.ordering.tempo`)."""
+    """The tempo of the ring as the token carries it, in milliseconds
+    (`vsync.totem.ordering.tempo`)."""
 
     lease_ms: int  # how long a member may act without the token
-    limit_ms: int  # no member that the token passed lately keeps less on its disk
+    limit_ms: int  # no recent holder of the token keeps less on its disk
     timeout_ms: int  # silence after which the token is lost
 
 
@@ -73,8 +74,8 @@ class Token(NamedTuple):
 class Data(NamedTuple):
     """One multicast frame as it is stored; `body`: its bytes behind the envelope.
 
-    Of a large frame that was received, the body and a piece of a payload are views of its bytes:
-    to be joined and sent, and nothing else.
+    The body of a large received frame, and a piece of a payload in it, are views of its bytes: only
+    join and send them.
     """
 
     ring: RingId
@@ -97,7 +98,7 @@ class Join(NamedTuple):
 
 
 class CommitEntry(NamedTuple):
-    """State of one member's old ring; it must not change once it is written."""
+    """The state of one member's old ring; it must not change once written."""
 
     old_ring: RingId
     aru: int
@@ -131,14 +132,14 @@ class Wake(NamedTuple):
 
 
 class Report(NamedTuple):
-    """What a member holds of the frames that another one sends while it keeps the token."""
+    """The frames that a member holds of those another member sends while it keeps the token."""
 
     ring: RingId
     hop: int  # of the token that is kept
-    held: int  # everything up to here is here
-    safe: int  # and up to here it is known that all hold it: so it was delivered
+    held: int  # this member holds everything up to here
+    safe: int  # and knows that all members hold everything up to here: so it was delivered
     mark: int
-    covers: int  # the mark stands for nothing behind this
+    covers: int  # the mark covers nothing behind this
 
 
 class Probe(NamedTuple):

@@ -1,4 +1,4 @@
-"""The application's side of the ring: what it handed in, and what it is handed."""
+"""The application's side of the ring: payloads it submitted, and payloads delivered to it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from vsync.wire.messages import Content, Data
 
 
 class Intake:
-    """Input of the application: queued payloads, its mark, its throttle.  Kept over all rings."""
+    """The application's input: queued payloads, its mark, its throttle. Kept across all rings."""
 
     def __init__(self, config: RingConfig) -> None:
         self.queue = SendQueue(
@@ -20,23 +20,23 @@ class Intake:
         )
         self.mark = 0
         self.coming = 0  # the mark that it will be when the disk has what is on its way there
-        self.urgent = False  # what is queued, or some of it, should not wait for the token
+        self.urgent = False  # some queued payload should not wait for the token
         self.throttle_s = 0.0  # how long each token is kept, because the application is behind
         self._throttle_max_s = config.hold_ms / 1000
 
     def put(self, payload: bytes, guarantee: Guarantee, *, urgent: bool) -> bool:
-        """Queue a payload; False: there is no room."""
+        """Queue a payload; False if there is no room."""
         if not self.queue.put(payload, guarantee):
             return False
         self.urgent = self.urgent or urgent
         return True
 
     def visited(self) -> None:
-        """The token took along what it could."""
+        """The token took as many queued payloads as it could."""
         self.urgent = bool(self.queue)
 
     def set_mark(self, mark: int) -> bool:
-        """True if that changes it."""
+        """Set the mark; True if that changes it."""
         assert 0 <= mark < 1 << 64, mark
         changed = mark != self.mark
         if mark <= self.mark:
@@ -45,16 +45,17 @@ class Intake:
         return changed
 
     def expect_mark(self, mark: int) -> None:
-        """It will be changed to this one soon."""
+        """The mark will soon change to this one."""
         self.coming = mark
 
     def set_throttle(self, hold_s: float) -> None:
-        """Bounded by the time that an idle ring's token may be held, so that none is missed."""
+        """Set the delay of each token, bounded by the hold time of an idle ring so that none is
+        missed."""
         self.throttle_s = min(max(hold_s, 0.0), self._throttle_max_s)
 
 
 class Delivery:
-    """Output for the application: ordered frames as whole payloads."""
+    """The application's output: ordered frames as whole payloads."""
 
     def __init__(self, context: Context) -> None:
         self._context = context

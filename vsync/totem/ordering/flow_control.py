@@ -1,7 +1,8 @@
 """Flow control arithmetic of the token (Totem section on flow control), signed and clamped.
 
-Two limits: the frames of one rotation by all members (`window`), shared in proportion to what
-waits at each member, and the frames of one visit (`personal`).  Nothing here knows tokens or rings.
+There are two limits: the frames that all members send in one rotation (`window`), shared in
+proportion to each member's backlog, and the frames sent in one visit (`personal`). Nothing here
+knows tokens or rings.
 """
 
 from __future__ import annotations
@@ -10,12 +11,12 @@ from __future__ import annotations
 def allowance(
     window: int, personal: int, sent_by_all: int, sent_by_me: int, waiting: int, mine: int, was: int
 ) -> int:
-    """How many frames this visit may multicast, retransmissions included.
+    """The number of frames that this visit may multicast, retransmissions included.
 
-    `sent_by_all` and `waiting` are the token's sums at arrival, which still contain what was added
-    at the last visit (`sent_by_me`, `was`); `mine` is what waits here now.
+    `sent_by_all` and `waiting` are the token's sums at arrival, which still contain this member's
+    parts of its last visit (`sent_by_me`, `was`); `mine` is this member's backlog now.
     """
-    # What was sent last time leaves the window now: the sum over a rotation never exceeds it.
+    # The frames of the last visit leave the window now: the sum over a rotation never exceeds it.
     allowed = min(personal, window - max(0, sent_by_all - sent_by_me))
     total = max(0, waiting - was) + mine
     if total > 0:

@@ -1,22 +1,22 @@
 """The lease: how long a member may act on a view that may be over, and how long others wait.
 
-A member that is partitioned or stopped does not know it.  So it acts (replies to clients, for
-example) only under a *lease*: for `seconds` after the last token but one that it accepted.  That
-the token came again proves that it went all the way round in between; every other member of the
-ring therefore accepted it *after* the moment from which the lease counts.  Members that go on
-without this one wait until `seconds`, and a share of `SLACK` more, have passed since the last token
-that they accepted on that ring themselves.
+A member that is partitioned or stopped does not know it. So it acts (for example, replies to
+clients) only under a *lease*: for `seconds` after the last token but one that it accepted. The
+return of the token proves that it went all the way round in between; every other member of the ring
+therefore accepted it *after* the moment from which the lease counts. Members that continue without
+this one wait until `seconds`, plus a share of `SLACK`, have passed since they themselves last
+accepted a token on that ring.
 
-The token says how long a lease is (`Pace`), and only the representative changes that.  A member
-acts for the *lesser* of what its last two tokens said, and the others wait for the *larger* of what
-their last two said; docs/decisions/0025-the-token-carries-the-lease.md shows that this is never
-less.  Hence, whatever the network did and however long any process was stopped:
+The token says how long a lease is (`Pace`), and only the representative changes that. A member acts
+for the *lesser* of the lengths in its last two tokens, and the others wait for the *larger* of the
+lengths in their last two; docs/decisions/0025-the-token-carries-the-lease.md shows that the wait is
+never shorter. Hence, whatever the network did and however long any process was stopped:
 
     lease of the member left behind ends <= first act of the others
 
-if no clock is slower than another by more than SLACK.  No clock is ever compared with another one,
-and no delay of a frame is assumed.  A new incarnation knows nothing of the rings of
-the former one, and counts from its own start.
+if no clock is slower than another by more than SLACK. No clock is ever compared with another one,
+and no bound on the delay of a frame is assumed. A new incarnation knows nothing of its
+predecessor's rings, and counts from its own start.
 """
 
 from __future__ import annotations
@@ -31,11 +31,12 @@ SLACK = 0.2
 
 
 class Lease:
-    """One member's own lease, and the leases of members that it shared a ring with."""
+    """One member's own lease, and the leases of members with which it shared a ring."""
 
     def __init__(self, longest_ms: int) -> None:
-        """`longest_ms`: more than this member ever agrees to is believed of no token."""
-        self.seconds = 0.0  # the present one
+        """`longest_ms`: the longest lease that this member ever agrees to; a token cannot claim
+        more."""
+        self.seconds = 0.0  # the current one
         self.ring = NO_RING
         self._longest_ms = longest_ms
         self._said_ms = 0  # by the last token
@@ -53,7 +54,7 @@ class Lease:
         self._granted = [(now + _wait(former_ms / 1000), frozenset())]
 
     def token(self, ring: RingId, members: tuple[Member, ...], now: float, said_ms: int) -> None:
-        """A token of `ring` was accepted, which says that a lease is `said_ms` long."""
+        """A token of `ring` was accepted, which says that a lease lasts `said_ms`."""
         said_ms = min(said_ms, self._longest_ms)
         if ring == self.ring:
             self._since = self._last
@@ -68,7 +69,7 @@ class Lease:
             self._since = -math.inf
             self.seconds = self._others_s = said_ms / 1000
         if len(members) == 1:
-            self._since = math.inf  # who may act alone shares that with nobody
+            self._since = math.inf  # a member that may act alone has no one else to consider
         self._last, self._said_ms = now, said_ms
 
     def holds(self, ring: RingId, now: float, after: float = -math.inf) -> bool:

@@ -18,8 +18,8 @@ from vsync.wire.messages import Data, Report, Token, Wake
 class OperationalPhase:
     """An installed ring at work: when its token is visited, held or slowed.
 
-    `failed_to_receive` is called with a member that holds aru back; the phase is over then.
-    `visited` is called after each visit.
+    `failed_to_receive` is called with a member that holds aru back, which ends the phase. `visited`
+    is called after each visit.
     """
 
     def __init__(
@@ -37,15 +37,15 @@ class OperationalPhase:
         self.held = False  # the waiting token rests, or is held, because nobody has work
         self.solo: Token | None = None  # the token of a ring of one is never on its way
         self._slowed = False  # the waiting token is kept because the application is behind
-        self._asked = 0  # so many were called for the token since the last visit
-        self._called = False  # somebody else did
-        self._keeps = False  # who had urgent work last, as far as this member knows, was this one
+        self._asked = 0  # how many were called for the token since the last visit
+        self._called = False  # another member called for it
+        self._keeps = False  # as far as this member knows, it was the last with urgent work
         self._marks_shown: tuple[int, ...] = ()
-        self._kept_until = 0.0  # the waiting token is kept, for what may follow from here; 0: no
+        self._kept_until = 0.0  # the waiting token is kept until then for more frames; 0: not
         self._own = OwnMark(intake.mark, ring.marks[ring.index])
         self._reports = Reports(len(ring.members), ring.index)
-        self._reported = False  # something came that `_use_reports` has not seen yet
-        self._awaited = 0  # my last urgent frame, whose marks may have yet to come; 0: they came
+        self._reported = False  # something arrived that `_use_reports` has not seen yet
+        self._awaited = 0  # my last urgent frame whose marks are still awaited; 0: they came
         self._context = context
         self._config = context.config
         self._intake = intake
@@ -84,7 +84,7 @@ class OperationalPhase:
             self._reported = True
 
     def on_report(self, sender: Member, report: Report) -> None:
-        """Keep what another member says of early frames until all that was received is handled."""
+        """Keep another member's report on early frames until everything received was handled."""
         ring, token = self.ring, self.waiting
         if report.ring != ring.id:
             self._context.count("report_other_ring")
@@ -98,7 +98,7 @@ class OperationalPhase:
             self._reported = True
 
     def on_token(self, sender: Member, token: Token, now: float) -> None:
-        """Check a token and keep it until everything received before it was handled."""
+        """Check a token, and keep it until everything received before it was handled."""
         if self._tokens.accept(self.ring, sender, token, now):
             self.waiting = token
             self._reports.end()
@@ -130,8 +130,10 @@ class OperationalPhase:
             self._call(ring.members)
 
     def mark_changed(self, now: float) -> None:
-        """The mark goes with the next token, which nobody is called for who waits for a commit, or
-        by a report to whoever keeps it."""
+        """The mark goes out with the next token, or by a report to the member that keeps the token.
+
+        A member that waits for a commit is not called for the token.
+        """
         ring, own, reports = self.ring, self._own, self._reports
         own.set(self._intake.mark, ring.safe)
         if self.solo is not None:
@@ -148,12 +150,12 @@ class OperationalPhase:
 
     @property
     def _may_be_kept(self) -> bool:
-        """Whether another member may keep the token, though the last frame is mine."""
+        """Whether another member may keep the token although the last frame is this member's."""
         ring = self.ring
         return ring.safe == ring.forwarded and not self._keeps and same(ring.marks)
 
     def _call(self, members: tuple[Member, ...]) -> None:
-        """Call for the token, at whom it may rest."""
+        """Call for the token, at the members where it may rest."""
         if len(members) > self._asked:
             self._asked = len(members)
             for member in members:
@@ -195,9 +197,10 @@ class OperationalPhase:
     def _rest_ms(self, token: Token) -> int:
         """How long the token stays here, if nothing happens meanwhile.
 
-        While nothing else is under way a member keeps it until its own commit has ended, so that it
-        goes round with the new mark instead of many times without.  When all is done it stays with
-        who had urgent work last, as more may come from there, and else with the representative.
+        While nothing else is under way a member keeps the token until its own commit has ended, so
+        that the token goes round with the new mark instead of many times without it. When all is
+        done it stays with the member that last had urgent work, because more may come from there,
+        or else with the representative.
         """
         ring, intake, config = self.ring, self._intake, self._config
         if not ring.settled or intake.urgent or self._called:
@@ -209,7 +212,7 @@ class OperationalPhase:
         if intake.mark != marks[ring.index]:
             return 0
         rests = idle >= config.idle_visits_before_rest
-        # Whoever sent the last frame has to see, too, that the marks are the same: `_may_be_kept`.
+        # The sender of the last frame must also see that the marks are the same: `_may_be_kept`.
         done = same(marks) and (ring.mine == token.seq or idle > 0)
         if self._keeps and not ring.may_be_held and (rests or done):
             self._kept_until = math.inf
@@ -229,7 +232,7 @@ class OperationalPhase:
         if (late := ring.failed_to_receive(token, now)) is not None:
             self._failed_to_receive(late, now)
             return
-        # What was known at the visit before all others have delivered by now.
+        # Everything known at the visit before has been delivered by all others by now.
         delivered = max(ring.known, token.everywhere)
         mark = self._own.shown(delivered, token.marks[ring.index])
         self._own.visited()
@@ -250,21 +253,21 @@ class OperationalPhase:
             self._awaited = ring.mine
         if not self._keeps and intake.urgent and ring.mine == ring.forwarded:
             self._keeps = True
-            self._call(ring.members)  # whoever kept it keeps it no longer
+            self._call(ring.members)  # a former keeper keeps it no longer
         self._asked, self._called = 0, False
         if len(ring.members) <= MEMBERS_MAX:
             self._reports.begin(ring.forwarded)
         intake.visited()
         self._show_marks()
         if mark != intake.mark:
-            self._call(ring.members)  # nobody keeps the token before it shows that
+            self._call(ring.members)  # nobody keeps the token before it shows this mark
         self._visited(ring, now)
 
     def _marks_moved_last(self, known: int) -> None:
-        """No more marks are waited for, if all know the frame and this member's own stands for it.
+        """Stop waiting for marks, if all know the frame and this member's own mark covers it.
 
-        One of another member that has not moved for a rotation then may take long: its disk is
-        slow, or it has none.
+        A mark of another member that has not moved for a rotation by then may take long: its disk
+        is slow, or it has none.
         """
         intake = self._intake
         if (
@@ -282,7 +285,7 @@ class OperationalPhase:
 
     def _nothing_under_way(self, token: Token) -> bool:
         """Whether a token that comes when this member has work may stay here: few frames are sent,
-        all by this one, and it waits for none of them."""
+        all by this member, and it waits for none of them."""
         ring, intake = self.ring, self._intake
         return (
             self._keeps
@@ -301,7 +304,7 @@ class OperationalPhase:
         self._reports.begin(token.seq, self.ring.hop)
 
     def _call_keeper(self) -> None:
-        """Somebody sends while it keeps the token: whoever has work calls that one."""
+        """Another member sends while it keeps the token: a member that has work calls it."""
         members = self.ring.members
         if self._asked < len(members):
             self._asked = len(members)
@@ -309,9 +312,10 @@ class OperationalPhase:
             self._context.send(members[self._reports.keeper], Wake(self.ring.id))
 
     def _send_early(self, now: float) -> bool:
-        """Send what is queued while the token stays; False: it is to go on.
+        """Send queued payloads while the token stays; False: the token must go on.
 
-        What comes while frames are under way is sent with the next ones, when those are safe.
+        Payloads that arrive while frames are under way go out with the next ones, when those are
+        safe.
         """
         ring, token, intake = self.ring, self.waiting, self._intake
         wait_s = self._config.rest_ms / 1000
@@ -339,7 +343,7 @@ class OperationalPhase:
         return True
 
     def _use_reports(self, now: float) -> None:
-        """Early frames came, or reports of them."""
+        """Handle early frames, or reports on them, that came in."""
         ring, reports, token = self.ring, self._reports, self.waiting
         reports.received(ring.window.aru)
         if not reports.under_way:
@@ -361,19 +365,22 @@ class OperationalPhase:
     def _is_silent(self) -> bool:
         """Whether this member reports nothing and sends nothing early, so that the token moves.
 
-        Its application is behind, and is waited for; or its mark fell, which all have to see with
-        the token before anything becomes safe that it has sent since.
+        Either its application is behind, and the ring waits for it; or its mark fell, and all
+        members must see that with the token before anything becomes safe that this member sent
+        since.
         """
         return self._intake.throttle_s > 0 or self._own.fell
 
     def _report_news(self) -> None:
-        """To all that it holds more; what it delivered, and its mark, to the keeper only."""
+        """Tell all members what else it holds; tell only the keeper what it delivered, and its
+        mark."""
         ring, reports = self.ring, self._reports
         holds_more = reports.upto > reports.told[0]
         self._report(ring.others if holds_more else (ring.members[reports.keeper],))
 
     def _settle_early(self, token: Token, now: float) -> None:
-        """At the keeper: what all have delivered, whose marks that lets out, and the next frame."""
+        """At the keeper: handle what all have delivered, the marks this makes visible, the next
+        frame."""
         ring, reports = self.ring, self._reports
         delivered = reports.delivered_by_all(ring.safe)
         if delivered > token.everywhere:
@@ -387,7 +394,7 @@ class OperationalPhase:
             self._end_hold(now)
 
     def _write_marks(self, token: Token) -> None:
-        """On the token that is kept: nobody has a visit before it goes on."""
+        """Write marks on the token that is kept: nobody has a visit before it goes on."""
         ring, delivered = self.ring, max(self.ring.known, token.everywhere)
         marks = self._reports.marks(token.marks, delivered)
         own = self._own.shown(delivered, marks[ring.index])
@@ -399,7 +406,7 @@ class OperationalPhase:
             self._show_marks()
 
     def _report(self, members: tuple[Member, ...]) -> None:
-        """Say what is held here, and is delivered in this turn, and the mark."""
+        """Report the frames held here, those delivered in this turn, and the mark."""
         ring, reports, context = self.ring, self._reports, self._context
         mark, covers = self._own.latest()
         reports.reported(ring.safe)
@@ -411,7 +418,7 @@ class OperationalPhase:
     # -- timers ------------------------------------------------------------------------------
 
     def _on_hold_timer(self, now: float) -> None:
-        """The held token goes on: because there is work, or so that nobody misses it."""
+        """Send the held token on: because there is work, or so that nobody misses it."""
         self._context.cancel(Timer.HOLD)
         token = self.waiting
         self.waiting, self.held, self._slowed, self._kept_until = None, False, False, 0.0
@@ -421,7 +428,7 @@ class OperationalPhase:
             self._visit(token, now)
 
     def _on_solo_timer(self, now: float) -> None:
-        """A ring of one: nobody to wait for, everything is safe as soon as it has its place."""
+        """A ring of one: nobody to wait for, so everything is safe as soon as it has its place."""
         ring, token, intake = self.ring, self.solo, self._intake
         if token is None:
             return

@@ -1,13 +1,13 @@
-"""Payloads into frames and back: many small ones in one frame, a large one over several.
+"""Packs payloads into frames and back: many small ones in one frame, a large one over several.
 
-Sending side: one bounded first-in-first-out queue.  A frame carries payloads of one guarantee, in
-submission order.  A payload that does not fit a frame travels alone, as numbered pieces.
+Sending side: one bounded first-in-first-out queue. A frame carries payloads of one guarantee, in
+submission order. A payload that does not fit into a frame travels alone, as numbered pieces.
 
-Receiving side: pieces are collected by sender (its incarnation is part of the identity).  A payload
-whose pieces were not all ordered in one ring is unknown to those who join later, so at each new
+Receiving side: pieces are collected by sender (whose identity includes its incarnation). Members
+that join later do not know a payload whose pieces were not all ordered in one ring. So at each new
 regular configuration every receiver forgets its incomplete payloads, and the sender starts the
-incomplete one again from its first piece.  A payload therefore survives a view change whole or,
-with its sender, vanishes whole.
+incomplete one again from its first piece. A payload therefore survives a view change whole or, with
+its sender, vanishes whole.
 """
 
 from __future__ import annotations
@@ -49,7 +49,8 @@ class SendQueue:
     def put(self, payload: bytes, guarantee: Guarantee) -> bool:
         """Take a payload, or refuse it because the queue is full.
 
-        An empty queue takes any legal payload, or one above the byte limit could never go out.
+        An empty queue takes any legal payload; otherwise one above the byte limit could never go
+        out.
         """
         size = len(payload)
         if size > self._payload_max:
@@ -66,13 +67,13 @@ class SendQueue:
         return True
 
     def backlog(self, room: int) -> int:
-        """Frames of `room` item bytes that wait; an estimate, for flow control only."""
+        """The number of waiting frames of `room` item bytes: an estimate, for flow control only."""
         if not self._queue:
             return 0
         return 1 + (self.bytes - self._gone + ITEM_OVERHEAD * len(self._queue)) // room
 
     def next(self, room: int) -> Packed | None:
-        """The next frame's content, of at most `room` bytes of items with their lengths."""
+        """The next frame's content: at most `room` bytes of items with their lengths."""
         queue = self._queue
         if not queue:
             return None
@@ -112,7 +113,7 @@ class SendQueue:
         return Content.FRAGMENT, guarantee, items
 
     def restart(self) -> bool:
-        """A new ring: the payload that is half sent starts again.  True if there was one."""
+        """A new ring: the half-sent payload starts again. True if there was one."""
         half = self._index > 0
         self._index = self._gone = 0
         return half
@@ -154,7 +155,7 @@ class _Partial:
         return b"".join((*self._joined, *self._apart))
 
     def fits(self, number: int, index: int, count: int, part: bytes) -> bool:
-        """Is this the next piece, and of the right size?"""
+        """Is this the next piece, and has it the right size?"""
         last = index + 1 == self.count
         size = len(part)
         return (number, index, count) == (self.number, self.pieces, self.count) and (
@@ -173,7 +174,8 @@ class Reassembly:
         return len(self._parts)
 
     def add(self, sender: Member, items: list[bytes]) -> tuple[list[bytes], str]:
-        """Take one piece: the payload that it completes (none or one), and a counter name or "".
+        """Take one piece; return the payload that it completes (none or one), and a counter name or
+        "".
 
         Pieces come in total order and each ring starts a payload at its first piece, so anything
         else comes from a faulty sender; all receivers drop it alike.

@@ -1,18 +1,17 @@
-"""Reports in place of rotations: what members say of frames that one sends as it keeps the token.
+"""Reports in place of rotations: members tell the token's keeper which frames they hold.
 
 The member that keeps the token of a settled ring, the *keeper*, sends a frame or two at once, and
-the token stays.  The others *report*: to all that they hold the frames, then to the keeper that
-they have delivered them, and that a commit has ended.  So all know what is safe after two hops in
-place of five, and the keeper writes the marks of the others on its token.
+the token stays with it. The other members *report*: to all, that they hold the frames; then to the
+keeper, that they have delivered them and that a commit has ended. So all members know what is safe
+after two hops instead of five, and the keeper writes the marks of the others on its token.
 
-While a token is kept nobody has a visit.  So all reports that count are of the same hop of the
-token, and between two visits of a member there is one such hop at most.  Frames are early only
-behind everything that all members know, by the token, to be safe; and only as long as their
-sender's mark has not fallen, as a fall is seen with the token and has to be seen first.
+While a token is kept nobody has a visit. So all reports that count belong to the same hop of the
+token, and between two visits of a member there is at most one such hop. Frames are sent early only
+behind frames that all members know, by the token, to be safe; and only while their sender's mark
+has not fallen, because a fall is seen with the token and must be seen first.
 
-A report that is late, or lost, proves nothing: the keeper passes the token on, and what reports
-made known remains true.
-Decision: docs/decisions/0098-reports-in-place-of-rotations.md.
+A late or lost report proves nothing: the keeper passes the token on, and what earlier reports
+established stays true. Decision: docs/decisions/0098-reports-in-place-of-rotations.md.
 """
 
 from __future__ import annotations
@@ -30,15 +29,15 @@ FRAMES_MAX = 2
 
 
 class Reports:
-    """The early frames since the last visit, and what the others have reported of them."""
+    """The early frames since the last visit, and the other members' reports on them."""
 
     def __init__(self, members: int, index: int) -> None:
         self.hop = -1  # of the token that is kept; its keeper is that one modulo the members
         self.upto = 0  # an early frame, and this member holds everything up to it
         self.told = 0, 0  # what it reported last: held, safe
         self._members, self._index = members, index
-        self._start = -1  # they are behind this one; -1: none would count
-        self._early: list[int] = []  # those that came, and are not behind `upto`
+        self._start = -1  # early frames are behind this one; -1: none would count
+        self._early: list[int] = []  # received early frames that are not behind `upto`
         self._latest: dict[int, Report] = {}
 
     @property
@@ -52,7 +51,7 @@ class Reports:
         return self.upto > self._start >= 0
 
     def begin(self, seq: int, hop: int = -1) -> None:
-        """Frames behind `seq` may be early now; `hop`: this member is the keeper."""
+        """Frames behind `seq` may now be early; `hop`: this member is the keeper."""
         self.end()
         self._start = self.upto = seq
         self.told = seq, seq
@@ -80,14 +79,14 @@ class Reports:
             self._early.append(seq)
 
     def received(self, aru: int) -> None:
-        """All frames up to here are here."""
+        """This member holds all frames up to here."""
         early = self._early
         if early:
             self.upto = max([self.upto, *(seq for seq in early if seq <= aru)])
             self._early = [seq for seq in early if seq > aru]
 
     def take(self, index: int, report: Report, hop: int) -> bool:
-        """Keep a report; False: it is of another hop, so the token overtook it."""
+        """Keep a report; False: it belongs to another hop, so the token overtook it."""
         ahead = report.hop - hop
         if self._start < 0 or index == report.hop % self._members:
             return False
@@ -99,18 +98,20 @@ class Reports:
         return True
 
     def held_by_all(self) -> int:
-        """Up to where all members hold everything, as far as they said; the keeper holds what it
-        sent, and what was there when it did."""
+        """The seq up to which all members hold everything, by their reports; the keeper holds what
+        it sent, and what was there when it did."""
         latest, held = self._latest, self.upto
         if len(latest) + (self.keeper != self._index) + 1 < self._members:
-            return 0  # somebody said nothing yet
+            return 0  # some member has reported nothing yet
         for one in latest.values():
             if one.held < held:
                 held = one.held
         return held
 
     def delivered_by_all(self, here: int) -> int:
-        """Up to where all members have delivered everything; `here`: this one, the keeper, has."""
+        """The seq up to which all members have delivered everything; `here`: the keeper
+        itself has.
+        """
         if len(self._latest) < self._members - 1:
             return 0
         for one in self._latest.values():
@@ -119,7 +120,7 @@ class Reports:
         return here
 
     def marks(self, shown: tuple[int, ...], delivered: int) -> tuple[int, ...]:
-        """`shown`, and each mark that is higher and stands for nothing that not all `delivered`."""
+        """`shown`, with each mark raised that covers nothing beyond what all have `delivered`."""
         for index, one in self._latest.items():
             if one.mark > shown[index] and one.covers <= delivered:
                 shown = with_mark(shown, index, one.mark)
@@ -127,12 +128,12 @@ class Reports:
 
 
 def with_mark(marks: tuple[int, ...], index: int, mark: int) -> tuple[int, ...]:
-    """These marks, and another one of this member."""
+    """These marks, with this member's replaced by another."""
     return (*marks[:index], mark, *marks[index + 1 :])
 
 
 def _joined(former: Report, report: Report) -> Report:
-    """What two reports of one member say together: they may come in any order."""
+    """The combined content of two reports by one member, which may come in any order."""
     ring, hop, held, safe, mark, covers = report
     _, _, held_before, safe_before, mark_before, covers_before = former
     if held_before > held:
@@ -145,18 +146,19 @@ def _joined(former: Report, report: Report) -> Report:
 
 
 class OwnMark:
-    """This member's mark as others may see it: not before all have delivered what it stands for."""
+    """This member's mark as others may see it: only once all have delivered what it covers."""
 
     def __init__(self, mark: int, before: int) -> None:
         """`before`: as the token has it."""
-        self._unseen = 2 * (mark < before)  # it fell; so many visits until all have seen that
+        self._unseen = 2 * (mark < before)  # the mark fell; visits left until all have seen that
         self._due = mark  # what may be shown
         self._later: deque[tuple[int, int]] = deque()  # (covers, mark): what may be shown then
 
     def set(self, mark: int, covers: int) -> None:
-        """It stands for nothing behind `covers`."""
+        """Set the mark, which covers nothing behind `covers`."""
         if mark < self.latest()[0]:
-            # Another disk.  What it stands for all may have yet to deliver: nothing, until then.
+            # Another disk. All members may have yet to deliver what the mark covers: show nothing
+            # until then.
             self._unseen, self._due = 2, 0
             self._later.clear()
         if self._later and self._later[-1][0] == covers:
@@ -165,7 +167,7 @@ class OwnMark:
 
     @property
     def fell(self) -> bool:
-        """Whether it fell, and the token has not yet shown that to all."""
+        """Whether the mark fell, and the token has not yet shown that to all."""
         return self._unseen > 0
 
     def visited(self) -> None:
@@ -173,12 +175,13 @@ class OwnMark:
         self._unseen = max(0, self._unseen - 1)
 
     def latest(self) -> tuple[int, int]:
-        """The mark that was set last and what it covers, as a report has them."""
+        """The mark last set and what it covers, in the form of a report."""
         covers, mark = self._later[-1] if self._later else (0, self._due)
         return mark, covers
 
     def shown(self, delivered: int, before: int) -> int:
-        """What the token shows from now on, in place of `before`; `delivered`: by all members."""
+        """The mark that the token shows from now on, in place of `before`; `delivered`: by all
+        members."""
         later = self._later
         while later and later[0][0] <= delivered:
             self._due = later.popleft()[1]

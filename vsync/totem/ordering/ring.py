@@ -1,14 +1,15 @@
-"""One ring at one member: its frames, its sequence numbers, and what a token visit does.
+"""One ring at one member: its frames, its sequence numbers, and the plan of a token visit.
 
-`visit` decides everything of a visit at once (what to resend, what to ask for, what to send before
-and after the token, the new token) and returns it as a plan; sending is the caller's business.  The
-ring knows no phases, timers or other rings; delivery order and the safe bound are decided here.
+`visit` decides everything about a visit at once (what to resend, what to request, what to send
+before and after the token, the new token) and returns it as a plan; the caller sends. The ring
+knows no phases, timers or other rings. Delivery order and the safe bound are decided here.
 
 Invariants: delivered <= aru; released <= min(safe, delivered); everything between released and
-delivered is still readable, because somebody may lack it.
+delivered is still readable, because some member may lack it.
 
-Sources: Totem single ring protocol for the visit, the accelerated ring for the split around the
-token and for asking only up to the seq that this member forwarded one rotation ago.
+Sources: the Totem single ring protocol for the visit; the accelerated ring for sending on both
+sides of the token, and for requesting only up to the seq that this member forwarded one rotation
+ago.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ _new = tuple.__new__  # half the cost of calling the class
 
 
 class Source(Protocol):
-    """Where the content of new frames comes from: the send queue, or the frames to recover."""
+    """Where new frames get their content: the send queue, or the frames to recover."""
 
     def backlog(self, room: int) -> int: ...
 
@@ -36,7 +37,7 @@ class Source(Protocol):
 
 
 class Visit(NamedTuple):
-    """What one token visit does: `resent` and `before` go first, then `token`, then `after`."""
+    """The plan of one token visit: `resent` and `before` go first, then `token`, then `after`."""
 
     resent: list[bytes]
     before: list[bytes]
@@ -75,18 +76,18 @@ class Ring:
         self.window = Window(config.store_frames_max)
         self.delivered = 0
         self.safe = 0  # every member holds everything up to here
-        self.known = 0  # the token showed that: by its next visit each other one knows it, too
-        self.early = 0  # frames that were sent while the token stays here
-        self.aru_seen = 0  # the token's aru as it came to the last visit
+        self.known = 0  # the token showed that: each other member knows it by its next visit
+        self.early = 0  # frames sent while the token stays here
+        self.aru_seen = 0  # the token's aru as it arrived for the last visit
         self.aru_sent = 0  # and as it was passed on
         self.hop = -1  # of the last token accepted
         self.forwarded = 0  # the seq of the token as it was forwarded last
-        self.settled = False  # as the last token came, all members knew all frames to be safe
+        self.settled = False  # when the last token came, all members knew all frames to be safe
         self.mine = 0  # the seq of my last frame
-        self.idle = 0  # visits in a row that found it settled, and no mark changed
+        self.idle = 0  # consecutive visits that found it settled, with no mark changed
         self.flow = Flow()
-        self.marks = marks  # as the token showed them last
-        self.held_back_by = NOBODY  # index of who holds back aru; for how long, below
+        self.marks = marks  # as the token last showed them
+        self.held_back_by = NOBODY  # index of the member that holds back aru; for how long, below
         self.held_back_since = 0.0
         self.held_back_visits = 0
         self.obliged: set[Member] = set()  # see recovery
@@ -101,7 +102,7 @@ class Ring:
         return self.members[self.index - 1]
 
     def first_token(self) -> Token:
-        """The token as the representative makes it, once, before its own first visit."""
+        """The token that the representative creates, once, before its own first visit."""
         return Token(self.id, 0, 0, 0, NOBODY, 0, 0, False, self.marks, ())
 
     # -- reception ---------------------------------------------------------------------------
@@ -119,9 +120,9 @@ class Ring:
         return ""
 
     def accept(self, token: Token) -> None:
-        """The token is this ring's next: count idle visits.  Once per token, before its visit.
+        """The token is this ring's next: count idle visits. Once per token, before its visit.
 
-        What this member knew to be safe a rotation ago all others know by now, as each of them had
+        All others know by now what this member knew to be safe a rotation ago, because each has had
         a visit since: see `_known_safe`.
         """
         self.hop = token.hop
@@ -134,21 +135,24 @@ class Ring:
         self.idle = self.idle + 1 if self.settled and token.marks == self.marks else 0
 
     def installed(self) -> None:
-        """Count idle visits anew: those of the recovery say nothing about what waits."""
+        """Restart the count of idle visits: visits during recovery say nothing about the
+        backlog.
+        """
         self.idle = 0
 
     @property
     def may_be_held(self) -> bool:
-        """Whether the ring is idle for so long that the representative may hold the token."""
+        """Whether the ring has been idle long enough for the representative to hold the token."""
         return self.idle + 2 >= self.config.idle_visits_before_hold
 
     @property
     def may_rest(self) -> bool:
         """Whether the token may rest at another member before it is here again.
 
-        When the last frame is mine others may have known it to be safe before me.  One may wait for
-        its own commit, which comes with my frame's; and one may keep the token if all marks were
-        the same, also at my last visit: see `OperationalPhase`.
+        When the last frame is this member's, others may have known it to be safe before this
+        member. One of them may wait for its own commit, which comes with that of this frame; and
+        one may keep the token if all marks were the same, also at this member's last visit: see
+        `OperationalPhase`.
         """
         return self.known == self.forwarded and (self.settled or self.mine != self.known)
 
@@ -157,7 +161,7 @@ class Ring:
         self.marks = token.marks
 
     def set_pace(self, pace: Pace) -> None:
-        """What the next token says."""
+        """Set the pace of the next token."""
         self.pace = pace
 
     def oblige(self, members: Iterable[Member]) -> None:
@@ -165,15 +169,15 @@ class Ring:
         self.obliged |= set(members)
 
     def all_safe(self) -> None:
-        """A ring of one: what this member holds, all members hold."""
+        """A ring of one: all members hold what this member holds."""
         self.known = self.safe = self.window.aru
 
     def held_by_all(self, upto: int) -> None:
-        """All members said that they hold everything up to here."""
+        """All members reported that they hold everything up to here."""
         self.safe = max(self.safe, upto)
 
     def add(self, frame: Data) -> str:
-        """Keep a data frame of this ring; "" or the counter for why not."""
+        """Keep a data frame of this ring; return "", or the counter for why not."""
         if frame.origin >= len(self.members):
             return "data_origin"
         return self.window.add(frame)
@@ -181,7 +185,9 @@ class Ring:
     # -- the visit ---------------------------------------------------------------------------
 
     def visit(self, token: Token, source: Source, mark: int, ahead: int) -> Visit:
-        """Serve, ask, send, and update the token.  `ahead`: how many frames may trail the token."""
+        """Serve, request, send, and update the token. `ahead`: how many frames may trail the
+        token.
+        """
         window, config = self.window, self.config
         # Read at once.
         _, hop, seq, aru, aru_by, sent, backlog, recovering, marks, asked_for, _, everywhere = token
@@ -218,8 +224,8 @@ class Ring:
             marks = (*marks[: self.index], mark, *marks[self.index + 1 :])
         self.marks = marks
         self.forwarded, self.aru_sent = seq, aru
-        # A frame behind the token is acknowledged a rotation later.  That pays when there are many;
-        # with few, which means a quiet ring, it would only make safe delivery wait.
+        # A frame behind the token is acknowledged a rotation later. That pays when there are many
+        # frames; with few, that is in a quiet ring, it would only delay safe delivery.
         split = max(min(len(new), config.lead_frames), len(new) - ahead)
         fields = self.id, hop + 1, seq, aru, aru_by, sent, backlog, recovering, marks, wanted
         forward = _new(Token, (*fields, self.pace, min(everywhere, aru)))
@@ -234,18 +240,18 @@ class Ring:
         return token._replace(seq=seq), new
 
     def _known_safe(self, token: Token) -> int:
-        """Up to where all members hold everything, by the token's aru now and as passed on.
+        """The seq up to which all members hold everything, by the token's aru now and as passed on.
 
-        Call them r and f.  A member that lacks something at or below f lowers aru beneath f in its
-        visit and is then the only one who may raise it again, which it cannot before it has its
-        next visit.  So if r >= f nobody lacked anything up to f.  If r < f, aru only fell after it
-        had fallen beneath f, and every member has at least what it left.  Either way: min(r, f).
-        (r alone proves nothing: who raises aru to its own may raise it over the head of another.)
+        Call them r and f. A member that lacks something at or below f lowers aru beneath f in its
+        visit. Then it alone may raise aru again, and not before its next visit. So if r >= f nobody
+        lacked anything up to f. If r < f, aru only fell after it had fallen beneath f, and every
+        member has at least what it left. Either way: min(r, f). (r alone proves nothing: a member
+        that raises aru to its own may raise it over the head of another.)
 
-        The last member that the token comes to knows a hop before the sender.  If it went from here
-        with f = seq, and the successor sent the frames up to n, it went on from there with aru = n,
-        or with a lower one that nobody else raises in this rotation.  So r >= n means that all have
-        them up to n, and passed on no less.
+        The last member that the token visits knows a hop before the sender. If the token left here
+        with f = seq, and the successor sent the frames up to n, it left there with aru = n, or with
+        a lower aru that nobody else raises in this rotation. So r >= n means that all have the
+        frames up to n, and passed on no less.
         """
         own = self.window.aru
         known = min(token.aru, self.aru_sent, own)
@@ -259,10 +265,11 @@ class Ring:
         return known
 
     def _serve(self, token: Token, allowed: int) -> tuple[list[bytes], tuple[int, ...], int]:
-        """Frames to send again, what stays wanted, and how many were added to it.
+        """Frames to resend, requests that stay on the token, and how many were added to them.
 
-        Asked for is only what existed when I forwarded the token one rotation ago: newer frames may
-        still be on their way behind the token (accelerated ring), or overtaken by it.
+        A member requests only frames that existed when it forwarded the token one rotation ago:
+        newer frames may still be on their way behind the token (accelerated ring), or overtaken by
+        it.
         """
         window = self.window
         resent: list[bytes] = []
@@ -283,9 +290,9 @@ class Ring:
         return resent, (*wanted, *mine), len(mine)
 
     def _originate(self, source: Source, seq: int, allowed: int) -> tuple[list[bytes], int]:
-        """Give sequence numbers to new frames; they enter the window as received ones do."""
+        """Give sequence numbers to new frames; they enter the window like received ones."""
         new: list[bytes] = []
-        # Nobody's store may overflow, whoever lags: what is released bounds the window.
+        # No member's store may overflow, whichever lags: the released bound limits the window.
         window = self.window
         allowed = min(allowed, window.released + window.limit - self.config.window_frames - seq)
         while len(new) < allowed:
@@ -301,9 +308,9 @@ class Ring:
         return new, seq
 
     def failed_to_receive(self, token: Token, now: float) -> Member | None:
-        """The member that has held back aru for too long, by visits and by time; never myself.
+        """The member that has held back aru for too long, by visits and by time; never this member.
 
-        Called once per visit with the token as it arrived.  A member that cannot receive may still
+        Called once per visit with the token as it arrived. A member that cannot receive may still
         pass tokens, so only the others can tell (Totem: failure to receive).
         """
         config = self.config
@@ -341,7 +348,7 @@ class Ring:
                 yield frame
 
     def consume_recovered(self) -> None:
-        """Pass over frames that carry the old ring's, which recovery has taken out already."""
+        """Pass over frames that carry the old ring's; recovery has taken those out already."""
         window = self.window
         while self.delivered < window.aru:
             frame = window.get(self.delivered + 1)
@@ -350,7 +357,7 @@ class Ring:
             self.delivered += 1
 
     def release(self) -> None:
-        """Drop frames that all members hold and this one delivered."""
+        """Drop frames that all members hold and this member has delivered."""
         upto = min(self.known, self.delivered)
         if upto > self.window.released:
             self.window.release(upto)

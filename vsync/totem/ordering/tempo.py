@@ -1,25 +1,25 @@
-"""Tempo of the ring: how long rotations take, and the lease and the token timeout that follow.
+"""Tempo of the ring: how long rotations take, and the lease and token timeout derived from that.
 
-Every member measures every rotation.  The representative alone decides, once a rotation, and the
-token carries its decision (`Pace`), so that all members of a ring run with the same lease and the
-same timeout, a member that has just joined included.
+Every member measures every rotation. The representative alone decides, once a rotation, and the
+token carries its decision (`Pace`). So all members of a ring, including one that has just joined,
+run with the same lease and the same timeout.
 
-Two measures, because a stall and a slow ring are different things.  The *slowest stretch* (the
-largest smoothed rotation of the last half minute) sets the lease: it must be renewed by two
-rotations, or nobody ever replies.  The *longest rotation* of that time sets the timeout: a member
-that got no processor for a while may get none for twice as long.  A member that was left out and
-turns out to run was suspected falsely, so the timeout doubles (as eventually perfect failure
-detectors do).  Half a minute later all of it is forgotten.
+There are two measures, because a stall differs from a slow ring. The *slowest stretch* (the largest
+smoothed rotation of the last half minute) sets the lease: two rotations must fit into it, or no
+member ever replies. The *longest rotation* of that time sets the timeout: a member that got no
+processor for a while may get none for twice as long. A member that was left out and turns out to be
+running was suspected falsely, so the timeout doubles (as in eventually perfect failure detectors).
+All of this is forgotten half a minute later.
 
-While messages come the token is not held, so two rotations take much less time than in an idle
-ring, and a shorter lease will do: others wait less for a member that died.  The slowest stretch is
-known for both: of a rotation in which the token may have been held, the hold is no part for that.
-The representative says the longer lease some rotations before it holds the token for the first
-time, so that all members have it by then.
+While messages flow the token is not held, so two rotations take much less time than in an idle
+ring, and a shorter lease suffices: others wait less for a member that died. The slowest stretch is
+therefore measured twice, with and without the time for which the token may have been held. The
+representative announces the longer lease some rotations before it first holds the token, so that
+all members have it by then.
 
-A lease may be no longer than what every member would wait for after a restart, and a restarted
-member knows only its disk.  So each member lowers the token's `limit_ms` to what it *keeps* there,
-and the representative never grants more than the limit that came back.
+A lease may not be longer than the wait of every member after a restart, and a restarted member
+knows only its disk. So each member lowers the token's `limit_ms` to the value it *keeps* there, and
+the representative never grants more than the limit that came back.
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ class Tempo:
         """`former_ms`: the longest lease that the former incarnation agreed to, from its disk."""
         self.former_ms = max(former_ms, config.lease_ms)
         self.kept_ms = config.lease_ms
-        self.lease_ms = config.lease_ms  # as this member would have it, in an idle ring
-        self.busy_lease_ms = config.busy_lease_ms  # and while messages come
+        self.lease_ms = config.lease_ms  # the lease that this member wants, in an idle ring
+        self.busy_lease_ms = config.busy_lease_ms  # and while messages flow
         self.timeout_ms = config.token_timeout_ms
         self._config = config
         self.smoothed_s = 0.0  # rotation
         self.rotations = 0
-        self.rotations_s = 0.0  # what they took together
+        self.rotations_s = 0.0  # their total time
         self._hold_s = config.hold_ms / 1000
         self._moving_s = 0.0  # smoothed rotation without the hold
         self._slowest = [0.0, 0.0]  # smoothed rotation: of the window before, and of this one
@@ -62,9 +62,9 @@ class Tempo:
 
     @property
     def wanted_ms(self) -> int:
-        """What the disk must hold before this member agrees to a longer lease; see `keep`.
+        """The lease that the disk must hold before this member agrees to a longer one; see `keep`.
 
-        In steps that double, so that it is seldom written.
+        It doubles step by step, so that it is seldom written.
         """
         wanted = self._config.lease_ms
         while wanted < self.lease_ms:
@@ -98,7 +98,7 @@ class Tempo:
         self._derive()
 
     def false_suspicion(self, now: float) -> None:
-        """A ring was given up, and nobody had failed: be twice as patient."""
+        """A ring was given up although nobody had failed: be twice as patient."""
         self._window_ends = max(self._window_ends, now + WINDOW_S)
         self._longest[1] = max(self._longest[1], self.timeout_ms / 1000)
         self._derive()
@@ -115,8 +115,10 @@ class Tempo:
         self.timeout_ms = min(max(timeout_ms, config.token_timeout_ms), config.token_timeout_max_ms)
 
     def pace(self, token: Token, *, first: bool, idle: int = 0) -> Pace:
-        """What the next token says; `first`: this member is the representative, and has found the
-        ring `idle` at so many visits."""
+        """The pace of the next token.
+
+        `first`: this member is the representative, and has found the ring `idle` at so many visits.
+        """
         pace = token.pace
         if not first:
             kept = self.kept_ms

@@ -1,6 +1,6 @@
-"""Token passing: a token is sent, repeated until there is an answer, accepted, and timed out.
+"""Token passing: sends a token, repeats it until there is an answer, accepts it, and times it out.
 
-The same for the regular token and the commit token; the phases decide when.
+The regular token and the commit token are passed alike; the phases decide when.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from vsync.totem.ordering.tempo import Tempo
 from vsync.types import NO_RING, Member
 from vsync.wire.messages import Message, Token
 
-# To look a member of an enum up costs ten times as much, and a token visit does it often.
+# Looking up a member of an enum costs ten times as much, and a token visit does it often.
 TOKEN_RESEND, TOKEN_LOSS = Timer.TOKEN_RESEND, Timer.TOKEN_LOSS
 
 
 class TokenPassing:
-    """The token timers of one node, the token to send again, and what the token's pace says."""
+    """The token timers of one node, the token to resend, and the pace that the token carries."""
 
     def __init__(self, context: Context, lease: Lease, tempo: Tempo) -> None:
         self.tempo = tempo
@@ -30,7 +30,7 @@ class TokenPassing:
         self._resend: Send | None = None
 
     def pass_on(self, to: Member, message: Message, now: float) -> None:
-        """Send a token of either kind, and again until there is a sign that it arrived."""
+        """Send a token of either kind, and repeat it until there is a sign that it arrived."""
         self._resend = self._context.send(to, message)
         self._context.due[TOKEN_RESEND] = now + self._retransmit_s
 
@@ -44,12 +44,12 @@ class TokenPassing:
         self._context.due[TOKEN_LOSS] = now + self._timeout[1]
 
     def accept(self, ring: Ring, sender: Member, token: Token, now: float) -> bool:
-        """Check a token that came in; True when it is the next one of `ring`."""
+        """Check a received token; True if it is the next one of `ring`."""
         code = ring.refuses(token)
         if not code and sender != ring.predecessor:
             code = "token_sender"
         if not code and now > self._context.due.get(TOKEN_LOSS, now):
-            # Stopped for too long: the others gave the ring up, and would not have new frames.
+            # Stopped for too long: the others gave the ring up, and would not receive new frames.
             code = "token_late"
         if code:
             # No timer, counter of idleness or bound was touched (pitfalls 5, 6, 7, 37).
@@ -59,7 +59,7 @@ class TokenPassing:
         return True
 
     def accepted(self, ring: Ring, token: Token, now: float) -> None:
-        """Restart the timers: the token that was sent last has arrived."""
+        """Restart the timers: the last token sent has arrived."""
         held = ring.may_be_held
         ring.accept(token)
         pace = token.pace
@@ -73,12 +73,12 @@ class TokenPassing:
         self.expect(len(ring.members), now, pace.timeout_ms)
 
     def alone(self, ring: Ring, now: float) -> None:
-        """A ring of one was installed: its token is never on its way."""
+        """A ring of one was installed: its token is never in transit."""
         self.stop()
         self._lease.token(ring.id, ring.members, now, 0)
 
     def stop(self) -> None:
-        """No token is expected any more, and none is repeated."""
+        """Expect no token, and repeat none."""
         self._resend = None
         self._context.cancel(TOKEN_LOSS, TOKEN_RESEND)
 

@@ -1,8 +1,8 @@
-"""Receive window: the frames of one ring that a member holds, and the gaps among them.
+"""The receive window: the frames of one ring that a member holds, and the gaps among them.
 
-Sequence numbers start at 1.  `aru`: everything up to here was received.  `released`: everything up
-to here is held by all members and was dropped.  The window never holds more than its limit, so an
-absurd number in a frame costs nothing.
+Sequence numbers start at 1. Everything up to `aru` was received. Everything up to `released` is
+held by all members and was dropped here. The window never holds more than its limit, so an absurd
+number in a frame costs nothing.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ class Window:
         return len(self._frames)
 
     def add(self, frame: Data, slack: int = 0) -> str:
-        """Keep `frame`.  Returns "" or the name of the counter for why it was not kept.
+        """Keep `frame`. Returns "", or the name of the counter for why it was not kept.
 
-        `slack`: recovery may hold more than one limit, as others may have released less.
+        `slack`: recovery may hold more than one limit, because others may have released less.
         """
         seq = frame.seq
         frames = self._frames
