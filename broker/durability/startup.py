@@ -78,6 +78,11 @@ def _resume(store: Store, quarantine: Quarantine, pager: Pager | None) -> Resume
             meta, f"this member's store is damaged: {error}", "nothing was changed in it", pager
         )
     else:
+        saved = store.checkpoint()
+        log.info(
+            "the store is at position %d; %d positions behind its checkpoint were executed again",
+            meta.position, meta.position - (saved[0] if saved else 0),
+        )  # fmt: skip
         if replica.skipped:
             _settle(store, replica)
         return Resumed(replica, filled(meta))

@@ -14,7 +14,7 @@ import time
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from broker.durability.recovery import checkpoint_in_steps, checkpoint_of
 from broker.replication.persister import Persister, StoreT, Writer
@@ -41,6 +41,9 @@ SHORT_LOG_SHARE = 32
 and four times what one in memory does: so a start takes about half as long again at most."""
 PATIENCE_S = 10.0
 """How long a member that ends waits for its disk."""
+CHECKPOINT_S = 30.0
+"""How long an orderly stop waits for a checkpoint: the samples for systemd, Kubernetes and
+Pacemaker give a stop two minutes, and what follows may take one of them where the disk is slow."""
 
 
 class Handle(Protocol):
@@ -99,6 +102,10 @@ class CheckpointWriter:
         self._handle = self._loop.call_later(PAUSE_S, self._slice)
 
 
+class CheckpointFailed(StoreFailed):
+    """The state could not be packed; the store is as it was, and takes what follows."""
+
+
 def begin_checkpoint(
     queue: CommitQueue,
     loop: Timers,
@@ -113,7 +120,7 @@ def begin_checkpoint(
     position = replica.history.position
 
     def failed(error: Exception) -> None:
-        failure = StoreFailed(f"a checkpoint of position {position} failed: {error!r}")
+        failure = CheckpointFailed(f"a checkpoint of position {position} failed: {error!r}")
         failure.__cause__ = error
         on_failed(failure)
 
@@ -217,6 +224,77 @@ def is_worth_a_checkpoint(checkpoint_bytes: int, log_bytes: int) -> bool:
     """Whether a member that ends should write a checkpoint: to pack, write and sync a large state
     takes seconds, to execute a short log again does not."""
     return log_bytes > max(SHORT_LOG_BYTES, checkpoint_bytes // SHORT_LOG_SHARE)
+
+
+class CheckpointBeforeStop(Generic[StoreT, WriterT]):
+    """The checkpoint that an orderly stop of one member leaves: else its next start executes again
+    all that came since the last one, which is up to 64 MiB of log.
+
+    It is made as any other, beside the commits, while the member votes and serves as ever: so the
+    others do without it no longer than before, and a kill at any moment is one of a running member.
+    What is applied meanwhile is short.  Whatever keeps it from being written, the stop goes on.
+    Decision: docs/decisions/0151-an-orderly-stop-leaves-a-checkpoint.md.
+    """
+
+    def __init__(
+        self,
+        persister: Persister[StoreT, WriterT],
+        patience_s: float,
+        worth: Callable[[int, int], bool] | None = None,
+    ) -> None:
+        """`worth`: another rule than `is_worth_a_checkpoint`."""
+        self._persister, self._patience_s = persister, patience_s
+        self._worth = worth or is_worth_a_checkpoint
+        self._before = 0  # so many were written before it
+        self._until: float | None = None  # it is awaited so long
+        self._over = False
+
+    def awaited(self, replica: Replica, now: float) -> bool:
+        """Whether the stop waits for it; asked again and again, from the stop's beginning on."""
+        persister = self._persister
+        if self._over:
+            return False
+        if self._until is None:
+            return self._begin(replica, now)
+        if persister.checkpoints > self._before:
+            log.info("the checkpoint before the stop is written")
+        elif not persister.checkpoint_to_come:
+            self.skip("there is no space for it")
+        elif not persister.may_checkpoint(replica):
+            self.skip("the state is not one to go on from")
+        elif now >= self._until:
+            self.skip(f"the disk did not take it within {self._patience_s:.0f} s")
+        else:
+            return True
+        self._over = True
+        return False
+
+    def _begin(self, replica: Replica, now: float) -> bool:
+        persister = self._persister
+        checkpoint_bytes, log_bytes = persister.bytes_to_start
+        to_come = persister.checkpoint_to_come
+        worth = to_come or self._worth(checkpoint_bytes, log_bytes)
+        if not worth or not persister.may_checkpoint(replica):
+            self._over = True
+            return False
+        if not to_come:
+            persister.request_checkpoint()
+        self._before, self._until = persister.checkpoints, now + self._patience_s
+        log.info(
+            "a checkpoint is written before the stop, so that the next start is a short one; it "
+            "may take %.0f s, a second SIGTERM ends that", self._patience_s,
+        )  # fmt: skip
+        return True
+
+    def skip(self, why: str) -> None:
+        """Do without it."""
+        if self._until is not None and not self._over:
+            self._persister.cancel_checkpoint()
+            log.warning("no checkpoint before the stop, the next start takes longer: %s", why)
+        self._over = True
+
+
+LmdbCheckpointBeforeStop = CheckpointBeforeStop[LmdbStore, StoreWriter]
 
 
 async def close_store(

@@ -21,7 +21,14 @@ from broker.admin.operations import Operations
 from broker.divergence.digest_vote import DigestVerdict
 from broker.durability.data_directory import DataDirectory
 from broker.durability.startup import resume
-from broker.durability.store_writer import PATIENCE_S, DataDirectoryDevice, close_store
+from broker.durability.store_writer import (
+    CHECKPOINT_S,
+    PATIENCE_S,
+    CheckpointFailed,
+    DataDirectoryDevice,
+    LmdbCheckpointBeforeStop,
+    close_store,
+)
 from broker.durability.transfer import StateTransfer
 from broker.exit_codes import Exit
 from broker.frontend.connections import ClientPorts, Connections
@@ -113,6 +120,7 @@ class BrokerMember:
     _beat_handle: asyncio.TimerHandle | None = None
     _look_handle: asyncio.TimerHandle | None = None
     _stopping = ""
+    _ending = False  # in order, or about to
     _turn_due = disk_stuck = False
     _beside: Sequence[Beside] = ()
 
@@ -197,6 +205,10 @@ class BrokerMember:
             self._identity.pages,
         )  # fmt: skip
 
+    @cached_property
+    def _before_stop(self) -> LmdbCheckpointBeforeStop:
+        return LmdbCheckpointBeforeStop(self._member.persister, CHECKPOINT_S)
+
     # -- start and stop --------------------------------------------------------------------------
 
     def start(self, beside: Sequence[Beside] = ()) -> None:
@@ -232,7 +244,13 @@ class BrokerMember:
         return bool(self._stopping)
 
     def terminate(self) -> None:
-        """The process was asked to end: the last member shuts the cluster down, others leave."""
+        """The process was asked to end: the last member shuts the cluster down, others leave.
+
+        Asked once more, it does not wait for a checkpoint.
+        """
+        if self._ending:
+            self._before_stop.skip("it was asked to end once more")
+            return
         alone = len(self._ring.node.members) == 1 and self._controller.serving
         if alone and not self._controller.shutdown_position:
             self.operations.shutdown()
@@ -241,10 +259,20 @@ class BrokerMember:
 
     def stop(self, code: Exit, reason: str, *, inconsistent: bool = False) -> None:
         """Stop this member: clients are disconnected, the ring is left, the store is closed."""
-        if code is Exit.OK:
-            self._finish_beside(self._loop.time() + FINISH_S, reason)
-        else:
+        if code is not Exit.OK:
             self._end(code, reason, inconsistent=inconsistent)
+        elif not self._ending:
+            self._ending = True
+            self._write_checkpoint(reason)
+
+    def _write_checkpoint(self, reason: str) -> None:
+        """Wait for one while this member goes on; a shutdown of all writes its own at the end."""
+        shutdown, now = self._controller.shutdown_position, self._loop.time()
+        if shutdown or not self._before_stop.awaited(self._controller.replica, now):
+            self._finish_beside(now + FINISH_S, reason)
+        elif not self._stopping:
+            self.schedule()
+            self._loop.call_later(BEAT_S, self._write_checkpoint, reason)
 
     def _finish_beside(self, until: float, reason: str) -> None:
         serving = self._controller.serving and not self._controller.shutdown_position
@@ -420,7 +448,9 @@ class BrokerMember:
 
     def failed(self, error: Exception) -> None:
         """Something of ours raised: stop with the reason."""
-        if isinstance(error, LogWriteFailed):
+        if self._ending and isinstance(error, CheckpointFailed) and not is_damage(error):
+            self._before_stop.skip(str(error))
+        elif isinstance(error, LogWriteFailed):
             self.stop(Exit.INTERNAL, f"the member log cannot be written: {error}")
         else:
             code, reason = self._supervisor.failed(error)

@@ -123,15 +123,30 @@ class Persister(Generic[StoreT, WriterT]):
             if not counts:
                 self._uncounted = batch.last
             self._log_bytes += len(batch.entry)
-        if self._feed is not None or self.hold_checkpoints or replica.broken or replica.half_way:
+        if self._feed is not None or not self.may_checkpoint(replica) or replica.half_way:
             return  # of a state that an item left half-way, nothing may be kept
         limit = max(self._checkpoint_bytes_min, 2 * self._checkpoint_bytes)
         if self._log_bytes > limit + replica.machine.unfinished_bytes or self._requested:
             self._checkpoint(replica)
 
+    def may_checkpoint(self, replica: Replica) -> bool:
+        """Whether the state is one to go on from: not disputed, not broken, not to be replaced."""
+        return not (self.hold_checkpoints or self.switching or replica.broken)
+
     def request_checkpoint(self) -> None:
         """Make a checkpoint as soon as there is none under way."""
         self._requested = True
+
+    @property
+    def checkpoint_to_come(self) -> bool:
+        """Whether one is being made, or was asked for."""
+        return self._requested or self._feed is not None
+
+    @property
+    def bytes_to_start(self) -> tuple[int, int]:
+        """How large the checkpoint is, and what was handed over since it was begun: as
+        `Store.bytes_to_start`, but without asking the store."""
+        return self._checkpoint_bytes, self._log_bytes
 
     def _submit(self, batch: AppliedBatch, promise: Promise, version: int, marker: Marker) -> None:
         before, history = self.meta, batch.history

@@ -19,7 +19,12 @@ from functools import partial
 from pathlib import Path
 
 from broker.durability.recovery import checkpoint_of, recover
-from broker.durability.store_writer import DataDirectoryDevice, StoreWriter, close_store
+from broker.durability.store_writer import (
+    CheckpointBeforeStop,
+    DataDirectoryDevice,
+    StoreWriter,
+    close_store,
+)
 from broker.machine.command_codec import pack_blob
 from broker.machine.commands import CONNECTION_OPEN, ConnectionOpen
 from broker.machine.machine import Machine
@@ -252,6 +257,18 @@ async def _shutdown(directory: Path, note: Note) -> None:
     note("marker clean")
 
 
+async def _stop(directory: Path, note: Note) -> None:
+    """An orderly stop of one member, which writes a checkpoint while it goes on."""
+    stored = Stored(directory, Member(), note)
+    await stored.keep(2)
+    await stored.keep(2)
+    before_stop = CheckpointBeforeStop(stored.persister, 60.0, worth=lambda *_: True)
+    while before_stop.awaited(stored.member.replica, 0.0):
+        await stored.keep(1)
+    await stored.close(Marker.DIRTY, "")
+    note(f"position {stored.member.replica.history.position}")
+
+
 async def _ejection(directory: Path, note: Note) -> None:
     """A member that lost a digest vote ends, and comes again for another's state."""
     stored = Stored(directory, Member(), note)
@@ -282,6 +299,7 @@ WORKLOADS: dict[str, Callable[[Path, Note], None]] = {
     "killed": killed_store,
     "join": lambda directory, note: asyncio.run(_join(directory, note)),
     "shutdown": lambda directory, note: asyncio.run(_shutdown(directory, note)),
+    "stop": lambda directory, note: asyncio.run(_stop(directory, note)),
     "ejection": lambda directory, note: asyncio.run(_ejection(directory, note)),
     "arbitrator": arbitrator,
 }

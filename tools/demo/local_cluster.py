@@ -128,8 +128,9 @@ class BrokerProcess:
         assert self._process is not None
         self._process.send_signal(number)
 
-    def terminate(self, timeout_seconds: float = 30.0) -> int:
-        """Ask it to stop cleanly, wait, and return its exit code."""
+    def terminate(self, timeout_seconds: float = 60.0) -> int:
+        """Ask it to stop cleanly, wait, and return its exit code.  It may write a checkpoint first,
+        for half of that time."""
         assert self._process is not None
         self._process.terminate()
         return self.wait(timeout_seconds)

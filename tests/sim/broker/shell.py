@@ -17,7 +17,7 @@ import msgpack
 from broker.divergence.digest_vote import DigestVerdict
 from broker.durability.data_directory import filled
 from broker.durability.recovery import recover
-from broker.durability.store_writer import close_store
+from broker.durability.store_writer import CheckpointBeforeStop, close_store
 from broker.exit_codes import Exit
 from broker.machine.commands import Command
 from broker.machine.queueing.streams import max_lag
@@ -126,6 +126,7 @@ class BrokerUpper:
         self.log_write_s = self.log_tape.pick((0.0, 0.0001, 0.002, 0.05))
         self.dead = self.stopping = self._turn_due = False
         self._switch: Callable[[], None] | None = None
+        self._before_stop: CheckpointBeforeStop[MemoryStore, SimWriter] | None = None
         self._plan: Plan | None = None  # the last one that the judge has seen
         # Some stores keep no more log than they must, so that a checkpoint is what leads to them.
         self.log_bytes_kept = tape.fork("log kept").pick((0, 500, 5000, 1 << 20))
@@ -266,6 +267,26 @@ class BrokerUpper:
         if self.world.healed and self.clients.end_of_chaos():
             self.schedule()
         self.controller.flush()
+
+    def ends(self, down_s: float) -> None:
+        """An operator stops it: it leaves when a checkpoint is written, or too late, as a process
+        does; here any log is worth one, and patience is short."""
+        if self._before_stop is None and not self.stopping:
+            patience_s = self.world.plan.token_timeout_ms / 1000.0 * self.tape.between(0.1, 20.0)
+            self._before_stop = CheckpointBeforeStop(
+                self.replicated.persister, patience_s, worth=lambda _, log_bytes: log_bytes > 0
+            )
+            self._ends(down_s)
+
+    def _ends(self, down_s: float) -> None:
+        assert self._before_stop is not None
+        if self.world.healed or self.stopping:
+            return  # in the calm at the end of a run everybody stays
+        if self._before_stop.awaited(self.controller.replica, self.world.now):
+            self.schedule()
+            self.later(POLL_S, lambda: self._ends(down_s))
+        else:
+            self._leave(down_s, "stops", "asked to")
 
     def leaving(self) -> None:
         """The process ends in order, as `broker.process.member` does after it has left the ring."""

@@ -17,6 +17,13 @@ HOUR_US = 3_600_000_000
 
 
 @runtime_checkable
+class Stoppable(Protocol):
+    """A member that has something to write before it leaves."""
+
+    def ends(self, down_s: float) -> None: ...
+
+
+@runtime_checkable
 class HasClients(Protocol):
     """Clients of a member, which can disconnect."""
 
@@ -52,6 +59,7 @@ class MemberFaults:
             "client_reconnect": self.client_reconnect,
             "restore_two": self.restore_two,
             "client_twin": self.client_twin,
+            "stop": self.stop,
         }
 
     def _token_s(self) -> float:
@@ -171,6 +179,14 @@ class MemberFaults:
         if member is not None:
             self.world.fault("leave", member.name, member)
             member.leave(self.length())
+
+    def stop(self) -> None:
+        """An operator stops one: it leaves when it has written a checkpoint, and what comes
+        meanwhile meets it as it is."""
+        member = self._one()
+        if member is not None and isinstance(member.upper, Stoppable):
+            self.world.fault("stop", member.name, member)
+            member.upper.ends(self.length())
 
     # -- disks and clocks ------------------------------------------------------------------------
 

@@ -34,7 +34,7 @@ NETWORK = (
 )  # fmt: skip
 PROCESS = (
     "crash", "crash_quick", "crash_mid_output", "crash_all", "outage", "restart_storm", "wipe",
-    "restore", "restore_two", "pause", "pause_long", "slow_member", "leave", "clock_jump",
+    "restore", "restore_two", "pause", "pause_long", "slow_member", "leave", "stop", "clock_jump",
     "strike_crash", "strike_pause", "strike_leave", "reset",
 )  # fmt: skip
 DISK = ("disk_slow", "disk_fails", "disk_full", "disk_freeze", "commit_failed")

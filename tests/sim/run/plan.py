@@ -68,7 +68,7 @@ VOTES = ("arbitrator", "unequal_votes", "voter_changes")  # by another tape agai
 # Each by a tape of its own: seeds without them have what they always had.
 FROZEN = ("disk_freeze",)
 RELEASES = ("mixed_releases",)  # members that read different versions of the frames
-YOUNGEST = ("restore_two", "client_twin")
+YOUNGEST = ("restore_two", "client_twin", "stop")
 YOUNGEST_FROM = 1000
 """Smaller seeds have none of them: tests name many of those for what they show."""
 ALL_EPISODES = EPISODE_FAULTS + LATER_EPISODES + FROZEN + YOUNGEST

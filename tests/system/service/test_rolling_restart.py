@@ -1,0 +1,73 @@
+"""A rolling restart: what a member executes again when it is back, in positions."""
+
+from __future__ import annotations
+
+import re
+import signal
+from pathlib import Path
+
+import pika
+import pytest
+
+from broker.exit_codes import Exit
+from tests.system.support.clusters import admitted, running_cluster
+from tests.system.test_cluster_faults import channel_of
+from tools.demo.local_cluster import BrokerProcess
+
+pytestmark = [pytest.mark.system, pytest.mark.timeout(180)]
+
+QUEUE = "latest"
+MESSAGES = 1500
+BODY = bytes(4096)
+"""So the log is longer than what a stop leaves to the next start (`SHORT_LOG_BYTES`)."""
+FEW = MESSAGES // 10
+AGAIN = re.compile(r"store is at position (\d+); (\d+) positions behind its checkpoint")
+
+
+def publish(member: BrokerProcess) -> None:
+    """Publish so many, of which the queue keeps a few: the log grows, the state does not."""
+    channel = admitted(lambda: channel_of(member))
+    channel.queue_declare(QUEUE, durable=True, arguments={"x-max-length": 5})
+    channel.confirm_delivery()
+    for _ in range(MESSAGES):
+        channel.basic_publish("", QUEUE, BODY, pika.BasicProperties(delivery_mode=2))
+    channel.connection.close()
+
+
+def executed_again(member: BrokerProcess) -> list[int]:
+    """How many positions each start of this member executed again."""
+    return [int(again) for _, again in AGAIN.findall(member.log_path.read_text())]
+
+
+def test_a_member_that_was_stopped_in_order_executes_little_again(tmp_path: Path) -> None:
+    with running_cluster(tmp_path) as cluster:
+        publish(cluster[0])
+        killed, *others = cluster.members
+        killed.kill()
+        killed.start()
+        cluster.wait_active()
+        assert executed_again(killed)[-1] >= MESSAGES, "else this test shows nothing"
+
+        for member in cluster.members:
+            assert member.terminate() == Exit.OK
+            member.start()
+            cluster.wait_active()
+            assert executed_again(member)[-1] < FEW
+        assert [len(executed_again(member)) for member in others] == [2, 2]
+
+        for member in cluster.members:  # nothing is lost on the way
+            channel = admitted(lambda to=member: channel_of(to))  # type: ignore[misc]
+            count = channel.queue_declare(QUEUE, passive=True).method.message_count
+            assert count == 5
+            channel.connection.close()
+
+
+def test_who_is_asked_twice_stops_at_once_and_in_order(tmp_path: Path) -> None:
+    with running_cluster(tmp_path) as cluster:
+        publish(cluster[0])
+        member = cluster[1]
+        member.signal(signal.SIGTERM)
+        member.signal(signal.SIGTERM)
+        assert member.wait(60) == Exit.OK
+        member.start()
+        cluster.wait_active()

@@ -1,0 +1,249 @@
+"""An orderly stop of one member leaves a checkpoint, and nothing keeps it from stopping."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from broker.durability import store_writer
+from broker.durability.recovery import recover
+from broker.durability.store_writer import (
+    CheckpointBeforeStop,
+    CheckpointFailed,
+    CheckpointWriter,
+    DataDirectoryDevice,
+    LmdbPersister,
+    close_store,
+)
+from broker.machine import commands as c
+from broker.machine.command_codec import pack_blob
+from broker.machine.machine import Machine
+from broker.replication.chain import History, Promise
+from broker.replication.persister import Persister
+from broker.replication.replica import Item, Replica
+from broker.waiting.pager import PageLost
+from store.api import Marker, Meta
+from store.errors import NoSpace, StoreError
+from store.files.space import Reserve
+from store.lmdb_store import LmdbStore
+from vsync.primary.events import Activation
+from vsync.types import RingId
+
+RING = RingId(1, "a", 1)
+PROMISE = Promise("c", ("a",), 1)
+PATIENCE_S = 30.0
+STOPPING = "the next start is a short one"
+
+
+class Rig:
+    """A member's store with some log in it, on a loop; time is what a test says it is."""
+
+    def __init__(self, path: Path, *, items: int = 5) -> None:
+        self.errors: list[StoreError] = []
+        self.replica = Replica("a", Machine("a"), History())
+        self.replica.apply(
+            Item(1, RING, 1, "a", Activation(1, (("a", 1, True),), False, ("a",), "c"))
+        )
+        self.store = LmdbStore(path / "store", Meta("c", "a", "s"))
+        loop = asyncio.get_running_loop()
+        device = DataDirectoryDevice(path, loop, self.errors.append, Reserve(path))
+        self.persister: LmdbPersister = Persister(
+            device, self.store, self.store.meta, lambda _: None
+        )
+        self.number = 0
+        for _ in range(items):
+            self.apply()
+        self.before_stop = CheckpointBeforeStop(self.persister, PATIENCE_S)
+
+    def apply(self) -> None:
+        """One more item, handed to the store."""
+        self.number += 1
+        session = self.replica.machine.sessions["a"].session
+        command = c.ConnectionOpen(c.CONNECTION_OPEN, self.number, "/", "guest", f"p:{self.number}")
+        body = pack_blob(session, self.number, 1, [command])
+        self.replica.apply(Item(1, RING, 1 + self.number, "a", body))
+        self.keep()
+
+    def keep(self) -> None:
+        """What a turn does."""
+        self.persister.keep(self.replica, PROMISE)
+
+    def awaited(self, now: float = 0.0) -> bool:
+        return self.before_stop.awaited(self.replica, now)
+
+    async def until_over(self) -> None:
+        """As the member waits, whose turns go on."""
+        async with asyncio.timeout(30):
+            while self.awaited():
+                self.apply()
+                await asyncio.sleep(0.001)
+
+    async def end(self) -> LmdbStore:
+        await close_store(self.persister, self.replica, Marker.DIRTY, "")
+        assert recover("a", self.store).machine.root() == self.replica.machine.root()
+        return self.store
+
+
+@pytest.fixture(autouse=True)
+def worth(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any log is worth a checkpoint, unless a test says otherwise."""
+    monkeypatch.setattr(store_writer, "SHORT_LOG_BYTES", 0)
+
+
+def run(path: Path, test: Callable[[Rig], object]) -> None:
+    async def whole() -> None:
+        rig = Rig(path)
+        result = test(rig)
+        if asyncio.iscoroutine(result):
+            await result
+        store = await rig.end()
+        assert store.meta.marker is Marker.DIRTY, "the others have gone on: it is no clean one"
+        store.close()
+
+    asyncio.run(whole())
+
+
+def test_it_is_written_while_the_member_goes_on(tmp_path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        begun = rig.replica.history.position
+        await rig.until_over()
+        saved = rig.store.checkpoint()
+        assert saved is not None
+        assert saved[0] >= begun
+        assert rig.persister.meta.position > begun, "what was applied meanwhile is kept as well"
+        assert not rig.awaited(), "it is asked for once"
+        assert rig.persister.checkpoints == 1
+
+    run(tmp_path, test)
+
+
+def test_one_that_is_under_way_is_waited_for(tmp_path: Path) -> None:
+    async def test(rig: Rig) -> None:
+        rig.persister.request_checkpoint()
+        rig.keep()
+        await rig.until_over()
+        assert rig.persister.checkpoints == 1
+
+    run(tmp_path, test)
+
+
+def test_a_short_log_is_worth_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(store_writer, "SHORT_LOG_BYTES", 4 << 20)
+
+    def test(rig: Rig) -> None:
+        assert not rig.awaited()
+        rig.keep()
+        assert rig.store.checkpoint() is None
+
+    run(tmp_path, test)
+
+
+@pytest.mark.parametrize("what", ["disputed", "broken"])
+def test_no_state_in_doubt_is_kept(tmp_path: Path, what: str) -> None:
+    def test(rig: Rig) -> None:
+        rig.persister.hold_checkpoints = what == "disputed"
+        rig.replica.broken = what == "broken"
+        assert not rig.awaited()
+        rig.keep()
+        assert rig.store.checkpoint() is None
+
+    run(tmp_path, test)
+
+
+def test_a_state_that_comes_into_doubt_is_not_waited_for(tmp_path: Path) -> None:
+    def test(rig: Rig) -> None:
+        assert rig.awaited()
+        rig.persister.hold_checkpoints = True
+        assert not rig.awaited()
+
+    run(tmp_path, test)
+
+
+@pytest.mark.parametrize("asked_again", [False, True])
+def test_it_is_bounded_in_time_and_by_whoever_asks_again(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, *, asked_again: bool
+) -> None:
+    """The disk takes none of it: nothing runs here that would write a slice."""
+
+    def test(rig: Rig) -> None:
+        assert rig.awaited(now=100.0)
+        rig.keep()
+        assert rig.persister.checkpoint_to_come
+        assert rig.awaited(now=100.0 + PATIENCE_S - 0.1)
+        if asked_again:
+            rig.before_stop.skip("it was asked to end once more")
+            assert not rig.awaited(now=100.2)
+        else:
+            assert not rig.awaited(now=100.0 + PATIENCE_S)
+        assert not rig.persister.checkpoint_to_come
+
+    with caplog.at_level(logging.INFO):
+        run(tmp_path, test)
+    why = "asked to end once more" if asked_again else "the disk did not take it within 30 s"
+    assert [why in one.message for one in caplog.records] == [False, True]
+    assert STOPPING in caplog.messages[0]
+
+
+def test_whoever_asks_again_before_it_is_begun_has_none(tmp_path: Path) -> None:
+    def test(rig: Rig) -> None:
+        rig.before_stop.skip("again")
+        assert not rig.awaited()
+
+    run(tmp_path, test)
+
+
+def test_without_space_the_stop_goes_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def full(store: LmdbStore, position: int) -> object:
+        class Full:
+            def add(self, _: list[bytes]) -> None:
+                raise NoSpace(str(store.path), 1)
+
+            def abandon(self) -> None:
+                """Nothing is there."""
+
+        return Full()
+
+    async def test(rig: Rig) -> None:
+        with monkeypatch.context() as patch:
+            patch.setattr(LmdbStore, "stage", full)
+            await rig.until_over()
+        assert not rig.errors
+
+    run(tmp_path, test)
+    assert "there is no space for it" in caplog.messages[-1]
+
+
+def test_a_state_that_cannot_be_packed_is_told_apart_from_a_disk_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The member goes on to its orderly end: the store takes what follows."""
+
+    async def test(rig: Rig) -> None:
+        def broken(_: CheckpointWriter) -> None:
+            raise PageLost("a page is gone")
+
+        with monkeypatch.context() as patch:
+            patch.setattr(
+                store_writer,
+                "checkpoint_in_steps",
+                lambda _: (broken(rig) for _ in (1,)),  # type: ignore[arg-type,func-returns-value]
+            )
+            assert rig.awaited()
+            rig.keep()
+            async with asyncio.timeout(30):
+                while not rig.errors:  # noqa: ASYNC110  (as a member polls)
+                    await asyncio.sleep(0.001)
+        (error,) = rig.errors
+        assert isinstance(error, CheckpointFailed)
+        assert isinstance(error.__cause__, PageLost)
+        rig.before_stop.skip(str(error))
+        assert not rig.awaited()
+        rig.apply()
+
+    run(tmp_path, test)
