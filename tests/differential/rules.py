@@ -111,7 +111,7 @@ RULES = (
         "counted from the first", "(there not to consumers without acknowledgement)",
         counts_from_the_first, goes_on=True,
     ),
-    Rule("says more", "and often say behind these what is needed", says_more, goes_on=True),
+    Rule("says more", "and often add what is needed", says_more, goes_on=True),
     Rule(
         "reject is a nack", "a refusal has class and method of `basic.nack`", of_reject,
         goes_on=True,
@@ -124,7 +124,7 @@ RULES = (
         and "unbind-ok" in seen.theirs[0],
     ),
     Rule(
-        "recovered by consumer", "before any of it is delivered (RabbitMQ: consumer by consumer)",
+        "recovered by consumer", "before any of them is delivered (RabbitMQ: consumer by consumer)",
         lambda seen: seen.step.what.startswith("basic.recover") and same_to_others(seen),
     ),
     Rule(
@@ -145,12 +145,12 @@ RULES = (
         and not any("deliver" in line for line in seen.ours),
     ),
     Rule(
-        "a consumer waits for it", "What a consumer waits for is not refused",
+        "a consumer waits for it", "A message that a waiting consumer takes at once is not refused",
         lambda seen: seen.step.what == "publish" and any("deliver" in one for one in seen.ours)
         and not any("deliver" in one for one in seen.theirs),
     ),
     Rule(
-        "expired with a priority", "(RabbitMQ delivers some of it from such a queue)",
+        "expired with a priority", "(RabbitMQ delivers some of them from such a queue)",
         lambda seen: "priority=" in str(seen.theirs) and "expiration=" in str(seen.theirs)
         and "expiration=" not in str(seen.ours),
     ),
@@ -160,17 +160,18 @@ RULES = (
         and bare(seen.ours, " headers=.*") == bare(seen.theirs, " headers=.*"), goes_on=True,
     ),
     Rule(
-        "a time to live for what waits", "A policy's counts for what waits, too",
+        "a time to live for what waits",
+        "A policy's value also applies to messages that already wait",
         lambda seen: has_had(seen, "'message-ttl'") and len(seen.ours) <= len(seen.theirs)
         and any(word in str(seen.theirs) for word in ("deliver", "get-ok", "declare-ok", "left")),
     ),
     Rule(
-        "a type that fails there", "Others 406. A queue is classic without being told",
+        "a type that fails there", "Others 406. A queue is classic by default",
         lambda seen: seen.step.what == "queue.declare" and is_close(seen.ours, 406)
         and is_close(seen.theirs, 541),
     ),
     Rule(
-        "an offset that fails there", "One that means nothing: 406",
+        "an offset that fails there", "An invalid offset: 406",
         lambda seen: "invalid_stream_offset_arg" in str(seen.ours) and is_close(seen.theirs, 541),
     ),
     Rule(
@@ -178,7 +179,7 @@ RULES = (
         lambda seen: any("value_too_large" in line for line in seen.theirs),
     ),
     Rule(
-        "told at the commit", "What a publish is refused for is said here",
+        "told at the commit", "A publish that is refused is reported here",
         lambda seen: seen.in_tx and seen.step.what == "publish" and not seen.ours,
     ),
     Rule(
@@ -186,7 +187,7 @@ RULES = (
         lambda seen: seen.step.what in ("basic.cancel-ok", "channel.flow-ok") and not seen.ours,
     ),
     Rule(
-        "wrong side or phase", "A method on the wrong side, or in the wrong phase, is 503",
+        "wrong side or phase", "a method from the wrong side, or in the wrong phase: 503",
         lambda seen: seen.step.what.endswith(("-ok", "connection.open"))
         and is_close(seen.ours, 503) and is_close(seen.theirs, 503, 504),
     ),

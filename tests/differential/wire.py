@@ -41,9 +41,9 @@ def declare(arguments: bytes) -> bytes:
 
 HEARTBEAT = codec.HEARTBEAT_FRAME
 SIX = method(1, "channel.open") + method(6, "channel.open")
-WRONG_PHASE = "A method on the wrong side, or in the wrong phase, is 503"
-UNKNOWN = "a method that nobody knows, 540"
-UNREADABLE = "arguments, headers and properties that cannot be read, 502"
+WRONG_PHASE = "a method from the wrong side, or in the wrong phase: 503"
+UNKNOWN = "an unknown method: 540"
+UNREADABLE = "arguments, headers and properties that cannot be read: 502"
 CASES: dict[str, bytes] = {
     "another protocol": b"GET / HTTP/1.1\r\n\r\n",
     "AMQP 1.0": b"AMQP\0\1\0\0",
@@ -147,12 +147,12 @@ def said(peer: Peer) -> list[str]:
 
 
 MEANT = {
-    "AMQP 0-8": "one of any other version is told this one, and closed",
+    "AMQP 0-8": "any other version gets the header of this version, and the socket is closed",
     "channel-max 0": "0 stands for ours (RabbitMQ closes)",
     "frame-max 0": "0 stands for ours (RabbitMQ closes)",
-    "a header with a weight": "The weight in the header of a content means nothing",
+    "a header with a weight": "The weight in a content header is ignored",
     "more body than announced": "so is a body longer than its header said (RabbitMQ takes it)",
-    "close twice": "what still comes is read and dropped",
+    "close twice": "data that still arrives is read and dropped",
     "two opens": WRONG_PHASE, "close-ok unasked": WRONG_PHASE,
     **dict.fromkeys(("class 0", "an unknown class", "an unknown method"), UNKNOWN),
     **dict.fromkeys(
@@ -164,7 +164,7 @@ MEANT = {
     **dict.fromkeys(
         ("an unknown mechanism", "channel-max above", "frame-max 4095", "frame-max above",
          "frames in the handshake", "a method in the handshake"),
-        "they are said also before a connection is open",
+        "they are also sent before a connection is open",
     ),
 }  # fmt: skip
 """Cases that have other answers, and what docs/COMPATIBILITY.md says of them."""
