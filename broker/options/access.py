@@ -11,40 +11,43 @@ from broker.options.values import Kind, Option, OptionError, choice, defaults_of
 
 OPTIONS: Mapping[str, Option] = {
     "loopback-users": Option("guest", "USER,...",
-        "Users who may log in from this machine only; none: all may from everywhere. Default: "
-        "guest, whose password everybody knows."),
+        "Users who may log in from this machine only; none: every user may log in from anywhere. "
+        "Default: guest, whose password is public."),
     "cert-login-from": Option("distinguished-name", "WHICH",
-        "Which name in a client's verified certificate is the user, with the mechanism EXTERNAL: "
-        "distinguished-name (default), common-name, or the first alternative name: dns, email, "
-        "uri."),
+        "With the mechanism EXTERNAL: which name in a client's verified certificate becomes the "
+        "user name: distinguished-name (default), common-name, or the first alternative name of a "
+        "kind: dns, email, uri."),
     "anonymous-user": Option("", "NAME",
-        "Let clients in that name nobody (the mechanism ANONYMOUS), as this user, from where this "
-        "user may log in. Default: they are refused."),
+        "Accept clients without a user name (mechanism ANONYMOUS) as this user, from where this "
+        "user may log in. Default: refuse them."),
     "auth-backends": Option("internal", "LIST",
-        "Where users are looked for, in this order: internal (the cluster's definitions), file, "
-        "http (a server is asked). Default: internal.", Kind.ALIKE),
+        "Where to look users up, in this order: internal (the cluster's definitions), file, http "
+        "(ask a server). Default: internal.", Kind.ALIKE),
     "auth-file": Option("", "FILE",
-        "The users of the back end file: lines NAME:HASH:TAG,TAG. Read again at SIGHUP."),
+        "The users of the backend file, one NAME:HASH:TAG,TAG a line. Read again at SIGHUP."),
     "acl-file": Option("", "FILE",
-        "Qpid's rules (acl allow|deny USER ACTION OBJECT ...) in place of the permissions of the "
-        "cluster, for clients of this member. Read again at SIGHUP."),
+        "Qpid's rules (acl allow|deny USER ACTION OBJECT ...), which replace the cluster's "
+        "permissions for clients of this member. Read again at SIGHUP."),
     "auth-http-user-path": Option("", "URL",
-        "For the back end http, as RabbitMQ's auth_http.user_path: where a server answers 'allow' "
-        "(and tags) or 'deny' to a user's name and password."),
-    "auth-http-vhost-path": Option("", "URL", "The same to a virtual host that a user enters."),
+        "For the backend http, like RabbitMQ's auth_http.user_path: the server's URL that answers "
+        "'allow' (and tags) or 'deny' for a user name and password."),
+    "auth-http-vhost-path": Option("", "URL",
+        "The URL that answers the same for a user who enters a virtual host."),
     "auth-http-resource-path": Option("", "URL",
-        "The same to a permission (configure, write, read) for a queue or an exchange."),
+        "The URL that answers the same for a permission (configure, write, read) on a queue or "
+        "exchange."),
     "auth-http-topic-path": Option("", "URL",
-        "The same to a routing key of a topic exchange. All four are needed."),
+        "The URL that answers the same for a routing key of a topic exchange. All four URLs are "
+        "required."),
     "auth-http-method": Option("get", "get|post",
-        "How it is asked; with get the password is in the URL, and so in the server's logs. "
-        "Default get, as in RabbitMQ."),
+        "HTTP method of these requests. With get the password is part of the URL, and so in the "
+        "server's logs. Default get, as in RabbitMQ."),
     "auth-http-ca": Option("", "FILE",
-        "Certificates (PEM) of who may have signed the server's, for https. Default: those whom "
-        "this machine trusts."),
+        "For https: the certificates (PEM) of the authorities that may sign the server's "
+        "certificate. Default: those that this machine trusts."),
     "auth-cache-seconds": Option("15", "N",
-        "How long what the server has allowed is kept; 0: it is asked each time. Logins and "
-        "refusals are not kept. Default 15."),
+        "How long to remember what the server allowed; 0: ask each time. Logins and refusals are "
+        "never remembered. Default 15."),
 }  # fmt: skip
 DEFAULTS = defaults_of(OPTIONS)
 BACKENDS = ("internal", "file", "http")

@@ -71,23 +71,23 @@ PRIMARY, BACKUP, MASTER, SLAVE = "primary", "backup", "master", "slave"
 PAIR_TIMEOUT_MS = (0, 3_600_000)
 PAIR_OPTIONS: Mapping[str, Option] = {
     "hac": Option("", "primary|backup",
-        "A pair after OpenAMQ: of two members one takes clients, and the other one when that is "
-        "gone and clients come to it. One is the primary, the other one the backup."),
+        "A pair after OpenAMQ: one of two members serves clients; the other takes over when it is "
+        "lost and clients connect to it. Say for each which it is."),
     "hac-peer": Option("", "HOST[:PORT]",
-        "With --hac: the ring address of the other one, its --cluster-bind. Default of PORT: that "
+        "With --hac: ring address of the other member (its --cluster-bind). Default of PORT: that "
         "of this member."),
     "master-slave": Option("", "master|slave",
-        "A pair after ActiveMQ: the master takes clients and answers when the slave has it too; "
-        "the slave takes none until the master is lost."),
+        "A pair after ActiveMQ: the master serves clients, and answers when the slave has the "
+        "change, too; the slave serves none until the master is lost."),
     "master-connector": Option("", "HOST[:PORT]",
-        "At the slave: the ring address of the master, its --cluster-bind. Default of PORT: that "
-        "of this member."),
+        "At the slave: ring address of the master (its --cluster-bind). Default of PORT: that of "
+        "this member."),
     "shutdown-on-master-failure": Option("no", "yes|no",
-        "With --master-slave: the slave ends when the master is lost, and does not take over. The "
-        "same at both. Default no.", Kind.EQUAL),
+        "With --master-slave: when the master is lost, the slave stops instead of taking over. "
+        "The same at both. Default no.", Kind.EQUAL),
     "master-failure-timeout": Option("300", "MS",
         "With --master-slave: how long the master must be lost before the slave takes over, or "
-        "ends. Default 300.", Kind.ALIKE),
+        "stops. Default 300.", Kind.ALIKE),
 }  # fmt: skip
 PAIR_DEFAULTS = defaults_of(PAIR_OPTIONS)
 
@@ -101,40 +101,42 @@ NAMELESS = (
 )
 OPTIONS: Mapping[str, Option] = {
     "shared-store": Option("", "DIR",
-        "Share one store with other brokers that are started with the same DIR, on a file system "
-        "that they all reach: one leads and serves, the others wait and take over."),
+        "Share one store with the other brokers that are started with the same DIR, on a file "
+        "system that all of them reach: one leads and serves, the others wait and take over."),
     "shared-store-lease": Option(LEASE_DEFAULT, "MS",
-        "How long the leader may go on without renewing its lease, a fourth of which is the time "
-        "between renewals; longer for slow file systems. Default 800."),
+        "How long the leader may continue without renewing its lease; it renews four times as "
+        "often. Increase it on slow file systems. Default 800."),
     "shared-store-lock": Option("", "URL",
-        "Keep the lease on DIR in a database, not in DIR: postgresql://USER@HOST/DATABASE "
+        "Keep the lease on DIR in a database instead of in DIR: postgresql://USER@HOST/DATABASE "
         "(password: PGPASSFILE), or sqlite:///FILE for brokers of one machine. The messages stay "
         "in DIR. The same at all brokers of DIR."),
     "ha-cluster": Option("no", "yes|no",
-        "Active-passive: only the active member takes clients, the others are its backups, with "
-        "the same state. The same at all members. Default no: clients may use any member.",
+        "Active-passive: only the active member serves clients; the others are its backups and "
+        "hold the same state. The same at all members. Default no: clients may use any member.",
         Kind.EQUAL),
     "ha-promotion": Option(AUTOMATIC, "automatic|manual",
-        "Who has a backup take over when the active member is gone: the ring, or whoever runs "
+        "How a backup takes over when the active member is lost: by itself, or by an operator's "
         "qpid-ha promote. The same at all members. Default automatic.", Kind.EQUAL),
     "ha-brokers-url": Option("", "URL",
-        "The client addresses of all members, this one's too, amqp:HOST:PORT,...: stands for "
-        "--cluster-nodes (each port + 20000) and --cluster-size, where these are not given."),
+        "Client addresses of all members, including this one, amqp:HOST:PORT,... Implies "
+        "--cluster-nodes (each port + 20000) and --cluster-size where these are not given."),
     "ha-public-url": Option("", "URL",
-        "Where backups send clients: the address that moves with the active member. Default: the "
-        "--cluster-url of that member."),
+        "Where backups send clients: an address that moves with the active member. Default: the "
+        "--cluster-url of the active member."),
     "ha-replicate": Option("", "none|configuration|all",
-        "Taken for Qpid's sake, without effect: everything is replicated."),
+        "Accepted for compatibility with Qpid, without effect: everything is replicated."),
     "ha-queue-replication": Option("no", "no",
-        "Taken for Qpid's sake: qpid-ha replicate needs none."),
+        "Accepted for compatibility with Qpid: qpid-ha replicate does not need it."),
     "ha-backup-timeout": Option("0", "SECONDS",
-        "How long a confirm at most waits for the disks of all backups, where a majority of the "
-        "voters has it. Default 0: it does not.", Kind.ALIKE),
-    "ha-username": Option("", "NAME", "Stands for --cluster-username."),
-    "ha-password": Option("", "WORD", "Stands for --cluster-password."),
-    "ha-mechanism": Option("", "PLAIN|ANONYMOUS", "Stands for --cluster-mechanism."),
-    "link-heartbeat-interval": Option("", "SECONDS", "Taken for Qpid's sake, without effect."),
-    "link-maintenance-interval": Option("", "SECONDS", "Taken for Qpid's sake, without effect."),
+        "How long a confirm waits at most for the disks of all backups, once a majority of the "
+        "voters has the message on disk. Default 0: not at all.", Kind.ALIKE),
+    "ha-username": Option("", "NAME", "Same as --cluster-username."),
+    "ha-password": Option("", "WORD", "Same as --cluster-password."),
+    "ha-mechanism": Option("", "PLAIN|ANONYMOUS", "Same as --cluster-mechanism."),
+    "link-heartbeat-interval": Option("", "SECONDS",
+        "Accepted for compatibility with Qpid, without effect."),
+    "link-maintenance-interval": Option("", "SECONDS",
+        "Accepted for compatibility with Qpid, without effect."),
     **PAIR_OPTIONS,
 }  # fmt: skip
 DEFAULTS = defaults_of(OPTIONS)

@@ -9,23 +9,24 @@ from broker.options.values import Kind, Option, OptionError, amount, defaults_of
 
 OPTIONS: Mapping[str, Option] = {
     "clock-bound": Option("10", "SECONDS",
-        "A member whose clock is further from the cluster's time may not join, and is named when "
-        "it drifts off later. Default 10.", Kind.ALIKE),
+        "A member whose clock differs more than this from the cluster's time may not join; one "
+        "that drifts off later is reported. Default 10.", Kind.ALIKE),
     "disk-lag-max": Option("30", "SECONDS",
-        "A member whose disk is longer behind leaves; from a tenth of it on it slows all down. "
-        "Default 30.", Kind.ALIKE),
+        "A member whose disk falls further behind than this leaves the cluster; from a tenth of "
+        "it on it slows down all members. Default 30.", Kind.ALIKE),
     "disk-backlog-max": Option("256", "MB",
-        "The same in megabytes that were applied and are not durable. Default 256.", Kind.ALIKE),
+        "The same limit in megabytes that were applied but are not durable yet. Default 256.",
+        Kind.ALIKE),
     "disk-free-limit": Option("auto", "SIZE|SHARE",
         "With less free space than this (2GB, 512MiB, 0.1 of the disk), publishers of the whole "
-        "cluster are blocked; consumers go on. 0: never. Default auto: 256MB, or a tenth of a "
-        "smaller disk, and room for a checkpoint."),
+        "cluster are blocked; consumers continue. 0: never. Default auto: 256MB, or a tenth of a "
+        "smaller disk, plus room for a checkpoint."),
     "memory-limit": Option("0.6", "SIZE|SHARE",
-        "The same when this broker holds more memory than this. 0: never. Default 0.6 of the "
-        "machine's, or of its control group's."),
+        "The same when this broker uses more memory than this. 0: never. Default 0.6 of the "
+        "memory of the machine or of its control group."),
     "page-memory": Option("32MiB", "SIZE",
-        "Messages that wait in long queues take about so much memory (64MiB, 2GB); more of them "
-        "wait in a file of the data directory. 0: all wait in memory. Default 32MiB."),
+        "About how much memory the messages of long queues may use (64MiB, 2GB); further messages "
+        "wait in a file in the data directory. 0: keep all in memory. Default 32MiB."),
 }  # fmt: skip
 DEFAULTS = defaults_of(OPTIONS)
 

@@ -22,35 +22,36 @@ HEARTBEAT_S_MAX = 65_535
 
 OPTIONS: Mapping[str, Option] = {
     "tls-cert": Option("", "FILE",
-        "Listen for TLS, too, with this certificate (PEM, followed by those between it and its "
-        "root). Read again at SIGHUP."),
+        "Also listen for TLS, with this certificate (PEM, followed by its intermediate "
+        "certificates). Read again at SIGHUP."),
     "tls-key": Option("", "FILE",
-        "Its private key (PEM, without a password). Default: in the file of the certificate."),
-    "tls-port": Option("", "PORT", "Where clients connect over TLS. Default 5671."),
-    "tls-ca": Option("", "FILE", "Certificates (PEM) of who may have signed those of clients."),
+        "Private key of the certificate (PEM, without a password). Default: in the same file."),
+    "tls-port": Option("", "PORT", "Port for TLS clients. Default 5671."),
+    "tls-ca": Option("", "FILE",
+        "Certificates (PEM) of the authorities that may sign client certificates."),
     "tls-verify": Option("", "WHOM",
-        "none: clients are asked for no certificate; peer: one that is given must be good; "
-        "require: there must be one. Default peer with --tls-ca, else none."),
+        "none: ask clients for no certificate; peer: a certificate is optional but must be valid; "
+        "require: it must be there. Default peer with --tls-ca, else none."),
     "max-connections": Option("auto", "N",
-        "How many clients may be connected. Default auto: what the open files of the process "
-        "allow."),
+        "How many clients may be connected. Default auto: as many as the process may open files "
+        "for."),
     "connection-limit-per-ip": Option("0", "N",
-        "How many of one address (of IPv6, of one network of 64 bits). Default 0: no limit."),
+        "How many clients may connect from one address (for IPv6: from one /64 network). Default "
+        "0: no limit."),
     "max-negotiating": Option("1000", "N",
-        "How many may be connected and not logged in yet; one address may have half. Default 1000.",
-        ),
+        "How many connections may be waiting for their login, at most half of them from one "
+        "address. Default 1000."),
     "max-negotiate-time": Option("10000", "MS",
-        "How long a client may take from its connection to its login, TLS included. Default 10000.",
-        ),
+        "How long a client may take from connecting to its login, TLS included. Default 10000."),
     "max-message-size": Option("128MiB", "SIZE",
-        "How large the body of a message may be. Default 128MiB; at most 512MiB.", Kind.ALIKE),
+        "Largest message body. Default 128MiB; at most 512MiB.", Kind.ALIKE),
     "consumer-timeout": Option("1800000", "MS",
-        "How long a consumer may hold a delivery without acknowledging it, where its queue does "
-        "not say (x-consumer-timeout); then its channel is closed. 0: for ever. Default 1800000.",
+        "How long a consumer may hold a delivery without acknowledging it before its channel is "
+        "closed; a queue's x-consumer-timeout takes precedence. 0: for ever. Default 1800000.",
         Kind.ALIKE),
     "heartbeat": Option("60", "SECONDS",
-        "The interval of heartbeats that is suggested to clients; each may agree on another one. "
-        "0: none. Default 60."),
+        "Heartbeat interval that is suggested to clients; a client may choose another one. 0: "
+        "none. Default 60."),
 }  # fmt: skip
 DEFAULTS = defaults_of(OPTIONS)
 

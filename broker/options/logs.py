@@ -14,8 +14,8 @@ FORMATS = ("text", "json")
 OPTIONS: Mapping[str, Option] = {
     "log-level": Option("info", "LEVEL", "debug, info, warning or error. Default info."),
     "log-file": Option("", "FILE",
-        "Log into FILE, which is opened again at SIGHUP. Default: standard error."),
-    "log-format": Option("text", "FORM", "text, or json: one object a line. Default text."),
+        "Log to FILE, which is reopened at SIGHUP. Default: standard error."),
+    "log-format": Option("text", "FORM", "text, or json: one object per line. Default text."),
 }  # fmt: skip
 DEFAULTS = defaults_of(OPTIONS)
 

@@ -10,21 +10,20 @@ from broker.options.values import Option, OptionError, defaults_of, number
 
 OPTIONS: Mapping[str, Option] = {
     "management-port": Option("auto", "PORT",
-        "Where the management API (HTTP) listens; 0 takes any free port, off: there is none. "
-        "Default: the client port + 10000, so 15672."),
+        "Port of the management API (HTTP); 0 takes any free port, off disables it. Default: the "
+        "client port + 10000, so 15672."),
     "management-tls-port": Option("off", "PORT",
-        "Where the management API is served over TLS, with --tls-cert. RabbitMQ has 15671. Default "
-        "off; with --management-port off it is the only way to the API."),
+        "Port of the management API over TLS; needs --tls-cert. RabbitMQ uses 15671. Default off. "
+        "With --management-port off it is the only way to the API."),
     "management-interface": Option("", "ADDRESS",
-        "The address to listen on for the management API. Default: the one of --interface."),
+        "The address to listen on for the management API. Default: that of --interface."),
     "load-definitions": Option("", "FILE",
-        "Definitions (users, queues, policies ...) to load when this member serves, as the "
-        "management API exports them. What is there already is kept or brought in line."),
+        "Definitions (users, queues, policies ...) to load when this member begins to serve, in "
+        "the form that the management API exports. Existing objects are kept or updated."),
     "prometheus-port": Option("off", "PORT",
-        "Where metrics for Prometheus are served without a login, at the address of "
-        "--management-interface: /metrics, /metrics/per-object, /metrics/detailed. RabbitMQ has "
-        "15692. Default off: then they are at the management port only, with a user's name and "
-        "password."),
+        "Port that serves Prometheus metrics without a login, at the address of "
+        "--management-interface: /metrics, /metrics/per-object, /metrics/detailed. RabbitMQ uses "
+        "15692. Default off: the management port serves them, to users who log in."),
 }  # fmt: skip
 DEFAULTS = defaults_of(OPTIONS)
 OFFSET = 10_000

@@ -21,31 +21,31 @@ LAST_MAN_STANDING_MS = 10_000
 _WINDOW = "cluster-last-man-standing-window"
 OPTIONS: Mapping[str, Option] = {
     "cluster-votes": Option("", "NAME=N,...",
-        "Votes of members, by ring address; 1 for who is not named. A group needs more than half.",
-        Kind.EQUAL),
+        "Votes of members, by ring address; members that are not listed have 1. A group needs "
+        "more than half.", Kind.EQUAL),
     "cluster-expected-votes": Option("", "N",
-        "Count the quorum from so many votes. Default: all that there are.", Kind.EQUAL),
+        "Compute the quorum from this number of votes. Default: the sum of all votes.", Kind.EQUAL),
     "cluster-two-node": Option("no", "yes|no",
-        "Either of two members may go on alone. Refused without --cluster-arbitrator: cut apart, "
-        "both would. Default no.", Kind.EQUAL),
+        "Either of two members may continue alone. Refused without --cluster-arbitrator: after a "
+        "network split both would. Default no.", Kind.EQUAL),
     "cluster-wait-for-all": Option("no", "yes|no",
-        "A start, or a return after the quorum was lost, waits for every voter. Default no.",
+        "After a start or a loss of quorum, wait until every voter is there. Default no.",
         Kind.EQUAL),
     "cluster-auto-tie-breaker": Option("no", "WHICH",
-        "Of two equal halves the one with this voter goes on: lowest, highest, or a list of ring "
-        "addresses, of which the first that counts is meant. Default no.", Kind.EQUAL),
+        "Of two equal halves, the one with this voter continues: lowest, highest, or a list of "
+        "ring addresses, of which the first that counts decides. Default no.", Kind.EQUAL),
     "cluster-last-man-standing": Option("no", "yes|no",
-        "Voters that are away for a window stop counting, one by one, while the others have a "
-        "quorum; they count again when they are back. Default no.", Kind.EQUAL),
+        "While the others have a quorum, voters that are away longer than a window stop counting, "
+        "one by one; they count again when they return. Default no.", Kind.EQUAL),
     "cluster-last-man-standing-window": Option(str(LAST_MAN_STANDING_MS), "MS",
-        "How long a voter is away before it stops counting. Default 10000.", Kind.EQUAL),
+        "How long a voter must be away before it stops counting. Default 10000.", Kind.EQUAL),
     "cluster-arbitrator": Option("", "HOST:PORT",
-        "Ring address of a process that only votes: no data, no clients. The same on all members; "
-        "the one with this --cluster-bind is it. Lets either of two members go on alone.",
-        Kind.EQUAL),
+        "Ring address of a process that only votes and has neither data nor clients. The same on "
+        "all members; the process with this --cluster-bind is the arbitrator. Lets either of two "
+        "members continue alone.", Kind.EQUAL),
     "cluster-cman": Option("no", "yes|no",
-        "A member that loses the quorum stops at once (code 79), as in Qpid under CMAN; without it "
-        "the member serves nobody and comes back by itself. Default no.", Kind.ALIKE),
+        "A member that loses the quorum stops at once (code 79), as Qpid does under CMAN. "
+        "Otherwise it serves nobody until it has the quorum again. Default no.", Kind.ALIKE),
 }  # fmt: skip
 DEFAULTS = defaults_of(OPTIONS)
 

@@ -12,25 +12,24 @@ from broker.options.values import Option, OptionError, amount, defaults_of, numb
 
 OPTIONS: Mapping[str, Option] = {
     "backups-keep": Option("3", "N",
-        "How many stores that were set aside (DIR/_cluster.bak.NNNN) stay. One that may be the "
-        "only copy of something stays in any case. 0: all. Default 3."),
-    "backups-keep-days": Option("7", "N", "And those written in the last N days. Default 7."),
+        "How many replaced stores (DIR/_cluster.bak.NNNN) to keep. One that may be the only copy "
+        "of something is always kept. 0: all. Default 3."),
+    "backups-keep-days": Option("7", "N", "Also keep those written in the last N days. Default 7."),
     "backups-keep-size": Option("0.2", "SIZE|SHARE",
-        "But together no more than this, or than this share of the disk; 0: any size. Default 0.2.",
-        ),
+        "Limit for all of them together, as a size or a share of the disk; 0: none. Default 0.2."),
     "memberlog-segment-size": Option("64", "MB",
-        "Begin a new file of the member log at this size. Default 64."),
+        "Start a new file of the member log at this size. Default 64."),
     "memberlog-segment-time": Option("60", "MINUTES",
-        "Begin a new file of the member log after so long, if anything was written. Default 60."),
+        "Start a new file of the member log after this time, if anything was written. Default 60."),
     "memberlog-compress": Option("yes", "yes|no",
         "Compress closed files of the member log, in a process of low priority. Default yes."),
     "memberlog-keep-days": Option("30", "N",
-        "Drop closed files of the member log that are older; 0: never. Default 30."),
+        "Delete closed files of the member log that are older; 0: never. Default 30."),
     "memberlog-keep-size": Option("0.1", "SIZE|SHARE",
-        "Drop the oldest closed files above this total (2GB, 0.1 of the disk); 0: never. Default "
-        "0.1."),
+        "Delete the oldest closed files above this total (2GB, 0.1 of the disk); 0: never. "
+        "Default 0.1."),
     "memberlog-drop-unverified": Option("yes", "yes|no",
-        "Drop them even if DIR/memberlog/verified does not name them. Default yes."),
+        "Delete them even if DIR/memberlog/verified does not name them. Default yes."),
 }  # fmt: skip
 DEFAULTS = defaults_of(OPTIONS)
 _NUMBERS = {  # lowest and highest

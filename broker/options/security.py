@@ -16,18 +16,20 @@ from broker.options.values import Kind, Option, OptionError, defaults_of
 
 OPTIONS: Mapping[str, Option] = {
     "cluster-mechanism": Option("", "WHICH",
-        "CURVE (keys), PLAIN (user name and password, sent in clear) or ANONYMOUS (whoever reaches "
-        "the ring's port takes part). Default: what the other options imply; with none of them "
-        "ANONYMOUS, but only where --cluster-bind is a loopback address.", Kind.EQUAL),
+        "How members prove who they are: CURVE (keys), PLAIN (user name and password, sent in "
+        "clear) or ANONYMOUS (any process that reaches the ring's port takes part). Default: what "
+        "the other options imply; if there are none, ANONYMOUS, and only if --cluster-bind is a "
+        "loopback address.", Kind.EQUAL),
     "cluster-username": Option("", "NAME", "For PLAIN: the same on all members.", Kind.EQUAL),
     "cluster-password": Option("", "WORD",
-        "For PLAIN. Others can see your command line: better in the environment or the file.",
-        Kind.EQUAL),
+        "For PLAIN. Other users can see the command line: set it in the environment or in the "
+        "option file.", Kind.EQUAL),
     "cluster-key": Option("", "FILE",
-        "This member's secret key: ring connections are encrypted, and only members whose keys are "
-        "in --cluster-allow take part. Make keys with qpid-cluster-keys."),
+        "This member's secret key: ring connections are encrypted, and only members whose keys "
+        "are in --cluster-allow take part. Create keys with qpid-cluster-keys."),
     "cluster-allow": Option("", "DIR",
-        "The public keys of all members, own one included. Read again when it changes."),
+        "Directory with the public keys of all members, including this one. Read again when it "
+        "changes."),
 }  # fmt: skip
 DEFAULTS = defaults_of(OPTIONS)
 MECHANISMS = ("ANONYMOUS", "PLAIN", "CURVE")

@@ -26,50 +26,52 @@ from broker.options.values import Kind, Option, defaults_of
 AMQP_PORT = 5672
 OPTIONS: Mapping[str, Option] = {
     "cluster-name": Option("", "NAME",
-        "Join (or form) the cluster of this name. Without it: one broker on its own.", Kind.EQUAL),
+        "Join, or form, the cluster of this name. Without it: a stand-alone broker.", Kind.EQUAL),
     "cluster-size": Option("1", "N",
-        "How many members vote, the same at all members. The first start waits for that many; "
-        "later starts find the voters in the store. Default 1; to be given with --cluster-nodes.",
+        "Number of voting members, the same at all members. The first start waits for that many; "
+        "later starts find the voters in the store. Default 1; required with --cluster-nodes.",
         Kind.EQUAL),
     "cluster-bind": Option("", "HOST:PORT[,HOST:PORT]",
-        "Where this member's ring socket listens; a second address, on another network, keeps the "
-        "ring whole when one network is lost. The first is the member's name. Default: the "
+        "Where this member's ring socket listens. A second address, on another network, keeps the "
+        "ring whole when one network fails. The first address is the member's name. Default: the "
         "interface, at the client port + 20000."),
     "cluster-nodes": Option("", "HOST:PORT,...",
-        "Ring addresses of the members; its own may be among them. Default: find members of the "
-        "same name by multicast."),
+        "Ring addresses of the members; may include this one. Default: find members of the same "
+        "cluster name by multicast."),
     "cluster-mcastaddr": Option("", "ADDRESS",
-        "The multicast group over which members find each other, without --cluster-nodes. Default: "
-        "made from the cluster's name. Messages themselves go over TCP."),
-    "cluster-mcastport": Option("", "PORT", "Its UDP port, the same at all members. Default 5409."),
+        "Without --cluster-nodes: the multicast group by which members find each other. Default: "
+        "derived from the cluster's name. Messages always travel over TCP."),
+    "cluster-mcastport": Option("", "PORT",
+        "UDP port for that, the same at all members. Default 5409."),
     **security.OPTIONS,
     **quorum.OPTIONS,
     "cluster-url": Option("", "URL",
         "The client address to advertise, amqp:tcp:HOST:PORT,... Default: interface and port. "
-        "USER/PASSWORD@ before the first address is accepted and told to nobody."),
+        "USER/PASSWORD@ before the first address is accepted, and not passed on."),
     "port": Option(str(AMQP_PORT), "PORT",
-        "Where clients and tools connect; 0 takes any free port, none listens for TLS only. "
-        "Default 5672."),
+        "Port for clients and tools; 0 takes any free port, none listens for TLS only. Default "
+        "5672."),
     "interface": Option("127.0.0.1", "ADDRESS",
         "The address to listen on for clients. Default 127.0.0.1: only this machine."),
     **access.OPTIONS,
     **management.OPTIONS,
     **client_ports.OPTIONS,
     "data-dir": Option("", "DIR",
-        "Where durable state and the member log live. A member of a cluster needs it. Default, for "
-        "a broker on its own: a temporary one, gone when it stops."),
+        "Directory of the durable state and the member log. A cluster member needs one. Default "
+        "for a stand-alone broker: a temporary directory, deleted when it stops."),
     "no-data-dir": Option("no", "[yes|no]",
-        "A member that may forget everything when it stops; the same at all members.", Kind.EQUAL),
+        "Run a member that forgets everything when it stops; the same at all members.", Kind.EQUAL),
     **bounds.OPTIONS,
     "watchdog-interval": Option("60", "SECONDS",
-        "End this process, with code 1 and what each thread was doing on stderr, when its event "
-        "loop stands still for so long, or up to an eighth less; 0: never. Default 60."),
+        "End this process, with code 1 and each thread's stack on stderr, when its event loop has "
+        "not run for this long (or up to an eighth less); 0: never. Default 60."),
     "scrub-rate": Option("2000", "N",
-        "How many messages at rest to read again a second, to find rot; 0 for none. Default 2000."),
+        "How many messages at rest to read again per second, to detect bit rot; 0: none. Default "
+        "2000."),
     **retention.OPTIONS,
     "trace": Option("", "FILE",
-        "Write every fact of the ring protocol into FILE, for ringtrace. Default: off, and "
-        "DIR/ring.trace when it is switched on at run time."),
+        "Record every event of the ring protocol in FILE, for ringtrace. Default: off; switched "
+        "on at run time, DIR/ring.trace."),
     **logs.OPTIONS,
     **active_passive.OPTIONS,
 }  # fmt: skip
