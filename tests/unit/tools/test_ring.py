@@ -51,7 +51,7 @@ def test_a_password_in_the_address_is_not_shown() -> None:
 def test_groups_and_quorum_of_library_programs(tmp_path: Path) -> None:
     async def main() -> None:
         place = f"unix:{tmp_path}/a.sock"
-        async with Cluster("shop", "a", config=CONFIG, manage=place, voters="abc") as a:
+        async with Cluster("shop", "a", config=CONFIG, manage=place, voters=["a", "b", "c"]) as a:
             assert stat.S_IMODE((tmp_path / "a.sock").stat().st_mode) == 0o600
             done = await tool(quorumtool, place)
             assert done.code == 2
