@@ -15,8 +15,8 @@ def test_every_exit_code_is_tried_again_or_not() -> None:
     text = UNIT.read_text()
     (line,) = re.findall(r"^RestartPreventExitStatus=(.*)$", text, re.MULTILINE)
     prevented = {int(word) for word in line.split()}
-    comment = text[text.index("# What passes") : text.index("Restart=")]
-    again, mend = comment.split("# What an operator")
+    comment = text[text.index("# Restart after") : text.index("Restart=")]
+    again, mend = comment.split("# Do not restart")
     named = [{int(n) for n in re.findall(r"\b(\d{1,2})\b", part)} for part in (again, mend)]
     assert named[1] == prevented
     assert named[0] | named[1] == {int(code) for code in Exit} - OF_TOOLS
