@@ -10,13 +10,10 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Protocol
 
-from broker.admin import active_passive, pair_roles
-from broker.admin.active_passive import ActivePassive, Standalone
 from broker.admin.definitions import Definitions
 from broker.admin.first_administrator import see_to_it
 from broker.admin.maintenance import Clients, Maintenance
 from broker.admin.operator_logins import OperatorLogins
-from broker.admin.pair_roles import PairRoles
 from broker.admin.status import (
     ViewHistory,
     counters_of,
@@ -32,6 +29,9 @@ from broker.options.broker import BrokerOptions
 from broker.replication.controller import Controller
 from broker.replication.durable_gate import Backups
 from broker.replication.voter_changes import ChangeRefused, VoterChanges
+from broker.roles import active_passive, by_pair
+from broker.roles.active_passive import ActivePassive, Standalone
+from broker.roles.by_pair import PairRoles
 from broker.shovels.replicas import COMPONENT as REPLICA
 from broker.shovels.replicas import Row, Stopping
 from vsync.admin.protocol import Json, QueryRefused
@@ -48,7 +48,7 @@ STOP_INTERVAL_S = 0.1
 log = logging.getLogger("qpidd")
 
 
-class KnownClients(Clients, active_passive.Clients, pair_roles.Clients, Protocol):
+class KnownClients(Clients, active_passive.Clients, by_pair.Clients, Protocol):
     """The clients of this member, and who may log in."""
 
     @property

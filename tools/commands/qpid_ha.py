@@ -15,8 +15,8 @@ from urllib.parse import quote
 
 import click
 
-from broker.admin.roles import Role
 from broker.exit_codes import Exit
+from broker.roles.role_table import Role
 from tools.cli.answers import objects
 from tools.cli.options import run_command
 from tools.cli.shared_options import BROKER_VARIABLE, BrokerOption, with_version

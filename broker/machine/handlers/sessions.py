@@ -8,7 +8,7 @@ Decision: docs/decisions/0015-origins-have-incarnations-and-sessions.md.
 
 At most one member is the *active* one (active-passive mode). It takes the role and gives it up by a
 command of its own session, so that no other speaks for it, and loses it with that session. Who is
-to take it is for the members' shells, or an operator (broker/admin/active_passive.py).
+to take it is for the members' shells, or an operator (broker/roles/active_passive.py).
 Decision: docs/decisions/0066-the-active-member-is-ordered.md.
 """
 

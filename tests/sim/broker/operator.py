@@ -12,11 +12,11 @@ import contextlib
 from itertools import count
 from typing import TYPE_CHECKING, Protocol
 
-from broker.admin.active_passive import ActivePassive
-from broker.admin.roles import Role
 from broker.machine.commands import DEFINE, Define, Table, Value
 from broker.options.active_passive import ActivePassiveOptions
 from broker.replication.durable_gate import Backups
+from broker.roles.active_passive import ActivePassive
+from broker.roles.role_table import Role
 from tests.sim.world.random_tape import Tape
 from vsync.admin.protocol import QueryRefused
 

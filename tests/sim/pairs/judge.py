@@ -12,12 +12,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING
 
-from broker.admin.pair_table import Standing
 from broker.machine.commands import ACTIVATE, CANCEL, CONSUME, DEFINE, EXCHANGE_DECLARE, GET, QOS
 from broker.machine.effects import DeliverEffect, Effect
 from broker.replication.chain import History
 from broker.replication.durable_gate import acknowledges_durable
 from broker.replication.replica import Applied, Replica
+from broker.roles.pair_table import Standing
 from store.api import Marker
 from tests.sim.broker.judge import BrokerJudge, Node
 from vsync.primary.events import Activated

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from broker.admin.active_passive import ActivePassive
-from broker.admin.pair_roles import PairRoles
-from broker.admin.pair_table import Peer, Standing
-from broker.admin.roles import Role
 from broker.exit_codes import Exit
 from broker.machine.commands import CONNECTION_CLOSE, ConnectionClose
 from broker.options.active_passive import HAC, ONE_OF_PAIR
+from broker.roles.active_passive import ActivePassive
+from broker.roles.by_pair import PairRoles
+from broker.roles.pair_table import Peer, Standing
+from broker.roles.role_table import Role
 from store.api import Marker
 from tests.sim.broker.shell import BrokerUpper
 from tests.sim.clients.programs import SimClients
@@ -162,7 +162,7 @@ class SimPair:
         node = self._upper.tap.node
         return node is not None and node.hears(name, self._upper.world.now)
 
-    # -- what a member of a pair asks of its clients (`pair_roles.Clients`) ----------------------
+    # -- what a member of a pair asks of its clients (`by_pair.Clients`) ----------------------
 
     @property
     def connected(self) -> bool:

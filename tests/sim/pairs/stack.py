@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from broker.admin.pair_table import Standing
 from broker.options.active_passive import HAC, MASTER_SLAVE, PairOptions
+from broker.roles.pair_table import Standing
 from store.api import Marker
 from tests.sim.broker.shell import BrokerUpper
 from tests.sim.broker.stack import BrokerStack

@@ -23,7 +23,8 @@ PURE_ROOMS = (
     "vsync/types.py", "vsync/errors.py", "vsync/wire/", "vsync/totem/", "vsync/quorum/",
     "vsync/primary/", "vsync/cpg/", "vsync/admin/",
     "broker/waiting/", "broker/machine/", "broker/amqp/", "broker/replication/", "broker/timers/",
-    "broker/divergence/", "broker/findings/", "broker/frontend/", "tools/verify/contract/",
+    "broker/divergence/", "broker/findings/", "broker/frontend/", "broker/roles/",
+    "tools/verify/contract/",
 )  # fmt: skip
 """The rooms whose whole input is their arguments."""
 IMPURE_FILES = {

@@ -11,11 +11,11 @@ from typing import Any
 
 import pytest
 
-from broker.admin import pair_roles
-from broker.admin.active_passive import ActivePassive
-from broker.admin.pair_roles import PairRoles
-from broker.admin.pair_table import Peer, Seen
 from broker.replication.persister import Persister
+from broker.roles import by_pair
+from broker.roles.active_passive import ActivePassive
+from broker.roles.by_pair import PairRoles
+from broker.roles.pair_table import Peer, Seen
 from store.api import Marker, Meta
 from tests.sim.pairs.stack import PairStack
 from tests.sim.run.campaign import Options, run_line, run_seed
@@ -129,7 +129,7 @@ def before_its_time(patch: pytest.MonkeyPatch) -> None:
     def seen(peer: Peer, **more: bool) -> Seen:
         return Seen(peer, **{**more, "gone_long": True})
 
-    patch.setattr(pair_roles, "Seen", seen)
+    patch.setattr(by_pair, "Seen", seen)
 
 
 MISTAKES: dict[Patch, tuple[int, str]] = {

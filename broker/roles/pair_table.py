@@ -2,7 +2,7 @@
 
 `ROWS` are the transitions of OpenAMQ's HAC (its manual, 3.4.3 and 3.4.4) and of ActiveMQ's pure
 master/slave.  Pure: a member looks at its peer and at its clients, and gets the row that applies.
-What a row asks for is carried out by `broker.admin.pair_roles`: to be active is to have the role
+What a row asks for is carried out by `broker.roles.by_pair`: to be active is to have the role
 that the order gives (one at a time in a primary view), and, where the peer is gone, to hold the
 vote of the pair, which a member can take only if its state is surely the newest.
 

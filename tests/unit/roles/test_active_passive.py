@@ -6,11 +6,11 @@ from itertools import pairwise
 
 import pytest
 
-from broker.admin.active_passive import AGAIN_S, STEP_S, ActivePassive, Standalone
-from broker.admin.roles import MOVES, IllegalMove, Role, way
 from broker.exit_codes import Exit
 from broker.options.active_passive import ActivePassiveOptions
 from broker.replication.durable_gate import Backups
+from broker.roles.active_passive import AGAIN_S, STEP_S, ActivePassive, Standalone
+from broker.roles.role_table import MOVES, IllegalMove, Role, way
 from tests.support.amqp_peer import method, opening
 from tests.support.gateway_loop import Loop, Peer
 from tests.support.scripted_views import Bus, hello

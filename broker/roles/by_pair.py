@@ -11,10 +11,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Protocol
 
-from broker.admin.pair_table import NO_CLIENT, Peer, Seen, Standing, row_for
 from broker.exit_codes import Exit
 from broker.machine.state import State
 from broker.options.active_passive import HAC, SLAVE, PairOptions
+from broker.roles.pair_table import NO_CLIENT, Peer, Seen, Standing, row_for
 from vsync.primary.component import Primary
 from vsync.quorum.voter_set import Terms, voter_set
 from vsync.types import Member

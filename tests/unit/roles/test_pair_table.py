@@ -6,8 +6,8 @@ from itertools import product
 
 import pytest
 
-from broker.admin.pair_table import ROWS, Peer, Seen, Standing, row_for
 from broker.options.active_passive import BACKUP, MASTER, PRIMARY, SLAVE
+from broker.roles.pair_table import ROWS, Peer, Seen, Standing, row_for
 
 PENDING, ACTIVE, PASSIVE = Standing.PENDING, Standing.ACTIVE, Standing.PASSIVE
 GONE = Seen(Peer.GONE)

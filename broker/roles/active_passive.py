@@ -14,14 +14,14 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 from typing import Protocol
 
-from broker.admin.pair_roles import PairRoles
-from broker.admin.roles import IllegalMove, Role, way
 from broker.exit_codes import Exit
 from broker.machine.commands import DEMOTE, PROMOTE, Command, Demote, Promote
 from broker.machine.state import State
 from broker.options.active_passive import AUTOMATIC, MANUAL, ActivePassiveOptions
 from broker.replication.chain import Promise
 from broker.replication.durable_gate import Backups
+from broker.roles.by_pair import PairRoles
+from broker.roles.role_table import IllegalMove, Role, way
 from vsync.admin.protocol import Json, QueryRefused
 from vsync.primary.component import Primary
 from vsync.quorum.voter_set import parse

@@ -12,13 +12,13 @@ from collections.abc import Sequence
 
 import pytest
 
-from broker.admin.active_passive import NO_PAIR, ActivePassive, Standalone
-from broker.admin.pair_roles import FORCED_S, HEARD_S, LOOK_S, QUIET_S, PairRoles
-from broker.admin.pair_table import Standing
 from broker.exit_codes import Exit
 from broker.options.active_passive import HAC, MASTER_SLAVE, ONE_OF_PAIR, PairOptions
 from broker.replication.controller import Controller
 from broker.replication.voter_changes import VoterChanges
+from broker.roles.active_passive import NO_PAIR, ActivePassive, Standalone
+from broker.roles.by_pair import FORCED_S, HEARD_S, LOOK_S, QUIET_S, PairRoles
+from broker.roles.pair_table import Standing
 from tests.support.scripted_views import Bus, hello, publish
 from vsync.admin.protocol import QueryRefused
 from vsync.quorum.voter_set import voter_set
